@@ -1,5 +1,7 @@
 """L404 and L406, which inference reports: each in three spellings, as the other loss rules."""
 
+from pathlib import Path
+
 import pytest
 
 from forgedsl.lint.engine import lint_source
@@ -45,3 +47,13 @@ def test_a_rule_of_inference_fires_in_every_spelling(code, edits, module, tmp_pa
     (tmp_path / "lib.forge").write_text(module, "utf-8")
     result = lint_source(SourceFile("t.forge", text), tmp_path)
     assert [d.code for d in result.diagnostics] == [code]
+
+
+def test_a_factor_that_is_given_as_0_is_named_where_it_is_given():
+    shipped = Path(__file__).parents[2] / "pipelines" / "dpo_math.forge"
+    text = shipped.read_text("utf-8").replace("rl.dpo(beta = 0.1)", "rl.dpo(beta = 0.0)")
+    result = lint_source(SourceFile("t.forge", text), shipped.parent)
+    (found,) = (d for d in result.diagnostics if d.code == "L404")
+    assert text[found.span.start : found.span.end] == "0.0"
+    assert found.span.file == "t.forge"
+    assert found.help.startswith("`beta` is 0")

@@ -269,13 +269,16 @@ def _unrelated(node: Node, read: Input, first: Node, second: Node, why: str) -> 
         apart = first.root != second.root and first.samplers == second.samplers
         return source.root if apart else ", ".join(sorted(source.samplers)) or source.root
 
+    made = f"`{first.name}` comes from `{origin(first)}`"
+    if origin(first) == first.name:
+        made = f"`{first.name}` is made here, of another draw or sampler"
     return error(
         "F112",
         "unrelated-join",
         f"`{first.name}` and `{read.text}` cannot be joined: {why}",
         read.span,
         label=f"comes from `{origin(second)}`",
-        related=(Label(text=f"`{first.name}` comes from `{origin(first)}`", span=first.span),),
+        related=(Label(text=made, span=first.span),),
         notes=("streams join by (group, rollout), which only one draw and one sampler share",),
         help=f"compute `{read.edge}` from `{first.name}`",
     )

@@ -231,7 +231,9 @@ def _close(view: View, dataset: Decl, examples: list[str]) -> str:
     """The column that may have been meant."""
     lacks = _lacking(examples[0]) if examples else ""
     known = examples[0].partition("its columns are ")[2].partition(" (at")[0] if lacks else ""
-    return did_you_mean(nearest(lacks, known.split(", "))) if lacks else ""
+    listed = ", ".join(f"`row.{name}`" for name in known.split(", ")) if known else ""
+    close = did_you_mean(nearest(lacks, known.split(", "))) if lacks else ""
+    return close or (f"read a column that it has: {listed}" if listed else "")
 
 
 def _stop_tokens(view: View, folder: Path) -> Iterator[Diagnostic]:
@@ -272,10 +274,10 @@ def _sense(view: View, name: str, look: Look) -> Iterator[Diagnostic]:
                       help="take the number or the formula alone: `after(row.answer, \"#### \")`",
                       )  # fmt: skip
     if look.repeated > REPEATED * look.checked:
-        told = f"{look.repeated:,} of {look.checked:,} rows of `{name}` came before"
+        told = f"{look.repeated:,} of {look.checked:,} rows of `{name}` repeat an earlier row"
         yield Diagnostic(
             code="D615", name="repeated-rows", severity=Severity.INFO, message=told, span=at,
-            help="as weights of what is to be seen often, that is right",
+            help="remove them, unless they are there to be drawn more often than others",
         )  # fmt: skip
 
 

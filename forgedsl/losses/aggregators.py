@@ -142,14 +142,27 @@ def check_objective(
     loss = losses[0]
     if loss.type is not ERROR and not inference.build.values[loss.value].type.diff:
         message = "nothing in this loss depends on the trained model"
-        help_ = "declare `logprob: diff [B, T] f32` and use it outside `stop(...)`"
-        inference.error("L404", "no-gradient", message, loss.span, help=help_)
+        help_, span = "declare `logprob: diff [B, T] f32` and use it outside `stop(...)`", loss.span
+        zero = _given_zero(function)
+        if zero is not None and zero.default is not None:
+            help_ = f"`{zero.name}` is 0, and so is all that it is a factor of: `{zero.name} = 0.1`"
+            span = zero.default.span
+        inference.error("L404", "no-gradient", message, span, help=help_)
     elif loss.type is not ERROR and (mixed := _mixed(inference, loss.value)) is not None:
         message = "what the value head says and what the policy says meet in one term"
         help_ = "give each its own term: the sum of two aggregators; for a baseline use "
         help_ += "`values` of the flow, which are data"
         inference.error("L419", "mixed-value", message, inference.build.values[mixed].span,
                         help=help_)  # fmt: skip
+
+
+def _given_zero(function: ir.Function) -> ast.Field | None:
+    """The number of a loss that its caller gives as 0, such as `rl.dpo(beta = 0.0)`."""
+    given = (f for f in function.fields if isinstance(f.default, ast.Integer | ast.Number))
+    other = (
+        f for f in given if f.default is not None and f.default.span.file != function.span.file
+    )
+    return next((f for f in other if getattr(f.default, "value", None) == 0), None)
 
 
 def _mixed(inference: Walk, end: int) -> int | None:

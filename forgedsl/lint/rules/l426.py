@@ -41,7 +41,9 @@ def check(view: View) -> Findings:
             f"what `{loss.name}` learns does not depend on `{name}`",
             loss.spot(loss.tree.output("loss")),
             related=(Label(text="what nothing learns from", span=step.span),),
-            help=f"let the gradient depend on `{name}`: `-ratio * adv`",
+            help=f"make `{name}` a factor of what is minimized: `-ratio * {name}`"
+            if not step.is_logprobs
+            else f"compare with it: `{name} - stop(logprob)` as the weight, or a divergence",
         )
 
 

@@ -25,5 +25,7 @@ def check(view: View) -> Findings:
                     f"`{name}` is the policy that is trained, not a reference",
                     step.span,
                     related=(Label(text="is trained", span=loss.step.span),),
-                    help="`service reference : titan(policy)`, and its log-probs",
+                    notes=("both sides of the comparison are the same weights: it is 0 always",),
+                    help="declare a service that is not trained, `service reference : "
+                    "titan(policy)`, and use `reference.logprobs(...)`",
                 )

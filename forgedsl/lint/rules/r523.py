@@ -31,9 +31,10 @@ def check(view: View) -> Findings:
             wrong = _wrong(score)
             if found.hi > found.lo and value >= wrong + PART * (found.hi - wrong):
                 yield finding(
-                    f"{what} scores {value:g}, a finished one from {found.lo:g} to {found.hi:g}",
+                    f"{what} scores {value:g}, a finished answer that is wrong {wrong:g}",
                     place(rubric.settings[key], rubric),
-                    help=f"`{key} = {found.lo:g}`, the score of the worst",
+                    notes=(f"finished answers score from {found.lo:g} to {found.hi:g}",),
+                    help=f"`{key} = {found.lo:g}`, so that it is never better than to finish",
                 )
 
 
