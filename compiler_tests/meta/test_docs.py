@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -115,3 +116,15 @@ def test_every_document_is_reached_from_the_index() -> None:
         found |= linked(page)
     documents = {path.resolve() for path in (ROOT / "docs").rglob("*.md")}
     assert sorted(path.name for path in documents - reached) == []
+
+
+def test_toml_in_documents_can_be_read() -> None:
+    """Settings of editors and tools that nobody runs here are at least TOML."""
+    found = [
+        (page.name, block)
+        for page in sorted((ROOT / "docs").rglob("*.md"))
+        for block in re.findall(r"^```toml[^\n]*\n(.*?)^```", page.read_text("utf-8"), re.S | re.M)
+    ]
+    assert any(page == "editors.md" for page, _ in found)
+    for _, block in found:
+        tomllib.loads(block)

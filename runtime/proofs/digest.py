@@ -19,8 +19,9 @@ from torch import Tensor
 
 ROWS, COLUMNS = 0x9E3779B97F4A7C15, 0xD1B54A32D192ED03
 """seeds of the two kinds of factors"""
-CHUNK = 1 << 20
-"""elements that are widened to 64 bits at once: 8 MiB"""
+CHUNK = {"cpu": 1 << 20, "cuda": 1 << 24}
+"""by device: elements that are widened to 64 bits at once, 8 MiB that stay in a cache; on a GPU
+128 MiB, since there each chunk costs launches (H100: 1.2 GB take 20 to 29 ms, by 8 MiB 50 to 60)"""
 WORDS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
@@ -35,7 +36,7 @@ def digest(value: Tensor, row: int = 0, column: int = 0) -> Tensor:
     by_column = factors(COLUMNS, column, columns, value.device)
     by_row = factors(ROWS, row, rows, value.device)
     found = torch.zeros((), dtype=torch.int64, device=value.device)
-    step = max(1, CHUNK // columns)
+    step = max(1, CHUNK.get(value.device.type, 1 << 20) // columns)
     for start in range(0, rows, step):
         part = (bits[start : start + step] * by_column).sum(1)  # int64, by promotion
         found += (part * by_row[start : start + step]).sum()

@@ -1,0 +1,60 @@
+"""Time of the digests that prove a publication, on one GPU or on one CPU thread.
+
+    random bf16 tensors of a model's shapes --digest of each--> milliseconds, as JSON
+
+    python benchmarks/digests.py [--size 0.6B] [--rounds 6]
+
+A trainer does this once a publication and an engine once: a sync costs twice the figure.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+
+import torch
+
+from forgedsl.runtime.proofs.digest import digest
+
+SHAPES = {"tiny": (3, 128, 384, 128, 64, 48), "0.6B": (28, 1024, 3072, 2048, 1024, 151_936),
+          "4B": (36, 2560, 9728, 4096, 1024, 151_936)}  # fmt: skip
+"""of Qwen3: layers, hidden, FFN, width of the queries, width of keys and values, vocabulary"""
+
+
+def tensors(size: str, device: str) -> list[torch.Tensor]:
+    """The weights of a model, with random values."""
+    layers, hidden, ffn, queries, keys, vocabulary = SHAPES[size]
+    layer = [(queries, hidden), (keys, hidden), (keys, hidden), (hidden, queries), (ffn, hidden),
+             (ffn, hidden), (hidden, ffn), (hidden,), (hidden,)]  # fmt: skip
+    shapes = [(vocabulary, hidden), (hidden,), *layer * layers]
+    return [torch.randn(*shape, device=device).bfloat16() for shape in shapes]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--size", choices=tuple(SHAPES), default="0.6B")
+    parser.add_argument("--rounds", type=int, default=6)
+    args = parser.parse_args()
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    torch.set_num_threads(1)
+    state = tensors(args.size, device)
+    assert int(digest(state[2])) == int(digest(state[2].cpu()))
+    wait = torch.cuda.synchronize if device == "cuda" else int
+    taken = []
+    for _ in range(args.rounds):
+        wait()
+        start = time.perf_counter()
+        torch.stack([digest(value) for value in state])
+        wait()
+        taken.append(1e3 * (time.perf_counter() - start))
+    elements = sum(value.numel() for value in state)
+    print(json.dumps({
+        "device": device, "size": args.size, "tensors": len(state), "elements": elements,
+        "ms": round(statistics.median(taken[1:]), 2),
+    }))  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
