@@ -6,7 +6,8 @@
 
 Whatever the policy answers, the score does not know whether it is right. A target that never
 arrived was the whole reason of a correctness of 0 in CoursIA #13614. A reward that needs no target
-leaves the parameter out. A reward that asks a service, which may judge without a target, is silent.
+leaves the parameter out. A reward that asks a service or runs a program, which may judge without a
+target, is silent.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def check(view: View) -> Findings:
     if view.program.environments or any(map(_reads, view.program.rewards.values())):
         return
     found = [one for one in python_rewards(view) if not _is_told(one)]
-    asks = any(use.effect == "net" for one in found for use in one.uses)
+    asks = any(use.effect in ("net", "exec") for one in found for use in one.uses)
     if asks or any(_uses_answer(one) for one in found):
         return
     for one in found:
