@@ -17,6 +17,7 @@ from typing import Any
 import gloo_wire
 import pytest
 import torch
+from meeting import Meeting
 
 from forgedsl.errors import RunError
 from forgedsl.runtime.transports import nccl
@@ -85,12 +86,12 @@ def test_an_engine_that_dies_costs_no_other_and_a_new_one_takes_the_newest_weigh
 
 
 def test_an_engine_takes_the_parts_of_all_ranks() -> None:
-    state, handles = weights(1), [None, None]
-    ranks = [Ranks(rank=i, world=2, together=lambda mine: [mine, *handles[1:]]) for i in range(2)]
+    state, meeting = weights(1), Meeting(2)
+    ranks = [Ranks(rank=i, world=2, together=meeting.together(i)) for i in range(2)]
     senders = [Sender(gloo_wire.transport(), "run", torch.bfloat16, ranks=r) for r in ranks]
-    handles[1] = senders[1].publish(state, 1).parts[0].buffer  # which takes itself for the first
+    manifest, _ = meeting.run(lambda rank: senders[rank].publish(state, 1))
     with engine() as process:
-        assert sorted(told(process, senders[0].publish(state, 1))) == sorted(sums(state))
+        assert sorted(told(process, manifest)) == sorted(sums(state))
     for sender in senders:
         sender.close()
 
