@@ -43,6 +43,8 @@ class Proofs:
         Raises:
             GuardError: updates change nothing that the sampler sees.
         """
+        if not result.bytes:  # of a rehearsal: nothing was published
+            return ""
         self._syncs += 1
         self._bits[sync.to or ""] = result.proved > 0
         self._proved += result.proved > 0
