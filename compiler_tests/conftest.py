@@ -35,6 +35,8 @@ DEEP = os.environ.get("FORGE_DEEP") == "1"
 if not DEEP:
     settings.load_profile("slices")
 ASKED: set[Path] = set()
+ORPHANS: list[Path] = []
+"""goldens that no test of a whole run asked for"""
 RANK = {"deep": 0, "runtime": 1, "numerics": 2, "passes": 3}
 """folders with long files go first"""
 NOT_FULL = "not full"
@@ -143,6 +145,10 @@ def pytest_terminal_summary(terminalreporter: Any, exitstatus: int) -> None:
         terminalreporter.section("machine")
         terminalreporter.write_line("\n".join(machine()))
     _skipped(terminalreporter)
+    if ORPHANS:
+        names = ", ".join(path.relative_to(GOLDEN).as_posix() for path in ORPHANS)
+        terminalreporter.section("failed: golden files that no test asked for")
+        terminalreporter.write_line(f"{names}; delete them, or compare them by the fixture `golden`")
 
 
 def machine() -> list[str]:
@@ -172,10 +178,8 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     selected = session.config.option.keyword or session.config.option.markexpr not in ("", NOT_FULL)
     if exitstatus or not whole or selected or session.config.option.collectonly:
         return
-    orphans = sorted(p for p in GOLDEN.rglob("*") if p.is_file() and p not in ASKED)
-    if orphans:
-        names = ", ".join(p.relative_to(GOLDEN).as_posix() for p in orphans)
-        print(f"\ngolden files that no test asked for: {names}")
+    ORPHANS.extend(sorted(p for p in GOLDEN.rglob("*") if p.is_file() and p not in ASKED))
+    if ORPHANS:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 

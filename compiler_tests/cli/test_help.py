@@ -5,7 +5,6 @@ import shlex
 import subprocess
 import sys
 from importlib import import_module
-from pathlib import Path
 
 import pytest
 from forge_commands import CliRunner
@@ -13,7 +12,6 @@ from forge_commands import CliRunner
 from forgedsl.cli.app import app
 from forgedsl.cli.commands import COMMANDS
 
-GOLDEN = Path(__file__).parents[1] / "golden/help.txt"
 NAMES = [name for name, _, _ in COMMANDS]
 
 
@@ -23,12 +21,8 @@ def shown(*words: str) -> str:
     return done.stdout
 
 
-def test_help_is_the_reviewed_text(request) -> None:
-    pages = [shown("--help"), *(shown(name, "--help") for name in NAMES)]
-    text = "\n".join(pages)
-    if request.config.getoption("--update-golden"):
-        GOLDEN.write_text(text, encoding="utf-8", newline="\n")
-    assert text == GOLDEN.read_text(encoding="utf-8")
+def test_help_is_the_reviewed_text(golden) -> None:
+    golden("help.txt", "\n".join([shown("--help"), *(shown(name, "--help") for name in NAMES)]))
 
 
 @pytest.mark.parametrize("name", NAMES)
