@@ -148,7 +148,9 @@ def pytest_terminal_summary(terminalreporter: Any, exitstatus: int) -> None:
     if ORPHANS:
         names = ", ".join(path.relative_to(GOLDEN).as_posix() for path in ORPHANS)
         terminalreporter.section("failed: golden files that no test asked for")
-        terminalreporter.write_line(f"{names}; delete them, or compare them by the fixture `golden`")
+        terminalreporter.write_line(
+            f"{names}; delete them, or compare them by the fixture `golden`"
+        )
 
 
 def machine() -> list[str]:

@@ -210,6 +210,11 @@ def test_a_rename_changes_no_finding():
 
 
 @pytest.mark.full
+def test_many_renames_change_no_finding():
+    assert [name for path in PIPELINES for name in renames(path, 11)] == []
+
+
+@pytest.mark.deep
 def test_no_rename_changes_a_finding():
     assert [name for path in PIPELINES for name in renames(path, 1)] == []
 

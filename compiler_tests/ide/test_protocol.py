@@ -18,7 +18,12 @@ from forgedsl.lint.engine import lint_file
 
 ROOT = Path(__file__).parents[2] / "pipelines"
 PIPELINES = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.rglob("*.forge"))
-QUICK = ("grpo_math.forge", "desk.forge", "dpo_math.forge")
+QUICK = ("grpo_math.forge", "desk.forge")
+
+
+def mark(number):
+    """Every fifth of the others is a case of `make test-all`, and the rest of `make deep`."""
+    return pytest.mark.deep if number % 5 else pytest.mark.full
 
 
 def run(work):
@@ -27,7 +32,7 @@ def run(work):
 
 
 @pytest.mark.parametrize(
-    "name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.full) for n in PIPELINES]
+    "name", [n if n in QUICK else pytest.param(n, marks=mark(k)) for k, n in enumerate(PIPELINES)]
 )
 def test_a_session_does_everything(name):
     run(whole_session(ROOT / name))

@@ -81,7 +81,7 @@ def with_gradients(value, *sources):
 
 @pytest.mark.full
 @settings(
-    max_examples=1000 if DEEP else 20,
+    max_examples=1000 if DEEP else 8,
     deadline=None,
     derandomize=not DEEP,
     suppress_health_check=[*HealthCheck],

@@ -97,8 +97,8 @@ def test_what_is_compiled_here_is_what_is_launched(kernel, size):
 @pytest.mark.parametrize(
     "name",
     [
-        "sft",
-        *(pytest.param(name, marks=pytest.mark.full) for name in ("grpo_entropy", "ppo_dual")),
+        pytest.param("sft", marks=pytest.mark.full),
+        *(pytest.param(name, marks=pytest.mark.deep) for name in ("grpo_entropy", "ppo_dual")),
         *(pytest.param(name, marks=pytest.mark.deep) for name in LIKE),
     ],
 )
@@ -120,7 +120,7 @@ def test_rows_on_chip(losses, tmp_path, name):
         assert found["MUFU.EX2"] <= (2 * tiles + once) * size["BLOCK"] // THREADS[8] + 24
 
 
-@pytest.mark.full
+@pytest.mark.deep
 @pytest.mark.parametrize("name", ["sft", "grpo_entropy"])
 def test_rows_of_other_vocabularies(losses, tmp_path, name):
     """Sizes for which the assembler bounds registers by itself, launched as the table says."""
@@ -166,7 +166,7 @@ def test_plain_kernels(losses, tmp_path, name):
             assert found["MUFU.EX2"] <= passes * per_thread + 8
 
 
-@pytest.mark.full
+@pytest.mark.deep
 @pytest.mark.parametrize("name", ["grpo_entropy", "dpo"])
 def test_nothing_is_touched_before_the_wait(losses, tmp_path, name):
     """A kernel that is launched while the one before still runs waits before it reads or writes."""

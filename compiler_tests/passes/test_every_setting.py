@@ -396,6 +396,7 @@ def test_an_argument_changes_the_job_and_is_read(name: str, tmp_path: Path) -> N
     assert set(fields(before, after)) & read()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("kind", "name"), AUTOS)
 def test_what_the_plan_chooses_is_in_the_job_as_if_it_were_written(
     kind: str, name: str, folder: Path

@@ -194,6 +194,7 @@ def test_what_is_to_be_written_gives_that_placement(file):
         ]  # fmt: skip
 
 
+@pytest.mark.full
 def test_the_file_s_own_placement_is_marked(file):
     others = forgec("plan", file, "--host", "8xH200", "--alternatives").stdout
     assert "<- the file's, " in others

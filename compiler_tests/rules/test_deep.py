@@ -92,6 +92,7 @@ def test_a_python_reward_is_imported_in_a_subprocess(deep, tmp_path):
     (tmp_path / "p.py").write_text("def score(prompt, response, target):\n    return 1.0\n")
 
 
+@pytest.mark.full
 def test_a_reward_that_hangs_while_it_is_imported_is_waited_for_a_short_time(
     deep, tmp_path, monkeypatch
 ):

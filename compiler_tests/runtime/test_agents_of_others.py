@@ -85,7 +85,7 @@ def test_a_search_engine_is_asked_as_that_of_the_recipe():
             pass
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Retriever) as server:
-        threading.Thread(target=server.serve_forever).start()
+        threading.Thread(target=server.serve_forever, args=(0.01,)).start()
         url = f"http://127.0.0.1:{server.server_port}/retrieve"
         env = environment("search.py", "Search", url=url)
         env.reset(Task(text="", target=["Paris"]), Random(1))

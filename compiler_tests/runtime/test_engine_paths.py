@@ -35,27 +35,32 @@ def test_both_ways_give_the_same(ways: Any, case: str) -> None:
     assert ways["ours"][case] == ways["theirs"][case]
 
 
+@pytest.mark.full
 def test_each_way_was_gone(ways: Any) -> None:
     assert ways["ours short"] > 50
     assert ways["theirs short"] == 0
 
 
+@pytest.mark.full
 def test_a_start_says_what_took_time_and_needs_no_other_process(ways: Any) -> None:
     assert [*ways["seconds"]] == ["imports", "model", "compile", "graphs"]
     assert all(seconds > 0 for seconds in ways["seconds"].values())
 
 
+@pytest.mark.full
 def test_lengths_that_were_not_seen_yet_take_no_memory_for_good(ways: Any) -> None:
     first, later = ways["grown"]
     assert 0 < later < first / 2, ways["grown"]
 
 
+@pytest.mark.full
 def test_what_a_request_has_is_known_at_a_swap(ways: Any) -> None:
     given = [*ways["ours"]["swapped"]["progress"], *ways["ours"]["watched"]["progress"]]
     assert [set(each.values()) for each in given] == [{5}, {20}, {4}]
     assert {"0", "1"} <= given[2].keys()  # those with stop strings too
 
 
+@pytest.mark.full
 def test_a_request_after_a_swap_finds_no_keys_of_older_weights(ways: Any) -> None:
     before, after = ways["salts"]
     assert before != after

@@ -99,7 +99,7 @@ def here(kind: str, setting: str) -> list[str]:
 
 def runs() -> list[Any]:
     """(program, overrides, its transports and swaps): one value of each setting at a time. Runs of
-    other values than the first, which is mostly the default, are those of `make test`."""
+    other values than the first, which is mostly the default, are those of `make test-all`."""
     found = []
     for name in NAMES:
         mine = [key for key in VALUES if place(*key)[0] == name and key not in ALONE]
@@ -109,7 +109,7 @@ def runs() -> list[Any]:
             for key, word in [*chosen.items()]:
                 for kind, setting, other in [*filter(None, [BESIDE.get((*key, word))])]:
                     chosen[kind, setting] = other
-            marks = () if turn == 1 else pytest.mark.deep
+            marks = pytest.mark.full if turn == 1 else pytest.mark.deep
             found.append(pytest.param(name, chosen, id=f"{name} {turn}", marks=marks))
     for key, (kind, setting, other) in ALONE.items():
         for turn, word in enumerate(here(*key)):

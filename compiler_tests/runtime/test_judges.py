@@ -184,7 +184,7 @@ def server() -> Iterator[Any]:
     """A local endpoint; `answers` in turn: a text, a status, or nothing at all."""
     found: Any = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     found.asked, found.answers, found.released = [], [], threading.Event()
-    threading.Thread(target=found.serve_forever, daemon=True).start()
+    threading.Thread(target=found.serve_forever, args=(0.01,), daemon=True).start()
     yield found
     found.released.set()
     found.shutdown()

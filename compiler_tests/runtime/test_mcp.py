@@ -121,6 +121,7 @@ def test_each_trajectory_has_a_server_unless_they_share_one(
     assert played(tmp_path, *steps, shared=shared)[1:] == ["nail costs 1", second, "own k"]
 
 
+@pytest.mark.full
 def test_what_a_server_refuses_is_told_to_the_policy(tmp_path: Path) -> None:
     wrong = Call(name="price", arguments={"weight": 1})
     _, refused, missing, unknown, late, after = played(

@@ -126,6 +126,7 @@ async def hurried(mesh: Any, batch: Any) -> Any:
     return await step
 
 
+@pytest.mark.full
 @pytest.mark.timeout(300)
 def test_two_ranks_leave_a_step_with_weights_and_moments_as_before(
     make_job: Any, make_titan: Any, tmp_path: Path

@@ -47,7 +47,9 @@ PROFILES = {
     "writing": ("none",),
 }
 DEEP = bool(os.environ.get("FORGE_DEEP"))
-RUNS = tuple(n for n in NAMES if not n.startswith("smollm")) if DEEP else ("desk", "dpo_math")
+RUNS: Any = [pytest.param("desk", marks=pytest.mark.full), "dpo_math"]
+if DEEP:
+    RUNS = [name for name in NAMES if not name.startswith("smollm")]
 ONLY_CPU = (
     "code_sft", "curriculum_math", "desk", "guess_math", "replay_math", "sft_math", "skills_sft",
     "teacher_sft", "writing",

@@ -159,6 +159,7 @@ def test_log_probs_are_those_of_the_sampler(
     assert in_completion(served, trained[who]) == pytest.approx(vllm, **in_f32(folder))
 
 
+@pytest.mark.full
 def test_the_first_ratio_is_one(folder: Path, served: Any, trained: Any) -> None:
     behavior = [v for each in of(served, "free").values() for v in each["logprobs"]]
     new = in_completion(served, trained["titan"])
@@ -166,7 +167,7 @@ def test_the_first_ratio_is_one(folder: Path, served: Any, trained: Any) -> None
     assert statistics.fmean(ratios) == pytest.approx(1, **in_f32(folder))
 
 
-@pytest.mark.full
+@pytest.mark.deep
 def test_log_probs_in_bf16_are_as_exact_as_those_of_transformers(
     folder: Path, served_in_bf16: Any, tmp_path: Path
 ) -> None:
@@ -182,7 +183,7 @@ def test_log_probs_in_bf16_are_as_exact_as_those_of_transformers(
     assert gap(behavior, exact) < 2 * usual
 
 
-@pytest.mark.full
+@pytest.mark.deep
 def test_ratios_in_bf16_are_one_on_average(
     folder: Path, served_in_bf16: Any, tmp_path: Path
 ) -> None:
@@ -196,6 +197,7 @@ def test_ratios_in_bf16_are_one_on_average(
     assert statistics.fmean(ratios) == pytest.approx(1, abs=tolerance.SURE * error)
 
 
+@pytest.mark.full
 def test_an_end_token_is_counted_once_and_trained_on(served: Any, tokenizer: Any) -> None:
     end = tokenizer.eos_token_id
     whole = [each for each in served["completions"].values() if end in each["tokens"]]
@@ -211,12 +213,14 @@ def test_an_end_token_is_counted_once_and_trained_on(served: Any, tokenizer: Any
         assert each["tokens"].index(end) == len(each["tokens"]) - 1
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("way", ["free", "watched", "cut"])
 def test_rewards_read_what_the_tokens_say(served: Any, tokenizer: Any, way: str) -> None:
     for each in of(served, way).values():
         assert each["text"] == tokenizer.decode(each["tokens"], skip_special_tokens=True)
 
 
+@pytest.mark.full
 def test_stop_strings_nobody_says_change_nothing(served: Any) -> None:
     free, watched = of(served, "free"), of(served, "watched")
     assert [(e["tokens"], e["text"]) for e in free.values()] == [
@@ -224,6 +228,7 @@ def test_stop_strings_nobody_says_change_nothing(served: Any) -> None:
     ]
 
 
+@pytest.mark.full
 def test_a_stop_string_ends_the_text_and_its_token_is_trained_on(
     served: Any, tokenizer: Any
 ) -> None:
@@ -234,6 +239,7 @@ def test_a_stop_string_ends_the_text_and_its_token_is_trained_on(
         assert not each["truncated"]
 
 
+@pytest.mark.full
 def test_what_is_cut_at_its_limit_has_no_end_token(served: Any, tokenizer: Any) -> None:
     cut = [each for each in of(served, "cut").values() if each["truncated"]]
     assert cut
@@ -242,6 +248,7 @@ def test_what_is_cut_at_its_limit_has_no_end_token(served: Any, tokenizer: Any) 
     )
 
 
+@pytest.mark.full
 def test_texts_come_back_with_their_spaces_and_characters(served: Any) -> None:
     texts = served["texts"]
     assert any(each["said"].endswith("\ufffd") for each in texts)  # a part of a character

@@ -35,6 +35,7 @@ def rows(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
+@pytest.mark.full
 def test_the_cluster_profile_is_rehearsed_and_lives_through_the_death_of_a_replica(tmp_path):
     done = stub(tmp_path, *QUICK, "--inject", "kill:generator[1]@step=3")
     assert done.returncode == 0, done.stderr

@@ -24,6 +24,8 @@ from forgedsl.runtime.sandbox import Limits, SandboxError, choose, evaluate, jud
 LEVELS = [level for level in levels.LEVELS if not levels.problem(level)]
 LIMITS = Limits(wall=20.0, cpu=2, memory=256 << 20, files=4 << 20, file=1 << 20)
 QUICK = replace(LIMITS, wall=0.5, cpu=1)
+WAITING = ("deep JSON", "what the pipe brings")
+"""programs that wait until their time is over: they get less of it"""
 ATTEMPT = """
 import os
 harm = None
@@ -234,10 +236,14 @@ def test_what_does_not_end_well_costs_its_sample_only(level: str, name: str) -> 
     assert leftovers() == []
 
 
+def limits_of(name: str) -> Limits:
+    return replace(LIMITS, wall=4.0) if name in WAITING else LIMITS
+
+
 @pytest.mark.parametrize("name", LYING)
 def test_no_lie_makes_a_wrong_program_right(name: str) -> None:
     cases = ["assert double(2) == 271828", "assert double(2) + 0 == 271828"]
-    assert judge(textwrap.dedent(LYING[name]), cases, limits=LIMITS) == [False] * 2
+    assert judge(textwrap.dedent(LYING[name]), cases, limits=limits_of(name)) == [False] * 2
 
 
 FORMS = [
@@ -379,7 +385,7 @@ LIARS = {
 @pytest.mark.parametrize("level", LEVELS)
 def test_no_form_of_a_case_lets_a_program_make_itself_right(level: str, name: str) -> None:
     code = f"{LIARS[name]}\nclass Solution:\n    def double(self, x): return double(x)\n"
-    together = judge(code, FORMS, limits=LIMITS, level=level)
+    together = judge(code, FORMS, limits=limits_of(name), level=level)
     assert [form for form, passed in zip(FORMS, together, strict=True) if passed] == []
 
 

@@ -101,7 +101,7 @@ def one(tmp_path_factory: pytest.TempPathFactory) -> Any:
 @pytest.mark.parametrize(
     ("degrees", "recomputed"),
     [
-        pytest.param({"cp": 2, "dp_shard": 2}, "full", id="beside others", marks=pytest.mark.full),
+        pytest.param({"cp": 2, "dp_shard": 2}, "full", id="beside others", marks=pytest.mark.deep),
         pytest.param({"cp": 4}, "selective", id="more than heads of keys", marks=pytest.mark.deep),
     ],
 )
@@ -111,6 +111,7 @@ def test_ranks_that_share_rows_agree_with_one(
     agree(one, asyncio.run(history(*ranks(degrees, recomputed), tmp_path)))
 
 
+@pytest.mark.full
 @pytest.mark.timeout(600)
 def test_two_ranks_agree_with_one_which_goes_on_from_their_checkpoint(
     tmp_path: Path, one: Any

@@ -108,7 +108,7 @@ DEGREES = [
     pytest.param({"dp_shard": 2, "ep": 2}, id="ep 2"),
     pytest.param({"dp_shard": 2}, id="fsdp alone", marks=pytest.mark.deep),
     pytest.param({"dp_shard": 2, "cp": 2, "ep": 4}, id="ep 4 of rows shared",
-                 marks=pytest.mark.full),
+                 marks=pytest.mark.deep),
     pytest.param({"dp_shard": 4, "ep": 2}, id="ep 2 of 4", marks=pytest.mark.deep),
     pytest.param({"tp": 2, "ep": 2}, id="ep 2 of tp", marks=pytest.mark.deep),
     pytest.param({"dp_replicate": 2, "dp_shard": 2, "ep": 2}, id="ep 2, replicas",

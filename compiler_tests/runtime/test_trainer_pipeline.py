@@ -66,6 +66,7 @@ async def asked(folder: Path, mesh: Any) -> Any:
     return logprobs, held, exported, (told.loss, told.grad_norm), values, await published(mesh)
 
 
+@pytest.mark.full
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("parallel", "tied"),

@@ -16,6 +16,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return printed("padding_watch.py", str(tmp_path_factory.mktemp("padding")))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("case", CASES)
 def test_products_of_a_trainer(found: Any, case: str) -> None:
     """The script fails at one that may; here that it saw products, some with room between rows."""

@@ -152,7 +152,7 @@ async def two_steps(
 @pytest.mark.parametrize(
     "lora",
     [
-        pytest.param(None, id="weights", marks=pytest.mark.full),
+        pytest.param(None, id="weights", marks=pytest.mark.deep),
         pytest.param(spec.Lora(rank=4, alpha=16.0), id="adapters"),
     ],
 )
