@@ -5,6 +5,7 @@ import shlex
 import subprocess
 import sys
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 from forge_commands import CliRunner
