@@ -176,6 +176,7 @@ CHANGES: dict[str, dict[str, object]] = {
         "sampling.min_p": "0.1", "sampling.max_tokens": "99", "sampling.min_tokens": "2",
         "sampling.stop": '["end"]', "engine.gpu_memory": "0.5", "engine.prefix_caching": "false",
         "engine.cuda_graphs": "false", "engine.max_running": "8", "engine.kv_dtype": "fp8",
+        "engine.weight_dtype": "fp8",
     },
 }  # fmt: skip
 

@@ -202,6 +202,8 @@ FAULTS = [
     ("memory", [(ASYNC, "colocate = [trainer, generator]\nschedule sync { steps = 5 }")],
      ["generator.engine.gpu_memory=0.9"], "P205",
      ["`trainer` and `generator` together need", "of a GPU that has 141.0 GiB", "fits"]),
+    ("fp8", [], ["generator.dtype=f32", "generator.engine.weight_dtype=fp8"], "F113",
+     ["`generator` cannot make fp8 weights of f32", "`dtype = bf16` of the service"]),
     ("replicas", [], ["generator.replicas=999"], "P203",
      ["the host has 8 GPUs, the plan needs 2002", "procs 2 x gpus 1 x replicas 999"]),
 ]  # fmt: skip

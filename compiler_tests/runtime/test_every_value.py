@@ -51,6 +51,7 @@ ELSEWHERE = {
 REFUSED = {
     ("titan", "dtype", "f16"): "P216",
     ("vllm", "engine.kv_dtype", "fp8"): "P216",
+    ("vllm", "engine.weight_dtype", "fp8"): "P216",
 }
 """by the compiler, for a job like these on processors"""
 BESIDE = {("titan", "optimizer.precision", "bf16"): ("titan", "dtype", "bf16")}

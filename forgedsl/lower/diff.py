@@ -35,6 +35,7 @@ SETTINGS = {
     "cuda_graphs": "engine.cuda_graphs",
     "max_running": "engine.max_running",
     "kv_dtype": "engine.kv_dtype",
+    "weight_dtype": "engine.weight_dtype",
     "mesh.name": "mesh_name",
 }
 """fields of a service in a job -> the setting they come from; others keep their name"""

@@ -146,6 +146,22 @@ def check_sampling(decl: Decl) -> list[Diagnostic]:
     ]
 
 
+def check_rounded(decl: Decl, dtype: str) -> list[Diagnostic]:
+    """F113: a GPU makes fp8 weights of weights in bf16 or f16 only."""
+    if value(decl, "engine.weight_dtype") != "fp8" or dtype != "f32":
+        return []
+    return [
+        error(
+            "F113",
+            "bad-value",
+            f"`{decl.name}` cannot make fp8 weights of {dtype}",
+            written_at(decl, "engine.weight_dtype"),
+            related=setting_label(decl, "dtype"),
+            help="`dtype = bf16` of the service",
+        )
+    ]
+
+
 def check_adapters(decl: Decl) -> list[Diagnostic]:
     """F113: alpha scales adapters, and without a rank there are none."""
     alpha = decl.settings.get("lora.alpha")

@@ -248,10 +248,12 @@ def _checks(
         model = program.models[model_of(decl)]
         uneven = checks.check_divisibility(decl, mesh, request.dims[name], model)
         found += uneven
-        found += checks.check_sampling(decl) if kind_of(mesh.kind).samples else []
+        dtype = str(value(decl, "dtype") or model.settings["dtype"].value)
+        if kind_of(mesh.kind).samples:
+            found += checks.check_sampling(decl)
+            found += checks.check_rounded(decl, dtype) if mesh.device == "gpu" else []
         if name in request.rows:
             found += checks.check_batch(decl) + checks.check_adapters(decl)
-            dtype = str(value(decl, "dtype") or model.settings["dtype"].value)
             found += checks.check_kept(decl, mesh, dtype)
             found += kind_of(decl.ctor).check(decl, trained=name == graph.trainer)
         if name in request.rows and not uneven:

@@ -139,6 +139,8 @@ class SamplingCost:
     """completions decoded at once"""
     kv_itemsize: int
     """bytes of a number among its keys and values"""
+    rounded: bool = False
+    """weights of layers are in fp8"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

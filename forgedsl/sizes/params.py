@@ -65,6 +65,13 @@ def num_params(dims: Dims) -> int:
     return dims.layers * layer_params(dims) + ends
 
 
+def weight_bytes(dims: Dims, itemsize: int, *, rounded: bool) -> int:
+    """Bytes of the weights of an engine: where they are `rounded`, those of layers are in fp8,
+    embedding and head as they were."""
+    saved = (itemsize - 1) * dims.layers * layer_params(dims) if rounded else 0
+    return itemsize * num_params(dims) - saved
+
+
 def stage_params(dims: Dims, stage: int, pp: int) -> int:
     """Parameters of a stage of a pipeline: the embedding on the first, norm and head on the last.
     A weight that both ends share is on both."""

@@ -3,8 +3,9 @@
 Under `schedule async`, and where weights are synced every other step only, a batch can come from
 weights one or more steps old. A loss that never reads `behavior` treats those tokens as if the
 current policy had sampled them: torchforge's first GRPO did (`exp(lp - lp.detach())` is always
-1). miles #1829 and slime #1800 ran so. An engine that rounds its keys and values to fp8
-(`engine.kv_dtype`) is another policy too, however new its weights are. What is drawn from a
+1). miles #1829 and slime #1800 ran so. An engine that rounds its keys and values
+(`engine.kv_dtype`) or its weights (`engine.weight_dtype`) to fp8 is another policy too, however
+new its weights are. What is drawn from a
 `buffer` is always older.
 
     loss pg(logprob: diff [B, T] f32, adv: [B] f32, mask: [B, T] bool) {
@@ -25,6 +26,7 @@ from forgedsl.lint.losses import LossView
 from forgedsl.lint.view import View, place
 
 finding = rule(__doc__, "D")
+ROUNDED = {"engine.kv_dtype": "keys and values", "engine.weight_dtype": "weights"}
 RATIOS = (0.3, 0.9, 1.0, 1.1, 3.0)
 
 
@@ -77,9 +79,10 @@ def _stale(view: View) -> tuple[str, Label, str] | None:
 def _rounded(view: View, loss: LossView) -> tuple[str, Label, str] | None:
     for step in loss.samplers:
         service = view.program.services[step.receiver]
-        value = service.settings.get("engine.kv_dtype")
-        if value is not None and value.value == "fp8":
-            label = Label(text="keys and values are rounded", span=place(value, service))
-            what = f"`{service.name}` is another policy than the trained one"
-            return what, label, "leave `engine.kv_dtype` out"
+        for key, what in ROUNDED.items():
+            value = service.settings.get(key)
+            if value is not None and value.value == "fp8":
+                label = Label(text=f"{what} are rounded", span=place(value, service))
+                message = f"`{service.name}` is another policy than the trained one"
+                return message, label, f"leave `{key}` out"
     return None

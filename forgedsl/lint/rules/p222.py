@@ -29,6 +29,7 @@ CHANGES = {
     "tokenizer_revision": OTHER, "tokenizer_mode": OTHER,
     "enable_lora": "adapters come from the trainer's `lora`",
 }  # fmt: skip
+INSTEAD = {"quantization": "`engine.weight_dtype = fp8` rounds them, and losses are looked at"}
 SPECULATES = "engine.extra.speculative_config."
 OLD_RUNNER = ("suffix", "medusa", "mlp_speculator", "custom_class")
 """methods of speculation that vLLM's newer model runner does not have"""
@@ -43,7 +44,7 @@ def check(view: View) -> Findings:
                 yield finding(
                     f"`{key}` makes `{service.name}` another model than the trainer's: {why}",
                     value.place or place(value, service),
-                    help="leave it out of `engine.extra`",
+                    help=INSTEAD.get(key, "leave it out of `engine.extra`"),
                 )
 
 

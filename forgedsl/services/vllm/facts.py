@@ -58,6 +58,8 @@ SCHEMA = Kind(
     support=(
         Limit(setting="engine.kv_dtype", words=("fp8",), device="cpu", instead="on a CPU leave "
               "`engine.kv_dtype` out: what its kernels read back is far from what was written"),
+        Limit(setting="engine.weight_dtype", words=("fp8",), device="cpu", instead="on a CPU leave "
+              "`engine.weight_dtype` out: vLLM's kernel for it needs AMX, and few CPUs have that"),
         Limit(setting="parallel.pp", instead="`parallel.tp` splits a model that is too large"),
         Limit(setting="parallel.dp", instead="`replicas` adds throughput"),
         Limit(setting="hosts", instead="an engine is on one host; `replicas` go on several"),
@@ -83,6 +85,9 @@ SCHEMA = Kind(
              "completions decoded at once"),
         row("engine.kv_dtype", word("auto", "fp8"), "auto", NUM,
              "what keys and values are kept in; auto is the service's dtype"),
+        row("engine.weight_dtype", word("auto", "fp8"), "auto", NUM,
+             "dtype of the weights of layers; fp8 is made anew at every sync, on a GPU, and leaves "
+             "embedding and head as they are; auto is the service's dtype"),
     ),
 )  # fmt: skip
 

@@ -17,8 +17,9 @@ class VllmService(Sampler):
     cuda_graphs: bool = True
     max_running: int | None = None
     kv_dtype: Literal["auto", "fp8"] = "auto"
+    weight_dtype: Literal["auto", "fp8"] = "auto"
     extra: dict[str, Any] = Field(default_factory=dict)
 
     @property
     def precision(self) -> str:
-        return "bf16" if self.kv_dtype == "fp8" else self.dtype
+        return "bf16" if "fp8" in (self.kv_dtype, self.weight_dtype) else self.dtype

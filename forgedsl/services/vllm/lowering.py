@@ -35,6 +35,7 @@ def lowered(placed: Placed) -> VllmService:
         cuda_graphs=mesh.device == "gpu" and plain(decl, "engine.cuda_graphs"),
         max_running=plain(decl, "engine.max_running"),
         kv_dtype=plain(decl, "engine.kv_dtype"),
+        weight_dtype=plain(decl, "engine.weight_dtype"),
         extra=extra,
     )
 

@@ -27,7 +27,7 @@ from forgedsl.sizes.memory import (
     sharing,
 )
 from forgedsl.sizes.meshes import MeshPlan, value
-from forgedsl.sizes.params import kv_bytes, num_params
+from forgedsl.sizes.params import kv_bytes, num_params, weight_bytes
 
 ALONE = 0.9
 """part of a GPU that an engine takes where it is alone and nothing is set"""
@@ -53,6 +53,8 @@ class EngineShape:
     graphs: bool
     synced: bool
     claim: int
+    rounded: bool = False
+    """weights of layers are in fp8"""
 
     @property
     def phases(self) -> tuple[Phase, ...]:
@@ -86,13 +88,15 @@ def phases(shape: EngineShape) -> tuple[Phase, ...]:
 def fixed(shape: EngineShape) -> tuple[Item, ...]:
     """Return the memory of a vLLM rank besides its KV cache."""
     dims, split = shape.dims, shape.degrees["tp"] * shape.degrees["pp"]
+    size = weight_bytes(dims, shape.itemsize, rounded=shape.rounded)
+    each = "1 in layers, " * shape.rounded + str(shape.itemsize)
     total = num_params(dims)
     of = f"{count_text(total)}" + (f" / {split}" if split > 1 else "")
     tokens = max(BATCHED_TOKENS, shape.context) if shape.device == "cpu" else BATCHED_TOKENS
     width = (dims.hidden + 3 * dims.ffn) // shape.degrees["tp"]
     logits = 8 * MAX_RUNNING * dims.vocab // shape.degrees["tp"]
     items = [
-        item_of("weights", shape.itemsize * total / split, f"{shape.itemsize} x {of}"),
+        item_of("weights", size / split, f"{each} x {of}"),
         item_of(
             "workspace",
             shape.itemsize * tokens * width + logits,
@@ -128,6 +132,7 @@ def shape_of(request: Request, mesh: MeshPlan, fraction: float) -> EngineShape:
         kv_itemsize=kv_itemsize(request.program, decl),
         context=request.contexts[mesh.service] or 0,
         graphs=mesh.device == "gpu" and bool(value(decl, "engine.cuda_graphs")),
+        rounded=value(decl, "engine.weight_dtype") == "fp8",
         synced=mesh.service in request.synced, claim=floor(fraction * request.host.gpu_memory),
     )  # fmt: skip
 

@@ -39,6 +39,8 @@ CPU_KV_CACHE_GIB = 1
 CPU_BATCHED_TOKENS = 8192
 CACHED = "256"
 """number of kernels in oneDNN's cache (default 1,024): one per shape of a product, 0.2 MiB each"""
+FP8 = "fp8_per_block"
+"""vLLM's way to make fp8 weights of others: blocks of 128 x 128, which CPUs have kernels for too"""
 RELOAD_LOGGER = "vllm.model_executor.model_loader.reload.layerwise"
 NOT_LOADED = "%s: Failed to load weights"
 
@@ -338,6 +340,8 @@ def _arguments(
         "disable_log_stats": True,
         "load_format": "auto" if any(folder.glob("*.safetensors")) else "dummy",
     }
+    if service.weight_dtype == "fp8":
+        arguments["quantization"] = FP8
     if on_cpu:
         # Chunked prefill rewinds the request's random generator, which only CUDA generators
         # support.
@@ -421,6 +425,6 @@ def _repack(model: Any) -> None:
     if model.config.tie_word_embeddings:
         model.lm_head.quant_method.process_weights_after_loading(model.lm_head)
     for module in model.modules():
-        if type(module).__name__ == "RoutedExperts":
-            kernel = module.quant_method.moe_kernel
-            kernel.fused_experts.process_weights_after_loading(module)
+        method: Any = getattr(module, "quant_method", None)
+        if type(method).__name__ == "UnquantizedFusedMoEMethod":
+            method.moe_kernel.fused_experts.process_weights_after_loading(module)
