@@ -159,7 +159,7 @@ def guessing(folder, *edits, sums=()):
     (folder / "t.forge").write_text(text)
 
 
-@pytest.mark.parametrize("words", [("--dry-run",), ()])
+@pytest.mark.parametrize("words", [("--dry-run",), pytest.param((), marks=pytest.mark.full)])
 def test_an_environment_that_is_broken_in_step_does_not_start(folder, words):
     guessing(folder, sums=[("ANSWER.search(turn", "nowhere.search(turn")])
     said = refused("t.forge", *words)
@@ -175,7 +175,7 @@ reward early = judge.score(prompt = "Grade {response} from 1 to 5", scale = [1, 
 """
 
 
-@pytest.mark.parametrize("words", [("--dry-run",), ()])
+@pytest.mark.parametrize("words", [("--dry-run",), pytest.param((), marks=pytest.mark.full)])
 def test_a_judge_beside_an_environment_is_asked_too(folder, words):
     guessing(
         folder, ("reward early(r: Rollout) -> f32 = clamp(r.rewards.early, 0.0, 1.0)\n", JUDGE)

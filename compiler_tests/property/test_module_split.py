@@ -24,6 +24,11 @@ HAPPENS = {"flow", "eval", *(kind.name for kind in KINDS.values() if kind.single
 DEEP = bool(os.environ.get("FORGE_DEEP"))
 
 
+def mark(number):
+    """Every fifth pipeline is a case of `make test`."""
+    return pytest.mark.full if number % 5 else ()
+
+
 def stays(node, evals):
     """Whether a declaration, or an item of a profile, says what happens in a run."""
     match node:
@@ -99,7 +104,10 @@ def job_of(path, profile):
     return found
 
 
-@pytest.mark.parametrize("path", PIPELINES, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(path, id=path.stem, marks=mark(k)) for k, path in enumerate(PIPELINES)],
+)
 def test_a_pipeline_cut_in_two_is_the_same_job(path, tmp_path):
     text = path.read_text("utf-8")
     for name in ("whole", "cut"):

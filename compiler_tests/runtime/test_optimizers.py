@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 from test_family_logits import printed
 
+pytestmark = pytest.mark.full
+
 CASES = ("muon", "muon original", "muon of experts", "sgd", "sgd with momentum", "adam")
 LAYOUTS = ("fsdp", "replicas", "fsdp of tp")
 

@@ -9,6 +9,8 @@ import torch
 from test_family_logits import printed
 from tolerance import apart
 
+pytestmark = pytest.mark.full
+
 OPERATIONS, LR = 16, 1e-2
 IN_F32 = apart(torch.float32, OPERATIONS) / LR
 """of weights near 1, which a step changes by LR"""

@@ -105,7 +105,7 @@ def test_one_rank_exports_every_expert_and_counts_their_tokens(one: Any) -> None
 
 
 DEGREES = [
-    pytest.param({"dp_shard": 2, "ep": 2}, id="ep 2"),
+    pytest.param({"dp_shard": 2, "ep": 2}, id="ep 2", marks=pytest.mark.full),
     pytest.param({"dp_shard": 2}, id="fsdp alone", marks=pytest.mark.deep),
     pytest.param({"dp_shard": 2, "cp": 2, "ep": 4}, id="ep 4 of rows shared",
                  marks=pytest.mark.deep),

@@ -16,7 +16,7 @@ from forgedsl.lower import job as spec
 @pytest.mark.parametrize(
     ("lora", "cp"),
     [
-        pytest.param(None, 1, id="weights"),
+        pytest.param(None, 1, id="weights", marks=pytest.mark.full),
         pytest.param(spec.Lora(rank=4, alpha=16.0), 1, id="adapters", marks=pytest.mark.deep),
         pytest.param(None, 2, id="rows too", marks=pytest.mark.deep),
     ],

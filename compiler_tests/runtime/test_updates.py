@@ -306,6 +306,7 @@ def by_hand(opt: spec.Optimizer) -> tuple[float, list[Any], list[torch.Tensor], 
     return start, found, values_by_hand(model, head, recorded(0).samples), slopes
 
 
+@pytest.mark.full
 @pytest.mark.timeout(600)
 def test_two_passes_of_four_two_losses_and_a_critic_agree_with_a_plain_loop(
     tmp_path: Path, make_job: Any, make_titan: Any

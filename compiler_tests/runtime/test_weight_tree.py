@@ -101,6 +101,7 @@ def test_a_plan_counts_the_copies_that_the_trainers_host_sends(hosts: list[int])
     assert len(sent) == row("tree").copies(ends[0], ends[1:])
 
 
+@pytest.mark.full
 def test_the_trainer_sends_two_copies_to_five_replicas_on_three_hosts(
     sender: Sender, monkeypatch: pytest.MonkeyPatch
 ) -> None:
