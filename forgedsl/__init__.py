@@ -11,12 +11,13 @@ import os
 from forgedsl.version import VERSION as __version__
 
 if not os.path.isdir(os.path.join(os.path.dirname(__file__), "runtime")):
-    # a checkout without links, as on Windows: runtime, grammar and pipelines lie beside this folder
+    # a checkout without symbolic links, as on Windows: runtime, grammar and pipelines are siblings
     __path__.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 __all__ = ["__version__", "compile_loss"]
 
-TYPE_CHECKING = False  # that of `typing`, whose import would take longer than all the rest here
+# same meaning as `typing.TYPE_CHECKING`: importing `typing` would take longer than the rest here
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 

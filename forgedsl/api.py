@@ -59,8 +59,8 @@ def load(
     host: Host | None = None,
     allow_open: bool = False,
 ) -> Loaded:
-    """Read, parse and resolve the file at `path`. `overrides` are texts `a.b=v`; `allow_open`: the
-    parameters of a module need no values."""
+    """Read, parse and resolve the file at `path`. `overrides` are texts `a.b=v`. With `allow_open`,
+    parameters of a module may have no value."""
     expect(path, str | PathLike, "`path` is the path of a .forge file")
     reporter = Reporter()
     loader = Loader(reporter)
@@ -127,7 +127,8 @@ def _load(
 
 
 def _listed(given: Iterable[Any], kinds: Any, example: str) -> tuple[Any, ...]:
-    """The items of a list; one text is no list of its letters, nor a mapping one of its names."""
+    """Check that `given` is a list of `kinds`. A string or a mapping is refused, though it is
+    iterable."""
     said = f"write a list, {example}"
     if isinstance(given, str | Mapping):
         raise TypeError(f"{said}, not {given!r}")
@@ -144,7 +145,7 @@ def overrides_of(
     ctx: Context,
     sources: dict[str, SourceFile],
 ) -> tuple[Override, ...]:
-    """Overrides in the order they apply: the files' first."""
+    """Parse overrides, in the order they apply: those of `set_files` first, then `overrides`."""
     found: list[Override] = []
     for path in set_files:
         name = str(path)
@@ -166,7 +167,8 @@ def overrides_of(
 def load_functions(
     source: str | Path, *, params: dict[str, object] | None = None
 ) -> tuple[dict[str, Function], dict[str, SourceFile]]:
-    """Functions of a file without a flow, by name, and the texts their spans refer to.
+    """Load a file of functions (no flow): its functions by name, and the texts their spans refer
+    to.
 
     `source` is a path (a Path, or text that ends in .forge), the name of a standard module
     ("std/rl") or of a function in one ("grpo"), or .forge text. `params` override the module's
@@ -212,7 +214,7 @@ def _module(source: str | Path, loader: Loader) -> Module | None:
 
 
 def _param_entries(params: dict[str, object], loader: Loader) -> dict[str, Entry]:
-    """Python values as entries of the strongest layer."""
+    """Convert Python values to parameter entries of the strongest layer, `set`."""
     entries = {}
     for name, value in params.items():
         expr = constant(value, NO_SPAN)

@@ -1,14 +1,15 @@
-"""The losses of torchforge under their names and call signatures, by generated code.
+"""Losses of torchforge, with their names and call signatures, computed by generated code.
 
     from forgedsl.compat import DAPOLoss
 
     out = DAPOLoss(clip_high=0.28)(logits, target_ids, advantages, generator_logprobs, loss_mask)
     out.loss.backward()
 
-Classes that take logits return `LossOutput`; `SimpleGRPOLoss` and `ReinforceLoss` take what theirs
-take and return the loss. The mathematics stands below as the language's own text, with the
-clamps, defaults and aggregations of torchforge (January 2026), which differ here and there from
-those of the papers and of `std/rl`. Losses run as kernels on a GPU and in torch elsewhere.
+Classes that take logits return `LossOutput`. `SimpleGRPOLoss` and `ReinforceLoss` have the
+arguments of their torchforge counterparts and return the loss (a scalar). The formulas below are
+written in the loss language, with the clamps, defaults and aggregations of torchforge (January
+2026). Some differ from the papers and from `std/rl`. Losses run as Triton kernels on a GPU, in
+torch elsewhere.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ AGGREGATES = {
     "sequence_mean": "seq_mean({}, mask)",
     "fixed_horizon": "fixed_horizon({}, mask, 1.0)",
 }
-"""`fixed_horizon` divides by all positions of the batch: its count is given in place of that of
-sequences, and the horizon is one."""
+"""Aggregations by the name torchforge uses. `fixed_horizon` divides by all B * S positions of the
+batch: `evaluate` passes B * S as the number of sequences, with a horizon of 1."""
 
 FIELDS = (
     "logprob: diff [B, T] f32, behavior: [B, T] f32, ref: [B, T] f32, adv: [B, T] f32, "
@@ -44,7 +45,7 @@ REPORTS = (
 
 
 def loss_text(body: str, value: str, aggregate: str, reports: str = REPORTS) -> str:
-    """A loss of the language with this body."""
+    """Return the .forge text of a loss with this body."""
     if aggregate not in AGGREGATES:
         raise ValueError(f"agg_type {aggregate!r} is none of {', '.join(AGGREGATES)}")
     minimized = AGGREGATES[aggregate].format(value)
@@ -52,7 +53,7 @@ def loss_text(body: str, value: str, aggregate: str, reports: str = REPORTS) -> 
 
 
 class PolicyLoss:
-    """Base of the classes: settings, the loss that they make, and the call."""
+    """Base class: holds the settings, compiles the loss, and calls it."""
 
     text = ""
 
@@ -65,7 +66,7 @@ class PolicyLoss:
     def evaluate(
         self, logits: Any, labels: Any, loss_mask: Any, given: dict[str, Any], loss_scale: Any
     ) -> LossOutput:
-        """The generated loss, with the counts its aggregation divides by."""
+        """Call the generated loss with the counts its aggregation divides by."""
         sequences = labels.numel() if self.agg_type == "fixed_horizon" else len(labels)
         mask = loss_mask.bool()
         return self.loss(
@@ -79,7 +80,7 @@ class PolicyLoss:
 
 
 class SampledLoss(PolicyLoss):
-    """A loss of the sampled tokens, without a reference."""
+    """Base of losses that need no log-probs of a reference model."""
 
     def __call__(
         self,
@@ -90,7 +91,8 @@ class SampledLoss(PolicyLoss):
         loss_mask: Any,
         loss_scale: Any = None,
     ) -> LossOutput:
-        """Logits `[B, S, V]`, all others `[B, S]`; `loss_scale` replaces the count of tokens."""
+        """Compute the loss. `logits` are `[B, S, V]`, the other tensors `[B, S]`; `loss_scale`
+        replaces the number of valid tokens in the denominator."""
         given = {"behavior": generator_logprobs, "adv": advantages}
         return self.evaluate(logits, target_ids, loss_mask, given, loss_scale)
 
@@ -121,7 +123,8 @@ class GRPOLoss(PolicyLoss):
         ref_logprobs: Any = None,
         loss_scale: Any = None,
     ) -> LossOutput:
-        """Like the others, with the log-probs of the reference, `[B, S]`, before `loss_scale`."""
+        """Compute the loss. `logits` are `[B, S, V]`, the other tensors `[B, S]`. The log-probs of
+        the reference model come before `loss_scale`."""
         if "ref" in self.loss.input_names and ref_logprobs is None:
             raise ValueError("ref_logprobs required when beta > 0")
         given = {"behavior": generator_logprobs, "adv": advantages, "ref": ref_logprobs}
@@ -145,7 +148,7 @@ class DAPOLoss(SampledLoss):
 
 
 class CISPOLoss(SampledLoss):
-    """CISPO (2506.13585): the clipped ratio, detached, weighs the log-prob."""
+    """CISPO (2506.13585): weighs the log-prob by the clipped, detached ratio."""
 
     def __init__(
         self, clip_low: float = 1.0, clip_high: float = 4.0, agg_type: str = "token_mean"
@@ -159,7 +162,8 @@ class CISPOLoss(SampledLoss):
 
 
 class GSPOLoss(SampledLoss):
-    """GSPO (2507.18071) in its token form: the value of the sequence's ratio, token gradients."""
+    """GSPO-token (2507.18071): each token has the value of the sequence's ratio and its own
+    gradient."""
 
     def __init__(
         self, clip_low: float = 0.2, clip_high: float = 0.2, agg_type: str = "sequence_mean"
@@ -196,7 +200,8 @@ class SimpleGRPOLoss:
         self.beta = beta
 
     def __call__(self, logprobs: Any, ref_logprobs: Any, advantages: Any, padding_mask: Any) -> Any:
-        """The loss; log-probs `[B, S]` carry the gradient, advantages are `[B, 1]` or `[B, S]`."""
+        """Compute the loss. `logprobs` `[B, S]` carry gradient; advantages are `[B, 1]` or
+        `[B, S]`."""
         d = ref_logprobs - logprobs
         gain = (logprobs - logprobs.detach()).exp() * advantages
         value = -gain + self.beta * (d.expm1() - d)
@@ -207,7 +212,7 @@ class SimpleGRPOLoss:
 class ReinforceLoss:
     """REINFORCE with a clipped, detached importance weight, from logits.
 
-    `(trainer_logits, target_ids, target_mask, target_weights, target_log_probs)` gives the loss.
+    Arguments: `(trainer_logits, target_ids, target_mask, target_weights, target_log_probs)`.
     """
 
     def __init__(self, clip_ratio: tuple[float, float] = (0.1, 10.0)) -> None:
@@ -227,7 +232,7 @@ class ReinforceLoss:
         target_weights: Any,
         target_log_probs: Any,
     ) -> Any:
-        """The loss, a mean over the tokens of the mask."""
+        """Compute the loss: a mean over the tokens where the mask is true."""
         return self.loss(
             logits=trainer_logits,
             labels=target_ids,

@@ -48,9 +48,10 @@ class Fix:
 class Diagnostic:
     """One mistake: `code` (F101), `name` (undefined), message, place, and remedy.
 
-    `table` is shown in place of the source line; a label in it is shown with the number of its
-    line, one without text as that line. `also` lists further places whose suppression of
-    a code covers this finding: the line of a library function that gave rise to it.
+    `table` is shown in place of the source line. A label in it is shown with its line number; a
+    label without text is shown as that source line. `also` lists other places where a comment that
+    suppresses the code suppresses this finding too, such as the line of a library function in which
+    it arose.
     """
 
     code: str
@@ -69,7 +70,7 @@ class Diagnostic:
 
 
 def counted(number: int, thing: str) -> str:
-    """`1 row`, `2 rows`, `3 batches`."""
+    """Return a count with its noun: `1 row`, `2 rows`, `3 batches`."""
     plural = "es" if thing.endswith(("h", "x", "s")) else "s"
     return f"{number} {thing}{'' if number == 1 else plural}"
 
@@ -78,7 +79,7 @@ def warning(
     code: str, name: str, message: str, span: Span, *, help: str = "",
     related: tuple[Label, ...] = (),
 ) -> Diagnostic:  # fmt: skip
-    """A diagnostic that stops nothing."""
+    """Make a diagnostic at warning level: compilation goes on."""
     return Diagnostic(
         code=code, name=name, severity=Severity.WARNING, message=message, span=span, help=help,
         related=related,
@@ -86,7 +87,7 @@ def warning(
 
 
 def error(code: str, name: str, message: str, span: Span, **more: object) -> Diagnostic:
-    """A diagnostic at error level."""
+    """Make a diagnostic at error level."""
     return Diagnostic(
         code=code,
         name=name,

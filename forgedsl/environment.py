@@ -1,4 +1,4 @@
-"""Environment that a policy acts in over several turns: a class in your own file, without torch.
+"""Multi-turn environments: base class for your own Python file. Needs no torch.
 
     from forgedsl.environment import Environment, Start, Step, Task, Turn, tool
 
@@ -14,8 +14,9 @@
 
         def step(self, turn: Turn) -> Step: ...        # by default runs the calls of the turn
 
-One object is one trajectory. Siblings of a prompt get `rng` with the same seed. Every method may be
-`async`; the others run on threads, so that a slow one holds up no other trajectory.
+Each trajectory has an object of its own. All trajectories of a prompt get an `rng` with the same
+seed. Any method may be `async`. Other methods run in threads, so that a slow one does not block
+other trajectories.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ JSON_TYPES = {
 class Task:
     """The task of a trajectory: one row of the dataset.
 
-    `text` is the prompt as the policy reads it, `messages` what it was made of if it is a chat.
+    `text` is the prompt as the policy reads it. `messages` are the chat messages that it was
+    rendered from, if the prompt is a chat.
     """
 
     text: str
@@ -74,8 +76,8 @@ class Turn:
 
 @dataclass(frozen=True)
 class Step:
-    """The answer to a turn: what is observed (text, or messages of a chat), parts of the reward,
-    and whether the trajectory is over, where the observation is not read any more.
+    """Result of a turn: the observation (text, or chat messages), reward parts, and `done`. When
+    `done` is true, the policy does not read the observation.
 
     Example:
         Step("higher", rewards={"close": 0.5})
@@ -87,13 +89,13 @@ class Step:
 
 
 def tool(function: F) -> F:
-    """Mark a method as a tool: its schema comes of its annotations and its docstring."""
+    """Mark a method as a tool. Its JSON schema is made from its annotations and its docstring."""
     setattr(function, MARK, True)
     return function
 
 
 class Environment:
-    """Base of environments; `parts` names the reward parts that its steps give."""
+    """Base class of environments. `parts` names the reward parts that `step` may return."""
 
     parts: tuple[str, ...] = ()
 
@@ -102,12 +104,13 @@ class Environment:
         return Start()
 
     def step(self, turn: Turn) -> Any:
-        """Answer a turn; may be `async`. By default the calls are made in order, and a turn without
-        one ends the trajectory."""
+        """Answer a turn. May be `async`. The default runs the tool calls in order; a turn without a
+        tool call ends the trajectory."""
         return self.call_tools(turn)
 
     async def call_tools(self, turn: Turn) -> Step:
-        """The results of the turn's calls as messages of role tool; done if there is none."""
+        """Run the turn's tool calls and return their results as messages of role `tool`; `done` is
+        true if the turn has no call."""
         if not turn.calls:
             return Step(done=True)
         return Step([await self._result(call) for call in turn.calls])
@@ -116,11 +119,11 @@ class Environment:
         """End a trajectory; called once, whatever happened."""
 
     async def offered(self) -> dict[str, dict[str, Any]]:
-        """The tools that the policy may call: name -> schema."""
+        """Return the tools that the policy may call: name -> JSON schema."""
         return tools_of(type(self))
 
     async def call_tool(self, name: str, arguments: Mapping[str, Any]) -> str:
-        """The result of a tool that is offered."""
+        """Run one tool call and return the result as a message of role `tool`."""
         return str(await self.run(getattr(self, name), **arguments))
 
     async def _result(self, call: Call) -> Message:
@@ -139,13 +142,14 @@ class Environment:
         return {"role": "tool", "name": call.name, "content": text}
 
     async def run(self, method: Callable[..., Any], **given: Any) -> Any:
-        """Call a method; where trajectories live, with the time limit of a tool."""
+        """Call a tool method. In a run, the worker replaces this function by one with a time
+        limit."""
         value = method(**given)
         return await value if inspect.isawaitable(value) else value
 
 
 def tools_of(cls: type[Environment]) -> dict[str, dict[str, Any]]:
-    """The tools of a class: name -> JSON schema, in the form of chat templates.
+    """Return the tools of a class: name -> JSON schema, in the form that chat templates take.
 
     Example:
         tools_of(Desk)["lookup"]["function"]["parameters"]["required"] == ["key"]
@@ -176,7 +180,7 @@ def _schema(name: str, method: Callable[..., Any]) -> dict[str, Any]:
 
 
 def _type(hint: Any) -> dict[str, Any]:
-    """`list[str]` as a JSON schema."""
+    """Convert an annotation such as `list[str]` to a JSON schema."""
     found: dict[str, Any] = {"type": JSON_TYPES[get_origin(hint) or hint]}
     arguments = get_args(hint)
     if found["type"] == "array" and arguments:
@@ -185,8 +189,8 @@ def _type(hint: Any) -> dict[str, Any]:
 
 
 def calls_in(text: str) -> tuple[Call, ...]:
-    """The calls of a turn in the form of Qwen and Hermes, `<tool_call>{JSON}</tool_call>`, behind
-    what the model thought.
+    """Parse the tool calls of a turn, `<tool_call>{JSON}</tool_call>` as Qwen and Hermes write
+    them. Text up to the last `</think>` is skipped.
 
     Example:
         calls_in('<tool_call>{"name": "lookup", "arguments": {"key": "k"}}</tool_call>')

@@ -23,7 +23,7 @@ from forgedsl.source import SourceFile
 REFUSED = frozenset({
     errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO,
 })  # fmt: skip
-"""what only the machine can be blamed for"""
+"""OS errors that the machine causes (such as a full disk), never a bug of ForgeDSL"""
 
 
 class ForgeError(Exception):
@@ -42,7 +42,8 @@ class SourceError(ForgeError):
 
 
 def _said(found: Diagnostic, sources: Mapping[str, SourceFile]) -> str:
-    """`sums.forge:4:7: F101: undefined name `c`; did you mean `a`?`, with the place if known."""
+    """Return a diagnostic as one line:
+    `sums.forge:4:7: F101: undefined name `c`; did you mean `a`?`."""
     text = "; ".join(filter(None, (f"{found.code}: {found.message}", found.help)))
     source = sources.get(found.span.file)
     if source is None or found.span.end == 0:
@@ -81,20 +82,21 @@ class InternalError(ForgeError):
 
 
 def cannot_write(error: OSError) -> str:
-    """`cannot write PATH: No space left on device`; empty if it may be a bug of ours."""
+    """Return `cannot write PATH: No space left on device`, or "" if the error may be a bug of
+    ours."""
     known = error.filename and error.errno in REFUSED
     return f"cannot write {error.filename}: {error.strerror}" if known else ""
 
 
 def expect(given: object, kinds: Any, said: str) -> None:
-    """Raise TypeError with what is expected, unless an argument of the Python API is of `kinds`."""
+    """Raise TypeError unless an argument of the Python API is an instance of `kinds`."""
     if not isinstance(given, kinds):
         raise TypeError(f"{said}, not {given!r}")
 
 
 @contextmanager
 def writing(path: Path | str) -> Iterator[None]:
-    """Name the file in the body's errors.
+    """Turn an OSError of the body into a CannotWriteError that names the file.
 
     Raises:
         CannotWriteError: the body could not write it.

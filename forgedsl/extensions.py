@@ -1,4 +1,4 @@
-"""Operations and kinds of services from outside of this package.
+"""Extensions: packages outside of this one that add operations and kinds of services.
 
     [tool.forgec]
     extensions = ["my_rank"]        in the pyproject.toml above the .forge file
@@ -9,9 +9,9 @@ added to the tuples of the same names here:
     my_rank             OPERATIONS (operations/registry), KINDS (services/registry)
     my_rank.runtime     OPERATIONS (runtime/operations/registry), KINDS (runtime/services/registry)
 
-The compiler imports the first, and no torch with it; what runs or rehearses a job imports both. A
-job names its extensions and has copies of their files in `inputs/extensions`, which is where a run,
-a resumed run and a report import them from. Processes of a run find the folder in their environment
+The compiler imports `my_rank` alone, which must not import torch. Runs and rehearsals import
+both. A job names its extensions and has copies of their files in `inputs/extensions`; runs, resumed
+runs and reports import those copies. Processes of a run get the folder by an environment variable
 (`VARIABLE`).
 
 Raises ExtensionError where a package cannot be imported.
@@ -30,22 +30,22 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 VARIABLE = "FORGEDSL_EXTENSIONS"
-"""FOLDER:NAME,NAME of the extensions of a process"""
+"""environment variable that names the extensions of a process: FOLDER:NAME,NAME"""
 KEYS = ("extensions", "lint")
-"""of [tool.forgec]"""
+"""keys of [tool.forgec] in pyproject.toml"""
 FOLDER = "inputs/extensions"
-"""of a job"""
+"""folder of the extensions in a job"""
 
 _names: list[str] = []
 _folders: dict[str, Path] = {}
 
 
 class ExtensionError(Exception):
-    """An extension cannot be used; the text says which and why."""
+    """An extension cannot be used; the message names it and gives the reason."""
 
 
 def use_near(path: Path) -> None:
-    """Install what the nearest pyproject.toml of a .forge file names."""
+    """Install the extensions that the nearest pyproject.toml above a .forge file names."""
     for folder in path.resolve().parents:
         found = folder / "pyproject.toml"
         if found.is_file():
@@ -73,7 +73,7 @@ def _named(path: Path, content: bytes) -> list[str]:
 
 
 def install(names: Iterable[str], folder: Path) -> None:
-    """Import packages that lie in a folder, and add what they define."""
+    """Import extension packages from a folder, and register what they define."""
     for name in names:
         if name not in _names:
             _import(name, folder)
@@ -84,7 +84,7 @@ def install(names: Iterable[str], folder: Path) -> None:
 
 
 def inherit() -> None:
-    """Install what the process that started this one has installed."""
+    """Install the extensions of the parent process, as `VARIABLE` names them."""
     folder, _, names = os.environ.get(VARIABLE, "").rpartition(":")
     if folder:
         install(filter(None, names.split(",")), Path(folder))
@@ -107,7 +107,7 @@ def _module(name: str) -> ModuleType:
             f"extension `{name}` cannot be imported: {error}; `extensions` of [tool.forgec] names "
             "packages beside its pyproject.toml"
         ) from error
-    except Exception as error:  # whatever the package does while it is imported
+    except Exception as error:  # code of the package may raise anything while it is imported
         if isinstance(error, SyntaxError):
             place = f"{error.filename}:{error.lineno}"
         else:
@@ -120,12 +120,12 @@ def _module(name: str) -> ModuleType:
 
 
 def installed() -> tuple[str, ...]:
-    """The names of what is installed."""
+    """Return the names of the installed extensions."""
     return tuple(_names)
 
 
 def files() -> dict[str, Path]:
-    """The files of what is installed, by their names in a job."""
+    """Return the files of the installed extensions, by their names in a job."""
     return {
         f"{FOLDER}/{name}/{path.relative_to(_folders[name]).as_posix()}": path
         for name in _names
@@ -135,8 +135,9 @@ def files() -> dict[str, Path]:
 
 
 def added(table: str, kind: type[T], module: str = "") -> Iterator[Any]:
-    """What installed extensions add to a tuple of units, which are objects or subclasses of `kind`;
-    `module` is the part of the extension that has the tuple. Raises ExtensionError."""
+    """Return the units that installed extensions add to the tuple `table`, such as OPERATIONS.
+    Units are instances or subclasses of `kind`; `module` is the submodule that has the tuple.
+    Raises ExtensionError."""
     for name in _names:
         part = f"{name}.{module}" if module else name
         units = getattr(_module(part), table, ())

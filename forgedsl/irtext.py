@@ -2,8 +2,8 @@
 
     kind = "service", name = "trainer", settings = {procs = 4 <- file @29:15+1 at @29:3+5, ...}
 
-Records are written as `hir.Decl(field = value, ...)` without fields that have their default; what
-is referred to from several places has a name (`%service.trainer`) and a definition of its own.
+Records are written as `hir.Decl(field = value, ...)`. Fields with their default value are left out.
+A record that several others refer to has a name (`%service.trainer`) and is defined once.
 Expressions stand in backticks as in a .forge file. `@35:10+8` is line, column and length.
 """
 
@@ -25,14 +25,14 @@ from forgedsl.syntax import ast
 
 WIDTH = 100
 NAMED = (ir.Scope, ir.Function, ir.Decl, ir.RewardDecl)
-"""records that have a definition of their own"""
+"""kinds of records that get a name and a definition of their own"""
 EXPRESSIONS = (ast.Path, ast.Index, ast.Integer, ast.Number, ast.Quantity, ast.String, ast.Bool,
                ast.NoneLiteral, ast.List, ast.Call, ast.Unary, ast.Binary,
                ast.Conditional)  # fmt: skip
 CODE = (*EXPRESSIONS, ast.Assign, ast.TypedAssign, ast.Return, ast.Minimize, ast.Report, ast.Field)
-"""what is written as code"""
+"""kinds of nodes that are written as .forge code"""
 DETAILS = {"default": "default", "file": ""}
-"""what an origin says besides its layer, where that is always the same"""
+"""details of an origin that are fixed for its layer, and so are not written"""
 
 
 def print_ir(
@@ -41,12 +41,12 @@ def print_ir(
     *,
     externals: Mapping[str, Any] | None = None,
 ) -> str:
-    """The text of a record. `externals` are records that it names and does not define."""
+    """Return the text of a record. `externals` are records that are named but not defined in it."""
     return _Printer(sources, externals or {}).document(value)
 
 
 class _Group:
-    """Parts between brackets, each with a head, that may stand on lines of their own."""
+    """A bracketed list of parts, written on one line or one part a line."""
 
     def __init__(self, opening: str, items: list[tuple[str, Any]], closing: str) -> None:
         self.opening, self.items, self.closing = opening, items, closing
@@ -54,7 +54,7 @@ class _Group:
         self.tail = ""
 
     def behind(self, text: str) -> _Group:
-        """Return a copy with text behind the closing bracket."""
+        """Return a copy with text after the closing bracket."""
         self.tail += text
         self.flat += text
         return self
@@ -65,7 +65,7 @@ def _flat(part: Any) -> str:
 
 
 def _lines(part: Any, indent: int, used: int) -> str:
-    """The part, on one line if it fits behind `used` columns."""
+    """Lay out a part: on one line if it fits after `used` columns, else on several."""
     if isinstance(part, str) or not part.items:
         return _flat(part)
     body, first = part.flat.removesuffix(part.tail), part.tail.partition("\n")[0]
@@ -77,7 +77,7 @@ def _lines(part: Any, indent: int, used: int) -> str:
 
 
 class _Printer:
-    """One document: names and files are numbered in order of appearance."""
+    """Writer of one document. Names and files are numbered in order of appearance."""
 
     def __init__(self, sources: Mapping[str, SourceFile], externals: Mapping[str, Any]) -> None:
         self.sources = sources
@@ -96,7 +96,7 @@ class _Printer:
         return "\n\n".join([*parts, *(["\n".join(files)] if files else [])]) + "\n"
 
     def value(self, value: Any) -> Any:
-        """A part of the text: a string, or a group."""
+        """Return a value as a part of the text: a string, or a group."""
         match value:
             case None:
                 return "none"
@@ -144,7 +144,8 @@ class _Printer:
         return self.record(value)
 
     def node(self, node: graph.Node) -> Any:
-        """`%rollout = sample generator(prompt = %prompt @74:30+6) {n = 8}`, then what flows out."""
+        """Write a node: `%rollout = sample generator(prompt = %prompt @74:30+6) {n = 8}`, then its
+        output."""
         target = f" {node.target}" if node.target else ""
         head = f"%{node.name} = {node.op}{target}({', '.join(self.reads(i) for i in node.inputs)})"
         tail = (" at_step" if node.at_step else "") + "\n      -> "
@@ -179,7 +180,7 @@ class _Printer:
         return _Group(f"{_name(type(value))}(", items, ")")
 
     def name(self, value: Any) -> str:
-        """The name of a record that is defined further down."""
+        """Return the name of a record, which is defined later in the document."""
         if isinstance(value, ir.Scope):
             base = f"%scope.{value.module}" if value.module else "%scope"
         else:
@@ -193,7 +194,7 @@ class _Printer:
         return found
 
     def setting(self, value: ir.Value) -> Any:
-        """`4 <- file @29:15+1 at @29:3+5`: a value with where it came from."""
+        """Write a setting with its origin: `4 <- file @29:15+1 at @29:3+5`."""
         origin = value.origin
         tail = f" <- {origin.layer}"
         if origin.detail != DETAILS.get(origin.layer):
@@ -218,12 +219,12 @@ class _Printer:
 
 
 def _name(cls: type) -> str:
-    """`hir.Decl`: the package of a record, and the record."""
+    """Return the package and class of a record: `hir.Decl`."""
     return f"{cls.__module__.split('.')[1]}.{cls.__name__}"
 
 
 def _code(node: ast.Node) -> str:
-    """An expression, statement or field as a .forge file has it."""
+    """Write an expression, statement or field in .forge syntax."""
     from forgedsl.format.expressions import Expressions
     from forgedsl.format.notes import Notes
 

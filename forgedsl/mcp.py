@@ -1,12 +1,12 @@
-"""Tools of an MCP server, offered to the policy: an environment over the official package `mcp`.
+"""Environment whose tools come from an MCP server. Uses the official package `mcp`.
 
     from forgedsl.mcp import MCPTools
 
     class Desk(MCPTools):
         command = ("python", "/srv/prices.py")    # a server over stdin and stdout
 
-Each trajectory has a server of its own, whose state is that of the trajectory and whose end costs
-no other one. With `shared = True` the trajectories of a process share one.
+Each trajectory starts a server of its own, so it has its own state, and a crash of the server ends
+no other trajectory. With `shared = True` all trajectories of a process share one server.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ T = TypeVar("T")
 
 
 class MCPTools(Environment):
-    """Base of environments whose tools an MCP server has; methods marked `@tool` stand beside them.
+    """Base of environments with tools of an MCP server. Methods marked `@tool` are offered too.
 
-    A method `reset` or `close` of one's own calls that of its base.
+    If you override `reset` or `close`, call the method of this base class.
     """
 
     command: Sequence[str] = ()
-    """what starts the server, in the folder where the run was started"""
+    """command that starts the server; its working folder is the one where the run was started"""
     variables: Mapping[str, str] = {}
-    """of its environment, beside HOME, PATH and the like"""
+    """environment variables of the server, besides HOME, PATH and the like"""
     shared = False
 
     _listed: ClassVar[dict[tuple[str, ...], dict[str, dict[str, Any]]]] = {}
@@ -49,26 +49,26 @@ class MCPTools(Environment):
         return Start()
 
     async def offered(self) -> dict[str, dict[str, Any]]:
-        """The server's tools, and those of the class."""
+        """Return the server's tools and those of the class."""
         key = tuple(self.command)
         if key not in self._listed:  # a server does not change its tools in a run
             self._listed[key] = await (await self._server()).tools()
         return {**self._listed[key], **tools_of(type(self))}
 
     async def call_tool(self, name: str, arguments: Mapping[str, Any]) -> str:
-        """Call a tool: one of the class, or one of the server."""
+        """Call a tool of the class or of the server."""
         if name in tools_of(type(self)):
             return await super().call_tool(name, arguments)
         server = await self._server()
         return str(await self.run(server.call, name=name, arguments=dict(arguments)))
 
     async def close(self) -> None:
-        """End the server, where it is of this trajectory alone."""
+        """Stop the server, unless other trajectories share it."""
         if self._own is not None:
             await self._own.stop()
 
     async def _server(self) -> _Server:
-        """The server, started if there is none."""
+        """Return the server; start it if it does not run."""
         key = tuple(self.command)
         found = self._common.get(key) if self.shared else self._own
         if found is None or (self.shared and found.ended):
@@ -82,7 +82,7 @@ class MCPTools(Environment):
 
 
 class _Server:
-    """One server and the session with it, in a task of its own from the start to the end."""
+    """One server and its MCP session. A task of its own opens and closes both."""
 
     def __init__(self, command: Sequence[str], variables: Mapping[str, str]) -> None:
         if isinstance(command, str) or not (command and all(isinstance(c, str) for c in command)):
@@ -97,7 +97,7 @@ class _Server:
         self._task = asyncio.create_task(self._serve())
 
     async def started(self) -> ClientSession:
-        """The session, when there is one.
+        """Wait for the session.
 
         Raises:
             ConnectionError: the server could not be started, or has ended.
@@ -108,7 +108,7 @@ class _Server:
         return session
 
     async def tools(self) -> dict[str, dict[str, Any]]:
-        """Its tools by name, in the form of chat templates."""
+        """Return its tools by name, in the form that chat templates take."""
         session, found, cursor = await self.started(), [], None
         while True:
             params = PaginatedRequestParams(cursor=cursor)
@@ -129,7 +129,8 @@ class _Server:
         }
 
     async def call(self, name: str, arguments: dict[str, Any]) -> str:
-        """The text of a result; an error that the server tells is one of the policy's.
+        """Call a tool and return the text of its result. An error that the server reports is
+        returned as text too: the policy made the wrong call.
 
         Raises:
             ConnectionError: the server has ended.
@@ -149,9 +150,9 @@ class _Server:
         return "error: " * bool(result.is_error) + "\n".join(texts)
 
     async def stop(self) -> None:
-        """End it, by the end of its input; one that does not mind is killed."""
+        """Stop the server by closing its stdin. A server that goes on running is killed."""
         self._stop.set()
-        if not self._session.done():  # it may never say that it has started
+        if not self._session.done():  # a server that hangs at its start never opens a session
             self._task.cancel()
         await asyncio.wait([self._task])
 
@@ -173,8 +174,8 @@ class _Server:
 
 
 async def _apart(asked: Coroutine[Any, Any, T]) -> T:
-    """Await an answer in a task of its own, which is left behind where we are cancelled: the
-    package then tells the server so, and waits seconds for one that does not read."""
+    """Await an answer in a task of its own, so that our cancellation does not wait for it: the
+    package `mcp` then notifies the server, which takes seconds if the server does not read."""
     task = asyncio.create_task(asked)
     try:
         await asyncio.wait([task])
@@ -184,7 +185,7 @@ async def _apart(asked: Coroutine[Any, Any, T]) -> T:
 
 
 def _cause(error: BaseException) -> str:
-    """The error itself, which task groups wrap."""
+    """Return the text of an error, unwrapped from exception groups."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     if isinstance(error, MCPError) and error.code == CONNECTION_CLOSED:

@@ -1,4 +1,4 @@
-"""Checks rows of a dataset before there are tokens: a prompt, a chat, two answers.
+"""Checks values of dataset rows before tokenization: a prompt, a chat, or a pair of answers.
 
 value of a column --messages | prompt | sides--> text or chat messages | DroppedRow
 """
@@ -15,7 +15,7 @@ ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
 class DroppedRow(Exception):
-    """The row is left out, for a reason that is counted and with words that say what is wrong."""
+    """The row is left out. Rows are counted by `reason`; the message says what is wrong."""
 
     def __init__(self, why: str, reason: str = BAD) -> None:
         self.reason = reason
@@ -23,14 +23,14 @@ class DroppedRow(Exception):
 
 
 def kind_of(value: Any) -> str:
-    """A value of a row in words."""
+    """Describe the type of a value for messages."""
     names = {"NoneType": "null", "str": "text", "int": "a number", "float": "a number"}
     names |= {"bool": "true or false", "dict": "a record", "list": "a list"}
     return names.get(type(value).__name__, f"a {type(value).__name__}")
 
 
 def prompt(value: Any, roles: Collection[str] = ROLES) -> Any:
-    """The value, if it is text or messages to answer."""
+    """Return the value if it is text, or chat messages that an answer can follow."""
     last = value if isinstance(value, str) else messages("`prompt`", value, roles)[-1]["content"]
     if isinstance(last, str) and not last.strip():
         raise DroppedRow("the prompt is empty")
@@ -38,7 +38,8 @@ def prompt(value: Any, roles: Collection[str] = ROLES) -> Any:
 
 
 def sides(question: Any, answers: Any, roles: Collection[str] = ROLES) -> tuple[Any, list[str]]:
-    """The prompt and the two answers of a pair; `question` is None where it is in the chats."""
+    """Return the prompt and the two answers of a pair. `question` is None if the answers are whole
+    chats, which contain the prompt."""
     both = dict(zip(("`chosen`", "`rejected`"), answers, strict=True))
     chats = [v if isinstance(v, str) else messages(name, v, roles) for name, v in both.items()]
     if question is None:
@@ -57,7 +58,7 @@ def sides(question: Any, answers: Any, roles: Collection[str] = ROLES) -> tuple[
 
 
 def _answer(what: str, chat: list[Any]) -> str:
-    """The last turn, which the model is to write."""
+    """Return the last message of a chat: the answer."""
     last = chat[-1]
     if last["role"] != "assistant":
         raise DroppedRow(f"{what} ends with a message of `{last['role']}`, not of `assistant`")
@@ -67,7 +68,8 @@ def _answer(what: str, chat: list[Any]) -> str:
 
 
 def messages(what: str, value: Any, roles: Collection[str] = ROLES) -> list[Any]:
-    """The value, if it is a list of chat messages; `roles` are those that a template knows."""
+    """Return the value if it is a list of chat messages. `roles` are those that a chat template
+    knows."""
     if not isinstance(value, list):
         wanted = "not messages" if isinstance(value, str) else "neither text nor messages"
         raise DroppedRow(f"{what} is {kind_of(value)}, {wanted}")
@@ -81,7 +83,7 @@ def messages(what: str, value: Any, roles: Collection[str] = ROLES) -> list[Any]
 
 
 def _problem(message: Any, roles: Collection[str]) -> str:
-    """Return why a chat template cannot show a message as it is meant; "" if it can."""
+    """Return why a chat template could not render a message correctly; "" if it can."""
     if not isinstance(message, dict):
         return f"is {kind_of(message)}, not a record with `role` and `content`"
     if {"from", "value"} <= message.keys():

@@ -1,4 +1,4 @@
-"""Vocabulary of the schemas: what a setting is.
+"""Classes that describe settings; the schemas are made of them.
 
 A `Kind` (service, dataset, schedule, ...) has `Setting`s; a setting has a `Type`, a default and a
 class that says what a change of it affects. Schemas are data: validation, completion, hover and
@@ -30,7 +30,7 @@ class Derived:
 
 @dataclass(frozen=True, slots=True)
 class Auto:
-    """`auto`: derived by the plan."""
+    """The value `auto`: the plan chooses."""
 
 
 REQUIRED = Required()
@@ -42,16 +42,16 @@ class Type:
     """Type of a setting: the values that it accepts.
 
     base       int float bool str duration interval bytes list ref ctor deferred loss word any
-               (interval: so many steps, an int, or a duration, a float; loss: its name, with values
-               of its parameters or without)
-    words      bare words accepted besides the base (all there is for base "word")
-    kinds      ref: kinds of declarations it may name
+               (interval: a number of steps as an int, or a duration in seconds as a float;
+               loss: its name, with or without values of its parameters)
+    words      bare words accepted besides the base (for base "word", nothing else is)
+    kinds      ref: kinds of declarations that it may name
     ctors      ctor: constructors by name
     item       list: type of the elements
     optional   `none` is accepted and means None
     auto       `auto` is accepted
-    above      values are larger than it, where `minimum` is one itself; so `below` and `maximum`
-    usual      the smallest and largest value that is no mistake (N906 warns of others)
+    above      exclusive lower bound (`minimum` is inclusive); so `below` and `maximum`
+    usual      the smallest and largest plausible value (N906 warns of others)
     size       list: how many elements
     """
 
@@ -70,7 +70,7 @@ class Type:
     size: int | None = None
 
     def refuses(self, value: Any) -> str:
-        """Return the bound that a value breaks, such as `at least 1`; "" if it is accepted."""
+        """Return the bound that a value violates, such as `at least 1`; "" if it is accepted."""
         if isinstance(value, list):
             if self.size is not None and len(value) != self.size:
                 return f"a list of {self.size}"
@@ -90,7 +90,7 @@ class Type:
 
     @property
     def text(self) -> str:
-        """The type in words, as messages and the manual show it."""
+        """Return the type in words, for messages and the reference."""
         names = {
             "str": "a string",
             "int": "an integer",
@@ -125,7 +125,8 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signature:
-    """A constructor: `hf(id, revision)`; `instead` says how to write what it does not take."""
+    """A constructor: `hf(id, revision)`. `instead` maps arguments that it does not take to the
+    remedy."""
 
     name: str
     params: tuple[Parameter, ...]
@@ -150,10 +151,14 @@ class Setting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limit:
-    """What this version carries out of a setting: values up to `most`, or any value where the flow
-    has a node with `role`, or where the service has no value head, or where the setting `beside` is
-    1; all words but `words`, or on other devices than `device` those too. `instead` says what
-    works."""
+    """Values of a setting that this version does not support. `exceeded` decides.
+
+    most     larger numbers are unsupported, unless one of the next three fields says otherwise
+    role     ... only in a flow without a node of this role
+    head     ... only if the service has a value head
+    beside   ... only if the setting of this name is above 1
+    words    unsupported words (on `device`, if that is set)
+    instead  what to use instead, for the message"""
 
     setting: str
     instead: str
@@ -173,7 +178,7 @@ class Limit:
         beside: object = None,
         device: str = "",
     ) -> bool:
-        """True if a value, in a flow with these nodes, would not be carried out."""
+        """True if a value is not supported in a flow with nodes of these `roles`."""
         if self.words:
             return value in self.words and self.device in ("", device)
         if not isinstance(value, int) or (self.head and not head):
@@ -188,11 +193,11 @@ class Kind:
     """A kind of declaration.
 
     singleton  addressed by its kind (`schedule.steps`), not by a name
-    labels     modes it is written with (`schedule sync`)
+    labels     modes that may follow its name (`schedule sync`)
     single     the one setting of a kind that is itself a value (`launcher = slurm(...)`)
     open       prefixes under which any name is accepted (`engine.extra`)
-    taken      names under them that the runtime sets itself, each with what decides its value
-    support    what this version does not carry out; rule P216 and the runtime refuse it
+    taken      names under `open` that the runtime sets itself, each with what decides its value
+    support    values that this version does not support; rule P216 and the runtime refuse them
     """
 
     name: str
@@ -225,7 +230,8 @@ class Kind:
 
 
 class Live(Mapping[str, T]):
-    """By name what a registry holds at the moment, so that units may be added to it."""
+    """Mapping that reads a registry at each access, so that units added later (extensions) are
+    seen."""
 
     def __init__(self, read: Callable[[], Mapping[str, T]]) -> None:
         self._read = read
@@ -247,7 +253,7 @@ STR = Type(base="str")
 BOOL = Type(base="bool")
 INT = Type(base="int")
 LARGEST = 1e12
-"""more of anything is a slip of the keyboard"""
+"""upper bound of every count: anything larger is a typing error"""
 COUNT = Type(base="int", minimum=1, maximum=LARGEST)
 NATURAL = Type(base="int", minimum=0, maximum=2.0**63)
 FLOAT = Type(base="float")
@@ -262,5 +268,5 @@ EXPRESSION = Type(base="deferred")
 
 
 def word(*words: str) -> Type:
-    """One of a few bare words."""
+    """Type of a setting that is one of a few bare words."""
     return Type(base="word", words=words)

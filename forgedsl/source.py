@@ -20,7 +20,7 @@ class Span:
     end: int
 
     def to(self, other: Span) -> Span:
-        """The smallest span that covers both."""
+        """Return the smallest span that covers both."""
         return Span(self.file, min(self.start, other.start), max(self.end, other.end))
 
 
@@ -50,7 +50,7 @@ class SourceFile:
 
     @property
     def line_starts(self) -> tuple[int, ...]:
-        """The offset of each line; found when a place is first asked for."""
+        """Offset of the start of each line. Computed at the first access."""
         if self._line_starts is None:
             starts = [0]
             at = self.text.find("\n")
@@ -65,12 +65,12 @@ class SourceFile:
         return len(self.line_starts)
 
     def position(self, offset: int) -> tuple[int, int]:
-        """(line, column) of a character offset, both 1-based."""
+        """Return (line, column) of a character offset, both 1-based."""
         line = bisect_right(self.line_starts, offset)
         return line, offset - self.line_starts[line - 1] + 1
 
     def line(self, number: int) -> str:
-        """The text of line `number` (1-based) without its line end."""
+        """Return the text of line `number` (1-based) without its line end."""
         start = self.line_starts[number - 1]
         end = self.line_starts[number] if number < self.num_lines else len(self.text)
         return self.text[start:end].rstrip("\r\n")

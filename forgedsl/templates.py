@@ -1,11 +1,11 @@
-"""Starting points for `forgec init`: the pipelines that ship, made to stand alone.
+"""Templates of `forgec init`: projects made from the pipelines that ship with ForgeDSL.
 
     pipelines/grpo_math.forge  --derive-->  grpo.forge
     pipelines/templates/*      --fill---->  README.md, rewards/grading.py, pyproject.toml, ...
 
-A template is never a copy: paths of shipped data become `forgedsl:...`, and a declaration may be
-replaced (a standard reward by a Python function beside the file). Whatever happens to the pipeline
-happens to the template.
+A template is derived from its pipeline, so that a change of the pipeline changes it too. Paths of
+shipped data become `forgedsl:...`, and a declaration may be replaced (a standard reward by a Python
+function beside the file).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ REWARD_FILES = {
     "rewards/test_grading.py": "its test: `python -m pytest`",
 }
 WANDB = re.compile(r",\s*wandb\s*\{[^}]*\}")
-"""a new project sends nothing anywhere"""
+"""removed from a template: a new project uploads no metrics"""
 ANYWHERE = """\
 On a host without a GPU the profile `cpu` is chosen by itself: a small model and arithmetic, both
 shipped with ForgeDSL, so that it runs as it stands."""
@@ -43,7 +43,7 @@ COMMON_FILES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Template:
-    """`replaced` maps a declaration of the pipeline to what stands in its place."""
+    """A template. `replaced` maps a declaration of the pipeline to the text that replaces it."""
 
     pipeline: str
     about: str
@@ -97,11 +97,11 @@ TEMPLATES: dict[str, Template] = {
         first_try="schedule.steps=3 trainer.optimizer.warmup=0",
     ),
 }
-"""name of a template -> what it is made of"""
+"""templates by name"""
 
 
 def project(name: str) -> dict[str, str]:
-    """The files of a new project, by path: their texts."""
+    """Return the files of a new project: path -> text."""
     template = TEMPLATES[name]
     file = f"{name}.forge"
     return {
@@ -114,12 +114,12 @@ def project(name: str) -> dict[str, str]:
 
 
 def purposes(name: str) -> dict[str, str]:
-    """The files of a new project, by path: what they are for."""
+    """Return the purpose of each file of a new project: path -> one line."""
     return {f"{name}.forge": "the pipeline", **TEMPLATES[name].files, **COMMON_FILES}
 
 
 def pipeline_text(template: Template, file: str) -> str:
-    """The text of a shipped pipeline for a folder of its own."""
+    """Return the text of a shipped pipeline as it works in a folder of its own."""
     text = _shipped(f"{template.pipeline}.forge")
     text = text.replace(f"pipelines/{template.pipeline}.forge", file)
     text = WANDB.sub("", _with_declarations(text, template))
@@ -129,7 +129,7 @@ def pipeline_text(template: Template, file: str) -> str:
 
 
 def _with_declarations(text: str, template: Template) -> str:
-    """Declarations replaced, the import of their Python module added."""
+    """Replace declarations, and add the import of their Python module."""
     tree = _parsed(SourceFile(template.pipeline, text))
     edits = [
         (decl.span.start, decl.span.end, template.replaced[decl.name])
@@ -147,7 +147,8 @@ def _with_declarations(text: str, template: Template) -> str:
 
 
 def _stand_alone(token: str) -> str:
-    """A string that names shipped data names it from anywhere; other tokens are as they were."""
+    """Rewrite a string that names shipped data to `forgedsl:...`; return other tokens as they
+    are."""
     name = token.strip('"')
     is_path = re.fullmatch(r'"[\w./-]+"', token) is not None and "/" in name
     return f'"forgedsl:{name}"' if is_path and _folder().joinpath(name).exists() else token

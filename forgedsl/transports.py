@@ -1,7 +1,8 @@
-"""Weight transports: what each connects and how fast it is, best first.
+"""Weight transports: what each connects and its bandwidth, best first.
 
-One row for each; what carries it out is `runtime/transports/NAME.py`. The plan gives a `sync` the
-first that serves it and that the GPUs are known to carry, unless the program names one.
+Each transport is a row here and a module `runtime/transports/NAME.py`. Unless the program names
+one, the plan gives a `sync` the first that connects its two ends and is known to work on their
+GPUs.
 """
 
 from __future__ import annotations
@@ -19,40 +20,41 @@ class Spot:
     gpus: tuple[int, ...]
     procs: int
     hosts: int = 1
-    """side by side, with the same GPUs and as many processes on each"""
+    """consecutive hosts, with the same GPU numbers and as many processes on each"""
     stages: int = 1
-    """of a pipeline, each of which sends its own weights"""
+    """pipeline stages; each sends its own weights"""
 
     def shares(self, other: Spot) -> bool:
-        """True if a GPU is of both."""
+        """True if both use a common GPU."""
         same = 0 <= other.host - self.host < self.hosts
         return same and not {*self.gpus}.isdisjoint(other.gpus)
 
 
 BRANCHES = 2
-"""hosts that one host hands weights on to"""
+"""fan-out of a relay: hosts that one host forwards weights to"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transport:
-    """`bytes_per_s` as measured, loading included; `where` completes "works between ..."; a plan
-    takes what is `linked` only where NVLink joins the GPUs of a host: others may reach none."""
+    """A transport. `bytes_per_s` is measured and includes loading the weights. `where` completes
+    "works between ...". A plan takes a `linked` transport only if NVLink joins the GPUs of a host,
+    because other GPUs may not reach each other's memory."""
 
     name: str
     where: str
     bytes_per_s: float
     same_gpu: bool = False
     far: bool = False
-    """also between hosts"""
+    """works between hosts too"""
     gpus: bool = False
     linked: bool = False
     apart: bool = False
-    """no GPU of the trainer is an engine's"""
+    """works only if trainer and engines share no GPU"""
     handed_on: bool = False
-    """a host that has the weights hands them on"""
+    """hosts that have the weights forward them to further hosts"""
 
     def serves(self, sender: Spot, receivers: Sequence[Spot]) -> bool:
-        """True if it gets weights from a trainer to all replicas of a generator."""
+        """True if it can bring weights from a trainer to all replicas of a generator."""
         if sender.hosts > 1 and sender.stages > 1 and not self.far:
             return False
         if self.same_gpu:
@@ -65,14 +67,15 @@ class Transport:
         return self.far or all(spot.host == sender.host for spot in receivers)
 
     def copies(self, sender: Spot, receivers: Sequence[Spot]) -> int:
-        """Return how often the weights leave the sender's host."""
+        """Return the number of copies of the weights that leave the sender's host."""
         if self.handed_on:
             return min(BRANCHES, len({s.host for s in receivers if s.host != sender.host}))
         return direct_copies(sender, receivers)
 
 
 def direct_copies(sender: Spot, receivers: Sequence[Spot]) -> int:
-    """Copies that leave the sender's host if every process elsewhere takes its own."""
+    """Return the number of copies that leave the sender's host if each remote process takes its
+    own."""
     return sum(spot.procs for spot in receivers if spot.host != sender.host)
 
 
@@ -91,7 +94,7 @@ TRANSPORTS = (
         linked=True,
     ),
     Transport(name="shm", where="processes of one host", bytes_per_s=1e9),
-    # within a host it comes after `shm`: what it reaches there without NVLink has not been measured
+    # within a host `shm` comes first: this one was not measured there without NVLink
     Transport(
         name="nccl",
         where="GPUs of any hosts that trainer and engines do not share",
@@ -112,11 +115,11 @@ TRANSPORTS = (
 NAMES = tuple(transport.name for transport in TRANSPORTS)
 RATES = {transport.name: transport.bytes_per_s for transport in TRANSPORTS}
 ON_GPUS = frozenset(each.name for each in TRANSPORTS if each.gpus or each.same_gpu)
-"""of which the two published copies lie on the sender's GPUs, a share of them on each"""
+"""transports whose two published copies stay on the sender's GPUs, a shard on each"""
 
 
 def row(name: str) -> Transport:
-    """The transport of this name, which a rule has found to exist."""
+    """Return the transport of this name. A rule has checked that it exists."""
     return next(each for each in TRANSPORTS if each.name == name)
 
 
@@ -126,7 +129,8 @@ def offered(*, linked: bool) -> tuple[Transport, ...]:
 
 
 def choose(sender: Spot, receivers: Sequence[Spot], *, linked: bool) -> str:
-    """The fastest transport that serves; weights are handed on where fewer copies leave so."""
+    """Return the first transport that works between the ends; a forwarding one only if it sends
+    fewer copies."""
     direct = direct_copies(sender, receivers)
     return next(
         t.name

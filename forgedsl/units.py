@@ -1,4 +1,4 @@
-"""Units of numbers: what `30s` or `8GiB` is in seconds or bytes."""
+"""Units of numbers: `30s` in seconds, `8GiB` in bytes."""
 
 from __future__ import annotations
 

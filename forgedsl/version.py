@@ -1,3 +1,3 @@
-"""The version of the package, apart from its face: who asks for it imports nothing else."""
+"""Version of the package, in a module of its own, so that reading it imports nothing else."""
 
 VERSION = "0.1.0"

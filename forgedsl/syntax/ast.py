@@ -28,7 +28,7 @@ class Node:
     span: Span
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # The pickling of frozen dataclasses looks up the fields of every single node.
+        # pickling frozen dataclasses looks up the fields of every node, which is slow
         values = tuple(getattr(self, name) for name in self.__dataclass_fields__)
         return _rebuild, (type(self), values)
 
@@ -49,7 +49,8 @@ class Path(Node):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Index(Node):
-    """`row.messages[0]`, `row["question"]`; `.content` behind one has a string as its key."""
+    """`row.messages[0]`, `row["question"]`. A `.content` after an index is an Index with a string
+    key."""
 
     base: Expr
     key: Expr
@@ -195,8 +196,8 @@ class Block(Node):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nested(Node):
-    """`optimizer { ... }`, `schedule sync { ... }`, `name when cond { ... }`; two of them, one in
-    the other, are `engine.extra { ... }`."""
+    """`optimizer { ... }`, `schedule sync { ... }`, `name when cond { ... }`.
+    `engine.extra { ... }` is two of them, one inside the other."""
 
     name: str
     name_span: Span
@@ -297,7 +298,7 @@ class FnDecl(Node):
     fields: tuple[Field, ...]
     result: Type | None
     body: Expr | Block
-    settings: Block | None = None  # the block after an expression body
+    settings: Block | None = None  # settings in a block after an expression body
     doc: str = ""
 
 

@@ -17,9 +17,9 @@ from forgedsl.source import Span
 from forgedsl.syntax import ast
 from forgedsl.units import UNITS
 
-Token = Any  # of Lark or of quick.py: value, start_pos, end_pos
+Token = Any  # a token of Lark or of fast_parser.py: value, start_pos, end_pos
 MAX_PARTS = 64
-"""of a dotted name; no setting has more than three"""
+"""parts of a dotted name, at most; no setting has more than three"""
 _QUANTITY = re.compile(r"([0-9_.]+)([A-Za-z]+)")
 _ESCAPE = re.compile(r"\\(u[0-9A-Fa-f]{4}|.)", re.DOTALL)
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", '"': '"', "\\": "\\", "\n": ""}
@@ -44,7 +44,7 @@ class Builder:
         return Span(self.file, token.start_pos or 0, token.end_pos or 0)
 
     def _cover(self, children: list[Any]) -> Span:
-        """From the first to the last present child."""
+        """Return the span from the first to the last child that is present."""
         first = next(c for c in children if c is not None)
         last = next(c for c in reversed(children) if c is not None)
         start = first.span.start if isinstance(first, ast.Node) else first.start_pos
@@ -116,7 +116,7 @@ class Builder:
         )
 
     def bare_decl(self, children: list[Any]) -> ast.BlockDecl:
-        """A service of which nothing is set: as if `{}` followed."""
+        """A service without a block: the same as with `{}`."""
         end = self._cover(children).end
         block = ast.Block(items=(), span=Span(self.file, end, end))
         return self.block_decl([*children, None, None, block])
@@ -368,7 +368,7 @@ class Builder:
         self.on_error("S019", "number", "this number is out of range", span, "")
 
     def _text(self, token: Token, num_quotes: int) -> str:
-        """The value of a quoted token, escapes resolved."""
+        """Return the value of a quoted token, with escapes resolved."""
         body = str(token.value)[num_quotes:-num_quotes]
         if "\\" not in body:
             return body

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-# What a damaged or foreign entry can raise while it is unpickled.
+# errors that a damaged entry, or one of another version, can raise while it is unpickled
 _DAMAGED = (
     OSError,
     pickle.PickleError,
@@ -28,7 +28,7 @@ _DAMAGED = (
 
 
 def folder() -> Path:
-    """`$XDG_CACHE_HOME/forgedsl`, or the platform's habit."""
+    """Return the cache folder: `$XDG_CACHE_HOME/forgedsl`, else the platform's default."""
     base = os.environ.get("XDG_CACHE_HOME")
     if base:
         return Path(base) / "forgedsl"
@@ -38,7 +38,7 @@ def folder() -> Path:
 
 
 def load(name: str) -> Any:
-    """The entry `name`, or None."""
+    """Read the entry `name` (pickle); None if there is none that can be read."""
     try:
         with (folder() / name).open("rb") as file:
             return pickle.load(file)
@@ -47,7 +47,8 @@ def load(name: str) -> Any:
 
 
 def load_plain(name: str) -> Any:
-    """The entry `name` of plain tuples, lists, dicts, texts and numbers, or None."""
+    """Read the entry `name` (marshal: tuples, lists, dicts, strings and numbers), or return
+    None."""
     try:
         return marshal.loads((folder() / name).read_bytes())
     except (OSError, EOFError, ValueError, TypeError, RuntimeError):
@@ -76,4 +77,4 @@ def _write(name: str, data: bytes) -> None:
             file.write(data)
         Path(temporary).replace(target / name)
     except (OSError, RuntimeError):
-        return  # read-only or absent home: the next start pays the build again
+        return  # the home folder is read-only or missing: the next start builds it again

@@ -2,9 +2,9 @@
 
     text --one regular expression--> tokens --tables--> builder's methods --> AST
 
-It accepts what Lark accepts and builds the same tree, or it gives up and says nothing: careful.py
-then reads the file again with Lark, which finds and explains every mistake. A word is a keyword
-where the state takes that keyword, else a name; newlines count outside of () and [] only.
+It builds the same tree as Lark, or gives up without a message. Then recovering_parser.py reads the
+file again with Lark, which finds and explains every mistake. A word is a keyword if the parser's
+state accepts that keyword, else a name. Newlines count outside of () and [] only.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from forgedsl.syntax import tables
 from forgedsl.syntax.build import Builder
 
 MAX_NESTING = 64
-LONG_STATEMENT = 400  # tokens; longer ones are checked for depth after the parse
+# tokens of a statement; a file with a longer one is checked for depth after the parse
+LONG_STATEMENT = 400
 
 _TOKEN = re.compile(
     r"[ \t]*(?:(\n(?:[ \t]|\r?\n)*|\r\n(?:[ \t]|\r?\n)*)|([A-Za-z_]\w*)|([()\[\]{},:]|=(?!=))"
@@ -59,16 +60,17 @@ class Token:
 
 
 class _GiveUpError(Exception):
-    """The text is not one for this parser."""
+    """The text has a mistake, or nests too deep for this parser."""
 
 
 def parse(text: str, name: str, start: str) -> Any:
-    """The tree of `text`, or None if it has a mistake or may be too deep."""
+    """Parse `text`; None if it has a mistake or may nest too deep."""
     builder = Builder()
     builder.file = name
     builder.on_error = _on_error
     collects = gc.isenabled()
-    gc.disable()  # a parse makes no cycles, and scanning the growing tree would cost more than it
+    # a parse makes no reference cycles; garbage collection would take longer than the parse itself
+    gc.disable()
     try:
         return _Machine(builder, start).run(text)
     except _GiveUpError:
@@ -83,7 +85,8 @@ def _on_error(code: str, name: str, message: str, span: Span, help: str) -> None
 
 
 def _nest(mark: str, parens: list[int], depth: int) -> int:
-    """The depth of parentheses after `mark`; `parens` holds the depths outside open braces."""
+    """Return the depth of () and [] after `mark`. `parens` holds, for each open brace, the depth
+    outside of it."""
     if mark in "([{":
         if len(parens) + depth >= MAX_NESTING:
             raise _GiveUpError
@@ -122,7 +125,7 @@ class _Machine:
         return self.values[-1]
 
     def _tokens(self, text: str) -> None:
-        """Feed every token; newlines as lexer.NewlineFilter passes them on."""
+        """Feed every token. Newlines are filtered as `lexer.NewlineFilter` does."""
         parens: list[int] = []
         depth, length, at, size = 0, 0, 0, len(text)
         after_newline = True
@@ -167,7 +170,7 @@ class _Machine:
             raise _GiveUpError
 
     def _feed(self, kind: str, token: Token | None) -> None:
-        """Reduce as far as the terminal asks for it, then shift it."""
+        """Apply the reductions that the terminal calls for, then shift it."""
         states, values = self.states, self.values
         table, gotos, rules = self.tables.states, self.tables.gotos, self.tables.rules
         lone = self.lone
@@ -209,8 +212,8 @@ class _Machine:
                 return
 
     def _follow(self, below: int, top: int, kind: str) -> int:
-        """The state after all reductions that only rename the value on top: an expression passes
-        through every level of precedence above its own."""
+        """Return the state after the unit reductions, which leave the value on top as it is: an
+        expression passes through each precedence level above its own."""
         table, gotos, rules = self.tables.states, self.tables.gotos, self.tables.rules
         while True:
             action = table[top].get(kind)
@@ -222,7 +225,7 @@ class _Machine:
 
 
 def _arranged(rule: tables.Rule, children: list[Any]) -> list[Any]:
-    """Inlined rules spliced in, None for what is absent."""
+    """Return the children of a node: inlined rules spliced in, None for absent optional parts."""
     found: list[Any] = []
     for index, spliced, before in rule.parts or ():
         if before:

@@ -1,10 +1,9 @@
-"""Between Lark's lexer and its parser: which newlines end a statement.
+"""Filter between Lark's lexer and its parser: decides which newlines end a statement.
 
-Tokens enter as Lark lexed them; they leave without the newlines inside `()` and `[]` and without
-repeated newlines. While recovering from an unclosed block the filter also inserts the missing
-`}` before the offsets it was given, so that the rest of the file parses as usual.
+Newlines inside `()` and `[]` and repeated newlines are dropped. While recovering from an unclosed
+block the filter also inserts the missing `}` at given offsets, so that the rest of the file parses.
 
-Nesting is bounded here, on tokens, because later passes recurse over the tree.
+Nesting is limited here, on tokens, because later passes recurse over the tree.
 """
 
 from __future__ import annotations
@@ -45,12 +44,12 @@ class NewlineFilter:
         self._resumed = None
 
     def resume(self, parens: list[int], depth: int) -> None:
-        """Go on in the middle of a statement, with these brackets open: Lark asks for a new stream
-        after each mistake."""
+        """Continue in the middle of a statement with these brackets open: Lark starts a new token
+        stream after each mistake."""
         self._resumed = parens, depth
 
     def process(self, stream: Iterator[Token]) -> Iterator[Token]:
-        # of each open brace, how many parentheses are open outside of it; those in the innermost
+        # per open brace: parentheses open outside of it; then those inside the innermost brace
         parens, depth = self._resumed or ([], 0)
         after_newline = self._resumed is None
         self._resumed = None
@@ -97,6 +96,7 @@ class NewlineFilter:
 
 
 def _as_declaration_word(token: Token) -> Token:
-    """Inside a block `param` was lexed as a name; after the inserted `}` it is a keyword again."""
+    """Turn a name into a declaration keyword: `param` was lexed as a name inside of a block, which
+    the inserted `}` has closed."""
     kind = _DECLARATION_WORDS.get(token.value)
     return token.update(type=kind) if kind else token

@@ -1,11 +1,11 @@
-"""Keeping the statement in which the parser stopped: what is half written counts as far as it goes.
+"""Completes the statement in which the parser stopped, so that its correct beginning is kept.
 
     x = f(a +        the parser stops at the line's end; a placeholder and `)` finish the statement
-    x = 1 {          it was finished: what stands behind it is skipped
+    x = 1 {          the statement is complete; the rest of the line is skipped
 
-`mend` changes the stack of Lark's parser and says where to read on, or leaves the stack alone:
-then the statement is dropped (recovery.py). Placeholders are `none` and the empty name, both of no
-width.
+`mend` changes the stack of Lark's parser and returns where to continue. If it cannot, it leaves the
+stack alone, and the statement is dropped (recovery.py). Placeholders are `none` and the empty name,
+both of width 0.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _OPENERS = frozenset({"LPAR", "LSQB"})
 _DANGLING = frozenset({"DOT", "AS"})
 _MAY_FOLLOW = frozenset({"_NL", "RBRACE", "LBRACE", "RPAR", "RSQB", "COMMA"})
 _MAX_STEPS = 12
-_WINDOW = 400  # characters of a line that are looked at
+_WINDOW = 400  # characters before a brace that are examined
 _BY_LETTER = {")": "RPAR", "]": "RSQB", ",": "COMMA", "(": "LPAR", "[": "LSQB", "=": "EQUAL"}
 
 
@@ -41,8 +41,8 @@ class Mended:
 
 
 def mend(state: Any, text: str, kind: str, start: int) -> Mended | None:
-    """Finish the statement in which the parser stopped at `start`, at a token of `kind` ("" where
-    no token begins)."""
+    """Complete the statement in which the parser stopped at `start`, at a token of `kind` ("" where
+    no token begins). None if it cannot be completed."""
     if kind != "_NL" and _is_last(text, start, kind) and _goes_on(state, text, start):
         return _passed_over(start, text.find("\n", start))
     if kind not in _CLOSERS and _drop_item(state, text, start):
@@ -83,8 +83,8 @@ def finished(state: Any) -> tuple[ast.Decl, ...]:
 
 
 def open_brackets(state: Any) -> tuple[list[int], int]:
-    """What the newline filter counts: outside of each open brace the open parentheses, and those
-    in the innermost."""
+    """Return the counts that the newline filter keeps: per open brace the parentheses open outside
+    of it, and those open inside the innermost brace."""
     parens: list[int] = []
     depth = 0
     for value in state.value_stack:
@@ -94,14 +94,14 @@ def open_brackets(state: Any) -> tuple[list[int], int]:
             depth = 0
         elif kind == "RBRACE":
             depth = parens.pop() if parens else 0
-        elif kind in _OPENERS or kind in _CLOSERS:  # closed ones too, of a header that goes on
+        elif kind in _OPENERS or kind in _CLOSERS:  # closed ones count too: the header continues
             depth += 1 if kind in _OPENERS else -1
     return parens, depth
 
 
 def _finish(state: Any, wanted: str) -> bool:
-    """Feed what is missing until a token of kind `wanted` can follow. The stack stays where the
-    statement can end, if `wanted` cannot follow."""
+    """Feed missing tokens until a token of kind `wanted` can follow; True if it can. Otherwise the
+    stack is left at the last point where the statement could end."""
     ended: tuple[list[Any], list[Any]] | None = None
     for _ in range(_MAX_STEPS):
         good = acceptable(state)
@@ -132,8 +132,8 @@ def _finish(state: Any, wanted: str) -> bool:
 
 
 def _boundary(state: Any, text: str, start: int) -> int | None:
-    """The line end before which a bracket should have been closed: the next line stands no deeper
-    than the statement and does not close anything."""
+    """Return the line end before which a bracket should have been closed: the next line is not
+    indented deeper than the statement and starts with no closing bracket."""
     opened = _opened(state)
     if not opened:
         return None
@@ -148,7 +148,7 @@ def _boundary(state: Any, text: str, start: int) -> int | None:
 
 
 def _opened(state: Any) -> list[Token]:
-    """The parentheses that are open in the statement."""
+    """Return the parentheses that are open in the current statement."""
     opened: list[Token] = []
     for value in state.value_stack[statement_base(state) :]:
         kind = value.type if isinstance(value, Token) else ""
@@ -160,14 +160,15 @@ def _opened(state: Any) -> list[Token]:
 
 
 def _is_last(text: str, start: int, kind: str) -> bool:
-    """True if the token at `start` is the last of its line; an open string reaches to its end."""
+    """True if the token at `start` is the last of its line. An unclosed string extends to the line
+    end."""
     at = start + 1 if kind else text.find("\n", start)
     return at >= 0 and _BLANK.match(text, at) is not None
 
 
 def _goes_on(state: Any, text: str, start: int) -> bool:
-    """Whether, inside of parentheses, the next line can follow if the rest of this one is left
-    out."""
+    """True if, inside of parentheses, the next line can follow when the rest of this one is
+    skipped."""
     line_end = text.find("\n", start)
     opened = _opened(state)
     if line_end < 0 or not opened:
@@ -181,8 +182,8 @@ def _goes_on(state: Any, text: str, start: int) -> bool:
 
 
 def _drop_item(state: Any, text: str, start: int) -> bool:
-    """Take a half-written item of a list in parentheses off the stack, if the list goes on in the
-    next line."""
+    """Pop an incomplete list item from the stack if the list in parentheses continues on the next
+    line."""
     opened = _opened(state)
     if not opened:
         return False
@@ -201,8 +202,8 @@ def _drop_item(state: Any, text: str, start: int) -> bool:
 
 
 def _end_of_rubbish(text: str, start: int, *, in_block: bool) -> int:
-    """The end of the line, or the `}` that closes the block; whole blocks on the way are passed
-    over."""
+    """Return the offset of the line end, or of the `}` that closes the block. Nested blocks on the
+    way are skipped."""
     at = start
     while True:
         found = _RUBBISH.search(text, at)
@@ -217,8 +218,8 @@ def _end_of_rubbish(text: str, start: int, *, in_block: bool) -> int:
 
 
 def _end_of_block(text: str, opened: int) -> int:
-    """The offset behind the block at `opened`; behind the brace if it opens none: its lines would
-    stand deeper, and its `}` under its header."""
+    """Return the offset after the block at `opened`. If the brace opens no block (its lines are not
+    indented, or its `}` is not under the header), return the offset after the brace."""
     close = _braces(text).get(opened)
     before = text[max(opened - _WINDOW, 0) : opened].rstrip()
     if close is None or before.endswith("{"):
@@ -235,7 +236,7 @@ def _end_of_block(text: str, opened: int) -> int:
 
 @functools.lru_cache(maxsize=2)
 def _braces(text: str) -> dict[int, int]:
-    """Return where the block at each brace ends."""
+    """Map the offset of each `{` to that of its `}`."""
     opened: list[int] = []
     found: dict[int, int] = {}
     for match in _RUBBISH.finditer(text):

@@ -17,7 +17,7 @@ _DOCUMENTED = ast.Param | ast.FnDecl | ast.BindDecl | ast.BlockDecl
 
 
 def parse(source: SourceFile, reporter: Reporter) -> ast.File:
-    """Parse a whole file. After syntax errors the result holds what could be read."""
+    """Parse a whole file. After syntax errors the tree holds the parts that could be parsed."""
     file: ast.File | None = fast_parser.parse(source.text, source.name, "start")
     if file is None:
         from forgedsl.syntax import recovering_parser

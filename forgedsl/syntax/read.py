@@ -21,7 +21,7 @@ FOREIGN = {
     **dict.fromkeys((".yaml", ".yml"), ("YAML", VALUES)),
     ".toml": ("TOML", VALUES),
 }
-"""what people name by mistake, by the end of its name: what it is, and where it belongs"""
+"""files that people pass by mistake, by suffix: what each is, and where it belongs"""
 
 
 def read_source(path: Path, name: str, reporter: Reporter) -> SourceFile | None:
@@ -32,7 +32,7 @@ def read_source(path: Path, name: str, reporter: Reporter) -> SourceFile | None:
             _refuse(reporter, name, "S012", "file-too-large", _size_message(size))
             return None
         with path.open("rb") as file:
-            data = file.read(MAX_BYTES + 1)  # a device has no size, and need not end
+            data = file.read(MAX_BYTES + 1)  # a device has no size, and reading it may never end
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         message = f"cannot read {name}: {reason.lower()}"
@@ -63,7 +63,7 @@ def _meant(path: Path) -> str:
 
 
 def decode(data: bytes, name: str, reporter: Reporter) -> SourceFile | None:
-    """The text in `data`, checked."""
+    """Decode `data` to source text; report why it is none."""
     if len(data) > MAX_BYTES:
         _refuse(reporter, name, "S012", "file-too-large", _size_message(len(data)))
         return None
@@ -95,10 +95,10 @@ def decode(data: bytes, name: str, reporter: Reporter) -> SourceFile | None:
 
 
 def _utf_16(data: bytes, name: str) -> str:
-    """Say how to convert a UTF-16 text, as Windows writes it."""
+    """Return the help for a UTF-16 file, as Windows programs write it: how to convert it."""
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
         kind = "UTF-16"
-    elif b"\0" in (data[:1], data[1:2]):  # `f` or `#` has one byte that is 0
+    elif b"\0" in (data[:1], data[1:2]):  # in UTF-16 one byte of `f` or `#` is 0
         kind = "UTF-16LE" if data[1:2] == b"\0" else "UTF-16BE"
     else:
         return ""

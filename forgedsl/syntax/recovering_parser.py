@@ -1,10 +1,10 @@
 """Text -> AST with Lark, and with recovery from syntax errors.
 
-Where the parser stops, the error becomes a diagnostic (syntax_help.py), and parsing goes on: with
-the statement finished as far as it is written (mending.py), else behind it, the parser's stack cut
-back to the innermost block. Several mistakes are found in one pass, and none causes another. If
-braces do not balance, the file is parsed again with the missing `}` put where recovery.py found it
-missing, or another bracket; and without its comments that begin with `//`.
+At an error, a diagnostic is made (syntax_help.py), and parsing continues: the statement is
+completed (mending.py), or dropped, with the parser's stack cut back to the innermost block. So one
+pass finds several mistakes, and one mistake causes no second message. If braces do not balance, the
+file is parsed again with the missing `}` inserted, or a wrong bracket replaced, as recovery.py
+finds them, and with comments that begin with `//` blanked out.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MAX_DEPTH = 150
 
 
 class _Parser:
-    """One Lark instance with the callbacks that belong to it."""
+    """A Lark instance with its builder and newline filter."""
 
     def __init__(self) -> None:
         self.builder = Builder()
@@ -58,7 +58,7 @@ def _parser() -> _Parser:
 
 
 def tokens(source: SourceFile) -> tuple[lark.Token, ...]:
-    """The tokens of a file without mistakes, as the parser reads them."""
+    """Yield the tokens of a correct file, as the parser reads them."""
     parser = _parser()
     parser.newlines.reset()
     parser.builder.file = source.name
@@ -96,7 +96,7 @@ def parse(source: SourceFile, reporter: Reporter) -> ast.File:
     run.num_errors = min(len(found), MAX_ERRORS - 1)
     file = run.file()
     broken = {source.position(d.span.start)[0] for d in second}
-    # a line that breaks off leaves out its `}` too
+    # an incomplete line may lack its `}` too
     found = [d for d in found if d.code != "S003" or source.position(d.span.start)[0] not in broken]
     for diagnostic in [*found, *second][:MAX_ERRORS]:
         reporter.report(diagnostic)
@@ -136,7 +136,7 @@ class _Run:
         return None
 
     def read(self) -> SourceFile:
-        """The text with blanks for the braces that were passed over."""
+        """Return the text with blanks in place of the braces that recovery skipped."""
         text = self.source.text
         for start, end in self.skipped:
             text = text[:start] + re.sub(r"[{}]", " ", text[start:end]) + text[end:]
@@ -165,14 +165,15 @@ class _Run:
         return tree
 
     def _recover(self, error: UnexpectedInput) -> bool:
-        """Report, cut the stack back, move the lexer on. False stops the parse."""
+        """Report an error, repair the stack and move the lexer forward. False stops the parse."""
         token = getattr(error, "token", None)
         at_end = token is not None and token.type == "$END"
         found = syntax_help.explain(error, self.source)
         closes_lost = (
             self.lost_header and found.code == "S017" and found.message.startswith("no `{`")
         )
-        # an end inside of something already reported, the `}` of a header already reported
+        # no second message for an end of file inside a reported mistake, or the `}` of a reported
+        # header
         if not ((at_end and self.num_errors) or closes_lost):
             self._report(found)
         interactive: InteractiveParser = error.interactive_parser
@@ -203,12 +204,12 @@ class _Run:
         if position == self.resumed_at or (token is None and position == start):
             position += 1
         if in_block and recovery.begins_declaration(self.source.text, position):
-            recovery.cut_back(state, to_top=True)  # its block was closed by the mistake
+            recovery.cut_back(state, to_top=True)  # the mistake hid the end of its block
         self.resumed_at = lexer.line_ctr.char_pos = position
         return True
 
     def _close(self, state: Any) -> bool:
-        """Close what is open at the end of the text; False if that was tried before."""
+        """Close the open blocks at the end of the text; False if that was tried before."""
         if self.closed:
             return False
         self.closed = True

@@ -1,10 +1,10 @@
-"""Finding the way back after a syntax error.
+"""Recovery from a syntax error: where to continue, and which bracket is wrong.
 
 - `cut_back` drops parser states until one where an item of a block, or a declaration, may start;
 - `end_of_statement` is where the next statement begins in the text;
 - `unclosed_blocks` finds the `{` that has no `}`: an unindented declaration inside a block, or the
   end of the file, says where the `}` is missing;
-- `slash_comments` finds comments that begin with `//`, which is nothing in the language;
+- `slash_comments` finds comments that begin with `//`, which the language does not have;
 - `too_deep` finds an expression too deep for the recursive passes.
 """
 
@@ -29,7 +29,7 @@ _DECLARATION = re.compile(
 
 
 def slash_comments(source: SourceFile) -> list[Diagnostic]:
-    """S001 of each `//` outside of texts and comments; what follows on the line is its comment."""
+    """Yield S001 for each `//` outside of strings and comments, with a fix that writes `#`."""
     found = []
     for match in _SLASHES.finditer(source.text):
         if not match[0].startswith("//"):
@@ -55,7 +55,7 @@ def slash_comments(source: SourceFile) -> list[Diagnostic]:
 
 
 def without_comments(text: str, found: list[Diagnostic]) -> str:
-    """The text with blanks for the comments that these are about."""
+    """Return the text with the comments that these diagnostics report blanked out."""
     for diagnostic in found:
         start = diagnostic.span.start
         line = text[start:].partition("\n")[0]
@@ -64,7 +64,7 @@ def without_comments(text: str, found: list[Diagnostic]) -> str:
 
 
 def begins_declaration(text: str, offset: int) -> bool:
-    """True if a declaration stands at column 1 there, where no block goes on."""
+    """True if a declaration starts at `offset`, in column 1, where no block can continue."""
     return text[offset - 1 : offset] in {"", "\n"} and _DECLARATION.match(text, offset) is not None
 
 
@@ -77,8 +77,8 @@ def cut_back(state: Any, *, to_top: bool = False) -> bool:
 
 
 def statement_base(state: Any, *, to_top: bool = False) -> int:
-    """How many values of the stack stand before the statement in which the parser is, or before
-    the declaration."""
+    """Return the number of stack values before the current statement, or with `to_top` before the
+    current declaration."""
     states = state.parse_conf.states
     base = len(state.state_stack) - 1
     while base > 0:
@@ -90,8 +90,8 @@ def statement_base(state: Any, *, to_top: bool = False) -> int:
 
 
 def end_of_statement(text: str, start: int, *, in_block: bool) -> int:
-    """The offset after the line end that closes the statement around `start`, or of the `}` that
-    closes its block. Blocks on the way are skipped whole."""
+    """Return the offset after the line end of the statement around `start`, or that of the `}` that
+    closes its block. Nested blocks are skipped."""
     depth = 0
     for match in _SCAN.finditer(text, start):
         char = match[0]
@@ -103,7 +103,8 @@ def end_of_statement(text: str, start: int, *, in_block: bool) -> int:
             depth = max(depth - 1, 0)
         elif char == "\n" and depth == 0:
             first = text[match.end() : match.end() + 1]
-            # an indented line belongs to the declaration above, and one that closes its brackets
+            # an indented line belongs to the declaration above, as does one that closes its
+            # brackets
             if in_block or first not in {" ", "\t", ")", "]"}:
                 return match.end()
     return len(text)
@@ -111,15 +112,16 @@ def end_of_statement(text: str, start: int, *, in_block: bool) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnclosedBlock:
-    """The `{` at `opened`; a `}` is missing before offset `close_before`. `evidence` says what
-    stands there instead."""
+    """The `{` at `opened` lacks its `}`, which belongs before offset `close_before`. `evidence`
+    says how this was found."""
 
     opened: int
     close_before: int
     evidence: str = ""
 
     def diagnostic(self, source: SourceFile) -> Diagnostic:
-        """S003 with the place of the `{`, the evidence, and the edit that closes the block."""
+        """Return S003 with the place of the `{`, the evidence, and an edit that closes the
+        block."""
         related: tuple[Label, ...] = ()
         if self.evidence:
             end = source.text.find("\n", self.close_before)
@@ -153,13 +155,13 @@ class UnclosedBlock:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrongBracket:
-    """The `)` or `]` at `at`, where the `{` at `opened` is to be closed."""
+    """A `)` or `]` at `at` where a `}` should close the `{` at `opened`."""
 
     at: int
     opened: int
 
     def diagnostic(self, source: SourceFile) -> Diagnostic:
-        """S017 with the place of the `{`, and the edit that closes the block."""
+        """Return S017 with the place of the `{`, and an edit that writes `}`."""
         span = Span(source.name, self.at, self.at + 1)
         opened = Span(source.name, self.opened, self.opened + 1)
         return Diagnostic(
@@ -174,7 +176,7 @@ class WrongBracket:
 
 
 def wrong_brackets(source: SourceFile) -> list[WrongBracket]:
-    """Return the characters that stand for a `}`, if braces balance with `}` in these places."""
+    """Return the `)` and `]` that should be `}`, provided that all brackets then balance."""
     opened: list[tuple[str, int]] = []
     found: list[WrongBracket] = []
     for match in _BRACKETS.finditer(source.text):
@@ -193,8 +195,7 @@ def wrong_brackets(source: SourceFile) -> list[WrongBracket]:
 
 
 def unclosed_blocks(source: SourceFile) -> list[UnclosedBlock]:
-    """The blocks without `}`, if braces do not balance. A string without an end may hide braces,
-    so nothing is concluded then."""
+    """Return the blocks without `}`. Returns none if an unclosed string may hide braces."""
     text = source.text
     braces = [m for m in _SCAN.finditer(text) if m[0][0] in '{}\n"']
     num_open = sum(m[0] == "{" for m in braces)
@@ -223,7 +224,8 @@ def unclosed_blocks(source: SourceFile) -> list[UnclosedBlock]:
 
 
 def _outdented(text: str, opened: list[int], close: int) -> list[UnclosedBlock]:
-    """Blocks indented deeper than the `}` at `close`, which belongs to one further out."""
+    """Pop the blocks that are indented deeper than the `}` at `close`, which closes an outer
+    one."""
     line_start = text.rfind("\n", 0, close) + 1
     if text[line_start:close].strip():
         return []
@@ -236,14 +238,14 @@ def _outdented(text: str, opened: list[int], close: int) -> list[UnclosedBlock]:
 
 
 def _indentation(text: str, offset: int) -> int:
-    """Blanks at the start of the line of `offset`."""
+    """Return the number of leading blanks of the line at `offset`."""
     line_start = text.rfind("\n", 0, offset) + 1
     line = text[line_start:offset]
     return len(line) - len(line.lstrip())
 
 
 def too_deep(root: ast.Node, limit: int) -> Span | None:
-    """The span of the first expression nested more than `limit` levels, without recursion."""
+    """Return the span of the first expression nested more than `limit` levels. Does not recurse."""
     stack: list[tuple[Any, int]] = [(root, 0)]
     while stack:
         node, depth = stack.pop()

@@ -1,4 +1,4 @@
-"""The grammar as plain tables, for the parser that reads correct files (quick.py).
+"""The grammar as plain tables, for the parser of correct files (fast_parser.py).
 
     grammar/forge.lark --Lark--> states and rules --marshal--> the user's cache folder
 
@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from forgedsl.syntax import cache
 
-FORMAT = 1  # of the tables below
+FORMAT = 1  # version of the tables below; part of the name of their cache entry
 OPTIONS: dict[str, Any] = {
     "parser": "lalr",
     "start": ["start", "value"],
@@ -27,14 +27,15 @@ OPTIONS: dict[str, Any] = {
 
 
 class Rule(NamedTuple):
-    """`callback` is the builder's method, or None: an inlined rule is the list of its children, any
-    other rule its only child. `parts` are (index, whether it is spliced in, absent parts before
-    it), `absent` those at the end; None: the children as they are."""
+    """A grammar rule. `callback` is the builder's method. Without one, the value of an inlined rule
+    is the list of its children, and that of any other rule its only child. `parts` are (index of a
+    child, True if its list is spliced in, number of absent parts before it), and `absent` counts
+    the absent parts at the end; None: the children are taken as they are."""
 
     origin: str
     size: int
     callback: str | None
-    is_single: bool  # a lone child stands for the rule
+    is_single: bool  # a single child is the value of the rule
     parts: tuple[tuple[int, bool, int], ...] | None
     absent: int
 
@@ -57,7 +58,7 @@ def grammar_text() -> str:
 
 @functools.cache
 def load() -> Tables:
-    """The tables, from the cache if they are there."""
+    """Return the tables, from the cache if possible."""
     text = grammar_text()
     stamp = f"{FORMAT} {sys.version_info[:2]} {sorted(OPTIONS.items())}\n{text}".encode()
     name = f"tables-{zlib.crc32(stamp):08x}{len(text):x}.marshal"
@@ -75,7 +76,7 @@ def _plain(tables: Tables) -> tuple[Any, ...]:
 
 
 def _build(text: str) -> Tables:
-    """Ask Lark."""
+    """Build the tables from Lark's."""
     import lark
     from lark.lexer import PatternStr
     from lark.parsers.lalr_analysis import Shift
@@ -119,7 +120,7 @@ def _build(text: str) -> Tables:
 
 
 def _rule(rule: Any) -> Rule:
-    """Return how Lark makes the children of a rule's node from what was reduced."""
+    """Return a rule with the way in which Lark arranges the children of its node."""
     placeholders = rule.options.empty_indices
     size = len(rule.expansion)
     before = [0] * (size + 1)

@@ -1,4 +1,4 @@
-"""Comments: not part of the tree, found by a scan of their own.
+"""Comments. They are not part of the tree; a separate scan finds them.
 
 `comments` yields every comment with its place (for the formatter and for suppressions);
 `doc_by_line` maps the line of a declaration to the `##` block directly above it.
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from forgedsl.records import dataclass
 from forgedsl.source import SourceFile, Span
 
-# Literals and comments. A string hides a `#` inside it, an unterminated quote the rest of its line.
+# Literals and comments: a `#` in a string, or after an unclosed quote on its line, is no comment.
 TOKENS = re.compile(
     r'"""(?:[^"\\]|\\.|"(?!""))*"""|r"[^"\n]*"|"(?:[^"\\\n]|\\.)*"?|#[^\n]*', re.DOTALL
 )
@@ -20,7 +20,8 @@ TOKENS = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comment:
-    """`text` starts with `#`; `own_line` tells whether nothing stands before it on its line."""
+    """A comment. `text` starts with `#`; `own_line` is True if only blanks stand before it on its
+    line."""
 
     text: str
     own_line: bool
@@ -28,7 +29,7 @@ class Comment:
 
 
 def comments(source: SourceFile) -> Iterator[Comment]:
-    """All comments, in order."""
+    """Return all comments, in order."""
     text = source.text
     for match in TOKENS.finditer(text):
         if match[0].startswith("#"):
@@ -41,7 +42,7 @@ def comments(source: SourceFile) -> Iterator[Comment]:
 
 
 def doc_by_line(source: SourceFile) -> dict[int, str]:
-    """For each line below a `##` block, the text of the block."""
+    """Map the line below each `##` block to the text of the block."""
     docs: dict[int, str] = {}
     if "##" not in source.text:
         return docs

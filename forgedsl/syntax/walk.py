@@ -1,4 +1,4 @@
-"""Walks over the syntax tree: a node and all nodes in it, outer ones first, in source order."""
+"""Walks over the syntax tree: a node and all nodes below it, in pre-order."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _children: dict[type, tuple[str, ...]] = {}
 
 
 def walk(node: Any) -> Iterator[Any]:
-    """The nodes of a node, of a tuple of nodes, or of nothing (None)."""
+    """Yield all nodes of a node, of a tuple of nodes, or of None."""
     pending = [node]
     while pending:
         current = pending.pop()
@@ -25,7 +25,7 @@ def walk(node: Any) -> Iterator[Any]:
 
 
 def names(node: Any) -> Iterator[tuple[str, ...]]:
-    """The parts of every dotted name in it."""
+    """Return the parts of every dotted name in a node."""
     return (found.parts for found in walk(node) if type(found) is ast.Path)
 
 
@@ -33,8 +33,8 @@ Keys = tuple[str | int, ...]
 
 
 def reads(node: Any, root: str) -> Iterator[tuple[Keys, ast.Path | ast.Index]]:
-    """What is read of the value called `root`: `row.messages[0].content` of a row is
-    ("messages", 0, "content"). A key that is computed ends the keys."""
+    """Return the key paths that are read of the value called `root`: for a row,
+    `row.messages[0].content` gives ("messages", 0, "content"). A computed key ends the path."""
     pending = [node]
     while pending:
         current = pending.pop(0)
@@ -49,7 +49,7 @@ def reads(node: Any, root: str) -> Iterator[tuple[Keys, ast.Path | ast.Index]]:
 
 
 def chain(node: ast.Path | ast.Index) -> tuple[ast.Path, list[ast.Expr]]:
-    """The name at the beginning of `row.messages[0].content`, and the keys behind it."""
+    """Split `row.messages[0].content` into the name at its beginning and the keys after it."""
     keys: list[ast.Expr] = []
     current: ast.Expr = node
     while isinstance(current, ast.Index):
@@ -60,7 +60,7 @@ def chain(node: ast.Path | ast.Index) -> tuple[ast.Path, list[ast.Expr]]:
 
 
 def _known(keys: list[ast.Expr]) -> Keys:
-    """The constant keys at the beginning."""
+    """Return the keys up to the first that is computed."""
     found: list[str | int] = []
     for key in keys:
         if isinstance(key, ast.Unary) and isinstance(key.operand, ast.Integer):
@@ -73,7 +73,7 @@ def _known(keys: list[ast.Expr]) -> Keys:
 
 
 def _child_fields(cls: type) -> Iterable[str]:
-    """The fields of a kind of node that may hold nodes, last ones first."""
+    """Return the fields of a class of nodes that may hold nodes, in reverse order."""
     found = _children.get(cls)
     if found is None:
         own = fields(cls)
