@@ -1,6 +1,6 @@
-"""AST -> table of declarations and, per declaration, what the file sets.
+"""AST -> table of declarations and, per declaration, the settings that the file assigns.
 
-Nothing is evaluated here. What is checked: every name and setting path exists, and none is declared
+Nothing is evaluated here. Checks that every name and setting path exists, and that none is declared
 twice.
 """
 
@@ -62,7 +62,7 @@ class Collector:
         return self.table
 
     def _new_name(self, name: str, span: Span) -> bool:
-        """Enter `name`, or report why it cannot be used."""
+        """Register `name`, or report why it cannot be used."""
         if name in builtins.RESERVED:
             self.ctx.error("S018", f"`{name}` is a word of the language, not a name", span)
             return False
@@ -153,7 +153,7 @@ class Collector:
                 self.fill(declared, decl.block.items, self.origin)
 
     def _syncs(self, flow: ast.Block) -> None:
-        """Enter the syncs of the flow, whose settings a profile or an override can name."""
+        """Register the syncs of the flow: profiles and overrides can set their settings."""
         for item in (i for i in flow.items if isinstance(i, ast.Sync)):
             declared = Declared(kind=SYNC, name=f"{SYNC.name}.{item.target.text}", node=None)
             self.table.syncs[item.span] = declared
@@ -161,7 +161,7 @@ class Collector:
                 self.fill(declared, item.block.items, self.origin)
 
     def _module_block(self, decl: ast.BlockDecl) -> None:
-        """`m { generator { replicas = 2 } }` over what the module says."""
+        """Enter `m { generator { replicas = 2 } }`, which overrides settings of the module `m`."""
         settings = ast.Nested(
             name=decl.kind,
             name_span=decl.kind_span,
@@ -185,7 +185,7 @@ class Collector:
             self.table.profiles[decl.name] = decl
 
     def _declare(self, decl: ast.BlockDecl) -> Declared | None:
-        """The table row of a declaration with settings."""
+        """Make the table row of a declaration with settings."""
         if decl.kind == "service":
             return self._service(decl)
         kind = KINDS[decl.kind]
@@ -265,7 +265,7 @@ class Collector:
     def set_label(
         self, declared: Declared, label: str | None, span: Span | None, at: Span, layer: str
     ) -> None:
-        """The mode of a declaration (`schedule async`)."""
+        """Set the mode of a declaration (`schedule async`)."""
         kind = declared.kind
         if label is None:
             if kind.labels and layer == "file":
@@ -351,7 +351,8 @@ class Collector:
             self.ctx.broken.add(f"{declared.name}.{elsewhere[0]}")
             self.ctx.error("F103", f"{what} `{leaf}`", word, help=help_text)
             return
-        meant = nearest(leaf, siblings) or siblings  # which may be one that is needed
+        # the unknown path may be a misspelt required one
+        meant = nearest(leaf, siblings) or siblings
         prefix = f"{declared.name}.{block}." if block else f"{declared.name}."
         self.ctx.broken |= {prefix + name for name in meant}
         self.ctx.unknown("F103", what, leaf, word, siblings)
@@ -378,12 +379,12 @@ class Collector:
 
 
 def a_kind(name: str) -> str:
-    """`an eval`, `a model`."""
+    """Return a kind with its article: `an eval`, `a model`."""
     return f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
 
 
 def _headed(arguments: tuple[ast.Expr, ...], kind: str) -> tuple[tuple[ast.Expr, ...], bool]:
-    """The model inside of `titan(value_head(policy))`, and whether it has that head."""
+    """Unwrap `titan(value_head(policy))`: the model, and True if it has a value head."""
     trains = any(each.name == kind and each.trains for each in service_kinds())
     match arguments:
         case (
@@ -394,7 +395,7 @@ def _headed(arguments: tuple[ast.Expr, ...], kind: str) -> tuple[tuple[ast.Expr,
 
 
 def alias_of(decl: ast.ImportForge | ast.ImportPython) -> str:
-    """The name an import binds."""
+    """Return the name that an import binds."""
     stem = decl.target.rpartition("/")[2]
     return decl.alias or stem.removesuffix(".forge").removesuffix(".py")
 

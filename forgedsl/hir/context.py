@@ -1,7 +1,7 @@
-"""Context that every step of resolution shares: the reporter, and the wording of diagnostics.
+"""Shared state of all steps of resolution: the reporter, and helpers that word diagnostics.
 
-`ERROR` is the value of everything that already has a diagnostic: passes hand it on silently, so
-that one mistake gives one message.
+`ERROR` is the value of an expression that already has a diagnostic. Passes propagate it silently,
+so that one mistake gives one message.
 """
 
 from __future__ import annotations
@@ -51,13 +51,14 @@ ERROR: Final = Error()
 
 @dataclass(slots=True)
 class Context:
-    """Collects diagnostics of one resolution. What `broken` names has its diagnostic already:
-    names whose declaration is wrong, and settings written in the wrong place (`gen.sampling.n`)."""
+    """Collects the diagnostics of one resolution. `broken` holds names that already have a
+    diagnostic: declarations with mistakes, and settings written in the wrong place
+    (`gen.sampling.n`)."""
 
     reporter: Reporter
     broken: set[str] = field(default_factory=set)
     missing: set[str] = field(default_factory=set)
-    """undefined names, each of which is told once"""
+    """undefined names; each is reported once"""
 
     def error(
         self,
@@ -72,7 +73,7 @@ class Context:
         fix: Fix | None = None,
         table: tuple[str | Label, ...] = (),
     ) -> Error:
-        """Report an error; the result stands for the value that could not be computed."""
+        """Report an error. Returns `ERROR`, for use as the value that could not be computed."""
         self.reporter.report(
             Diagnostic(
                 code=code,
@@ -84,7 +85,7 @@ class Context:
                 help=help,
                 notes=notes,
                 related=related,
-                # what was typed behind the command is in no file that a fix could change
+                # an override on the command line is in no file that a fix could edit
                 fix=None if span.file.startswith("<command line") else fix,
                 table=table,
             )

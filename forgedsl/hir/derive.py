@@ -1,4 +1,4 @@
-"""Defaults that are computed: the rows of the schemas whose default is `Derived`.
+"""Computes the defaults that a schema marks as `Derived`.
 
 Each function gets the resolver and the declaration and returns a value; `DERIVED` maps
 (kind or constructor, setting) to it.
@@ -27,7 +27,7 @@ _constants: dict[int, Value] = {}
 
 
 def default_value(setting: Setting) -> Value:
-    """A default that is not computed; the rows of the schemas live as long as the process."""
+    """Return a constant default. Cached: schemas live as long as the process."""
     found = _constants.get(id(setting))
     if found is None:
         found = _constants[id(setting)] = Value(value=setting.default, origin=DEFAULT)

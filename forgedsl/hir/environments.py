@@ -1,4 +1,4 @@
-"""`environment shop = desk.Desk(rows = 40) { ... }`: the class that is meant, and its arguments."""
+"""Resolves `environment shop = desk.Desk(rows = 40) { ... }` to its Python class and arguments."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TYPES = {"int": INT, "float": FLOAT, "str": STR, "bool": BOOL, "list": Type(base
 
 
 def resolve_environments(resolver: File, found: dict[str, EnvironmentDecl]) -> None:
-    """Add the environments of a file to those of its modules."""
+    """Return the environments of a file and those of its modules."""
     for declared in resolver.table.declared.values():
         if declared.kind.name != "environment" or declared.owner is not resolver:
             continue
@@ -56,7 +56,7 @@ def _body(resolver: File, declared: Declared) -> PythonEnvironment | None:
 
 
 def signature_of(found: PythonEnvironment | PythonModule) -> Signature:
-    """The constructor with the types that are written at its parameters."""
+    """Return the constructor of an environment class, with parameter types from its annotations."""
     return Signature(
         name=found.name,
         doc=f"`{found.name}` in {found.module}",
@@ -79,7 +79,7 @@ def _not_found(resolver: File, path: ast.Path) -> None:
         resolver.ctx.unknown("F101", "undefined class", path.text, path.span, known)
         return
     if not module.module and not module.names:
-        return  # the import itself failed and has been reported
+        return  # the import failed, which has been reported
     known = [n for n, each in module.names.items() if isinstance(each, PythonEnvironment)]
     what, name = f"`{path.parts[0]}` has no environment", ".".join(path.parts[1:])
     help_text = "its class has `Environment` of forgedsl.environment as base" + (

@@ -1,9 +1,9 @@
-"""The losses that evals measure: resolved as those of a step, and kept beside them.
+"""Resolves the losses that evals measure, like the losses of a step.
 
     eval nll { dataset = demos, loss = rl.sft, every = 50 }
 
-A loss with values of its own (`rl.dpo(beta = 0.3)`) goes by the name of the eval: that of the step
-may have others.
+A loss with its own parameter values (`rl.dpo(beta = 0.3)`) is stored under the name of the eval,
+because the step may use the same loss with other values.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from forgedsl.syntax import ast
 def with_losses(
     decls: dict[str, Decl], resolver: File, functions: dict[str, Function]
 ) -> dict[str, Decl]:
-    """The declarations, their evals with the names of losses; the losses go to `functions`."""
+    """Return the declarations, with each eval's loss replaced by its name; add the losses to
+    `functions`."""
     return {
         name: _eval(decl, resolver, functions) if decl.kind == "eval" else decl
         for name, decl in decls.items()
@@ -51,7 +52,7 @@ def _eval(decl: Decl, resolver: File, functions: dict[str, Function]) -> Decl:
 
 
 def _unsampled(decl: Decl, resolver: File) -> None:
-    """Nothing is sampled where a loss is measured."""
+    """Report settings of sampling in an eval that measures a loss: it samples nothing."""
     for name, value in decl.settings.items():
         sampled = name.startswith("sample.") or name in ("env", "max_turns")
         if sampled and value.origin.layer != "default":

@@ -1,7 +1,7 @@
 """Constant folding: an expression whose names all have values becomes a Python value.
 
-Durations and sizes keep their dimension while they are computed with (`Seconds`, `Bytes`), so
-that adding a duration to a size is an error. Mistakes are reported once and give ERROR.
+Durations and sizes keep their dimension in arithmetic (`Seconds`, `Bytes`), so that adding a
+duration to a size is an error. Mistakes are reported once and give ERROR.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Names(Protocol):
 
 
 def type_name(value: Any) -> str:
-    """The type of a folded value, in words."""
+    """Return the type of a folded value, in words."""
     if value is None:
         return "none"
     names = {bool: "a truth value", Seconds: "a duration", Bytes: "a size", int: "an integer"}
@@ -90,7 +90,7 @@ _UNITS: dict[str, dict[str, float]] = {
 
 
 def show(value: Any, base: str = "") -> str:
-    """A folded value as it would be written; `base` is that of its type."""
+    """Write a folded value in .forge syntax; `base` is the base of its type."""
     if value is None:
         return "none"
     if base == "interval" and isinstance(value, float):
@@ -115,12 +115,13 @@ def show(value: Any, base: str = "") -> str:
 
 
 def is_auto(value: Any) -> bool:
-    """`auto` in a constant expression makes the whole of it `auto`: known to the plan only."""
+    """True for `auto`. An expression that contains `auto` is `auto`: only the plan knows its
+    value."""
     return isinstance(value, Auto)
 
 
 def evaluate(expr: ast.Expr, names: Names, ctx: Context) -> Any:
-    """The value of a constant expression, or ERROR."""
+    """Evaluate a constant expression; ERROR after a diagnostic."""
     match expr:
         case ast.Integer() | ast.Number() | ast.Bool():
             return expr.value
@@ -152,7 +153,7 @@ def evaluate(expr: ast.Expr, names: Names, ctx: Context) -> Any:
 
 
 def _index(expr: ast.Index, names: Names, ctx: Context) -> Any:
-    """An entry of a list."""
+    """Evaluate an index into a list."""
     values, key = evaluate(expr.base, names, ctx), evaluate(expr.key, names, ctx)
     if values is ERROR or key is ERROR or is_auto(values):
         return values if key is not ERROR else ERROR
@@ -234,7 +235,7 @@ def _comparable(left: Any, right: Any) -> bool:
 
 
 def _arithmetic(expr: ast.Binary, left: Any, right: Any, ctx: Context) -> Any:
-    """Numbers, with the dimension algebra of durations and sizes."""
+    """Evaluate arithmetic on numbers, durations and sizes, with their dimensions."""
     sign = expr.operator
     dims = _dimension(left), _dimension(right)
     if sign in "+-%" and dims[0] != dims[1]:

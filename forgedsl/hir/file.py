@@ -1,6 +1,6 @@
-"""One file under one profile, as every step of its resolution sees it: its tables and its names.
+"""Interface of one file under one profile, for the steps of its resolution: tables and names.
 
-`hir.resolver` is what is behind it, and evaluates settings; the steps are given a `File`.
+`hir.resolver.Resolver` implements it and evaluates settings. The steps see only a `File`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from forgedsl.syntax import ast
 
 
 class File(ABC):
-    """One resolution of one file under one profile; `parent` is who imports it, as `alias`."""
+    """One resolution of one file under one profile. `parent` is the file that imports it, as
+    `alias`."""
 
     def __init__(
         self,
@@ -47,7 +48,7 @@ class File(ABC):
         self.collector = Collector(self.ctx, self.prefix.removesuffix("."))
         self.table = self.collector.file(file)
         self.modules: dict[str, Self] = {}
-        """the imported files that could be read, but for the standard library"""
+        """the imported files that could be read, without modules of the standard library"""
         self.scope = Scope(module=self.prefix.removesuffix("."))
         self.params = Params(self.table.params, self.table.param_entries, self, self.home, self.ctx)
         self.coercer = Coercer(self.ctx, self, self.table.declared, self.rebase)
@@ -58,14 +59,14 @@ class File(ABC):
     # ---- names
 
     def in_use(self) -> set[str]:
-        """Return the names in use; functions that only use each other are not."""
+        """Return the names in use. Functions that are used only by each other do not count."""
         found = set(self.used)
         for name in self.used_by:
             found |= {used for used in self.used_by[name] if name not in self._within(used)}
         return found | {used for name in self._within(*self.used) for used in self.used_by[name]}
 
     def _within(self, *names: str) -> set[str]:
-        """The functions that some call, themselves and through others, and those among them."""
+        """Return the functions among `names` and all that they call, directly or not."""
         seen: set[str] = set()
         pending = [*names]
         while pending:
@@ -75,25 +76,25 @@ class File(ABC):
         return seen
 
     def knows(self, name: str) -> bool:
-        """True if `name` is declared, whatever it is."""
+        """True if anything of this name is declared."""
         table = self.table
         return any(
             name in t for t in (table.params, table.declared, table.functions, table.imports)
         )
 
     def constants(self) -> tuple[str, ...]:
-        """The names that have values, or settings with values."""
+        """Return the names of parameters and of declarations with settings."""
         return (*self.table.params, *self.table.declared)
 
     def home(self, entry: Entry) -> Self:
-        """In whose names an entry is evaluated: those of the file where it is written."""
+        """Return the file whose names an entry is evaluated with: the one it is written in."""
         found = self
         while found.parent is not None and found.name != entry.expr.span.file:
             found = found.parent
         return found
 
     def declared_at(self, path: ast.Path) -> tuple[Declared | None, int]:
-        """The declaration that a path starts with, and how many of its parts name it."""
+        """Return the declaration that a path starts with, and the number of parts that name it."""
         parts = path.parts
         for end in range(1, len(parts) + 1):
             found = self.table.declared.get(".".join(parts[:end]))
@@ -102,7 +103,8 @@ class File(ABC):
         return None, 0
 
     def model_of(self, declared: Declared) -> Declared | None:
-        """The model a service runs; none of a remote one; an unknown one has been reported."""
+        """Return the model that a service runs; None if it is remote, or unknown, which has been
+        reported."""
         path = declared.ctor_args[0]
         if isinstance(path, ast.String):
             return None
@@ -110,7 +112,7 @@ class File(ABC):
         return model if model is not None and model.kind.name == "model" else None
 
     def rebase(self, path: str) -> str:
-        """A path as written here, relative to this folder -> relative to the program's folder."""
+        """Convert a path relative to this file's folder to one relative to the program's folder."""
         root: File = self
         while root.parent is not None:
             root = root.parent
@@ -124,11 +126,11 @@ class File(ABC):
 
     @abstractmethod
     def value_of(self, path: ast.Path) -> Any:
-        """The value of a name in a constant expression."""
+        """Return the value of a name in a constant expression."""
 
     @abstractmethod
     def setting(self, declared: Declared, name: str) -> Value:
-        """The value of one setting, evaluated once."""
+        """Return the value of a setting. Each is evaluated once."""
 
     @abstractmethod
     def setting_of(self, declared: Declared, setting: Setting) -> Value:
@@ -136,4 +138,4 @@ class File(ABC):
 
     @abstractmethod
     def need(self, name: str, setting: str, why: str) -> None:
-        """Report a setting that its use in the flow makes necessary."""
+        """Report a missing setting that the use of its declaration in the flow requires."""

@@ -1,9 +1,9 @@
 """The flow block -> `FlowStep`s in order: every name in it resolved.
 
-Each statement names its result once (SSA) and reads earlier names only: a name used before it is
-defined would be a data cycle (F105). A call inside a call becomes a step of its own, named
-`<statement>.<argument>`. What streams carry, and whether they may meet, is checked on the graph
-(forgedsl.graph).
+Each statement names its result once (SSA) and reads earlier names only: using a name before its
+definition would be a data cycle (F105). A call inside a call becomes a step of its own, named
+`<statement>.<argument>`. The types of streams, and whether they can be joined, are checked on the
+graph (forgedsl.graph).
 
 FlowStep.settings: draw {count, weight: Ref, observe: Ref}, pairs and recall {count}, sample {n,
 env: Ref, max_turns}, step {loss: Ref, epochs, minibatches}, sync {target: Ref, every, overlap,
@@ -47,7 +47,8 @@ from forgedsl.syntax import ast
 
 
 class FlowResolver:
-    """Resolves the statements of one flow. `edges` maps a stream to where it is defined."""
+    """Resolves the statements of one flow. `edges` maps each stream to the span of its
+    definition."""
 
     def __init__(self, resolver: File, functions: dict[str, Function]) -> None:
         self.resolver = resolver
@@ -57,12 +58,12 @@ class FlowResolver:
         self.failed: set[str] = set()
         self.later: dict[str, Span] = {}
         self.merged: dict[str, tuple[FlowInput, ...]] = {}
-        """batches put together, by the name of the whole"""
+        """merged batches: name -> the batches in it"""
         self.read: set[str] = set()
-        """of those, what is put into a step"""
+        """names of merged batches that a step reads"""
         self.steps: list[FlowStep] = []
         self.observed: dict[str, Value] = {}
-        """by draw, the score whose results it is weighed by"""
+        """per weighted draw, the score whose results its weight is computed from"""
         self.unsure: set[str] = set()
         """buffers with a statement that has a mistake"""
 
@@ -115,7 +116,7 @@ class FlowResolver:
             self.failed.add(name)
 
     def _called(self, name: str, value: ast.Expr) -> str:
-        """Suggest the text for a value that is no call."""
+        """Return the help for a value that is not a call: the call that was probably meant."""
         if isinstance(value, ast.Path) and value.text not in self.edges:
             declared, depth = self.resolver.declared_at(value)
             found = self.resolver.scope.lookup(value.parts)
@@ -134,7 +135,7 @@ class FlowResolver:
     def _effect(self, call: ast.Call) -> None:
         before = len(self.steps)
         good = self._call(None, call, call.span)
-        added = self.steps[before:]  # nothing, where results are observed
+        added = self.steps[before:]  # empty for `observe`, which adds no step
         if good and added and added[-1].op not in NAMELESS:
             message = f"the result of `{call.function.text}` is not used"
             self.ctx.error("F119", message, call.span, help="give it a name: `name = ...`")
@@ -161,7 +162,7 @@ class FlowResolver:
         self.ctx.unknown("F101", "no service is called", path.text, path.span, services)
         return None
 
-    # ---- calls; each returns whether it could be resolved
+    # ---- calls: each function returns True if the call could be resolved
 
     def _call(self, name: str | None, call: ast.Call, span: Span) -> bool:
         path = call.function
@@ -228,7 +229,7 @@ class FlowResolver:
         return good
 
     def _of_stream(self, name: str | None, call: ast.Call, span: Span) -> bool:
-        """A call of a method of a stream."""
+        """Resolve a call of a method of a stream."""
         path = call.function
         head = path.parts[0]
         if head in self.later:
@@ -243,7 +244,7 @@ class FlowResolver:
         unit, form = meant
         return unit.resolve(self, self._said(name, call, form, head, span))
 
-    # ---- what units ask for (operations.statements.Statements)
+    # ---- services for operations (operations.statements.Statements)
 
     @property
     def scope(self) -> Scope:
@@ -267,7 +268,7 @@ class FlowResolver:
         return f"service {service} : {declared.ctor}(value_head({model}))"
 
     def simple(self, op: str, said: Statement) -> bool:
-        """A call whose stream parameters come first and whose counts are constants."""
+        """Resolve a call whose stream parameters come first and whose counts are constants."""
         arguments = self.arguments(said)
         if arguments is None:
             return False
@@ -313,7 +314,7 @@ class FlowResolver:
             if said is not None:
                 message = f"`{path.text}` is a reward that is not declared"
                 self.ctx.error("F119", message, path.span, help=said)
-            elif module.names:  # else its import failed and has been reported
+            elif module.names:  # else its import failed, which has been reported
                 what = f"`{path.parts[0]}` has no function"
                 name, span = ".".join(path.parts[1:]), part_span(path, 1)
                 self.ctx.unknown("F101", what, name, span, module.names)
@@ -328,7 +329,7 @@ class FlowResolver:
         return None
 
     def _not_called(self, path: ast.Path, found: object) -> None:
-        """A name of a module that is nothing to call."""
+        """Report a name of a module that cannot be called."""
         declared, _ = self.resolver.declared_at(path)
         if found is not None or declared is not None:
             what = declared.kind.name if declared is not None else "constant"
@@ -341,7 +342,8 @@ class FlowResolver:
     def arguments(
         self, said: Statement, params: tuple[str, ...] | None = None
     ) -> tuple[tuple[FlowInput, ...], dict[str, Value]] | None:
-        """Streams and constants by parameter; None if one of them is wrong."""
+        """Resolve the arguments: streams and constants by parameter. None after reporting a
+        mistake."""
         inputs: list[FlowInput] = []
         settings: dict[str, Value] = {}
         good, call, known = True, said.call, said.form.params
@@ -407,7 +409,8 @@ class FlowResolver:
         return True
 
     def _inner_name(self, name: str | None, suffix: str) -> str:
-        """A name for the result of a nested call; user names have no dots."""
+        """Return a name for the result of a nested call. It has a dot, which names of users cannot
+        have."""
         base = f"{name}.{suffix}" if name else suffix
         number = 2
         unique = base
@@ -466,16 +469,17 @@ class FlowResolver:
 
 NAMELESS = frozenset(o.name for o in operations() if not any(form.result for form in o.forms))
 EXAMPLES = {"count": "32", "n": "n = 8", "max_turns": "max_turns = 3", "env": "env = game"}
-"""arguments of methods, as one writes them"""
+"""example arguments of methods, for messages"""
 
 
 def resolve_flow(resolver: File, functions: dict[str, Function]) -> tuple[FlowStep, ...]:
-    """The steps of the program's flow; functions it uses from modules are added to `functions`."""
+    """Resolve the program's flow to its steps. Functions of modules that it uses are added to
+    `functions`."""
     flow = resolver.table.flow
     if flow is None:
         return ()
     schedule = resolver.table.declared["schedule"]
-    if schedule.label is None and schedule.node is None:  # a wrong mode has been reported
+    if schedule.label is None and schedule.node is None:  # an unknown mode has been reported
         message = "a flow needs a schedule"
         help_text = "`schedule sync { steps = 100 }`"
         resolver.ctx.error("F110", message, flow.kind_span, help=help_text)

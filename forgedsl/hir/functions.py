@@ -1,4 +1,4 @@
-"""Function declarations -> `Function`s, and the names inside their bodies checked.
+"""Builds `Function`s from declarations, and checks the names in their bodies.
 
 A body may use its fields, the names it assigned before, the parameters and functions of its
 module, built-in functions and axis names. Anything else is F101 with the nearest names; a call
@@ -25,7 +25,7 @@ Statement = ast.Assign | ast.TypedAssign | ast.Return | ast.Minimize | ast.Repor
 
 
 def build_function(decl: ast.FnDecl, scope: Scope, ctx: Context) -> Function:
-    """The Function of a declaration; a misplaced statement is reported and left out."""
+    """Build the Function of a declaration. A misplaced statement is reported and left out."""
     if isinstance(decl.body, ast.Block):
         statements = _statements(decl, decl.body, ctx)
     else:
@@ -73,7 +73,8 @@ def _statements(decl: ast.FnDecl, body: ast.Block, ctx: Context) -> tuple[Statem
 
 
 def _instead(word: str, *, is_loss: bool) -> str:
-    """Return the last statement that the other kind of function has."""
+    """Return the help for a statement that belongs to the other kind of function; "" if there is
+    none."""
     if is_loss:
         return "a loss ends with `minimize`" if word == "return" else ""
     return "only a loss has `minimize` and `report`" if word in {"minimize", "report"} else ""
@@ -81,7 +82,7 @@ def _instead(word: str, *, is_loss: bool) -> str:
 
 @dataclass(slots=True, kw_only=True)
 class BodyChecker:
-    """Checks the names of one body. `used` collects the first parts of module names it read."""
+    """Checks the names of one body. `used` collects the names of the module that it reads."""
 
     ctx: Context
     scope: Scope
@@ -89,7 +90,7 @@ class BodyChecker:
     functions: frozenset[str] = frozenset(builtins.FUNCTIONS)
     used: set[str]
     kind: str = ""
-    """what the body belongs to: a loss, a rubric, ..."""
+    """the kind of declaration that the body belongs to: a loss, a rubric, ..."""
 
     def expr(self, expr: ast.Expr) -> None:
         match expr:
@@ -114,7 +115,8 @@ class BodyChecker:
                     self.expr(item)
 
     def _index(self, expr: ast.Index) -> None:
-        """Parts of rows and of what rewards compare with; tensors have axes and no indices."""
+        """Check an index: rows and targets of rewards have indices, tensors do not (they have
+        axes)."""
         path, keys = chain(expr)
         self.expr(path)
         for key in keys:
@@ -124,7 +126,7 @@ class BodyChecker:
             self.ctx.error("F119", "values have no indices here", expr.span, help=help_text)
 
     def _mean_by_hand(self, expr: ast.Binary) -> bool:
-        """True if it is `sum(x * mask) / sum(mask)`, two calls without an axis, and reported."""
+        """Report `sum(x * mask) / sum(mask)`, a mean by hand without an axis; True if it is one."""
         sides = (expr.left, expr.right)
         if expr.operator != "/" or self.kind not in {"loss", "fn"}:
             return False
@@ -164,7 +166,7 @@ class BodyChecker:
         self.ctx.unknown("F101", "undefined name", head, span, self._candidates(), self._hint(path))
 
     def _hint(self, path: ast.Path) -> str:
-        """Suggest a meaning for a name that no known name is similar to."""
+        """Suggest a replacement for a name that resembles no known name."""
         name = path.parts[0]
         if "Row" in self.locals.values():
             return f"a column is read as `row.{name}`"
@@ -247,7 +249,8 @@ class BodyChecker:
             self.expr(arg.value)
 
     def _unknown_function(self, path: ast.Path, known: Iterable[str]) -> None:
-        """`torch.min`, `gain.clamp(0, 1)`, `row.answer.split("#")`: the last part says which."""
+        """Report a call of an unknown function, such as `torch.min`, `gain.clamp(0, 1)` or
+        `row.answer.split("#")`. The last part of the name decides the help."""
         last = path.parts[-1]
         help_text = function_habit(last)
         if not help_text and last in self.functions and len(path.parts) > 1:
@@ -289,7 +292,7 @@ class BodyChecker:
                 self.ctx.error("F114", f"`{name}` needs its `{missing[0]}`", call.span)
 
     def _fields(self, call: ast.Call) -> None:
-        """The fields of a record have names, each its own."""
+        """Check that every field of a record has a name, and no two the same one."""
         seen: set[str | None] = set()
         for arg in call.args:
             if arg.name is None or arg.name in seen:
@@ -299,7 +302,7 @@ class BodyChecker:
             seen.add(arg.name)
 
     def _over(self, name: str) -> str:
-        """The forms of a reduction that fit the body."""
+        """Return the forms of a reduction that this kind of body can use, as help."""
         if self.kind in {"advantage", "filter"}:
             return f"over the siblings of a group: `{name}(x, G)`"
         step = {"mean": "`token_mean(x, mask)`", "sum": "`seq_sum(x, mask)`"}.get(name, "")
@@ -308,12 +311,12 @@ class BodyChecker:
 
 
 Checked = dict[tuple[str, int, str], tuple[set[str], tuple[Diagnostic, ...]]]
-"""What `check_function` said, by place and name of the function."""
+"""results of `check_function`, by file, offset and name of the function"""
 
 
 def check_function(function: Function, ctx: Context, known: Checked) -> set[str]:
-    """Check the names of a body; the result is the names of its module that it uses. Profiles
-    change values and no names, so what is `known` from one view of a file holds in all."""
+    """Check the names of a body; return the names of its module that it uses. Profiles change
+    values but not names, so a result in `known` from one profile holds for all."""
     key = (function.span.file, function.span.start, function.name)
     if key not in known:
         problems = Reporter()
@@ -356,7 +359,7 @@ def _check_names(function: Function, ctx: Context) -> set[str]:
 
 
 def check_deferred(value: Deferred, kind: str, ctx: Context, used: set[str]) -> None:
-    """Check the names of an expression of a dataset's rows or of a rubric's rollouts."""
+    """Check the names of an expression that is evaluated per row or per rollout."""
     rows = kind == "dataset"
     checker = BodyChecker(
         ctx=ctx,
@@ -372,7 +375,7 @@ def check_deferred(value: Deferred, kind: str, ctx: Context, used: set[str]) -> 
 
 
 def called(path: ast.Path, function: Function, before: str = "") -> str:
-    """Suggest the call where a function stands without its arguments."""
+    """Return the help for a function named without its arguments: the call."""
     takes = [field.name for field in function.fields if field.default is None]
     if function.kind in ("advantage", "filter"):
         takes[:1] = ["score"]
@@ -390,7 +393,7 @@ _TYPES = (*builtins.PARAM_TYPES, *builtins.DTYPES, "Rollout", "Row", "i32")
 
 
 def check_type(type_: ast.Type, ctx: Context) -> None:
-    """Type names and dtypes exist."""
+    """Check that type names and dtypes exist."""
     match type_:
         case ast.NamedType():
             if type_.name not in _TYPES:
@@ -414,7 +417,8 @@ def check_type(type_: ast.Type, ctx: Context) -> None:
 
 
 def as_reward(path: ast.Path, module: Scope) -> str | None:
-    """Suggest the text for a standard reward where a value or a function of `module` is wanted."""
+    """Return the help for a standard reward used where a value or a function of `module` is
+    expected."""
     if not module.module.startswith("std/") or path.parts[-1] not in STANDARD_REWARDS:
         return None
     return f"declare it with `reward correct = {path.text}`, and say `correct` here"

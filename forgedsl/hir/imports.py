@@ -4,10 +4,10 @@
     importer.table.declared["m.generator"]: the module's own entry, shared
     Program holds what the flow and the file's own declarations need of them
 
-A module's text is evaluated in the module's names, what others write over it in theirs. What
-happens belongs to the program that is run: a module's flow, evals and settings of the run stay
-behind; its profiles apply together with those of the same name. Modules of the standard library
-hold functions only: `hir.instantiate`.
+The text of a module is evaluated with the module's names; overrides by an importer are evaluated
+with the importer's. A module's flow, evals and run settings are not imported: those of the program
+that is run count. A profile of a module applies together with the importer's profile of the same
+name. Modules of the standard library hold functions only; see `hir.instantiate`.
 """
 
 from __future__ import annotations
@@ -40,12 +40,13 @@ F = TypeVar("F", bound=File)
 
 
 def is_standard(decl: ast.ImportForge) -> bool:
-    """True if it names a module of the standard library."""
+    """True if an import path names a module of the standard library."""
     return decl.target == "std" or decl.target.startswith("std/")
 
 
 def open_modules(resolver: File, trail: tuple[str, ...]) -> None:
-    """Read the imported files and enter what they declare; `trail` are the files that import."""
+    """Read the imported files and enter their declarations. `trail` is the chain of importing
+    files."""
     table = resolver.table
     for alias, decl in table.imports.items():
         if not isinstance(decl, ast.ImportForge) or is_standard(decl):
@@ -80,7 +81,7 @@ def open_modules(resolver: File, trail: tuple[str, ...]) -> None:
 
 
 def adopt(child: File, parent: File) -> None:
-    """Give a module the settings of the run that imports it, in place of its own."""
+    """Replace a module's settings of the run by those of the program that imports it."""
     for name, declared in parent.table.declared.items():
         if declared.kind.singleton:
             child.table.declared[name] = declared
@@ -96,7 +97,8 @@ def _check_parameters(child: File, decl: ast.ImportForge, importer: File) -> Non
 
 
 def modules(resolver: F) -> Iterator[F]:
-    """All modules below, each behind those that it imports."""
+    """Yield all modules that a file imports, directly or not, each after those that it imports
+    itself."""
     for child in resolver.modules.values():
         yield from modules(child)
         yield child
@@ -109,12 +111,12 @@ def profiles(resolver: File) -> tuple[str, ...]:
 
 
 def is_offered(declared: Declared) -> bool:
-    """True if an importer may name it: not what says what happens in a run."""
+    """True if an importer may name this declaration: not the flow, evals or settings of the run."""
     return not declared.kind.singleton and declared.kind.name != "eval"
 
 
 def left_behind(module: File) -> frozenset[str]:
-    """The names of what an importer does not get."""
+    """Return the names that an importer does not get."""
     apart = (n for n, d in module.table.declared.items() if not is_offered(d))
     return frozenset((SYNC.name, *apart))
 
@@ -129,12 +131,12 @@ def is_known(module: File, name: str) -> bool:
 
 
 def inner(path: ast.Path) -> ast.Path:
-    """`m.generator.procs` as the module sees it: `generator.procs`."""
+    """Return a path as the module writes it: `m.generator.procs` -> `generator.procs`."""
     return ast.Path(parts=path.parts[1:], span=part_span(path, 1))
 
 
 def unknown_member(resolver: File, path: ast.Path, candidates: Iterable[str] = ()) -> Any:
-    """Report `m.NAME` where the module has nothing of that name that can be used here."""
+    """Report `m.NAME` if the module has nothing of that name that can be used here."""
     alias, name, *_ = *path.parts, ""
     module = resolver.modules[alias]
     if not name:
@@ -143,7 +145,7 @@ def unknown_member(resolver: File, path: ast.Path, candidates: Iterable[str] = (
     if name in module.modules and len(path.parts) > 2:
         return unknown_member(module, inner(path), candidates)
     imported = module.scope.names.get(name)
-    if isinstance(imported, Scope) and len(path.parts) > 2:  # of the standard library
+    if isinstance(imported, Scope) and len(path.parts) > 2:  # a module of the standard library
         what, last = f"`{alias}.{name}` has nothing called", ".".join(path.parts[2:])
         return resolver.ctx.unknown("F101", what, last, part_span(path, 2), imported.names)
     span = part_span(path, 1, 1)
@@ -161,7 +163,7 @@ def unknown_member(resolver: File, path: ast.Path, candidates: Iterable[str] = (
 
 
 def _stays_behind(module: File, alias: str, name: str) -> tuple[str, str] | None:
-    """Describe a name that an import does not bring, and the remedy."""
+    """Return a message about a name that an import does not provide, and the remedy."""
     table = module.table
     declared = table.declared.get(name)
     if table.flow is not None and table.flow.name == name:
@@ -183,7 +185,7 @@ def _stays_behind(module: File, alias: str, name: str) -> tuple[str, str] | None
 
 
 def with_rewards_named(value: Deferred) -> Deferred:
-    """The score of a rubric with its rewards under the names they have in the program."""
+    """Rewrite the score of a rubric: rewards get the names that they have in the program."""
 
     def named(part: Any) -> Any:
         if isinstance(part, tuple):
@@ -200,7 +202,7 @@ def with_rewards_named(value: Deferred) -> Deferred:
     return replace(value, expr=named(value.expr))
 
 
-# ---- what a program needs of its modules
+# ---- declarations of modules that a program needs
 
 
 def needed(
@@ -209,7 +211,8 @@ def needed(
     environments: Iterable[str],
     flow: tuple[FlowStep, ...],
 ) -> set[str]:
-    """The file's own declarations, and those that they and the flow use, directly or not."""
+    """Return the file's own declarations, and those that these and the flow use, directly or
+    not."""
     pending = [name for name in (*decls, *rewards, *environments) if "." not in name]
     for step in flow:
         pending.append(step.receiver)
@@ -221,7 +224,8 @@ def needed(
             found.add(name)
             pending += _uses(decls[name]) if name in decls else ()
             body = rewards[name].body if name in rewards else None
-            if isinstance(body, Constructor) and "service" in body.args:  # what judges or scores
+            # an LLM judge or a reward model
+            if isinstance(body, Constructor) and "service" in body.args:
                 pending.append(str(body.args["service"]))
     return found
 
@@ -229,7 +233,7 @@ def needed(
 def places(
     resolver: File, declared: Iterable[str], functions: Mapping[str, Function]
 ) -> dict[str, Span]:
-    """Return the places of everything of a module that the program names."""
+    """Return the spans of declarations and functions of modules that the program uses, by name."""
     table = resolver.table
     found = {name: table.declared[name].name_span for name in declared if "." in name}
     for module in modules(resolver):

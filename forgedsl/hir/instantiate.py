@@ -1,4 +1,4 @@
-"""A parsed module + arguments -> Scope: its constants and functions, its own imports included."""
+"""A parsed module + arguments -> Scope: its constants, its functions, and those of its imports."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from forgedsl.syntax import ast
 
 
 class ModuleNames:
-    """Names inside a module: its parameters and those of its imports."""
+    """Names visible inside a module: its parameters and those of its imports."""
 
     def __init__(self, scope: Scope, ctx: Context) -> None:
         self.scope = scope
@@ -48,7 +48,8 @@ def instantiate(
     ctx: Context,
     trail: tuple[str, ...] = (),
 ) -> Scope:
-    """The scope of `module`. `arguments` are keyed by parameter; `trail` are the importers."""
+    """Return the scope of `module`. `arguments` are by parameter; `trail` is the chain of
+    importers."""
     scope = Scope(module=module.name)
     names = ModuleNames(scope, ctx)
     declared = {d.name: d for d in module.file.decls if isinstance(d, ast.Param)}
@@ -75,7 +76,7 @@ def instantiate(
             function = build_function(decl, scope, ctx)
             scope.names[decl.name] = function
             functions.append(function)
-    if not module.is_standard:  # the standard library is checked by the tests
+    if not module.is_standard:  # tests check the standard library, so that users do not wait for it
         for function in functions:
             check_function(function, ctx, loader.checked)
     return scope
@@ -104,7 +105,7 @@ def import_module(
     ctx: Context,
     trail: tuple[str, ...],
 ) -> Scope | None:
-    """Load and instantiate what `decl` names; cycles are F116."""
+    """Load and instantiate the module that `decl` names. Cycles are F116."""
     module = loader.load(decl, importer.folder, ctx)
     if module is None:
         return None
@@ -118,7 +119,7 @@ def import_module(
 
 
 def argument_entries(decl: ast.ImportForge, ctx: Context) -> dict[str, Entry]:
-    """`m(param = v)` as entries of layer `module`."""
+    """Return the arguments of `m(param = v)` as entries of layer `module`."""
     entries: dict[str, Entry] = {}
     for arg in decl.args:
         if arg.name is None:

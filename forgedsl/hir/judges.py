@@ -1,10 +1,11 @@
-"""`reward style = judge.score(prompt = "... {response} ...", scale = [1, 5])`: a model as judge.
+"""LLM judges and reward models: `reward style = judge.score(prompt = "... {response} ...", scale =
+[1, 5])`.
 
-The prompt is a template. Its holes are `{prompt}`, `{response}`, `{target}` and `{row.COLUMN}`, and
-`{other}` or `{others}` for answers of siblings, which the judge compares; `{{` and `}}` are braces.
-A judge becomes the `Constructor` NAME, whose arguments are those of `score` and its `service`. A
-reward model, `reward liked = scorer.score()`, becomes SCORER: what the value head of a frozen
-service says where the last token of an answer is to come.
+The prompt is a template with the placeholders `{prompt}`, `{response}`, `{target}` and
+`{row.COLUMN}`. `{other}` or `{others}` stand for other completions of the same prompt, which the
+judge compares. `{{` and `}}` are literal braces. A judge becomes the `Constructor` NAME, with the
+arguments of `score` and its `service`. A reward model, `reward liked = scorer.score()`, becomes the
+`Constructor` SCORER: its score is the value head's output at the last token.
 """
 
 from __future__ import annotations
@@ -25,17 +26,18 @@ from forgedsl.syntax import ast
 NAME, SCORER = "judge", "scorer"
 HOLES = ("prompt", "response", "target", "other", "others")
 SIBLINGS = ("other", "others")
-"""of these, answers to the same prompt: one at a time, or all in a list"""
+"""placeholders for other completions of the prompt: `other` is one, `others` a list of all"""
 VARIABLE = r"[A-Za-z_][A-Za-z0-9_]{0,63}"
-"""a name of an environment variable; published forms of keys have hyphens, or are longer"""
+"""name of an environment variable; API keys do not match, because they have hyphens or are
+longer"""
 DIGITS = 9
-"""the largest grade of one token"""
+"""the largest grade, so that a grade is one token (a digit)"""
 
 
 def judged(
     resolver: File, declared: Declared, path: ast.Path, value: ast.Expr
 ) -> Constructor | None:
-    """The judge that the value of a reward asks; None after reporting what is wrong with it."""
+    """Resolve `SERVICE.score(...)` to a judge; None after reporting a mistake."""
     ctx, kind = resolver.ctx, kind_of(declared.ctor)
     resolver.used.add(path.parts[0])
     method = path.parts[-1]
@@ -73,7 +75,8 @@ def judged(
 
 
 def _reachable(resolver: File, declared: Declared) -> bool:
-    """True if an endpoint has an address, and the name of a variable for its key."""
+    """True if an endpoint has a URL, and its key is given as the name of an environment
+    variable."""
     url, key = (resolver.setting(declared, name) for name in ("url", "key"))
     bad = []
     renamed = resolver.setting(declared, "rename")
@@ -95,7 +98,7 @@ def _reachable(resolver: File, declared: Declared) -> bool:
 def _scorer(
     resolver: File, declared: Declared, args: tuple[ast.Arg, ...], value: ast.Expr
 ) -> Constructor | None:
-    """A reward model, which reads the whole answer and is told nothing else."""
+    """Resolve a reward model: it reads the whole answer, and `score` takes no arguments."""
     if not declared.head:
         message = f"`{declared.name}` has no value head"
         said = f"`service {declared.name} : {declared.ctor}(value_head(MODEL))`"
@@ -109,7 +112,8 @@ def _scorer(
 
 
 def _template_problem(resolver: File, prompt: str, value: ast.Expr) -> str | bool:
-    """Return the problem of a template; True if it has been reported."""
+    """Return the problem of a template, "" if there is none, True if it has already been
+    reported."""
     try:
         found = holes(prompt)
     except ValueError as error:
@@ -125,7 +129,8 @@ def _template_problem(resolver: File, prompt: str, value: ast.Expr) -> str | boo
 
 
 def holes(prompt: str) -> tuple[str, ...]:
-    """The holes of a template, each once. Raises ValueError where it is none."""
+    """Return the placeholders of a template, each once. Raises ValueError if the syntax is
+    wrong."""
     found = []
     for _, name, form, conversion in Formatter().parse(prompt):
         if name is not None and (form or conversion):
@@ -135,30 +140,31 @@ def holes(prompt: str) -> tuple[str, ...]:
 
 
 def compares(judge: Constructor | None) -> bool:
-    """True if a judge sees answers of siblings beside the one that it grades."""
+    """True if a judge sees other completions of the prompt besides the one that it grades."""
     return judge is not None and any(hole in holes(judge.args["prompt"]) for hole in SIBLINGS)
 
 
 def compared(program: Program, rewards: Iterable[str]) -> str:
-    """A reward among these, and the monitors, whose judge compares siblings; empty: none does."""
+    """Return the name of a reward, among `rewards` and the monitors, whose judge compares
+    completions of a prompt; "" if there is none."""
     names = {*rewards, *(n for n, r in program.rewards.items() if r.settings["monitor"].value)}
     return min((n for n in names if compares(judge_of(program.rewards.get(n)))), default="")
 
 
 def judge_of(reward: RewardDecl | None) -> Constructor | None:
-    """The judge behind a reward."""
+    """Return the LLM judge that gives a reward, if one does."""
     body = reward.body if reward is not None else None
     return body if isinstance(body, Constructor) and body.name == NAME else None
 
 
 def scorer_of(reward: RewardDecl | None) -> Constructor | None:
-    """The reward model behind a reward."""
+    """Return the reward model that gives a reward, if one does."""
     body = reward.body if reward is not None else None
     return body if isinstance(body, Constructor) and body.name == SCORER else None
 
 
 def judges(program: Program, rewards: Iterable[str]) -> dict[str, Decl]:
-    """The services that judge or score, by reward, among these rewards and the monitors."""
+    """Return the services of judges and reward models by reward, for `rewards` and the monitors."""
     names = {*rewards, *(n for n, r in program.rewards.items() if r.settings["monitor"].value)}
     found = {n: judge_of(r) or scorer_of(r) for n, r in program.rewards.items() if n in names}
     return {n: program.services[j.args["service"]] for n, j in found.items() if j is not None}

@@ -1,7 +1,7 @@
-"""`import "x" as m`: finds and reads modules, each file once.
+"""Finds and reads imported modules (`import "x" as m`), each file once.
 
-`std/...` is read from the package, anything else relative to the importing file. What becomes of
-a module is in `hir.imports`; of one that holds functions only, in `hir.instantiate`.
+`std/...` is read from the package, other paths relative to the importing file. `hir.imports`
+resolves modules, and `hir.instantiate` those that hold functions only.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ class Module:
 
     @property
     def key(self) -> str:
-        """The file, however it was spelt."""
+        """Key of the file: the same for all spellings of its path."""
         return str(Path(self.file.span.file).resolve())
 
 
 @dataclass(slots=True)
 class Loader:
-    """Reads modules once each. `sources` collects every text, for the renderers; `checked` are
-    the functions whose names are known to exist or were reported."""
+    """Reads each module once. `sources` collects all texts, for renderers of diagnostics. `checked`
+    has the results of `check_function`."""
 
     reporter: Reporter
     sources: dict[str, SourceFile] = field(default_factory=dict)
     modules: dict[str, Module] = field(default_factory=dict)
     checked: Checked = field(default_factory=dict)
     texts: Mapping[str, str] = field(default_factory=dict)
-    """by real path, what an editor holds in place of the file"""
+    """unsaved texts of an editor, by real path"""
 
     def load(self, decl: ast.ImportForge, folder: Path | None, ctx: Context) -> Module | None:
-        """The module an import names, or None after a diagnostic."""
+        """Read the module that an import names; None after a diagnostic."""
         if decl.target == "std" or decl.target.startswith("std/"):
             return self._standard(decl, ctx)
         if folder is None:
@@ -60,7 +60,7 @@ class Loader:
             path = path.with_name(path.name + ".forge")
         key = str(path.resolve())
         found = self.modules.get(key)
-        if found is None:  # what has mistakes says so in each view
+        if found is None:  # a module with mistakes reports them under each profile
             found = self._read(decl, path, ctx)
         if found is not None:
             self.modules[key] = found
@@ -103,7 +103,7 @@ class Loader:
         return self.modules[decl.target]
 
     def standard(self, name: str) -> Module:
-        """A module of the standard library; its tree is cached by content."""
+        """Read a module of the standard library. Its tree is cached by content."""
         text = _std_folder().joinpath(f"{name.removeprefix('std/')}.forge").read_text("utf-8")
         shown = f"forgedsl:{name}.forge"
         source = SourceFile(shown, text)
@@ -128,11 +128,11 @@ def _std_folder() -> Path:
 
 
 def standard_path(name: str) -> Path:
-    """Where a module of the standard library ("std/rl", "forgedsl:std/rl.forge") can be read."""
+    """Return the path of a module of the standard library ("std/rl", "forgedsl:std/rl.forge")."""
     stem = name.removeprefix("forgedsl:").removeprefix("std/").removesuffix(".forge")
     return _std_folder() / f"{stem}.forge"
 
 
 def standard_modules() -> tuple[str, ...]:
-    """Names of the standard modules ("std/rl")."""
+    """Return the names of the standard modules ("std/rl")."""
     return tuple(sorted(f"std/{path.stem}" for path in _std_folder().glob("*.forge")))

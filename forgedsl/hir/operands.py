@@ -1,11 +1,11 @@
-"""A condition with its values hung under its operands.
+"""Draws a failed condition with the values of its operands below them.
 
     require max_prompt + max_new <= policy.context
             512        + 8192    <= 4096
             '---- 8704 ---------'    false            max_new: --set max_new=8192
 
-An expression and its values enter, rows of text leave: the source, the operands' values, the values
-of its parts with the verdict and where the operands come from.
+An expression and its values enter; rows of text leave: the source, the values of the operands, the
+values of compound parts with the result, and the origins of the operands.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from forgedsl.syntax import ast
 KEYWORD = "  require "
 COMPARISONS = ("==", "!=", "<=", ">=", "<", ">")
 LEFT = 4
-"""dashes before a value under a part"""
+"""dashes before the value of a compound part"""
 
 
 @dataclass(frozen=True, slots=True)
 class _Leaf:
-    """An operand: its text, its value, and where it ends up in the rows."""
+    """An operand: its text, its value, and its column in the rows."""
 
     node: ast.Expr
     text: str
@@ -39,7 +39,7 @@ class _Leaf:
 def hang(
     test: ast.Expr, source: SourceFile, value_of: Callable[[ast.Expr], str], origins: list[str]
 ) -> tuple[str, ...]:
-    """The rows of a condition that does not hold."""
+    """Return the rows of text for a condition that does not hold."""
     leaves: list[_Leaf] = []
     above, below = KEYWORD, " " * len(KEYWORD)
     offset = test.span.start
@@ -66,14 +66,14 @@ def hang(
 
 
 def _brace(value: str, width: int) -> str:
-    """`'---- 8704 ---------'`."""
+    """Draw a value as wide as its part: `'---- 8704 ---------'`."""
     room = max(width - 2 - len(value) - 2, 2)
     left = min(LEFT, room // 2)
     return f"'{'-' * left} {value} {'-' * (room - left)}'"
 
 
 def _operands(expr: ast.Expr) -> Iterator[ast.Expr]:
-    """Return the operands between the operators; a call is one operand."""
+    """Yield the operands of an expression. A call is one operand."""
     match expr:
         case ast.Binary():
             yield from _operands(expr.left)
@@ -88,7 +88,8 @@ def _operands(expr: ast.Expr) -> Iterator[ast.Expr]:
 
 
 def _parts(expr: ast.Expr) -> Iterator[ast.Expr]:
-    """The compound parts whose values decide: the sides of a comparison, or all comparisons."""
+    """Yield the compound parts whose values to show: sides of a comparison, or sides of `and` and
+    `or`."""
     match expr:
         case ast.Binary(operator="and" | "or"):
             yield expr.left

@@ -1,8 +1,7 @@
-"""Profiles and overrides: stronger layers written over the file's own settings, in any order.
+"""Profiles and overrides: layers that override the file's own settings.
 
-An override is `a.b=v`, with `--set`, with a plain `--a.b v`, or as an entry of a --set-file; its
-right side is an expression of the language, except that a setting of type string takes the bare
-text.
+An override is `--set a.b=v`, `a.b=v`, `--a.b v`, or an entry of a --set-file. Its right side is an
+expression of the language, but a setting of type string takes the text without quotes.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ NO_MAPPING = "its top is no mapping of names to values"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Override:
-    """One `path = text` from outside the file; `layer` is `set` or `set-file`."""
+    """An assignment `path = text` from outside of the file; `layer` is `set` or `set-file`."""
 
     path: str
     text: str
@@ -43,7 +42,7 @@ class Override:
 
 
 def parse_override(text: str) -> Override | None:
-    """`a.b=v`, `--a.b=v` -> Override; None if there is no `=` or no name."""
+    """Parse `a.b=v` or `--a.b=v`; None if there is no `=` or no name."""
     path, equals, value = text.partition("=")
     path = path.removeprefix("--").strip()
     if not equals or not path:
@@ -53,7 +52,7 @@ def parse_override(text: str) -> Override | None:
 
 
 def read_set_file(path: Path, name: str, ctx: Context) -> tuple[Override, ...]:
-    """The overrides of a TOML file, or of a YAML or JSON one (.yaml, .yml, .json)."""
+    """Read the overrides of a TOML, YAML or JSON file."""
     kinds = {".yaml": ("YAML", _yaml), ".yml": ("YAML", _yaml), ".json": ("JSON", _json)}
     kind, read = kinds.get(path.suffix.lower(), ("TOML", _toml))
     try:
@@ -86,7 +85,8 @@ def _json(text: str) -> dict[str, Any]:
 
 
 def _yaml(text: str) -> dict[str, Any]:
-    """Raises ValueError. A number may be written 1e-5, which YAML 1.1 takes for a text."""
+    """Parse YAML. A number may be written 1e-5, which is a string in YAML 1.1. Raises
+    ValueError."""
     import re
 
     import yaml
@@ -115,7 +115,7 @@ def _flatten(data: dict[str, Any], prefix: str) -> Iterator[tuple[str, str]]:
 
 
 def _text(value: Any) -> str:
-    """A value as the language writes it; a text stays bare, as behind --set."""
+    """Write a value in .forge syntax. A string stays without quotes, as in --set."""
     import json
 
     if value is None or isinstance(value, bool):
@@ -136,7 +136,7 @@ class Overlay:
         self.modules = file.modules
 
     def profile(self, profile: ast.BlockDecl, apart: frozenset[str] = frozenset()) -> None:
-        """Apply the body of a profile; what it says about the names `apart` is left out."""
+        """Apply the body of a profile, without its assignments to the names in `apart`."""
         origin = Origin(layer="profile", detail=f"profile {profile.name}", span=None)
         self.items((item for item in profile.block.items if _head(item) not in apart), origin)
 
@@ -178,7 +178,7 @@ class Overlay:
         self.collector.fill(declared, item.block.items, origin)
 
     def override(self, override: Override, sources: dict[str, SourceFile]) -> None:
-        """Apply one override; its text becomes a source of its own, for messages."""
+        """Apply one override. Its text becomes a source file of its own, for messages."""
         text = f"{override.path}={override.text}"
         from_file = override.layer == "set-file"
         name = override.detail.partition(":")[0] if from_file else "command line"
@@ -202,7 +202,7 @@ class Overlay:
         if not override.text:
             self.ctx.error("F121", f"`{override.path}` is given no value", path.span)
             return None
-        # Blank out the path, so that the spans of the value are those of the whole text.
+        # the path is blanked out, so that spans of the value are offsets in the whole text
         padded = SourceFile(source.name, " " * offset + override.text)
         problems = Reporter()
         expr = parse_value(padded, problems)
@@ -215,7 +215,7 @@ class Overlay:
         return expr
 
     def _is_text(self, path: ast.Path) -> bool:
-        """True if the target takes a string, so that its text needs no quotes."""
+        """True if the setting takes a string, so that its text needs no quotes."""
         module = self.modules.get(path.parts[0])
         if module is not None:
             return len(path.parts) > 1 and Overlay(module)._is_text(imports.inner(path))
@@ -229,7 +229,7 @@ class Overlay:
         return setting is not None and setting.type.base == "str"
 
     def assign(self, path: ast.Path, expr: ast.Expr, origin: Origin) -> None:
-        """`path = expr` from a profile or an override."""
+        """Apply `path = expr` of a profile or an override."""
         head, rest = path.parts[0], path.parts[1:]
         placed = replace(origin, span=expr.span)
         module = self.modules.get(head)
@@ -266,7 +266,8 @@ class Overlay:
         self.collector.enter(declared, rest, span, expr, origin)
 
     def _sync(self, parts: tuple[str, ...], item: ast.Item, origin: Origin) -> None:
-        """Set `sync.every` of every sync of the flow, `sync.GENERATOR.every` of one."""
+        """Apply a setting of syncs: `sync.every` of all syncs in the flow, `sync.GENERATOR.every`
+        of one."""
         if not isinstance(item, ast.Assign):
             self.ctx.error("F119", "a sync holds settings only", item.span)
             return
@@ -288,7 +289,7 @@ class Overlay:
                 self.collector.enter(declared, parts[-1:], span, item.value, origin)
 
     def _is_settable(self, module: File, path: ast.Path) -> bool:
-        """True if a module has what a path names; reports it if not."""
+        """True if a module has the setting that a path names; report it if not."""
         if len(path.parts) > 1 and imports.is_known(module, path.parts[1]):
             return True
         assert module.parent is not None
@@ -301,7 +302,7 @@ class Overlay:
             self.table.param_entries[name] = entry
 
     def _settings(self) -> Iterator[tuple[str, str]]:
-        """Return (declaration, setting) of all that can be set."""
+        """Return all settings that can be assigned: (declaration, setting)."""
         for name, entry in self.table.settable().items():
             yield from ((name, setting.name) for setting in entry.kind.settings)
 
@@ -323,7 +324,7 @@ class Overlay:
 
 
 def _head(item: ast.Item) -> str:
-    """The first name of what an item of a profile sets."""
+    """Return the first name of the path that an item of a profile sets."""
     match item:
         case ast.Assign():
             return item.path.parts[0]

@@ -1,7 +1,7 @@
-"""Parameters of one module: declared types, values from the strongest layer, folded on demand.
+"""Parameters of one module. The value comes from the strongest layer and is folded on demand.
 
-default < module argument < profile < --set-file < --set. A parameter may use other parameters;
-one that needs itself is F117.
+Layers: default < module argument < profile < --set-file < --set. A parameter may use others; one
+that depends on itself is F117.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _TYPES = {
 
 
 def param_type(type_: ast.Type, ctx: Context) -> Type | None:
-    """The schema type of a parameter's annotation."""
+    """Return the schema type of a parameter's annotation."""
     if isinstance(type_, ast.NamedType) and type_.name in _TYPES:
         return _TYPES[type_.name]
     if isinstance(type_, ast.GenericType) and type_.name == "list" and len(type_.args) == 1:
@@ -43,7 +43,7 @@ def param_type(type_: ast.Type, ctx: Context) -> Type | None:
 
 
 class Params:
-    """Values of the parameters of one module. `entries` are what outer layers assigned."""
+    """Values of the parameters of one module. `entries` are the assignments of outer layers."""
 
     def __init__(
         self,
@@ -57,15 +57,16 @@ class Params:
         self.params = params
         self.entries = entries
         self.names = names
-        self.home = home  # where what an outer layer wrote is evaluated
+        self.home = home  # returns the file whose names an entry is evaluated with
         self.ctx = ctx
-        self.imported = imported  # the name the module goes by, and where
-        self.is_open = False  # a module by itself: its importers give what has no default
+        self.imported = imported  # alias of the module, and the span of its import
+        # a module checked alone: importers will give values to parameters without default
+        self.is_open = False
         self.values: dict[str, Value] = {}
         self._open: list[str] = []
 
     def fold(self, name: str) -> Value:
-        """The value of parameter `name` (its `value` is ERROR after a diagnostic)."""
+        """Return the value of parameter `name` (its `value` is ERROR after a diagnostic)."""
         if name in self.values:
             return self.values[name]
         param = self.params[name]

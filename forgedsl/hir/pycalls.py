@@ -1,12 +1,12 @@
-"""Arguments of a Python reward, chosen by parameter name or else by position.
+"""Decides which arguments a Python reward is called with: by parameter name, else by position.
 
     prompt, messages, response (completion, output), target, rollout, row      by name
-    the first of several may be called `r`: the rollout, then the target
-    names that say nothing: (prompt, response, target), or (rollout, target)   by place
-    every other name: the column of the dataset's row
-    completions:  the form of TRL, lists of one and every column
+    `r` as the first of several: the rollout, then the target
+        names without meaning (`a`, `x`): (prompt, response, target) or (rollout, target), by
+        position any other name: the column of that name in the dataset's row `completions`: called
+        as TRL does, with lists of length one, and every column
 
-A parameter with a default is given nothing by place, and a column only if the row has it.
+A parameter with a default gets no argument by position, and a column only if the row has it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ TWO = ("rollout", "target")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inputs:
-    """`by_name` maps parameters to sources, `by_place` lists sources; `lists` is TRL's form."""
+    """Arguments of a call: `by_name` maps parameters to sources, `by_place` lists the sources of
+    positional parameters; with `lists` each argument is a list of length one (TRL)."""
 
     by_name: dict[str, str]
     by_place: tuple[str, ...] = ()
@@ -34,7 +35,7 @@ class Inputs:
 
 
 def inputs_of(function: PythonFunction) -> Inputs | str:
-    """Return the arguments of a call, or the reason why it cannot be called as a reward."""
+    """Return the arguments of a call, or why the function cannot be called as a reward."""
     free = [param for param in function.params if param.name not in function.args]
     if any(param.name in TRL and param.name.endswith("s") for param in free):
         return _trl(function, free)
@@ -68,7 +69,7 @@ def _trl(function: PythonFunction, free: list[PythonParameter]) -> Inputs | str:
 
 
 def _places(required: list[PythonParameter]) -> dict[str, str] | str:
-    """Sources of parameters whose names say nothing, by their place among those required."""
+    """Return the sources of required parameters whose names have no meaning, by their position."""
     names = [param.name for param in required]
     taken = {SOURCES[name] for name in names if name in SOURCES}
     slots: tuple[str, ...] = ()

@@ -1,10 +1,10 @@
 """Classes of `import python "x.py" as x`, read from the source text, never executed.
 
-    class Desk(Environment):     what its objects are made with (typed), its tools, its reward parts
-    class Clip(nn.Module):       what it is made with, what `forward` takes, its reports
+    class Desk(Environment):     parameters of `__init__` with types, tools, reward parts
+    class Clip(nn.Module):       parameters of `__init__` and of `forward`, reports
 
-A class is an environment if `Environment` or `MCPTools` is among its bases, in the file or by way
-of a class of the file; what a loss can be has `Module` there, and a method `forward`.
+A class is an environment if it derives, directly or through classes of the file, from `Environment`
+or `MCPTools`. It can be a loss if it derives from `Module` and has a method `forward`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 BASES = ("Environment", "MCPTools")
 MODULE = "Module"
 SERVED = "MCPTools"
-"""has tools that are known when it runs"""
+"""base class of environments whose tools are known only when they run"""
 MARK = "tool"
 TOOL_TYPES = ("str", "int", "float", "bool", "list", "dict")
 
@@ -50,7 +50,7 @@ def environments(tree: python.Module, module: str, span: Span) -> dict[str, Pyth
 
 
 def modules(tree: python.Module, module: str, text: str, span: Span) -> dict[str, PythonModule]:
-    """The classes of a file that a loss can be, by name."""
+    """The classes of a file that can be losses, by name."""
     import ast as python
 
     found = {}
@@ -73,7 +73,8 @@ def modules(tree: python.Module, module: str, text: str, span: Span) -> dict[str
 def classes(
     tree: python.Module,
 ) -> Iterator[tuple[str, set[str], dict[str, python.stmt]]]:
-    """The classes of a file: name, bases, and what they and their bases of the file define."""
+    """Return the classes of a file: name, names of all bases, and the definitions in the class and
+    in its bases of the same file."""
     import ast as python
 
     found = {node.name: node for node in tree.body if isinstance(node, python.ClassDef)}
@@ -88,7 +89,7 @@ def classes(
 def _lineage(
     node: python.ClassDef, classes: dict[str, python.ClassDef]
 ) -> Iterator[python.ClassDef]:
-    """A class, then its bases of the same file."""
+    """Return a class, then its bases of the same file."""
     import ast as python
 
     pending, seen = [node], set[str]()
@@ -102,7 +103,7 @@ def _lineage(
 
 
 def _key(item: python.stmt) -> str:
-    """The name that a statement of a class body defines."""
+    """Return the name that a statement of a class body defines."""
     import ast as python
 
     match item:
@@ -116,7 +117,7 @@ def _key(item: python.stmt) -> str:
 
 
 def _last(expr: python.expr) -> str:
-    """`environment.tool` is "tool"."""
+    """Return the last part of a dotted name: "tool" of `environment.tool`."""
     import ast as python
 
     match expr:
@@ -128,7 +129,7 @@ def _last(expr: python.expr) -> str:
 def _parameters(
     function: python.FunctionDef | python.AsyncFunctionDef,
 ) -> Iterator[PythonParameter]:
-    """Those behind `self`, with the types that are written at them."""
+    """Return the parameters after `self`, with their annotations."""
     arguments = function.args
     positional = [*arguments.posonlyargs, *arguments.args]
     required = len(positional) - len(arguments.defaults)
@@ -145,7 +146,8 @@ def _parameters(
 
 
 def _annotation(expr: python.expr | None) -> str:
-    """`list[str]` is "list", `"int"` too is "int"; "" without one."""
+    """Return the name of an annotated type: "list" for `list[str]`, "int" for `int` and `"int"`, ""
+    for none."""
     import ast as python
 
     match expr:
@@ -159,7 +161,8 @@ def _annotation(expr: python.expr | None) -> str:
 
 
 def _tools(items: dict[str, python.stmt]) -> Iterator[PythonTool]:
-    """Methods marked `@tool`, each with what keeps a model from calling it."""
+    """Return the methods marked `@tool`, each with the problem that keeps a model from calling
+    it."""
     import ast as python
 
     for name, item in items.items():
@@ -182,8 +185,8 @@ def _tools(items: dict[str, python.stmt]) -> Iterator[PythonTool]:
 
 
 def _texts(tree: python.Module, items: dict[str, python.stmt]) -> Iterator[str]:
-    """Texts that a first prompt may be made of: what `reset` and `__init__` write, and what stands
-    at the top of the class or the file under a name. Docstrings are none of them."""
+    """Return the strings that the first prompt may be made of: those in `reset` and `__init__`, and
+    those assigned to names of the class or the file. Docstrings are left out."""
     import ast as python
 
     named = {key: item for key, item in items.items() if key not in ("parts", "command")}
@@ -200,8 +203,8 @@ def _texts(tree: python.Module, items: dict[str, python.stmt]) -> Iterator[str]:
 
 
 def _parts(item: python.stmt | None) -> tuple[str, ...]:
-    """`parts = ("found", "polite")`: the reward parts that its steps may give; of a `command` the
-    words that are written as text."""
+    """Return the strings of a class attribute: `parts = ("found", "polite")` are reward parts,
+    `command = ("python", "s.py")` starts an MCP server."""
     import ast as python
 
     value = item.value if isinstance(item, python.Assign | python.AnnAssign) else None

@@ -1,7 +1,7 @@
-"""`import python "x.py" as x`: what can be called of it, read from the source text, never executed.
+"""Finds the callables of `import python "x.py" as x` by reading its source. It is never executed.
 
-functions, classes with `__call__` (made with arguments of the reward), objects of such classes,
-environments and modules (hir.pyclass)
+Callables are functions, classes with `__call__` (the reward's arguments make the object), objects
+of such classes, and the environments and `nn.Module`s of `hir.pyclass`.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 def python_scope(
     decl: ast.ImportPython, folder: Path | None, ctx: Context, rebase: Callable[[str], str]
 ) -> Scope | None:
-    """What a reward or an environment can be of the file, as a scope; `rebase` makes its path
-    relative to the program."""
+    """Return the scope of a Python file: its rewards, environments and losses. `rebase` makes the
+    path relative to the program's folder."""
     import ast as python
 
     path = Path(decl.target)
@@ -75,8 +75,9 @@ def python_scope(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PythonCallable:
-    """`makes` is call, class or object; `definition` what runs in a call, `init` what makes an
-    object, `top` the definition at the level of the module that both are in."""
+    """A callable. `makes` is call, class or object. `definition` is the function that runs in a
+    call, `init` the `__init__` of a class, and `top` the top-level definition that contains
+    them."""
 
     makes: str
     top: str
@@ -113,7 +114,7 @@ def callables(tree: python.Module) -> dict[str, PythonCallable]:
 
 
 def _others(tree: python.Module) -> Iterator[tuple[str, str]]:
-    """Return the other names of a file, and why each is no reward."""
+    """Return the other names of a file, each with the reason why it cannot be a reward."""
     import ast as python
 
     for node in tree.body:
@@ -132,7 +133,7 @@ def _others(tree: python.Module) -> Iterator[tuple[str, str]]:
 def _methods(
     node: python.ClassDef, classes: dict[str, python.ClassDef], depth: int = 0
 ) -> dict[str, python.FunctionDef | python.AsyncFunctionDef]:
-    """The methods of a class and of its bases in the same file."""
+    """Return the methods of a class and of its bases in the same file."""
     import ast as python
 
     found: dict[str, python.FunctionDef | python.AsyncFunctionDef] = {}
@@ -146,7 +147,7 @@ def _methods(
 def _parameters(
     definition: python.FunctionDef | python.AsyncFunctionDef, *, bound: bool
 ) -> tuple[PythonParameter, ...]:
-    """Those that a caller gives; of a method without the first."""
+    """Return the parameters that a caller gives: of a method, those after `self`."""
     return tuple(_each(definition.args))[1 if bound else 0 :]
 
 

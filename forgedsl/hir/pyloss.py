@@ -1,6 +1,6 @@
-"""`loss hand(logprob: diff [B, T] f32, ...) = mine.Clip(eps = 0.2)`: an `nn.Module` as a loss.
+"""Losses in Python: `loss hand(logprob: diff [B, T] f32, ...) = mine.Clip(eps = 0.2)`.
 
-The fields are declared as those of any loss; the class takes them by name.
+The fields are declared like those of any loss. `forward` of the `nn.Module` takes them by name.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ from forgedsl.syntax import ast
 from forgedsl.types.tensors import axes_of
 
 MORE = ("seq_id", "num_tokens", "num_sequences")
-"""what `forward` can take besides the fields: the sequence of each token, counts of the step"""
+"""arguments that `forward` can take besides the fields: sequence ids of tokens, counts of the
+step"""
 
 
 def is_python(resolver: File, decl: ast.FnDecl) -> bool:
-    """True if the body of a loss is a name of a Python file."""
+    """True if the body of a loss is a name imported from a Python file."""
     if decl.kind != "loss" or isinstance(decl.body, ast.Block):
         return False
     path = _path(decl.body)
@@ -33,7 +34,7 @@ def is_python(resolver: File, decl: ast.FnDecl) -> bool:
 
 
 def python_loss(resolver: File, decl: ast.FnDecl) -> Function | None:
-    """The loss with its class and the arguments of it; None if its mistakes were reported."""
+    """Resolve a loss to its Python class and arguments; None after reporting mistakes."""
     ctx, body = resolver.ctx, decl.body
     path = _path(body)
     assert path is not None
@@ -69,13 +70,13 @@ def python_loss(resolver: File, decl: ast.FnDecl) -> Function | None:
 
 
 def _path(body: ast.Expr | ast.Block) -> ast.Path | None:
-    """The name that is called, or stands alone."""
+    """Return the name that the body calls, or that it consists of."""
     path = body.function if isinstance(body, ast.Call) else body
     return path if isinstance(path, ast.Path) else None
 
 
 def _problems(decl: ast.FnDecl, found: PythonModule) -> Iterator[tuple[str, Span, str]]:
-    """Yield what keeps the class from being called with the fields: message, place, help."""
+    """Yield the reasons why the class cannot be called with the fields: message, span, help."""
     where = decl.body.span
     taken = {param.name for param in found.forward}
     declared = {field.name for field in decl.fields}

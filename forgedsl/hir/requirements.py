@@ -1,4 +1,5 @@
-"""`require` and `when`: boolean constants. A requirement that fails is F120, operands shown."""
+"""Checks `require` and `when` conditions. A requirement that fails is F120, with its operands
+shown."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from forgedsl.syntax import ast
 
 
 def holds(expr: ast.Expr, resolver: File) -> bool:
-    """The truth of a condition; False after a diagnostic."""
+    """Evaluate a condition; False after a diagnostic."""
     value = evaluate(expr, resolver, resolver.ctx)
     if value is ERROR or is_auto(value):
         return False
@@ -29,7 +30,7 @@ def holds(expr: ast.Expr, resolver: File) -> bool:
 
 
 def check_conditions(resolver: File) -> None:
-    """Report what is wrong in the conditions of profiles where none is chosen by them."""
+    """Check the `when` conditions of profiles that are not evaluated to choose one."""
     for profile in resolver.table.profiles.values():
         if profile.when is not None:
             holds(profile.when, resolver)
@@ -63,7 +64,8 @@ def _failed(requirement: ast.Require, resolver: File) -> None:
 
 
 def _origins(test: ast.Expr, resolver: File) -> list[str]:
-    """Return the origins of the operands: those that an override or a profile decides, else all."""
+    """Return the origins of the operands: only those set by an override or a profile, if there are
+    any."""
     paths = {path.text: path for path in _paths(test)}
     found = {text: _provenance(path, resolver) for text, path in paths.items()}
     changed = {text: where for text, (where, layer) in found.items() if layer not in ("", "file")}
@@ -95,8 +97,8 @@ def _paths(expr: Any) -> Iterator[ast.Path]:
 
 
 def _provenance(path: ast.Path, resolver: File) -> tuple[str, str]:
-    """Where the value of a name comes from, and the layer if that is not the file itself:
-    `--set max_new=8192 (default 1024, line 10)`."""
+    """Return the origin of a value, such as `--set max_new=8192 (default 1024, line 10)`, and its
+    layer."""
     table = resolver.table
     if path.text in table.params:
         value = resolver.params.fold(path.text)

@@ -3,8 +3,7 @@
     table (who declares and sets what) -> modules -> overrides -> profile -> imports and functions
     -> rewards -> settings, each evaluated once on demand -> flow -> requirements -> Program
 
-Mistakes go to the reporter; the result is None if a part is missing that no later pass could do
-without.
+Mistakes go to the reporter. The result is None if a part is missing that later passes need.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ def resolve(
 ) -> Program | None:
     """Resolve a parsed file under a profile ("auto", "none", or its name). None if the profile is
     unknown; otherwise check `loader.reporter.has_errors` before relying on the values.
-    `allow_open`: the parameters of a module need no values (they are ERROR then)."""
+    With `allow_open`, parameters of a module may have no value (their value is ERROR)."""
     if folder is not None:
         extensions.use_near(folder / Path(name).name)
     resolver = Resolver(file, name, folder, loader, host or Host())
@@ -52,7 +51,7 @@ def resolve(
 
 
 def is_module(file: ast.File) -> bool:
-    """A file that says neither what happens nor for how long is there to be imported."""
+    """True if a file is a module, to be imported: it has neither a flow nor a schedule."""
     kinds = {decl.kind for decl in file.decls if isinstance(decl, ast.BlockDecl)}
     return not kinds & {"flow", "schedule"}
 
@@ -85,7 +84,7 @@ def _assembled(
     decls: dict[str, Decl],
     flow: tuple[FlowStep, ...],
 ) -> Program:
-    """Assemble the program's own declarations and what they need of modules."""
+    """Assemble the Program from its own declarations and those that it needs of modules."""
     table = resolver.table
     if resolver.modules:
         needed = imports.needed(decls, rewards, environments, flow)

@@ -2,8 +2,8 @@
 
     Resolver(file) -> layers(overrides, profile) -> imports() -> functions() -> decls()
 
-It is where constant expressions look up names. A module has a resolver of its own, which shares
-the settings of the run with that of the program; `hir.resolve` takes the parts together.
+Constant expressions look up names here. Each module has a resolver of its own, which uses the run
+settings of the program's. `hir.resolve` assembles the parts.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ ASYNC_ONLY = ("max_policy_age", "window", "on_stale", "starve_timeout")
 
 
 class Resolver(File):
-    """Resolver behind a `File`: layers, settings on demand, declarations."""
+    """Implements `File`: applies layers, evaluates settings on demand, resolves declarations."""
 
     def __init__(
         self,
@@ -49,7 +49,8 @@ class Resolver(File):
         super().__init__(file, name, folder, loader, host, parent, alias)
         self.profile: str | None = None
         self._names: dict[str, Any] | None = None
-        """what expressions of rows and rollouts may name, once all functions are known"""
+        """names for expressions that are evaluated per row or rollout; set once all functions are
+        known"""
         self._memo: dict[tuple[str, str], Value] = {} if parent is None else parent._memo
         self._open: list[tuple[str, str]] = [] if parent is None else parent._open
         for declared in self.table.declared.values():
@@ -106,7 +107,7 @@ class Resolver(File):
     # ---- settings
 
     def setting(self, declared: Declared, name: str) -> Value:
-        """The value of one setting, evaluated once."""
+        """Return the value of a setting. Each is evaluated once."""
         if declared.owner is not None and declared.owner is not self:
             return declared.owner.setting(declared, name)
         key = (declared.name, name)
@@ -161,7 +162,7 @@ class Resolver(File):
         self.ctx.error("F110", message, declared.name_span, help=help_text)
 
     def need(self, name: str, setting: str, why: str) -> None:
-        """Report a setting that its use in the flow makes necessary."""
+        """Report a missing setting that the use of its declaration in the flow requires."""
         declared = self.table.declared[name]
         known = f"{name}.{setting}" in self.ctx.broken
         if not known and self.setting(declared, setting).value is None:
@@ -215,7 +216,7 @@ class Resolver(File):
         return True
 
     def files(self) -> tuple[Self, ...]:
-        """This file behind all modules that it imports."""
+        """Return all imported modules, then this file."""
         return (*imports.modules(self), self)
 
     def _matching_profile(self) -> str | None:
@@ -247,7 +248,7 @@ class Resolver(File):
             elif isinstance(decl, ast.ImportPython):
                 found = python_scope(decl, self.folder, self.ctx, self.rebase)
             elif not imports.is_standard(decl):
-                found = None  # it has been reported
+                found = None  # a wrong mode has been reported
             else:
                 prefix = f"{alias}."
                 entries = self.table.param_entries.items()
@@ -264,7 +265,8 @@ class Resolver(File):
             self.scope.names[alias] = found if found is not None else Scope(module="")
 
     def functions(self) -> dict[str, Function]:
-        """Losses, advantages, filters and fns of the file; their bodies are checked last."""
+        """Resolve the losses, advantages, filters and fns of the file. Their bodies are checked
+        last."""
         for name in self.table.params:
             value = self.params.fold(name).value
             found = None if value is ERROR else value
@@ -295,7 +297,8 @@ class Resolver(File):
                 self.used_by[name] = check_function(function, self.ctx, self.loader.checked)
 
     def decls(self) -> list[Decl]:
-        """The declarations of the file; an import leaves what says what happens in a run."""
+        """Resolve the declarations of the file. Of a module, evals and run settings are left
+        out."""
         own = {
             name: self.decl(declared)
             for name, declared in self.table.declared.items()
@@ -307,7 +310,7 @@ class Resolver(File):
         return list(own.values())
 
     def decl(self, declared: Declared) -> Decl:
-        """A declaration with all its settings evaluated."""
+        """Resolve a declaration: evaluate all its settings."""
         kind, entries = declared.kind, declared.entries
         settings = {
             s.name: self.setting(declared, s.name)

@@ -1,4 +1,4 @@
-"""Rewards: a body in the language, a Python function, or one of the standard library."""
+"""Resolves rewards: a body in the language, a Python function, or a standard reward."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ Body = Function | PythonFunction | Constructor
 
 
 def resolve_rewards(resolver: File, rewards: dict[str, RewardDecl]) -> None:
-    """Add the rewards of a file to those of its modules, by their names in the program; also puts
-    them into the scope, where rubrics look them up."""
+    """Return the rewards of a file and of its modules, by their names in the program. They are also
+    added to the scope, where rubrics look them up."""
     for name, node in resolver.table.functions.items():
         if node.kind != "reward":
             continue
@@ -55,7 +55,7 @@ def resolve_rewards(resolver: File, rewards: dict[str, RewardDecl]) -> None:
 def _imported(
     resolver: File, node: ast.FnDecl | ast.BindDecl, rewards: dict[str, RewardDecl]
 ) -> RewardDecl | None:
-    """The reward of a module that `reward correct = m.correct` gives another name."""
+    """Resolve `reward correct = m.correct`, which gives a module's reward another name."""
     if not isinstance(node, ast.BindDecl) or not isinstance(node.value, ast.Path):
         return None
     found = resolver.scope.lookup(node.value.parts)
@@ -98,7 +98,8 @@ def _check_signature(resolver: File, node: ast.FnDecl) -> None:
 
 
 def _bound(resolver: File, value: ast.Expr) -> Body | None:
-    """`rl.math_equal(tolerance = 1e-6)`, `rl.exact`, `judge.score`, or a reward of a module."""
+    """Resolve `rl.math_equal(tolerance = 1e-6)`, `rl.exact`, `judge.score`, or a module's
+    reward."""
     ctx = resolver.ctx
     if isinstance(value, ast.Path):
         path, call = value, None
@@ -139,7 +140,7 @@ def _bound(resolver: File, value: ast.Expr) -> Body | None:
 def _python(
     resolver: File, found: PythonFunction, call: ast.Call | None, span: Span
 ) -> PythonFunction | None:
-    """A function with the arguments that are given, or a class with those of its objects."""
+    """Resolve a Python function, or a class with the arguments of its objects."""
     of_class = found.makes == "class"
     params = found.init if of_class else tuple(p for p in found.params if not p.by_position)
     if call is not None and found.makes == "object":
@@ -170,14 +171,14 @@ def _python(
 
 
 def plain_value(value: Any) -> Any:
-    """A value as Python has it: durations in seconds, sizes in bytes."""
+    """Convert a value to plain Python: durations to seconds, sizes to bytes."""
     if isinstance(value, list):
         return [plain_value(item) for item in value]
     return float(value) if isinstance(value, float) else value
 
 
 def _bad_pattern(resolver: File, pattern: str | None, value: ast.Expr) -> bool:
-    """True if a pattern is no regular expression, and reported."""
+    """Report a pattern that is no valid regular expression; True if so."""
     try:
         re.compile(pattern or "")
     except re.error as error:
@@ -188,7 +189,7 @@ def _bad_pattern(resolver: File, pattern: str | None, value: ast.Expr) -> bool:
 
 
 def _bad_tag(resolver: File, tag: str | None, value: ast.Expr) -> bool:
-    """True if the name of a tag is none, and reported."""
+    """Report an invalid tag name; True if so."""
     if tag is None or re.fullmatch(r"\w[\w-]*", tag):
         return False
     message = f"`{tag}` is no name of a tag: letters and digits, without `<` and `>`"
@@ -202,7 +203,7 @@ def _not_found(resolver: File, path: ast.Path, module: object, deep: int) -> Non
         if module.module.startswith("std/"):
             known += STANDARD_REWARDS
         if not module.module and not known:
-            return  # the import itself failed and has been reported
+            return  # the import failed, which has been reported
         code = "X801" if module.module.endswith(".py") else "F101"
         what = f"`{'.'.join(path.parts[:deep])}` has no function"
         span, last = part_span(path, deep), ".".join(path.parts[deep:])

@@ -1,4 +1,4 @@
-"""Schema-directed evaluation: the expression of a setting -> a value of the setting's type.
+"""Evaluates the expression of a setting to a value of the setting's type.
 
 A bare word is looked up in the schema first (`device = cpu`), then as a name. Values: Python
 scalars (durations in seconds, sizes in bytes), lists, `Auto`, `Ref`, `Constructor`, `Deferred`.
@@ -24,11 +24,12 @@ MIXTURE = "`mixture([a, b], weights = [0.5, 0.5])`"
 
 
 PYTHON = ("True", "False", "None")
-"""words of Python for `true`, `false` and `none`"""
+"""Python spellings of `true`, `false` and `none`"""
 
 
 class Coercer:
-    """Turns expressions into values of a type. `used` collects the declarations named."""
+    """Converts expressions to values of a type. `used` collects the names of declarations they
+    refer to."""
 
     def __init__(
         self,
@@ -39,13 +40,14 @@ class Coercer:
     ) -> None:
         self.ctx = ctx
         self.rebase = rebase
-        """paths as written here -> relative to the program"""
+        """converts a path of this file to one relative to the program's folder"""
         self.names = names
         self.declared = declared
         self.used: set[str] = set()
 
     def value(self, expr: ast.Expr, type_: Type, scope: Scope, what: str) -> Any:
-        """The value of `expr` as `type_`, or ERROR. `what` names the setting in messages."""
+        """Evaluate `expr` as a `type_`; ERROR after a diagnostic. `what` names the setting in
+        messages."""
         if isinstance(expr, ast.NoneLiteral):
             if "none" in type_.words:
                 return "none"
@@ -80,8 +82,8 @@ class Coercer:
         return self.folded(expr, type_, what)
 
     def folded(self, expr: ast.Expr, type_: Type, what: str) -> Any:
-        """The value of an expression of names and numbers. A word on the command line that names
-        nothing (`--set trainer.procs=abc`) is a value of the wrong type."""
+        """Fold an expression of names and numbers. An undefined word on the command line
+        (`--set trainer.procs=abc`) is reported as a value of the wrong type."""
         text = expr.text if isinstance(expr, ast.Path) else ""
         is_typed = expr.span.file.startswith("<command line") or text == "auto"
         if is_typed and isinstance(expr, ast.Path) and not self.names.knows(expr.parts[0]):
@@ -101,7 +103,8 @@ class Coercer:
         return found if found is ERROR else self.check(found, type_, expr.span, what)
 
     def check(self, value: Any, type_: Type, span: Span, what: str) -> Any:
-        """A folded value against a type: `Seconds` -> float, integral counts -> int, ranges."""
+        """Check a folded value against a type and its range. `Seconds` becomes float, integral
+        counts int."""
         if is_auto(value):
             if type_.auto:
                 return value
@@ -171,7 +174,8 @@ class Coercer:
         signature = type_.ctors.get(name.text)
         if signature is None:
             known = (*type_.ctors, *type_.words, *(("auto",) if type_.auto else ()))
-            if "." in name.text and name.parts[-1] in type_.ctors:  # the name of a file
+            # the quotes may have been forgotten around a file name
+            if "." in name.text and name.parts[-1] in type_.ctors:
                 help_text = f"write `{_form_of(name.text, type_)}`"
                 message = f"{what} has no form `{name.text}`"
                 return self.ctx.error("F101", message, name.span, help=help_text)
@@ -199,7 +203,7 @@ class Coercer:
     def bind(
         self, signature: Signature, args: tuple[ast.Arg, ...], span: Span, scope: Scope
     ) -> Any:
-        """Arguments by parameter name, defaults filled in; ERROR if one is wrong."""
+        """Bind arguments to parameters and fill in defaults; ERROR if one is wrong."""
         params = {p.name: p for p in signature.params}
         positional = [p for p in signature.params if not p.keyword]
         bound: dict[str, Any] = {}
@@ -252,7 +256,7 @@ class Coercer:
 
 
 def _convert(value: Any, type_: Type) -> Any:
-    """`value` as a plain Python value of the type, or ERROR."""
+    """Convert `value` to a plain Python value of the type; ERROR if it is another type."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     dimensioned = isinstance(value, Seconds | Bytes)
     match type_.base:
@@ -283,7 +287,8 @@ def _convert(value: Any, type_: Type) -> Any:
 
 
 def _form_of(text: str, type_: Type) -> str:
-    """The call that a bare path or id stands for: `jsonl("a.jsonl")`, `hf("Qwen/Qwen3-1.7B")`."""
+    """Suggest the call that a bare path or id stands for: `jsonl("a.jsonl")`,
+    `hf("Qwen/Qwen3-1.7B")`."""
     if text in type_.ctors:
         return text
     ending = text.rpartition(".")[2]
@@ -293,7 +298,7 @@ def _form_of(text: str, type_: Type) -> str:
 
 
 def _not_of_hub(text: str, type_: Type) -> str:
-    """Suggest the text for an id that no repository has: a file, a folder, an address of a page."""
+    """Return the help for an id that no hub repository can have: a file, a folder, or a URL."""
     page = re.match(r"(?:https?://)?(?:huggingface|hf)\.co/(?:datasets/)?([\w.-]+/[\w.-]+)", text)
     if page is not None:
         return f'write `hf("{page[1]}")`'
@@ -309,7 +314,7 @@ def _not_of_hub(text: str, type_: Type) -> str:
 
 
 def _takes(type_: Type, expr: ast.Path) -> bool:
-    """True if a setting of this type can be what `True`, `False` or `None` mean."""
+    """True if a setting of this type accepts the value that `True`, `False` or `None` means."""
     if expr.text == "None":
         return type_.optional or "none" in type_.words or type_.base in ("any", "deferred")
     return type_.base in ("bool", "any", "deferred")

@@ -1,4 +1,4 @@
-"""Losses by name, and `rl.dapo(clip_low = 0.1)`: one with some of its scalar parameters given."""
+"""Resolves losses by name, and specializes them: `rl.dapo(clip_low = 0.1)`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from forgedsl.syntax import ast
 
 
 def specialize(function: Function, call: ast.Call, name: str, resolver: File) -> Function | None:
-    """`function` with the arguments of `call` as the defaults of its scalar fields."""
+    """Return `function` with the arguments of `call` as defaults of its scalar parameters."""
     fields = {field.name: field for field in function.fields}
     types = {f.name: f.type.name for f in function.fields if isinstance(f.type, ast.NamedType)}
     scalars = [*types]
@@ -52,7 +52,7 @@ def specialize(function: Function, call: ast.Call, name: str, resolver: File) ->
 
 
 def bound(decl: ast.BindDecl, resolver: File) -> Function | None:
-    """`loss grpo = rl.grpo(beta = 0.0)`: an imported function under a name of its own."""
+    """Resolve `loss grpo = rl.grpo(beta = 0.0)`: an imported function under another name."""
     path = decl.value.function if isinstance(decl.value, ast.Call) else decl.value
     if isinstance(path, ast.Path):
         found = resolver.scope.lookup(path.parts)
@@ -72,7 +72,7 @@ def bound(decl: ast.BindDecl, resolver: File) -> Function | None:
 
 
 def constant(value: object, span: Span) -> ast.Expr | None:
-    """A folded scalar as an expression; None for anything else."""
+    """Convert a folded scalar to an expression; None for anything else."""
     match value:
         case None:
             return ast.NoneLiteral(span=span)
@@ -88,7 +88,8 @@ def constant(value: object, span: Span) -> ast.Expr | None:
 
 
 def resolve_loss(expr: ast.Expr, resolver: File, functions: dict[str, Function]) -> str | None:
-    """The name of the loss in `functions`; `rl.dapo(clip_low = 0.1)` gives one its values."""
+    """Return the name of the loss in `functions`. `rl.dapo(clip_low = 0.1)` adds a specialized
+    one."""
     path = expr.function if isinstance(expr, ast.Call) else expr
     if not isinstance(path, ast.Path):
         named = path.value if isinstance(path, ast.String) else ""
@@ -125,7 +126,7 @@ def resolve_loss(expr: ast.Expr, resolver: File, functions: dict[str, Function])
 
 
 def losses_in(scope: Scope) -> list[str]:
-    """The losses that can be named here, those of modules and of what modules import too."""
+    """Return the losses that can be named here, those of direct and indirect imports included."""
     found = []
     for name, value in scope.names.items():
         if isinstance(value, Scope):
@@ -136,13 +137,13 @@ def losses_in(scope: Scope) -> list[str]:
 
 
 def _called(name: str, losses: Sequence[str]) -> tuple[str, ...]:
-    """Those whose last part is `name`, the nearest first."""
+    """Return the losses whose last part is `name`, the least nested first."""
     same = (loss for loss in losses if loss.rpartition(".")[2] == name)
     return tuple(sorted(same, key=lambda loss: loss.count(".")))[:4]
 
 
 def _check_given(loss: Function, path: ast.Path, span: Span, resolver: File) -> None:
-    """Report scalar parameters without a value where the loss is used."""
+    """Report scalar parameters that have no value where the loss is used."""
     named = [(f, f.type.name) for f in loss.fields if isinstance(f.type, ast.NamedType)]
     scalars = [f for f, type_name in named if type_name in PARAM_TYPES]
     missing = [f.name for f in scalars if f.default is None]

@@ -1,4 +1,4 @@
-"""Reports what cannot stand where the flow reads a stream: constants, arithmetic, datasets.
+"""Reports values that cannot be stream arguments: constants, arithmetic, datasets.
 
 batch = replay(kept, adv = norm(score) * 2)     streams are computed with in an advantage
 rollout = generator.sample(sums, n = 8)         a dataset is drawn from
@@ -14,11 +14,12 @@ from forgedsl.syntax import ast
 from forgedsl.syntax.walk import names
 
 STREAMS = frozenset(name for o in OPERATIONS for form in o.forms for name in form.streams)
-"""parameters that only take a stream"""
+"""parameters that take only a stream"""
 
 
 def not_a_stream(resolver: File, argument: str, value: ast.Expr, streams: Collection[str]) -> bool:
-    """True if `value`, neither a name of the flow nor a call, is wrong as this argument."""
+    """Report a value that is neither a name of the flow nor a call, and is wrong as this
+    argument."""
     if not isinstance(value, ast.Path) and any(parts[0] in streams for parts in names(value)):
         help_text = "compute in the rubric, in an advantage or in a filter, and name the result"
         if argument.startswith("batch"):

@@ -1,7 +1,7 @@
-"""The table of declarations of a file and, per declaration, who sets what.
+"""Table of the declarations of a file and, per declaration, the assignments to its settings.
 
-The base file, the chosen profile and the overrides write `Entry`s, later layers over earlier
-ones. `hir.collect` fills it from the AST, `hir.overlay` writes the other layers.
+The file, the chosen profile and the overrides each write `Entry`s; later layers replace earlier
+ones. `hir.collect` enters the file's AST, `hir.overlay` the other layers.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ RANK = {layer: rank for rank, layer in enumerate(LAYERS)}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One assignment: the expression, where its path stands, and which layer wrote it."""
+    """An assignment: the expression, the span of its path, and the layer that wrote it."""
 
     expr: ast.Expr
     origin: Origin
@@ -28,21 +28,22 @@ class Entry:
 
 
 class Owner(Protocol):
-    """The file that a declaration stands in."""
+    """The file that contains a declaration."""
 
     def setting(self, declared: Declared, name: str) -> Value:
-        """The value of one of its settings."""
+        """Return the value of a setting of the declaration."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Declared:
-    """A declaration with settings, before evaluation. `name` is what the program calls it
-    (`m.generator`), `owner` resolves the file that it stands in."""
+    """A declaration with settings, before evaluation. `name` is its name in the program
+    (`m.generator`); `owner` resolves the file that contains it."""
 
     kind: Kind
     name: str
     owner: Owner | None = None
-    node: ast.BlockDecl | ast.BindDecl | ast.FnDecl | None  # None: a singleton not written
+    # None: a singleton that the file does not declare
+    node: ast.BlockDecl | ast.BindDecl | ast.FnDecl | None
     ctor: str | None = None
     ctor_args: tuple[ast.Path | ast.String, ...] = ()
     head: bool = False
@@ -64,7 +65,8 @@ class Declared:
 
 @dataclass(slots=True, kw_only=True)
 class Table:
-    """Everything a file declares, by name; what its modules declare is in `declared` too."""
+    """Everything that a file declares, by name. `declared` also has the declarations of its
+    modules."""
 
     params: dict[str, ast.Param] = field(default_factory=dict)
     param_entries: dict[str, Entry] = field(default_factory=dict)
@@ -77,22 +79,23 @@ class Table:
     requires: list[ast.Require] = field(default_factory=list)
     flow: ast.BlockDecl | None = None
     syncs: dict[Span, Declared] = field(default_factory=dict)
-    """by place, the syncs of the flow; each is called `sync.GENERATOR`"""
+    """syncs of the flow by span; each is named `sync.GENERATOR`"""
     spans: dict[str, Span] = field(default_factory=dict)
 
     def addresses(self) -> tuple[str, ...]:
-        """Everything a profile or an override can name."""
+        """Return every path that a profile or an override can name."""
         return (*self.params, *self.settable(), *self.imports)
 
     def settable(self) -> dict[str, Declared]:
-        """Return everything that has settings, by name; `sync` is every sync of the flow."""
+        """Return all declarations with settings, by name. `sync` stands for all syncs of the
+        flow."""
         syncs = list(self.syncs.values())
         every = {"sync": syncs[0]} if syncs else {}
         return {**self.declared, **every, **{each.name: each for each in syncs[1:] and syncs}}
 
 
 def part_span(path: ast.Path, first: int, last: int | None = None) -> Span:
-    """The span of parts `first` to `last` of a dotted path."""
+    """Return the span of parts `first` to `last` of a dotted path."""
     if len(path.text) != path.span.end - path.span.start:
         return path.span  # written with spaces around a dot
     start = path.span.start + sum(len(part) + 1 for part in path.parts[:first])
