@@ -7,11 +7,11 @@ import sys
 
 
 def start() -> None:
-    """Entry point of `forgec`; Ctrl-C is one line also where modules are still being imported."""
+    """Entry point of `forgec`. Ctrl-C prints one line, even while modules are being imported."""
     try:
         from forgedsl.cli.main import main
 
         main()
     except KeyboardInterrupt:
         sys.stderr.write("forgec: interrupted\n")
-        os._exit(130)  # another one would be the traceback of what Python does at its exit
+        os._exit(130)  # a second Ctrl-C would print a traceback of Python's exit

@@ -1,6 +1,6 @@
-"""A whole command line: `forgec --help`, `forgec --version`, and the command that it names.
+"""Runs a command line: `forgec --help`, `forgec --version`, or a command.
 
-A command is imported when it is called.
+The module of a command is imported when the command is called.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ HABITS = {
     }.items()
     for name in names
 }
-"""what other tools call a command, and its likely slips"""
+"""names that other tools use for our commands, and likely typing errors"""
 
 OPTIONS = (
     ("-h, --help", "print this text"),
@@ -46,7 +46,7 @@ examples:
 
 
 def app(arguments: Sequence[str]) -> int:
-    """Carry out a command line; the result is the exit code."""
+    """Run a command line; return the exit code."""
     if not arguments or arguments[0].startswith("-"):
         return _option(*arguments[:2])
     name = arguments[0]
@@ -61,13 +61,14 @@ def app(arguments: Sequence[str]) -> int:
 
 
 def command_module(name: str) -> ModuleType | None:
-    """The module of a command, None if there is no such command."""
+    """Import the module of a command; None if there is no such command."""
     row = next((module for each, module, _ in COMMANDS if each == name), None)
     return None if row is None else importlib.import_module(row)
 
 
 def _option(name: str = "", shell: str = "") -> int:
-    """An option of `forgec` itself; without one, its help as misuse."""
+    """Handle an option of `forgec` itself; without an argument, print the help as misuse (exit
+    2)."""
     if name in ("", "-h", "--help"):
         print(_help())
         return 0 if name else 2

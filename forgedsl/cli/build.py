@@ -3,7 +3,7 @@
     FILE.forge --passes--> State --EMITS--> DIR/{main.py, functions.py, losses/, job.json, ...}
 
 Exit codes: 0, 1 errors in the file, 2 bad usage, 4 it does not fit the host.
-What was written is listed on stdout.
+The written files are listed on stdout.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def command(
     print_after: list[str] | None,
     timings: bool,
 ) -> None:
-    """Write what FILE compiles to.
+    """Write the results of compiling FILE: plan, job, generated programs, loss kernels, ...
 
     NAME is one of these, by default graph,plan,job,python,math
       tokens, ast, hir     the text, its tree, names and values
@@ -88,7 +88,7 @@ def command(
 
 
 def _chosen(given: list[str] | None) -> list[Emit]:
-    """The rows asked for; exits with 2 if there is no such row."""
+    """Return the rows of EMITS that were asked for; exit with 2 if one does not exist."""
     from forgedsl.build.artifacts import DEFAULT, EMITS
     from forgedsl.mistakes.suggest import did_you_mean, nearest
 
@@ -105,7 +105,7 @@ def _chosen(given: list[str] | None) -> list[Emit]:
 
 
 def _write(out: Path, state: State, names: list[str]) -> None:
-    """Write all files, copy what the job reads beside them, and list what was written."""
+    """Write all files, copy the files that the job reads beside them, and list them."""
     from forgedsl.build.artifacts import MANIFESTS, build, defaults, inputs
     from forgedsl.cli.inputs import copy_inputs
 

@@ -1,9 +1,9 @@
-"""`forgec calibrate RUN`: have plans on this kind of device estimate by what a run took.
+"""`forgec calibrate RUN`: correct the plan's estimates for this kind of device by a run's timings.
 
-    RUN --measure--> entry -> calibration.json, which every command that plans reads (cli/host.py)
+    RUN --measure--> entry -> calibration.json, which all planning commands read (cli/host.py)
 
-The file is $FORGE_CALIBRATION, else forgedsl/calibration.json in the user's folder of settings; an
-empty $FORGE_CALIBRATION is none. Exit codes: 0; 2 a run that cannot be learned from.
+The file is $FORGE_CALIBRATION, else forgedsl/calibration.json in the user's configuration folder.
+If $FORGE_CALIBRATION is empty, no file is used. Exit codes: 0; 2 the run has no usable timings.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def command(run: Path, out: Path | None) -> None:
-    """Let plans and their alternatives estimate by what RUN took, on its kind of device.
+    """Correct the estimates of plans by the timings of RUN, for its kind of device.
 
     Examples:
       forgec calibrate runs/grpo_math-20261120-120000
@@ -64,7 +64,7 @@ def command(run: Path, out: Path | None) -> None:
 
 
 def calibration_path() -> Path | None:
-    """The file that plans read, if any."""
+    """Return the calibration file that plans read, if any."""
     base = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
     given = os.environ.get("FORGE_CALIBRATION", Path(base) / "forgedsl" / "calibration.json")
     return Path(given) if given else None

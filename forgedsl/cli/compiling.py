@@ -1,6 +1,6 @@
 """Output and exit codes of commands that compile a file.
 
-Diagnostics go to stderr. A profile that was chosen because of the host is said first of all.
+Diagnostics go to stderr. If a profile was chosen because of the host, that is printed first.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ if TYPE_CHECKING:
 
 
 UNREADABLE = "S016"
-"""the file cannot be read: bad usage, not an error in the file"""
+"""code of the diagnostic for a file that cannot be read: bad usage, not an error in the file"""
 TOO_SMALL = frozenset({"P203", "P205"})
-"""the plan asks for more GPUs or memory than this host has"""
+"""codes of diagnostics that say: the plan needs more GPUs or memory than this host has"""
 
 
 def exit_code(loaded: Loaded) -> int:
-    """2: the file cannot be read; 4: it is right, but the host is too small; else 1."""
+    """Return the exit code of a failed compilation: 2 if the file cannot be read, 4 if it is
+    correct but the host is too small, else 1."""
     codes = {d.code for d in loaded.reporter if d.severity is Severity.ERROR}
     if UNREADABLE in codes:
         return 2
@@ -30,7 +31,7 @@ def exit_code(loaded: Loaded) -> int:
 
 
 def say_profile(loaded: Loaded, asked: str, host: Host) -> None:
-    """That a profile was chosen by itself, and why; on stderr."""
+    """Print on stderr which profile was chosen automatically, and why."""
     from forgedsl.plan.host import resolve_host
 
     program = loaded.program
@@ -38,7 +39,8 @@ def say_profile(loaded: Loaded, asked: str, host: Host) -> None:
         return
     known = resolve_host(program, host)
     if known.said == f"assumed: profile {program.profile}":
-        known = host  # it was chosen by what it found, not by what it sets
+        # its `when` condition describes the detected host, not the one that the profile sets
+        known = host
     who = "this host" if known.said == "this host" else f"the host ({known.said})"
     count = {0: "no GPU", 1: "one GPU"}.get(known.gpus, f"{known.gpus} GPUs")
     text = f"profile {program.profile} was chosen by itself: {who} has {count}"
@@ -46,7 +48,7 @@ def say_profile(loaded: Loaded, asked: str, host: Host) -> None:
 
 
 def print_planned(loaded: Loaded, asked: str, host: Host) -> None:
-    """The profile that was chosen, the findings, and how to plan for another host."""
+    """Print the chosen profile, the diagnostics, and how to plan for another host."""
     say_profile(loaded, asked, host)
     print_diagnostics(loaded)
     if exit_code(loaded) == 4 and host.said == "this host":
@@ -54,7 +56,7 @@ def print_planned(loaded: Loaded, asked: str, host: Host) -> None:
 
 
 def print_diagnostics(loaded: Any) -> None:
-    """Errors and warnings on stderr, as `forgec lint` shows them."""
+    """Print errors and warnings on stderr, in the format of `forgec lint`."""
     from forgedsl.report import full
     from forgedsl.report.style import style_for
 

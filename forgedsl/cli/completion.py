@@ -2,8 +2,8 @@
 
     words of the line  ->  Candidate(value, help), ...  ->  lines for bash, zsh or fish
 
-The scripts of shells.py call `forgec` with the line in the environment,
-the answer is worked out here. Where there is nothing to offer, the shell completes file names.
+The scripts of shells.py call `forgec` with the line in the environment; this module computes the
+candidates. If there are none, the shell completes file names.
 
     --profile <TAB>            profiles of the file
     --set trainer.<TAB>        settings with the values in force
@@ -22,7 +22,7 @@ VARIABLE = "_FORGEC_COMPLETE"
 ROOT = ("--help", "--version", "--install-completion", "--show-completion")
 CODES = ("--select", "--ignore", "--error", "--warn")
 COMPILING = ("plan", "build", "lock", "explain", "graph", "sim", "run")
-"""commands of one .forge file: what follows the file is an override"""
+"""commands that take one .forge file; further words are overrides"""
 RUNS = ("--resume", "--against")
 
 
@@ -56,7 +56,7 @@ def _line(shell: str, environment: Mapping[str, str]) -> tuple[list[str], int]:
 
 
 def _typed(words: Sequence[str], at: int) -> str:
-    """Return the part of the candidate that is already typed; bash makes `=` a word of its own."""
+    """Return the part of the candidate that is already typed. bash splits the line at `=`."""
     word = words[at] if at < len(words) else ""
     return "" if word == "=" else word
 
@@ -77,11 +77,11 @@ def _zsh(text: str) -> str:
     return text
 
 
-# ---- what may stand at the cursor
+# ---- candidates at the cursor
 
 
 def candidates(words: Sequence[str], at: int) -> list[Candidate]:
-    """Everything that may stand at word `at`, whatever of it is typed already."""
+    """Return all candidates for word `at`, whatever part of it is typed already."""
     before = list(words[:at])
     word = words[at] if at < len(words) else ""
     command = next((w for w in before if not w.startswith("-")), None)
@@ -99,7 +99,7 @@ def candidates(words: Sequence[str], at: int) -> list[Candidate]:
 
 
 def _key(before: Sequence[str], word: str) -> str | None:
-    """The setting whose value is at the cursor, where bash has cut the line at `=`."""
+    """Return the setting whose value is at the cursor. bash splits the line at `=`."""
     if word == "=" and before:
         return before[-1]
     return before[-2] if len(before) > 1 and before[-1] == "=" else None
@@ -123,7 +123,7 @@ def _of_command(
 
 
 def _of_option(name: str, choices: Sequence[str], files: Sequence[Path]) -> list[Candidate]:
-    """Values of an option."""
+    """Return candidates for the value of an option."""
     if choices:
         return [Candidate(choice) for choice in choices]
     if name == "--profile":
@@ -140,7 +140,7 @@ def _of_option(name: str, choices: Sequence[str], files: Sequence[Path]) -> list
 
 
 def _of_argument(command: str, before: Sequence[str], files: Sequence[Path]) -> list[Candidate]:
-    """Values of an argument; nothing where it is a file name."""
+    """Return candidates for an argument; none for a file name."""
     has_argument = any(not word.startswith("-") for word in before)
     if command in COMPILING and any(word.endswith(".forge") for word in before):
         return _settings(files)
@@ -158,11 +158,11 @@ def _of_argument(command: str, before: Sequence[str], files: Sequence[Path]) -> 
     return []
 
 
-# ---- names from files, and of the compiler
+# ---- names in files, and names that the compiler knows
 
 
 def _files(words: Sequence[str]) -> list[Path]:
-    """The .forge file on the line, else those of the folder."""
+    """Return the .forge file on the line, else those of the current folder."""
     named = [Path(word) for word in words if word.endswith(".forge") and Path(word).is_file()]
     return named or sorted(Path().glob("*.forge"))
 
@@ -184,7 +184,7 @@ def _profiles(files: Sequence[Path]) -> list[Candidate]:
 
 
 def _settings(files: Sequence[Path]) -> list[Candidate]:
-    """`trainer.procs=4`: every address with the value it has now, to be changed."""
+    """Return every setting with its current value, ready to be edited: `trainer.procs=4`."""
     from forgedsl import api
     from forgedsl.explain.provenance import addresses
 
@@ -199,7 +199,7 @@ def _settings(files: Sequence[Path]) -> list[Candidate]:
 
 
 def _values(key: str, files: Sequence[Path]) -> list[str]:
-    """Values of one setting: its words, else the value it has."""
+    """Return the values of a setting: the words it accepts, else its current value."""
     from forgedsl import api
     from forgedsl.explain.provenance import addresses
     from forgedsl.ide.complete import values_of

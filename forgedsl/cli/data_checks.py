@@ -1,7 +1,7 @@
-"""Checks of data and rewards before a run, by the code of the run itself.
+"""Checks data and rewards before a run, with the runtime's own code.
 
-Lowered --files copied beside the job--> Look at each dataset      what would be left out
-                                     `-> problem of each reward    that cannot be loaded
+Lowered --files copied beside the job--> a Look per dataset     rows that would be left out
+                                     `-> a Tried per reward     why it cannot be loaded or called
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 
 
 SECONDS = 35.0
-"""for a reward or an environment to be loaded before a run: what takes longer would rather hang"""
+"""time limit for loading a reward, an environment or a loss in Python before a run"""
 
 
 class Eyes:
-    """Looks at the jobs of one command. What several jobs have in common is looked at once."""
+    """Checks the jobs of one command. Datasets and rewards that jobs share are checked once."""
 
     def __init__(self) -> None:
         self._data: dict[object, Look] = {}
@@ -46,8 +46,9 @@ class Eyes:
     def __call__(
         self, lowered: Lowered, acting: frozenset[str] = frozenset()
     ) -> tuple[dict[str, Look], dict[str, str], dict[str, str]]:
-        """Looks at the datasets of a job, what keeps rewards from being loaded, and how those fail
-        that are called, by name; `acting` ones are not called."""
+        """Check the datasets and rewards of a job. Returns three mappings by name: looks at
+        datasets, errors of loading rewards, and errors of calling them. Rewards in `acting` are not
+        called."""
         from forgedsl.cli.inputs import copy_inputs
 
         job = lowered.job
@@ -72,7 +73,7 @@ class Eyes:
 
 
 def _of_data(lowered: Lowered, name: str) -> object:
-    """All that a look at a dataset depends on."""
+    """Return a key of everything that the check of a dataset depends on."""
     job = lowered.job
     dataset = job.datasets[name]
     nodes = tuple((n.op, n.target, n.inputs) for n in job.nodes)
@@ -83,8 +84,8 @@ def _of_data(lowered: Lowered, name: str) -> object:
 
 
 def look_at_data(job: Job, folder: Path, names: Iterable[str], *, offline: bool) -> dict[str, Look]:
-    """Read datasets as the run does, the tokenizer where it is at hand; with `offline`,
-    nothing is downloaded, and what is not here is said."""
+    """Read datasets as the run does, with the tokenizer if it is available locally. With `offline`,
+    nothing is downloaded, and the look says what is missing."""
     from forgedsl.lint.deep import Look
     from forgedsl.runtime.data.reader import load_tokenizer, reader_of
     from forgedsl.runtime.models import NotHere
@@ -116,7 +117,7 @@ def look_at_data(job: Job, folder: Path, names: Iterable[str], *, offline: bool)
 
 
 def check_data(job: Job, inputs: Mapping[str, Path], names: Iterable[str]) -> None:
-    """Look at datasets as the run would with these files.
+    """Check the datasets of a job as a run with these files would read them.
 
     Raises:
         LaunchError: the run would not start with one of them.
@@ -131,8 +132,9 @@ def check_data(job: Job, inputs: Mapping[str, Path], names: Iterable[str]) -> No
 
 
 def _answers(job: Job, name: str, reader: DatasetReader) -> tuple[Rollout, ...]:
-    """Answers to the first prompt that rewards are tried on: of no sense, and what is wanted. Where
-    an environment is played in, they are trajectories of one turn, which was given nothing."""
+    """Return answers to the first prompt for trial calls of rewards: an arbitrary text, and the
+    target. If the job has environments, they are finished trajectories of one turn with reward
+    0."""
     if read_by(job, name)[0] is not Role.PROMPTS or reader.num_rows == 0:
         return ()
     first = reader.answered("The answer is 42.") if reader.measures else None
@@ -150,7 +152,7 @@ def _answers(job: Job, name: str, reader: DatasetReader) -> tuple[Rollout, ...]:
 def _look(
     job: Job, name: str, reader: DatasetReader, unmeasured: str, *, offline: bool
 ) -> Look:  # fmt: skip
-    """Return what the rows of a reader show: counts, and rows that would be left out."""
+    """Read the rows of a dataset: counts, and rows that would be left out."""
     from forgedsl.lint.deep import Look
     from forgedsl.rows import BAD
     from forgedsl.runtime.data.evidence import Evidence, separators
@@ -180,21 +182,21 @@ def _look(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tried:
-    """Result of loading a reward and calling it once: a value, or the reason why there is none."""
+    """Result of loading a reward and calling it once: a value, or the error."""
 
     value: float | None = None
     unloaded: str = ""
     failed: str = ""
     cause: str = ""
-    """of the failure, in the words of the call"""
+    """error message of the failed call"""
 
 
 def look_at_rewards(
     job: Job, folder: Path, names: Iterable[str], looks: Mapping[str, Look], *,
     acting: Collection[str] = (),
 ) -> dict[str, Tried]:  # fmt: skip
-    """Load rewards as a run does, each in a process of its own, since code of the user may hang or
-    end it, and call them on the first row that they judge, except those that are `acting`."""
+    """Load rewards as a run does and call each once on its first row, except those in `acting`.
+    Each has a process of its own, because user code may hang or exit."""
     return asyncio.run(_tried(job, folder, tuple(names), looks, acting))
 
 
@@ -224,7 +226,7 @@ async def _tried(
 
 
 async def _called(process: RewardProcess, recipe: Recipe, name: str, look: Look) -> Tried:
-    """The value of the first answer that has one; what a policy writes may well have none."""
+    """Call a reward until an answer gets a value. An arbitrary answer may legitimately fail."""
     from forgedsl.rows import kind_of
 
     said = ""
@@ -240,8 +242,8 @@ async def _called(process: RewardProcess, recipe: Recipe, name: str, look: Look)
 
 
 def look_at_losses(folder: Path) -> dict[str, str]:
-    """Make losses that are classes in Python and call them once, in a process of their own; what
-    is wrong, by name. `folder` has the job."""
+    """Instantiate the losses in Python and call each once, in another process; errors by name.
+    `folder` contains the job."""
     command = [sys.executable, "-m", "forgedsl.runtime.losses.trial", str(folder / "job.json")]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)

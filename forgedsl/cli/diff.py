@@ -1,4 +1,4 @@
-"""`forgec diff A B`: what an edit changes, by class.
+"""`forgec diff A B`: the differences between two jobs, by what they can change.
 
     A, B = FILE.forge | RUN | job.json | plan.json | git:REV[:PATH]
 
@@ -60,7 +60,7 @@ def command(
     fail_on: Impact | None,
     format_: Format,
 ) -> None:
-    """Say what differs between A and B, and what each difference can change.
+    """List the differences between A and B, and what each can change.
 
     Overrides apply to files and revisions; with one file named twice to B alone.
 
@@ -96,7 +96,7 @@ def command(
 def _sides(
     old: str, new: str, profile: str | None, overrides: tuple[str, ...], set_files: tuple[Path, ...]
 ) -> tuple[Side, Side]:
-    """Both sides; a .forge file is taken under the profile of the other side's run."""
+    """Read both sides. A .forge file is compiled under the profile of the other side's run."""
     from forgedsl.cli.overrides import SideError
     from forgedsl.cli.planning import read_side
 

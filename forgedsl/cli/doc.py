@@ -6,8 +6,8 @@
     forgec doc dataset                         a kind and its settings
     forgec doc settings                        a reference: rules kinds settings expressions cli
 
-A file's text comes from its `##` comments. Markdown shows the flow as a Mermaid diagram, HTML as a
-picture; neither needs a network. Exit 0; 1 if the file has errors; 2 if nothing is called that.
+The text for a file comes from its `##` comments. Markdown shows the flow as a Mermaid diagram, HTML
+as a picture; neither needs a network. Exit 0; 1 if the file has errors; 2 if WHAT is unknown.
 """
 
 from __future__ import annotations
@@ -73,7 +73,8 @@ def command(what: str, out: Path | None, format_: Format) -> None:
 
 
 def _file(path: Path) -> tuple[str, str, str] | int:
-    """Name, Markdown and picture of a .forge file, or the exit code after its errors."""
+    """Return name, Markdown and picture of a .forge file, or the exit code after printing its
+    errors."""
     from forgedsl import api
     from forgedsl.cli.compiling import UNREADABLE, print_diagnostics
     from forgedsl.hir.resolve import is_module
@@ -98,7 +99,7 @@ def _file(path: Path) -> tuple[str, str, str] | int:
 
 
 def _drawings(path: Path) -> tuple[str, str]:
-    """The flow as Mermaid and as SVG; nothing where the file has no plan as it is written."""
+    """Draw the flow as Mermaid and as SVG; empty if the file has no plan without overrides."""
     from forgedsl.cli.graph import drawing_of
 
     drawing = drawing_of(path, profile="none", overrides=())
@@ -108,7 +109,7 @@ def _drawings(path: Path) -> tuple[str, str]:
 
 
 def _known(what: str) -> tuple[str, str, str] | int:
-    """Something of the standard library or of the compiler."""
+    """Return the documentation of a name of the standard library or of the compiler."""
     from forgedsl.cli.reference import REFERENCES, reference
     from forgedsl.explain.codes import markdown_page, pages
     from forgedsl.hir.modules import standard_modules

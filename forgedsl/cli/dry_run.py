@@ -1,9 +1,9 @@
-"""`forgec run --dry-run FILE`: everything that a run does before it starts processes.
+"""`forgec run --dry-run FILE`: does everything that a run does before it starts processes.
 
-    Prepared --> host, stack, models, data, rewards, run folder --> a line each, exit 0 or 4
+    Prepared --> host, packages, models, data, rewards, run folder --> a line each, exit 0 or 4
 
-The job is checked as a launch checks it; models and data of the hub are loaded into the caches. The
-run folder that the checks need is a temporary one.
+The job is checked as at a launch. Models and data of the hub are downloaded into the caches. The
+checks use a temporary run folder.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def dry_run(prepared: Prepared, request: Request) -> int:
-    """Print what was found; 4 if something would keep the run from starting."""
+    """Print the results; return 4 if something would keep the run from starting."""
     job = prepared.job
     failed = 0
     seen: dict[str, Look] = {}
@@ -125,7 +125,7 @@ def _data(job: Job, folder: Path, seen: dict[str, Look]) -> str:
 
 
 def _rewards(job: Job, folder: Path, seen: dict[str, Look]) -> str:
-    """Load them, and call each once on a row."""
+    """Load the rewards, and call each once on a row."""
     from forgedsl.cli.data_checks import look_at_rewards
 
     tried = look_at_rewards(job, folder, job.rewards, seen)
@@ -141,7 +141,7 @@ def _in_python(job: Job) -> list[str]:
 
 
 def _losses(job: Job, folder: Path) -> str:
-    """Make those that are classes in Python, and call each once on random rows."""
+    """Instantiate the losses in Python, and call each once on random rows."""
     from forgedsl.cli.data_checks import look_at_losses
 
     problems = look_at_losses(folder)
@@ -151,7 +151,8 @@ def _losses(job: Job, folder: Path) -> str:
 
 
 def _environments(job: Job, folder: Path, seen: dict[str, Look]) -> str:
-    """Load them, play a turn of each on a row, and look for their tools in the prompt."""
+    """Load the environments, play one turn in each on a row, and check that the prompt shows their
+    tools."""
     from forgedsl.cli.trying import play_environments
 
     played = play_environments(job, folder, seen)

@@ -6,7 +6,7 @@
     forgec explain grpo [FILE]                   a loss: formula, intervals, gradient
     forgec explain titan                         a word of the language, a kind, a setting
 
-Exit 0; 1 if the file has errors; 2 if nothing is called that.
+Exit 0; 1 if the file has errors; 2 if a word has no meaning.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _check(options: argparse.Namespace, is_code: bool) -> None:
-    """Every word must have a meaning: a code is the same in all files, and values are a file's."""
+    """Check the command line: a code takes no file, overrides and profiles need one."""
     what, file = options.what, options.file
     if what.endswith(".forge"):
         name = "NAME" if file is None else file
@@ -91,7 +91,8 @@ def _code(code: str) -> int:
 
 
 def _value(options: argparse.Namespace) -> int | None:
-    """Exit code, or None if the file has no value of this name."""
+    """Explain a value of the file; return the exit code, or None if there is no value of this
+    name."""
     from forgedsl.explain import provenance
 
     states = provenance.layers(options.file, options.profile, options.set, options.set_file)
@@ -124,7 +125,7 @@ def _loss(options: argparse.Namespace) -> int:
 
 
 def _word(options: argparse.Namespace) -> int:
-    """A word that means the same in every file."""
+    """Explain a word that means the same in every file."""
     from forgedsl.reference.glossary import word
 
     hint = _hint(options) if options.file is not None else ""
@@ -138,7 +139,7 @@ def _word(options: argparse.Namespace) -> int:
 
 
 def _hint(options: argparse.Namespace) -> str:
-    """Return names of the file that may be meant."""
+    """Return names of the file that are similar."""
     from forgedsl import api
     from forgedsl.explain import provenance
 
@@ -149,7 +150,7 @@ def _hint(options: argparse.Namespace) -> str:
 
 
 def _nothing(options: argparse.Namespace, hint: str) -> int:
-    """Nothing is called that."""
+    """Report a word without meaning, and exit with 2."""
     where = "the standard library has"
     if options.file is not None:
         where = f"{options.file} and the standard library have"

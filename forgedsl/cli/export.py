@@ -1,4 +1,5 @@
-"""`forgec export RUN`: the weights of a checkpoint as a Hugging Face folder, or on the hub."""
+"""`forgec export RUN`: writes the weights of a checkpoint to a Hugging Face folder, or to the
+hub."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ def main(arguments: Sequence[str]) -> int:
 def command(run: Path, step: int | None, best: str | None, to: str | None) -> None:
     """Write weights, config and tokenizer of a run in Hugging Face format.
 
-    `transformers` and vLLM load the folder. A repository that is made on the hub is private.
+    `transformers` and vLLM can load the folder. A new repository on the hub is private.
 
     Examples:
       forgec export runs/grpo_math-20261120-120000
@@ -56,16 +57,16 @@ def command(run: Path, step: int | None, best: str | None, to: str | None) -> No
 
 
 def _write(run: Path, step: int, target: Path, name: str | None) -> None:
-    """Export, push where `name` names a repository, and print where the result lies."""
+    """Export; push if `name` is a repository; print where the result is."""
     from contextlib import redirect_stderr
     from io import StringIO
 
     from forgedsl.runtime.export import create_repository, export, push
 
-    said = StringIO()  # notes of libraries, told only with a failure
+    said = StringIO()  # output of libraries, shown only if the export fails
     try:
         with redirect_stderr(said):
-            address = create_repository(name) if name else None  # before the work
+            address = create_repository(name) if name else None  # checked before the work starts
             export(run.resolve(), step, target.resolve())
             if name:
                 push(target, name)
@@ -83,7 +84,7 @@ def _write(run: Path, step: int, target: Path, name: str | None) -> None:
 
 
 def best_step(run: Path, name: str, steps: list[int]) -> int:
-    """The checkpoint whose weights have the best value of an eval; the first of equal ones."""
+    """Return the step of the checkpoint with the best value of an eval; of equal ones the first."""
     from forgedsl.runs.data import load_run
     from forgedsl.runs.verdict import evals, is_loss
 
@@ -100,7 +101,7 @@ def best_step(run: Path, name: str, steps: list[int]) -> int:
 
 
 def chosen(run: Path, step: int | None, best: str | None = None) -> int:
-    """The step of the checkpoint to export."""
+    """Return the step of the checkpoint to export."""
     from forgedsl.runs.checkpoints import checkpoint_steps, no_run
 
     if not (run / "job.json").is_file():

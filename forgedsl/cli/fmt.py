@@ -5,8 +5,8 @@
     forgec fmt FILES --diff     show what would change, exit 1 if anything would
     forgec fmt --stdin          read standard input, print the result
 
-A file with syntax errors is left alone: its errors are printed, exit 1. Exit 2: a file cannot be
-read or written, or a folder holds none.
+A file with syntax errors is not changed: its errors are printed, exit 1. Exit 2: a file cannot be
+read or written, or a folder has no .forge files.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _file(path: Path, check: bool, diff: bool) -> tuple[int, bool]:
-    """Exit code for one file, and whether its text is not canonical."""
+    """Format one file; return the exit code, and True if its text is not canonical."""
     from forgedsl.diagnostics import Reporter
     from forgedsl.format.canonical import canonical
     from forgedsl.syntax import read_source

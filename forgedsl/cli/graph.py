@@ -1,4 +1,4 @@
-"""`forgec graph FILE`: a pipeline drawn, as text, as a picture, or for other tools.
+"""`forgec graph FILE`: draws a pipeline as text, as a picture, or for other tools.
 
     FILE.forge --load--> Program --graph--> Graph --plan--> Plan --render--> stdout or -o
 
@@ -8,8 +8,8 @@
     schedule    x     x    x     x    x      x   (a Gantt chart)
     passes      x     x    x     x    x      x
 
-HTML holds all views and opens on the one asked for. The hosts are those that the file's `cluster`
-declares, else this host, or the one that `--host` describes.
+HTML contains all views and opens with the requested one. The hosts are those of the file's
+`cluster`, else this host, or those that `--host` describes.
 """
 
 from __future__ import annotations
@@ -109,9 +109,9 @@ def drawing_of(
     set_files: tuple[Path, ...] = (),
     host: Host | None = None,
 ) -> Drawing | int:
-    """The planned program, ready to be drawn; the exit code after printing diagnostics.
+    """Plan a program to draw it; the exit code after printing diagnostics.
 
-    Without a host, the assumed one of lint is planned for.
+    Without a host, the plan is for the host that lint assumes.
     """
     from forgedsl.cli.compiling import exit_code, print_planned
     from forgedsl.passes import Request, compile_program
@@ -132,7 +132,7 @@ def drawing_of(
 
 
 def drawing_from(loaded: Loaded, program: Program, graph: Graph, planned: Plan) -> Drawing:
-    """A drawing over what a program was loaded and planned to."""
+    """Make the drawing of a planned program."""
     from forgedsl.drawing.drawing import Drawing
 
     return Drawing(program=program, graph=graph, plan=planned, sources=loaded.sources)

@@ -1,6 +1,6 @@
-"""Resources of this host: GPUs, processors, memory, found without heavy imports.
+"""Detects GPUs, CPU cores and memory of this host, without heavy imports.
 
-`host_of` is what `--host` means: this host, or the one that it describes.
+`host_of` reads `--host`: this host, or a described one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ MIB = 2**20
 
 
 def host_of(text: str, command: str) -> Host:
-    """The host to plan for; prints misuse and exits with 2."""
+    """Return the host to plan for; exit with 2 if `--host` is wrong."""
     from forgedsl.cli.calibrate import calibration_path, read_calibration
     from forgedsl.cli.overrides import UsageError, refuse
     from forgedsl.plan.host import described_host
@@ -34,7 +34,7 @@ def host_of(text: str, command: str) -> Host:
 
 
 def detect_host() -> dict[str, Any]:
-    """The fields of `cluster` for this one machine."""
+    """Return the fields of `cluster` for this machine."""
     gpus = detect_gpus()
     return {
         "hosts": 1,
@@ -47,7 +47,7 @@ def detect_host() -> dict[str, Any]:
 
 
 def detect_gpus() -> list[tuple[str, int]]:
-    """(name, bytes of memory) of each GPU that we may use; empty without a driver."""
+    """Return (name, bytes of memory) of each visible GPU; empty without a driver."""
     from forgedsl.plan.host import gpu_mask
 
     query = ["nvidia-smi", "--query-gpu=name,memory.total,uuid", "--format=csv,noheader,nounits"]
@@ -63,8 +63,9 @@ def detect_gpus() -> list[tuple[str, int]]:
 
 
 def _shown(word: str, found: list[tuple[str, int]], uuids: list[str]) -> list[tuple[str, int]]:
-    """The GPU that a word of CUDA_VISIBLE_DEVICES means: a number, or how a UUID begins."""
-    if word.startswith("MIG-"):  # a part of some GPU, which the driver lists as a whole
+    """Return the GPU that an entry of CUDA_VISIBLE_DEVICES means: an index, or a prefix of a
+    UUID."""
+    if word.startswith("MIG-"):  # a MIG slice; the driver lists only whole GPUs
         return found[:1]
     if word.isdigit():
         return found[int(word) : int(word) + 1]

@@ -1,9 +1,9 @@
-"""`forgec init [FOLDER]`: a small project that lints clean and trains on this host as it stands.
+"""`forgec init [FOLDER]`: writes a small project that passes lint and trains on this host.
 
     template  --forgedsl.templates-->  FOLDER/{grpo.forge, README.md, rewards/, pyproject.toml, ...}
 
-Nothing is overwritten without `--force`: a pipeline that is there already is an error, other files
-are left as they are, and that is said. Exit 0; 2 if the folder cannot be used.
+Without `--force` nothing is overwritten: an existing pipeline is an error, and other existing files
+are kept, with a note. Exit 0; 2 if the folder cannot be used.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def command(folder: Path, template: str | None, force: bool) -> None:
-    """Write a small working project. On a terminal it asks for the template, elsewhere it is grpo.
+    """Write a small working project. On a terminal, asks for the template; otherwise takes `grpo`.
 
     Examples:
       forgec init sums
@@ -58,7 +58,7 @@ def command(folder: Path, template: str | None, force: bool) -> None:
 
 
 def _template(given: str | None) -> str:
-    """The template asked for; on a terminal, asked now."""
+    """Return the template of the command line; on a terminal, ask if none is given."""
     from forgedsl.templates import TEMPLATES
 
     if given is None:

@@ -1,6 +1,6 @@
-"""The files that a job reads, on their way into a run folder.
+"""Copies the files that a job reads into a run folder, and checks them there.
 
-sources --copy_inputs--> RUN/inputs/...        large ones as links to where they lie
+sources --copy_inputs--> RUN/inputs/...        large ones as symbolic links
 RUN/inputs/... --inputs_beside--> sources      of a job.json that is run again
 job + RUN --check_inputs--> LaunchError        if a model, or what a link names, has changed
 """
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from forgedsl.lower.job import Job
 
 LARGE = 64 << 20
-"""bytes above which a run folder refers to a file or folder instead of copying it"""
+"""bytes above which a run folder has a link to a file or folder instead of a copy"""
 
 
 def copy_inputs(inputs: dict[str, Path], folder: Path, *, link: bool = False) -> None:
-    """Copy files and folders to their names under `folder`; with `link`, refer to LARGE ones."""
+    """Copy files and folders to their names under `folder`; with `link`, link those above LARGE."""
     import shutil
 
     for name, source in inputs.items():
@@ -30,7 +30,8 @@ def copy_inputs(inputs: dict[str, Path], folder: Path, *, link: bool = False) ->
         target.parent.mkdir(parents=True, exist_ok=True)
         if source.resolve() == target.resolve():
             continue
-        if target.is_symlink():  # of a run that is resumed; what it names is not ours to write
+        # a link of the run that is resumed: writing through it would change the user's file
+        if target.is_symlink():
             target.unlink()
         if link and size(source) > LARGE:
             target.symlink_to(source.resolve(), target_is_directory=source.is_dir())
@@ -41,13 +42,13 @@ def copy_inputs(inputs: dict[str, Path], folder: Path, *, link: bool = False) ->
 
 
 def size(path: Path) -> int:
-    """Bytes of a file, or of all files in a folder."""
+    """Return the bytes of a file, or of all files in a folder."""
     files = path.rglob("*") if path.is_dir() else (path,)
     return sum(file.stat().st_size for file in files if file.is_file())
 
 
 def inputs_beside(folder: Path) -> dict[str, Path]:
-    """The files, and links to folders, in `inputs/` of a folder, by the name a job has for them."""
+    """Return the files and links in `inputs/` of a folder, by their names in the job."""
     return {
         path.relative_to(folder).as_posix(): path
         for path in sorted((folder / "inputs").rglob("*"))
@@ -56,11 +57,10 @@ def inputs_beside(folder: Path) -> dict[str, Path]:
 
 
 def check_inputs(job: Job, folder: Path) -> None:
-    """Compare models and Python files of a job, and whatever is a link, with what it was compiled
-    with.
+    """Compare models, Python files and linked files of a job with the hashes from its compilation.
 
     Raises:
-        LaunchError: something is not there any more, or has another content.
+        LaunchError: a file is missing or has changed.
     """
     from forgedsl.lower.paths import digest
     from forgedsl.shipped import SHIPPED
@@ -80,7 +80,7 @@ def check_inputs(job: Job, folder: Path) -> None:
 
 
 def _files(job: Job) -> Iterator[tuple[str, str, bool]]:
-    """(path, sha256, whether a copy is looked at before a run) of the local sources of a job."""
+    """Yield the local sources of a job: path, sha256, and True if a copy is checked too."""
     codes = {(e.path, e.sha256) for e in job.environments.values()}
     codes |= {script for e in job.environments.values() for script in e.scripts.items()}
     codes |= {(r.path, r.sha256 or "") for r in job.rewards.values() if r.path is not None}

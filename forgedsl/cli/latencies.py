@@ -1,4 +1,4 @@
-"""Latencies and faults as `forgec sim` and `forgec run --stub` are told them.
+"""Parses the latencies and faults of `forgec sim` and `forgec run --stub`.
 
 Lowered, --assume, --calibrate -> Latencies          Job, --inject ... -> faults
 """
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 class ModelError(Exception):
-    """Latencies or faults that cannot be; the message says why."""
+    """Invalid latencies or faults; the message says why."""
 
 
 def model_of(lowered: Lowered, assume: list[str], run: Path | None = None) -> Latencies:
-    """The latency model that the command line asks for: of the plan, or of a run."""
+    """Return the latency model of the command line: from the plan, or from a run."""
     from forgedsl.sim.assume import AssumptionError
     from forgedsl.sim.assume import assume as with_assumptions
     from forgedsl.sim.calibrate import CalibrationError, calibrated
@@ -42,7 +42,7 @@ def model_of(lowered: Lowered, assume: list[str], run: Path | None = None) -> La
 
 
 def faults_of(job: Job, texts: list[str]) -> list[Fault]:
-    """The faults, each on something that this job has."""
+    """Parse the faults; each must name a part of this job."""
     from forgedsl.sim.inject import check, parse
 
     try:

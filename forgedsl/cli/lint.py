@@ -4,11 +4,11 @@
     forgec lint x.forge --fix                      apply the safe fixes
     forgec lint x.forge trainer.procs=2 --group 4  with overrides
     forgec lint x.forge --format sarif > x.sarif   for other tools
-    forgec lint --stdin x.forge < edited.txt       a text that x.forge does not hold yet
+    forgec lint --stdin x.forge < edited.txt       unsaved text of x.forge
 
-Findings are the result of the command and go to stdout in every format. Exit 0 without errors
-(warnings allowed), 1 with errors or with a non-empty `--diff`, 2 if a file cannot be read, a folder
-holds none, or the command line or configuration is wrong.
+Findings go to stdout in every format. Exit 0 without errors (warnings allowed), 1 with errors or
+with a non-empty `--diff`, 2 if a file cannot be read, a folder has no .forge files, or the command
+line or configuration is wrong.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ def parser() -> Parser:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command; the result is its exit code. What is read by a machine is JSON even where
-    the check could not be made."""
+    """Run the command; the result is its exit code. With `--format json`, a failure is printed as
+    JSON too."""
     try:
         return _main(arguments)
     except BrokenPipeError:
@@ -76,7 +76,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _print_failure(arguments: Sequence[str], error: BaseException, why: str = "") -> None:
-    """The document of a check that was not made, if a document was asked for."""
+    """With `--format json`, print a JSON document about a check that failed to run."""
     words = [word for argument in arguments for word in argument.split("=", 1)]
     wanted = [after for word, after in pairwise(words) if word == "--format"]
     asked_for_help = isinstance(error, SystemExit) and error.code != 2
@@ -98,7 +98,8 @@ def _main(arguments: Sequence[str]) -> int:
         mine.error("--stdin checks one text, and there is no file to fix")
     if not options.stdin and not options.files:
         mine.error("name a FILE or a folder, or --stdin")
-    gc.disable()  # the process ends soon and makes no cycles; scans of the tree would cost a tenth
+    # the process is short and makes no reference cycles; garbage collection would take 10 % of it
+    gc.disable()
     from forgedsl.lint.config import ConfigError
 
     try:
@@ -108,7 +109,7 @@ def _main(arguments: Sequence[str]) -> int:
         _print_failure(arguments, SystemExit(2), str(error))
         return 2
     finally:
-        gc.enable()  # whoever calls this from a program of his own goes on
+        gc.enable()  # a Python program may call this function and go on
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -129,7 +130,7 @@ def _run(options: argparse.Namespace) -> int:
     if options.diff:
         return 1 if changed else 0
     _print(diagnostics, sources, options.format, len(paths))
-    if looked:  # of what a program reads on stdout it is no part
+    if looked:  # stdout has only the findings where a program parses it
         print("\n".join(looked), file=sys.stdout if options.format == "full" else sys.stderr)
     if options.deep:
         _tell_sandbox(sources)
@@ -139,7 +140,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _tell_sandbox(sources: dict[str, SourceFile]) -> None:
-    """Say what isolation this host has for the code that rewards of the files execute."""
+    """Print which isolation this host offers for code that rewards execute."""
     from forgedsl.runtime import sandbox
 
     for source in sources.values():
@@ -152,7 +153,7 @@ def _tell_sandbox(sources: dict[str, SourceFile]) -> None:
 
 
 def _config(path: Path, options: argparse.Namespace) -> Config:
-    """The configuration of a file; the command line wins."""
+    """Return the configuration of a file; the command line overrides pyproject.toml."""
     from forgedsl.lint.config import checked, load
     from forgedsl.records import replace
 
@@ -201,7 +202,7 @@ def _lint(path: Path, options: argparse.Namespace, config: Config) -> Linted:
 
 
 def _fix(path: Path, options: argparse.Namespace, config: Config) -> int:
-    """Apply or show the fixes of one file; how many there are."""
+    """Apply or show the fixes of one file; return their number."""
     from forgedsl.diagnostics import Reporter
     from forgedsl.lint import fixes
     from forgedsl.lint.engine import lint_source

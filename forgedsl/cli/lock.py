@@ -1,10 +1,10 @@
-"""`forgec lock FILE`: write FILE's lock, and `forgec run FILE --locked`, which holds to it.
+"""`forgec lock FILE`: writes a lock, which `forgec run FILE --locked` enforces.
 
     pipelines/grpo_math.forge -> pipelines/grpo_math.lock
 
-A lock names one profile, since that decides models, data and services. Every run folder has the
-same text as forge.lock, so `forgec run FILE --lock RUN/forge.lock` repeats on what a run had.
-Exit codes: 0; 1 with --check if something drifted or the file has errors; 2 bad usage.
+A lock is for one profile, because the profile decides models, data and services. Every run folder
+has a forge.lock, so `forgec run FILE --lock RUN/forge.lock` repeats a run with the same revisions.
+Exit codes: 0; 1 if the file has errors, or with --check if something has changed; 2 bad usage.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def command(
     print_after: list[str] | None,
     timings: bool,
 ) -> None:
-    """Write down revisions, hashes and versions that a run of FILE depends on.
+    """Record the revisions, hashes and versions that a run of FILE depends on.
 
     Examples:
       forgec lock pipelines/grpo_math.forge --profile cluster
@@ -82,7 +82,8 @@ def command(
 
 
 def hold(job: Job, path: Path) -> Job:
-    """The job on the revisions of a lock. Raises UsageError that names every field that drifted."""
+    """Return the job with the revisions of a lock. Raises UsageError with every field that
+    differs."""
     from forgedsl.lower.lock import drift, pinned
 
     lock = read(path)

@@ -23,7 +23,7 @@ MONARCH = "forgedsl.runtime.upstream.monarch"
 
 def main() -> None:
     """Entry point of `forgec`: run a command and map exceptions to exit codes."""
-    if sys.stderr is None:  # closed; what is printed to None would go to standard output
+    if sys.stderr is None:  # stderr is closed; `print(file=None)` would write to stdout
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     if sys.stdout is None:
         print("forgec: standard output is closed; give it a file, or /dev/null", file=sys.stderr)
@@ -31,22 +31,24 @@ def main() -> None:
     with_client = _has_client()
     code = _ended(_call)
     code = _ended(_flush) or code
-    atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)  # all is said and written
+    # all output is written: Ctrl-C has nothing left to interrupt
+    atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
     if code == EXIT_FAILED and MONARCH in sys.modules:
         sys.stderr.flush()
-        os._exit(code)  # with processes of it dead, Monarch's client may abort over its end
-    if _has_client() and not with_client:  # begun by this command, which has the process
+        os._exit(code)  # after one of its processes died, Monarch's client may abort at exit
+    if _has_client() and not with_client:  # this command started the client and owns the process
         sys.stderr.flush()
         atexit._run_exitfuncs()
         _ended(_flush)
-        os._exit(code)  # its threads abort, seldom, where they meet an interpreter that ends
-    gc.freeze()  # what is left need not be searched for cycles, only to be given back
+        os._exit(code)  # rarely, its threads abort while the interpreter shuts down
+    gc.freeze()  # no search for reference cycles at exit
     sys.exit(code)
 
 
 def _has_client() -> bool:
-    """True if Monarch's client has begun in this process."""
-    begin = getattr(sys.modules.get(MONARCH), "this_host", None)  # none if its import failed
+    """True if Monarch's client was started in this process."""
+    # None if importing the module failed
+    begin = getattr(sys.modules.get(MONARCH), "this_host", None)
     return begin is not None and bool(begin.cache_info().currsize)
 
 
@@ -55,19 +57,20 @@ def _call() -> None:
         from forgedsl.cli import completion
 
         sys.exit(completion.main(os.environ))
-    if sys.argv[1:2] in (["help"], ["version"]):  # as other tools have them
+    # words for `--help` and `--version`, as in other tools
+    if sys.argv[1:2] in (["help"], ["version"]):
         word, rest = sys.argv[1], sys.argv[2:]
         sys.argv[1:] = [*rest[:1], f"--{word}"] if word == "help" else ["--version"]
     sys.exit(app(sys.argv[1:]))
 
 
 def _flush() -> None:
-    """Flush the streams now: at Python's exit nobody could report a failure."""
+    """Flush stdout now: an error at Python's exit could not be reported."""
     sys.stdout.flush()
 
 
 def _ended(work: Callable[[], None]) -> int:
-    """The exit code of `work`."""
+    """Call `work`; return the exit code."""
     try:
         work()
     except SystemExit as end:
@@ -133,7 +136,7 @@ def missing(name: str) -> str:
 
 
 def _crash(error: Exception) -> int:
-    """An internal error: say so, keep the traceback in a file, ask for a report."""
+    """Report an internal error: write the traceback to a file and ask for a bug report."""
     import tempfile
     import traceback
 

@@ -1,4 +1,4 @@
-"""Options of every command, read from its parser: for the reference and for completion."""
+"""Reads the options of a command from its parser, for the reference and for completion."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from forgedsl.records import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """An argument (no `names`) or an option; `value` is how its value is called, "" for a flag."""
+    """An option, or an argument (without `names`). `value` is the placeholder of its value, "" for
+    a flag."""
 
     names: tuple[str, ...]
     value: str
@@ -29,7 +30,7 @@ class Option:
 
 
 def options_of(command: str) -> tuple[Option, ...]:
-    """The arguments and options of a command, in the order of its help."""
+    """Return the arguments and options of a command, in the order of its help."""
     module = importlib.import_module(next(m for name, m, _ in COMMANDS if name == command))
     return tuple(_options(module.parser()))
 

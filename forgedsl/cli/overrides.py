@@ -1,11 +1,10 @@
-"""The words of a command line before its parser sees them: every way to write an override.
+"""Rewrites a command line before it is parsed: all forms of an override become `--set=a.b=v`.
 
     --set a.b=v   a.b=v   --a.b v   --a.b=v   --name v        -> --set=a.b=v, in the order given
     --profil cpu, two files, --trainer.procs without a value  -> UsageError
 
-The parsers then know `--set` alone. A name without a
-dot that is spelt nearly like an option is taken for that option, unless the file declares it.
-Nothing heavy is imported: `forgec lint` goes through here.
+So the parsers know only `--set`. A name without a dot that resembles an option is reported as a
+misspelt option, unless the file declares it. Nothing heavy is imported: `forgec lint` runs this.
 """
 
 from __future__ import annotations
@@ -20,35 +19,36 @@ from forgedsl.records import dataclass
 
 SET_HELP = "override a setting; also written a.b=v or --a.b v"
 COMPILED = (".forge", ".json")
-"""how the names of files end that a command compiles or runs"""
+"""suffixes of the files that commands compile or run"""
 
 
 class UsageError(Exception):
-    """The command line cannot be carried out as written; exit 2."""
+    """The command line is wrong; exit 2."""
 
 
 class SideError(Exception):
-    """Something to compare with cannot be read; the message says what."""
+    """A side of a comparison cannot be read; the message says which."""
 
 
 def drop_output() -> None:
-    """Let what is still to be written to standard output go nowhere."""
+    """Discard everything that is still written to stdout."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 def stopped(error: BaseException) -> int:
-    """The exit code where Ctrl-C, which is said, or a reader that has gone ended a command."""
+    """Return the exit code of a command ended by Ctrl-C, which is printed, or by a closed stdout
+    pipe."""
     if isinstance(error, KeyboardInterrupt):
-        line = "\n" if sys.stderr.isatty() else ""  # behind the ^C
+        line = "\n" if sys.stderr.isatty() else ""  # after the ^C that the terminal shows
         print(f"{line}forgec: interrupted", file=sys.stderr)
         return 130
-    drop_output()  # nothing is left to say to it
+    drop_output()  # nobody reads stdout any more
     return 141
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Syntax:
-    """Options of a command (True: takes a value), and its number of words."""
+    """Syntax of a command: options (True: takes a value) and number of positional words."""
 
     command: str
     options: Mapping[str, bool]
@@ -61,7 +61,7 @@ class Syntax:
 
 
 def with_sets(arguments: Sequence[str], syntax: Syntax) -> list[str]:
-    """The arguments with every override written as `--set=a.b=v`; prints misuse, exits with 2.
+    """Rewrite every override as `--set=a.b=v`. Misuse is printed, exit 2.
 
     Example:
         with_sets(["x.forge", "--trainer.procs", "2", "eps=0.1"], syntax)
@@ -74,7 +74,7 @@ def with_sets(arguments: Sequence[str], syntax: Syntax) -> list[str]:
 
 
 def refuse(command: str, error: UsageError) -> NoReturn:
-    """Say what is wrong with the command line, and exit with 2."""
+    """Print what is wrong with the command line, and exit with 2."""
     print(f"forgec {command}: {error}", file=sys.stderr)
     raise SystemExit(2)
 
@@ -96,7 +96,7 @@ def _with_sets(arguments: Sequence[str], syntax: Syntax) -> list[str]:
             given = value if equals else _value(name, rest, syntax)
             found.append(f"--set={name[2:]}={given}")
         elif token[:2] in syntax.options:
-            found.append(token)  # -oFILE
+            found.append(token)  # a value joined to its option: -oFILE
         elif token.startswith("-") and len(token) > 1:
             raise UsageError(f"no option `{token}`; {_one_dash(token, rest, syntax)}")
         elif syntax.sets and _is_override(token):
@@ -120,13 +120,13 @@ def _one_dash(token: str, rest: Iterator[str], syntax: Syntax) -> str:
 
 
 def _is_override(token: str) -> bool:
-    """`a.b=v`; a path that has a `=` in it is none."""
+    """True for `a.b=v`, but not for a path that contains `=`."""
     name, equals, _ = token.partition("=")
     return bool(equals and name) and "/" not in name and not Path(token).exists()
 
 
 def _value(name: str, rest: Iterator[str], syntax: Syntax) -> str:
-    """The word behind an option or an override."""
+    """Return the word after an option or an override: its value."""
     value = next(rest, None)
     if value is None and name not in syntax.options:
         raise UsageError(f"no option `{name}`, and as an override it needs a value")
@@ -140,7 +140,7 @@ def _value(name: str, rest: Iterator[str], syntax: Syntax) -> str:
 
 
 def _check_name(option: str, arguments: Sequence[str], syntax: Syntax) -> None:
-    """`--profil cpu` is a slip, not an override, unless the file has a `profil`."""
+    """Report a misspelt option such as `--profil cpu`, unless the file declares `profil`."""
     from forgedsl.mistakes.suggest import did_you_mean, nearest
 
     name = option[2:].replace("-", "_")
@@ -158,7 +158,7 @@ def _check_name(option: str, arguments: Sequence[str], syntax: Syntax) -> None:
 
 
 def _declared(file: str) -> set[str]:
-    """The names that a file declares."""
+    """Return the names that a file declares."""
     from forgedsl.diagnostics import Reporter
     from forgedsl.syntax import parse, read_source
 
@@ -168,7 +168,7 @@ def _declared(file: str) -> set[str]:
 
 
 def _too_many(words: Sequence[str], syntax: Syntax) -> str:
-    """Return the message for the first word that the command has no place for."""
+    """Return the message for the first word beyond those that the command takes."""
     assert syntax.num_words is not None
     extra = words[syntax.num_words]
     if extra.endswith(COMPILED) and syntax.num_words == 1:

@@ -1,4 +1,4 @@
-"""The parser of a command: help with examples, overrides, misuse in one line.
+"""Argument parser of commands: help with examples, overrides, one-line messages for misuse.
 
 docstring of the command -> Parser      text, then lines under `Examples:`
 Parser.parse(arguments) -> Namespace    `--help` exits with 0, misuse with 2
@@ -19,7 +19,8 @@ from forgedsl.cli.overrides import SET_HELP, Syntax, UsageError, refuse, with_se
 
 
 class _Formatter(argparse.RawDescriptionHelpFormatter):
-    """argparse makes one to look at each option, and to know the width loads what packs files."""
+    """Help formatter that finds its width without `shutil`, whose import loads compression modules.
+    argparse makes a formatter for each option."""
 
     def __init__(self, prog: str) -> None:
         try:
@@ -29,14 +30,14 @@ class _Formatter(argparse.RawDescriptionHelpFormatter):
         super().__init__(prog, width=max(columns, 11) - 2, max_help_position=32)
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
-        """Say the default, where there is one to say."""
+        """Add the default to the help of an option that has one."""
         silent = action.default in (None, False, "", argparse.SUPPRESS) or not action.help
         return action.help if silent else f"{action.help} [default: %(default)s]"
 
 
 class Parser(argparse.ArgumentParser):
-    """Parser of `forgec NAME`; `words` is how its files or names are written, `num_words` how many
-    there are, None for any."""
+    """Parser of `forgec NAME`. `words` is the usage text of its positional words, `num_words` their
+    number (None: any)."""
 
     def __init__(
         self, name: str, doc: str | None, words: str = "FILE", *, num_words: int | None = 1
@@ -64,7 +65,7 @@ class Parser(argparse.ArgumentParser):
         )  # fmt: skip
 
     def add_choice(self, name: str, kind: type[Any], default: Any, *, help: str) -> None:
-        """An option whose values are those of an enumeration."""
+        """Add an option whose values are those of an enumeration."""
         words = [word.value for word in kind]
 
         def chosen(text: str) -> Any:
@@ -80,7 +81,7 @@ class Parser(argparse.ArgumentParser):
         )  # fmt: skip
 
     def parse(self, arguments: Sequence[str]) -> argparse.Namespace:
-        """The options, with overrides in every way they are written."""
+        """Parse the arguments, with overrides in any of their forms."""
         options = {
             name: action.nargs != 0 for action in self._actions for name in action.option_strings
         }
@@ -92,7 +93,7 @@ class Parser(argparse.ArgumentParser):
         return command(**vars(self.parse(arguments))) or 0
 
     def _print_message(self, message: str, file: Any = None) -> None:
-        """argparse would not tell of an output that cannot be written."""
+        """Print a message; unlike argparse, report a stream that cannot be written."""
         (file or sys.stderr).write(message)
 
     def error(self, message: str) -> NoReturn:
@@ -102,7 +103,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def expand(paths: Sequence[Path], command: str) -> list[Path]:
-    """Folders become the .forge files in them; exits with 2 where there is none."""
+    """Replace folders by the .forge files in them; exit with 2 if a folder has none."""
     found: list[Path] = []
     for path in paths:
         files = sorted(path.rglob("*.forge")) if path.is_dir() else [path]
@@ -113,13 +114,13 @@ def expand(paths: Sequence[Path], command: str) -> list[Path]:
 
 
 def with_examples(about: str, doc: str | None) -> str:
-    """Help of a command whose module's docstring has the examples: its indented lines."""
+    """Return the help of a command with examples: the indented lines of its module's docstring."""
     lines = re.findall(r"^    (.*)$", inspect.cleandoc(doc or ""), re.M)
     return "\n".join([about, "", "Examples:", *(f"  {line}" for line in lines)])
 
 
 def whole(text: str) -> int:
-    """A whole number, for `type` of an option."""
+    """Parse an integer, for `type` of an option."""
     try:
         return int(text)
     except ValueError:
@@ -127,7 +128,7 @@ def whole(text: str) -> int:
 
 
 def at_least(least: int) -> Callable[[str], int]:
-    """A whole number from `least` on, for `type` of an option."""
+    """Return a parser of integers >= `least`, for `type` of an option."""
 
     def number(text: str) -> int:
         if (found := whole(text)) < least:

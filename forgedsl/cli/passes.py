@@ -47,7 +47,7 @@ def add_faults(parser: Parser) -> None:
 
 
 def checked_passes(command: str, given: Sequence[str] | None) -> tuple[str, ...]:
-    """The passes named, which must exist; exits with 2 if one does not.
+    """Check names of passes; exit with 2 if one does not exist.
 
     Example:
         checked_passes("plan", ["hir", "plan"]) == ("hir", "plan")

@@ -1,4 +1,4 @@
-"""`forgec plan FILE`: what a run would be, before it is one.
+"""`forgec plan FILE`: shows placement, memory and cost of a run without running it.
 
     FILE.forge --load--> Program --lower--> Lowered --render--> text | JSON
                                       `--> -o plan.json (with the job and, beside it, its inputs)
@@ -114,7 +114,8 @@ def command(
 
 
 def _alternatives(planned: Planned, host: Host) -> Found | None:
-    """Also where the file's own plan does not fit; None where there is nothing to place."""
+    """Search for alternative placements, even if the file's own does not fit; None without a
+    graph."""
     from forgedsl.plan.alternatives import alternatives
 
     state = planned.state
@@ -132,8 +133,8 @@ def _changes(
     file: Path,
     host: Host,
 ) -> tuple[Change, ...] | None:
-    """What differs from a run, a file or a revision; a file is taken under the same profile and
-    overrides, but this file itself as it is: then the difference is what they change."""
+    """Return the differences to a run, a file or a revision. Another file is compiled with the same
+    profile and overrides. The same file is compiled without them, to show what they change."""
     from forgedsl.cli.overrides import SideError
     from forgedsl.cli.planning import read_side
     from forgedsl.lower.diff import compare
@@ -154,7 +155,7 @@ def _changes(
 
 
 def _write(lowered: Lowered, out: Path) -> None:
-    """plan.json, and the files that its job reads beside it."""
+    """Write plan.json and, beside it, the files that its job reads."""
     from forgedsl.cli.inputs import copy_inputs
     from forgedsl.lower.document import document_text, plan_document
 
@@ -193,8 +194,8 @@ def _text(
 
 
 def _json(planned: Planned, changes: tuple[Change, ...] | None, others: Found | None = None) -> str:
-    """The document of plan.json with diagnostics, changes and alternatives; without a plan, those
-    alone."""
+    """Return the document of plan.json with diagnostics, changes and alternatives; without a plan,
+    only these."""
     import json
     from dataclasses import asdict
 

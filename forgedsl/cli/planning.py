@@ -1,10 +1,10 @@
-"""From a .forge file to its plan on a host.
+"""Compiles a .forge file to its plan on a host.
 
     FILE.forge, profile, overrides -> Planned (diagnostics, Lowered or None, exit code)
     FILE.forge, profile, overrides -> Lowered on this host, for `forgec run`
     FILE.forge | plan.json | job.json | RUN | git:REV[:PATH] -> Side (label, Job), for diffs
 
-Errors of lint rules count as errors of the file. The host is given; without one, it is assumed.
+Errors of lint rules count as errors of the file. Without a given host, lint's assumed one is used.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ OF_RULES = re.compile(r"[ADLRTXN]|F104")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
-    """`lowered` is None when there are errors, `state` what was made until then, if the file could
-    be read; `code` is the exit code so far."""
+    """Result of planning. `lowered` is None if there are errors. `state` has the passes' results,
+    None if the file could not be read. `code` is the exit code so far."""
 
     loaded: Loaded
     lowered: Lowered | None
@@ -40,7 +40,7 @@ class Planned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
-    """One side of a comparison: what it is called, and its job."""
+    """One side of a comparison: its label, and its job."""
 
     label: str
     job: Job
@@ -55,8 +55,8 @@ def compile_file(
     print_after: tuple[str, ...] = (),
     timings: bool = False,
 ) -> Lowered | int:
-    """The lowered program, or the exit code after its errors were printed: what `lint` refuses is
-    not run either."""
+    """Compile a file to run it; the exit code after printing errors. Errors of lint rules are
+    errors here too."""
     from forgedsl.cli.compiling import print_diagnostics, say_profile
     from forgedsl.cli.host import HERE, host_of
 
@@ -81,7 +81,7 @@ def plan_file(
     print_after: tuple[str, ...] = (),
     timings: bool = False,
 ) -> Planned:
-    """Load, lint, plan and lower a file; `wanted` are passes that run on demand."""
+    """Load, lint, plan and lower a file. `wanted` names on-demand passes to run."""
     from forgedsl.cli.compiling import exit_code
     from forgedsl.passes import Request, compile_program
     from forgedsl.plan.plan import advice
@@ -111,7 +111,7 @@ def _lint(
     set_files: tuple[Path, ...],
     host: Host | None,
 ) -> None:
-    """Add the findings of lint rules for the view that is planned, on the host of the plan."""
+    """Add the findings of lint rules for the planned profile, on the host of the plan."""
     from forgedsl.lint.engine import lint_file
 
     assert loaded.program is not None
@@ -142,7 +142,8 @@ def read_side(
     beside: Path | None = None,
     host: Host | None = None,
 ) -> Side:
-    """A file, a run folder, a job or plan, or a git revision of a file.
+    """Read a side of a comparison: a file, a run folder, a job or plan, or a git revision of a
+    file.
 
     `git:REV` is the revision of `beside`. Raises SideError, with diagnostics printed if the file
     has errors.
@@ -183,7 +184,7 @@ def _compiled(
 
 
 def read_job(path: Path) -> Job:
-    """The job of a job.json or plan.json; it must not have been changed by hand."""
+    """Read the job of a job.json or plan.json; refuse one that was edited."""
     import json
 
     from pydantic import ValidationError

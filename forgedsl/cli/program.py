@@ -1,4 +1,4 @@
-"""The command line of a generated program: `python main.py [--run-dir DIR] [--steps N] ...`.
+"""Command line of generated programs: `python main.py [--run-dir DIR] [--steps N] ...`.
 
     Program (its job, its folder) --> a run folder, as `forgec run` makes it --> exit code
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def main(program: Program, arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run the job that a program states, and exit with its code."""
+    """Run the job of a generated program, and exit with its code."""
     sys.exit(_run(program.job(), program.folder, arguments))
 
 
@@ -56,7 +56,7 @@ def _parser(name: str) -> argparse.ArgumentParser:
 
 
 def _longer(job: Job, steps: int | None) -> Job:
-    """The job with another length."""
+    """Return the job with another number of steps."""
     if steps is None:
         return job
     schedule = job.schedule.model_copy(update={"steps": steps})

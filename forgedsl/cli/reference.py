@@ -1,5 +1,5 @@
-"""Pages of docs/reference, that of the commands included: docs/reference/cli.md has every command
-with its arguments and options, from the parsers themselves.
+"""Pages of docs/reference. docs/reference/cli.md has every command with its arguments and options,
+read from the parsers.
 """
 
 import importlib
@@ -35,12 +35,12 @@ REFERENCES = (*pages.REFERENCES, "cli")
 
 
 def reference(name: str) -> str:
-    """One page of docs/reference, as Markdown."""
+    """Return one page of docs/reference, as Markdown."""
     return page() if name == "cli" else pages.reference(name)
 
 
 def page() -> str:
-    """The page of the commands."""
+    """Return the page of the commands, as Markdown."""
     parts = ["# Commands", GENERATED, INTRODUCTION]
     overview = [(f"[forgec {n}](#forgec-{n})", summary) for n, _, summary in COMMANDS]
     parts.append(table(("command", "does"), overview))
@@ -63,7 +63,7 @@ def _command(name: str, module: Any) -> str:
 
 
 def _help(module: Any) -> tuple[str, str]:
-    """Text and examples of a command's help."""
+    """Split a command's help into text and examples."""
     parser = module.parser()
     paragraphs = (parser.description or "").split("\n\n")
     text = "\n\n".join(block(each) if "\n  " in each else each for each in paragraphs)

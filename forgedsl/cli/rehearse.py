@@ -1,11 +1,10 @@
-"""`forgec run --stub FILE`: a rehearsal of the whole job on this machine.
+"""`forgec run --stub FILE`: rehearses the whole job on this machine.
 
     FILE.forge --plan--> Job + latencies + faults --launch(rehearsal)--> exit code
 
-Controller, queues, versions, routing and restarts are the real ones, on real Monarch meshes; what
-stands behind the services only takes time. The plan is that of `forgec plan`, also for
-another host (`--host`). What is printed and written says that it is a rehearsal, and holds no
-metric of learning.
+Controller, queues, versions, routing and restarts are the real ones, on real Monarch meshes. The
+services are stand-ins that only take time. The plan is that of `forgec plan`; `--host` can describe
+another host. All output says that it is a rehearsal, and has no metrics of learning.
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ if TYPE_CHECKING:
     from forgedsl.sim.result import Result
 
 LOOK = 4
-"""steps that are simulated to say how long the rehearsal takes"""
+"""steps to simulate for an estimate of the rehearsal's time"""
 SHORT = 60.0
-"""seconds that nobody needs advice on"""
+"""seconds; no advice is printed on a shorter rehearsal"""
 SAY = "REHEARSAL: no model is loaded, nothing is sampled or trained; times are sampled latencies"
 
 
 def rehearse(request: Request) -> int:
-    """Plan, sample, launch; the exit codes of a run."""
+    """Plan, sample latencies and launch; return the exit code of a run."""
     from forgedsl.cli.compiling import print_planned
     from forgedsl.cli.host import host_of
     from forgedsl.cli.latencies import ModelError, faults_of, model_of
@@ -72,7 +71,7 @@ def rehearse(request: Request) -> int:
 
 
 def outlook(job: Job, latencies: Latencies) -> str:
-    """Estimate the time of a rehearsal by simulating its first steps; say what shortens it."""
+    """Estimate the time of a rehearsal by simulating its first steps; print how to shorten it."""
     from forgedsl.plan.cost import time_text
     from forgedsl.runtime.sim.simulation import simulate
 
@@ -96,7 +95,7 @@ def outlook(job: Job, latencies: Latencies) -> str:
 
 
 def _quicker(result: Result, latencies: Latencies) -> list[str]:
-    """The assumption that takes the most off the busiest part, if there is one."""
+    """Return the `--assume` option that shortens the busiest part most, if there is one."""
     name, share = max(result.busy.items(), key=lambda part: part[1])
     setting = ""
     if name in latencies.engines:
@@ -113,7 +112,7 @@ def _quicker(result: Result, latencies: Latencies) -> list[str]:
 
 
 def _checked(request: Request) -> Path:
-    """The file, if the request makes sense as a rehearsal."""
+    """Return the file to rehearse; refuse options that a rehearsal cannot use."""
     if not request.stub:
         option = "--assume" if request.assume else "--inject" if request.inject else "--host"
         raise UsageError(f"{option} is about a rehearsal: add --stub")
@@ -125,6 +124,6 @@ def _checked(request: Request) -> Path:
 
 
 def _quiet(job: Job) -> Job:
-    """The job without services that would take a rehearsal for a run."""
+    """Return the job without exporters (such as W&B) that would record the rehearsal as a run."""
     logging = job.logging.model_copy(update={"wandb": None, "tensorboard": False})
     return job.model_copy(update={"logging": logging}).sealed()

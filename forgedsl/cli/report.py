@@ -1,4 +1,4 @@
-"""`forgec report RUN`: write the report of a run again, from its folder alone."""
+"""`forgec report RUN`: writes the report of a run again, from its folder alone."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def main(arguments: Sequence[str]) -> int:
 def command(run: Path, beside: Path | None = None) -> None:
     """Write RUN/report.html from job.json, metrics.jsonl, events.jsonl and samples.jsonl.
 
-    The run may be done, killed, or still going. With --beside the page is another file, which has
-    the curves of both runs and the settings in which they differ.
+    The run may have finished, been killed, or still be running. With --beside, another page is
+    written, with the curves of both runs and the settings in which they differ.
 
     Examples:
       forgec report runs/grpo_math-20261120-120000
@@ -55,7 +55,7 @@ def command(run: Path, beside: Path | None = None) -> None:
 
 
 def _check(run: Path) -> None:
-    """Say why this is no run with something to report, and exit."""
+    """Exit with a message if the folder is no run, or has nothing to report."""
     from forgedsl.runs.checkpoints import no_run
 
     if not (run / "job.json").is_file():

@@ -24,17 +24,17 @@ CHANGEABLE = (
     "checkpoint",
     "logging",
 )
-"""a longer or otherwise observed run is still the same run"""
+"""sections that a resume may change: length and output of the run"""
 DERIVED = ("content_hash", "compiler", "summary", "topology", "origins", "chosen")
-"""text that follows from the rest"""
+"""fields that follow from other fields"""
 SECONDS = ("timeout", "tool_timeout", "starve_timeout", "deadline", "every_s")
 UNITS = dict.fromkeys(SECONDS, " s") | {"memory": " bytes"}
-"""of settings that a job has as numbers"""
+"""units of settings that a job stores as plain numbers"""
 PLACE = re.compile(r"[\w.+-]+\.forge:\d+:\d+")
 
 
 class Difference(NamedTuple):
-    """A setting of a job, before and after; times in seconds, sizes in bytes."""
+    """A changed setting of a job: values before and after; times in seconds, sizes in bytes."""
 
     setting: str
     before: Any
@@ -47,7 +47,8 @@ class Difference(NamedTuple):
 
 
 def load_run_job(run_dir: Path) -> Job:
-    """The job of a run folder that has a checkpoint to continue from."""
+    """Read the job of a run folder. Raises UsageError if there is no checkpoint to continue
+    from."""
     from forgedsl.cli.overrides import SideError
     from forgedsl.cli.planning import read_job
 
@@ -71,8 +72,9 @@ def load_run_job(run_dir: Path) -> Job:
 
 
 def split(found: list[Difference], allowed: str) -> tuple[list[Difference], list[Difference]]:
-    """(differences that stop a resume, differences that `--allow` takes on: settings of optimizers,
-    data, or ranks and hosts; what else a param changes is a difference of its own)."""
+    """Split differences into those that stop a resume, and those that `--allow` permits: settings
+    of optimizers, data, or ranks and hosts. A changed param is permitted with them; other settings
+    that the param changes are listed separately."""
     taken = [each for each in found if allowed and TAKES[allowed](each)]
     if not taken:
         return found, []
@@ -90,7 +92,7 @@ def _of_data(found: Difference) -> bool:
 
 
 def _of_placement(found: Difference) -> bool:
-    """True for a setting of placement: the same is computed elsewhere, in another order."""
+    """True for a setting of placement: it changes where and in which order things are computed."""
     path = found.setting.split(".")
     if path[0] == "services":
         return path[2] in ("mesh", "parallel", "activation_checkpoint", "gpu_memory") or (
@@ -100,11 +102,12 @@ def _of_placement(found: Difference) -> bool:
 
 
 TAKES = {"numerics": _of_optimizer, "data": _of_data, "placement": _of_placement}
-"""what `--allow` takes on"""
+"""values of `--allow`, each with a test of the differences that it permits"""
 
 
 def refused(found: list[Difference]) -> str:
-    """The differences that stop a resume, and which of them may be allowed."""
+    """Return the message about differences that stop a resume, with the `--allow` that would permit
+    them."""
     kind = next((kind for kind in TAKES if not split(found, kind)[0]), "")
     why = (
         f"--allow {kind} goes on with" if kind else "a resumed run may change only how long it "
@@ -119,7 +122,7 @@ def refused(found: list[Difference]) -> str:
 
 
 def note_changes(run_dir: Path, taken: list[Difference]) -> None:
-    """Say what the run goes on with, and keep it in RUN/changes.jsonl."""
+    """Print the changes of a resumed run, and append them to RUN/changes.jsonl."""
     if not taken:
         return
     step = last_step(run_dir)
@@ -133,7 +136,8 @@ def note_changes(run_dir: Path, taken: list[Difference]) -> None:
 
 
 def where_from(run_dir: Path) -> str:
-    """The step that a resumed run goes on with, and what was done and is done again."""
+    """Return the text about the step a resumed run continues with, and the steps that are
+    repeated."""
     from forgedsl.runs.data import jsonl
 
     step = last_step(run_dir)
@@ -148,7 +152,7 @@ def where_from(run_dir: Path) -> str:
 
 
 def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """(dotted path, value) of everything that is not a container."""
+    """Yield (dotted path, value) of every leaf of nested lists and dicts."""
     if isinstance(value, dict) and value:
         for key, inner in value.items():
             yield from leaves(inner, f"{path}.{key}" if path else key)
@@ -160,8 +164,8 @@ def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def differences(old: Job, new: Job) -> list[Difference]:
-    """Every difference that a resume may not make. Where a statement stands in its file is none,
-    nor how many bad rows are too many."""
+    """Return the differences that a resume must not make. Line numbers and `max_bad_rows` do not
+    count."""
     before, after = (
         {path: PLACE.sub("", value) if isinstance(value, str) else value for path, value in found}
         for found in (leaves(job.model_dump(mode="json")) for job in (old, new))
@@ -182,7 +186,7 @@ def short(value: Any) -> str:
 
 
 def with_changes(old: Job, new: Job, *, allowed: str = "") -> Job:
-    """The old job with the parts of the new one that a resume may change."""
+    """Return the old job with those parts of the new one that a resume may change."""
     datasets = {
         name: dataset.model_copy(update={"max_bad_rows": new.datasets[name].max_bad_rows})
         if name in new.datasets
@@ -207,7 +211,7 @@ def with_changes(old: Job, new: Job, *, allowed: str = "") -> Job:
 
 
 def rehashed(job: Job, run_dir: Path) -> Job:
-    """The job with the data files as they lie in its folder now."""
+    """Return the job with the hashes of the data files that are in its folder now."""
     from forgedsl.lower import job as spec
     from forgedsl.lower.paths import digest
 

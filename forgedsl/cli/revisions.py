@@ -1,7 +1,7 @@
-"""A .forge file as it was in a git revision: `git:REV` or `git:REV:PATH`.
+"""Reads a .forge file from a git revision: `git:REV` or `git:REV:PATH`.
 
-The folder of the file is taken out of the revision into a temporary one, so that what the file
-imports and reads is that of the revision too.
+The whole folder of the file is extracted to a temporary one, so that its imports and data are those
+of the revision too.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from forgedsl.cli.overrides import SideError
 
 @contextmanager
 def checked_out(text: str, beside: Path | None) -> Iterator[Path]:
-    """The file that `text` names, in a folder that lives as long as the context."""
+    """Extract the file that `text` names to a folder that is removed when the context ends."""
     _, revision, *rest = text.split(":", 2)
     if rest:
         path = Path(rest[0])

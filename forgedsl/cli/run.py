@@ -99,7 +99,7 @@ def command(
     print_after: list[str] | None,
     timings: bool,
 ) -> None:
-    """Train FILE, run a plan or a job as it is, continue a run, or rehearse one.
+    """Train FILE, run a plan.json or job.json unchanged, continue a run, or rehearse one.
 
     Examples:
       forgec run pipelines/grpo_math.forge --dry-run
@@ -128,7 +128,7 @@ def command(
 
 
 def allowed(given: str, resume: Path | None) -> str:
-    """Return the classes of changes that a resumed run may have, besides length and output."""
+    """Return the class of changes that `--allow` permits, besides length and output."""
     if given not in ("", "numerics", "data", "placement"):
         raise UsageError(f"--allow knows `numerics`, `data` and `placement`, not `{given}`")
     if given and resume is None:
@@ -137,7 +137,7 @@ def allowed(given: str, resume: Path | None) -> str:
 
 
 def lock_of(file: Path | None, given: Path | None) -> Path:
-    """The lock asked for, else the one of the file."""
+    """Return the lock of the command line, else the one beside the file."""
     if given is not None:
         return given
     if file is None:
@@ -172,14 +172,14 @@ def execute(request: Request) -> int:
 
     try_once(prepared)
     run_dir = new_run_dir(request.run_dir, prepared.job.name, request.file)
-    if not (run_dir / "job.json").exists():  # else it lies there as it was submitted
+    if not (run_dir / "job.json").exists():  # else the submitted job wrote it already
         write_run_dir(run_dir, prepared)
     return launch(prepared.job, run_dir, resume=False, request=request)
 
 
 def prepare(request: Request, file: Path, chosen: tuple[str, ...] = ()) -> Prepared | int:
-    """The job of a .forge file or job.json, or the exit code after diagnostics were printed. What
-    is `auto` in the file is as `chosen`, or as the lock has it."""
+    """Compile a .forge file or read a job.json; the exit code after printing diagnostics. Settings
+    that are `auto` in the file take the values of `chosen` or of the lock."""
     if file.suffix == ".json":
         return _from_json(request, file)
     from forgedsl.cli.planning import compile_file
@@ -206,7 +206,7 @@ def prepare(request: Request, file: Path, chosen: tuple[str, ...] = ()) -> Prepa
 
 
 def _from_json(request: Request, file: Path) -> Prepared:
-    """A job.json or plan.json is final: nothing can be set on it, its inputs lie beside it."""
+    """Read a job.json or plan.json. Overrides are refused; its inputs are beside it."""
     from forgedsl.cli.overrides import SideError
     from forgedsl.cli.planning import read_job
 
@@ -224,7 +224,7 @@ def _from_json(request: Request, file: Path) -> Prepared:
 
 
 def _resume(request: Request) -> int:
-    """Continue a run; with a file, its job may differ only in what a resume may change."""
+    """Continue a run. If a file is given, its job may differ only in what a resume may change."""
     from forgedsl.cli.data_checks import check_data
     from forgedsl.cli.resuming import load_run_job, note_changes, where_from
     from forgedsl.runs.checkpoints import last_step
@@ -250,7 +250,7 @@ def _resume(request: Request) -> int:
         raise UsageError(f"{run_dir} has done {asked}")
     touched = {d.setting.split(".")[1] for d in taken if d.setting.startswith("datasets.")}
     changed = sorted(touched & job.datasets.keys())
-    if changed:  # what is refused has changed nothing
+    if changed:  # nothing is written before all checks have passed
         check_data(job, inputs or inputs_beside(run_dir), changed)
     copy_inputs(inputs, run_dir, link=True)
     check_inputs(job, run_dir)
@@ -264,7 +264,7 @@ def _resume(request: Request) -> int:
 
 
 def _changed(request: Request, run_dir: Path, old: Job) -> tuple[Prepared, list[Difference]] | int:
-    """The job of a resumed run with new data, and what `--allow` let it change; or an exit code."""
+    """Return the job of a resumed run and its permitted changes, or an exit code."""
     from forgedsl.cli.resuming import differences, refused, rehashed, split, with_changes
     from forgedsl.lower.lock import choices
 

@@ -1,6 +1,6 @@
-"""A run folder belongs to one process at a time: a lock that ends with the process.
+"""Locks a run folder for one process; the lock ends with the process.
 
-claim(RUN) --flock--> RUN/.running, which says who holds it; UsageError if that is another
+claim(RUN) --flock--> RUN/.running, which names the owner; UsageError if another process has it
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from forgedsl.cli.overrides import UsageError
 
 NAME = ".running"
 _held: dict[Path, TextIO] = {}
-"""open for as long as this process lives: closing a file gives its lock up"""
+"""lock files, kept open until this process ends: closing a file releases its lock"""
 
 
 def claim(run_dir: Path) -> None:
-    """Take the folder for this process.
+    """Lock the folder for this process.
 
     Raises:
         UsageError: another process has it, or nothing can be written there.
@@ -50,7 +50,7 @@ def claim(run_dir: Path) -> None:
 
 
 def release(run_dir: Path) -> None:
-    """Leave the folder to the process that is to run in it."""
+    """Release the folder, so that another process can run in it."""
     if file := _held.pop(run_dir.resolve() / NAME, None):
         file.close()
 
@@ -58,7 +58,7 @@ def release(run_dir: Path) -> None:
 def _in_use(run_dir: Path, holder: str) -> str:
     try:
         who = "by process {pid} on {host}, since {since}".format(**json.loads(holder))
-    except (ValueError, KeyError):  # it has the lock, and has not yet written who it is
+    except (ValueError, KeyError):  # the owner has the lock, and has not yet written its name
         who = "by another process"
     return (
         f"{run_dir} is in use {who}: two runs in one folder would mix their metrics and "

@@ -1,4 +1,4 @@
-"""Steps that every command which runs a job shares: make a run folder, launch, report.
+"""Steps shared by the commands that run a job: make a run folder, launch, report.
 
 Request, Prepared (a job and its files) --> RUN/{job.json, forge.lock, inputs/} --> exit code
 """
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 PREPARED = ("job.json", "forge.lock", "estimate.json", "inputs")
 MADE = ("events.jsonl", "metrics.jsonl", "samples.jsonl", "report.html", "tensorboard", "models",
         "logs", "checkpoints")  # fmt: skip
-"""what a start writes into its folder, before and after the launch"""
+"""files that a run writes after its launch"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +52,7 @@ class Request:
 
     @property
     def of_compiling(self) -> list[str]:
-        """Return the options that only the compiler can carry out, as they are written."""
+        """Return the given options that only a compilation can apply, as written."""
         words = [*self.overrides, *(f"--set-file {path}" for path in self.set_files)]
         words += [f"--profile {self.profile}"] * (self.profile != "auto")
         words += [f"--print-after {name}" for name in self.print_after]
@@ -61,17 +61,18 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """A job and the files it reads, by their name relative to the run folder."""
+    """A job, and the files it reads, by their path relative to the run folder."""
 
     job: Job
     inputs: dict[str, Path]
     estimate: dict[str, Any] | None = None
-    """what the plan thinks that a step takes, if it was made here"""
+    """estimates of the plan, if this process made the plan"""
 
 
 def new_run_dir(wanted: Path | None, name: str, file: Path | None = None) -> Path:
-    """`runs/<pipeline>-<UTC time>`, or the folder asked for: it holds no run, or nothing but
-    the very job `file`, which has not begun; it is this process's from now on."""
+    """Make and lock a run folder: the `wanted` one, else `runs/<pipeline>-<UTC time>`. An existing
+    folder must not hold a run that has done a step; files of a start that did not get so far are
+    removed."""
     if wanted is not None:
         _make(wanted)
         claim(wanted)
@@ -101,7 +102,7 @@ def new_run_dir(wanted: Path | None, name: str, file: Path | None = None) -> Pat
 
 
 def has_begun(run_dir: Path) -> bool:
-    """True if a step was done there."""
+    """True if a run in this folder has done a step, or was a rehearsal."""
     from forgedsl.runs.checkpoints import checkpoint_steps
 
     metrics = run_dir / "metrics.jsonl"
@@ -110,7 +111,7 @@ def has_begun(run_dir: Path) -> bool:
 
 
 def _clear(run_dir: Path, names: Sequence[str]) -> None:
-    """Remove what a start has written."""
+    """Remove the files of an unfinished start."""
     with writing(run_dir):
         for path in (run_dir / name for name in names):
             if path.is_dir() and not path.is_symlink():
@@ -132,7 +133,7 @@ def _make(folder: Path, *, exist_ok: bool = True) -> None:
 
 
 def write_run_dir(run_dir: Path, prepared: Prepared) -> None:
-    """job.json, forge.lock and the inputs: all that is needed to run it again."""
+    """Write job.json, forge.lock and the inputs: everything that is needed to run the job again."""
     from forgedsl.lower.lock import lock_text
 
     with writing(run_dir):
@@ -153,8 +154,8 @@ def launch(
     rehearsal: Any = None,
     changed_data: bool = False,
 ) -> int:
-    """Hand over to the runtime, then write the report and say where everything is. A job for a
-    scheduler is submitted, unless this is its allocation."""
+    """Run the job, then write the report and print where the results are. A job for a scheduler is
+    submitted, unless this process already runs in its allocation."""
     if rehearsal is None:
         code_of_job = _submitted(job, run_dir, resume, request, changed_data)
         if code_of_job is not None:
@@ -197,7 +198,7 @@ def launch(
 def _submitted(
     job: Job, run_dir: Path, resume: bool, request: Request, changed_data: bool
 ) -> int | None:
-    """The exit code of a job that a scheduler ran; None where it runs here."""
+    """Submit a job to its scheduler and return its exit code; None if it should run here."""
     from forgedsl.cli.submit import submit, submitter
 
     facts = submitter(job)
@@ -210,7 +211,7 @@ def _submitted(
 
 
 def _conclude(text: str) -> None:
-    """Print the last words. Where nobody can read them, the run has still ended as it has."""
+    """Print the summary. A stdout that cannot be written does not change the exit code."""
     try:
         print(text, flush=True)
     except OSError as error:

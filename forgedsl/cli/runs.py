@@ -1,4 +1,4 @@
-"""`forgec runs [FOLDER]`: the runs of a folder, how each stands, and its best evaluation."""
+"""`forgec runs [FOLDER]`: lists the runs of a folder, their state, and their best evaluation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from forgedsl.cli.parser import Parser
 
 COLUMNS = ("run", "state", "steps", "reward", "best eval", "began")
 MOST = 4
-"""columns of what differs; --format json has all"""
+"""maximum number of columns for differing settings; --format json has all"""
 LEFT_OUT = ("compiler", "content_hash", "summary", "origins", "program", "topology", "name",
             "schedule.steps", "losses", "logging", "checkpoint")  # fmt: skip
 
@@ -73,7 +73,7 @@ def command(folder: Path, format_: str) -> None:
 
 
 def _tell_apart(rows: list[dict[str, Any]], folder: Path) -> None:
-    """Give every row the settings that are not the same in all, parameters first."""
+    """Add to every row the settings that differ between the runs, parameters first."""
     from forgedsl.cli.resuming import leaves
 
     jobs = [json.loads((folder / row["run"] / "job.json").read_text("utf-8")) for row in rows]
@@ -130,7 +130,7 @@ def row_of(run: Path) -> dict[str, Any]:
 
 
 def _last(path: Path) -> dict[str, Any] | None:
-    """The last event of a run, which may be a long line."""
+    """Return the last event of a run. Its line may be long."""
     from forgedsl.runs.data import whole
 
     if not path.is_file():

@@ -1,4 +1,4 @@
-"""`forgec --install-completion`: scripts of bash, zsh and fish that ask `forgec` behind <TAB>.
+"""`forgec --install-completion`: completion scripts of bash, zsh and fish, which ask `forgec`.
 
 The scripts call `forgec` with the line in the environment; completion.py answers.
 """
@@ -65,7 +65,7 @@ def install(shell: str = "") -> int:
 
 
 def _places(shell: str) -> tuple[Path, Path | None, str]:
-    """The script's file, and the file of the user's shell that reads it by a line."""
+    """Return the path of the script, and of the shell's start file that must source it."""
     home = Path.home()
     if shell == "bash":
         path = home / ".bash_completions/forgec.sh"
@@ -78,7 +78,7 @@ def _places(shell: str) -> tuple[Path, Path | None, str]:
 
 
 def _known(shell: str) -> str:
-    """The shell named, else the user's; "" if it is none of ours."""
+    """Return the named shell, else the user's; "" if it is not supported."""
     name = shell or Path(os.environ.get("SHELL", "")).name
     return name if name in SCRIPTS else ""
 

@@ -1,4 +1,4 @@
-"""`forgec sim FILE`: what a run would be like, by simulation.
+"""`forgec sim FILE`: simulates a run.
 
     FILE.forge --plan--> Job --simulate--> Result -> text | JSON
     latencies: the plan's cost model, or --calibrate RUN; --assume changes single ones

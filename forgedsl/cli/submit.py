@@ -1,9 +1,10 @@
-"""`forgec run` of a job whose launcher is a scheduler, outside of an allocation.
+"""Submits a job to its scheduler: `forgec run` outside of an allocation.
 
     RUN/{job.json, job.sbatch} --sbatch--> waits in the queue --> runs --events--> progress here
-        Ctrl-C: a checkpoint, then the end; again: the end      this process dies: the job goes on
+        Ctrl-C: a checkpoint, then the end; second Ctrl-C: the end at once
+        this process dies: the job continues
 
-The controller runs in the allocation, on its first node: nothing of the run hangs on this process.
+The controller runs in the allocation, on its first node. The run does not depend on this process.
 """
 
 from __future__ import annotations
@@ -27,19 +28,19 @@ if TYPE_CHECKING:
 
 SCRIPT = "job.sbatch"
 SECONDS = 1.0
-"""between two looks at the queue"""
+"""between two queries of the queue"""
 FILES_SECONDS = 20.0
-"""until what a node wrote last is seen here, on a shared file system"""
+"""until the last writes of a node are visible here, on a shared file system"""
 EXIT_LAUNCH, EXIT_FAILED, EXIT_INTERRUPTED = 4, 5, 130
 
 
 def submitter(job: Job) -> Launcher | None:
-    """The launcher of a job that is to be submitted from here."""
+    """Return the launcher if the job must be submitted; None if it runs here."""
     from forgedsl.launchers.registry import launcher
 
     try:
         facts = launcher(job.launcher.kind)
-    except LookupError:  # the runtime says so
+    except LookupError:  # the runtime reports an unknown launcher
         return None
     inside = os.environ.get(facts.allocation) if facts.allocation else ""
     return facts if facts.submit and not inside and shutil.which(facts.submit) else None
@@ -48,7 +49,8 @@ def submitter(job: Job) -> Launcher | None:
 def submit(
     job: Job, facts: Launcher, run_dir: Path, options: Sequence[str], *, resume: bool, quiet: bool
 ) -> int:
-    """Submit, wait, follow; the exit code of the run, which `forgec run` has these options in."""
+    """Submit a job that calls `forgec run` with `options`, wait for it and show its progress;
+    return the exit code of the run."""
     from forgedsl.errors import writing
 
     run_dir = run_dir.resolve()
@@ -56,7 +58,7 @@ def submit(
     with writing(run_dir):
         (run_dir / "logs").mkdir(exist_ok=True)
         (run_dir / SCRIPT).write_text(_script(job, facts, run_dir, options, resume), "utf-8")
-    release(run_dir)  # the folder is the job's from now on
+    release(run_dir)  # the submitted job locks the folder
     done = subprocess.run(
         [facts.submit, "--parsable", str(run_dir / SCRIPT)], capture_output=True, text=True,
         check=False,
@@ -80,7 +82,8 @@ def _script(job: Job, facts: Launcher, run_dir: Path, options: Sequence[str], re
     fresh = [f"{run_dir}/job.json", "--run-dir", str(run_dir)]
     words = ["run", *options, *(["--resume", str(run_dir)] if resume else fresh)]
     args = job.launcher.args
-    own = args.get("setup") or args.get("container")  # which bring what runs there
+    # setup or container provides `forgec` on the node
+    own = args.get("setup") or args.get("container")
     program = ["forgec"] if own else [sys.executable, "-m", "forgedsl.cli.main"]
     asked = allocation(
         job,
@@ -96,7 +99,7 @@ def _size(path: Path) -> int:
 
 
 class _Job:
-    """A job of the queue, and who waits for it."""
+    """A submitted job, and the state of waiting for it."""
 
     def __init__(self, ident: str, run_dir: Path) -> None:
         self.ident, self.run_dir = ident, run_dir
@@ -106,7 +109,7 @@ class _Job:
         self.interrupts = 0
 
     def attend(self, job: Job, since: int, *, quiet: bool) -> int:
-        """Follow it to its end; Ctrl-C asks it to save and end."""
+        """Follow the job to its end. Ctrl-C asks it to save a checkpoint and end."""
         from forgedsl.runs.follow import follow
         from forgedsl.runs.summary import summary
         from forgedsl.runtime.readers.progress import open_progress
@@ -130,13 +133,13 @@ class _Job:
             reader.close()
         if code is None:
             return self._without_end()
-        while not self.over():  # its report is still being written
+        while not self.over():  # the job still writes its report
             time.sleep(SECONDS)
         print(summary(self.run_dir, code), flush=True)
         return code
 
     def waiting(self) -> bool:
-        """True if it is still in the queue; says so when that changes."""
+        """True if the job is still in the queue. Changes of its state are printed."""
         before = (self.state, self.reason)
         self._ask()
         if self.state == "PENDING" and before != (self.state, self.reason):
@@ -162,7 +165,7 @@ class _Job:
             self.state = _field("JobState", done.stdout)
             self.reason = _field("Reason", done.stdout)
         elif "Invalid job id" in done.stderr:
-            self.state = "GONE"  # long ended; what else goes wrong may be over soon
+            self.state = "GONE"  # it ended long ago; other errors may be temporary
 
     def _interrupt(self) -> None:
         self.interrupts += 1
@@ -179,7 +182,7 @@ class _Job:
         subprocess.run(["scancel", *words], check=False)
 
     def _without_end(self) -> int:
-        """The job has left without a word of the run."""
+        """Report a job that ended without an end event of the run."""
         output = self.run_dir / f"logs/slurm-{self.ident}.out"
         tail = output.read_text(errors="replace")[-2000:].strip() if output.is_file() else ""
         print(

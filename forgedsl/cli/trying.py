@@ -1,7 +1,7 @@
-"""Calls the user's own code once on a row before services start.
+"""Calls user code once on a row before services start.
 
-Job, looks at its data --> an environment is played for one turn, rewards are called
-                           `-> what is wrong: told by a dry run, and at the beginning of a run
+Job, looks at its data --> one turn in each environment, one call of each reward
+                           `-> errors, shown by a dry run and at the start of a run
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ NEVER_WORKS = (
     "NameError", "UnboundLocalError", "AttributeError", "ImportError", "ModuleNotFoundError",
     "ConnectionError",
 )  # fmt: skip
-"""causes of a failure that no other row mends"""
+"""errors that would occur for every row"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Played:
-    """Result of one turn in an environment; `unseen`: the prompt does not show its tools."""
+    """Result of one turn in an environment. `unseen`: the prompt does not show its tools."""
 
     problem: str = ""
     cause: str = ""
@@ -48,8 +48,8 @@ def try_once(prepared: Prepared) -> None:
     """Call rewards in Python, judges behind endpoints and environments once on the first row.
 
     Raises:
-        LaunchError: one of them can work on no row. What may be a matter of the row is told on
-            stderr.
+        LaunchError: one of them would fail for every row. Errors that may be due to the row are
+        printed on stderr.
     """
     job = prepared.job
     mine = [name for name, reward in job.rewards.items() if reward.is_alone]
@@ -132,7 +132,7 @@ def _failed(name: str, method: str, look: Look, reply: Reply) -> Played:
 
 
 def _played_on(job: Job, env: str) -> str:
-    """The dataset whose prompts are played in an environment."""
+    """Return the dataset whose prompts are played in an environment."""
     roots = {node.name: node.target for node in job.nodes if Role.PROMPTS in node.roles}
     plays = (n for n in job.nodes if getattr(n, "env", None) == env and n.inputs)
     return next((roots.get(node.inputs[0].edge, "") for node in plays), "")

@@ -1,4 +1,4 @@
-"""`forgec watch RUN`: the progress of a run, from another terminal or host."""
+"""`forgec watch RUN`: shows the progress of a run, from another terminal or host."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def command(run: Path) -> None:
-    """Show a run as `forgec run` shows it, from its folder alone, until it ends.
+    """Show the progress of a run, as `forgec run` does, until it ends. Reads only the run folder.
 
-    Ctrl-C ends only the watching. The exit code is the run's; 5 where it was killed.
+    Ctrl-C ends the watching, not the run. The exit code is that of the run; 5 if it was killed.
 
     Examples:
       forgec watch runs/grpo_math-20261120-120000

@@ -1,10 +1,12 @@
 """Decides which arguments a Python reward is called with: by parameter name, else by position.
 
-    prompt, messages, response (completion, output), target, rollout, row      by name
-    `r` as the first of several: the rollout, then the target
-        names without meaning (`a`, `x`): (prompt, response, target) or (rollout, target), by
-        position any other name: the column of that name in the dataset's row `completions`: called
-        as TRL does, with lists of length one, and every column
+    prompt, messages, response (completion, output), target, rollout, row   by name
+    `r` as the first of several                          the rollout, then the target
+    names without meaning (`a`, `x`)                     (prompt, response, target) or
+                                                         (rollout, target), by position
+    any other name                                       the column of that name
+    `completions`                                        as TRL calls rewards: lists of length
+                                                         one, and every column by keyword
 
 A parameter with a default gets no argument by position, and a column only if the row has it.
 """
