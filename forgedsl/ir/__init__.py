@@ -1,1 +1,1 @@
-"""The records that passes hand on: programs, graphs."""
+"""Records that passes exchange: programs and graphs."""

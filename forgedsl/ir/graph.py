@@ -1,9 +1,9 @@
-"""The dataflow graph: nodes bound to services or functions, and typed edges between them.
+"""The dataflow graph: nodes, each bound to a service or a function, and typed edges between them.
 
-A node is one statement of the flow; what it produces is the edge of its `name`. Edges are of
-four kinds: *data* (a binding that is read), *weights* (a sync) and *replay* (a buffer), which alone
-close cycles, and *control* (order without data: a sync follows its step). Levels say what one item
-of an edge is: a rollout, a group of rollouts of one prompt, or a batch.
+A node is a statement of the flow. Its output is the edge that has its `name`. There are four kinds
+of edges: *data* (a stream that is read), *weights* (a sync), *replay* (a buffer) and *control*
+(order without data: a sync follows its step). Only weights and replay edges close cycles. The level
+of an edge says what an item is: a rollout, a group of rollouts of one prompt, or a batch.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ class Input:
 class Node:
     """One node; ops and their targets are those of `forgedsl.lower.job.Node`.
 
-    `root` is the node the items were drawn by and `samplers` are the sample nodes whose rollouts
-    they belong to: what decides whether two edges can be joined.
+    `root` is the node that drew the items. `samplers` are the sample nodes of the rollouts they
+    belong to. Both decide whether two edges can be joined.
     """
 
     id: str
@@ -97,7 +97,7 @@ class Node:
 
     @property
     def terms(self) -> tuple[tuple[str, tuple[Input, ...]], ...]:
-        """The losses of a step, each with the batches that it is computed on together."""
+        """The losses of a step, each with the batches that it reads as one."""
         return terms_of(self.settings, self.inputs)
 
 
@@ -108,7 +108,7 @@ def losses_of(program: Program) -> list[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edge:
-    """From node id to node id; `label` is the edge name, with its attribute if one is read."""
+    """An edge between two node ids. `label` is its name, with the attribute that is read."""
 
     source: str
     target: str
@@ -119,7 +119,7 @@ class Edge:
 
     @staticmethod
     def plain(source: Node, target: Node, kind: EdgeKind, label: str) -> Edge:
-        """An edge that carries no data of the step."""
+        """Make an edge that carries no data of the step."""
         return Edge(
             source=source.id, target=target.id, kind=kind, label=label, attribute=None, type=""
         )
@@ -137,7 +137,8 @@ class Removed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Graph:
-    """A legal, pruned graph: nodes in topological order, and what they use."""
+    """A legal, pruned graph: nodes in topological order, and the services and functions they
+    use."""
 
     flow: str
     nodes: tuple[Node, ...]
@@ -149,20 +150,20 @@ class Graph:
     removed: tuple[Removed, ...] = ()
 
     def node(self, name: str) -> Node:
-        """The node that produces edge `name`."""
+        """Return the node that produces edge `name`."""
         return next(node for node in self.nodes if node.name == name)
 
     def of(self, op: str) -> tuple[Node, ...]:
-        """The nodes of one operation."""
+        """Return the nodes of an operation."""
         return tuple(node for node in self.nodes if node.op == op)
 
     def having(self, role: Role) -> tuple[Node, ...]:
-        """The nodes of one role."""
+        """Return the nodes that have a role."""
         return tuple(node for node in self.nodes if role in node.roles)
 
     @property
     def roles(self) -> frozenset[Role]:
-        """The roles that its nodes have."""
+        """Return all roles that its nodes have."""
         return frozenset[Role]().union(*(node.roles for node in self.nodes))
 
     @property
@@ -171,15 +172,15 @@ class Graph:
 
     @property
     def updates(self) -> tuple[int, int]:
-        """Passes of the step over its batch, and updates in each of them."""
+        """Return the passes of the step over its batch, and the updates in each."""
         return int(self.step.settings["epochs"]), int(self.step.settings["minibatches"])
 
     def drawn(self, node: Node) -> int:
-        """Groups of a step that a node works on."""
+        """Return the groups of a step that a node works on."""
         return self.quota(self.node(node.root))
 
     def quota(self, source: Node) -> int:
-        """Groups that a source begins in a step; a source of whole batches begins one."""
+        """Return the groups that a source starts in a step; 1 for a source of whole batches."""
         return int(source.settings.get("count", 1))
 
     @property

@@ -1,9 +1,9 @@
 """HIR: the program with names resolved, parameters folded and every setting filled in.
 
 `hir.resolve` turns an AST and the chosen profile and overrides into one `Program`. Settings are
-flat: `services["trainer"].settings["optimizer.lr"].value == 2e-4`, defaults included, so later
-passes read and never guess. Bodies of losses, rewards, advantages, filters and functions stay
-expressions; their free names are looked up through the function's `Scope`.
+flat and include defaults: `services["trainer"].settings["optimizer.lr"].value == 2e-4`. Bodies of
+losses, rewards, advantages, filters and functions stay expressions; their free names are looked up
+in the function's `Scope`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Origin:
 class Value:
     """A folded setting or parameter: str int float bool None, list, `Auto`, `Constructor`,
     `Deferred` (an expression evaluated at run time), or the name of a declaration (`Ref`).
-    `place` is the name of the setting where it is written, `origin.span` the value."""
+    `place` is the span of the setting's name, `origin.span` that of the value."""
 
     value: Any
     origin: Origin
@@ -75,7 +75,8 @@ class Constant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PythonParameter:
-    """A parameter in Python; `keyword` and `by_position` where it can be given in one way only."""
+    """A parameter of a Python function. `keyword` and `by_position`: it can be passed only in that
+    way."""
 
     name: str
     required: bool
@@ -106,7 +107,7 @@ class PythonFunction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PythonTool:
-    """A method marked `@tool`; `problem` says why no model could call it."""
+    """A method marked `@tool`. `problem` says why a model could not call it, else ""."""
 
     name: str
     params: tuple[PythonParameter, ...]
@@ -115,9 +116,9 @@ class PythonTool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PythonEnvironment:
-    """An environment class of `import python`; `parts` are the names of its reward parts, `args`
-    the given arguments of `init`, `served` says that an MCP server has tools for it, which is
-    started with `scripts`; `texts` are those that may tell the policy of its tools."""
+    """An environment class of `import python`. `parts` are the names of its reward parts, `args`
+    the given arguments of `init`. `served`: its tools come from an MCP server, which is started
+    with `scripts`. `texts` are strings that may describe its tools to the policy."""
 
     module: str
     name: str
@@ -133,9 +134,9 @@ class PythonEnvironment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PythonModule:
-    """An `nn.Module` of `import python`, which a loss can be: `init` makes it, `forward` is called.
-    `text` is that of its file, `reports` are the names its class lists, `args` the given ones of
-    `init`, `any_name` says that `forward` takes whatever is declared."""
+    """An `nn.Module` of `import python`, used as a loss. `init` and `forward` are the parameters of
+    these methods, `args` the given arguments of `init`, `text` the text of its file, `reports` the
+    names that its class lists. `any_name`: `forward` accepts any keyword argument."""
 
     module: str
     name: str
@@ -163,7 +164,7 @@ class Function:
     result: ast.Type | None
     statements: tuple[ast.Assign | ast.TypedAssign | ast.Return | ast.Minimize | ast.Report, ...]
     python: PythonModule | None = None
-    """what a loss is whose body is a class in Python; it has no statements"""
+    """the Python class of a loss without statements"""
     scope: Scope
     doc: str
     span: Span
@@ -179,7 +180,7 @@ class Scope:
         Constant | Function | PythonFunction | PythonEnvironment | PythonModule | Decl | Scope,
     ] = field(default_factory=dict)
     others: MutableMapping[str, str] = field(default_factory=dict)
-    """what else a Python file has a name for, and why a reward cannot be it"""
+    """other names of a Python file, each with the reason why it cannot be a reward"""
 
     def lookup(
         self, parts: tuple[str, ...]
@@ -221,7 +222,7 @@ class RewardDecl:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvironmentDecl:
-    """An environment: the class and the arguments that its objects are made with."""
+    """A declared environment: its class, with the arguments of its objects."""
 
     name: str
     body: PythonEnvironment
@@ -259,7 +260,7 @@ class FlowStep:
 
     @property
     def is_logprobs(self) -> bool:
-        """True if it gives log-probs; another measure is what a value head says."""
+        """True for `logprobs`; False for `values`, which measures with the value head."""
         return Role.MEASURES in self.roles and "values" not in self.settings
 
     @property
@@ -270,7 +271,8 @@ class FlowStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlowInput:
-    """An edge read by a step: its parameter there, the edge, its attribute (`prompt.target`)."""
+    """An edge that a statement reads: the parameter, the edge, and its attribute
+    (`prompt.target`)."""
 
     argument: str
     edge: str
@@ -298,9 +300,9 @@ class Program:
     schedule: Decl | None
     evals: Mapping[str, Decl]
     singletons: Mapping[str, Decl]  # run cluster launcher checkpoint logging colocate
-    spans: Mapping[str, Span]  # declaration name -> where it stands
+    spans: Mapping[str, Span]  # declaration name -> span
     scope: Scope
-    used: frozenset[str] = frozenset()  # names of declarations that something reads
+    used: frozenset[str] = frozenset()  # names of declarations that are used
 
     @property
     def for_operations(self) -> tuple[Decl, ...]:
@@ -320,7 +322,7 @@ def terms_of(settings: Mapping[str, S], inputs: Sequence[R]) -> tuple[tuple[S, t
 
 
 def rewards_of(program: Program, score: str) -> tuple[str, ...]:
-    """The rewards behind a score: those a rubric combines, or the reward itself."""
+    """Return the rewards of a score: those that a rubric combines, or the reward itself."""
     if score not in program.rubrics:
         return (score,)
     found = {".".join(n) for n in names(program.rubrics[score].settings["score"].value.expr)}
@@ -328,6 +330,6 @@ def rewards_of(program: Program, score: str) -> tuple[str, ...]:
 
 
 def model_of(service: Decl) -> str:
-    """The model a service is built on: `titan(policy)` is "policy"; `openai("m")` asks for "m"."""
+    """Return the model of a service: "policy" for `titan(policy)`, "m" for `openai("m")`."""
     argument = service.ctor_args[0]
     return argument.name if isinstance(argument, Ref) else str(argument)

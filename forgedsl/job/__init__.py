@@ -1,1 +1,1 @@
-"""Parts of a job that kinds of services are made of."""
+"""Classes of a job that do not depend on its flow; see `job.parts`."""

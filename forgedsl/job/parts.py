@@ -1,5 +1,4 @@
-"""What a job is made of before its flow: sources, models, datasets, and what kinds of services
-share.
+"""Classes of a job besides its flow: sources, models, datasets, and base classes of services.
 
 `forgedsl.lower.job` re-exports everything here; import it from there.
 """
@@ -12,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class Spec(BaseModel):
-    """Base of all parts: immutable, unknown fields are refused."""
+    """Base class of all parts of a job: immutable, refuses unknown fields."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -89,7 +88,7 @@ class Model(Spec):
 
 
 class Dataset(Spec):
-    """Rows and the functions that turn a row into what the flow draws.
+    """Rows, and the functions that turn a row into the items that the flow draws.
 
     `prompt`, `target`, `chat`, `chosen`, `rejected`, `level` name functions `f(row) -> value` of
     `Job.program`. A prompt is a list of chat messages `{"role", "content"}` or a string.
@@ -105,11 +104,12 @@ class Dataset(Spec):
     chosen: str | None = None
     rejected: str | None = None
     level: str | None = None
-    """what results of a weighted draw are counted by; None: each row by itself"""
+    """name of the function that gives a row's level, by which a weighted draw groups scores; None:
+    each row is its own level"""
     shuffle: int | None
     streaming: bool = False
     max_prompt_tokens: int | None = None
-    """as declared, else what context and rows leave beside the completion"""
+    """as declared, else what the context and the trainer's rows leave besides the completion"""
     on_long: Literal["drop", "truncate", "error"] = "drop"
     max_bad_rows: float = 0.05
 
@@ -137,7 +137,7 @@ class Mesh(Spec):
     device: Literal["cpu", "gpu"]
     replicas: int = 1
     places: tuple[Place, ...] = ()
-    """where the plan puts it; empty for services without GPUs on the first host"""
+    """placement; empty for services without GPUs on the first host"""
 
 
 class Optimizer(Spec):
@@ -158,7 +158,7 @@ class Optimizer(Spec):
     max_norm: float = 1.0
     on_nan: Literal["stop", "skip"] = "stop"
     precision: Literal["f32", "bf16_moments", "bf16"] = "f32"
-    """what is kept of a weight between steps"""
+    """precision of a weight between steps"""
 
 
 class Lora(Spec):
@@ -188,7 +188,7 @@ class TitanParallel(Spec):
 
 
 class Service(Spec):
-    """Any service; `kind` names the kind whose class it is."""
+    """Base class of services; `kind` is the name of its kind."""
 
     kind: str
     model: str
@@ -202,7 +202,7 @@ class Service(Spec):
 
     @property
     def on_nan(self) -> Literal["stop", "skip"]:
-        """Action of a step whose loss or gradient is not finite."""
+        """Action if the loss or the gradient of a step is not finite."""
         return "stop"
 
 
@@ -217,7 +217,7 @@ class Trainer(Service):
     lora: Lora | None = None
     """None: the weights themselves are trained"""
     value_head: bool = False
-    """it also says a number of each token"""
+    """it has a value head, which gives a number for each token"""
     batch: BatchShape
 
     @property
@@ -257,7 +257,7 @@ class VllmParallel(Spec):
 
 
 class Sampler(Service):
-    """A service that samples completions and takes weights of a sync."""
+    """A service that samples completions and receives weights by a sync."""
 
     parallel: VllmParallel = VllmParallel()
     sampling: Sampling
@@ -270,7 +270,7 @@ class Sampler(Service):
 
     @property
     def precision(self) -> str:
-        """The dtype that bounds how exact its log-probs are."""
+        """The dtype that limits the precision of its log-probs."""
         return self.dtype
 
 

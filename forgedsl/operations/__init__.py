@@ -1,1 +1,1 @@
-"""Operations of a flow: one module of answers each, found through `registry`."""
+"""Operations of a flow: one module each, listed in `registry`."""

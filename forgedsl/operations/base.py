@@ -1,8 +1,8 @@
 """The interface between the compiler and an operation of a flow.
 
-Passes call the methods of `Operation`; an operation knows no pass. The methods stand in the order
-of the passes. A unit overrides the defaults that do not fit. `Sizes` gives the numbers of a planned
-graph.
+Passes call the methods of `Operation`; operations do not know the passes. The methods are in the
+order of the passes. An operation overrides the defaults that do not fit. `Sizes` has the numbers of
+a planned graph.
 """
 
 from __future__ import annotations
@@ -36,8 +36,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """The parts that an argument may read. `attribute`: also, or only, a part of a prompt or
-    rollout.
+    """Streams that an argument accepts; `text` names them in messages. `attribute`: the argument
+    also accepts a part of a prompt or rollout, such as `prompt.target` (only such a part if
+    `streams` is empty).
     """
 
     streams: tuple[Stream, ...]
@@ -48,12 +49,12 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reach:
-    """The items that a function of the program is computed over."""
+    """Scope of a function of the program: what it sees and returns."""
 
     whole_step: bool
-    """over all groups of the step, not over the siblings of one"""
+    """it sees all groups of the step, not the completions of one prompt"""
     per_token: bool
-    """it gives a number for each token"""
+    """it returns a number for each token"""
 
 
 class Sizes(Protocol):
@@ -67,28 +68,28 @@ class Sizes(Protocol):
 
     @property
     def row_tokens(self) -> int:
-        """Tokens of such a row."""
+        """Tokens of a row of a microbatch."""
 
     @property
     def batch_tokens(self) -> int:
-        """Tokens of a whole supervised batch."""
+        """Tokens of a whole supervised batch, over all ranks."""
 
     def node(self, name: str) -> Node: ...
     def groups(self, node: Node) -> int:
-        """Groups of a step that a node works on."""
+        """Return the groups of a step that a node works on."""
 
     def lengths(self, node: Node) -> tuple[int, int]:
-        """(prompt, completion) tokens of a sampler, at most."""
+        """Return the maximum tokens of a sample node: (prompt, completion)."""
 
     def held(self, store: str) -> int:
-        """Bytes that are kept in a store, at most."""
+        """Return the maximum bytes kept in a buffer."""
 
     def stored(self, drawn: Node) -> Node:
-        """The node that fills what `drawn` draws from."""
+        """Return the node that fills the buffer that `drawn` draws from."""
 
 
 class Lowering(Protocol):
-    """The services that a unit may use while its node is lowered to a node of the job."""
+    """Services for an operation while its node is lowered to a node of the job."""
 
     program: Program
 
@@ -106,7 +107,8 @@ CALL_TIMEOUT = 300.0
 
 
 def siblings_text(node: Node, sizes: Sizes, *, longest: bool = False) -> str:
-    """Return the groups of a node in a step, their size and, if `longest`, their length."""
+    """Describe the groups of a node in a step: their number, size and, if `longest`, length in
+    tokens."""
     samplers = [sizes.node(name) for name in sorted(node.samplers)]
     if not samplers:
         return ""
@@ -117,12 +119,13 @@ def siblings_text(node: Node, sizes: Sizes, *, longest: bool = False) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Declaration:
-    """Declaration that an operation needs: `buffer good { ... }`.
+    """Kind of declaration that an operation adds, such as `buffer good { ... }`.
 
     shown    an example, for the reference
-    heading  of the declarations in the page of a file; `program` is that in a generated program
-    section  of a job that has them
-    fewer    the setting that makes one smaller
+    heading  of its section in the documentation of a file
+    program  heading of its section in a generated program
+    section  of the job that contains the declarations
+    fewer    the setting to lower if a declaration takes too much memory
     """
 
     kind: Kind
@@ -141,110 +144,112 @@ class Operation:
     stream: Stream = Stream.NOTHING
     level: Level = Level.ROLLOUT
     produces: str = "nothing"
-    """for a drawing, where its edge carries no data of the step"""
+    """label of its output in a drawing, if it is no data of the step (`weights`)"""
     owner: str = ""
-    """the handle of a generated program that has a method for it: dataset, service, buffer or
-    program; without one it is written as `program.node`"""
+    """object of a generated Python program that has a method for it: dataset, service, buffer or
+    program; "" if it is written as `program.node(...)`"""
     method: str = ""
-    """how that method is called, if not as the operation"""
+    """name of that method, if it is not the operation's name"""
 
     forms: Sequence[Form] = ()
     declares: Declaration | None = None
-    """what its statements are called on, if it has a kind of declaration of its own"""
+    """the kind of declaration that its statements are called on, if the operation adds one"""
 
     extra: frozenset[str] = frozenset()
-    """fields of its node in a job which `lower.job.Node` does not have"""
+    """fields of its node in a job, besides those of `lower.job.Node`"""
 
-    # ---- runs
+    # ---- log and progress of a run
 
     span: bool = False
-    """its work is a span of its name in the log of a run"""
+    """its work is logged as a span, named after the operation"""
     of_groups: bool = False
-    """those spans belong to a group, or to an evaluation"""
+    """the spans belong to a group or an evaluation, not to a step"""
     work: str = ""
-    """what it works on, in the progress of a run: `completion`"""
+    """noun for its items in the progress of a run: `completion`"""
     state: str = ""
-    """what happens to that meanwhile: `being scored`"""
+    """state of an item while it works: `being scored`"""
     waiting: str = ""
-    """what a trainer without work waits for while this is under way: `rewards`"""
+    """what an idle trainer waits for while it works: `rewards`"""
     slow: str = ""
-    """how a run is called that waits for it: `reward-bound`"""
+    """verdict on a run that is limited by it: `reward-bound`"""
     remedy: str = "look at the log of the service; retry or drop only covers single failures"
-    """what to do if it fails many times in a row"""
+    """advice if it fails many times in a row"""
 
     @property
     def has_result(self) -> bool:
-        """True if a statement of this operation names an edge."""
+        """True if a statement of this operation gives a name to its result."""
         return any(form.result for form in self.forms)
 
     # ---- statements
 
     def resolve(self, flow: Statements, said: Statement) -> bool:
-        """Add the step that a statement means; whether it could be read."""
+        """Resolve a statement and add its step; False after reporting a mistake."""
         return flow.simple(self.name, said)
 
     def check_flow(self, ctx: Any, steps: Sequence[FlowStep], unsure: Set[str]) -> None:
-        """Report what is wrong with its statements together. `unsure` are receivers of statements
-        that have a mistake, which is reported."""
+        """Report mistakes that its statements make together. `unsure` are receivers of statements
+        that already have a diagnostic."""
 
     def stands_for(self, step: FlowStep, flow: Iterable[FlowStep]) -> FlowStep | None:
-        """The statement whose inputs it brings back from earlier steps."""
+        """Return the statement whose inputs this one brings back from earlier steps."""
         return None
 
     def finish(self, flow: Statements, steps: Sequence[FlowStep]) -> Sequence[FlowStep]:
-        """The steps of the whole flow, with what is known when all statements have been read."""
+        """Complete the steps of the flow with facts that are known once all statements are
+        resolved."""
         return steps
 
     # ---- graph
 
     def node(self, node: Node) -> Node:
-        """The node of a statement, before it is known what it reads."""
+        """Complete the node of a statement. Its inputs are not typed yet."""
         return node
 
     def bound(self, node: Node, function: Reach) -> Node:
-        """The node of a call of a function of the program."""
+        """Complete the node of a call of a function of the program."""
         return node
 
     def typed(
         self, node: Node, read: Sequence[Node], nodes: Mapping[str, Node], all_: Sequence[Node]
     ) -> Node:
-        """The node with root, samplers and level, from those it reads."""
+        """Set root, samplers and level of the node from the nodes it reads."""
         if not read:
             return replace(node, root=node.name)
         samplers = frozenset[str]().union(*(source.samplers for source in read))
         return replace(node, root=read[0].root, samplers=samplers)
 
     def after(self, node: Node, nodes: Sequence[Node]) -> frozenset[str]:
-        """Names of nodes that come before it though it does not read them."""
+        """Return the names of nodes that must come first although it does not read them."""
         return frozenset()
 
     def links(self, node: Node, nodes: Sequence[Node]) -> Iterator[Edge]:
-        """Edges that carry no data of the step: order, weights, replay."""
+        """Yield its edges that carry no data of the step: order, weights, replay."""
         return iter(())
 
     @property
     def needed(self) -> bool:
-        """True if the node stays in the graph although nothing reads its edge."""
+        """True if the node stays in the graph even if nothing reads its edge."""
         return bool(self.roles & {Role.UPDATES, Role.TRANSFERS, Role.SCORES})
 
     def needs(self, node: Node, nodes: Sequence[Node]) -> Iterable[str]:
-        """Nodes that have to stay if it does, besides those it reads."""
+        """Return nodes, besides those it reads, that must stay in the graph if it stays."""
         return ()
 
     def slim(self, node: Node, nodes: Sequence[Node]) -> Node:
-        """The node without inputs that nobody will read."""
+        """Drop inputs of the node that nothing will read."""
         return node
 
     # ---- legality
 
     def wanted(self, program: Program, node: Node, read: Input) -> Wanted | None:
-        """Return what an argument may carry; None if it may carry anything."""
+        """Return the streams that an argument accepts; None if it accepts all."""
         return None
 
     def parts(
         self, node: Node, nodes: Sequence[Node], by_name: Mapping[str, Node]
     ) -> Mapping[str, Stream | None] | None:
-        """Return the parts that items have beside their own; None: all that their stream has."""
+        """Return the extra parts that its items have (`old.adv`); None if the items have all parts
+        of their stream and no others."""
         return None
 
     def reader(self, node: Node, read: Input) -> str:
@@ -254,35 +259,35 @@ class Operation:
     def check(
         self, program: Program, node: Node, nodes: Sequence[Node], by_name: Mapping[str, Node]
     ) -> Iterator[Diagnostic]:
-        """Mistakes that only it can see."""
+        """Yield mistakes that are specific to this operation."""
         return iter(())
 
     def check_joins(self, node: Node, by_name: Mapping[str, Node]) -> Iterator[Diagnostic]:
-        """Mistakes in what it puts together, once all its inputs carry what they should."""
+        """Yield mistakes in the inputs that it joins. The types of the inputs have been checked."""
         return iter(())
 
     # ---- plan
 
     def slots(self, node: Node, credits: int) -> int:
-        """Groups (or batches) that it works on at once."""
+        """Return the number of groups (or batches) that it works on at once."""
         return 1
 
     def queue(self, node: Node, credits: int) -> int:
-        """Items that its edge may hold."""
+        """Return the number of items that its edge may hold."""
         return 1 if node.level is Level.BATCH else credits
 
     def check_age(
         self, program: Program, node: Node, age_bound: int, formula: str
     ) -> Iterator[Diagnostic]:
-        """Mistakes that show when it is known how old a group may be."""
+        """Yield mistakes that depend on the bound of the policy age."""
         return iter(())
 
     def sequences(self, node: Node, sizes: Sizes) -> int:
-        """Sequences that a step trains on because of it, at most."""
+        """Return the maximum number of sequences that it contributes to a step."""
         return 0
 
     def trained_tokens(self, node: Node, sizes: Sizes) -> int:
-        """Tokens that a step trains on because of it, at most."""
+        """Return the maximum number of tokens that it contributes to a step."""
         return 0
 
     def held_bytes(self, node: Node, sizes: Sizes) -> int:
@@ -290,7 +295,8 @@ class Operation:
         return 0
 
     def edge_details(self, node: Node, program: Program) -> tuple[tuple[str, str], ...]:
-        """Return what a drawing says of an edge from `links` that ends here, beside its ends."""
+        """Return (name, value) details for a drawing of an edge from `links` that ends at this
+        node."""
         return ()
 
     def plan_lines(self, node: Node, sizes: Sizes) -> Iterator[str]:
@@ -300,11 +306,11 @@ class Operation:
     # ---- drawings
 
     def call_text(self, node: Node) -> str:
-        """The node as a call: `generator.sample(n = 8)`."""
+        """Return the node as a call: `generator.sample(n = 8)`."""
         return node.target or node.op
 
     def note_text(self, node: Node, sizes: Sizes) -> str:
-        """The size of its work in a step, in a few words."""
+        """Return the size of its work in a step, in a few words."""
         return ""
 
     def size_text(self, node: Node, sizes: Sizes) -> str:
@@ -312,15 +318,15 @@ class Operation:
         return ""
 
     def age_text(self, node: Node, program: Program) -> str:
-        """Return the age of the node's results as text; "" if they are as old as a fresh group."""
+        """Return the age of the node's results as text; "" if they are as old as new groups."""
         return ""
 
     # ---- job
 
     def fields(self, node: Node, to: Lowering) -> dict[str, Any]:
-        """The fields of its node in the job that differ from their defaults."""
+        """Return the fields of its node in the job that differ from their defaults."""
         return {}
 
     def timeout(self, node: Node, to: Lowering) -> float:
-        """Seconds that one call may take."""
+        """Return the seconds that one call may take."""
         return CALL_TIMEOUT

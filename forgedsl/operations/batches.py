@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from forgedsl.ir.graph import Node
 
 PREFETCH = 2
-"""batches that are made ahead"""
+"""number of batches prepared in advance"""
 
 
 class Batches(Operation):

@@ -59,7 +59,7 @@ class Call(Operation):
         return replace(node, level=level, stream=stream)
 
     def wanted(self, program: Program, node: Node, read: Input) -> Wanted | None:
-        """By the declared type of a field of an advantage, a filter or another function."""
+        """Accept what the declared type of the field of the function says."""
         fields = program.functions[node.target].fields
         field = next((f for f in fields if f.name == read.argument), None)
         if field is None or not isinstance(field.type, ast.TensorType):
@@ -93,7 +93,8 @@ class Mask(Call):
         return replace(node, level=Level.BATCH) if function.whole_step else node
 
     def check_joins(self, node: Node, by_name: Mapping[str, Node]) -> Iterator[Diagnostic]:
-        """A filter decides which groups a batch is made of, so it cannot know the batch."""
+        """Report a filter over a whole step: it selects the groups of the batch, so it cannot see
+        the batch."""
         pending = [by_name[i.edge] for i in node.inputs]
         while pending:
             source = pending.pop()

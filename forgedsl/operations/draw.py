@@ -1,10 +1,10 @@
-"""`DATASET.draw(n)`: prompts that begin the groups of a step, weighed by results if asked for.
+"""`DATASET.draw(n)`: draws the prompts of a step's groups, optionally weighted by earlier scores.
 
     prompt = sums.draw(32, weight = rl.frontier)     settings["weight"] of the draw
     sums.observe(prompt, score)                      settings["observe"] of the draw, no step
 
-`observe` closes a cycle, as `sync` does: what is drawn next depends on what was scored. It is no
-node that data flows through. It names the score whose results the weight is given.
+`observe` names the score whose results are passed to the weight function. It closes a cycle, as
+`sync` does: the next draws depend on earlier scores. It is no node of the graph.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from forgedsl.ir.program import FlowStep
 
 GIVEN = ("mean", "count")
-"""parameters of a weight: the mean score of a level's last groups, and how many there were"""
+"""parameters of a weight function: mean score of a level's last groups, and number of its groups"""
 EXAMPLE = "`fn frontier(mean: float, count: float) -> float = max(0.05, 4 * mean * (1 - mean))`"
 
 DRAW = Form(
@@ -71,7 +71,8 @@ class Draw(Operation):
         return by is None or weight is not None
 
     def finish(self, flow: Statements, steps: Sequence[FlowStep]) -> Sequence[FlowStep]:
-        """Give each weighted draw its score; report one without the other."""
+        """Attach the observed score to each weighted draw; report a weight or an `observe`
+        alone."""
         return [self._observed(flow, step) for step in steps]
 
     def _observed(self, flow: Statements, step: FlowStep) -> FlowStep:
@@ -89,7 +90,7 @@ class Draw(Operation):
         return step
 
     def check_joins(self, node: Node, by_name: Mapping[str, Node]) -> Iterator[Diagnostic]:
-        """A draw is weighed by scores of what was drawn there."""
+        """Check that the weight of a draw uses scores of that draw's own prompts."""
         score = by_name.get(str(node.settings.get("observe")))
         if score is not None and score.root != node.name:
             message = f"`{node.name}` is weighed by `{score.name}`, which scores `{score.root}`"
@@ -115,7 +116,7 @@ class Draw(Operation):
 
 
 def _weight(flow: Statements, value: ast.Expr) -> Value | None:
-    """The function that weighs rows; None if it is none, which is reported."""
+    """Resolve the weight function; None after reporting a mistake."""
     ctx, scope = flow.ctx, flow.scope
     found = scope.lookup(value.parts) if isinstance(value, ast.Path) else None
     if isinstance(value, ast.Path) and len(value.parts) == 1 and found is None:
@@ -139,7 +140,7 @@ def _weight(flow: Statements, value: ast.Expr) -> Value | None:
 
 
 def _observe(flow: Statements, said: Statement) -> bool:
-    """Note the score whose results a draw is weighed by; whether that can be."""
+    """Resolve `observe`: record the score for a weighted draw; False after reporting a mistake."""
     call, ctx = said.call, flow.ctx
     callee = call.function.text
     shown = f"`{callee}(prompt, score)`"

@@ -1,4 +1,5 @@
-"""`rollout.keep(mask)`: the groups for which a filter holds; others are drawn for the rest."""
+"""`rollout.keep(mask)`: keeps the groups for which a filter is true; dropped ones are replaced by
+new draws."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ class Keep(Operation):
     )
 
     def node(self, node: Node) -> Node:
-        """The stream that is filtered comes first among its inputs."""
+        """Put the filtered stream first among the inputs."""
         edge = Input(argument="edge", edge=node.target, attribute=None, span=node.span)
         given = node.inputs
         if node.target and all(i.edge != node.target for i in given):

@@ -1,4 +1,4 @@
-"""`TITAN.logprobs(rollout)`, `.values(rollout)`: what a model says of tokens that are there."""
+"""`TITAN.logprobs(rollout)`, `.values(rollout)`: log-probs or values of existing tokens."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from forgedsl.ir.program import Program
 
 MODEL_TIMEOUT = 1800.0
-"""seconds for a step or log-probs: the first may compile"""
+"""timeout in seconds of a step or of log-probs; the first call may compile"""
 
 LOGPROBS = Form(
     owner="service",
@@ -80,8 +80,8 @@ class Logprobs(Operation):
         return f"{node.target}.{'values' if node.values else 'logprobs'}"
 
     def slots(self, node: Node, credits: int) -> int:
-        """Return the slots of a node. A frozen model takes all: its client sends the queue in one
-        call.
+        """Return the slots of a node: all credits for a frozen model, whose client sends the whole
+        queue in one call.
         """
         return 1 if node.at_step else credits
 

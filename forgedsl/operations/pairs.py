@@ -1,4 +1,4 @@
-"""`DATASET.pairs(n)`: pairs of a chosen and a rejected answer, which begin the groups of a step."""
+"""`DATASET.pairs(n)`: draws preference pairs (chosen and rejected answer) for a step."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""`BUFFER.put(rollout, adv = adv)`, `BUFFER.draw(8)`: groups of earlier steps, for later ones.
+"""Replay buffer: `BUFFER.put(rollout, adv = adv)` stores groups, `BUFFER.draw(8)` draws them later.
 
-The two have no data edge between them: a buffer closes a cycle, as `sync` does. F113, F130: what
-cannot be put or drawn.
+There is no data edge between the two: a buffer closes a cycle, as `sync` does. Mistakes are F113
+and F130.
 """
 
 from __future__ import annotations
@@ -49,15 +49,15 @@ BUFFER = Declaration(
     fewer="groups",
 )  # fmt: skip
 KEPT = (Stream.SCORE, Stream.VALUE, Stream.LOGPROB, Stream.MASK)
-"""what a buffer keeps beside rollouts"""
+"""streams that a buffer can store besides rollouts"""
 TOKEN_BYTES, FIELD_BYTES = 9, 4
-"""of each token: id, log-prob and mask; and each field with a number per token"""
+"""bytes per token: of its id, log-prob and mask; of each field with a number per token"""
 
 
 OWN = ("num_tokens", "truncated", "mask")
-"""parts of every rollout, drawn ones too"""
+"""parts that every rollout has, including drawn ones"""
 TAKEN = ("behavior", "response", *OWN)
-"""names that no field of a buffer can have"""
+"""reserved names, which stored fields cannot have"""
 
 
 class Put(Operation):
@@ -110,7 +110,7 @@ class Put(Operation):
             ctx.error("F119", message, mine[buffer].span, help=f"`old = {buffer}.draw(8)`")
 
     def slim(self, node: Node, nodes: Sequence[Node]) -> Node:
-        """Without the fields that are read of no draw."""
+        """Drop the fields that no draw reads."""
         draws = {n.name for n in nodes if n.op == "recall" and n.target == node.target}
         read = {i.attribute for n in nodes for i in n.inputs if i.edge in draws}
         kept = (i for i in node.inputs if i.argument in ("rollout", "keep", *read))
@@ -128,7 +128,7 @@ class Put(Operation):
     def check(
         self, program: Program, node: Node, nodes: Sequence[Node], by_name: Mapping[str, Node]
     ) -> Iterator[Diagnostic]:
-        """Log-probs of the trainer are those of the weights of a step, and of no later one."""
+        """Report stored log-probs of the trainer: they belong to the weights of one step."""
         for read in node.inputs:
             source = by_name[read.edge]
             if source.at_step:
@@ -179,7 +179,7 @@ class Recall(Operation):
     def typed(
         self, node: Node, read: Sequence[Node], nodes: Mapping[str, Node], all_: Sequence[Node]
     ) -> Node:
-        """Its completions are those of the sampler whose rollouts are put."""
+        """Take the samplers from the rollouts that are put."""
         rollout = next(i.edge for i in _put(node, all_).inputs if i.argument == "rollout")
         return replace(node, root=node.name, samplers=nodes[rollout].samplers)
 
@@ -196,8 +196,8 @@ class Recall(Operation):
     def parts(
         self, node: Node, nodes: Sequence[Node], by_name: Mapping[str, Node]
     ) -> Mapping[str, Stream | None]:
-        """Return the parts kept beside the rollouts and their streams. A stream of None: a part of
-        a prompt or rollout, or a mistake that is reported at the `put`.
+        """Return the fields stored with the rollouts, and their streams. The stream is None for a
+        part of a prompt or rollout, and for a mistake that is reported at the `put`.
         """
         reads = (i for i in _put(node, nodes).inputs if i.argument not in ("rollout", "keep"))
         streams = {i.argument: None if i.attribute else by_name[i.edge].stream for i in reads}
@@ -212,14 +212,14 @@ class Recall(Operation):
         for reader in nodes:
             if node.name in (by_name[i.edge].root for i in reader.inputs):
                 yield from _too_late(reader, by_name)
-        if node.name == min(draws):  # once, however many draws there are
+        if node.name == min(draws):  # reported once, for the first of all draws
             yield from _nothing_fresh(nodes, by_name, draws)
 
     def _too_many(
         self, program: Program, node: Node, nodes: Sequence[Node], by_name: Mapping[str, Node]
     ) -> Iterator[Diagnostic]:
-        """A draw that never gets what it asks for, by the size of its buffer or by what comes in
-        before it is too old."""
+        """Report a draw that can never be filled: the buffer is too small, or groups get too old
+        before enough have been put."""
         decl, count = program.declared["buffer"][node.target], int(node.settings["count"])
         groups, age = (decl.settings[key].value for key in ("groups", "max_age"))
         if not (isinstance(groups, int) and isinstance(age, int)):
@@ -247,7 +247,8 @@ class Recall(Operation):
     def check_age(
         self, program: Program, node: Node, age_bound: int, formula: str
     ) -> Iterator[Diagnostic]:
-        """A group is one step older than it was trained on when it can first be drawn."""
+        """Report a `max_age` that no group meets: it can first be drawn one step after it was
+        trained on."""
         decl, least = program.declared["buffer"][node.target], age_bound + 1
         most = decl.settings["max_age"]
         if most.value < least:
@@ -266,7 +267,7 @@ class Recall(Operation):
         return sum(count * sum(sizes.lengths(sample)) for count, sample in self._drawn(node, sizes))
 
     def _drawn(self, node: Node, sizes: Sizes) -> Iterator[tuple[int, Node]]:
-        """Completions that a step draws, at most, by the sampler that made them."""
+        """Yield the maximum number of completions drawn in a step, with their sampler."""
         for name in sorted(node.samplers):
             sample = sizes.node(name)
             yield int(node.settings["count"]) * int(sample.settings["n"]), sample
@@ -318,7 +319,7 @@ class Recall(Operation):
 
 
 def _once(ctx: Any, steps: Sequence[FlowStep], op: str, does: str) -> dict[str, FlowStep]:
-    """The statements of an operation by buffer; a second one is reported."""
+    """Return the statement of an operation for each buffer; report a second one."""
     found: dict[str, FlowStep] = {}
     for step in (step for step in steps if step.op == op):
         first = found.setdefault(step.receiver, step)
@@ -348,7 +349,7 @@ def _check_put(ctx: Any, steps: Sequence[FlowStep], put: FlowStep) -> None:
 
 
 def _behind(steps: Iterable[FlowStep], put: FlowStep) -> list[FlowStep]:
-    """The statements that a put depends on."""
+    """Return the statements that a put depends on, directly or not."""
     by_name = {step.name: step for step in steps if step.name is not None}
     pending = [i.edge for i in put.inputs]
     found: dict[str, FlowStep] = {}
@@ -361,7 +362,7 @@ def _behind(steps: Iterable[FlowStep], put: FlowStep) -> list[FlowStep]:
 
 
 def _put(recall: Node, nodes: Iterable[Node]) -> Node:
-    """The node that fills the buffer of a draw."""
+    """Return the node that fills the buffer of a draw."""
     return next(n for n in nodes if n.op == "put" and n.target == recall.target)
 
 
@@ -382,7 +383,7 @@ def _too_late(reader: Node, by_name: Mapping[str, Node]) -> Iterator[Diagnostic]
 def _nothing_fresh(
     nodes: Sequence[Node], by_name: Mapping[str, Node], draws: set[str]
 ) -> Iterator[Diagnostic]:
-    """A buffer is empty at first, so something else has to be learned from."""
+    """Report a step whose first loss reads drawn groups only: the buffer is empty at first."""
     for step in (n for n in nodes if Role.UPDATES in n.roles):
         (_, batches), *_ = step.terms
         if all(by_name[read.edge].root in draws for read in batches):

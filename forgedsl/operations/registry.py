@@ -1,4 +1,4 @@
-"""All operations, in one tuple, and the forms in which they are written."""
+"""All operations in one tuple, and look-ups by name and by written form."""
 
 from __future__ import annotations
 
@@ -30,25 +30,25 @@ OPERATIONS: tuple[Operation, ...] = (
     *step.OPERATIONS, *logprobs.OPERATIONS, *sample.OPERATIONS, *score.OPERATIONS,
     *keep.OPERATIONS, *call.OPERATIONS, *replay.OPERATIONS, *sync.OPERATIONS,
 )  # fmt: skip
-"""in the order of the reference"""
+"""all operations, in the order of the reference"""
 
 _BY_NAME = {each.name: each for each in OPERATIONS}
 
 
 def operations() -> tuple[Operation, ...]:
-    """All operations, those of extensions included."""
+    """Return all operations, including those of extensions."""
     return (*OPERATIONS, *extensions.added("OPERATIONS", Operation))
 
 
 def operation(name: str) -> Operation:
-    """The operation of this name in a job. Raises KeyError."""
+    """Return the operation of this name. Raises KeyError."""
     if name not in _BY_NAME:
         return {each.name: each for each in operations()}[name]
     return _BY_NAME[name]
 
 
 def working() -> tuple[Operation, ...]:
-    """Operations whose work is a span in the log of a run, in the order in which a group meets
+    """Return the operations whose work is logged as spans, in the order in which a group passes
     them."""
     order = (Role.SAMPLES, Role.SCORES, Role.MEASURES, Role.UPDATES, Role.TRANSFERS)
     spans = [each for each in operations() if each.span]
@@ -66,12 +66,12 @@ def forms(owner: str) -> Iterator[tuple[Operation, Form]]:
 
 
 def written(owner: str, method: str = "") -> tuple[Operation, Form] | None:
-    """The operation that `OWNER.method(...)` means, and how it is written there."""
+    """Return the operation that `OWNER.method(...)` means, with its form."""
     return next((found for found in forms(owner) if found[1].method == method), None)
 
 
 def declarations() -> dict[str, Declaration]:
-    """Return the declarations that operations of this tree need, by kind."""
+    """Return the declarations that operations of this package add, by kind."""
     found = (each.declares for each in OPERATIONS)
     return {each.kind.name: each for each in found if each is not None}
 
@@ -82,4 +82,4 @@ METHODS: Live[tuple[str, ...]] = Live(
         for owner in ("dataset", *declarations(), *(kind.name for kind in services.kinds()))
     }
 )
-"""by owner, the methods that statements call"""
+"""methods that statements can call, by owner"""

@@ -1,4 +1,4 @@
-"""`replay(rollout, adv = ...)`: the batch of a step; `merge(a, b)`: batches of a step as one."""
+"""`replay(rollout, adv = ...)` makes the batch of a step; `merge(a, b)` joins batches."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Replay(Operation):
         return replace(node, target="")
 
     def wanted(self, program: Program, node: Node, read: Input) -> Wanted | None:
-        """The rollouts of a batch, and the fields that a loss reads beside them."""
+        """Accept rollouts, and numbers for the fields of the loss."""
         if read.argument == "rollout":
             help = f"`rollout.keep({read.edge})` gives the rollouts that it keeps"
             streams = (Stream.ROLLOUT, Stream.PAIR)
@@ -69,7 +69,7 @@ class Replay(Operation):
 
 
 def _is_bool(program: Program, read: Input) -> bool:
-    """True if a loss of the flow declares this field as bool."""
+    """True if a loss of the flow declares this field with dtype bool."""
     fields = (f for name in losses_of(program) for f in program.functions[name].fields)
     return any(
         f.name == read.argument and isinstance(f.type, ast.TensorType) and f.type.dtype == "bool"
@@ -78,7 +78,7 @@ def _is_bool(program: Program, read: Input) -> bool:
 
 
 def _merge(flow: Statements, said: Statement) -> bool:
-    """Batches as one. It is no node: a step reads all that a whole is of."""
+    """Resolve `merge`. It makes no node: the step reads all merged batches."""
     call = said.call
     params = tuple(place("batch", i) for i in range(len(call.args)))
     found = flow.arguments(replace(said, form=replace(MERGE, params=params)))

@@ -62,7 +62,7 @@ class Sample(Operation):
         return good and len(flow.steps) > before
 
     def _play(self, flow: Statements, said: Statement) -> bool:
-        """Sample in an environment; `env` names a declaration, all else is as of `sample`."""
+        """Resolve `play`: like `sample`, in the environment that `env` names."""
         call = said.call
         env = next((arg for arg in call.args if arg.name == "env"), None)
         if env is None:
@@ -88,7 +88,7 @@ class Sample(Operation):
         return Wanted(streams=(Stream.PROMPT,), text="prompts")
 
     def slots(self, node: Node, credits: int) -> int:
-        """Everything that is alive: the engine batches continuously."""
+        """All credits: the engine batches continuously."""
         return credits
 
     def sequences(self, node: Node, sizes: Sizes) -> int:

@@ -1,4 +1,4 @@
-"""`RUBRIC(rollout, prompt.target)`, `REWARD(...)`: a score for each completion."""
+"""`RUBRIC(rollout, prompt.target)`, `REWARD(...)`: scores each completion."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Score(Operation):
         return node.target
 
     def slots(self, node: Node, credits: int) -> int:
-        """Rewards start as rollouts finish; their pool is the limit."""
+        """All credits: rewards start as rollouts finish; the process pool is the limit."""
         return credits
 
     def size_text(self, node: Node, sizes: Sizes) -> str:

@@ -1,4 +1,4 @@
-"""Syntax of operations, and the services that a unit may use while its statements are read."""
+"""Syntax of operations, and the services that an operation may use to resolve its statements."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from forgedsl.syntax import ast
 class Form:
     """One way to write an operation: `OWNER.method(params)`.
 
-    owner       what the call begins with: the kind of a declaration (`dataset`, `rubric`),
-                `service`, `stream` for the name of a stream, or "" for a word of the language
-    method      "" where the declaration itself is called: `grade(rollout, prompt.target)`
-    capability  of a service: what its kind must be able to do
+    owner       receiver of the call: a kind of declaration (`dataset`, `rubric`), `service`,
+                `stream`, or "" for a word of the language without receiver
+    method      "" if the declaration itself is called: `grade(rollout, prompt.target)`
+    capability  that the kind of the service must have
     params      parameters in order; streams come first
-    streams     those of them that only take a stream
-    counts      those that take a whole number
-    required    those that must be given, besides the first
-    doc         its row in the reference; "" if it has none
+    streams     parameters that only accept a stream
+    counts      parameters that accept an integer
+    required    parameters that must be given, besides the first
+    doc         text of its row in the reference; "" if it has none
     shown       the call in the reference, if not `OWNER.method(params)`
-    example     the call in a message that something is missing, if not `OWNER.method(params)`
-    result      False if the statement has no name
+    example     the call in a message about a missing argument, if not `OWNER.method(params)`
+    result      False if the statement has no result that gets a name
     columns     columns of the dataset that it reads
     """
 
@@ -49,7 +49,7 @@ class Form:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statement:
-    """One call of a flow that is being read: `name = receiver.method(...)`."""
+    """A call of a flow that is being resolved: `name = receiver.method(...)`."""
 
     name: str | None
     call: ast.Call
@@ -80,45 +80,45 @@ class Reports(Protocol):
 
 
 class Statements(Protocol):
-    """A flow while its statements are read (`hir.flow.FlowResolver`)."""
+    """A flow while its statements are resolved (`hir.flow.FlowResolver`)."""
 
     functions: dict[str, Function]
     edges: dict[str, Span]
-    """by stream, where it is defined"""
+    """span of the definition of each stream"""
     failed: set[str]
-    """streams whose statement has a mistake"""
+    """streams whose statement has a diagnostic"""
     steps: list[FlowStep]
     merged: dict[str, tuple[FlowInput, ...]]
-    """by the name of a merged batch, the batches in it"""
+    """merged batches: name -> the batches in it"""
     read: set[str]
     """streams that a step trains on"""
     observed: dict[str, Value]
-    """by draw, the score whose results it is weighed by"""
+    """per weighted draw, the score whose results its weight is computed from"""
 
     @property
     def ctx(self) -> Reports: ...
     @property
     def scope(self) -> Scope: ...
     def use(self, name: str) -> None:
-        """Note that a name of the file is used."""
+        """Record that a name of the file is used."""
 
     def loss(self, value: ast.Expr) -> str | None:
-        """The loss that an argument names; None after reporting that it names none."""
+        """Return the loss that an argument names; None after reporting a mistake."""
 
     def reference(self, value: ast.Expr, type_: Type, what: str) -> Ref | None:
-        """The declaration that an argument names; None after reporting that it names none."""
+        """Return the declaration that an argument names; None after reporting a mistake."""
 
     def without_head(self, service: str) -> str | None:
-        """Return a declaration that adds a value head to a service; None if it has one."""
+        """Return the text that declares a service with a value head; None if it has one."""
 
     def arguments(
         self, said: Statement, params: tuple[str, ...] | None = None
     ) -> tuple[tuple[FlowInput, ...], dict[str, Value]] | None:
-        """Streams and constants by parameter (of the form, if no others are named); None after
-        reporting that one is wrong."""
+        """Resolve arguments to streams and constants, by parameter (those of the form unless others
+        are given); None after reporting a mistake."""
 
     def count(self, value: Value, call: ast.Call, what: str) -> Value:
-        """A constant that is a whole number of 1 or more."""
+        """Check a constant that must be an integer of at least 1."""
 
     def emit(
         self,
@@ -130,12 +130,12 @@ class Statements(Protocol):
         """Add a statement to the flow."""
 
     def simple(self, op: str, said: Statement) -> bool:
-        """Read and add a statement whose streams come first and whose counts are constants."""
+        """Resolve and add a statement whose streams come first and whose counts are constants."""
 
 
 DEFAULT = Origin(layer="default", detail="default", span=None)
 
 
 def in_file(value: Any, span: Span) -> Value:
-    """A value that stands in the file."""
+    """Return a value with an origin in the file."""
     return Value(value=value, origin=Origin(layer="file", detail="", span=span))

@@ -1,4 +1,5 @@
-"""`TRAINER.step(batch, loss = NAME)`: one optimizer step, which makes one version."""
+"""`TRAINER.step(batch, loss = NAME)`: an optimizer step, which makes a new version of the
+weights."""
 
 from __future__ import annotations
 
@@ -46,7 +47,7 @@ class Step(Operation):
     forms = (STEP,)
 
     def resolve(self, flow: Statements, said: Statement) -> bool:
-        """`step(a, loss = x, b, loss = y)`: a loss belongs to the batch before it."""
+        """Resolve `step(a, loss = x, b, loss = y)`: each loss applies to the batch before it."""
         call = said.call
         if said.name is not None:
             help = f"write `{call.function.text}(...)` alone; `report` in the loss gives metrics"
@@ -119,7 +120,7 @@ class Step(Operation):
 
 
 def _without_loss(flow: Statements, call: ast.Call, losses: list[ast.Arg]) -> bool:
-    """True if a batch has no loss behind it where others have, which is reported."""
+    """Report a batch without a loss after it, when others have one; True if there is one."""
     known = [a for a in call.args if a.name is None and _is_batch(flow, a.value)]
     if not losses or len(known) <= len(losses):
         return False
@@ -151,7 +152,8 @@ def _incomplete(flow: Statements, call: ast.Call) -> None:
 
 
 def _twice(flow: Statements, losses: list[ast.Arg]) -> bool:
-    """True if one loss is given parameters for one batch, which would be those of all."""
+    """Report a loss that gets parameters for one batch but is used for several; True if there is
+    one."""
     paths = [a.value.function if isinstance(a.value, ast.Call) else a.value for a in losses]
     texts = [path.text for path in paths if isinstance(path, ast.Path)]
     calls = [a.value for a in losses if isinstance(a.value, ast.Call)]

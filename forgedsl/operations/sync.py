@@ -1,4 +1,4 @@
-"""`sync TRAINER -> GENERATOR { ... }`: the weights of a step for a service that samples."""
+"""`sync TRAINER -> GENERATOR { ... }`: sends the trainer's weights to a service that samples."""
 
 from __future__ import annotations
 

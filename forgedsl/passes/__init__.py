@@ -2,8 +2,8 @@
 
     text -> tokens -> ast -> hir -> graph -> plan -> job
 
-`compile_program(request)` runs them; `PASSES` is the table. A pass knows neither its neighbours nor
-the manager, which verifies, prints and times what each makes.
+`compile_program(request)` runs them; `PASSES` is the table. A pass knows neither the other passes
+nor the manager, which verifies, prints and times each product.
 """
 
 from forgedsl.passes.manager import Compiled, Made, Request, compile_program

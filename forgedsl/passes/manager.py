@@ -1,9 +1,9 @@
-"""Runs the passes: verifies, prints and times what each makes.
+"""Runs the passes; verifies, prints and times the product of each.
 
     Request --read--> source --PASSES--> Compiled (products, diagnostics, times)
 
-A broken rule behind a pass is a bug of ours (InternalError), which names the pass and the rule. A
-pass that reports errors ends the compilation; what was made until then stays.
+If a product violates a rule, that is a bug of ours: InternalError names the pass and the rule. A
+pass that reports errors ends the compilation; earlier products are kept.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["Compiled", "Made", "Request", "compile_program"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Made:
-    """One pass that ran: what it made, and how long it and its verifier took."""
+    """A pass that ran: its product, and the seconds that it and its verifier took."""
 
     name: str
     found: str
@@ -38,7 +38,7 @@ class Made:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compiled:
-    """What came out: `made` lists the passes that reported no errors. `state` is None if the file
+    """Result of a compilation. `made` lists the passes without errors. `state` is None if the file
     could not be read."""
 
     loaded: Loaded
@@ -54,10 +54,10 @@ def compile_program(
     print_after: Collection[str] = (),
     timings: bool = False,
 ) -> Compiled:
-    """Run the passes up to `until`; `wanted` names passes that run on demand.
+    """Run the passes up to `until`. `wanted` names on-demand passes to run.
 
-    `print_after` prints the text of what those passes make to stderr, `timings` what each took.
-    FORGE_LOG asks for both in any command: FORGE_LOG=passes,hir forgec run ...
+    `print_after` prints the products of the named passes on stderr, `timings` the time of each
+    pass. The variable FORGE_LOG does both for any command: FORGE_LOG=passes,hir forgec run ...
     """
     asked = set(os.environ.get("FORGE_LOG", "").split(","))
     print_after = {*print_after, *asked.intersection(names())}
@@ -92,12 +92,12 @@ def compile_program(
 def _chosen(until: str, wanted: Collection[str]) -> list[Pass]:
     last = next(i for i, step in enumerate(PASSES) if step.name == until)
     passes = [step for step in PASSES[: last + 1] if not step.on_demand or step.name in wanted]
-    # a file with mistakes has no tokens, and the parser is who finds them
+    # syntax errors are reported by the parser, not by `tokens`
     return sorted(passes, key=lambda step: step.name != "ast")
 
 
 def _run(step: Pass, state: State) -> tuple[State, Made] | None:
-    """The state with what the pass makes; None if it makes nothing."""
+    """Run a pass; return the state with its product, None if there is none."""
     begin = time.perf_counter()
     product = step.make(state)
     end = time.perf_counter()
@@ -105,7 +105,7 @@ def _run(step: Pass, state: State) -> tuple[State, Made] | None:
         return None
     after = replace(state, **{step.name: product})
     if not state.reporter.has_errors:
-        verify(step, after)  # what has errors may be incomplete
+        verify(step, after)  # after errors the product may be incomplete
     verified = time.perf_counter() - end
     return after, Made(
         name=step.name, found=step.found(after), seconds=end - begin, verified=verified
@@ -113,7 +113,7 @@ def _run(step: Pass, state: State) -> tuple[State, Made] | None:
 
 
 def verify(step: Pass, state: State) -> None:
-    """Raise InternalError with every rule that the product of a pass breaks."""
+    """Raise InternalError with every rule that the product of a pass violates."""
     broken = [
         f"{rule.what}: {evidence}" for rule in step.rules for evidence in rule.violations(state)
     ]

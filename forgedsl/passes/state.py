@@ -33,7 +33,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """Everything that passes read and make; a product is None until its pass has run."""
+    """Inputs and products of the passes. A product is None until its pass has run."""
 
     request: Request
     loader: Loader

@@ -1,6 +1,6 @@
-"""The passes: one row each, with its function, its verifier, and the text of what it makes.
+"""The passes: a row each, with its function, its verifier, and the text form of its product.
 
-    pass     makes                          text form (`--print-after`)
+    pass     product                        text form (`--print-after`)
     tokens   words of the grammar           one line each
     ast      what was written, with places  records
     hir      names and values resolved      forgedsl.irtext
@@ -8,7 +8,7 @@
     plan     places, memory, queues, age    forgedsl.irtext
     job      the sealed job                 job.json
 
-The parser makes the tree without making tokens first; `tokens` runs only where somebody asks.
+The parser does not use the product of `tokens`, which runs only on demand.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ from forgedsl.passes.verify import Rules, of_ast, of_graph, of_hir, of_job, of_p
 from forgedsl.records import dataclass
 
 Make = Callable[[State], Any]
-"""What a pass makes, or None after it has reported why it cannot."""
+"""Function of a pass: returns its product, or None after reporting why there is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pass:
-    """One pass. `rules` are what must hold of its product; `found` says what it made."""
+    """A pass. `rules` are the invariants of its product; `found` returns a one-line summary of
+    it."""
 
     name: str
     what: str

@@ -1,7 +1,7 @@
 """Invariants of each IR: one table per pass of (invariant, function that yields violations).
 
-A rule yields a text for everything that breaks it, and nothing if all is well. Rules are about our
-own passes, not about the user's file: that is what diagnostics are for.
+A rule yields a text for each violation. Rules are about our passes; mistakes in the user's file are
+diagnostics.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Check = Callable[[State], Iterator[str]]
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """`violations` yields the evidence against `what`."""
+    """An invariant `what`; `violations` yields a text for each violation."""
 
     what: str
     violations: Check
@@ -164,7 +164,7 @@ def _plan_complete(state: State) -> Iterator[str]:
 
 
 def _places_fit(state: State) -> Iterator[str]:
-    """No GPU beyond the hosts, and none held twice except by services that share."""
+    """Check that every GPU exists, and that only services that share GPUs have the same one."""
     plan: Any = state.plan
     held: dict[tuple[int, int], str] = {}
     for mesh in plan.meshes:
@@ -233,8 +233,8 @@ def _job_names(state: State) -> Iterator[str]:
 
 
 def _hermetic(state: State) -> Iterator[str]:
-    """Files and places that the compiler names. What a user wrote (an export, an argument, a text)
-    may name any folder, and P224 tells of it."""
+    """Check that paths and spans written by the compiler are relative. Strings of the user (an
+    export, an argument, a text) may be absolute paths; P224 reports these."""
     job = state.job.job  # type: ignore[union-attr]
     sources = [model.source for model in job.models.values()]
     sources += [model.tokenizer for model in job.models.values() if model.tokenizer is not None]
@@ -248,7 +248,7 @@ def _hermetic(state: State) -> Iterator[str]:
 
 
 def _leaves(source: Any) -> Iterator[Any]:
-    """The sources of a mixture, or the one."""
+    """Yield the sources of a mixture, or the source itself."""
     parts = getattr(source, "sources", None)
     yield from (leaf for part in parts for leaf in _leaves(part)) if parts else (source,)
 

@@ -1,1 +1,1 @@
-"""Kinds of services: one module of facts each, found through `registry`."""
+"""Kinds of services: one folder each, listed in `registry`."""

@@ -1,8 +1,8 @@
-"""Facts of a kind of service for the compiler: passes ask it, and it knows no pass.
+"""The interface between the compiler and a kind of service. Passes call it; it does not know them.
 
 A kind is a folder: `facts` (settings and capabilities), `job` (its class in a job), `lowering`
-(settings and plan -> that class), `memory` and `cost`. The facts import the rest when it is asked
-for: `forgec lint` needs the facts alone. To add one: docs/design/services.md.
+(settings and plan -> that class), `memory` and `cost`. `facts` imports the other modules on demand:
+`forgec lint` needs only the facts. To add one: docs/design/services.md.
 """
 
 from __future__ import annotations
@@ -83,14 +83,14 @@ SAMPLING = (
     row("sampling.stop", Type(base="list", item=STR, auto=True), AUTO, NUM,
          "strings that end a completion; auto is the model's"),
 )  # fmt: skip
-"""of every kind that samples"""
+"""settings of every kind that samples"""
 
 
 TEMPERATURE = row(
     "temperature", replace(SOME, usual=(0.01, 5.0)), 1.0, NUM,
     "divides the logits before every log-prob",
 )  # fmt: skip
-"""of every kind that measures log-probs"""
+"""setting of every kind that measures log-probs"""
 BATCH = (
     row("batch.seq_len", replace(COUNT, auto=True), AUTO, NUM,
          "tokens per packed row; auto is the model's context"),
@@ -102,78 +102,79 @@ BATCH = (
     row("batch.accumulate", replace(COUNT, auto=True), AUTO, NUM,
          "microbatches per step; auto is as many as the batch needs"),
 )  # fmt: skip
-"""of every kind that trains"""
+"""settings of every kind that trains"""
 
 
 class Capability(StrEnum):
     """Capability of a service in a flow; passes and the runtime ask for these, not for kinds."""
 
-    SAMPLES = "samples"  # completes prompts, and takes the weights of a sync
-    MEASURES = "measures"  # says log-probs, and values, of tokens that exist
-    TRAINS = "trains"  # is trained where the flow steps it, and frozen elsewhere
-    JUDGES = "judges"  # grades completions, as the value of a reward
+    SAMPLES = "samples"  # samples completions, and receives the weights of a sync
+    MEASURES = "measures"  # computes log-probs and values of existing tokens
+    TRAINS = "trains"  # is trained if the flow steps it, else frozen
+    JUDGES = "judges"  # grades completions, for a reward
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placed:
-    """A declared service with its place in the plan, for its class in a job."""
+    """A declared service with its placement, from which its part of the job is made."""
 
     decl: Decl
     mesh: MeshPlan
     dtype: str
     rank: RankMemory | None
     rows: int = 0
-    """of a microbatch, of what trains or measures"""
+    """rows of a microbatch, for services that train or measure"""
     seq_len: int = 0
     stepped: bool
-    """the flow updates its weights"""
+    """True if the flow trains it"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingCost:
-    """Inputs of a sampler's cost model, beside its model and device."""
+    """Inputs of a sampler's cost model, besides its model and device."""
 
     shares_prompts: bool = False
-    """completions of a prompt read its keys and values once"""
+    """True if the completions of a prompt read the prompt's keys and values once for all"""
     most: int = MAX_RUNNING
-    """completions decoded at once"""
+    """maximum number of completions decoded at once"""
     kv_itemsize: int
-    """bytes of a number among its keys and values"""
+    """bytes of an element of the KV cache"""
     rounded: bool = False
     """weights of layers are in fp8"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingCost:
-    """Inputs of the cost model of a trained or frozen model, beside its model and device."""
+    """Inputs of the cost model of a trained or frozen model, besides its model and device."""
 
     passes: float = 1.0
-    """forward passes that the work on a microbatch is worth"""
+    """cost of a microbatch, in forward passes"""
     fetched: float = 0.0
-    """seconds that each microbatch waits for weights from the host's memory, or for experts"""
+    """seconds per microbatch to fetch weights from the host's memory, or experts from other
+    ranks"""
     updated: float = 0.0
-    """seconds that the host takes for an update"""
+    """seconds per update on the host's CPU"""
 
 
 TRAINED_PASSES = 3.0
-"""forward passes that a forward and backward pass are worth"""
+"""cost of a forward and a backward pass, in forward passes"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceKind:
-    """One kind: `service NAME : KIND(model) { ... }`. A kind with a class in a job is a subclass
-    that overrides `job` and `lowered`.
+    """A kind of service: `service NAME : KIND(model) { ... }`. A kind that is not remote is a
+    subclass that overrides `job` and `lowered`.
 
-    schema    its settings, and what of them this version does not carry out (`support`)
-    can       what it does for a flow: which statements it has, and what passes expect of it
-    needs     settings without default that one of these reads: (capability, setting, why)
-    degrees   parallel degrees, whose product is the processes of one replica; `spread` is the one
-              that takes what the others leave
-    even      what of a model `tp` must divide, by the fields of its dimensions
-    measure   prefix of the settings that say what its log-probs are of (`sampling.`)
-    process   bytes of a process that has imported its parts and holds no model (measured)
-    learning  prefixes of the settings that only a service reads which the flow steps
-    remote    it runs elsewhere: a string names its model, and the plan gives it nothing
+    schema    its settings, and the values that this version does not support (`support`)
+    can       its capabilities: they decide which statements and checks apply
+    needs     required settings: (capability that reads it, setting, reason)
+    degrees   parallel degrees, whose product is the number of processes of a replica; `spread` is
+              the one that takes the remaining processes
+    even      dimensions of the model (fields of `Dims`) that `tp` must divide
+    measure   prefix of the settings that define the distribution of its log-probs (`sampling.`)
+    process   bytes of a process after its imports, without a model (measured)
+    learning  prefixes of the settings that are read only if the flow trains the service
+    remote    True if it runs elsewhere: its model is a string, and the plan places nothing
     """
 
     name: str
@@ -188,13 +189,13 @@ class ServiceKind:
     learning: tuple[str, ...] = ()
     remote: bool = False
     in_python: bool = False
-    """generated programs have a method of its name"""
+    """True if generated programs have a method of its name"""
     claim: str = ""
-    """setting with the part of a GPU that it claims"""
+    """name of the setting with the fraction of a GPU's memory that it claims"""
     cpu_heads: tuple[int, ...] = ()
-    """sizes of attention heads that it can do on a CPU; any where there are none"""
+    """supported head dimensions of attention on a CPU; empty: any"""
     within: str = ""
-    """a degree that has no processes of its own: it divides the others among them"""
+    """a degree that adds no processes: it divides the processes of the other degrees"""
 
     @property
     def samples(self) -> bool:
@@ -210,23 +211,23 @@ class ServiceKind:
 
     @property
     def replicated(self) -> bool:
-        """True if it has replicas, each of which answers alone."""
+        """True if it can have several replicas that work independently."""
         return self.schema.setting("replicas") is not None
 
     # ---- mistakes
 
     def check(self, decl: Decl, *, trained: bool) -> list[Diagnostic]:
-        """Report settings that do not go together."""
+        """Return diagnostics about settings that contradict each other."""
         return []
 
     # ---- in a job
 
     def job(self) -> type[Service]:
-        """Return its class in a job."""
+        """Return the class of its services in a job."""
         raise NotImplementedError(f"{self.name}: a kind that is not remote has a class in a job")
 
     def lowered(self, placed: Placed) -> Service:
-        """Return one service of a job."""
+        """Make the job's form of a service."""
         raise NotImplementedError(f"{self.name}: a kind that is not remote is lowered")
 
     # ---- memory
@@ -234,15 +235,15 @@ class ServiceKind:
     def rank(
         self, request: Request, mesh: MeshPlan, others: Mapping[str, RankMemory]
     ) -> RankMemory | None:
-        """Return the memory of one rank, in each phase of a step; None counts its process alone.
-        `others` are the ranks of the kinds before it that are known."""
+        """Return the memory of one rank in each phase of a step; None: only its process is counted.
+        `others` are the ranks estimated before it."""
         return None
 
     def remedies(
         self, request: Request, mesh: MeshPlan, available: float, host: int
     ) -> Iterator[str]:
-        """Changes with which a rank fits the `available` bytes of its GPU, where `host` bytes of
-        the host's memory are free; each was tried."""
+        """Yield changes with which a rank fits `available` bytes of its GPU, given `host` free
+        bytes of host memory. Each has been checked by the memory model."""
         yield from ()
 
     # ---- cost
@@ -258,6 +259,6 @@ class ServiceKind:
         return TrainingCost(passes=TRAINED_PASSES if trained else 1.0)
 
     def checkpoint_bytes(self, decl: Decl, dims: Dims) -> int:
-        """Bytes of a checkpoint: weights and moments."""
+        """Return the bytes of a checkpoint: weights and optimizer moments."""
         weight, moments, _ = PRECISIONS["f32"]
         return (weight + moments) * num_params(dims)

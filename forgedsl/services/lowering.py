@@ -1,4 +1,4 @@
-"""Lowering that kinds of services share: meshes and sampling of a job."""
+"""Lowering shared by kinds of services: sampling settings of a job."""
 
 from __future__ import annotations
 
@@ -27,14 +27,15 @@ def lower_mesh(mesh: MeshPlan) -> Mesh:
 
 
 def lower_sampling(decl: Decl) -> Sampling:
-    """`sampling { ... }` of a generator."""
+    """Lower `sampling { ... }` of a generator."""
     names = Sampling.model_fields
     given = {name: plain(decl, f"sampling.{name}") for name in names}
     given["stop"] = tuple(given["stop"] or ())
-    given["max_tokens"] = given["max_tokens"] or 1  # what judges only samples nothing
+    # a service that only judges has no sampling settings
+    given["max_tokens"] = given["max_tokens"] or 1
     return Sampling(**given)
 
 
 def plain(decl: Decl, key: str) -> Any:
-    """A setting as the job has it: None where the runtime derives it."""
+    """Return a setting as the job has it: None if the runtime derives its value."""
     return value(decl, key)

@@ -14,10 +14,10 @@ SCHEMAS: Live[Kind] = Live(lambda: {kind.name: kind.schema for kind in kinds()})
 
 
 def kinds() -> tuple[ServiceKind, ...]:
-    """All kinds, those of extensions included."""
+    """Return all kinds, including those of extensions."""
     return (*KINDS, *extensions.added("KINDS", ServiceKind))
 
 
 def kind_of(name: str | None) -> ServiceKind:
-    """The kind of this name, as a declaration (`ctor`), a mesh or a job has it."""
+    """Return the kind of this name."""
     return next(kind for kind in kinds() if kind.name == name)

@@ -1,1 +1,1 @@
-"""Kind `openai`: a model behind an endpoint, which judges."""
+"""Kind `openai`: a model behind an HTTP endpoint, used as a judge."""

@@ -1,4 +1,4 @@
-"""Service `openai`: a model behind an HTTP endpoint in the OpenAI form, which judges."""
+"""Service `openai`: a model behind an OpenAI-compatible HTTP endpoint, used as a judge."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from forgedsl.sizes.optimizers import moment_bytes
 from forgedsl.sizes.params import PRECISIONS, num_params
 
 RECOMPUTE = {"none": 3.0, "selective": 3.3, "full": 4.0}
-"""forward passes that a forward and backward is worth, with activation checkpointing"""
+"""cost of a forward and backward pass with activation checkpointing, in forward passes"""
 
 
 def training(request: Request, mesh: MeshPlan, dims: Dims, *, trained: bool) -> TrainingCost:

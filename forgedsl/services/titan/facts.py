@@ -1,4 +1,4 @@
-"""Service `titan`: a torchtitan model, trained where the flow steps it, else frozen."""
+"""Service `titan`: a torchtitan model, trained if the flow steps it, else frozen."""
 
 from __future__ import annotations
 

@@ -13,5 +13,5 @@ class TitanService(Trainer):
     kind: Literal["titan"] = "titan"
     activation_checkpoint: Literal["none", "selective", "full"] = "none"
     offload: bool = False
-    """weights, gradients and moments are in the host's memory"""
+    """True if weights, gradients and moments are kept in the host's memory"""
     compile: bool = False

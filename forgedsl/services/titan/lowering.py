@@ -1,4 +1,4 @@
-"""Settings and plan of a torchtitan model -> its class in a job."""
+"""Lowers the settings and placement of a torchtitan model to its part of a job."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from forgedsl.sizes.meshes import number, value
 
 
 def lowered(placed: Placed) -> TitanService:
-    """Return a torchtitan model of a job."""
+    """Make the job's form of a torchtitan model."""
     decl, mesh = placed.decl, placed.mesh
     accumulate = value(decl, "batch.accumulate")
     return TitanService(

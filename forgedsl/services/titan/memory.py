@@ -1,12 +1,12 @@
-"""Memory of one rank of a service, per phase of a step, item by item.
+"""Memory of one rank of a torchtitan service, per phase of a step, item by item.
 
     shape of a rank -> items (name, bytes, formula with its numbers) per phase
 
-The formulas are those of the parts that run: torchtitan with FSDP and float32 masters, the loss
-head in chunks, vLLM's pool. What a layer keeps for its backward was counted tensor by tensor
-(`compiler_tests/passes/test_memory_model.py` counts it again). A phase is what a rank does:
-rollout (sampling, log-probs of frozen models), sync (weights travel), train (the optimizer step).
-An allocator does not give back what it freed; that is an item of its own in the idle phases.
+The formulas describe the components that run: torchtitan with FSDP and float32 master weights, and
+the loss head in chunks. The tensors that a layer keeps for its backward pass were counted one by
+one (`compiler_tests/passes/test_memory_model.py` counts them again). Phases of a step: rollout
+(sampling, log-probs of frozen models), sync (weights are sent), train (the optimizer step).
+Allocators do not return freed memory to the system; idle phases have an item for it.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ from forgedsl.sizes.params import (
 from forgedsl.transports import ON_GPUS
 
 HEAD_ELEMENTS = {"cpu": 1 << 22, "gpu": 1 << 29}
-"""logits of one chunk of the loss head; those of runtime/losses/head.py"""
+"""maximum number of logits in a chunk of the loss head; equal to that of runtime/losses/head.py"""
 HEAD_MIN_ROWS = 64
 KEPT = {"cpu": 0.7, "gpu": 1.0}
-"""part of the freed memory that stays with the process: glibc (measured), CUDA caching allocator"""
+"""fraction of freed memory that the allocator keeps: glibc (measured), CUDA caching allocator"""
 SPLIT = {"cpu": 0.5, "gpu": 0.0}
-"""more of the working set of a frozen model that stays: calls for its log-probs differ in size, so
-that what one freed does not fit the next (measured: 0.0 to 1.2)"""
+"""further fraction of a frozen model's working set that the allocator keeps: its calls differ in
+size, so that memory freed by one does not fit the next (measured: 0.0 to 1.2)"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,17 +69,18 @@ class TrainerShape:
     precision: str = "f32"
     offload: bool = False
     adapters: int | None = None
-    """parameters that are trained instead of the weights"""
+    """number of LoRA parameters, which are trained instead of the weights"""
     ep: int = 1
-    """ranks that share experts"""
+    """expert parallelism: number of ranks that share the experts"""
     optimizer: str = "adamw"
     momentum: float = 0.0
     published: int
-    """bytes per parameter of the weights made ready for generators; 0: none are"""
+    """bytes per parameter of the weights published for generators; 0: none are published"""
     on_gpus: bool = False
-    """where they lie: a share of them on each rank's GPU, or in the host's memory"""
+    """True if each rank's GPU keeps a shard of the published weights; else they are in host
+    memory"""
     stage: int = 0
-    """of a pipeline"""
+    """index of the pipeline stage"""
 
     @property
     def params(self) -> int:
@@ -93,12 +94,12 @@ class TrainerShape:
 
     @property
     def in_flight(self) -> int:
-        """Microbatches between their forward and backward passes, at most."""
+        """Maximum number of microbatches between their forward and backward passes."""
         return self.degrees["pp"] - self.stage
 
     @property
     def shard(self) -> int:
-        """Ranks that share one copy of the parameters."""
+        """Number of ranks over which one copy of the parameters is sharded."""
         d = self.degrees
         return d["dp_shard"] * d["cp"] * d["tp"]
 
@@ -118,9 +119,10 @@ class TrainerShape:
 
 
 def layer_bytes(shape: TrainerShape, checkpointing: str) -> float:
-    """Bytes per token that one layer keeps for its backward, rows of the rotation included.
+    """Return the bytes per token that a layer keeps for its backward pass, rotary tables included.
 
-    Without checkpointing norms and rotations keep float32 (4 bytes); products are in the dtype.
+    Without checkpointing, norms and rotary embeddings keep float32 (4 bytes), matrix products the
+    dtype of the model.
     """
     h, f = shape.dims.hidden, shape.dims.ffn
     q, kv, b = query_width(shape.dims), kv_width(shape.dims), shape.itemsize
@@ -128,14 +130,14 @@ def layer_bytes(shape: TrainerShape, checkpointing: str) -> float:
     if checkpointing == "full":
         total = b * h
     elif checkpointing == "selective":
-        routed = (b + 8) * shape.dims.active - b * h  # experts are computed again
+        routed = (b + 8) * shape.dims.active - b * h  # experts are recomputed
         total = b * (2 * h + q + 2 * kv) + (routed if shape.dims.experts else b * f)
     else:
         total = 4 * (4 * h + 2 * q + 2 * kv) + b * (2 * h + 2 * q + 2 * kv)
         total += mlp_bytes(shape.dims, b)
-        if shape.device == "cpu":  # SDPA keeps the mask as numbers, a row of it per token
+        if shape.device == "cpu":  # SDPA keeps the attention mask in float, one row per token
             total += b * shape.seq_len * cp
-    if cp > 1:  # what was exchanged is kept beside what was sent
+    if cp > 1:  # received tensors are kept besides the sent ones
         dealt = kv * repeated(shape.dims, shape.degrees)
         kept = {"none": q + 4 * dealt - 2 * kv, "selective": 2 * q + 2 * dealt, "full": 0}
         total += b * kept[checkpointing]
@@ -143,7 +145,7 @@ def layer_bytes(shape: TrainerShape, checkpointing: str) -> float:
 
 
 def head_rows(shape: TrainerShape) -> int:
-    """Rows of the vocabulary that are computed at once."""
+    """Return the number of tokens whose logits are computed at once."""
     chunk = max(HEAD_MIN_ROWS, HEAD_ELEMENTS[shape.device] // shape.dims.vocab)
     return min(shape.tokens, chunk)
 
@@ -168,26 +170,27 @@ def activation_items(shape: TrainerShape) -> tuple[Item, ...]:
         items.append(
             item_of("recomputed layer", tokens * whole, f"{tokens:,} tokens x {whole:,.0f} B")
         )
-    if shape.device == "cpu":  # GPUs attend by stretches
+    if shape.device == "cpu":  # attention on GPUs uses sequence boundaries, no mask
         mask = shape.rows * shape.seq_len**2
         items.append(item_of("attention mask", mask, f"{shape.rows} rows x {shape.seq_len}^2"))
     return (*items, _head_item(shape)) if shape.is_last else tuple(items)
 
 
 def _head_item(shape: TrainerShape) -> Item:
-    """Logits, their softmax and gradient of one chunk; gradients of weight and hidden states."""
+    """Return the item of the loss head: logits, softmax and gradient of one chunk, and the
+    gradients of its weight and of the hidden states."""
     dims, rows = shape.dims, head_rows(shape)
     vocab = dims.vocab // shape.degrees["tp"]
     chunk = rows * vocab * (8 if shape.itemsize == 4 else 10)
     weight = 4 * vocab * dims.hidden * (1 if shape.itemsize == 4 or shape.device == "gpu" else 2)
-    # ranks that share rows deal out whole sequences, where a loss looks at these
+    # ranks of context parallelism exchange whole sequences if the loss reads them
     hidden = 2 * max(shape.tokens, shape.seq_len) * dims.hidden * shape.itemsize
     formula = f"{rows:,} x {vocab:,} logits at once, d weight"
     return item_of("loss head", chunk + weight + hidden, formula)
 
 
 def titan_phases(shape: TrainerShape) -> tuple[Phase, ...]:
-    """The three phases of a rank."""
+    """Return the three phases of a rank."""
     return _trainer_phases(shape) if shape.trained else _frozen_phases(shape)
 
 
@@ -221,7 +224,8 @@ def _trainer_phases(shape: TrainerShape) -> tuple[Phase, ...]:
 
 
 def state_items(shape: TrainerShape) -> list[Item]:
-    """Return the memory of a rank's trained state: parameters and optimizer; gradients last."""
+    """Return the memory of a rank's state: parameters, optimizer and, as the last item,
+    gradients."""
     dtype = {"f32": "f32", "bf16_moments": "f32", "bf16": "bf16"}[shape.precision]
     weight, _, gradient = PRECISIONS[shape.precision]
     total = shape.params
@@ -241,7 +245,7 @@ def state_items(shape: TrainerShape) -> list[Item]:
 
 
 def _moments(shape: TrainerShape, learnt: int) -> list[Item]:
-    """Return what the optimizer keeps of `learnt` parameters, on this rank."""
+    """Return the optimizer state of `learnt` parameters on this rank."""
     matrices = learnt if shape.adapters is not None else shape.layers * layer_matrices(shape.dims)
     size = moment_bytes(shape.optimizer, shape.precision, momentum=shape.momentum, params=learnt,
                         matrices=matrices)  # fmt: skip
@@ -255,7 +259,7 @@ def _moments(shape: TrainerShape, learnt: int) -> list[Item]:
 
 
 def offloaded(shape: TrainerShape) -> int:
-    """Bytes of a rank that are in the host's memory."""
+    """Return the bytes of a rank that are offloaded to the host's memory."""
     if not shape.offload:
         return 0
     if not shape.trained:
@@ -291,8 +295,9 @@ def _frozen_phases(shape: TrainerShape) -> tuple[Phase, ...]:
 
 
 def _gathered(shape: TrainerShape) -> Item:
-    """FSDP gathers the next unit while one is in use, and holds the gradient of one; those of a
-    stage stay whole until its last microbatch, the gradients in f32."""
+    """Return the memory of parameters that FSDP has gathered: the unit in use and the next one, and
+    the gradient of one. A pipeline stage keeps all its parameters gathered until its last
+    microbatch, with gradients in f32."""
     if shape.degrees["pp"] > 1:
         size, away = shape.itemsize + 4 * shape.trained, expert_params(shape.dims)
         away = shape.layers * (away - away // shape.ep)
@@ -307,7 +312,7 @@ def _gathered(shape: TrainerShape) -> Item:
 
 
 def shape_of(request: Request, mesh: MeshPlan) -> TrainerShape:
-    """The shape of one rank of a torchtitan service, in a pipeline of the fullest stage."""
+    """Return the shape of a rank of a torchtitan service; in a pipeline, of the fullest stage."""
     decl = request.program.services[mesh.service]
     dims = request.dims[mesh.service]
     assert dims is not None
@@ -339,7 +344,7 @@ def publishes_on_gpus(request: Request, mesh: MeshPlan) -> bool:
 
 
 def rank(request: Request, mesh: MeshPlan) -> RankMemory:
-    """Return the memory of one rank; in a pipeline, of one of the fullest stage."""
+    """Return the memory of a rank; in a pipeline, of the fullest stage."""
     shape = shape_of(request, mesh)
     in_host = mesh.device == "gpu" and not shape.on_gpus
     note = ""
@@ -359,13 +364,14 @@ def rank(request: Request, mesh: MeshPlan) -> RankMemory:
 
 
 def peak(shape: TrainerShape) -> int:
-    """Bytes of a rank in its fullest phase."""
+    """Return the bytes of a rank in its fullest phase."""
     return max(phase.bytes for phase in shape.phases)
 
 
 def remedies(request: Request, mesh: MeshPlan, available: float, host: int) -> Iterator[str]:
-    """Checkpointing, then the memory of the host, then more ranks, each alone and with one row;
-    `available` is what a rank may take, `host` what is left there."""
+    """Yield remedies that fit: activation checkpointing, else offload to the host, else more ranks;
+    each with a single row if needed. A rank may take `available` bytes; the host has `host` bytes
+    free."""
     name, shape = mesh.service, shape_of(request, mesh)
     if shape.checkpointing != "full":
         full = replace(shape, checkpointing="full")

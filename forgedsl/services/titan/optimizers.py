@@ -1,4 +1,4 @@
-"""Optimizers of a torchtitan model: what they keep, and settings that they do not read.
+"""Optimizers of a torchtitan model: their state in bytes, and settings that they do not read.
 
 settings, parameters -> bytes of moments;  settings -> F113
 """
@@ -20,18 +20,18 @@ READS = {
 }
 """settings that only some kinds of optimizer read, by `optimizer.kind`"""
 MOMENTUM = {"muon": 0.95}
-"""by kind, where it is auto; 0 for others"""
+"""value of `auto` by kind of optimizer; 0 for others"""
 
 
 def momentum(decl: Decl) -> float:
-    """The momentum of a trainer's optimizer, as set or as its kind has it."""
+    """Return the momentum of a trainer's optimizer: as set, else the default of its kind."""
     found = value(decl, "optimizer.momentum")
     usual = MOMENTUM.get(str(value(decl, "optimizer.kind")), 0.0)
     return float(found) if isinstance(found, int | float) else usual
 
 
 def nesterov(decl: Decl) -> bool:
-    """True if the optimizer looks one step of momentum ahead."""
+    """True if the optimizer uses Nesterov momentum."""
     found = value(decl, "optimizer.nesterov")
     return found if isinstance(found, bool) else value(decl, "optimizer.kind") == "muon"
 
@@ -47,7 +47,8 @@ def checkpoint_of(decl: Decl, dims: Dims) -> int:
 
 
 def check_optimizer(decl: Decl) -> list[Diagnostic]:
-    """F113: settings of another kind of optimizer, and what a kind cannot keep."""
+    """Report F113: settings of another kind of optimizer, and precisions that a kind does not
+    support."""
     kind = str(value(decl, "optimizer.kind"))
     names = dict.fromkeys(name for read in READS.values() for name in read)
     found = [

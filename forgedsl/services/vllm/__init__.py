@@ -1,1 +1,1 @@
-"""Kind `vllm`: an engine that samples."""
+"""Kind `vllm`: a vLLM engine, which samples completions."""

@@ -12,7 +12,7 @@ from forgedsl.job.parts import Sampler
 class VllmService(Sampler):
     kind: Literal["vllm"] = "vllm"
     gpu_memory: float | None = None
-    """fraction of the device; None: auto"""
+    """fraction of the GPU's memory; None: auto"""
     prefix_caching: bool = True
     cuda_graphs: bool = True
     max_running: int | None = None

@@ -1,4 +1,4 @@
-"""Settings and plan of an engine -> its class in a job."""
+"""Lowers the settings and placement of an engine to its part of a job."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from forgedsl.sizes.meshes import value
 
 
 def lowered(placed: Placed) -> VllmService:
-    """Return an engine of a job."""
+    """Make the job's form of an engine."""
     decl, mesh = placed.decl, placed.mesh
     prefix = "engine.extra."
     extra: dict[str, Any] = {}
@@ -41,7 +41,7 @@ def lowered(placed: Placed) -> VllmService:
 
 
 def _gpu_memory(placed: Placed) -> Any:
-    """The part of its GPU that an engine takes: as planned, None on a CPU."""
+    """Return the planned fraction of its GPU's memory; None on a CPU."""
     if placed.rank is not None:
         return placed.rank.fraction
     return value(placed.decl, "engine.gpu_memory") if placed.mesh.device == "gpu" else None

@@ -30,19 +30,21 @@ from forgedsl.sizes.meshes import MeshPlan, value
 from forgedsl.sizes.params import kv_bytes, num_params, weight_bytes
 
 ALONE = 0.9
-"""part of a GPU that an engine takes where it is alone and nothing is set"""
+"""default fraction of a GPU's memory for an engine that is alone on it"""
 SHARED = 0.85
-"""part of a GPU that an engine fills together with those it shares it with, where nothing is set"""
+"""default fraction of a GPU's memory that an engine and the services it shares the GPU with may
+fill"""
 CPU_POOL = 1 * GIB
-"""KV pool of an engine on a CPU; that of runtime/services/vllm/upstream/engine.py"""
+"""bytes of the KV pool on a CPU, as in runtime/services/vllm/upstream/engine.py"""
 BATCHED_TOKENS = 8192
-"""tokens of one engine step"""
+"""maximum number of tokens in an engine step"""
 GRAPHS = 1.5 * GIB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineShape:
-    """The facts that the memory of a vLLM rank depends on. `claim`: bytes it may take on a GPU."""
+    """The facts that the memory of a vLLM rank depends on. `claim` is the bytes it may take on a
+    GPU."""
 
     dims: Dims
     device: str
@@ -63,7 +65,7 @@ class EngineShape:
 
 
 def phases(shape: EngineShape) -> tuple[Phase, ...]:
-    """The three phases of a rank; the KV pool is what its claim leaves."""
+    """Return the three phases of a rank. The KV pool takes the rest of its claim."""
     taken = fixed(shape)
     size, per_token = pool(shape), kv_per_token(shape)
     what = f"{size // per_token:,} tokens x {per_token:,} B"
@@ -86,7 +88,7 @@ def phases(shape: EngineShape) -> tuple[Phase, ...]:
 
 
 def fixed(shape: EngineShape) -> tuple[Item, ...]:
-    """Return the memory of a vLLM rank besides its KV cache."""
+    """Return the memory items of a vLLM rank without its KV pool."""
     dims, split = shape.dims, shape.degrees["tp"] * shape.degrees["pp"]
     size = weight_bytes(dims, shape.itemsize, rounded=shape.rounded)
     each = "1 in layers, " * shape.rounded + str(shape.itemsize)
@@ -109,20 +111,20 @@ def fixed(shape: EngineShape) -> tuple[Item, ...]:
 
 
 def kv_per_token(shape: EngineShape) -> int:
-    """Bytes of one token in the pool of one rank."""
+    """Return the bytes of a token in the KV pool of a rank."""
     d = shape.degrees
     return kv_bytes(shape.dims, tp=d["tp"], pp=d["pp"], itemsize=shape.kv_itemsize)
 
 
 def pool(shape: EngineShape) -> int:
-    """Bytes of the KV pool; not positive if the claim does not even hold the rest."""
+    """Return the bytes of the KV pool; zero or negative if the other items fill the claim."""
     if shape.device == "cpu":
         return CPU_POOL
     return shape.claim - sum(item.bytes for item in fixed(shape))
 
 
 def shape_of(request: Request, mesh: MeshPlan, fraction: float) -> EngineShape:
-    """The shape of one rank of an engine that claims `fraction` of its GPU."""
+    """Return the shape of a rank of an engine that claims `fraction` of its GPU's memory."""
     decl = request.program.services[mesh.service]
     dims = request.dims[mesh.service]
     assert dims is not None
@@ -138,13 +140,14 @@ def shape_of(request: Request, mesh: MeshPlan, fraction: float) -> EngineShape:
 
 
 def kv_itemsize(program: Program, decl: Decl) -> int:
-    """Bytes of a number among the keys and values of an engine."""
+    """Return the bytes of an element of an engine's KV cache."""
     rounded = value(decl, "engine.kv_dtype", "auto") == "fp8"
     return 1 if rounded else itemsize(program, decl)
 
 
 def claim(request: Request, mesh: MeshPlan, ranks: Mapping[str, RankMemory]) -> float:
-    """The part of a GPU for an engine: as set, else 0.9 alone, else what others leave of 0.85."""
+    """Return the fraction of a GPU's memory for an engine: as set; else 0.9 if it is alone; else
+    what others leave of 0.85, divided among the engines."""
     given = value(request.program.services[mesh.service], "engine.gpu_memory")
     if isinstance(given, float | int):
         return float(given)
@@ -157,7 +160,8 @@ def claim(request: Request, mesh: MeshPlan, ranks: Mapping[str, RankMemory]) -> 
     assert dims is not None
     size = itemsize(request.program, request.program.services[mesh.service])
     reload = size * largest_tensor(dims)
-    known = [ranks[name] for name in others if name in ranks]  # engines claim what these leave
+    # estimated before engines, which share the rest
+    known = [ranks[name] for name in others if name in ranks]
     taken = sum(rank.peak for rank in known if rank.pool is None)
     left = (SHARED * request.host.gpu_memory - taken) / engines - reload
     return max(0.05, floor(100 * left / request.host.gpu_memory) / 100)
