@@ -104,8 +104,8 @@ def _load(
 ) -> Loaded:
     expect(profile, str, '`profile` is the name of one; without one, "none"')
     expect(host, Host | None, "`host` is a forgedsl.api.Host")
-    overrides = _listed(overrides, str | Override, 'overrides=["group=4"]')
-    set_files = _listed(set_files, str | PathLike, 'set_files=["mine.toml"]')
+    overrides = listed(overrides, str | Override, 'overrides=["group=4"]')
+    set_files = listed(set_files, str | PathLike, 'set_files=["mine.toml"]')
     reporter = loader.reporter
     loader.sources[source.name] = source
     file = parse(source, reporter)
@@ -126,7 +126,7 @@ def _load(
     return Loaded(program=program, reporter=reporter, sources=loader.sources, file=file)
 
 
-def _listed(given: Iterable[Any], kinds: Any, example: str) -> tuple[Any, ...]:
+def listed(given: Iterable[Any], kinds: Any, example: str) -> tuple[Any, ...]:
     """Check that `given` is a list of `kinds`. A string or a mapping is refused, though it is
     iterable."""
     said = f"write a list, {example}"

@@ -58,10 +58,10 @@ class PolicyLoss:
     text = ""
 
     def __init__(self, agg_type: str) -> None:
-        import forgedsl
+        from forgedsl.runtime.losses import compile_loss
 
         self.agg_type = agg_type
-        self.loss: LossFunction = forgedsl.compile_loss(self.text)
+        self.loss: LossFunction = compile_loss(self.text)
 
     def evaluate(
         self, logits: Any, labels: Any, loss_mask: Any, given: dict[str, Any], loss_scale: Any
@@ -216,13 +216,13 @@ class ReinforceLoss:
     """
 
     def __init__(self, clip_ratio: tuple[float, float] = (0.1, 10.0)) -> None:
-        import forgedsl
+        from forgedsl.runtime.losses import compile_loss
 
         low, high = clip_ratio
         body = RATIO + f"  weight = stop(clip(ratio, {float(low)}, {float(high)}))\n"
         reports = "  report ratio = token_mean(ratio, mask)\n"
         text = loss_text(body, "-weight * adv * logprob", "token_mean", reports)
-        self.loss = forgedsl.compile_loss(text)
+        self.loss = compile_loss(text)
 
     def __call__(
         self,

@@ -43,21 +43,32 @@ def command(run: Path, step: int | None, best: str | None, to: str | None) -> No
       forgec export runs/grpo_math-20261120-120000 --to "hf(me/grpo-math)"
     """
     try:
-        found = chosen(run, step, best)
-        name = re.fullmatch(r"""hf\(\s*["']?([^"'\s]+?)["']?\s*\)""", to or "")
-        if to is not None and name is None and to.startswith("hf("):
-            raise UsageError(f"{to} names no repository; write hf(owner/name)")
-        target = run / "exports" / f"step-{found}" if name or to is None else Path(to)
-        if target.exists() and to and not name and (target.is_file() or any(target.iterdir())):
-            raise UsageError(f"{target} is not empty; name a new folder with --to")
+        print(export_run(run, step=step, best=best, to=to))
     except UsageError as error:
         print(f"forgec export: {error}", file=sys.stderr)
         raise SystemExit(2) from error
-    _write(run, found, target, name[1] if name else None)
 
 
-def _write(run: Path, step: int, target: Path, name: str | None) -> None:
-    """Export; push if `name` is a repository; print where the result is."""
+def export_run(
+    run: Path, *, step: int | None = None, best: str | None = None, to: str | None = None
+) -> str:
+    """Export a checkpoint; return the folder, or the address on the hub.
+
+    Raises:
+        UsageError: there is no such checkpoint, or the place cannot be used.
+    """
+    found = chosen(run, step, best)
+    name = re.fullmatch(r"""hf\(\s*["']?([^"'\s]+?)["']?\s*\)""", to or "")
+    if to is not None and name is None and to.startswith("hf("):
+        raise UsageError(f"{to} names no repository; write hf(owner/name)")
+    target = run / "exports" / f"step-{found}" if name or to is None else Path(to)
+    if target.exists() and to and not name and (target.is_file() or any(target.iterdir())):
+        raise UsageError(f"{target} is not empty; name a new folder with --to")
+    return _write(run, found, target, name[1] if name else None)
+
+
+def _write(run: Path, step: int, target: Path, name: str | None) -> str:
+    """Export, push where `name` names a repository, and return where the result lies."""
     from contextlib import redirect_stderr
     from io import StringIO
 
@@ -80,7 +91,7 @@ def _write(run: Path, step: int, target: Path, name: str | None) -> None:
     except BaseException:
         print(said.getvalue(), file=sys.stderr)
         raise
-    print(address or target)
+    return str(address or target)
 
 
 def best_step(run: Path, name: str, steps: list[int]) -> int:

@@ -18,19 +18,33 @@ MIB = 2**20
 
 def host_of(text: str, command: str) -> Host:
     """Return the host to plan for; exit with 2 if `--host` is wrong."""
-    from forgedsl.cli.calibrate import calibration_path, read_calibration
     from forgedsl.cli.overrides import UsageError, refuse
+
+    try:
+        return find_host(text)
+    except UsageError as error:
+        refuse(command, error)
+
+
+def find_host(text: str) -> Host:
+    """The host to plan for.
+
+    Raises:
+        UsageError: the text describes none, or the calibration cannot be read.
+    """
+    from forgedsl.cli.calibrate import calibration_path, read_calibration
+    from forgedsl.cli.overrides import UsageError
     from forgedsl.plan.host import described_host
     from forgedsl.records import replace
     from forgedsl.sizes.hosts import Host
 
     host = Host(**detect_host(), said="this host") if text == HERE else described_host(text)
     if isinstance(host, str):
-        refuse(command, UsageError(f"--host: {host}"))
+        raise UsageError(f"--host: {host}")
     try:
         return replace(host, calibration=read_calibration(calibration_path()))
     except ValueError as error:
-        refuse(command, UsageError(str(error)))
+        raise UsageError(str(error)) from error
 
 
 def detect_host() -> dict[str, Any]:

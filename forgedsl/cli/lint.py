@@ -240,12 +240,12 @@ def _print(
 
     text = render_as(format_, diagnostics, sources, style_for(sys.stdout))
     if format_ == "full":
-        text = f"{text}\n\n{_summary(diagnostics, num_files)}" if text else _summary([], num_files)
+        text = f"{text}\n\n{summary(diagnostics, num_files)}" if text else summary([], num_files)
     if text:
         print(text)
 
 
-def _summary(diagnostics: list[Diagnostic], num_files: int) -> str:
+def summary(diagnostics: list[Diagnostic], num_files: int) -> str:
     """`2 errors, 1 warning (1 fix with --fix, 1 more with --unsafe-fixes)`, or `no findings`."""
     counts = {}
     for severity in ("error", "warning", "info"):

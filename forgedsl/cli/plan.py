@@ -107,9 +107,9 @@ def command(
             _write(planned.lowered, out)
     others = _alternatives(planned, where) if alternatives else None
     if format_ is Format.JSON:
-        sys.stdout.write(_json(planned, changes, others))
+        sys.stdout.write(document(planned, changes, others))
     else:
-        sys.stdout.write(_text(planned, against, changes, others))
+        sys.stdout.write(page(planned, against, changes, others))
     raise SystemExit(DIFFERS if changes and detailed_exitcode else planned.code)
 
 
@@ -166,9 +166,13 @@ def _write(lowered: Lowered, out: Path) -> None:
     print(f"wrote {out}; `forgec run {out}` runs it", file=sys.stderr)
 
 
-def _text(
-    planned: Planned, against: str | None, changes: tuple[Change, ...] | None, others: Found | None
+def page(
+    planned: Planned,
+    against: str | None = None,
+    changes: tuple[Change, ...] | None = None,
+    others: Found | None = None,
 ) -> str:
+    """The page that the command prints; empty without a plan."""
     from forgedsl.plan.alternatives import render as render_alternatives
     from forgedsl.plan.text import render_plan
 
@@ -193,7 +197,9 @@ def _text(
     return f"{text}\n{render(changes, title=f'changes against {against}')}"
 
 
-def _json(planned: Planned, changes: tuple[Change, ...] | None, others: Found | None = None) -> str:
+def document(
+    planned: Planned, changes: tuple[Change, ...] | None = None, others: Found | None = None
+) -> str:
     """Return the document of plan.json with diagnostics, changes and alternatives; without a plan,
     only these."""
     import json

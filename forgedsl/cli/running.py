@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from forgedsl.cli.inputs import copy_inputs
 from forgedsl.cli.overrides import UsageError, drop_output
-from forgedsl.cli.run_lock import claim
+from forgedsl.cli.run_lock import claim, release
 from forgedsl.errors import CannotWriteError, writing
 from forgedsl.records import dataclass
 
@@ -79,6 +79,7 @@ def new_run_dir(wanted: Path | None, name: str, file: Path | None = None) -> Pat
         own = wanted / "job.json"
         prepared = file is not None and own.exists() and own.samefile(file)
         if own.exists() and has_begun(wanted):
+            release(wanted)  # a program that goes on may resume it
             raise UsageError(
                 f"{wanted} holds a run already; name another folder, or continue that run with "
                 f"--resume {wanted}"

@@ -1,0 +1,208 @@
+"""`forgedsl.load`: what the commands say, as objects; and one run of its own process."""
+
+from __future__ import annotations
+
+import builtins
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import forgedsl
+from forgedsl.cli.main import main
+from forgedsl.errors import SourceError
+from forgedsl.python.results import RunResult
+
+PIPELINES = Path(__file__).parents[2] / "pipelines"
+GRPO = PIPELINES / "grpo_math.forge"
+HOT = "generator.sampling.temperature=0.7"
+
+
+def command(capsys: Any, monkeypatch: Any, *words: str) -> tuple[str, str]:
+    """(stdout, stderr) of `forgec WORDS`."""
+    monkeypatch.setattr("sys.argv", ["forgec", *words])
+    with pytest.raises(SystemExit):
+        main()
+    out, err = capsys.readouterr()
+    return out, err
+
+
+def test_the_pages_are_those_of_the_commands(capsys: Any, monkeypatch: Any) -> None:
+    cpu = forgedsl.load(GRPO, profile="cpu", set=[HOT], group=4)
+    words = (str(GRPO), "--profile", "cpu", "--set", HOT, "--set", "group=4")
+    assert repr(cpu.lint()) + "\n" == command(capsys, monkeypatch, "lint", *words)[0]
+    good = forgedsl.load(GRPO, profile="cpu", group=4)
+    words = (str(GRPO), "--profile", "cpu", "--set", "group=4")
+    assert repr(good.plan()) == command(capsys, monkeypatch, "plan", *words)[0]
+    assert (
+        repr(good.graph("mesh"))
+        == command(capsys, monkeypatch, "graph", *words, "--view", "mesh")[0]
+    )
+
+
+def test_bad_input_prints_as_the_command(capsys: Any, monkeypatch: Any) -> None:
+    pipeline = forgedsl.load(GRPO, profile="cpu", set=[HOT])
+    with pytest.raises(forgedsl.PipelineError) as raised:
+        pipeline.run()
+    said = command(capsys, monkeypatch, "run", str(GRPO), "--profile", "cpu", "--set", HOT)[1]
+    assert str(raised.value).strip() == said.strip()
+    assert "error[L411]" in said
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"groop": 4}, r"error\[F1\d\d\].*groop"),
+        ({"set": ["group"]}, r"error\[F121\]: `group` is not an override"),
+        ({"profile": "cpus"}, r"error\[F1\d\d\].*cpus"),
+        ({"host": "8xBanana"}, "--host: "),
+    ],
+)
+def test_a_mistake_in_the_arguments(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(forgedsl.PipelineError, match=said):
+        forgedsl.load(GRPO, **given)
+
+
+def test_a_missing_file_and_a_broken_one(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="S016"):
+        forgedsl.load(tmp_path / "none.forge")
+    (tmp_path / "a.forge").write_text("forge 1\nparam b : int = c\n")
+    with pytest.raises(forgedsl.PipelineError, match=r"error\[F101\]: undefined name `c`"):
+        forgedsl.load(tmp_path / "a.forge")
+
+
+def test_a_notebook_shows_the_diagnostics_and_no_frames(tmp_path: Path) -> None:
+    (tmp_path / "a.forge").write_text("forge 1\nparam b : int = c\n")
+    with pytest.raises(forgedsl.PipelineError) as raised:
+        forgedsl.load(tmp_path / "a.forge")
+    (text,) = raised.value._render_traceback_()
+    assert "undefined name `c`" in text
+    assert "Traceback" not in text
+
+
+def test_findings_are_a_sequence() -> None:
+    found = forgedsl.load(GRPO, profile="cpu", set=[HOT]).lint()
+    assert [each.code for each in found.errors] == ["L411"]
+    assert len(found) == len([*found.errors, *found.warnings])
+    assert found._repr_html_().startswith("<pre")
+
+
+def test_values_of_python_are_values_of_the_file() -> None:
+    pipeline = forgedsl.load(GRPO, profile="cpu", group=6).set("schedule.steps=3", eps=0.1)
+    values = pipeline.program.params
+    assert (values["group"].value, values["eps"].value) == (6, 0.1)
+    assert pipeline.plan().document["job"]["schedule"]["steps"] == 3
+
+
+def test_a_picture_is_saved_by_its_name(tmp_path: Path) -> None:
+    picture = forgedsl.load(GRPO, profile="cpu").graph()
+    assert picture.save(tmp_path / "g.html").read_text().startswith("<!")
+    assert picture._repr_html_().lstrip().startswith("<svg")
+    with pytest.raises(forgedsl.PipelineError, match="there is no format 'pdf'"):
+        picture.save(tmp_path / "g.pdf")
+    with pytest.raises(forgedsl.PipelineError, match="there is no view 'flow'"):
+        forgedsl.load(GRPO, profile="cpu").graph("flow")
+
+
+def test_a_loss_is_the_one_that_trains() -> None:
+    import torch
+
+    pipeline = forgedsl.load(PIPELINES / "dapo_math.forge", profile="cpu")
+    name = next(iter(pipeline.plan().job.losses))
+    loss = pipeline.loss(name)
+    logits = torch.zeros(1, 2, 4, requires_grad=True)
+    ones = torch.ones(1, 2)
+    out = loss(
+        logits=logits, labels=torch.zeros(1, 2, dtype=torch.long), mask=ones.bool(),
+        behavior=-ones, adv=torch.ones(1),
+    )  # fmt: skip
+    assert out.loss.isfinite()
+    with pytest.raises(forgedsl.PipelineError, match="there is no loss 'dap'"):
+        pipeline.loss("dap")
+
+
+def test_another_host_is_planned_for_and_not_run_on() -> None:
+    pipeline = forgedsl.load(GRPO, host="8xH200")
+    assert "H200" in repr(pipeline.plan())
+    with pytest.raises(forgedsl.PipelineError, match="planned for 8xH200"):
+        pipeline.run()
+
+
+def test_a_folder_that_holds_no_run(tmp_path: Path) -> None:
+    with pytest.raises(forgedsl.PipelineError, match="no run folder"):
+        forgedsl.open_run(tmp_path)
+
+
+def without_pandas(monkeypatch: Any) -> None:
+    whole = builtins.__import__
+
+    def fails(name: str, *args: Any) -> Any:
+        if name == "pandas":
+            raise ModuleNotFoundError(name)
+        return whole(name, *args)
+
+    monkeypatch.setattr(builtins, "__import__", fails)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: Any) -> RunResult:
+    """A supervised run of two steps, in the background."""
+    folder = tmp_path_factory.mktemp("python") / "run"
+    pipeline = forgedsl.load(PIPELINES / "sft_math.forge", steps=2, set=["trainer.batch.rows=4"])
+    running = pipeline.start(folder)
+    assert running.folder == folder
+    return running.result(timeout=240)
+
+
+def test_a_run_leaves_what_a_command_leaves(trained: RunResult) -> None:
+    assert (trained.status, trained.steps) == ("done", 2)
+    assert [row["step"] for row in trained.metrics()] == [1, 2]
+    assert "report.html" in repr(trained)
+    assert "sft_math finished: 2 steps" in repr(trained)
+    assert "<svg" in trained._repr_html_()
+    assert (trained.folder / "export" / "tiny_math").is_dir()
+
+
+def test_metrics_are_a_frame(trained: RunResult, monkeypatch: Any) -> None:
+    import pandas
+
+    assert isinstance(trained.frame(), pandas.DataFrame)
+    assert list(trained.frame()["step"]) == [1, 2]
+    assert list(trained.frame("evals").columns) == ["eval", "step", "value"]
+    with pytest.raises(forgedsl.PipelineError, match="there is no frame 'metric'"):
+        trained.frame("metric")
+    without_pandas(monkeypatch)
+    with pytest.raises(ImportError, match="-m pip install pandas"):
+        trained.frame()
+
+
+def test_a_folder_in_use_and_a_run_to_go_on_with(trained: RunResult, capsys: Any) -> None:
+    pipeline = forgedsl.load(PIPELINES / "sft_math.forge", steps=2, set=["trainer.batch.rows=4"])
+    with pytest.raises(forgedsl.PipelineError, match="holds a run already"):
+        pipeline.run(trained.folder)
+    alone = forgedsl.open_run(trained.folder)
+    with pytest.raises(forgedsl.PipelineError, match=r"pipeline=forgedsl\.load"):
+        alone.resume("schedule.steps=3")
+    with pytest.raises(forgedsl.PipelineError, match="has done all its 2 steps"):
+        alone.resume(quiet=True)
+    with pytest.raises(forgedsl.PipelineError, match="no checkpoint of step 7"):
+        alone.export(step=7)
+
+
+@pytest.mark.full
+def test_a_run_goes_on_and_is_exported(trained: RunResult, capsys: Any, tmp_path: Path) -> None:
+    pipeline = forgedsl.load(PIPELINES / "sft_math.forge", steps=2, set=["trainer.batch.rows=4"])
+    longer = forgedsl.open_run(trained.folder, pipeline).resume("schedule.steps=3")
+    assert (longer.status, longer.steps) == ("done", 3)
+    assert "step 3/3" in capsys.readouterr().err
+    assert (Path(longer.export(tmp_path / "out")) / "model.safetensors").is_file()
+
+
+@pytest.mark.full
+def test_a_run_in_the_background_is_stopped(tmp_path: Path) -> None:
+    running = forgedsl.load(PIPELINES / "sft_math.forge", steps=100000).start(tmp_path / "run")
+    while running.running and not running.rows():
+        pass
+    result = running.stop()
+    assert result.status == "interrupted"
+    assert result.steps >= 1

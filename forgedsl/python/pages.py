@@ -1,0 +1,159 @@
+"""What the Python API returns to be read: text as the commands print it, HTML in a notebook."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, overload
+
+from forgedsl.diagnostics import Diagnostic, Severity
+from forgedsl.errors import SourceError, writing
+from forgedsl.source import SourceFile
+
+if TYPE_CHECKING:
+    from forgedsl.cli.planning import Planned
+    from forgedsl.drawing.drawing import Drawing
+    from forgedsl.lower.job import Job
+
+PRE = "line-height:1.35;overflow-x:auto;white-space:pre"
+
+
+def preformatted(text: str) -> str:
+    """HTML of a text whose columns stay in line."""
+    return f'<pre style="{PRE}">{escape(text)}</pre>'
+
+
+class PipelineError(SourceError):
+    """A file, an override or an argument is wrong; printed as the commands print it.
+
+    `diagnostics` holds what was found; it is empty where the text says it all, such as a run
+    folder that is in use.
+    """
+
+    def __init__(
+        self,
+        text: str,
+        diagnostics: tuple[Diagnostic, ...] = (),
+        sources: Mapping[str, SourceFile] | None = None,
+    ) -> None:
+        super().__init__(diagnostics, sources)
+        self.text = text
+
+    def __str__(self) -> str:
+        return self.text
+
+    def _render_traceback_(self, *_: object) -> list[str]:
+        """Show the diagnostics alone in a notebook: no frame of ours explains them better."""
+        return [f"{type(self).__name__}: {self.text}"]
+
+
+def shown(diagnostics: Sequence[Diagnostic], sources: Mapping[str, SourceFile]) -> str:
+    """Diagnostics as `forgec lint` shows them, without colour."""
+    from forgedsl.report import full
+    from forgedsl.report.style import PLAIN
+
+    return full.render(diagnostics, sources, PLAIN)
+
+
+def error_of(found: Sequence[Diagnostic], sources: Mapping[str, SourceFile]) -> PipelineError:
+    """The exception for findings with errors: errors and warnings, as `forgec run` shows them."""
+    told = [each for each in found if each.severity is not Severity.INFO]
+    return PipelineError("\n" + shown(told, sources), tuple(found), sources)
+
+
+class Findings(Sequence[Diagnostic]):
+    """The findings of `lint`: a sequence of diagnostics, printed as `forgec lint` prints them."""
+
+    def __init__(self, found: Sequence[Diagnostic], sources: Mapping[str, SourceFile]) -> None:
+        self._found = tuple(found)
+        self.sources = sources
+
+    @property
+    def errors(self) -> tuple[Diagnostic, ...]:
+        return tuple(each for each in self._found if each.severity is Severity.ERROR)
+
+    @property
+    def warnings(self) -> tuple[Diagnostic, ...]:
+        return tuple(each for each in self._found if each.severity is Severity.WARNING)
+
+    @overload
+    def __getitem__(self, index: int) -> Diagnostic: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Diagnostic]: ...
+
+    def __getitem__(self, index: int | slice) -> Diagnostic | Sequence[Diagnostic]:
+        return self._found[index]
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def __iter__(self) -> Iterator[Diagnostic]:
+        return iter(self._found)
+
+    def __repr__(self) -> str:
+        from forgedsl.cli.lint import summary
+
+        text = shown(self._found, self.sources)
+        return f"{text}\n\n{summary(list(self._found), 1)}" if text else summary([], 1)
+
+    def _repr_html_(self) -> str:
+        return preformatted(repr(self))
+
+
+class PlanPage:
+    """A plan: the page of `forgec plan`, the same as data, and the job that would run."""
+
+    def __init__(self, planned: Planned) -> None:
+        assert planned.lowered is not None
+        self._planned = planned
+        self.job: Job = planned.lowered.job
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The content of plan.json, as `forgec plan --format json` writes it."""
+        from forgedsl.cli.plan import document
+
+        found: dict[str, Any] = json.loads(document(self._planned))
+        return found
+
+    def __repr__(self) -> str:
+        from forgedsl.cli.plan import page
+
+        return page(self._planned)
+
+    def _repr_html_(self) -> str:
+        return preformatted(repr(self))
+
+
+class Picture:
+    """One view of a planned pipeline, in any format of `forgec graph`."""
+
+    def __init__(self, drawing: Drawing, view: str) -> None:
+        self._drawing = drawing
+        self.view = view
+
+    def render(self, format_: str = "svg") -> str:
+        """The view as text, svg, html, json, dot or mermaid."""
+        from forgedsl.cli.graph import Format
+
+        known = [each.value for each in Format]
+        if format_ not in known:
+            raise PipelineError(f"there is no format {format_!r}; it is one of {', '.join(known)}")
+        return self._drawing.render(self.view, format_)
+
+    def save(self, path: str | Path) -> Path:
+        """Write the view in the format that the name ends with, such as `graph.html`."""
+        path = Path(path)
+        text = self.render({"txt": "text", "mmd": "mermaid"}.get(kind := path.suffix[1:], kind))
+        with writing(path):
+            path.write_text(text, encoding="utf-8", newline="\n")
+        return path
+
+    def __repr__(self) -> str:
+        return self.render("text")
+
+    def _repr_html_(self) -> str:
+        return self.render("svg")

@@ -1,0 +1,237 @@
+"""`forgedsl.load`: a .forge file as an object that is checked, planned, drawn and run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from forgedsl import api
+from forgedsl.errors import expect
+from forgedsl.python.pages import Findings, Picture, PipelineError, PlanPage, error_of
+from forgedsl.python.results import Running, RunResult, begin
+
+if TYPE_CHECKING:
+    from forgedsl.cli.planning import Planned
+    from forgedsl.ir.program import Program
+    from forgedsl.runtime.losses import LossFunction
+    from forgedsl.sizes.hosts import Host
+
+HERE = "here"
+
+
+def load(
+    path: str | Path,
+    *,
+    profile: str = "auto",
+    host: str = HERE,
+    set: Iterable[str] = (),
+    set_files: Iterable[str | Path] = (),
+    **overrides: object,
+) -> Pipeline:
+    """Read the .forge file at `path`. Overrides are as on the command line: `group=4` as a keyword
+    for parameters, `set=["trainer.optimizer.lr=1e-5"]` for any setting. `profile` is "auto",
+    "none" or a name; `host` is "here" or a description such as "8xH200", to plan for another.
+
+    Example:
+        pipeline = forgedsl.load("sums.forge", group=4, set=["schedule.steps=10"])
+
+    Raises:
+        PipelineError: the file cannot be read or has mistakes; it prints as `forgec lint` does.
+    """
+    expect(path, str | PathLike, "`path` is the path of a .forge file")
+    expect(host, str, '`host` is "here", or a description such as "8xH200"')
+    texts = (*api.listed(set, str, 'set=["group=4"]'), *map(_override, overrides.items()))
+    files = tuple(
+        Path(each) for each in api.listed(set_files, str | PathLike, 'set_files=["a.toml"]')
+    )
+    pipeline = Pipeline(Path(path), profile=profile, host=host, overrides=texts, set_files=files)
+    pipeline.program  # noqa: B018 - a file with mistakes is refused here
+    return pipeline
+
+
+def _override(given: tuple[str, object]) -> str:
+    """A keyword as an override: `group=4` -> "group=4", `shuffle=True` -> "shuffle=true"."""
+    name, value = given
+    expect(value, bool | int | float | str, f"{name}=... takes one value")
+    text = str(value).lower() if isinstance(value, bool) else str(value)
+    return f"{name}={text}"
+
+
+@contextmanager
+def usage() -> Iterator[None]:
+    """Raise what a command would refuse with exit code 2 as a PipelineError."""
+    from forgedsl.cli.overrides import UsageError
+    from forgedsl.lint.config import ConfigError
+
+    try:
+        yield
+    except (UsageError, ConfigError) as error:
+        raise PipelineError(str(error)) from error
+
+
+class Pipeline:
+    """A .forge file under a profile and overrides. Made by `forgedsl.load`."""
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        profile: str = "auto",
+        host: str = HERE,
+        overrides: tuple[str, ...] = (),
+        set_files: tuple[Path, ...] = (),
+    ) -> None:
+        self.path = path
+        self.profile = profile
+        self.host = host
+        self.overrides = overrides
+        self.set_files = set_files
+        self._loaded: api.Loaded | None = None
+        self._planned: Planned | None = None
+
+    @property
+    def program(self) -> Program:
+        """The resolved program: parameters, models, services, functions."""
+        if self._loaded is None:
+            self._loaded = api.load(
+                self.path, profile=self.profile, overrides=self.overrides,
+                set_files=self.set_files, host=self._host(),
+            )  # fmt: skip
+        loaded = self._loaded
+        if loaded.program is None or loaded.reporter.has_errors:
+            raise error_of(tuple(loaded.reporter), loaded.sources)
+        return loaded.program
+
+    def set(self, *overrides: str, **named: object) -> Pipeline:
+        """The same file with more overrides.
+
+        Example:
+            wide = pipeline.set("trainer.optimizer.lr=1e-5", group=16)
+        """
+        return load(
+            self.path, profile=self.profile, host=self.host, set_files=self.set_files,
+            set=(*self.overrides, *overrides), **named,
+        )  # fmt: skip
+
+    def lint(self) -> Findings:
+        """Check the file as `forgec lint` does: as written and under each profile, or under the
+        profile that was asked for."""
+        from forgedsl.lint.config import checked
+        from forgedsl.lint.config import load as configuration
+        from forgedsl.lint.engine import lint_file
+
+        with usage():
+            config = checked(configuration(self.path))
+        found = lint_file(
+            self.path, profile=None if self.profile == "auto" else self.profile, config=config,
+            overrides=self.overrides, set_files=self.set_files,
+        )  # fmt: skip
+        return Findings(found.diagnostics, found.sources)
+
+    def plan(self) -> PlanPage:
+        """What a run would be: processes, memory, queues, policy age and cost.
+
+        Raises:
+            PipelineError: the file has errors, or the plan does not fit the host.
+        """
+        if self._planned is None:
+            from forgedsl.cli.planning import plan_file
+
+            self._planned = plan_file(
+                self.path, profile=self.profile, overrides=self.overrides,
+                set_files=self.set_files, host=self._host(),
+            )  # fmt: skip
+        planned = self._planned
+        if planned.lowered is None:
+            raise error_of(tuple(planned.loaded.reporter), planned.loaded.sources)
+        return PlanPage(planned)
+
+    def graph(self, view: str = "dataflow") -> Picture:
+        """The pipeline drawn: its dataflow, mesh, schedule or passes."""
+        from forgedsl.cli.graph import View, drawing_from
+
+        known = [each.value for each in View]
+        if view not in known:
+            raise PipelineError(f"there is no view {view!r}; it is one of {', '.join(known)}")
+        self.plan()
+        assert self._planned is not None
+        state, loaded = self._planned.state, self._planned.loaded
+        assert state is not None
+        assert state.hir is not None
+        assert state.graph is not None
+        assert state.plan is not None
+        return Picture(drawing_from(loaded, state.hir, state.graph, state.plan), view)
+
+    def loss(self, name: str | None = None) -> LossFunction:
+        """A loss of the job as a function of tensors; without a name, the only one."""
+        from forgedsl.runtime.losses import LossFunction
+
+        losses = self.plan().job.losses
+        if name is None and len(losses) == 1:
+            (name,) = losses
+        if name is None:
+            raise PipelineError(f"name one of the losses: {', '.join(losses) or 'there are none'}")
+        return LossFunction.from_job(losses[_known(name, losses, "loss")])
+
+    def start(self, folder: str | Path | None = None) -> Running:
+        """Begin a run in the background, in a process of its own, which goes on when this one
+        ends. The folder is `runs/NAME-TIME` unless it is given."""
+        from forgedsl.cli.run import prepare
+        from forgedsl.cli.run_lock import release
+        from forgedsl.cli.running import Request, new_run_dir, write_run_dir
+
+        if self.host != HERE:
+            raise PipelineError(
+                f"this pipeline is planned for {self.host}: load it without `host` to run it here"
+            )
+        self.plan()
+        wanted = None if folder is None else Path(folder)
+        with usage():
+            request = Request(
+                file=self.path, overrides=self.overrides, profile=self.profile, run_dir=wanted,
+                resume=None, quiet=False, set_files=self.set_files,
+            )  # fmt: skip
+            prepared = prepare(request, self.path)
+            if isinstance(prepared, int):
+                raise PipelineError(f"{self.path} was changed, and has errors now: load it again")
+            run_dir = new_run_dir(wanted, prepared.job.name)
+            write_run_dir(run_dir, prepared)
+            release(run_dir)
+        return begin(run_dir, (str(run_dir / "job.json"), "--run-dir", str(run_dir)), self)
+
+    def run(self, folder: str | Path | None = None, *, quiet: bool = False) -> RunResult:
+        """Run to the end; progress goes to standard error unless `quiet`. Ctrl-C, or an
+        interrupted cell, saves a checkpoint and ends the run.
+
+        Raises:
+            PipelineError, LaunchError, RunError, GuardError: it could not start, or it failed.
+        """
+        return self.start(folder).follow(quiet=quiet)
+
+    def __repr__(self) -> str:
+        said = "".join(f", {each}" for each in self.overrides)
+        profile = self.program.profile
+        return f"<Pipeline {self.path}{f', profile {profile}' if profile else ''}{said}>"
+
+    def _repr_html_(self) -> str:
+        return self.graph()._repr_html_()
+
+    def _host(self) -> Host:
+        from forgedsl.cli.host import find_host
+
+        with usage():
+            return find_host(self.host)
+
+
+def _known(name: str, names: Mapping[str, object], kind: str) -> str:
+    """The name, if there is a thing of it."""
+    if name in names:
+        return name
+    from forgedsl.mistakes.suggest import did_you_mean, nearest
+
+    close = did_you_mean(nearest(name, names))
+    known = ", ".join(names) or "none"
+    raise PipelineError(f"there is no {kind} {name!r}; {close or f'there are {known}'}")

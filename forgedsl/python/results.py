@@ -1,0 +1,284 @@
+"""A run seen from Python: while it runs (`Running`), and what it left (`RunResult`).
+
+forgec run, in a process of its own --> RUN/{metrics.jsonl, events.jsonl, logs/python.log}
+    Running: rows so far, stop, wait            RunResult: metrics, verdict, resume, export
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from forgedsl.errors import CannotWriteError, GuardError, LaunchError, RunError, writing
+from forgedsl.python.pages import PipelineError, preformatted
+
+if TYPE_CHECKING:
+    import pandas
+
+    from forgedsl.runs.data import RunData
+    from forgedsl.runs.verdict import Finding
+
+LOG = "logs/python.log"
+LOOK_SECONDS = 0.1
+"""interval at which a run that is waited for is looked at"""
+STOPPED = (130, 75)
+"""exit codes of a run that saved a checkpoint because it was asked to end"""
+LONGEST = 2000
+"""characters of the log that an exception quotes"""
+FRAMES = ("metrics", "samples", "evals")
+STYLE = (
+    "<style>.forge-run svg{max-width:100%;font:11px sans-serif}.forge-run svg line{stroke:#8884}"
+    ".forge-run svg path,.forge-run svg polyline{fill:none;stroke:#3b82f6;stroke-width:1.5}"
+    ".forge-run svg text{fill:currentColor}</style>"
+)
+
+
+class Source(Protocol):
+    """What a run was made of: a `Pipeline`."""
+
+    path: Path
+    profile: str
+    overrides: tuple[str, ...]
+    set_files: tuple[Path, ...]
+
+
+def begin(folder: Path, words: tuple[str, ...], pipeline: Source | None) -> Running:
+    """Start `forgec run WORDS` in a session of its own: an interrupt of this process's terminal
+    or notebook does not reach it, and `stop` does."""
+    log = folder / LOG
+    with writing(log):
+        log.parent.mkdir(exist_ok=True)
+        file = log.open("wb")
+    with file:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "forgedsl", "run", *words],
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=file,
+            start_new_session=True,
+        )  # fmt: skip
+    return Running(folder, process, pipeline)
+
+
+class Running:
+    """A run in the background."""
+
+    def __init__(
+        self, folder: Path, process: subprocess.Popen[bytes], pipeline: Source | None
+    ) -> None:
+        self.folder = folder
+        self._process = process
+        self._pipeline = pipeline
+        self._began = time.time()
+
+    @property
+    def running(self) -> bool:
+        """True until its process has ended."""
+        return self._process.poll() is None
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The metrics of the steps so far."""
+        from forgedsl.runs.data import jsonl
+
+        return list(jsonl(self.folder / "metrics.jsonl", []))
+
+    def log(self) -> str:
+        """What `forgec run` has printed so far: progress, notes, and why it ended."""
+        return (self.folder / LOG).read_text("utf-8", errors="replace")
+
+    def stop(self) -> RunResult:
+        """Let the run save a checkpoint and end; wait for it."""
+        if self.running:
+            self._process.send_signal(signal.SIGINT)
+        return self.result()
+
+    def result(self, timeout: float | None = None) -> RunResult:
+        """Wait for the end, at most `timeout` seconds.
+
+        Raises:
+            TimeoutError: it is still running, and goes on.
+            PipelineError, LaunchError, RunError, GuardError: it could not start, or it failed.
+        """
+        try:
+            code = self._process.wait(timeout)
+        except subprocess.TimeoutExpired as error:
+            raise TimeoutError(f"{self.folder} is still running after {timeout:g} s") from error
+        if code != 0 and code not in STOPPED:
+            raise self._failure(code)
+        return RunResult(self.folder, self._pipeline)
+
+    def follow(self, *, quiet: bool = False) -> RunResult:
+        """Wait for the end and show the progress meanwhile. An interrupt stops the run, and a
+        second one at once."""
+        with (self.folder / LOG).open("r", encoding="utf-8", errors="replace") as log:
+            while True:
+                running = self.running
+                try:
+                    text = log.read()
+                    if text and not quiet:
+                        sys.stderr.write(text)
+                        sys.stderr.flush()
+                    if not running:
+                        return self.result()
+                    time.sleep(LOOK_SECONDS)
+                except KeyboardInterrupt:
+                    if not running:
+                        raise
+                    self._process.send_signal(signal.SIGINT)
+
+    def _failure(self, code: int) -> Exception:
+        """The exception for an exit code, with what the run said at its end."""
+        from forgedsl.runs.data import load_run
+
+        said = self.log().strip()[-LONGEST:]
+        if code in (1, 2):
+            return PipelineError(said)
+        end = load_run(self.folder).outcome
+        if end.get("time", 0.0) < self._began:  # of a session before this one
+            end = {}
+        text = f"{end.get('message') or said}\n  run folder: {self.folder}"
+        if code == 4:
+            return LaunchError(text)
+        kind = GuardError if code == 6 else RunError
+        where = {name: str(end.get(name) or "") for name in ("origin", "remedy", "service")}
+        return kind(text, **where)
+
+    def __repr__(self) -> str:
+        rows = self.rows()
+        state = "running" if self.running else "ended"
+        return f"<Running {self.folder}: {state}, step {rows[-1]['step'] if rows else 0}>"
+
+    def _repr_html_(self) -> str:
+        tail = "\n".join(self.log().splitlines()[-8:])
+        return f"<b>{escape(repr(self)[1:-1])}</b>{preformatted(tail)}"
+
+
+class RunResult:
+    """A run folder: what was measured, how it went, how to go on."""
+
+    def __init__(self, folder: Path, pipeline: Source | None = None) -> None:
+        from forgedsl.runs.data import load_run
+
+        self.folder = folder
+        self._pipeline = pipeline
+        self.data: RunData = load_run(folder)
+
+    @property
+    def status(self) -> str:
+        """done, interrupted, failed, stopped by a guard; running or killed without an end."""
+        if self.data.outcome:
+            return str(self.data.outcome["status"])
+        return "running" if self.data.running else "killed"
+
+    @property
+    def steps(self) -> int:
+        """The last step that was done."""
+        return int(self.data.rows[-1]["step"]) if self.data.rows else 0
+
+    @property
+    def verdict(self) -> tuple[Finding, ...]:
+        """Did it learn, why not, what is slow: the findings of the report."""
+        from forgedsl.runs.verdict import verdict
+
+        return tuple(verdict(self.data))
+
+    @property
+    def evals(self) -> dict[str, list[tuple[int, float]]]:
+        """(step, value) of every eval, by name."""
+        from forgedsl.runs.verdict import evals
+
+        return {
+            name: [(int(step), value) for step, value in points]
+            for name, points in evals(self.data).items()
+        }
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """The rows of metrics.jsonl, one per step."""
+        return list(self.data.rows)
+
+    def frame(self, what: str = "metrics") -> pandas.DataFrame:
+        """The `metrics`, `samples` or `evals` as a pandas frame.
+
+        Raises:
+            ImportError: pandas is not installed.
+        """
+        if what not in FRAMES:
+            raise PipelineError(f"there is no frame {what!r}; it is one of {', '.join(FRAMES)}")
+        try:
+            import pandas
+        except ModuleNotFoundError as error:
+            install = f"{sys.executable} -m pip install pandas"
+            raise ImportError(f"`frame` needs pandas; install it with:\n  {install}") from error
+        if what == "evals":
+            rows = [
+                {"eval": name, "step": step, "value": value}
+                for name, points in self.evals.items()
+                for step, value in points
+            ]
+            return pandas.DataFrame(rows, columns=["eval", "step", "value"])
+        return pandas.DataFrame(list(self.data.rows if what == "metrics" else self.data.samples))
+
+    def resume(self, *overrides: str, quiet: bool = False) -> RunResult:
+        """Continue the run from its last checkpoint, with the overrides that a resume may have.
+
+        Example:
+            longer = result.resume("schedule.steps=400")
+        """
+        words = ["--resume", str(self.folder)]
+        if overrides:
+            mine = self._pipeline
+            if mine is None:
+                raise PipelineError(
+                    "overrides need the .forge file: open_run(folder, pipeline=forgedsl.load(FILE))"
+                )
+            words += [str(mine.path), "--profile", mine.profile]
+            for path in mine.set_files:
+                words += ["--set-file", str(path)]
+            for text in (*mine.overrides, *overrides):
+                words += ["--set", text]
+        return begin(self.folder, tuple(words), self._pipeline).follow(quiet=quiet)
+
+    def export(
+        self, to: str | Path | None = None, *, step: int | None = None, best: str | None = None
+    ) -> str:
+        """Write the weights in Hugging Face format; return the folder, or the address on the hub
+        for `to="hf(me/name)"`. `step` or `best` (an eval) choose the checkpoint."""
+        from forgedsl.cli.export import export_run
+        from forgedsl.cli.overrides import UsageError
+
+        try:
+            where = None if to is None else str(to)
+            return export_run(self.folder, step=step, best=best, to=where)
+        except (UsageError, CannotWriteError) as error:
+            raise PipelineError(str(error)) from error
+
+    def __repr__(self) -> str:
+        from forgedsl.runs.summary import summary
+
+        codes = {"done": 0, "interrupted": 130, "preempted": 75}
+        return summary(self.folder, codes.get(self.status, 5))
+
+    def _repr_html_(self) -> str:
+        from forgedsl.runs.charts import SMALL
+        from forgedsl.runs.page import hero
+
+        drawn = hero(self.data, SMALL)
+        chart = f'{STYLE}<div class="forge-run">{drawn.svg}</div>' if drawn else ""
+        return chart + preformatted(repr(self))
+
+
+def open_run(folder: str | Path, pipeline: Source | None = None) -> RunResult:
+    """Open the folder of a run, finished or not. With its `pipeline`, `resume` takes overrides.
+
+    Raises:
+        PipelineError: the folder holds no run.
+    """
+    folder = Path(folder)
+    if not (folder / "job.json").is_file():
+        from forgedsl.runs.checkpoints import no_run
+
+        raise PipelineError(no_run(folder))
+    return RunResult(folder, pipeline)
