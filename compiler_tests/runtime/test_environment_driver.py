@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -265,6 +266,31 @@ def test_a_template_that_rewrites_what_was_said_is_refused() -> None:
     with pytest.raises(RunError, match="does not append"):
         chat(REWRITES).prove()
     chat(QWEN).prove()
+
+
+def published(name: str) -> str:
+    """A published chat template, of those that TRL ships."""
+    found = find_spec("trl")
+    if found is None or found.origin is None:
+        pytest.skip("trl is not installed")
+    return (Path(found.origin).parent / f"chat_templates/{name}.jinja").read_text()
+
+
+@pytest.mark.parametrize("name", ["qwen3_training", "qwen3_5_think_training", "qwen3_6_training"])
+def test_templates_that_write_every_thought_append(name: str) -> None:
+    template = published(name)
+    chat(template).prove()
+    chat(template, list(tools_of(Desk).values())).prove()
+
+
+@pytest.mark.parametrize("name", ["qwen3", "qwen3_5_think", "glm4moe", "diffusion_gemma"])
+def test_templates_that_drop_earlier_thoughts_are_refused(name: str) -> None:
+    with pytest.raises(RunError, match="does not append"):
+        chat(published(name)).prove()
+
+
+def test_qwen3_keeps_thoughts_where_tool_results_follow() -> None:
+    chat(published("qwen3"), list(tools_of(Desk).values())).prove()
 
 
 def test_tools_are_shown_by_the_template_and_their_results_are_messages() -> None:

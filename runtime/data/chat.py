@@ -51,7 +51,7 @@ class ChatTokenizer:
         """Return the text that the model continues. Text stays as it is; messages are rendered."""
         if isinstance(prompt, str):
             return prompt
-        return self._render(prompt, generate=True, tools=tools)
+        return self.render(prompt, generate=True, tools=tools)
 
     def ids(self, text: str) -> list[int]:
         """Tokenize text without adding special tokens at its beginning. For fast tokenizers, call
@@ -73,7 +73,7 @@ class ChatTokenizer:
             text = answer + (self.tokenizer.eos_token or "")
         else:
             messages = [*prompt, {"role": "assistant", "content": answer}]
-            whole, start = self._render(messages), self.prompt_text(prompt)
+            whole, start = self.render(messages), self.prompt_text(prompt)
             begin, end = self._turn(messages, len(messages) - 1, whole)
             text = whole[len(start) if whole.startswith(start) else begin : end]
         return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
@@ -82,7 +82,7 @@ class ChatTokenizer:
         self, messages: Sequence[Message], learn: Learn
     ) -> tuple[list[int], list[bool]]:
         """Return the tokens of a conversation, and a mask of those that carry loss."""
-        text = self._render(messages)
+        text = self.render(messages)
         encoded = self.tokenizer(
             text, add_special_tokens=False, return_offsets_mapping=True, verbose=False
         )
@@ -114,7 +114,7 @@ class ChatTokenizer:
             )
         probed = list(messages)
         probed[index] = {**messages[index], "content": PROBE}
-        other = self._render(probed)
+        other = self.render(probed)
         before, found, after = other.partition(PROBE)
         if not found:
             raise RunError(
@@ -131,15 +131,16 @@ class ChatTokenizer:
     def _header(self) -> str:
         """Header that the template writes before an assistant turn (the generation prompt)."""
         messages = [{"role": "user", "content": PROBE}]
-        return self._render(messages, generate=True).removeprefix(self._render(messages))
+        return self.render(messages, generate=True).removeprefix(self.render(messages))
 
-    def _render(
+    def render(
         self,
         messages: Sequence[Message],
         *,
         generate: bool = False,
         tools: Sequence[dict[str, Any]] = (),
     ) -> str:
+        """Render messages; with `generate`, up to where the model goes on."""
         if not self.tokenizer.chat_template:
             raise RunError(
                 "the tokenizer has no chat template",

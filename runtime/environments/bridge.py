@@ -22,6 +22,8 @@ from forgedsl.runtime.data_types import Prompt
 
 OTHER = "\ue001"
 """placeholder for an observation; like PROBE, it occurs in no conversation"""
+THOUGHTS = (("<think>\n", "\n</think>\n\n"), ("<|channel>thought\n", "\n<channel|>"))
+"""marks around a thought, for templates that find thoughts in the text of a turn alone"""
 SHORT = 10_000
 """longest text, in characters, that is tokenized at once"""
 Said = str | Sequence[Message]
@@ -96,25 +98,46 @@ class Bridge:
         return Made(self._chat.ids(text), text, ending)
 
     def prove(self) -> None:
-        """Check that the template appends: a longer conversation begins with the shorter one.
+        """Check that the template appends: a longer conversation begins with the shorter one and
+        the turn, written as a model writes it.
 
         Raises:
             RunError: it does not, so sampled tokens would differ from those of the chat.
         """
         if self._proved:
             return
-        user, answer = {"role": "user", "content": OTHER}, {"role": "assistant", "content": PROBE}
+        user: dict[str, Any] = {"role": "user", "content": OTHER}
+        turn = self._probe([user])
+        answer = {"role": "assistant", "content": turn}
         said = {"role": "tool" if self._tools else "user", "name": "t", "content": OTHER}
         chats = [[user], [user, answer, said], [user, answer, said, answer, said]]
         texts = [self._chat.prompt_text(chat, tools=self._tools) for chat in chats]
         for shorter, longer in pairwise(texts):
-            if not longer.startswith(shorter + PROBE):
+            if not longer.startswith(shorter + turn):
                 raise RunError(
                     "the chat template does not append: behind a turn it writes what was said "
                     "before in another way, so a conversation is not what the model was given",
                     remedy="set model.chat_template to one that renders every turn as it was",
                 )
         self._proved = True
+
+    def _probe(self, chat: list[dict[str, Any]]) -> str:
+        """Return a turn as models write it: with a thought before the answer, if the template knows
+        thoughts and its generation prompt does not exclude them."""
+        start = self._chat.prompt_text(chat, tools=self._tools)
+        turn: dict[str, Any] = {
+            "role": "assistant", "content": PROBE, "reasoning_content": OTHER
+        }  # fmt: skip
+        whole = self._chat.render([*chat, turn], tools=self._tools)
+        thought, found, _ = whole.removeprefix(start).partition(PROBE)
+        if whole.startswith(start) and found and OTHER in thought:
+            return thought + PROBE
+        known = str(self._chat.tokenizer.chat_template)
+        for opening, closing in THOUGHTS:
+            if closing.strip() in known and closing.strip() not in start:
+                opened = start.endswith((opening, opening.rstrip()))
+                return ("" if opened else opening) + OTHER + closing + PROBE
+        return PROBE
 
     def _between(self, said: Sequence[Message]) -> str:
         """Return the text that the template writes after an assistant turn: end token, messages,
