@@ -139,8 +139,6 @@ class SamplingCost:
     """maximum number of completions decoded at once"""
     kv_itemsize: int
     """bytes of an element of the KV cache"""
-    rounded: bool = False
-    """weights of layers are in fp8"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,7 +29,7 @@ from forgedsl.sim.latency import Data, Engine, Filter, Latencies, Play, Reward, 
 from forgedsl.sim.values import Dist, constant
 from forgedsl.sizes.memory import itemsize
 from forgedsl.sizes.meshes import transport_of
-from forgedsl.sizes.params import forward_flops, kv_bytes, weight_bytes
+from forgedsl.sizes.params import forward_flops, kv_bytes, num_params
 from forgedsl.types.flow import Role
 
 if TYPE_CHECKING:
@@ -135,8 +135,7 @@ def _engine(plan: Plan, graph: Graph, name: str, prompt: float, tokens: Dist) ->
     size, rates = itemsize(request.program, decl), rates_of(request, mesh)
     context = prompt + tokens.mean
     flops = forward_flops(dims, round(context))
-    engine = kind_of(decl.ctor).sampling(request.program, decl)
-    read = weight_bytes(dims, size, rounded=engine.rounded)
+    read = size * num_params(dims)
     siblings = max(
         (int(n.settings["n"]) for n in graph.having(Role.SAMPLES) if n.target == name), default=1
     )

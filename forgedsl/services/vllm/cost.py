@@ -14,5 +14,4 @@ def sampling(program: Program, decl: Decl) -> SamplingCost:
         shares_prompts=bool(value(decl, "engine.prefix_caching")),
         most=min(MAX_RUNNING, number(decl, "engine.max_running", MAX_RUNNING)),
         kv_itemsize=kv_itemsize(program, decl),
-        rounded=value(decl, "engine.weight_dtype") == "fp8",
     )
