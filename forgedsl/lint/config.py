@@ -6,7 +6,7 @@
                                                could suppress, others stay errors
     per-file-ignores = { "drafts/*" = ["N9"] } by glob of the path below the pyproject.toml
 
-Errors cannot be ignored: a comment with a reason suppresses one, where its rule allows it.
+Errors cannot be ignored here. A comment with a reason can suppress one, if its rule allows that.
 """
 
 from __future__ import annotations
@@ -28,12 +28,13 @@ FAMILIES = frozenset("SFPALRDTXN")
 
 
 class ConfigError(Exception):
-    """The configuration says something that has no meaning."""
+    """The configuration is invalid; the message says where."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """Selectors are codes or prefixes of codes; `root` is where per-file globs start."""
+    """Selection of rules. Selectors are codes or prefixes of codes; per-file globs are relative to
+    `root`."""
 
     select: tuple[str, ...] | None = None
     ignore: tuple[str, ...] = ()
@@ -42,10 +43,10 @@ class Config:
     per_file: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     root: Path | None = None
     extra: frozenset[str] = frozenset()
-    """pedantic rules that are on although nothing selects them"""
+    """pedantic rules that are enabled without a selector (by --deep)"""
 
     def for_file(self, path: Path) -> Config:
-        """This configuration with the ignores of one file."""
+        """Return this configuration with the `per-file-ignores` of one file applied."""
         if self.root is None or not self.per_file:
             return self
         try:
@@ -58,11 +59,11 @@ class Config:
         return replace(self, ignore=(*self.ignore, *more), per_file={})
 
     def runs(self, code: str) -> bool:
-        """True if a rule is run: errors always, others if selected and not ignored."""
+        """True if a rule runs: errors always do, others if selected and not ignored."""
         return code in ERRORS or code in self.extra or self._selected(code)
 
     def applied(self, diagnostic: Diagnostic) -> Diagnostic | None:
-        """A finding with its configured severity; None if it is ignored."""
+        """Return a finding with its configured severity; None if it is ignored."""
         code, severity = diagnostic.code, diagnostic.severity
         if severity is not Severity.ERROR and not (code in self.extra or self._selected(code)):
             return None
@@ -87,13 +88,13 @@ DEFAULT = Config()
 
 
 def _longest(selectors: Iterable[str], code: str) -> int:
-    """The length of the longest selector that covers a code; 0 for ALL, -1 for none."""
+    """Return the length of the longest selector that matches a code; 0 for ALL, -1 if none does."""
     lengths = [0 if s == "ALL" else len(s) for s in selectors if s == "ALL" or code.startswith(s)]
     return max(lengths, default=-1)
 
 
 def load(path: Path) -> Config:
-    """The configuration that applies to a file. Raises ConfigError."""
+    """Read the configuration that applies to a file. Raises ConfigError."""
     for folder in path.resolve().parents:
         found = folder / "pyproject.toml"
         if found.is_file():
@@ -104,7 +105,7 @@ def load(path: Path) -> Config:
 def _read(path: Path) -> Config:
     content = path.read_bytes()
     if b"forgec" not in content:
-        return DEFAULT  # most projects say nothing here, and reading TOML takes a while
+        return DEFAULT  # most projects configure nothing, and importing a TOML parser takes time
     import tomllib
 
     try:

@@ -1,20 +1,19 @@
-"""`lint --deep`: what the file refers to, outside of it.
+"""`lint --deep`: checks the data, rewards and models that the file refers to.
 
-    D611 unusable-rows    rows that the run would leave out, or that would end it
+    D611 unusable-rows    rows that the run would leave out, or that would stop it
     D612 few-rows         fewer rows than one step draws
-    D613 absent-separator a text that `after` or `before` finds in no row
+    D613 absent-separator a separator of `after` or `before` that no row contains
     D614 no-answer        targets that no answer can equal
-    D615 repeated-rows    rows that come again
-    D604 eval-overlap     prompts of an evaluation that are trained on, by their text
+    D615 repeated-rows    duplicate rows
+    D604 eval-overlap     prompts of an evaluation that are also trained on, compared by text
     D607 stop-tokens      the end tokens that a local model's own metadata names
-    X804 reward-loading   a Python reward that cannot be loaded, in a process of its own
-    X805 reward-call      a reward that fails when it is called once, on a row
+    X804 reward-loading   a Python reward that cannot be loaded
+    X805 reward-call      a reward that fails in a trial call on a row
     F103 unknown-setting  `engine.extra` that the installed vLLM does not have
-    any code of the plan  under the profile and with the hardware of this host
+    codes of the plan     for this host's hardware, under the profile it selects
 
-Rows and rewards are read by the code of the run: the job of a view is handed to `Outside`, which
-the command line brings along. Nothing is downloaded; code of the user runs only in a subprocess,
-with a time limit.
+The runtime's own code reads rows and rewards: the job of a view is passed to `Outside`, which the
+command line supplies. Nothing is downloaded. User code runs only in a subprocess with a time limit.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ from forgedsl.types.flow import Role
 
 SECONDS = 120
 REPEATED = 0.1
-"""the part of rows that come again, from which on it is said"""
+"""fraction of duplicate rows from which D615 is reported"""
 PLACE = re.compile(r"\(at [\w.+-]+\.forge:(\d+):(\d+)\)")
 ENGINE = """
 import dataclasses, json
@@ -58,31 +57,31 @@ print("ARGS" + json.dumps([field.name for field in dataclasses.fields(AsyncEngin
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """What a run would say of a dataset at its start. `rows` is None where they are streamed;
-    `refused` says why the run would not start, `unread` why no row was looked at and `unmeasured`
-    why no tokens were counted."""
+    """Result of reading a dataset as a run does at its start. `rows` is None if they are streamed.
+    `refused`: why the run would not start; `unread`: why no row was read; `unmeasured`: why no
+    tokens were counted."""
 
     rows: int | None = None
     checked: int = 0
     bad: int = 0
-    """rows that are somebody's mistake"""
+    """number of malformed rows"""
     left_out: str = ""
-    """`2 of 11 rows left out (bad row: 1, too long: 1)`, or nothing"""
+    """`2 of 11 rows left out (bad row: 1, too long: 1)`, or """""
     examples: str = ""
     refused: str = ""
     first: str = ""
-    """where the first row that can be used stands"""
+    """place (file and line) of the first usable row"""
     answers: tuple[Any, ...] = ()
-    """rollouts of its prompt, for trying rewards"""
+    """rollouts of that row's prompt, for trial calls of rewards"""
     few: str = ""
-    """that there are fewer rows than one step draws"""
+    """message that there are fewer rows than one step draws, or """""
     absent: tuple[str, ...] = ()
-    """separators that no row has"""
+    """separators that no row contains"""
     hopeless: str = ""
-    """a target, where most are nothing that `math_equal` can read"""
+    """an example target, if `math_equal` cannot parse most of them"""
     repeated: int = 0
     prompts: frozenset[int] = frozenset()
-    """of rows that are drawn, to compare"""
+    """hashes of the prompts, to find overlaps"""
     unread: str = ""
     unmeasured: str = ""
 
@@ -90,12 +89,12 @@ class Look:
 Outside = Callable[
     [Lowered, frozenset[str]], tuple[Mapping[str, Look], Mapping[str, str], Mapping[str, str]]
 ]
-"""a job, and its rewards that act on the world -> looks at its datasets, what keeps rewards from
-being loaded, and how those fail that are called once, by name"""
+"""function of a job and the names of its rewards with side effects (which are not called). Returns,
+by name: looks at datasets, errors of loading rewards, errors of calling rewards once"""
 
 
 def check(view: View, planned: tuple[Graph, Plan] | None, outside: Outside) -> Iterator[Diagnostic]:
-    """The findings of one view; `planned` is None where it has mistakes, or no flow."""
+    """Yield the findings of one view. `planned` is None if it has mistakes, or no flow."""
     if view.folder is None:
         return
     for model in view.program.models.values():
@@ -109,7 +108,7 @@ def check(view: View, planned: tuple[Graph, Plan] | None, outside: Outside) -> I
             view.program, *planned, reporter=reporter, sources=view.sources, base_dir=view.folder,
             allow=("P210",),
         )  # fmt: skip
-    yield from (d for d in reporter if d.code != "P210")  # which is a rule, and a warning
+    yield from (d for d in reporter if d.code != "P210")  # rule P210 reports it, as a warning
     if lowered is None:
         if view.program.datasets or view.program.rewards:
             why = "no flow uses them" if not view.program.flow else "mend what is said above first"
@@ -149,7 +148,7 @@ def check(view: View, planned: tuple[Graph, Plan] | None, outside: Outside) -> I
 
 
 def _say(view: View, dataset: Dataset, name: str, look: Look) -> None:
-    """Say which datasets were read, and which were not."""
+    """Record which datasets were read, and which were not."""
     if look.unread:
         _tell(view, f"rows of {name} not looked at: {look.unread}")
     elif look.checked:
@@ -167,7 +166,7 @@ def _tell(view: View, text: str) -> None:
 
 
 def _rows(view: View, name: str, look: Look) -> Diagnostic | None:
-    """An error where the run would not start, else what it would leave out."""
+    """Return an error if the run would not start, else a warning about rows it would leave out."""
     if not (look.refused or look.left_out):
         return None
     dataset, at = _source(view, name)
@@ -188,7 +187,8 @@ def _rows(view: View, name: str, look: Look) -> Diagnostic | None:
 
 
 def _source(view: View, name: str) -> tuple[Decl, Span]:
-    """A dataset, and where its rows come from; `sums.test` has those of an eval."""
+    """Return a dataset and the span of its source. `sums.test` is the dataset of the eval
+    `test`."""
     own = view.program.evals.get(name.rpartition(".")[2])
     dataset = view.program.datasets[name.partition(".")[0]]
     source = own.settings["source"] if own is not None else dataset.settings["source"]
@@ -205,7 +205,8 @@ def _help(look: Look, close: str) -> str:
 
 
 def _written(view: View, dataset: Decl, example: str) -> Span | None:
-    """The place in the file that a bad row is said to come from; what reads a missing column."""
+    """Return the span of the expression that a message about a bad row refers to; for a missing
+    column, that of its use."""
     found = PLACE.search(example)
     source = view.sources.get(dataset.span.file)
     if found is None or source is None:
@@ -223,12 +224,12 @@ def _written(view: View, dataset: Decl, example: str) -> Span | None:
 
 
 def _lacking(example: str) -> str:
-    """The column that a bad row is said to lack."""
+    """Return the missing column that a message about a bad row names."""
     return example.partition("no column `")[2].partition("`")[0]
 
 
 def _close(view: View, dataset: Decl, examples: list[str]) -> str:
-    """The column that may have been meant."""
+    """Return the help for a missing column: a similar name, or the columns there are."""
     lacks = _lacking(examples[0]) if examples else ""
     known = examples[0].partition("its columns are ")[2].partition(" (at")[0] if lacks else ""
     listed = ", ".join(f"`row.{name}`" for name in known.split(", ")) if known else ""
@@ -246,7 +247,8 @@ def _stop_tokens(view: View, folder: Path) -> Iterator[Diagnostic]:
 
 
 def end_tokens(folder: Path) -> tuple[tuple[str, ...], set[str]]:
-    """The texts of a model's end tokens and of all its special ones, as its own files name them."""
+    """Return the texts of a model's end tokens and of all its special tokens, read from its
+    files."""
     generation, tokenizer = folder / "generation_config.json", folder / "tokenizer_config.json"
     if not generation.is_file() or not tokenizer.is_file():
         return (), set()
@@ -257,7 +259,7 @@ def end_tokens(folder: Path) -> tuple[tuple[str, ...], set[str]]:
     return tuple(added[str(i)]["content"] for i in ids if str(i) in added), special
 
 
-# ---- what rows say together
+# ---- findings about all rows together
 
 
 def _sense(view: View, name: str, look: Look) -> Iterator[Diagnostic]:
@@ -282,14 +284,14 @@ def _sense(view: View, name: str, look: Look) -> Iterator[Diagnostic]:
 
 
 def _written_text(dataset: Decl, text: str) -> Span | None:
-    """Return the place of a string, such as a separator, in the expressions of a dataset."""
+    """Return the span of a string, such as a separator, in the expressions of a dataset."""
     values = (s.value for s in dataset.settings.values())
     found = (n for v in values if isinstance(v, Deferred) for n in walk(v.expr))
     return next((n.span for n in found if isinstance(n, ast.String) and n.value == text), None)
 
 
 def _shared(view: View, job: Job, looks: Mapping[str, Look]) -> Iterator[Diagnostic]:
-    """Prompts of evaluations that are trained on, whatever source they come from."""
+    """Yield D604 for prompts of evaluations that are also trained on, from whatever source."""
     trained = {node.target for node in job.nodes if Role.PROMPTS in node.roles} & looks.keys()
     for name, evaluation in job.evals.items():
         mine = looks.get(evaluation.dataset, Look()).prompts
@@ -307,7 +309,7 @@ def _shared(view: View, job: Job, looks: Mapping[str, Look]) -> Iterator[Diagnos
 
 
 def _run(command: list[str]) -> tuple[str, str]:
-    """(output, problem) of a subprocess."""
+    """Run a subprocess; return (output, problem)."""
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=SECONDS, stdin=subprocess.DEVNULL
@@ -319,7 +321,7 @@ def _run(command: list[str]) -> tuple[str, str]:
 
 
 def _engines(program: Program) -> Iterator[Diagnostic]:
-    """`engine.extra` against the arguments of the installed vLLM, where there is one."""
+    """Check `engine.extra` against the arguments of the installed vLLM, if there is one."""
     for service in program.services.values():
         extra = {k[13:]: v for k, v in service.settings.items() if k.startswith("engine.extra.")}
         known = _engine_arguments() if extra else ()

@@ -1,10 +1,10 @@
-"""Lint: a file -> every finding, as written and under each profile.
+"""Lint: checks a file as written and under each profile.
 
     text --parse--> AST --resolve (per view)--> Program --rules, losses, graph, plan--> findings
 
-A view is the file as written or under one profile. Rules run on views that resolved without an
-error, so that one mistake gives one message. A finding of several views is reported once;
-`profiles` names the views unless the file as written shows it too. The host is never looked at.
+A view is the file as written or under one profile. Rules run only on views that resolve without
+errors, so that one mistake gives one message. A finding of several views is reported once, with the
+names of the profiles unless the file as written has it too. The host is examined only with --deep.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ if TYPE_CHECKING:
 
 AS_WRITTEN = "none"
 HERE = "this host"
-"""the view that --deep adds"""
+"""name of the view that --deep adds"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deep:
-    """Inputs of --deep besides the text: this host, and by `outside` data and rewards."""
+    """Inputs of --deep besides the text: this host, and a function that checks data and rewards."""
 
     host: Host
     outside: Outside
@@ -51,12 +51,12 @@ class Deep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Linted:
-    """Findings in order of their place, and the texts they refer to."""
+    """Findings in the order of the file, and the texts they refer to."""
 
     diagnostics: tuple[Diagnostic, ...]
     sources: dict[str, SourceFile]
     looked: tuple[str, ...] = ()
-    """how much of the data --deep has looked at"""
+    """reports of --deep on the data that it read"""
 
 
 def lint_file(
@@ -69,8 +69,8 @@ def lint_file(
     deep: Deep | None = None,
     host: Host | None = None,
 ) -> Linted:
-    """Check the file at `path`; `profile` restricts it to one view, `deep`
-    looks at this host and at what the file refers to, `host` is the one of the plans."""
+    """Check the file at `path`. `profile` restricts the check to one view, `deep` adds checks of
+    this host and of the files and models referred to, `host` is the host to plan for."""
     reporter = Reporter()
     source = read_source(path, str(path), reporter)
     if source is None:
@@ -101,8 +101,8 @@ def lint_source(
     host: Host | None = None,
     texts: Mapping[str, str] | None = None,
 ) -> Linted:
-    """Check a text whose imports are found in `folder`; `on_disk`: it stands there, with its data
-    beside it. `texts` are what an editor holds in place of files, by real path."""
+    """Check a text whose imports are relative to `folder`. `on_disk`: data may be looked up there.
+    `texts` are unsaved texts of an editor, by real path."""
     reporter = Reporter()
     sources = {source.name: source}
     file = parse(source, reporter)
@@ -129,7 +129,7 @@ def lint_source(
     profiles = _looked_at(look, profile, file, modules)
     if deep is not None and profile is None and not is_module(file):
         _check_host(file, source.name, folder, layered, loader(HERE), deep.host)
-    # what is suppressed here may occur under a profile that was not looked at, or without overrides
+    # a suppressed finding may occur under a profile that is not checked, or without overrides
     whole = not layered and (profile is None or not profiles)
     known = frozenset(rule.code for rule in FINDINGS if whole and config.runs(rule.code))
     one_of_many = profile is not None and bool(profiles)
@@ -141,7 +141,7 @@ def lint_source(
 def _looked_at(
     look: Callable[[str], None], profile: str | None, file: ast.File, modules: dict[str, Module]
 ) -> tuple[str, ...]:
-    """Look at the views that are asked for; the profiles that there are."""
+    """Check the requested views; return the names of all profiles."""
     look(profile or AS_WRITTEN)
     profiles = _profiles((file, *(module.file for module in modules.values())))
     for name in profiles if profile is None else ():
@@ -150,7 +150,8 @@ def _looked_at(
 
 
 def _looked(shared: Shared) -> tuple[str, ...]:
-    """Describe what --deep has read, with the profiles unless it is of the file as written too."""
+    """Return the reports of --deep, with profiles unless the file as written has the same
+    report."""
     return tuple(
         text if "" in profiles else f"{text} (profile {', '.join(profiles)})"
         for text, profiles in shared.looked.items()
@@ -166,8 +167,8 @@ def _resolved(
     view: str,
     host: Host | None,
 ) -> Program | None:
-    """The program of a view, if the rules can look at it: without errors, everything with a value.
-    A module with open parameters is looked at where it is imported."""
+    """Resolve a view; None if rules cannot check it: it has errors, or parameters without value. A
+    module with such parameters is checked where it is imported."""
     program = resolve(
         file,
         name=name,
@@ -184,7 +185,7 @@ def _resolved(
 
 
 def _profiles(files: Iterable[ast.File]) -> tuple[str, ...]:
-    """The profiles of a file and of the modules that it imports."""
+    """Return the names of the profiles of a file and of the modules that it imports."""
     names = [
         decl.name
         for file in files
@@ -207,10 +208,11 @@ def _check(
     view.planned = planned
     if legal and not reporter.has_errors:
         _check_bodies(view, reporter)
-    sound = None if reporter.has_errors else planned  # rules may be suppressed
+    # set before the rules run: their errors may be suppressed
+    sound = None if reporter.has_errors else planned
     for rule in RULES:
         if rule.finding.code in (f104.finding.code, a303.finding.code) and not legal:
-            continue  # what the flow lacks may be what reads it, or what the loss was to read
+            continue  # in an illegal flow, the statement or field that reads it may be missing
         if config.runs(rule.finding.code):
             for diagnostic in rule.check(view):
                 reporter.report(diagnostic)
@@ -222,7 +224,7 @@ def _check(
 
 
 def _check_bodies(view: View, reporter: Reporter) -> None:
-    """Find what only writing the bodies shows: dtypes of rewards, rubrics and columns of data."""
+    """Emit the bodies of rewards, rubrics and columns, which reports mistakes in their dtypes."""
     from forgedsl.emit.python import ProgramWriter
 
     ProgramWriter(view.program, {}, reporter).bodies(sound=view.located)
@@ -236,7 +238,7 @@ def _check_host(
     loader: Loader,
     host: Host,
 ) -> None:
-    """The plan on this host, under the profile that it chooses."""
+    """Plan for this host, under the profile that it selects."""
     program = resolve(file, name=name, folder=folder, loader=loader, overrides=overrides, host=host)
     if program is not None and program.flow and not loader.reporter.has_errors:
         _plan(program, folder, loader.reporter, host)
@@ -249,7 +251,7 @@ def _plan(
     host: Host | None = None,
     live: Mapping[str, frozenset[str]] | None = None,
 ) -> tuple[Graph | None, Plan | None]:
-    """The checks of the later stages: what they make, the graph if it is legal and the plan."""
+    """Run the checks of graph and plan; return the graph if it is legal, and the plan."""
     from forgedsl.graph.dataflow import build
     from forgedsl.plan.cost import check_bottleneck
     from forgedsl.plan.plan import plan
@@ -263,10 +265,10 @@ def _plan(
 
 
 def _merge(views: dict[str, Reporter], one_of_many: bool) -> Iterator[Diagnostic]:
-    """Equal findings of several views once.
+    """Yield the findings of all views, equal ones once.
 
-    A finding of a rule that looks everywhere counts only if all views agree, and so never where one
-    was looked at of many.
+    A finding of a rule marked `everywhere` counts only if all views have it, so never if only one
+    of several views was checked.
     """
     found: dict[Diagnostic, list[str]] = {}
     for view, reporter in views.items():

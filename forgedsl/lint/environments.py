@@ -1,4 +1,4 @@
-"""Environment classes as rules see them: the methods of a class, read from its file, never run.
+"""Environment classes for rules: the methods of a class, read from its file, never run.
 
 View -> one PythonClass for each environment that is declared
 """
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PythonClass:
-    """The class of an environment: `items` is what it and its bases in the file define."""
+    """The class of an environment. `items` are the definitions in it and in its bases of the same
+    file."""
 
     env: EnvironmentDecl
     module: python.Module
@@ -43,18 +44,18 @@ class PythonClass:
         return frozenset(tool.name for tool in self.env.body.tools)
 
     def names(self, method: Method) -> Callable[[python.AST], str]:
-        """What gives an expression of a method its full name, by the imports of the file."""
+        """Function that gives an expression its full dotted name, by the imports of the file."""
         from forgedsl.types.effects import names_in
 
         return names_in(self.module, method)
 
     def at(self, node: python.AST) -> Span:
-        """Where a node begins, up to the end of its first line."""
+        """Return the span of a node's first line."""
         return first_line(self.source, node)
 
 
 def python_environments(view: View) -> list[PythonClass]:
-    """The environments of the program, each read from its file, once for all profiles."""
+    """Return the environments of the program. Each is read from its file, once for all profiles."""
     found = []
     for env in view.program.environments.values():
         if view.folder is None:
@@ -79,7 +80,7 @@ def _read(text: str) -> tuple[Any, dict[str, dict[str, python.stmt]], str]:
 
 
 def steps_in(node: python.AST) -> Iterator[python.Call]:
-    """The calls of `Step` inside a node."""
+    """Yield the calls of `Step` inside a node."""
     import ast as python
 
     for each in python.walk(node):
@@ -90,22 +91,22 @@ def steps_in(node: python.AST) -> Iterator[python.Call]:
 
 
 def argument(call: python.Call, name: str, place: int) -> python.expr | None:
-    """An argument of a call, given by its name or its place."""
+    """Return an argument of a call, given by name or by position."""
     given = {word.arg: word.value for word in call.keywords}
     positional = call.args[place] if len(call.args) > place else None
     return given.get(name, positional)
 
 
-# ---- what an environment tells of the target
+# ---- leaks of the target
 
 KEEPS = ("str", "repr", "int", "float", "format", "dumps", "strip", "lower", "upper", "join")
-"""functions and methods whose result still holds what they are given"""
+"""functions and methods whose result contains their argument"""
 ANSWERS = ("answer", "target", "solution", "label", "gold", "expected", "truth", "ground_truth")
-"""keys of a target that are what rewards compare with; others may be of the task"""
+"""keys of a target that hold the answer; other keys may describe the task"""
 
 
 def first_told(env: PythonClass) -> tuple[str, python.AST] | None:
-    """What tells the policy the target, and where: an observation, or the result of a tool."""
+    """Return how and where the policy is told the target: in an observation, or by a tool."""
     import ast as python
 
     holds, shop = _Holds(env), f"`{env.env.name}`"
@@ -132,15 +133,15 @@ def first_told(env: PythonClass) -> tuple[str, python.AST] | None:
 
 
 class _Holds:
-    """Which expressions of a class hold the target: `task.target`, attributes and names that are
-    given it, and texts that are made of them."""
+    """Decides which expressions of a class contain the target: `task.target`, attributes and names
+    assigned from it, and texts made of these."""
 
     def __init__(self, env: PythonClass) -> None:
         import ast as python
 
         self.known: set[tuple[str, str]] = set()
         self.method = ""
-        """which an expression is in: names of others are others"""
+        """the current method: local names of other methods are different names"""
         assigned = [
             (name, *pair)
             for name, method in env.methods.items()
@@ -148,19 +149,20 @@ class _Holds:
             if isinstance(node, python.Assign)
             for pair in _pairs(node)
         ]
-        for _ in range(3):  # a name of a name of a name
+        for _ in range(3):  # up to three assignments in a chain
             for self.method, to, value in assigned:
                 if self.target(value):
                     self.known.add(self._key(to))
 
     def _key(self, node: python.AST) -> tuple[str, str]:
-        """An attribute of the object, or a name of one method."""
+        """Return a key of a name: attributes are shared by all methods, other names belong to
+        one."""
         import ast as python
 
         return ("" if isinstance(node, python.Attribute) else self.method), python.unparse(node)
 
     def target(self, node: python.AST) -> bool:
-        """True if an expression holds the target."""
+        """True if an expression contains the target."""
         import ast as python
 
         match node:
@@ -187,7 +189,7 @@ class _Holds:
         return False
 
     def compares(self, node: python.Compare, given: set[str]) -> bool:
-        """True if what a tool is given is compared with the target for equality."""
+        """True if an argument of a tool is compared with the target for equality."""
         import ast as python
 
         sides = [node.left, *node.comparators]
@@ -197,7 +199,7 @@ class _Holds:
 
 
 def _pairs(node: python.Assign) -> Iterator[tuple[python.expr, python.expr]]:
-    """`a, b = 1, 2` as its parts."""
+    """Split `a, b = 1, 2` into pairs."""
     import ast as python
 
     for to in node.targets:

@@ -1,10 +1,11 @@
-"""Facts that follow from the structure of a loss, shared by all losses and views that have it.
+"""Facts that follow from the structure of a loss, shared by all losses and views with that
+structure.
 
     Tree  ->  structure (operations, operands, constants, types)  ->  Facts: gradient, intervals,
-                                                                      answers of rules
+                                                                          results of rules
 
-Names and places are not part of the structure: two losses that compute the same thing have the
-same facts, and rules turn the numbers of values into places for each of them.
+Names and spans are not part of the structure, so two losses that compute the same have the same
+facts. Rules map the numbers of values to spans for each loss.
 """
 
 from functools import cached_property
@@ -21,13 +22,13 @@ CONDITIONAL = frozenset(
     ("where", "pow", "mod", "seq_max", "seq_min", "side", "seq_count",
      *(op.name for op in OPS if op.partial))
 )  # fmt: skip
-"""operations by which a derivative can be unsafe where its loss is safe"""
+"""operations whose derivative can be unsafe although the loss is safe"""
 NUMBER = "value"
-"""the file of a span that holds the number of a value in place of a place"""
+"""file name of a pseudo span, whose offset is the number of a value"""
 
 
 class Facts:
-    """One structure. `answers` keeps what rules found, by question."""
+    """Facts of one structure. `answers` caches the results of rules, by question."""
 
     def __init__(self, tree: Tree) -> None:
         values = (_numbered(value, number) for number, value in enumerate(tree.values))
@@ -47,14 +48,14 @@ class Facts:
 
     @cached_property
     def gradient(self) -> Tree:
-        """The outputs of the loss and its derivative; the loss alone where its derivative has
-        nothing of its own that could overflow or divide by 0."""
+        """The loss with its derivative; the loss alone if its derivative adds nothing that could
+        overflow or divide by 0."""
         return self.tree if self._is_plain else with_gradient(self.tree)
 
     @property
     def _is_plain(self) -> bool:
-        """True if no derivative here divides, and no condition protects a value of the loss that
-        its derivative would read without that protection."""
+        """True if no derivative divides, and no condition guards a value of the loss that the
+        derivative reads without that guard."""
         values = self.tree.values
         masks = [value.args[1] for value in values if value.op in MASKED and len(value.args) > 1]
         return all(value.op not in CONDITIONAL for value in values) and all(
@@ -67,11 +68,11 @@ class Facts:
 
     @cached_property
     def num_primal(self) -> int:
-        """Number of values of the gradient that are of the loss itself; they come first."""
+        """Number of values in `gradient` that belong to the loss itself; they come first."""
         return len(reachable(self.tree.values, [value for _, value in self.tree.outputs]))
 
     def origin(self, node: int) -> int | None:
-        """The value of the tree that a value of the gradient is, or is derived from."""
+        """Return the value of the loss that a value of the gradient is or was derived from."""
         span = self.gradient.values[node].span
         return span.start if span.file == NUMBER else None
 
@@ -82,7 +83,7 @@ def _numbered(value: Value, number: int) -> Value:
 
 
 def structure(tree: Tree) -> tuple[object, ...]:
-    """Equal for trees that differ in names and places only."""
+    """Return a key that is equal for trees that differ only in names and spans."""
     return (*(_key(value) for value in tree.values), tree.outputs)
 
 

@@ -1,7 +1,7 @@
-"""Making the diagnostics of a rule: `finding = rule(__doc__, "D")`.
+"""Makes the diagnostics of a rule: `finding = rule(__doc__, "D")`.
 
-Code and name stand once, in the first line of the rule's page, its docstring. The level is E for an
-error, D for an error that a comment with a reason suppresses, W for a warning, I for information.
+Code and name are in the first line of the rule's docstring, which is its page. Levels: E is an
+error, D an error that a comment with a reason can suppress, W a warning, I information.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from forgedsl.records import dataclass
 from forgedsl.source import Span
 
 Findings = Iterator[Diagnostic]
-"""what a rule yields"""
+"""result of a rule"""
 SEVERITY = {
     "E": Severity.ERROR, "D": Severity.ERROR, "W": Severity.WARNING, "I": Severity.INFO,
 }  # fmt: skip
@@ -23,15 +23,15 @@ SEVERITY = {
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Code, name and level of a rule; called with a message and a place it makes a diagnostic."""
+    """Code, name and level of a rule. Calling it with a message and a span makes a diagnostic."""
 
     code: str
     name: str
     level: str
     pedantic: bool = False
-    """off unless selected"""
+    """True if the rule is off unless selected"""
     everywhere: bool = False
-    """reported only if every view of the file shows it"""
+    """True if a finding is reported only if all views of the file have it"""
 
     def __call__(self, message: str, where: Span | Spot, **more: Any) -> Diagnostic:
         spot = where if isinstance(where, Spot) else Spot(span=where)
@@ -48,6 +48,7 @@ class Finding:
 
 
 def rule(page: str | None, level: str, **more: bool) -> Finding:
-    """The rule whose page begins with its code and name: `L405 unbounded-exp: ...`."""
+    """Make the Finding of a rule from its page, which begins with code and name:
+    `L405 unbounded-exp: ...`."""
     code, name = (page or "").partition(":")[0].split()
     return Finding(code, name, level, **more)

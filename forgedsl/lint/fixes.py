@@ -1,7 +1,7 @@
-"""Applying fixes: edits of findings -> new texts, and their difference to the old ones.
+"""Applies fixes: edits of findings -> new texts, and their diff to the old ones.
 
-Fixes are applied in order of place; one that touches text another has changed waits for the next
-round, in which the file is checked again. `fix_file` repeats until nothing is left to fix.
+Fixes are applied in the order of the file. A fix that overlaps another one waits for the next
+round, in which the file is checked again. `settle` repeats until nothing is left to fix.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ BOM = b"\xef\xbb\xbf"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fixed:
-    """A text after its fixes, and how many were applied."""
+    """A text after its fixes, and their number."""
 
     text: str
     count: int
 
 
 def apply(source: SourceFile, findings: Iterable[Diagnostic], *, unsafe: bool) -> Fixed:
-    """One round of fixes in one file."""
+    """Apply one round of fixes to a file."""
     chosen: list[Edit] = []
     count = 0
     for finding in findings:
@@ -72,7 +72,7 @@ def difference(name: str, before: str, after: str) -> str:
 
 
 def write(path: Path, text: str) -> None:
-    """Replace a file in one step, so that a crash leaves the old or the new text."""
+    """Replace a file atomically: after a crash it has either the old or the new text."""
     mark = BOM if path.read_bytes().startswith(BOM) else b""
     temporary = path.with_name(f".{path.name}.forgec")
     temporary.write_bytes(mark + text.encode("utf-8"))

@@ -1,4 +1,4 @@
-"""Advantages and filters as rules probe them: on small groups of scores.
+"""Advantages and filters for rules, which probe them on small groups of scores.
 
 GroupView -> Probe: scores of a group -> advantages of its siblings, or whether it is kept
 """
@@ -16,17 +16,17 @@ from forgedsl.records import dataclass
 from forgedsl.types.flow import Role
 
 SIBLINGS = 8, 64
-"""where the flow does not say how many; and the most that are tried"""
+"""number of completions per prompt: default, and maximum that is probed"""
 TOKENS = 100.0
-"""what other inputs are: lengths"""
+"""value of inputs that are not scores: a length in tokens"""
 ASSUMED = ((0.0, 1.0), (-1.0, 1.0))
-"""where nothing bounds them"""
+"""ranges of scores assumed if nothing bounds them"""
 Scores = list[float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
-    """A function of a group with its siblings; scores are 0 and 1, `others` between."""
+    """Evaluates a function of a group. Scores are 0 and 1; those of `others` are between."""
 
     group: GroupView
     size: int
@@ -43,7 +43,7 @@ class Probe:
 
     @property
     def mixed(self) -> Mapping[str, Scores]:
-        """Groups that teach something, by what they are."""
+        """Groups with different scores, by their description."""
         n = self.size
         return {
             "one answer is right": [1.0] + [0.0] * (n - 1),
@@ -64,7 +64,7 @@ class Probe:
 
 
 def probe(view: View, group: GroupView) -> Probe:
-    """A function as the flow calls it."""
+    """Return a probe of a function as the flow calls it."""
     found = view.group_size
     step = call(view, group)
     size = int(found.lo) if found.is_point else SIBLINGS[0]
@@ -76,14 +76,15 @@ def probe(view: View, group: GroupView) -> Probe:
 
 
 def call(view: View, group: GroupView) -> FlowStep | None:
-    """The statement of the flow that calls a function."""
+    """Return the statement of the flow that calls a function."""
     functions = view.program.functions
     calls = (step for step in view.program.flow if Role.COMPUTES in step.roles)
     return next((s for s in calls if functions[s.receiver] is group.function), None)
 
 
 def score_ranges(view: View, group: GroupView) -> tuple[tuple[float, float], ...]:
-    """(least, greatest) score that the flow gives to a function; usual ones if that is open."""
+    """Return the ranges (least, greatest) of scores that the flow passes to a function; `ASSUMED`
+    if they are unknown."""
     name = scored_by(view, group)
     known = score_interval(name, view) if name else None
     return ASSUMED if known is None or not known.is_bounded else ((known.lo, known.hi),)
@@ -94,7 +95,8 @@ def _is_score(view: View, edge: str) -> bool:
 
 
 def scored_by(view: View, group: GroupView) -> str:
-    """The rubric or reward whose scores the flow gives to a function; "" if there is none."""
+    """Return the rubric or reward whose scores the flow passes to a function; "" if there is
+    none."""
     step = call(view, group)
     edges = [i.edge for i in step.inputs] if step is not None else []
     scores = [s.receiver for s in view.program.flow if Role.SCORES in s.roles and s.name in edges]

@@ -1,6 +1,7 @@
-"""Mistakes of a loss that several rules ask for: one of them says it, the others are silent then.
+"""Tests for mistakes of a loss that several rules use: one rule reports the mistake, others then
+stay silent.
 
-LossView -> the value, the advantage or the bounds where it shows; None or () if it is not made
+LossView -> the value, advantage or bounds that show the mistake; None or () without a mistake
 """
 
 import math
@@ -10,18 +11,19 @@ from forgedsl.losses.forward_mode import Point
 from forgedsl.losses.tree import Tree
 
 ELSEWHERE = 0.25, 4.0
-"""other ratios"""
+"""ratios at which a loss is probed besides 1"""
 FAR = 0.0, 1.5, -1.5
 WIDEST, WIDEST_OF_SEQUENCE, LOWEST = 20.0, 0.05, 0.1
 WRONG_WAY = ((1.0, 0.5), (1.0, 0.25), (-1.0, 1.5), (-1.0, 2.5))
-"""(advantage, ratio): moved against the advantage, within the reach of dual clip"""
+"""(advantage, ratio) of tokens that moved against the advantage, not so far that dual clip acts"""
 CLIPS = ("clamp", "min", "max")
 STEP = 1e-5
 SCALES = ("neg", "expand", "stop", "float")
 
 
 def wrong_at(loss: LossView) -> float | None:
-    """The advantage, 1 or -1, at which the gradient points the wrong way."""
+    """Return the advantage, 1 or -1, at which the gradient has the wrong sign; None if it never
+    has."""
     if "logprob" not in loss.read:
         return None
     gain = loss.gain()
@@ -37,14 +39,14 @@ def wrong_at(loss: LossView) -> float | None:
     for adv, here in ((1.0, gain), (-1.0, bad)):
         learns = any(abs(loss.gain(weight=adv, ratio=ratio)) > 1e-12 for ratio in ELSEWHERE)
         if max(abs(here), abs(loss.gain(weight=adv, level=-0.5))) < 1e-12 and learns:
-            return adv  # nothing where the policy is its sampler, and something elsewhere
+            return adv  # no gradient on policy, but a gradient at other ratios
     if loss.slope(weight=-1.0) < 0.5 * loss.slope() < 0.0 and abs(bad) < 1e-9 < abs(gain):
-        return -1.0  # all are pushed up alike, and the advantage changes no more than how far
+        return -1.0  # all tokens are made likelier; the advantage only changes by how much
     return -1.0 if bad < -1e-9 else None
 
 
 def ranges(loss: LossView) -> tuple[tuple[int, float, float, str], ...]:
-    """Clips of a ratio, their bounds, and what is wrong with them."""
+    """Return the clips of a ratio with wrong bounds: node, bounds, and what is wrong."""
     values, found = loss.tree.values, []
     if loss.is_pairs or not loss.fields("sampler"):
         return ()
@@ -56,7 +58,7 @@ def ranges(loss: LossView) -> tuple[tuple[int, float, float, str], ...]:
         low, high = float(bounds[0] or 0.0), float(bounds[1] or 0.0)
         at = [loss.point(ratio=ratio)(value.args[0]) for ratio in (1.0, 1.5)]
         if any(abs(x.value - r) > 1e-9 for x, r in zip(at, (1.0, 1.5), strict=True)):
-            continue  # a logarithm, or something else
+            continue  # the clipped value is no ratio: a log-ratio, for example
         what = ""
         if not low <= 1.0 <= high:
             what = "on policy it is 1, which lies outside"
@@ -72,7 +74,7 @@ def ranges(loss: LossView) -> tuple[tuple[int, float, float, str], ...]:
 
 
 def off_one(loss: LossView) -> int | None:
-    """The exponential of a log-prob and of something that does not cancel it."""
+    """Return an exponential meant as a ratio that is not 1 if policy and older weights agree."""
     if loss.is_pairs:
         added = any(_moves(loss, side) for side in ("chosen", "rejected"))
         return loss.tree.output("loss") if added and loss.fields("reference") else None
@@ -90,13 +92,13 @@ def off_one(loss: LossView) -> int | None:
 
 
 def _moves(loss: LossView, side: str) -> bool:
-    """True if the pull on an answer depends on how likely both policies alike find it."""
+    """True if the slope at an answer changes with its log-prob while policy and reference agree."""
     slopes = [loss.slope(side=side, level=level) for level in (-0.5, -2.0, -30.0)]
     return max(slopes) - min(slopes) > 1e-9
 
 
 def read_inside(loss: LossView, node: int) -> set[str]:
-    """The fields that an exponential reads, not by way of another one."""
+    """Return the fields that an exponential reads, except through another exponential."""
     values, found, pending = loss.tree.values, set(), [*loss.tree.values[node].args]
     while pending:
         value = values[pending.pop()]
@@ -108,7 +110,7 @@ def read_inside(loss: LossView, node: int) -> set[str]:
 
 
 def one_sided(loss: LossView) -> int | None:
-    """The clip that alone stops the gradient of a token that moved the wrong way."""
+    """Return the clip that alone zeroes the gradient of a token that moved the wrong way."""
     if loss.once(wrong_at) is not None:
         return None  # one mistake, one message
     if not loss.fields("sampler") or not loss.fields("weight") or "logprob" not in loss.read:
@@ -121,8 +123,8 @@ def one_sided(loss: LossView) -> int | None:
 
 
 def _left_out(loss: LossView) -> bool:
-    """True if tokens outside of a range are left out on purpose, on both sides and whatever their
-    advantage: they add nothing to the loss, where a clip leaves a constant."""
+    """True if tokens outside of a range are masked out on purpose: on both sides, for any
+    advantage, they add nothing to the loss. (A clip would add a constant.)"""
     end = loss.tree.output("loss")
     outside = ((adv, ratio) for adv, wrong in WRONG_WAY for ratio in (wrong, 1 / wrong))
     return all(
@@ -133,7 +135,7 @@ def _left_out(loss: LossView) -> bool:
 
 
 def _cut(loss: LossView, adv: float, ratio: float) -> int | None:
-    """The clip that alone stops the gradient at this point, if one does."""
+    """Return the clip that alone zeroes the gradient at this point, if one does."""
     end = loss.tree.output("loss")
     point = loss.point(weight=adv, ratio=ratio)
     if abs(point(end).slope) > 1e-12 or abs(loss.slope(weight=adv)) < 1e-12:
@@ -152,12 +154,12 @@ def _cut(loss: LossView, adv: float, ratio: float) -> int | None:
 
 
 def _unclipped(point: Point, node: int, free: int, end: int) -> float:
-    """The slope of the loss with the gradient let through one clip."""
+    """Return the slope of the loss with the gradient passed straight through one clip."""
     return point.bypassing(node, free)(end).slope
 
 
 def twice(loss: LossView) -> int | None:
-    """The value that has the ratio twice."""
+    """Return the value whose derivative has the ratio squared."""
     if loss.is_pairs or not loss.fields("sampler") or not loss.fields("weight"):
         return None
     end = loss.tree.output("loss")
@@ -171,7 +173,7 @@ def twice(loss: LossView) -> int | None:
 
 
 def power_of_ratio(loss: LossView, node: int) -> float:
-    """The power of the ratio that the derivative of a value has at ratio 1."""
+    """Return the exponent with which the derivative of a value grows with the ratio, at ratio 1."""
     up, down = (
         abs(loss.point(ratio=ratio)(node).slope - loss.point(ratio=ratio, weight=0.0)(node).slope)
         for ratio in (math.exp(STEP), math.exp(-STEP))
@@ -180,14 +182,14 @@ def power_of_ratio(loss: LossView, node: int) -> float:
 
 
 def hand_written(loss: LossView) -> tuple[int, ...]:
-    """The divisions that are means written by hand."""
+    """Return the divisions that are means written by hand."""
     values = loss.tree.values
     divisions = (node for node, value in enumerate(values) if value.op == "div")
     return tuple(node for node in divisions if is_hand_written(loss.tree, node))
 
 
 def is_hand_written(tree: Tree, node: int) -> bool:
-    """True if a division is a sum over tokens by a count that is not exactly theirs."""
+    """True if a division is a sum over tokens by a count of other tokens."""
     numerator, divisor = tree.values[node].args
     masks = _summed_under(tree, numerator)
     if not masks:
@@ -203,7 +205,7 @@ def is_hand_written(tree: Tree, node: int) -> bool:
 
 
 def _summed_under(tree: Tree, node: int) -> set[int]:
-    """The masks of the sum that a value is, up to factors."""
+    """Return the masks of the sum that a value is, ignoring factors."""
     value = tree.values[node]
     if value.op == "seq_sum":
         return {value.args[1]}
@@ -226,6 +228,6 @@ def _is_one(tree: Tree, node: int) -> bool:
 
 
 def _counts(tree: Tree, node: int) -> bool:
-    """True if a sum of this is a count: of ones, or of true."""
+    """True if a sum of this value is a count: it is 1 or boolean."""
     value = tree.values[_bare(tree, node)]
     return (value.op == "const" and value.attr == 1.0) or value.type.dtype == "bool"

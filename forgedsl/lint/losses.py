@@ -1,10 +1,10 @@
-"""A loss as rules see it: its tree, the roles of its fields, its facts, slopes and places.
+"""A loss for rules: its tree, the roles of its fields, facts, slopes and spans.
 
 role        fields
-policy      logprob and the other row statistics: what is trained
+policy      logprob and the other row statistics of the trained model
 sampler     behavior, and proximal log-probs of the trainer: older weights of the same policy
 reference   log-probs of another model
-weight      every other number: advantages, rewards
+weight      all other numbers: advantages, rewards
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ COUNTS = ("num_tokens", "num_steps", "truncated", "mask", "last")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spot:
-    """Place of a finding. `also` are the library lines on the way, `related` the innermost."""
+    """Place of a finding. `also` are the library lines through which it arose, `related` the
+    innermost."""
 
     span: Span
     chain: tuple[ast.Expr, ...] = ()
@@ -42,7 +43,7 @@ class Spot:
 
     @property
     def node(self) -> ast.Expr | None:
-        """The expression itself if it is written where the finding is shown."""
+        """The expression, if it is written at the place where the finding is shown."""
         return self.chain[0] if self.chain and self.chain[0].span == self.span else None
 
     def vouchers(self, code: str) -> tuple[tuple[str, Span], ...]:
@@ -50,8 +51,8 @@ class Spot:
 
 
 class LossView:
-    """One loss; `step` is the flow statement that minimizes it, if one does: `named` there, on the
-    batches that it `reads`."""
+    """A loss. `step` is the flow statement that minimizes it, if there is one; `named` is its name
+    in that statement, and `reads` are the batches it is computed on."""
 
     def __init__(
         self,
@@ -77,7 +78,7 @@ class LossView:
 
     @property
     def updates(self) -> int:
-        """Updates of a step, 0 where no step minimizes this loss."""
+        """Number of updates of a step; 0 if no step minimizes this loss."""
         if self.step is None:
             return 0
         settings = self.step.settings
@@ -87,12 +88,13 @@ class LossView:
 
     @cached_property
     def bound(self) -> dict[str, FlowStep]:
-        """The flow statement behind each field that `replay` names, of the first batch."""
+        """The statement that produces each field of the first batch, by field name."""
         return dict(reversed(self.sources))
 
     @cached_property
     def sources(self) -> tuple[tuple[str, FlowStep], ...]:
-        """The same of all its batches; behind what is drawn from a buffer is what is put there."""
+        """(field, statement that produces it) for all batches. For a field drawn from a buffer, the
+        statement is the one whose result was put there."""
         by_name = {step.name: step for step in self.program.flow if step.name}
 
         def source(read: FlowInput) -> FlowStep:
@@ -113,15 +115,15 @@ class LossView:
 
     @property
     def place(self) -> Span:
-        """The place where the step names the loss."""
+        """The span at which the step names the loss."""
         assert self.step is not None
         origin = self._named.origin.span if self._named is not None else None
         return origin or self.step.span
 
     @cached_property
     def _behind(self) -> tuple[FlowStep, ...]:
-        """The statements that its batches come of, up to those that sampled; what was drawn from a
-        buffer comes of what is put there."""
+        """The statements that its batches depend on, back to the sampling ones. Draws from a buffer
+        depend on what was put there."""
         by_name = {step.name: step for step in self.program.flow if step.name}
         pending, found = [read.edge for read in self._reads], dict[str, FlowStep]()
         while pending:
@@ -136,12 +138,12 @@ class LossView:
 
     @cached_property
     def samplers(self) -> tuple[FlowStep, ...]:
-        """The statements that sampled the completions of its batches."""
+        """The statements that sample the completions of its batches."""
         return tuple(step for step in self._behind if Role.SAMPLES in step.roles)
 
     @cached_property
     def recalls(self) -> tuple[FlowStep, ...]:
-        """The statements that drew some of them from a buffer."""
+        """The statements that draw some of its completions from a buffer."""
         return tuple(s for s in self._behind if Role.RECALLS in operation(s.op).roles)
 
     @cached_property
@@ -166,7 +168,7 @@ class LossView:
 
     @property
     def older(self) -> list[str]:
-        """The fields it reads that are log-probs of older weights of what it trains."""
+        """The fields it reads that are log-probs of older weights of the trained model."""
         return [name for name in self.fields("sampler") if name in self.read]
 
     @property
@@ -185,7 +187,7 @@ class LossView:
 
     @cached_property
     def live(self) -> set[int]:
-        """The values by which gradient can flow: what is under `stop` bounds a weight alone."""
+        """The values through which gradient can flow, so none that is only read under `stop`."""
         live, pending = set[int](), [self.tree.output("loss")]
         while pending:
             value = self.tree.values[node := pending.pop()]
@@ -194,8 +196,8 @@ class LossView:
         return live
 
     def once(self, question: Callable[[LossView], T]) -> T:
-        """The answer to a question about structure and roles, found once for all losses that
-        share them. It must not speak of names or places."""
+        """Answer a question about structure and roles; cached for all losses that share them. The
+        answer must not contain names or spans."""
         key = (question, *self.roles.values())
         answers = self.facts.answers
         if key not in answers:
@@ -209,8 +211,8 @@ class LossView:
         self, *, ratio: float = 1.0, weight: float = 1.0, distance: float = 0.0, side: str = "",
         level: float = -1.0, entropy: float = 0.5, masked: bool = False, wrt: str = "logprob",
     ) -> Point:  # fmt: skip
-        """The loss of one token, at a ratio to the sampler and a log-ratio to the reference.
-        `level` is its log-prob; one that is `masked` was not written by the policy."""
+        """Return the loss of a single token at a ratio to the sampler and a log-ratio `distance` to
+        the reference. `level` is its log-prob; a `masked` token was not written by the policy."""
         at = {
             "policy": level,
             "sampler": level - math.log(ratio),
@@ -232,20 +234,22 @@ class LossView:
 
     @cached_property
     def _statistics(self) -> dict[str, float]:
-        """Sums that `batch_mean` and `batch_std` are made of, in a step of tokens on policy whose
-        advantages are 1 and -1 in equal parts: one token alone would be its own mean."""
-        self._statistics = found = dict[str, float]()  # what a later sum reads of earlier ones
+        """Sums for `batch_mean` and `batch_std` over a step of on-policy tokens, half with
+        advantage 1, half with -1. (A single token would equal its own mean.)"""
+        # set before the loop: later sums read earlier ones
+        self._statistics = found = dict[str, float]()
         for name, node in self.tree.totals:
             if name.startswith("batch_sum"):
                 found[name] = sum(self.point(weight=w)(node).value for w in (1.0, -1.0)) / 2
         return found
 
     def slope(self, **where: Any) -> float:
-        """d loss / d logprob of one token, or with respect to `wrt`."""
+        """Return d loss / d logprob of a single token, or the derivative with respect to `wrt`."""
         return self.point(**where)(self.tree.output("loss")).slope
 
     def gain(self, *, weight: float = 1.0, **where: Any) -> float:
-        """Return what an advantage, or the data itself, adds to d loss / d logprob."""
+        """Return the part of d loss / d logprob that is due to the advantage, or to the data if
+        there is none."""
         if self.is_pairs:
             return self.slope(side="chosen", **where)
         if any(name in self.read for name in self.fields("weight")):
@@ -253,8 +257,8 @@ class LossView:
         return 0.0 if self.fields("reference") else self.slope(**where)
 
     def first(self, names: list[str], found: Callable[[int], bool]) -> int:
-        """The first value through which all of some fields reaches the loss, and of which `found`
-        holds; the loss itself if there is none."""
+        """Return the first value that satisfies `found` and through which every path from these
+        fields to the loss goes; the loss itself if there is none."""
         tree, end = self.tree, self.tree.output("loss")
         inputs = [n for n in self.objective if tree.values[n].op == "input"]
         starts = [n for n in inputs if tree.values[n].attr in names]
@@ -265,10 +269,11 @@ class LossView:
                 return node
         return end
 
-    # ---- places
+    # ---- spans
 
     def spot(self, node: int) -> Spot:
-        """Return the place of value `node`: in the file of the loss, or where it is used."""
+        """Return the place of value `node`: in the loss, or at its use if the loss is of the
+        library."""
         chain = self.located.chains[node]
         spans = [expr.span for expr in chain] or [self.tree.values[node].span]
         shown = spans[-1]
@@ -280,7 +285,7 @@ class LossView:
 
 
 def _reaches(tree: Tree, starts: list[int], end: int, without: int) -> bool:
-    """True if `end` depends on one of `starts` by a way around the value `without`."""
+    """True if `end` depends on one of `starts` by a path that avoids the value `without`."""
     reached = set(starts)
     for node, value in enumerate(tree.values[: end + 1]):
         if node != without and not reached.isdisjoint(value.args):
@@ -289,7 +294,7 @@ def _reaches(tree: Tree, starts: list[int], end: int, without: int) -> bool:
 
 
 def conjuncts(tree: Tree, node: int) -> Iterator[int]:
-    """The parts of a condition that must all hold."""
+    """Yield the parts of a condition that must all hold."""
     value = tree.values[node]
     yield node
     if value.op == "and":

@@ -1,4 +1,4 @@
-"""Facts of a model that its declaration gives."""
+"""Facts about a model that follow from its declaration."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from forgedsl.ir.program import Constructor, Decl
 
 
 def arch_of(model: Decl) -> Any:
-    """The architecture as it is declared, else what the name of a published model says."""
+    """Return the declared architecture, else that of a published model of this name."""
     arch, source = model.settings["arch"].value, model.settings["source"].value
     if isinstance(arch, Constructor) or getattr(source, "name", "") != "hf":
         return arch

@@ -6,7 +6,8 @@ NESTED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 
 
 def wrong(definition: ast.FunctionDef | ast.AsyncFunctionDef) -> tuple[str, ast.stmt | None]:
-    """What is wrong with how a reward ends, and where; \"\" and None if nothing is."""
+    """Return the mistake in how a reward returns its value, and where; \"\" and None without
+    one."""
     nodes = _inside(definition)
     returns = [node for node in nodes if isinstance(node, ast.Return)]
     scores = {node.value.id for node in returns if isinstance(node.value, ast.Name)}
@@ -30,7 +31,8 @@ def wrong(definition: ast.FunctionDef | ast.AsyncFunctionDef) -> tuple[str, ast.
 
 
 def _constants(value: ast.expr | None, nodes: list[ast.AST]) -> set[str]:
-    """The constants that a value can be, as text: of a name what it is given; "" for all else."""
+    """Return the constants that a value can be, as text; "" stands for anything else. A name can be
+    what is assigned to it."""
     match value:
         case ast.Constant() | ast.UnaryOp(operand=ast.Constant()):
             return {ast.unparse(value)}
@@ -49,14 +51,14 @@ def _constants_once(value: ast.expr) -> set[str]:
 
 
 def _gives(node: ast.AST, names: set[str]) -> bool:
-    """True if a statement gives a value to one of these names."""
+    """True if a statement assigns to one of these names."""
     return isinstance(node, ast.Assign) and any(
         isinstance(target, ast.Name) and target.id in names for target in node.targets
     )
 
 
 def _inside(node: ast.AST) -> list[ast.AST]:
-    """Yield the nodes inside of a node, without nested functions."""
+    """Return the nodes inside of a node, without nested functions."""
     found: list[ast.AST] = []
     for child in ast.iter_child_nodes(node):
         if not isinstance(child, NESTED):
@@ -65,7 +67,7 @@ def _inside(node: ast.AST) -> list[ast.AST]:
 
 
 def _ends(body: list[ast.stmt]) -> bool:
-    """True if no way leads out of the end of a block."""
+    """True if control never reaches the end of a block."""
     match body[-1]:
         case ast.Return() | ast.Raise() | ast.While():
             return True

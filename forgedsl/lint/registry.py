@@ -1,7 +1,7 @@
-"""All rules that look at a resolved program: the modules of `rules`, in the order they run in.
+"""All rules that check a resolved program: the modules of `rules`, in the order they run in.
 
-A rule is a module with a docstring for people, which begins with its code and name, a `finding`
-that makes its diagnostics, and `check(view)`, which yields them.
+A rule is a module with a docstring (its page for users, which begins with code and name), a
+`finding` that makes its diagnostics, and `check(view)`, which yields them.
 """
 
 import importlib
@@ -15,11 +15,11 @@ from forgedsl.lint.finding import Finding
 from forgedsl.lint.view import View
 
 FAMILIES = "falrdptxn"
-"""in the order in which they run"""
+"""families of rules, in the order in which they run"""
 
 
 class Rule(Protocol):
-    """The module of a rule."""
+    """Interface of a rule's module."""
 
     finding: Finding
 

@@ -1,4 +1,4 @@
-"""Rewards as rules see them: what values they can have, what Python they run.
+"""Rewards for rules: the interval of their values, and the Python they run.
 
 RewardDecl -> Interval            a body in the language, a standard reward; None for Python
 rubric     -> {reward: weight}    its score as a sum of weighted rewards; None if it is not one
@@ -45,11 +45,11 @@ OPERATORS = {
 TEXT_RESULTS = {"len": COUNT, "matches": BOOL}
 DEPTH = 32
 MOST = 6
-"""rewards of a rubric whose bounds are all tried together"""
+"""maximum number of rewards of a rubric whose bounds are tried in all combinations"""
 
 
 def reward_interval(reward: RewardDecl, view: View) -> Interval | None:
-    """The values a reward can have, found once."""
+    """Return the interval of a reward's values, computed once; None if unknown."""
     key = ("interval", reward.name)
     if key not in view.answers:
         view.answers[key] = _reward_interval(reward, view)
@@ -83,7 +83,7 @@ LENGTHS = 8
 
 
 def varies_with_length(reward: RewardDecl, view: View) -> bool:
-    """True if answers of different length score differently, nearly always."""
+    """True if answers of different length nearly always score differently."""
     body, longest = reward.body, view.max_tokens
     if not isinstance(body, Function) or longest is None or longest < LENGTHS:
         return False
@@ -94,14 +94,14 @@ def varies_with_length(reward: RewardDecl, view: View) -> bool:
 
 
 def is_of_length(reward: RewardDecl, view: View) -> bool:
-    """True if a reward is for the length of an answer."""
+    """True if a reward depends on the length of an answer."""
     body = reward.body
     over = isinstance(body, Constructor) and body.name == "overlong"
     return over or varies_with_length(reward, view)
 
 
 def score_interval(name: str, view: View) -> Interval | None:
-    """The values that a rubric or a reward can have, if that is known."""
+    """Return the interval of a rubric's or reward's values; None if unknown."""
     if name in view.program.rewards:
         return reward_interval(view.program.rewards[name], view)
     score = score_of(view, view.program.rubrics[name])
@@ -109,7 +109,7 @@ def score_interval(name: str, view: View) -> Interval | None:
 
 
 def score_of(view: View, rubric: Decl) -> Score:
-    """The score of a rubric, made once."""
+    """Return the score of a rubric, made once."""
     key = ("score", rubric.name)
     if key not in view.answers:
         view.answers[key] = Score(view, rubric)
@@ -118,7 +118,8 @@ def score_of(view: View, rubric: Decl) -> Score:
 
 
 class Score:
-    """The score of a rubric as a function of its rewards. `ranges` are theirs; None: not known."""
+    """The score of a rubric as a function of its rewards. `ranges` are their intervals, None if
+    unknown."""
 
     def __init__(self, view: View, rubric: Decl) -> None:
         self.score = rubric.settings["score"].value
@@ -133,7 +134,7 @@ class Score:
         return all(found is not None and found.is_bounded for found in self.ranges.values())
 
     def at(self, values: Mapping[str, float]) -> float:
-        """The score for these rewards."""
+        """Evaluate the score for given rewards."""
         key = tuple(values[name] for name in self.ranges)
         if key not in self._known:
             body = _Body({}, 0)
@@ -144,14 +145,14 @@ class Score:
 
     @property
     def interval(self) -> Interval | None:
-        """The values of the score at the bounds of all rewards, at 0 and 1 where those are not
-        known; None where they are not bounded."""
+        """Interval of the score over all combinations of bounds of its rewards (0 and 1 if
+        unknown); None if a reward is unbounded."""
         corners = [self.at(values) for values in self._bounds("")]
         return interval(min(corners), max(corners)) if corners else None
 
     @property
     def divides_by_zero(self) -> bool:
-        """True if the score is infinite, or no number, at a bound of its rewards."""
+        """True if the score divides by 0 at a bound of its rewards."""
         body = _Body({}, 0)
         for values in self._bounds(""):
             body.scope, body.locals = self.score.scope, {n: point(v) for n, v in values.items()}
@@ -160,8 +161,9 @@ class Score:
         return False
 
     def effects(self, name: str, least: Collection[str] = ()) -> list[float]:
-        """What raising one reward from its least to its greatest value adds to the score, those of
-        `least` at their least, others at their bounds, at 0 and 1 where those are not known."""
+        """Return how much the score changes if one reward goes from its least to its greatest
+        value, for all combinations of the other rewards' bounds (0 and 1 if unknown). Rewards in
+        `least` stay at their least value."""
         found = self.ranges[name] or BOOL
         if not found.is_bounded:
             return []
@@ -180,7 +182,7 @@ class Score:
 
 
 class _Body:
-    """Intervals of the expressions of one body."""
+    """Evaluates the expressions of a body to intervals."""
 
     def __init__(self, rollout: Mapping[str, Interval], depth: int) -> None:
         self.rollout = rollout
@@ -260,14 +262,14 @@ class _Body:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Term:
-    """A reward of a rubric with its weight, and where it is written."""
+    """A reward of a rubric with its weight and span."""
 
     weight: float
     span: Span
 
 
 def weights(rubric: Decl) -> dict[str, Term] | None:
-    """The score of a rubric as a sum of weighted rewards."""
+    """Return the score of a rubric as a sum of weighted rewards; None if it is not one."""
     score = rubric.settings["score"].value
     terms = _linear(score.expr, score.scope)
     if terms is None:
@@ -281,7 +283,7 @@ def weights(rubric: Decl) -> dict[str, Term] | None:
 
 
 def _linear(node: ast.Expr, scope: Scope) -> list[tuple[str, Term]] | None:
-    """(reward, weight) of a linear expression; the name "" stands for constants."""
+    """Return (reward, weight) of a linear expression; constants have the name ""."""
     match node:
         case ast.Integer() | ast.Number():
             return [("", Term(weight=float(node.value), span=node.span))]
@@ -332,7 +334,7 @@ def _scaled(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PythonReward:
-    """A reward in Python: its definition, its text, and what it does besides computing."""
+    """A reward in Python: its definition, its text, and its side effects (`uses`)."""
 
     reward: RewardDecl
     function: PythonFunction
@@ -340,7 +342,7 @@ class PythonReward:
     module: python.Module
     source: SourceFile
     top: str
-    """the definition at the level of the file that it is in"""
+    """the top-level definition that contains it"""
     uses: tuple[Use, ...]
 
     def span(self, use: Use) -> Span:
@@ -357,14 +359,14 @@ class PythonReward:
 
 
 def first_line(source: SourceFile, node: python.AST) -> Span:
-    """The place of a Python node, up to the end of its first line."""
+    """Return the span of a Python node's first line."""
     line, column = node.lineno, node.col_offset  # type: ignore[attr-defined]
     start = source.line_starts[line - 1]
     return Span(source.name, start + column, start + len(source.line(line)))
 
 
 def python_rewards(view: View) -> list[PythonReward]:
-    """The Python rewards of the program, each read from its file."""
+    """Return the Python rewards of the program, each read from its file."""
     import ast as python
 
     from forgedsl.hir.pyimport import callables
@@ -394,7 +396,7 @@ def python_rewards(view: View) -> list[PythonReward]:
 
 
 def place_of(reward: RewardDecl, view: View, setting: str = "") -> Span:
-    """Return the place of a setting of a reward, else of the reward's name."""
+    """Return the span of a setting of a reward, else of the reward's name."""
     if setting and reward.settings[setting].origin.span is not None:
         return reward.settings[setting].origin.span  # type: ignore[return-value]
     return view.program.spans.get(reward.name, reward.span)
@@ -404,7 +406,7 @@ DIRECTED = ("math_equal", "exact", "think_tags", "overlong", "contains")
 
 
 def inverted(score: Score) -> list[str]:
-    """The rewards of the library that a score falls with."""
+    """Yield the library rewards whose increase lowers the score."""
     found = []
     for name, reward in score.rewards.items():
         effects = score.effects(name) if _is_directed(reward) else []

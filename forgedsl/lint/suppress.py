@@ -1,9 +1,9 @@
-"""`# forge: allow[L405] reason`: findings a person has decided to live with.
+"""`# forge: allow[L405] reason`: suppressed findings.
 
-A suppression at the end of a line is for findings on that line; one on a line of its own is for
-the next line with code. Errors can be suppressed only where the rule says so (SUPPRESSIBLE: what
-is merely usually wrong); warnings and infos always. A suppression without a reason is N902, one
-that matches nothing N903, unless what it allows differs from machine to machine.
+A suppression at the end of a line applies to that line; one on a line of its own applies to the
+next line with code. Warnings and infos can always be suppressed, errors only if the rule allows it
+(SUPPRESSIBLE: usually wrong, but not always). A suppression without a reason is N902. One that
+matches no finding is N903, unless its code depends on the machine.
 """
 
 from __future__ import annotations
@@ -22,19 +22,21 @@ SUPPRESSIBLE = frozenset(
 )
 CODES = frozenset(rule.code for rule in FINDINGS)
 LOCAL = frozenset({"P210", "D647"})
-"""codes that a file gives on one machine and not on another"""
+"""codes whose findings depend on the machine"""
 _ALLOW = re.compile(r"#\s*forge:\s*allow\[([^\]]*)\]\s*(.*)")
 
 
 @dataclass(slots=True)
 class Suppression:
-    """One `allow` comment: its codes, the line it is for, and the codes it was used for."""
+    """An `allow` comment: its codes, the line it applies to, and the codes that matched a
+    finding."""
 
     codes: tuple[str, ...]
     reason: str
     line: int
     span: Span
-    line_span: Span  # with the blanks before it, and its line end if it stands alone
+    # span to delete: includes blanks before it, and the line end if it is alone on its line
+    line_span: Span
     used: set[str] = field(default_factory=set)
 
 
@@ -43,8 +45,8 @@ def suppress(
     sources: Mapping[str, SourceFile],
     known: frozenset[str] = CODES,
 ) -> Iterator[Diagnostic]:
-    """The findings that stay, and what is wrong with the suppressions themselves; `known` are the
-    codes that would have been found."""
+    """Yield the findings that are not suppressed, and mistakes in suppressions. `known` are the
+    codes that were fully checked, so that a suppression without finding is unused."""
     kept = list(diagnostics)
     by_place: dict[tuple[str, int], list[Suppression]] = {}
     for source in sources.values():
@@ -61,7 +63,7 @@ def suppress(
         if not matching:
             yield diagnostic
     complete = not any(d.severity is Severity.ERROR and d.code[0] in "FSX" for d in kept)
-    # modules are linted apart: the first text is the file itself
+    # modules are linted separately; the first text is the file itself
     modules = {name for name in [*sources][1:] if name.endswith(".forge")}
     for suppressions in by_place.values():
         for suppression in suppressions:
@@ -74,7 +76,7 @@ def _matching(
     by_place: Mapping[tuple[str, int], list[Suppression]],
     sources: Mapping[str, SourceFile],
 ) -> Iterator[tuple[Suppression, str]]:
-    """Suppressions of a finding, at its own line or where its cause has been vouched for."""
+    """Yield the suppressions of a finding, at its own line or at a line in `also`."""
     if not _may_be_suppressed(diagnostic):
         return
     for code, span in ((diagnostic.code, diagnostic.span), *diagnostic.also):
@@ -105,7 +107,7 @@ def _suppressions(source: SourceFile) -> Iterator[Suppression]:
 
 
 def _around(text: str, comment: Comment) -> Span:
-    """Return the span that is removed together with the comment."""
+    """Return the span to delete with the comment."""
     start, end = len(text[: comment.span.start].rstrip(" \t")), _shown(comment).end
     if comment.own_line:
         end = min(comment.span.end + 1, len(text))
@@ -117,7 +119,7 @@ def _shown(comment: Comment) -> Span:
 
 
 def _code_below(source: SourceFile) -> list[int]:
-    """For each line the next one with code below it, itself if there is none."""
+    """Return, for each line, the next line with code, or the line itself if there is none."""
     found = list(range(source.num_lines + 1))
     following = 0
     for number in range(source.num_lines, 0, -1):
@@ -129,7 +131,7 @@ def _code_below(source: SourceFile) -> list[int]:
 
 
 def _problems(suppression: Suppression, known: frozenset[str]) -> Iterator[Diagnostic]:
-    """`known`: the codes of which it is certain that they do not occur here."""
+    """Yield mistakes of a suppression. `known` are codes that certainly do not occur here."""
     if not suppression.reason:
         yield Diagnostic(
             code="N902",
@@ -149,6 +151,6 @@ def _problems(suppression: Suppression, known: frozenset[str]) -> Iterator[Diagn
             severity=Severity.WARNING,
             message=f"nothing here gives {', '.join(unused)}",
             span=suppression.span,
-            # the reason is somebody's text
+            # unsafe: it deletes the reason, which a person wrote
             fix=Fix(message="remove the comment", edits=(edit,), safe=False) if whole else None,
         )

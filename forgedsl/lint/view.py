@@ -1,4 +1,4 @@
-"""View of a program for rules: resolved, with losses, advantages and filters as typed trees.
+"""View of a resolved program for rules, with losses, advantages and filters as typed trees.
 
     Program  ->  View: losses (LossView), groups (advantages and filters), facts of the flow
 
@@ -32,31 +32,31 @@ if TYPE_CHECKING:
 
 
 class Shared:
-    """What the views of a file have in common: trees of functions by what they depend on, and
-    facts by structure. `on_disk`: what the program names may be looked for beside it."""
+    """Data shared by the views of a file: trees of functions by what they depend on, and facts by
+    structure. `on_disk`: files that the program names may be looked up in its folder."""
 
     def __init__(self, *, on_disk: bool) -> None:
         self.on_disk = on_disk
         self.looked: dict[str, list[str]] = {}
-        """what --deep says that it has looked at, each with the profiles"""
+        """reports of --deep on data that it read, each with its profiles"""
         self.trees: dict[tuple[object, ...], tuple[Located | None, tuple[Diagnostic, ...]]] = {}
         self.answers: dict[object, Any] = {}
-        """what rules have found out of functions that views share"""
+        """cached results of rules about functions that views share"""
         self._names: dict[tuple[str, int, str], tuple[tuple[str, ...], ...]] = {}
         self._intervals: dict[tuple[Located, Interval], Analysis] = {}
         self._facts: dict[tuple[object, ...], Facts] = {}
         self._facts_of: dict[Located, Facts] = {}
 
     def names(self, function: Function) -> tuple[tuple[str, ...], ...]:
-        """The dotted names in the body of a function."""
-        span = function.span  # statements are made anew for each view, their text is not
+        """Return the dotted names in the body of a function."""
+        span = function.span  # each view has its own statements, but all have the same text
         key = (span.file, span.start, function.name)
         if key not in self._names:
             self._names[key] = tuple(dict.fromkeys(names(function.statements)))
         return self._names[key]
 
     def intervals(self, located: Located, group_size: Interval) -> Analysis:
-        """The intervals of an advantage or a filter."""
+        """Return the intervals of an advantage or a filter."""
         key = (located, group_size)
         if key not in self._intervals:
             tree = located.tree
@@ -65,7 +65,7 @@ class Shared:
         return self._intervals[key]
 
     def facts(self, located: Located) -> Facts:
-        """The facts of a loss."""
+        """Return the facts of a loss."""
         found = self._facts_of.get(located)
         if found is None:
             key = structure(located.tree)
@@ -85,7 +85,7 @@ class GroupView:
 
 
 class View:
-    """One program under one profile. `file` is its syntax tree, `folder` where it stands."""
+    """A program under one profile. `file` is its syntax tree, `folder` its folder."""
 
     def __init__(
         self,
@@ -103,9 +103,9 @@ class View:
         self.sources = sources
         self.shared = shared
         self.planned: tuple[Graph, Plan] | None = None
-        """what the later stages make of it, where it has no mistake"""
+        """its graph and plan, if it has no mistakes"""
         self.answers: dict[object, Any] = {}
-        """what rules have found out of this view, by question"""
+        """cached results of rules about this view, by question"""
         self.located: dict[str, Located] = {}
         for name, function in program.functions.items():
             if function.kind == "fn" or not is_closed(function):
@@ -117,7 +117,8 @@ class View:
                     self.located[name] = found
 
     def _locate(self, function: Function, reporter: Reporter) -> Located | None:
-        """The tree of a function, from another view if nothing it reads is different here."""
+        """Return the tree of a function; shared with another view if all values it reads are
+        equal."""
         trees = self.shared.trees
         key = (function.name, function.span, *self._reads(function))
         if key not in trees:
@@ -129,7 +130,7 @@ class View:
         return located
 
     def _reads(self, function: Function) -> Iterator[object]:
-        """The values of all names that a function reads, itself and through others."""
+        """Yield the values of all names that a function reads, directly or through others."""
         seen: set[int] = set()
         pending = [function]
         while pending:
@@ -149,7 +150,7 @@ class View:
 
     @cached_property
     def _used(self) -> frozenset[str]:
-        """Names of functions that the flow calls or minimizes."""
+        """The names of functions that the flow calls or minimizes."""
         calls = {
             step.receiver for step in self.program.flow if step.roles & {Role.COMPUTES, Role.DROPS}
         }
@@ -190,22 +191,23 @@ class View:
 
     @cached_property
     def group_size(self) -> Interval:
-        """Completions per prompt, as the flow samples them; two or more where it does not say."""
+        """Interval of the completions per prompt in the flow; two or more if unknown."""
         sizes = {
             step.settings["n"].value for step in self.program.flow if Role.SAMPLES in step.roles
         }
         return point(float(sizes.pop())) if len(sizes) == 1 else Interval(2.0, INF, nonzero=True)
 
     def samplers(self) -> Iterator[Decl]:
-        """The generators whose rollouts are trained on."""
+        """Yield the services from which the flow samples."""
         names = dict.fromkeys(s.receiver for s in self.program.flow if Role.SAMPLES in s.roles)
         for name in names:
             yield self.program.services[name]
 
     @property
     def stale(self) -> Span | None:
-        """What lets rollouts be older than the weights that learn from them: the schedule, or a
-        sync that is not made after every step. Answers of a frozen model do not age."""
+        """Span of the reason why rollouts can be older than the trained weights: the schedule, or a
+        sync less often than every step; None if they cannot. Rollouts of a frozen model do not
+        age."""
         schedule = self.program.schedule
         sampling = {service.name for service in self.samplers()}
         syncs = [s for s in self.program.flow if Role.TRANSFERS in s.roles]
@@ -225,8 +227,8 @@ class View:
         return frozenset(self.program.services[s.receiver].ctor_args[0].name for s in self.steps)
 
     def learners(self) -> Iterator[Decl]:
-        """The samplers of models that are trained, and those whose log-probs a loss compares; what
-        else samples is a frozen teacher, whose answers are data."""
+        """Yield the samplers of trained models, and those whose log-probs a loss reads. Other
+        samplers are frozen teachers, whose completions are data."""
         compares = any("behavior" in loss.read for loss in self.losses if loss.step is not None)
         for service in self.samplers():
             if compares or service.ctor_args[0].name in self.trained:
@@ -234,25 +236,26 @@ class View:
 
     @cached_property
     def turns(self) -> Interval:
-        """Turns of a rollout of the flow."""
+        """Interval of the number of turns of a rollout."""
         plays = [step.settings for step in self.program.flow if "env" in step.settings]
         most = [s["max_turns"].value if "max_turns" in s else INF for s in plays]
         return interval(1.0, float(max(most, default=1)))
 
     @cached_property
     def max_tokens(self) -> int | None:
-        """The longest completion of the flow's sampler."""
+        """The maximum completion length in tokens of the flow's sampler."""
         found = [s.settings["sampling.max_tokens"].value for s in self.samplers()]
         numbers = [n for n in found if isinstance(n, int)]
         return max(numbers, default=None)
 
 
 def is_closed(function: Function) -> bool:
-    """True if all scalar parameters have values; a library may leave one to its users."""
+    """True if all scalar parameters have values; functions of a library may leave some to the
+    user."""
     scalars = [f for f in function.fields if isinstance(f.type, ast.NamedType)]
     return all(f.default is not None for f in scalars)
 
 
 def place(value: Value, decl: Decl) -> Span:
-    """Return the place of a setting, else of the name of its declaration."""
+    """Return the span of a setting, else of the name of its declaration."""
     return value.origin.span or decl.name_span
