@@ -66,7 +66,7 @@ class Look:
     bad: int = 0
     """number of malformed rows"""
     left_out: str = ""
-    """`2 of 11 rows left out (bad row: 1, too long: 1)`, or """""
+    """`2 of 11 rows left out (bad row: 1, too long: 1)`, or """ ""
     examples: str = ""
     refused: str = ""
     first: str = ""
@@ -74,7 +74,7 @@ class Look:
     answers: tuple[Any, ...] = ()
     """rollouts of that row's prompt, for trial calls of rewards"""
     few: str = ""
-    """message that there are fewer rows than one step draws, or """""
+    """message that there are fewer rows than one step draws, or """ ""
     absent: tuple[str, ...] = ()
     """separators that no row contains"""
     hopeless: str = ""

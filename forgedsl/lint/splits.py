@@ -1,4 +1,4 @@
-"""Parts of a split of a dataset: `train[:90%]`."""
+"""Parses slices of a dataset split, such as `train[:90%]`."""
 
 import re
 

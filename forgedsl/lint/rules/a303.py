@@ -1,21 +1,21 @@
-"""A303 off-policy-without-ratio: another policy than the trained one samples, unknown to the loss.
+"""A303 off-policy-without-ratio: samples come from another policy, and the loss has no ratio to it.
 
-Under `schedule async`, and where weights are synced every other step only, a batch can come from
-weights one or more steps old. A loss that never reads `behavior` treats those tokens as if the
-current policy had sampled them: torchforge's first GRPO did (`exp(lp - lp.detach())` is always
-1). miles #1829 and slime #1800 ran so. An engine that rounds its keys and values
-(`engine.kv_dtype`) or its weights (`engine.weight_dtype`) to fp8 is another policy too, however
-new its weights are. What is drawn from a
-`buffer` is always older.
+Under `schedule async`, or if weights are not synced after every step, a batch can be sampled by
+weights that are one or more steps old. Samples drawn from a `buffer` always are. An engine that
+rounds its KV cache (`engine.kv_dtype`) or its weights (`engine.weight_dtype`) to fp8 is another
+policy too, even with the newest weights. A loss that never reads `behavior`, the sampler's
+log-probs, treats these tokens as if the current policy had sampled them, so its gradient is biased.
+torchforge's first GRPO did this (`exp(lp - lp.detach())` is always 1), as did miles #1829 and slime
+#1800.
 
     loss pg(logprob: diff [B, T] f32, adv: [B] f32, mask: [B, T] bool) {
       minimize token_mean(-logprob * adv, mask)            # fires under schedule async
     }
     minimize token_mean(-exp(clamp(logprob - behavior, -10.0, 10.0)) * adv, mask)       # silent
 
-Multiply by `exp(clamp(logprob - behavior, -10.0, 10.0))`, or use `schedule sync` and sync
-after every step. Answers of a model that is not trained do not age. Where the bias is
-wanted: `# forge: allow[A303] reason`.
+Multiply by `exp(clamp(logprob - behavior, -10.0, 10.0))`, or use `schedule sync` and sync after
+every step. Completions of a model that is not trained do not age. If you accept the bias, write
+`# forge: allow[A303] reason`.
 """
 
 from itertools import product
@@ -31,7 +31,7 @@ RATIOS = (0.3, 0.9, 1.0, 1.1, 3.0)
 
 
 def _corrects(loss: LossView) -> bool:
-    """True if the ratio to the sampler changes what is learned, or what is left out."""
+    """True if the ratio to the sampler changes the gradient, or which tokens are masked out."""
     if "logprob" not in loss.read or loss.is_pairs:
         return True
     learns = False
@@ -49,7 +49,7 @@ def check(view: View) -> Findings:
         why = _replayed(loss) or _stale(view) or _rounded(view, loss)
         corrected = "behavior" in loss.read and loss.once(_corrects)
         if why is None or not loss.samplers or corrected or (loss.updates > 1 and not loss.older):
-            continue  # the last of them is L431, which says more
+            continue  # several updates per step are reported by L431, which says more
         what, label, remedy = why
         yield finding(
             f"loss `{loss.name}` ignores that {what}",

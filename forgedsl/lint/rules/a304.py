@@ -1,15 +1,16 @@
-"""A304 kept-keys: completions go on with keys of older weights, and the loss does not know it.
+"""A304 kept-keys: completions continue with the KV cache of older weights, without a ratio in the
+loss.
 
-With `on_swap = keep` what is in flight at a weight swap keeps the keys and values that older
-weights made (PipelineRL). Its tokens are then drawn from a distribution that no version of the
-policy has; only the sampler's log-probs, `behavior`, are those of that distribution. NeMo-RL #4018
-sampled from keys up to 17 updates old without knowing it.
+With `on_swap = keep`, completions in flight at a weight swap keep the keys and values that older
+weights computed (PipelineRL). Their further tokens are drawn from a distribution that no version of
+the policy has. Only the sampler's log-probs, `behavior`, belong to that distribution, so a loss
+that does not read them is biased. NeMo-RL #4018 sampled with keys up to 17 updates old unnoticed.
 
     sync trainer -> generator { on_swap = keep }
     minimize token_mean(-logprob * adv, mask)                         # fires
     ratio = exp(clamp(logprob - behavior, -10.0, 10.0))               # silent
 
-Weigh by a ratio to `behavior`, or leave `on_swap` at `recompute`.
+Weight the loss by a ratio to `behavior`, or leave `on_swap` at `recompute`.
 """
 
 from forgedsl.diagnostics import Edit, Fix, Label
@@ -22,7 +23,7 @@ finding = rule(__doc__, "D")
 
 def check(view: View) -> Findings:
     if view.stale is None:
-        return  # nothing is in flight at a swap
+        return  # no completions are in flight at a swap
     for step in view.program.flow:
         if Role.TRANSFERS not in step.roles or step.settings["on_swap"].value != "keep":
             continue

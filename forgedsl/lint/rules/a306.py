@@ -1,8 +1,8 @@
-"""A306 starvation: a filter may drop every group, and nothing would end the wait.
+"""A306 starvation: a filter may drop every group, and no timeout ends the wait.
 
-Dynamic sampling keeps only groups with mixed results. When the policy solves all prompts, or
-none, no group passes, the trainer waits, and the run hangs silently. DAPO #22 asked for ten
-batches and filled none.
+Dynamic sampling keeps only groups with mixed scores. When the policy solves all prompts, or none,
+no group passes, the trainer waits, and the run hangs silently. In DAPO #22 ten batches were sampled
+and none was filled.
 
     kept = rollout.keep(mixed(score))
     schedule async { steps = 100, max_policy_age = 1 }         # fires: no starve_timeout

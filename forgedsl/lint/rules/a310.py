@@ -1,13 +1,13 @@
 """A310 sync-too-rare: the run ends before its weights ever reach the sampler.
 
-All answers are then those of the model that the run began with: the ratio drifts away, the clip
-holds, and the reward stands still. See TRL #3679.
+All completions are then sampled by the initial weights: the ratio drifts away from 1, the clip
+removes the gradient, and the reward stops improving. See TRL #3679.
 
     sync trainer -> generator { every = 1000 }
     schedule sync { steps = 500 }                        # fires
     sync trainer -> generator { every = 1 }              # silent
 
-Sync after every step, or every few. A profile of few steps is no reason.
+Sync after every step, or every few steps. The rule ignores profiles with few steps.
 """
 
 from forgedsl.lint.finding import Findings, rule

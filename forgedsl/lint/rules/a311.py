@@ -1,11 +1,12 @@
-"""A311 warmup-too-long: the learning rate never reaches what is written.
+"""A311 warmup-too-long: the run ends before the learning rate has warmed up.
 
     optimizer { lr = 1e-6, warmup = 1000 }
     schedule sync { steps = 500 }                        # fires: half of 1e-6 at the end
     optimizer { lr = 1e-6, warmup = 50 }                 # silent
 
-`warmup` counts steps (prime-rl #968 had more of them than the run). A profile of few steps, to see
-that all works, is no reason.
+The learning rate never reaches `lr`, so the run learns more slowly than intended. `warmup` counts
+steps; in prime-rl #968 it was longer than the run. Lower `warmup`. The rule ignores profiles with
+few steps.
 """
 
 from forgedsl.lint.finding import Findings, rule

@@ -3,8 +3,9 @@
     optimizer { max_norm = 0.0 }                         # fires: every gradient is scaled to 0
     optimizer { max_norm = 1.0 }                         # silent
 
-Elsewhere 0 means no clipping; here it is the norm that gradients are clipped to (robots #2028 spent
-a run on it). A number that no gradient reaches switches clipping off: `max_norm = 1e9`.
+In other tools 0 means no clipping; here `max_norm` is the norm that gradients are clipped to, so
+nothing is learned (robots #2028 lost a run to this). To switch clipping off, write a norm that no
+gradient reaches: `max_norm = 1e9`.
 """
 
 from forgedsl.lint.finding import Findings, rule

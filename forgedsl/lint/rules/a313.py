@@ -1,14 +1,15 @@
-"""A313 deadline-too-short: a deadline ends before the work that it waits for can be done.
+"""A313 deadline-too-short: a timeout is shorter than the work that it limits.
 
     schedule async { steps = 100, max_policy_age = 1, starve_timeout = 1s }          # fires
     sync trainer -> generator { timeout = 1ms }                                      # fires
     reward grade = api.score { timeout = 5s, effects = [net] }     # fires: it posts with timeout=60
     schedule async { steps = 100, max_policy_age = 1, starve_timeout = 10min }       # silent
 
-The first answers of a step take as long as the plan says for sampling; a run with less patience
-ends with exit code 6 though nothing is wrong (verl #7155, open-instruct #691). It fires below a
-quarter of the estimate, which counts all answers at their longest. A Python reward that is ended
-before its own call gives up never sees why that call failed.
+The first completions of a step take the sampling time that the plan estimates. A run whose timeout
+is shorter ends with exit code 6 although nothing is wrong (verl #7155, open-instruct #691). The
+rule fires below a quarter of the estimate, which assumes completions of maximum length. A Python
+reward whose timeout is shorter than that of its own requests never learns why a request failed.
+Raise the timeout.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ def _rewards(view: View, graph: Graph, plan: Plan) -> Findings:
 
 
 def _judges(view: View, graph: Graph, plan: Plan) -> Iterator[tuple[str, str, float]]:
-    """Return the seconds that a judge in the plan needs for the answers of one request."""
+    """Return the seconds that a judge of the plan needs for one request's completions."""
     count = sum(completions(graph, node) for node in graph.having(Role.SAMPLES)) or 1
     for stage in plan.cost.stages:
         reward = view.program.rewards.get(stage.node)
@@ -87,7 +88,7 @@ def _judges(view: View, graph: Graph, plan: Plan) -> Iterator[tuple[str, str, fl
 
 
 def _calls(view: View) -> Iterator[tuple[str, str, float]]:
-    """Return what the calls of a Python reward wait for, such as a network."""
+    """Return the timeouts of calls in a Python reward, such as requests."""
     for found in python_rewards(view):
         timed = [(use.timeout, use.name) for use in found.uses if use.timeout is not None]
         if timed:

@@ -1,13 +1,14 @@
-"""A314 allocation-too-short: the scheduler ends the job before the run is done.
+"""A314 allocation-too-short: the scheduler's time limit ends the job before the run is done.
 
     launcher = slurm(partition = "gpu", time = 10min)
     schedule async { steps = 500, max_policy_age = 1 }       # fires: about 1.3 h by the plan
     launcher = slurm(partition = "gpu", time = 4h)           # silent
 
-It fires below half of the estimate, which counts all answers at their longest. A run that is meant
-to go on in a second job says so: `# forge: allow[A314] continued by --resume` (NeMo-RL #3596).
-It also fires where the allocation is no longer than the notice before its end (`checkpoint.grace`):
-such a run is told to save and end as it begins.
+It fires below half of the plan's estimate, which assumes completions of maximum length. Ask for
+more time, or, if a second job is to continue the run, say so:
+`# forge: allow[A314] continued by --resume` (NeMo-RL #3596). It also fires if the time limit is no
+longer than the notice before its end (`checkpoint.grace`): such a run is told to save and end as
+soon as it begins.
 """
 
 from forgedsl.lint.finding import Findings, rule

@@ -1,10 +1,11 @@
-"""A315 no-checkpoint: hours of training, and nothing is kept before the end.
+"""A315 no-checkpoint: a run of hours saves no checkpoint before its end.
 
     checkpoint { every = none }
     schedule async { steps = 5000, max_policy_age = 1 }      # fires: an interruption costs it all
     checkpoint { every = 100, keep = 3 }                     # silent
 
-Runs of an hour and more by the plan's estimate want a checkpoint on the way (NeMo-RL #444).
+An interruption then loses all the work. Save a checkpoint every so many steps. The rule fires for
+runs of an hour and more by the plan's estimate (NeMo-RL #444).
 """
 
 from forgedsl.lint.finding import Findings, rule

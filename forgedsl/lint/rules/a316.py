@@ -4,9 +4,9 @@
     schedule async { steps = 10000000, max_policy_age = 1 }     # fires: the run takes months
     rollout = generator.sample(prompt, n = 16)                  # silent
 
-A slip of some zeros is nothing that a type forbids: such a run starts, and no step ever ends. Told
-of steps above 6 hours and of runs above 90 days; where both are meant,
-`# forge: allow[A316] REASON`. What a step takes is in `forgec plan`.
+A number with some zeros too many is valid, so such a run starts, and no step ever ends. The rule
+fires for steps above 6 hours and runs above 90 days. Lower the number; `forgec plan` shows the time
+of a step. If the length is intended, write `# forge: allow[A316] REASON`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def check(view: View) -> Findings:
 
 
 def _counts(view: View) -> Iterator[tuple[int, str, Span]]:
-    """The numbers that a step is long by: each with its name and its place."""
+    """Return the numbers that determine the length of a step, with name and span."""
     for step in view.program.flow:
         if Role.PROMPTS in step.roles:
             yield _count(step.settings["count"], f"`{step.receiver}.draw`", step)

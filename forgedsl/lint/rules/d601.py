@@ -1,14 +1,14 @@
 """D601 truncated-sampling: top_p, top_k or min_p in a sampler that is trained on.
 
-A truncated sampler renormalises over the tokens it keeps; the trainer's log-probs are over all of
-them. The ratio is then off by the kept mass: with top_p = 0.8 TRL #7269 measured a mean ratio of
-0.896 and 52 % of the tokens more than 10 % off.
+A truncated sampler renormalises over the tokens it keeps, but the trainer's log-probs are over the
+full vocabulary. The ratio is then wrong by the kept probability mass: with top_p = 0.8, TRL #7269
+measured a mean ratio of 0.896, and 52 % of the tokens more than 10 % off.
 
     sampling { temperature = 1.0, top_p = 0.95, max_tokens = 512 }      # fires
     sampling { temperature = 1.0, max_tokens = 512 }                    # silent
 
-Sample on the full support. Evaluation may truncate (`sample { top_p = ... }` of an eval), and so
-may a frozen teacher whose answers are learned as they are.
+Sample from the full vocabulary. Evaluations may truncate (`sample { top_p = ... }` of an eval), and
+so may a frozen teacher if the loss has no ratio to it.
 """
 
 from forgedsl.diagnostics import Edit, Fix

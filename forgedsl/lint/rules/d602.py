@@ -1,7 +1,7 @@
 """D602 greedy-training: temperature 0 in a sampler that is trained on.
 
-All siblings of a prompt are then the same completion: advantages are zero and nothing is learned.
-Groups of equals were 70 % of a run that learned nothing (CoursIA #10603).
+All completions of a prompt are then equal, so advantages are zero and nothing is learned. In a run
+that learned nothing, 70 % of the groups had equal scores (CoursIA #10603).
 
     sampling { temperature = 0.0, max_tokens = 512 }            # fires
     sampling { temperature = 1.0, max_tokens = 512 }            # silent

@@ -5,8 +5,9 @@
     split  = "train[70%:]" of the eval                                 # fires: a tenth is shared
     split  = "train[80%:]" of the eval                                 # silent
 
-Rows are those of a source, whatever the dataset is called, also as a part of a mixture or under
-another revision (TTRL #51, parameter-golf #2127). Give it another `split` or another `source`.
+The evaluation then measures memory, not ability. Rows are compared by source, whatever the dataset
+is called, also in mixtures and across revisions (TTRL #51, parameter-golf #2127). Give the eval
+another `split` or another `source`.
 """
 
 from collections.abc import Iterator
@@ -22,7 +23,7 @@ from forgedsl.types.flow import Role
 
 finding = rule(__doc__, "E")
 Rows = tuple[str, str, float, float]
-"""whose, unit of the bounds, first and last"""
+"""a range of rows: source, unit of the bounds, first, last"""
 
 
 def check(view: View) -> Findings:
@@ -35,7 +36,7 @@ def check(view: View) -> Findings:
         source = own or dataset.settings["source"].value
         hub = getattr(source, "name", "") == "hf"
         if split is not None and not hub:
-            continue  # P212
+            continue  # an invalid split is P212
         rows = list(_rows(source, None if own else split))
         for other in trained:
             theirs = list(_rows(other.settings["source"].value, None))

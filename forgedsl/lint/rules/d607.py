@@ -1,13 +1,13 @@
 """D607 stop-tokens: a stop string that no answer can contain.
 
-The end tokens of the model always end an answer. `stop` adds texts, and they are looked for in the
-text of the answer, where special tokens are not: the end token of another family is never found,
-and answers run on to `max_tokens` (TRL #7039).
+The model's own end tokens always end a completion. `stop` adds strings, which are searched in the
+text of the completion. Special tokens do not appear in that text, so the end token of another model
+family is never found, and completions run on to `max_tokens` (TRL #7039). Remove it.
 
     sampling { stop = ["<|eot_id|>"], ... }          # fires for qwen3, which ends with <|im_end|>
     sampling { stop = ["\\nQuestion:"], ... }        # silent
 
-`lint --deep` reads the end tokens and the special tokens of a local model.
+`lint --deep` also reads the end tokens and special tokens of a local model.
 """
 
 from forgedsl.diagnostics import Diagnostic
@@ -29,7 +29,8 @@ def check(view: View) -> Findings:
 
 
 def never(service: Decl, ends: tuple[str, ...], special: set[str]) -> list[Diagnostic]:
-    """A finding for each stop string that is a special token and does not end this model."""
+    """Yield a finding for each stop string that is a special token but no end token of the
+    model."""
     stop = service.settings["sampling.stop"]
     texts = stop.value if isinstance(stop.value, list) and ends else []
     return [

@@ -1,9 +1,10 @@
-"""D608 unpinned-revision: what the hub serves tomorrow may be something else.
+"""D608 unpinned-revision: the hub may serve other weights or rows under this name tomorrow.
 
     model policy { source = hf("Qwen/Qwen3-1.7B") }                              # fires
     model policy { source = hf("Qwen/Qwen3-1.7B", revision = "70d244c") }        # silent
 
-A `forge.lock` beside the file pins all of them. Pedantic: on with `--select D608` or `--deep`.
+Without a revision, the same file can give different results. Write the revision, or pin all of them
+in a lock beside the file (`forgec lock`). Pedantic: on with `--select D608` or `--deep`.
 """
 
 from collections.abc import Iterator

@@ -1,7 +1,7 @@
 """D610 tokenizer-mismatch: log-probs of models that do not share a vocabulary are compared.
 
-A reference or a reward model scores the tokens that the policy sampled; with another tokenizer,
-token 1234 is another word and its log-prob means nothing. See TRL #4562.
+A reference or a reward model reads the token ids that the policy sampled. With another tokenizer,
+token 1234 is another word, and its log-prob is meaningless. See TRL #4562.
 
     model policy  { source = hf("Qwen/Qwen3-4B"), arch = qwen3("4B") }
     model teacher { source = hf("meta-llama/Llama-3.1-8B"), arch = llama3("8B") }
@@ -48,7 +48,7 @@ def check(view: View) -> Findings:
 
 
 def _difference(ours: Decl, theirs: Decl) -> str:
-    """Describe how the vocabularies differ; "" if that is not known."""
+    """Return how the vocabularies differ; "" if they are equal or unknown."""
     tokenizers = [m.settings["tokenizer"].value for m in (ours, theirs)]
     if all(isinstance(t, Constructor) for t in tokenizers):
         names = [str(next(iter(t.args.values()))) for t in tokenizers]

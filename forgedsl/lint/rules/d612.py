@@ -6,11 +6,12 @@
     schedule sync { steps = 500, epochs = 134 }          # silent: that is said
     schedule sync { steps = 500, epochs = 1 }            # fires: the rows are used up after 3 steps
 
-Rows that come again and again are learned by heart (tinker-cookbook #336), and a run that ends
-with its rows never gets to the evaluations and the learning rate of its last steps. Lines of local
-.jsonl files are counted, and what a slice of a split can hold; `--deep` counts what else is here,
-without the rows that cannot be used. Without `epochs`, so many passes are said that nobody means
-them: more than 50 where the policy samples new answers, more than 20 where it learns the rows.
+Rows that are repeated often are memorized (tinker-cookbook #336). With `epochs`, a run ends when
+its rows are used up, and never reaches the evaluations and the learning rate of its last steps. Add
+rows, draw fewer, or state the passes with `epochs`. The rule counts the lines of local .jsonl files
+and the rows that a slice of a split can hold; `--deep` also counts other local data, without
+unusable rows. Without `epochs` it fires above 50 passes if the policy samples new completions, and
+above 20 if it learns the rows themselves.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ PUBLISHED = {
     "openai/gsm8k train": 7473, "openai/gsm8k test": 1319, "HuggingFaceH4/MATH-500 test": 500,
     "HuggingFaceH4/aime_2024 train": 30, "openai/openai_humaneval test": 164,
 }  # fmt: skip
-"""rows of a split, by their cards on the hub"""
+"""number of rows of published splits, from their dataset cards"""
 
 
 def check(view: View) -> Findings:
@@ -50,7 +51,7 @@ def check(view: View) -> Findings:
         dataset = view.program.datasets[name]
         source = dataset.settings["source"]
         rows = rows_of(view, source.value, need)
-        if not rows or rows >= need:  # of an empty file D611 tells
+        if not rows or rows >= need:  # D611 reports an empty file
             continue
         if rows < count:
             yield finding(
@@ -61,7 +62,9 @@ def check(view: View) -> Findings:
         elif epochs is not None:
             written = [schedule.settings[key].origin.span for key in ("steps", "epochs")]
             if not all(span is not None and _within(span, schedule.span) for span in written):
-                continue  # one of them is of a profile: what comes first is the end
+                # if a profile sets one of `steps` and `epochs`, the run ends at whichever comes
+                # first
+                continue
             last = int(epochs * rows) // count
             yield finding(
                 f"the {rows:,} rows of `{name}` are used up after {last:,} of {steps:,} steps",
@@ -87,7 +90,7 @@ def few(count: int, rows: int) -> str:
 
 
 def rows_of(view: View, source: Any, need: int) -> int | None:
-    """The rows of a source, counted no further than `need`; None where that is not known here."""
+    """Count the rows of a source, up to `need`; None if the number is unknown here."""
     if not isinstance(source, Constructor):
         return None
     args = source.args
@@ -112,7 +115,7 @@ def rows_of(view: View, source: Any, need: int) -> int | None:
 
 
 def _lines(view: View, path: str, need: int) -> int | None:
-    """The lines of a file that are not empty, for all views that ask for as many."""
+    """Count the non-empty lines of a file; cached for all views."""
     if view.folder is None or not view.shared.on_disk:
         return None
     key = ("lines", path, need)
@@ -121,7 +124,7 @@ def _lines(view: View, path: str, need: int) -> int | None:
             with locate(path, view.folder).open("rb") as file:
                 lines = sum(1 for _ in islice(filter(bytes.strip, file), need))
         except OSError:
-            lines = None  # P210
+            lines = None  # a missing file is P210
         view.shared.answers[key] = lines
     found: int | None = view.shared.answers[key]
     return found

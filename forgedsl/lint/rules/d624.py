@@ -1,10 +1,11 @@
-"""D624 pairs-exchanged: the preferred answer is the other one, or both are one column.
+"""D624 pairs-exchanged: chosen and rejected answers are swapped, or read from the same column.
 
     chosen = row.rejected, rejected = row.chosen         # fires: named the other way round
     chosen = row.answer, rejected = row.answer           # fires: there is nothing to prefer
     chosen = row.chosen, rejected = row.rejected         # silent
 
-The loss falls either way; what the policy learns shows in its answers only (TRL #2578).
+The loss falls in either case, so the mistake shows only in what the policy answers (TRL #2578).
+Read `chosen` from the column of preferred answers.
 """
 
 from forgedsl.diagnostics import Label

@@ -1,13 +1,14 @@
-"""D641 stop-cuts-answer: a stop string takes away what a reward looks for.
+"""D641 stop-cuts-answer: a stop string removes a tag that a reward needs.
 
-A stop string ends the completion and is no part of it. Where it is a tag that a reward needs, the
-reward is 0 for every answer (open-instruct #538 and #1041).
+A stop string ends the completion and is not part of it. If a reward needs that tag, the reward is 0
+for every completion (open-instruct #538 and #1041). Remove the stop string.
 
     sampling { stop = ["</answer>"], max_tokens = 512 }
     reward tags = rl.think_tags                          # fires: `</answer>` is never in the text
     sampling { stop = ["\nQuestion:"], max_tokens = 512 }     # silent
 
-An answer that `math_equal` reads needs its closing tag too. It fires too for an empty text.
+`math_equal` needs the closing tag around an answer, too. The rule also fires for an empty stop
+string.
 """
 
 from collections.abc import Mapping
@@ -48,7 +49,7 @@ def check(view: View) -> Findings:
 
 
 def _tags(name: str, args: Mapping[str, Any]) -> str:
-    """The tags that a reward reads."""
+    """Return the tags that a reward reads."""
     if name == "think_tags":
         answer = "" if args["which"] == "any" else "<answer></answer>"
         return f"<{args['tag']}></{args['tag']}>{answer}"

@@ -1,4 +1,4 @@
-"""D642 no-generation-prompt: a chat template that does not begin the answer.
+"""D642 no-generation-prompt: the chat template does not begin the assistant's turn.
 
 The sampler asks the template for a generation prompt, the tokens that begin the assistant's turn.
 A template that ignores `add_generation_prompt` ends with the user's turn: the policy goes on as the
@@ -7,7 +7,8 @@ user, and what it learns is to write questions (TRL #4201).
     chat_template = "{% for m in messages %}{{ m.content }}{% endfor %}"                    # fires
     chat_template = "{% for ... %}{% if add_generation_prompt %}assistant: {% endif %}"     # silent
 
-Looked at where prompts are messages, made with `chat`: the template writes those.
+Write the beginning of the assistant's turn in the template. The rule checks prompts made with
+`chat`, which the template renders.
 """
 
 from forgedsl.ir.program import Decl, Deferred

@@ -1,14 +1,15 @@
-"""D643 tag-prefilled: the template writes a tag that a reward looks for in the answer.
+"""D643 tag-prefilled: the chat template already writes a tag that a reward expects in the
+completion.
 
-Templates of reasoning models end with `<think>`, so that the answer begins inside of it. The tag is
-then part of the prompt: no answer has it, and a reward for `<think>...</think>` is 0 for all
-(verifiers #763, TRL #6966).
+Templates of reasoning models end with `<think>`, so that the completion begins inside of it. The
+tag is then part of the prompt: no completion contains it, and a reward for `<think>...</think>` is
+always 0 (verifiers #763, TRL #6966). Reward the closing tag alone.
 
     chat_template = "...{% if add_generation_prompt %}assistant: <think>{% endif %}"
     reward thinking = rl.think_tags                              # fires
     reward thinking = rl.format_regex("(?s).*</think>.*")        # silent: the closing tag alone
 
-It knows DeepSeek-R1 and its distillations, QwQ, and the Thinking models of Qwen by their names.
+The rule knows DeepSeek-R1 and its distillations, QwQ, and Qwen's Thinking models by name.
 """
 
 import re

@@ -1,13 +1,13 @@
-"""D644 text-with-holes: a text of a dataset with `{row.question}` in it, which nothing fills.
+"""D644 text-with-holes: a string of a dataset contains `{row.question}`, which is not replaced.
 
-Texts are taken as they are written: every row would ask the policy for the same, braces included.
-Only the prompt of a judge has holes.
+Strings are used as written, so the prompt of every row would be the same, braces included. Only the
+prompt of a judge has placeholders.
 
     prompt = "Q: {row.question}\\nA:"                       # fires
     prompt = "Q: {question}\\nA:"                           # fires: nothing of the row is read
     prompt = "Q: " + row.question + "\\nA: \\\\boxed{answer}"  # silent
 
-Texts are joined with `+`, numbers become text by `text(row.id)`.
+Join strings with `+`; convert numbers with `text(row.id)`.
 """
 
 import re
@@ -23,7 +23,7 @@ finding = rule(__doc__, "D")
 COLUMNS = ("prompt", "target", "chat", "chosen", "rejected")
 OF_A_ROW = re.compile(r"""\{\s*row(\.\w+|\[["']?\w+["']?\])+\s*\}""")
 A_NAME = re.compile(r"(?<![\w\\{}$])\{[A-Za-z_]\w*\}(?!\})")
-"""`{question}`, and neither `\\boxed{answer}` nor `{{ a template }}`"""
+"""matches `{question}`, but neither `\\boxed{answer}` nor `{{ a template }}`"""
 
 
 def check(view: View) -> Findings:
@@ -45,7 +45,7 @@ def check(view: View) -> Findings:
 
 
 def _texts(value: Deferred) -> Iterator[tuple[str, ast.Expr]]:
-    """The texts in an expression, and those of parameters that it names."""
+    """Yield the strings in an expression, and those of parameters that it names."""
     for node in walk(value.expr):
         if isinstance(node, ast.String):
             yield node.value, node

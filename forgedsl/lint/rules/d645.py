@@ -1,10 +1,11 @@
-"""D645 same-prompt: what every row asks is the same, since the prompt reads nothing of the row.
+"""D645 same-prompt: the prompt reads nothing of the row, so it is the same for all rows.
 
     prompt = "question"                     # fires: a text, not the column of that name
     prompt = "Question: " + row.question    # silent
 
-All groups of a step then answer one prompt, whatever the rows hold, and an eval measures one. A
-trajectory of an environment may begin with the same words, and its task comes from the target.
+All groups of a step then answer one prompt, and an eval measures one question. Read a column, as in
+`row.question`. The rule ignores environments: their prompts may be equal, because the task comes
+from the target.
 """
 
 import re
@@ -17,7 +18,7 @@ from forgedsl.syntax.walk import reads
 
 finding = rule(__doc__, "W")
 HOLE = re.compile(r"\{[\w.]+\}")
-"""which D644 is about"""
+"""placeholder that D644 reports"""
 
 
 def check(view: View) -> Findings:

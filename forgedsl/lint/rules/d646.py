@@ -1,11 +1,12 @@
-"""D646 lost-rows: the weight of a draw is 0 for some levels, whose rows never come again.
+"""D646 lost-rows: the weight of a draw is 0 for some levels, whose rows are then never drawn again.
 
     fn frontier(mean: float, count: float) -> float = 4 * mean * (1 - mean)              # fires
     fn frontier(mean: float, count: float) -> float = max(0.05, 4 * mean * (1 - mean))   # silent
 
-What fails at first is then never tried by the model that has learned, and what is solved is not
-seen to be forgotten. Where levels that are new weigh 0, nothing is drawn at all. Decided by
-evaluating the function for a level that is new, never right, half right and always right.
+Problems that the policy failed at first are not tried again once it has improved, and forgetting of
+solved ones goes unnoticed. If new levels have weight 0, nothing is drawn at all. Add a positive
+minimum. The rule evaluates the function for levels that are new, never right, half right and always
+right.
 """
 
 from forgedsl.diagnostics import Reporter
@@ -22,7 +23,7 @@ LEVELS = {"is new": (0.0, 0.0), "was never right": (0.0, 16.0), "was right half 
 
 
 class Given:
-    """The names of a weight while it is evaluated."""
+    """Names of a weight function during its evaluation."""
 
     def __init__(self, function: Function, values: dict[str, object]) -> None:
         self.function = function
@@ -56,7 +57,7 @@ def check(view: View) -> Findings:
 
 
 def _positive(function: Function, mean: float, count: float) -> bool:
-    """True if a level has a chance; also where that cannot be told."""
+    """True if a level has a positive weight, or if that is unknown."""
     names = Given(function, {"mean": mean, "count": count})
     context = Context(Reporter())
     for field in function.fields:

@@ -1,19 +1,19 @@
-"""D647 untold-tools: the policy plays with tools that nothing tells it of.
+"""D647 untold-tools: the prompt does not tell the policy about its tools.
 
-A chat template writes the tools of an environment into the prompt, if it knows `tools`. One that
-does not, and a prompt of plain text, leave the question alone: the policy never calls anything, and
-what it learns is to guess.
+A chat template writes the tools of an environment into the prompt if it uses `tools`. If it does
+not, or the prompt is plain text, the prompt has only the question: the policy never calls a tool,
+and learns to guess.
 
     dataset orders { prompt = "Order: " + row.item, ... }              # fires: a plain text
     chat_template = "{% for m in messages %}{{ m.content }}{% endfor %}"     # fires
     chat_template = "{{ tools | tojson }}{% for m in messages %}..."         # silent
     dataset orders { prompt = chat("lookup(item) is the price.", row.item) } # silent: named
 
-A tool is told too where `reset` names it, or a text that the file of the environment keeps. Read
-are `chat_template`, the chat template of a local model, and the first row of a local .jsonl file
-for a prompt that is a column as it is; `forgec run --dry-run` plays a turn and looks at the prompt
-itself. A policy that has learned the calls from demonstrations needs no telling:
-`# forge: allow[D647] REASON`.
+Make the prompt with `chat` and a template that uses `tools`, or name the tools in the prompt. The
+rule is also silent if a string in the environment's file names the tool. It reads `chat_template`,
+the chat template of a local model, and, for a prompt that is a column, the first row of a local
+.jsonl file. `forgec run --dry-run` plays a turn and checks the actual prompt. If the policy has
+learned the calls from demonstrations, write `# forge: allow[D647] REASON`.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def check(view: View) -> Findings:
 
 
 def _played(view: View, step: FlowStep) -> tuple[EnvironmentDecl | None, Decl | None]:
-    """The environment with tools that a step plays in, and the dataset of its prompts."""
+    """Yield the environments with tools that the flow plays in, with the dataset of the prompts."""
     env = step.settings.get("env")
     shop = None if env is None else view.program.environments.get(getattr(env.value, "name", ""))
     if shop is None or not (shop.body.tools or shop.body.served):
@@ -85,8 +85,8 @@ def _played(view: View, step: FlowStep) -> tuple[EnvironmentDecl | None, Decl | 
 
 
 def _untold(shop: EnvironmentDecl, texts: list[str]) -> str:
-    """The tools that no text names, for a message. What a server has is known to it alone: a text
-    that speaks of tools may name them."""
+    """Return the tools that no text names, for a message. The tools of an MCP server are unknown
+    here, so a text that mentions tools counts."""
     texts += shop.body.texts
     missing = [
         f"`{tool.name}`"
@@ -99,7 +99,8 @@ def _untold(shop: EnvironmentDecl, texts: list[str]) -> str:
 
 
 def _texts(view: View, dataset: Decl) -> Iterator[str]:
-    """The texts of a prompt: those in its expression, of parameters, and of a first row."""
+    """Yield the texts of a prompt: strings in its expression, in parameters, and in the first
+    row."""
     prompt = dataset.settings["prompt"].value
     if not isinstance(prompt, Deferred):
         return
@@ -116,7 +117,7 @@ def _texts(view: View, dataset: Decl) -> Iterator[str]:
 
 
 def _form(view: View, dataset: Decl) -> str:
-    """`chat` or `text`, as far as the prompt says it; "" where only its rows do."""
+    """Return `chat` or `text`, the form of the prompt; "" if it depends on the rows."""
     prompt = dataset.settings["prompt"].value
     if not isinstance(prompt, Deferred):
         return ""
@@ -142,7 +143,7 @@ def _at(row: Any, keys: tuple[str | int, ...]) -> Any:
 
 
 def _first_row(view: View, dataset: Decl) -> Any:
-    """The first row of a local .jsonl file, where it can be read."""
+    """Return the first row of a local .jsonl file, if it can be read."""
     source = dataset.settings["source"].value
     if view.folder is None or not view.shared.on_disk:
         return None
@@ -152,11 +153,11 @@ def _first_row(view: View, dataset: Decl) -> Any:
         with locate(str(source.args["path"]), view.folder).open(encoding="utf-8") as file:
             return json.loads(next(filter(str.strip, file), "null"))
     except (OSError, ValueError):
-        return None  # P210, D611
+        return None  # P210 and D611 report it
 
 
 def _template(view: View, model: Decl) -> tuple[str, str]:
-    """The chat template of a model as far as it is known here, and the setting that says it."""
+    """Return the chat template of a model, if it is known here, and the setting that gives it."""
     written = model.settings["chat_template"].value
     if isinstance(written, str):
         return written, "chat_template"
@@ -173,6 +174,6 @@ def _template(view: View, model: Decl) -> tuple[str, str]:
             return (folder / "chat_template.jinja").read_text("utf-8"), where
         found = json.loads((folder / "tokenizer_config.json").read_text("utf-8"))
     except (OSError, ValueError):
-        return "", where  # P210; the run says what is wrong with its tokenizer
+        return "", where  # P210 reports a missing folder, the run a broken tokenizer
     template = found.get("chat_template") if isinstance(found, dict) else None
     return (template if isinstance(template, str) else ""), where

@@ -1,13 +1,13 @@
 """F104 unused: a declaration that nothing reads.
 
-An unused reward or loss is usually a forgotten term: the run trains, only not on what was meant.
+An unused reward or loss is usually a forgotten term: the run trains, but not on what was intended.
 
     reward brevity(r: Rollout) -> f32 = clamp(1.0 - r.num_tokens / 64, 0.0, 1.0)
     rubric score { score = correct, on_truncated = 0.0 }      # brevity is missing
 
-Use it, or remove the declaration. A reward with `monitor = true` is reported, and needs no use. An
-import that nothing names is unused too; what an import brings and this program does not use is not.
-So is what is put into a buffer beside a rollout, and read of no drawn one: it is not kept.
+Use it, or remove the declaration. A reward with `monitor = true` is logged and needs no other use.
+The rule also fires for an import that nothing names (but not for unused declarations of a module),
+and for a field that is put into a buffer and read from no draw: it is not stored.
 """
 
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ finding = rule(__doc__, "W", everywhere=True)
 def check(view: View) -> Findings:
     program = view.program
     if not program.flow:
-        return  # a module: its users are elsewhere
+        return  # a module: its importers use the declarations
     groups = {
         "parameter": program.params,
         "model": program.models,

@@ -1,9 +1,9 @@
-"""L403 local-denominator: a mean written by hand, with a denominator of its own.
+"""L403 local-denominator: a mean written by hand, whose denominator counts only part of the step.
 
-Partial losses of microbatches and ranks are added up, so a denominator must count the whole
-optimizer step. A sum over a sum is right for one microbatch and wrong for two: gradients came out
-0.5 to 4 times too large in verl #906, open-instruct #1161 and TRL #3021. Inside a sequence, a
-division by a count of other tokens than those summed, or by one that can be 0, is the same slip.
+Losses of microbatches and ranks are added up, so a denominator must count the whole optimizer step.
+A sum divided by a sum is right for one microbatch and wrong for two: gradients were wrong by
+factors of 0.5 to 4 in verl #906, open-instruct #1161 and TRL #3021. The rule also fires, within a
+sequence, for a division by a count of other tokens than those summed, or by a count that can be 0.
 
     minimize seq_sum(pg, mask) / seq_sum(valid, mask)                    # fires
     minimize seq_mean(sum(pg, T, mask) / num_tokens)                     # fires
@@ -36,7 +36,8 @@ def check(view: View) -> Findings:
 
 
 def _mean(loss: LossView, spot: Spot) -> Fix | None:
-    """`sum(x, T, m) / anything` -> `mean(x, T, m)` where it is written so."""
+    """Return the fix `sum(x, T, m) / anything` -> `mean(x, T, m)`, if the loss is written like
+    that."""
     node = spot.node
     if not isinstance(node, ast.Binary) or not isinstance(node.left, ast.Call):
         return None

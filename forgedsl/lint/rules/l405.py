@@ -8,8 +8,8 @@ batch (OpenRLHF #1293).
     ratio = exp(logprob - behavior)                              # fires
     ratio = exp(clamp(logprob - behavior, -20.0, 20.0))          # silent
 
-The bound is found by interval analysis of the typed expression, whatever it is called and however
-many steps or functions it takes. PPO's own clip does not help: it comes after the exponential.
+Clamp the argument. The rule finds the bound by interval analysis, through all names and functions.
+PPO's clip does not help: it comes after the exponential.
 """
 
 from forgedsl.diagnostics import Diagnostic, Edit, Fix
@@ -34,7 +34,8 @@ def check(view: View) -> Findings:
 
 
 def _unbounded(loss: LossView) -> tuple[tuple[int, float], ...]:
-    """The values whose exponential may overflow, in the loss or in its gradient, and how far."""
+    """Return the values whose exponential may overflow, in the loss or its gradient, with their
+    bound."""
     facts = loss.facts
     found = []
     for node, value in enumerate(facts.gradient.values):

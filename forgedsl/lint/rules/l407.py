@@ -4,10 +4,10 @@
     e = log(p)                                   # fires unless p > 0
     w = adv / max(std_of_batch, 1e-6)            # silent
 
-A branch does not protect the derivative: where `x` is 0, `log(x) if x > 0 else 0.0` has the right
-value, and its gradient is 0 / 0. Guard the operand instead: `log(x if x > 0 else 1.0)`. A row
-without a token of its own made DPO's gradients NaN (open-instruct #1625), a token of probability
-0 the entropy (TRL #7221).
+The loss and all gradients then become infinite or NaN. A branch does not protect the derivative:
+for x = 0, `log(x) if x > 0 else 0.0` has the right value, but its gradient is 0 / 0. Guard the
+operand instead: `log(x if x > 0 else 1.0)`. A row without trained tokens made DPO's gradients NaN
+(open-instruct #1625), and a token of probability 0 the entropy (TRL #7221).
 """
 
 from forgedsl.diagnostics import Diagnostic, Edit, Fix
@@ -42,7 +42,8 @@ def _of_loss(loss: LossView) -> Findings:
 
 
 def _divisors(loss: LossView) -> tuple[tuple[int, int], ...]:
-    """(value of the gradient, value of the loss) of each division by what may be 0."""
+    """Yield (value of the gradient, value of the loss) for each division by a value that may be
+    0."""
     facts = loss.facts
     by_hand = loss.once(hand_written)
     found = []
@@ -56,7 +57,7 @@ def _divisors(loss: LossView) -> tuple[tuple[int, int], ...]:
 
 
 def _of_group(group: GroupView) -> Findings:
-    """Advantages and filters; a divisor over siblings is the business of R509."""
+    """Check advantages and filters, except divisors over siblings, which are R509."""
     tree, analysis = group.located.tree, group.analysis
     for node, value in enumerate(tree.values):
         operand = _operand(value)

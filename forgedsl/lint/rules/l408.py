@@ -1,4 +1,4 @@
-"""L408 kl-gradient: a KL estimate whose value is right and whose gradient is not the KL's.
+"""L408 kl-gradient: the KL estimate has the right value, but not the gradient of the KL.
 
 An estimator of the KL to a reference can be unbiased as a number and wrong as a loss. With
 d = logprob - ref and samples of the current policy:
@@ -8,8 +8,9 @@ d = logprob - ref and samples of the current policy:
     k3 = exp(-d) + d - 1     that of the forward KL(ref, policy), not of KL(policy, ref)
     k2 = d^2 / 2, ratio * k3     that of KL(policy, ref)
 
-See TRL #4638 and #6503, OpenRLHF #1309, and 2512.02556. The rule looks at the derivative of the
-loss for a token, as a function of d.
+With k1 the policy is not held to its reference; with k3 it is pulled in the direction of another
+divergence. Multiply k3 by the ratio, or use k2. See TRL #4638 and #6503, OpenRLHF #1309, and
+2512.02556. The rule evaluates the derivative of the loss for a token as a function of d.
 
     minimize token_mean(pg + beta * rl.k3(logprob, ref), mask)               # fires
     minimize token_mean(pg + beta * ratio * rl.k3(logprob, ref), mask)       # silent
@@ -37,7 +38,7 @@ def check(view: View) -> Findings:
 
 
 def _is_distilled(view: View, loss: LossView) -> bool:
-    """True if the forward KL is what is wanted: to another model, and nothing else is learned."""
+    """True if the forward KL is intended: to another model, as the only term (distillation)."""
     rated = [s for s in loss.bound.values() if s.is_logprobs and s.receiver]
     models = {view.program.services[step.receiver].ctor_args[0].name for step in rated}
     weighed = any(name in loss.read for name in loss.fields("weight"))
@@ -45,7 +46,7 @@ def _is_distilled(view: View, loss: LossView) -> bool:
 
 
 def _estimate(loss: LossView) -> tuple[str, int] | None:
-    """The kind of KL estimate that the loss contains, and where it stands."""
+    """Return the kind of KL estimate in the loss, and its value."""
     references = [name for name in loss.fields("reference") if name in loss.read]
     if not references or loss.is_pairs or "logprob" not in loss.read:
         return None
@@ -54,17 +55,18 @@ def _estimate(loss: LossView) -> tuple[str, int] | None:
 
 
 def _kind(loss: LossView, node: int) -> str:
-    """`k1` or `k3` by how the slope of a value changes with d; "" for anything else."""
+    """Return `k1` or `k3`, by how the slope of a value changes with d; "" for anything else."""
     at = {d: loss.point(weight=0.0, distance=d)(node).slope for d in (0.0, *DISTANCES)}
     if not all(math.isfinite(slope) for slope in at.values()):
         return ""
     change = {d: at[d] - at[0.0] for d in DISTANCES}
     if abs(at[0.0] + change[1.0] / (1 - math.exp(-1.0))) < 1e-6 * abs(at[0.0]):
-        return ""  # slope -exp(-d): the forward KL itself, by weights of the reference
+        return ""  # slope -exp(-d): the forward KL itself, with importance weights of the reference
     if all(abs(c) < 1e-9 for c in change.values()):
-        return "k1" if at[0.0] > 1e-9 else ""  # below 0: to learn what the reference wrote
+        # negative slope: learning the reference's completions
+        return "k1" if at[0.0] > 1e-9 else ""
     forward = [c / (1 - math.exp(-d)) for d, c in change.items()]
-    spread = max(forward) - min(forward)  # one of a negative weight is L420
+    spread = max(forward) - min(forward)  # a negative weight is L420
     return "k3" if min(forward) > 0 and spread < 1e-6 * max(forward) else ""
 
 
@@ -87,7 +89,7 @@ def _report(loss: LossView, kind: str, spot: Spot) -> Diagnostic:
 
 
 def _weight(loss: LossView, spot: Spot) -> Fix | None:
-    """Multiply by a ratio that the loss already has under that name."""
+    """Return the fix that multiplies by the ratio, if the loss has one under that name."""
     named = [value.name for value in loss.tree.values if value.op == "exp" and value.name]
     if (
         not named

@@ -1,15 +1,16 @@
 """L409 one-sided-clip: the ratio is clipped without the pessimistic minimum.
 
-PPO takes the minimum of the clipped and the plain term, so that the clip only ever takes away
-reward for moving further. With the clipped term alone, a token whose ratio has gone the wrong
-way, down at a positive advantage or up at a negative one, has gradient 0 and can never come back.
-The minimum was left out in tensorforce #106.
+PPO takes the minimum of the clipped and the unclipped term, so that the clip only removes the gain
+of moving further. With the clipped term alone, a token whose ratio has moved the wrong way (down at
+a positive advantage, up at a negative one) has gradient 0 and can never come back. The minimum was
+missing in tensorforce #106.
 
     minimize token_mean(-clip(ratio, 0.8, 1.2) * adv, mask)                              # fires
     minimize token_mean(-min(ratio * adv, clip(ratio, 0.8, 1.2) * adv), mask)            # silent
 
-Decided on the derivative of the loss for a token: it vanishes there, and does not without the clip.
-A detached weight, `stop(clip(ratio, ...)) * logprob` (CISPO), keeps its gradient and is silent.
+Take the minimum with the unclipped term. The rule tests whether the derivative for a token is 0
+there and would not be without the clip. A detached weight, `stop(clip(ratio, ...)) * logprob`
+(CISPO), keeps its gradient and is silent.
 """
 
 from forgedsl.lint.finding import Findings, rule

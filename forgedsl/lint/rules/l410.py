@@ -1,8 +1,8 @@
-"""L410 inverted-objective: training would make good tokens less likely, or bad ones likelier.
+"""L410 inverted-objective: training would make good tokens less likely, or bad tokens more likely.
 
-At ratio 1, raising the log-prob of a token must lower the loss where the advantage is 1, and raise
-it where the advantage is -1. A lost minus sign trains the policy away from its rewards, and every
-metric looks plausible until it does not (OPTIMATE #250).
+At ratio 1, a higher log-prob of a token must lower the loss if the advantage is 1, and raise it if
+the advantage is -1. With a missing minus sign, the policy learns to avoid rewards, while metrics
+look plausible for a while (OPTIMATE #250).
 
     minimize token_mean(ratio * adv, mask)            # fires
     minimize token_mean(-ratio * abs(adv), mask)      # fires: bad answers are pushed up too
@@ -12,8 +12,8 @@ metric looks plausible until it does not (OPTIMATE #250).
     minimize pair_mean(-log_sigmoid(margin) - log_sigmoid(-margin))      # fires: prefers neither
     minimize pair_mean(-log_sigmoid(beta * chosen))   # fires: the rejected answer does nothing
 
-Decided on the derivative of the loss for a token. Unlearning by ascent is written with a reason:
-`# forge: allow[L410] unlearning`.
+Check the sign. The rule evaluates the derivative of the loss for a token. If you want to unlearn by
+gradient ascent, write `# forge: allow[L410] unlearning`.
 """
 
 from forgedsl.lint.finding import Findings, rule

@@ -1,23 +1,24 @@
-"""L411 measure-mismatch: a ratio of log-probs that belong to different distributions.
+"""L411 measure-mismatch: a ratio of log-probs at different temperatures or over different tokens.
 
-Sampler and trainer log-probs can be compared only at the same temperature and over the same
-tokens. Otherwise the ratio is not 1 for equal weights: at T = 0.6 against 1.0 TRL #4159 saw ratios
-of 2. A sampler that truncates at the right temperature is D601.
+Log-probs of sampler and trainer can be compared only at the same temperature and over the same set
+of tokens. Otherwise the ratio is not 1 for equal weights: with temperatures 0.6 and 1.0, TRL #4159
+saw ratios of 2. Use one temperature for both. A sampler that truncates at the right temperature is
+D601.
 
     service trainer   : titan(policy) { ... }                           # temperature 1.0
     service generator : vllm(policy)  { sampling { temperature = 0.8, top_p = 0.95, ... } }
     ratio = exp(clamp(logprob - behavior, -10.0, 10.0))                 # fires
     ratio = exp(clamp(logprob - behavior, -10.0, 10.0))                 # silent at one temperature
 
-Without a ratio the gradient of the log-probs has to be taken at the temperature at which the
-answers were sampled: elsewhere it is that of another policy, and nothing corrects it.
+A loss without a ratio must use log-probs at the temperature of sampling. At another temperature
+they belong to another policy, and nothing corrects the bias.
 
     service generator : vllm(policy)  { sampling { temperature = 0.6 } }
     trainer.step(batch, loss = rl.reinforce)                            # fires: learned at 1.0
 
-The measure of a log-prob is (model, temperature, support). It follows the fields of the loss from
-the flow (`behavior` from the sampler, `logprob` and recomputed log-probs from the trainer, `ref`
-from the reference) through the whole expression.
+The measure of a log-prob is (model, temperature, set of tokens). The rule takes it from the flow
+(`behavior` from the sampler, `logprob` and recomputed log-probs from the trainer, `ref` from the
+reference), and tracks it through the whole expression.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ TRUNCATION = {"top_p": 1.0, "top_k": None, "min_p": 0.0}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """The service behind a measure, and its settings that decide it."""
+    """The service of a measure, and the settings that determine it."""
 
     service: Decl
     settings: dict[str, Value]
@@ -63,7 +64,7 @@ def check(view: View) -> Findings:
             fields = {name: _measure(name, source) for name, source in sources.items()}
             for found in mismatches(loss.tree, fields):
                 if found.left.temperature == found.right.temperature:
-                    continue  # a sampler that truncates is D601
+                    continue  # truncated sampling is D601
                 if (found.left, found.right) not in seen:
                     seen |= {(found.left, found.right), (found.right, found.left)}
                     yield _report(view, loss, found, sources, fields)
@@ -71,7 +72,8 @@ def check(view: View) -> Findings:
 
 
 def _unweighted(view: View, loss: LossView, samplers: list[Decl]) -> Findings:
-    """A policy gradient without a ratio at another temperature than its samples."""
+    """Yield a finding for a policy gradient without ratio whose temperature is not that of
+    sampling."""
     assert loss.step is not None
     trainer = view.program.services[loss.step.receiver]
     ours = trainer.settings["temperature"]
@@ -89,7 +91,7 @@ def _unweighted(view: View, loss: LossView, samplers: list[Decl]) -> Findings:
 
 
 def _is_gradient(loss: LossView) -> bool:
-    """True if good answers are made likelier, and bad ones less likely."""
+    """True if good completions get more likely, and bad ones less likely."""
     return (
         not loss.is_pairs
         and "logprob" in loss.read
@@ -175,7 +177,7 @@ def _labels(
     fields: dict[str, Measure],
     where: Span,
 ) -> tuple[Label, ...]:
-    """One label under each operand, where it is written inside `where`."""
+    """Return a label for each operand that is written inside the span `where`."""
     forms = forms_of(loss.tree, fields)
     labels = []
     for measure in (found.left, found.right):
@@ -189,7 +191,7 @@ def _labels(
 def _operand(
     loss: LossView, forms: list[Form | None], measure: Measure, where: Span
 ) -> Span | None:
-    """The name that stands for a measure inside a span."""
+    """Return the name inside a span that has a given measure."""
     for span, value in loss.located.names.items():
         form = forms[value]
         inside = span.file == where.file and where.start <= span.start and span.end <= where.end
@@ -199,7 +201,7 @@ def _operand(
 
 
 def _whence(view: View, source: Source) -> str:
-    """`generator.sampling, line 39`, `trainer`, or the override that decided."""
+    """Return where a measure was set: `generator.sampling, line 39`, `trainer`, or an override."""
     name = source.service.name + _prefix(source)
     written = [v for v in source.settings.values() if v.origin.layer != "default"]
     if not written:
@@ -214,13 +216,14 @@ def _whence(view: View, source: Source) -> str:
 
 
 def _prefix(source: Source) -> str:
-    """`.sampling` where the settings of its measure stand in a block."""
+    """Return `.sampling` if the settings of the measure are in that block."""
     measure = kind_of(source.service.ctor).measure.rstrip(".")
     return f".{measure}" if measure else ""
 
 
 def _fix(other: Source, ours: Source) -> Fix | None:
-    """Settings of the sampler (or reference) made those of the trainer, where they are written."""
+    """Return the fix that sets the sampler (or reference) to the trainer's values, if they are
+    written in the file."""
     wanted = {**TRUNCATION, "temperature": float(ours.temperature.value)}
     edits, changes = [], []
     for key in ("top_p", "top_k", "min_p", "temperature"):

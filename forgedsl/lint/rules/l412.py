@@ -1,14 +1,14 @@
-"""L412 length-bias: a mean per sequence, where sequences are long.
+"""L412 length-bias: a mean per sequence, with long sequences.
 
-`seq_mean(x, mask)` divides each sequence by its own length: a token of a long answer weighs less
-than one of a short answer. With long answers, wrong ones are punished the less the longer they are
+`seq_mean(x, mask)` divides each sequence by its own length, so a token of a long completion weighs
+less than one of a short completion. Wrong completions are then penalized less the longer they are
 (Dr.GRPO, 2503.20783).
 
     sampling { temperature = 1.0, max_tokens = 8192 }
     minimize seq_mean(pg, mask)                               # fires: more than 2048 tokens
     minimize token_mean(pg, mask)                             # silent
 
-`token_mean` weighs all tokens alike; `fixed_horizon` divides by one constant.
+Use `token_mean`, which weighs all tokens alike, or `fixed_horizon`, which divides by a constant.
 """
 
 from forgedsl.lint.finding import Findings, rule
@@ -36,7 +36,7 @@ def check(view: View) -> Findings:
 
 
 def _sequence_mean(loss: LossView) -> int | None:
-    """A mean over a sequence that the loss is linear in."""
+    """Return a mean over a sequence in which the loss is linear."""
     values = loss.tree.values
     pending = [values[n].args[0] for n in loss.objective if values[n].op == "total_sum"]
     while pending:

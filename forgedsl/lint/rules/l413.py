@@ -1,8 +1,8 @@
 """L413 low-precision: loss math below f32.
 
-A log-ratio is a small difference of large numbers; bf16 has 8 bits for it, so ratios come in
-steps of 1 % and more, which the clip takes for a change of the policy. Weights and activations
-may be bf16; log-probs, ratios and losses are f32. In bf16 the mean ratio was not 1 on policy
+A log-ratio is a small difference of large numbers. bf16 has 8 bits of precision, so ratios have
+steps of 1 % and more, which the clip takes for a change of the policy. Weights and activations may
+be bf16; log-probs, ratios and losses should be f32. In bf16, the mean ratio was not 1 on policy
 (flow_grpo #204), and a KL was unstable (OpenRLHF #634).
 
     loss pg(logprob: diff [B, T] bf16, behavior: [B, T] f32, ...)       # fires

@@ -1,14 +1,15 @@
-"""L414 wide-mask: a mask that holds for tokens which the policy did not write.
+"""L414 wide-mask: a mask that includes tokens which the policy did not sample.
 
-The rollout's `mask` is true for what the policy wrote and the sampler gave a finite log-prob for.
-A mask of one's own that can hold elsewhere trains on prompts and on what tools answered (TRL #3279,
-open-r1 #652, open-instruct #1041), and one -inf of the sampler there makes the loss NaN.
+The rollout's `mask` is true for tokens that the policy sampled with a finite log-prob. A mask that
+can be true elsewhere trains on prompts and on results of tools (TRL #3279, open-r1 #652,
+open-instruct #1041), and a log-prob of -inf there makes the loss NaN. Combine your mask with
+`mask`.
 
     minimize token_mean(-ratio * adv, not mask)                              # fires
     minimize token_mean(-ratio * adv, is_finite(behavior))                   # fires
     minimize token_mean(-ratio * adv, mask and behavior > -9.0)              # silent
 
-Decided by evaluating the mask where `mask` is false.
+The rule evaluates the mask for tokens where `mask` is false.
 """
 
 from itertools import product
@@ -34,7 +35,7 @@ def check(view: View) -> Findings:
 
 
 def _wide(loss: LossView) -> int | None:
-    """The first reduction over tokens of the loss whose mask does not imply the rollout's."""
+    """Return the first reduction over tokens whose mask does not imply the rollout's mask."""
     values = loss.tree.values
     for node in sorted(loss.objective):
         value = values[node]
@@ -45,7 +46,7 @@ def _wide(loss: LossView) -> int | None:
 
 
 def _lets_in(loss: LossView, mask: int) -> bool:
-    """True if a mask can hold where `mask` is false."""
+    """True if a mask can be true where `mask` is false."""
     value = loss.tree.values[mask]
     if value.attr == "mask" or value.type.dtype != "bool":
         return False

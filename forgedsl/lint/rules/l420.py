@@ -1,9 +1,10 @@
-"""L420 reversed-regularizer: the KL or the entropy pulls the wrong way.
+"""L420 reversed-regularizer: the KL or the entropy term has the wrong sign.
 
-A KL to the reference is charged and an entropy is paid for: the loss must grow as the policy leaves
-the reference, and fall as its entropy grows. A term of the other sign runs away from the reference
-(Logic-RL #58), or collapses the policy. With its sides exchanged, k3(ref, logprob), the pull grows
-exponentially instead of ending (NeMo-RL #2506, Marin #1708).
+A KL is a penalty and an entropy a bonus: the loss must grow as the policy moves away from the
+reference, and fall as its entropy grows. With the other sign, the policy is driven away from the
+reference (Logic-RL #58), or collapses. With swapped arguments, k3(ref, logprob), the gradient grows
+exponentially with the distance instead of staying bounded (NeMo-RL #2506, Marin #1708). Correct the
+sign or the order.
 
     minimize token_mean(pg - beta * ratio * rl.k3(logprob, ref), mask)       # fires
     minimize token_mean(pg + beta * rl.k3(ref, logprob), mask)               # fires
@@ -12,8 +13,8 @@ exponentially instead of ending (NeMo-RL #2506, Marin #1708).
     minimize token_mean(pg - beta * (logprob - behavior) ** 2, mask)       # fires: away from both
     minimize token_mean(pg + beta * ratio * rl.k3(logprob, ref) - 0.001 * entropy, mask)   # silent
 
-Each term is probed on its own: the derivative for a token at advantage 0, as its distance to the
-reference or its entropy changes.
+The rule probes each term alone: the derivative for a token at advantage 0, as the distance to the
+reference or the entropy changes.
 """
 
 from forgedsl.lint.finding import Findings, rule
@@ -23,7 +24,7 @@ from forgedsl.lint.view import View
 finding = rule(__doc__, "D")
 ENTROPIES = (0.05, 0.5, 2.0)
 FAR = 12.0
-"""a pull that doubles distance and grows so many times is an exponential"""
+"""factor of growth of the gradient, for twice the distance, that counts as exponential"""
 
 
 def check(view: View) -> Findings:
@@ -71,7 +72,7 @@ def check(view: View) -> Findings:
 
 
 def _charges(loss: LossView) -> int | None:
-    """The value by which entropy is charged."""
+    """Return the value through which entropy is penalized."""
 
     def positive(node: int) -> bool:
         return any(
@@ -85,13 +86,13 @@ def _charges(loss: LossView) -> int | None:
     end = loss.tree.output("loss")
     if not positive(end):
         return None
-    # the entropy alone is positive too: what is meant is the first value that is added to others
+    # the entropy itself is positive too; the finding belongs to the first value added to others
     sums = [n for n in loss.objective if loss.tree.values[n].op in ("add", "sub") and positive(n)]
     return min(sums, default=end)
 
 
 def reversed_kl(loss: LossView) -> tuple[int, bool] | None:
-    """The KL term that points the wrong way, and whether its sides are swapped."""
+    """Return the KL term with the wrong sign, and True if its arguments are swapped."""
     references = [name for name in loss.fields("reference") if name in loss.read]
     if not references or loss.is_pairs or "logprob" not in loss.read:
         return None
@@ -102,7 +103,7 @@ def reversed_kl(loss: LossView) -> tuple[int, bool] | None:
 
 
 def _leaves(loss: LossView) -> int | None:
-    """The term that pushes the policy away from its sampler, whatever the advantage."""
+    """Return the term that drives the policy away from its sampler at any advantage."""
     if loss.is_pairs or not loss.older or "logprob" not in loss.read:
         return None
 
@@ -114,7 +115,8 @@ def _leaves(loss: LossView) -> int | None:
 
 
 def _shifted(loss: LossView) -> int | None:
-    """The value by which the pull to the reference depends on how likely a token is."""
+    """Return the value through which the pull to the reference depends on a token's log-prob
+    itself."""
     references = [name for name in loss.fields("reference") if name in loss.read]
     if not references or loss.is_pairs or "logprob" not in loss.read or reversed_kl(loss):
         return None

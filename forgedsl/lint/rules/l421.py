@@ -1,19 +1,19 @@
-"""L421 dead-term: a KL or an entropy is part of the loss, and of no gradient.
+"""L421 dead-term: a KL or an entropy is part of the loss, but not of its gradient.
 
-Under `stop` a term moves the number that is logged and nothing else: the policy is not held to
-its reference. The estimate must depend on `logprob` itself. A KL that never acted is in NeMo-RL
-#2506.
+Under `stop`, a term changes the logged number and nothing else: the policy is not held to its
+reference. The estimate must depend on `logprob` with gradient. NeMo-RL #2506 had a KL without
+effect.
 
     minimize token_mean(pg + beta * stop(kl), mask)                          # fires
     kl = rl.k3(stop(logprob), ref)                                           # fires
     ratio = exp(clamp(logprob - behavior, -10.0, 10.0))
     minimize token_mean(-ratio * (adv - beta * stop(logprob - ref)), mask)   # silent: in the reward
 
-So is a reference that the flow asks, and whose log-probs the loss declares and never reads; a
-difference of one thing and itself; a parameter that is added where it was to be a weight.
+The rule also fires for log-probs of a reference that the loss declares but never reads, for a
+difference of a value and itself, and for a coefficient that is added instead of multiplied.
 
-Decided on the derivative for a token at many points: it never depends on the reference (or on the
-entropy), and the loss does. To watch a KL and not train on it, `report` it.
+It evaluates the derivative for a token at many points: it never depends on the reference (or the
+entropy), although the loss does. To monitor a KL without training on it, `report` it.
 """
 
 from collections.abc import Iterator
@@ -64,7 +64,8 @@ def check(view: View) -> Findings:
 
 
 def _unread(view: View, loss: LossView) -> str:
-    """Find log-probs of a reference that the loss never names; one of weight 0 is named."""
+    """Yield findings for log-probs of a reference that the loss never names, not even with weight
+    0."""
     declared = {field.name for field in loss.function.fields}
     named = {part for parts in view.shared.names(loss.function) for part in parts}
     for name, asked in loss.bound.items():
@@ -75,7 +76,7 @@ def _unread(view: View, loss: LossView) -> str:
 
 
 def _differences(view: View, function: Function) -> Iterator[ast.Binary]:
-    """The differences in a body that are written with one thing twice."""
+    """Yield the differences of an expression and itself in a body."""
     source = view.sources.get(function.span.file)
     text = source.text if source is not None else ""
     for node in walk(function.statements) if text else ():
@@ -86,7 +87,7 @@ def _differences(view: View, function: Function) -> Iterator[ast.Binary]:
 
 
 def _number(loss: LossView) -> int | None:
-    """A parameter that is a summand of the loss."""
+    """Return a parameter that is a summand of the loss."""
     values, pending = loss.tree.values, [loss.tree.output("loss")]
     while pending:
         value, chain = values[node := pending.pop()], loss.located.chains[node]
@@ -100,7 +101,7 @@ def _number(loss: LossView) -> int | None:
 
 
 def _dead(loss: LossView) -> tuple[tuple[str, int], ...]:
-    """Find fields that the loss reads and its gradient does not, with their places."""
+    """Yield fields that the loss reads but its gradient does not, with their values."""
     found = []
     references = [name for name in loss.fields("reference") if name in loss.read]
     if references and not loss.is_pairs and _is_dead(loss, "logprob", "distance", (-1.0, 0.5, 2.0)):
@@ -113,7 +114,7 @@ def _dead(loss: LossView) -> tuple[tuple[str, int], ...]:
 
 
 def _chooses(loss: LossView) -> bool:
-    """True if the entropy says which tokens learn, and how much (2506.01939)."""
+    """True if the entropy selects or weights the tokens that learn (2506.01939)."""
     for weight in (1.0, -1.0):
         slopes = [loss.slope(weight=weight, entropy=entropy) for entropy in ENTROPIES]
         if max(slopes) - min(slopes) > 1e-12:
@@ -122,7 +123,7 @@ def _chooses(loss: LossView) -> bool:
 
 
 def _is_dead(loss: LossView, wrt: str, name: str, values: tuple[float, ...]) -> bool:
-    """True if no derivative depends on a number, where one on the entropy must not be 0."""
+    """True if no derivative depends on the field; for the entropy, if its own derivative is 0."""
     for weight, ratio in product((0.0, 1.0, -1.0), (1.0, 0.7, 1.6)):
         slopes = [
             loss.slope(weight=weight, ratio=ratio, wrt=wrt, **{name: number}) for number in values

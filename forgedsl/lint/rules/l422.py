@@ -1,16 +1,17 @@
-"""L422 live-weight: an importance weight that is to be a number carries gradient.
+"""L422 live-weight: an importance weight is not detached: it carries gradient.
 
-In `weight * adv * logprob` the weight only says how much a token counts; if the gradient flows into
-it too, d loss / d logprob is weight * adv * (1 + logprob): of the wrong sign for every token that
-is less likely than 1 / e, and larger the rarer the token (open-instruct #1269).
+In `weight * adv * logprob` the weight should only scale a token. If gradient flows into it too,
+d loss / d logprob is weight * adv * (1 + logprob). That has the wrong sign for every token less
+likely than 1 / e, and grows the rarer the token is (open-instruct #1269). Detach the weight with
+`stop`.
 
     minimize token_mean(-min(ratio, 5.0) * adv * logprob, mask)              # fires
     minimize token_mean(-stop(min(ratio, 5.0)) * adv * logprob, mask)        # silent
     minimize token_mean(-exp(logprob) * logprob, mask)                       # fires: DFT has a stop
     gain = min(ratio * adv, clip(ratio, 0.8, 1.2) * logprob)                 # fires: for adv
 
-Decided on the derivative for tokens of different likelihood at ratio 1: its sign must not depend on
-how likely a token is.
+The rule evaluates the derivative for tokens of different probability at ratio 1: its sign must not
+depend on the probability.
 """
 
 from forgedsl.lint.finding import Findings, rule
@@ -35,7 +36,7 @@ def check(view: View) -> Findings:
 
 
 def _live(loss: LossView) -> int | None:
-    """The product of a weight with gradient and a log-prob."""
+    """Return the product of a weight with gradient and a log-prob."""
     if loss.is_pairs or "logprob" not in loss.read or loss.once(wrong_at) is not None:
         return None
     found = [[loss.gain(level=level) for level in LEVELS]]

@@ -1,8 +1,8 @@
 """L423 squared-ratio: the importance ratio is applied twice.
 
-One ratio turns samples of the sampler into samples of the policy. A second one, as a detached
-weight beside the clipped term or times it, gives its square: the variance explodes, and what has
-become twice as likely counts four times (open-instruct #1269, slime #179).
+One ratio corrects for the difference between sampler and policy. A second one, as a detached weight
+of the clipped term, squares it: the variance explodes, and a token that has become twice as likely
+counts four times (open-instruct #1269, slime #179). Remove one of them.
 
     minimize token_mean(-ratio * min(ratio * adv, clip(ratio, 0.8, 1.2) * adv), mask)       # fires
     weight = stop(min(exp(clamp(logprob - behavior, -9.0, 9.0)), 2.0))
@@ -10,8 +10,9 @@ become twice as likely counts four times (open-instruct #1269, slime #179).
     minimize token_mean(-stop(1.0 / ratio) * adv * logprob, mask)                 # fires: inverted
     minimize token_mean(-ratio * adv, mask)                                                 # silent
 
-Truncated importance sampling weighs by `proximal - behavior` and clips `logprob - proximal`: two
-ratios whose product is one. Decided on how the derivative for a token grows with the ratio.
+Truncated importance sampling is silent: it weights by `proximal - behavior` and clips
+`logprob - proximal`, two ratios whose product is the ratio. The rule measures how the derivative
+for a token grows with the ratio.
 """
 
 from forgedsl.lint.finding import Findings, rule
@@ -43,7 +44,7 @@ def check(view: View) -> Findings:
 
 
 def _inverted(loss: LossView) -> int | None:
-    """The loss, where it divides by the ratio."""
+    """Return the loss if it divides by the ratio."""
     if any(loss.once(question) is not None for question in (wrong_at, off_one)):
         return None  # one mistake, one message
     end = loss.tree.output("loss")

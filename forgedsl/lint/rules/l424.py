@@ -1,9 +1,9 @@
 """L424 clip-range: the bounds of a clipped ratio are not those of a ratio near 1.
 
-A ratio is 1 on policy. Bounds in percent never clip, bounds that leave out 1 clip everything, and a
-ratio of whole sequences, the mean of its log-ratios, moves so little that the range of tokens never
-holds it: GSPO (2507.18071) publishes 3e-4 and 4e-4, where PPO has 0.2 (AstrAI #50, TRL #3834 and
-#4732, SkyRL #133).
+A ratio is 1 on policy. Bounds in percent never clip, and bounds that exclude 1 clip everything. The
+ratio of a whole sequence (exponential of its mean log-ratio) changes so little that bounds meant
+for tokens never clip it: GSPO (2507.18071) uses 3e-4 and 4e-4, where PPO uses 0.2 (AstrAI #50, TRL
+#3834 and #4732, SkyRL #133). Write the bounds around 1, of the size that the ratio needs.
 
     clip(ratio, 1 - 20, 1 + 20)                      # fires: percent
     clip(ratio, -0.2, 0.2)                           # fires: 1 is outside

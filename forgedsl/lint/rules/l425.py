@@ -1,15 +1,15 @@
-"""L425 leaking-clip: outside of the range of a clipped ratio, gradient goes on.
+"""L425 leaking-clip: gradient continues outside of the clip range.
 
-PPO bounds a step both ways: a token whose ratio has left the range on the side where its
-advantage pushed it learns nothing more. Where the advantage is not a factor of both terms, the
-minimum picks the plain term for answers that are worse than their siblings, and what pushes those
-down has no bound. takuseno/ppo #3 took the minimum before it multiplied.
+PPO limits a step in both directions: a token whose ratio has left the range in the direction of its
+advantage gets no more gradient. If the advantage is not a factor of both terms, the minimum takes
+the unclipped term for negative advantages, which are then pushed down without bound. takuseno/ppo
+#3 took the minimum before the multiplication. Multiply both terms by the advantage.
 
     gain = min(ratio * adv, clip(ratio, 0.8, 1.2))                           # fires
     gain = min(ratio * adv, clip(ratio, 0.8, 1.2) + adv)                     # fires
     gain = min(ratio * adv, clip(ratio, 0.8, 1.2) * adv)                     # silent
 
-Decided on the derivative for a token outside of the range that is written.
+The rule evaluates the derivative for a token outside of the written range.
 """
 
 from forgedsl.lint.finding import Findings, rule
@@ -19,7 +19,7 @@ from forgedsl.lint.view import View
 
 finding = rule(__doc__, "D")
 ACTS = 0.5
-"""part of the plain gradient that a clip which leaks on purpose stays below"""
+"""fraction of the unclipped gradient; a clip that leaks less does so on purpose"""
 
 
 def check(view: View) -> Findings:
@@ -36,7 +36,7 @@ def check(view: View) -> Findings:
 
 
 def _leaking(loss: LossView) -> tuple[int, str] | None:
-    """The clip of a ratio, around 1, that does not act, and the sign of the advantage."""
+    """Return the clip of a ratio that does not act, and the sign of the advantage."""
     if loss.is_pairs or not loss.fields("sampler") or not loss.fields("weight"):
         return None
     told = (wrong_at, one_sided, twice)

@@ -1,6 +1,7 @@
-"""L426 ignored-advantage: the flow makes an advantage, and the gradient does not depend on it.
+"""L426 ignored-advantage: the flow computes an advantage, but the gradient does not depend on it.
 
-The score is then computed, shown and plotted, and nothing is learned from it (skrl #357).
+The score is then computed and plotted, but nothing is learned from it (skrl #357). Multiply by the
+advantage.
 
     batch = replay(rollout, adv = group_norm(score))
     loss pg(logprob: diff [B, T] f32, behavior: [B, T] f32, adv: [B] f32, mask: [B, T] bool) {
@@ -9,8 +10,8 @@ The score is then computed, shown and plotted, and nothing is learned from it (s
     }
       minimize token_mean(-ratio * adv, mask)                          # silent
 
-Where there is no advantage, the log-probs of a teacher are what has to be learned from. A report
-that reads it does not count. Decided on the derivative of the loss for a token.
+In a flow without advantage, the gradient must depend on the log-probs of a teacher. Reports do not
+count. The rule evaluates the derivative of the loss for a token.
 """
 
 from itertools import product
@@ -26,7 +27,7 @@ from forgedsl.types.flow import Role
 
 finding = rule(__doc__, "D")
 ENTROPIES = 0.5, 3.0, 0.01
-"""tried in this order: a loss may learn only where the policy hesitates, or only where not"""
+"""entropies to try, in this order: a loss may learn only from tokens of high entropy, or of low"""
 
 
 def check(view: View) -> Findings:
@@ -48,7 +49,7 @@ def check(view: View) -> Findings:
 
 
 def _learns_from_itself(view: View, loss: LossView) -> bool:
-    """True if it learns from all answers of its own, and nothing says how good they are."""
+    """True if the loss makes all its own samples likelier, regardless of their quality."""
     samplers = (view.program.services[step.receiver] for step in loss.samplers)
     sampled = any(service.ctor_args[0].name in view.trained for service in samplers)
     kept = any(Role.DROPS in step.roles for step in view.program.flow)
@@ -59,7 +60,7 @@ def _learns_from_itself(view: View, loss: LossView) -> bool:
 
 
 def _depends(loss: LossView) -> bool:
-    """True if the gradient depends on a number of the flow, as a factor or in a mask."""
+    """True if the gradient depends on a field of the batch, as a factor or in a mask."""
     values, weights = loss.tree.values, loss.fields("weight")
     last = [values[n].args[-1] for n in loss.objective if values[n].op in MASKED]
     masks = [node for node in last if values[node].type.dtype == "bool"]

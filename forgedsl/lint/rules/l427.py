@@ -1,8 +1,8 @@
-"""L427 reference-is-policy: pairs are compared with the policy that is being trained.
+"""L427 reference-is-policy: the reference of a pair loss is the trained policy itself.
 
-DPO and its kin measure how far the policy has moved from a frozen reference. Log-probs of the
-trainer itself are always those of the policy: the margin is 0 at every step, and nothing holds the
-policy to where it began (DPO #46).
+DPO and similar losses measure how far the policy has moved from a frozen reference. Log-probs of
+the trainer are those of the current policy: the margin is 0 in every step, and nothing holds the
+policy to its starting point (DPO #46). Declare a second, frozen service.
 
     batch = replay(pair, ref = trainer.logprobs(pair))                       # fires
     batch = replay(pair, ref = reference.logprobs(pair))                     # silent

@@ -1,14 +1,15 @@
-"""L428 ratio-off-one: a ratio that is not 1 where the policy is what it is compared with.
+"""L428 ratio-off-one: a ratio that is not 1 for equal policies.
 
-A ratio of probabilities is the exponential of a difference of log-probs. With a sum in its place,
-or one log-prob alone, it is tiny for every token, no clip ever acts on it as it should, and
-gradients vanish with the length of an answer.
+A ratio of probabilities is the exponential of a difference of log-probs. With a sum, or a single
+log-prob, it is tiny for every token: clips do not work, and gradients vanish with the length of a
+completion. Subtract the log-probs.
 
     ratio = exp(clamp(logprob + behavior, -10.0, 10.0))                      # fires
     ratio = exp(clamp(logprob - behavior, -10.0, 10.0))                      # silent
     chosen = sum(logprob.chosen + ref.chosen, T, mask.chosen)                # fires: of a pair
 
-Decided by evaluating each exponential that reads the policy and older weights where both are equal.
+The rule evaluates each exponential that reads log-probs of the policy and of older weights, with
+both equal.
 """
 
 from forgedsl.lint.finding import Findings, rule
@@ -33,6 +34,6 @@ def check(view: View) -> Findings:
 
 
 def _unfed(loss: LossView, node: int) -> bool:
-    """True if it reads what the batch does not have, which F111 tells."""
+    """True if the loss reads a field that the batch does not have, which is F111."""
     given = {*loss.bound, *KNOWN, *ROW_STATISTICS}
     return loss.step is not None and not read_inside(loss, node) <= given

@@ -1,15 +1,16 @@
-"""L431 reused-without-ratio: a step updates several times on samples, and the loss forgets whose.
+"""L431 reused-without-ratio: several updates on the same samples, without a ratio in the loss.
 
-After the first of `epochs` x `minibatches` updates the samples are no longer those of the weights
-that learn from them. A loss that reads neither `behavior` nor `proximal` takes them for its own:
-the further the weights move within the step, the more it pushes in a direction that was right
-before (DeepSpeedExamples #533 trained so, and its reward fell).
+After the first of `epochs` x `minibatches` updates, the samples are not those of the current
+weights. A loss that reads neither `behavior` nor `proximal` treats them as on-policy: the further
+the weights move within the step, the more biased is its gradient (DeepSpeedExamples #533 trained
+like this, and its reward fell).
 
     trainer.step(batch, loss = rl.reinforce, epochs = 2, minibatches = 4)        # fires
     trainer.step(batch, loss = rl.ppo, epochs = 2, minibatches = 4)              # silent
 
-Weigh each token by its ratio and bound it: `rl.ppo`, or with `proximal = trainer.logprobs(rollout)`
-in the batch `rl.tis_ppo`. Data that nobody sampled (`batches`, `pairs`) may be used again as it is.
+Weight each token by a clipped ratio: use `rl.ppo`, or `rl.tis_ppo` with
+`proximal = trainer.logprobs(rollout)` in the batch. Data that was not sampled by a policy
+(`batches`, `pairs`) may be reused without a ratio.
 """
 
 from forgedsl.diagnostics import Label

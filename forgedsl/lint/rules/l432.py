@@ -1,15 +1,15 @@
-"""L432 ratio-is-one: the ratio to the weights of the step, in a step of one update.
+"""L432 ratio-is-one: a ratio to the weights at the start of a step that has one update.
 
-`proximal = trainer.logprobs(rollout)` is computed under the weights that the step starts from. With
-one update these are the weights that learn: the ratio is 1 for every token whatever the policy, its
-clip never acts, and a whole pass over the batch was for nothing (DAPO #11).
+`proximal = trainer.logprobs(rollout)` is computed with the weights at the start of the step. With
+one update these are the trained weights: the ratio is 1 for every token, its clip never acts, and
+the pass over the batch that computes `proximal` is wasted (DAPO #11).
 
     batch = replay(rollout, adv = adv, proximal = trainer.logprobs(rollout))
     trainer.step(batch, loss = clipped_around_proximal)                          # fires
     trainer.step(batch, loss = clipped_around_proximal, minibatches = 4)         # silent
 
-Give the step `epochs` or `minibatches`, or take the ratio to `behavior`. A loss that reads both
-corrects the sampler's mismatch by them (`rl.tis_ppo`), and is silent.
+Give the step `epochs` or `minibatches`, or use the ratio to `behavior`. A loss that reads both
+corrects the mismatch between sampler and trainer (`rl.tis_ppo`), and is silent.
 """
 
 from forgedsl.diagnostics import Label

@@ -1,15 +1,16 @@
-"""L433 clip-around-sampler: several updates a step, clipped around weights that are older than it.
+"""L433 clip-around-sampler: several updates per step, clipped around the older weights of the
+sampler.
 
-With `schedule async` the ratio to `behavior` has moved before the first update of a step: by the
-age of the sample and by what sampler and trainer compute differently. That uses up a clip which is
-to bound the updates of this step, and tokens outside it learn nothing.
+With `schedule async` the ratio to `behavior` differs from 1 before the first update of a step,
+because of the age of the sample and numerical differences between sampler and trainer. That uses up
+a clip that should limit the updates of this step, and tokens outside of it learn nothing.
 
     schedule async { steps = 100, max_policy_age = 1 }
     trainer.step(batch, loss = rl.ppo, epochs = 2, minibatches = 4)              # fires
     trainer.step(batch, loss = rl.tis_ppo, epochs = 2, minibatches = 4)          # silent
 
-Clip around the start of the step and weigh by the rest: `proximal = trainer.logprobs(rollout)` in
-the batch and `rl.tis_ppo` (decoupled PPO, 2110.00641).
+Clip around the weights at the start of the step, and weight by the remaining ratio:
+`proximal = trainer.logprobs(rollout)` in the batch, and `rl.tis_ppo` (decoupled PPO, 2110.00641).
 """
 
 from forgedsl.diagnostics import Label
@@ -19,7 +20,7 @@ from forgedsl.lint.view import View
 
 finding = rule(__doc__, "W")
 FAR = 8.0
-"""a ratio behind every clip in use"""
+"""a ratio outside of every clip in use"""
 
 
 def check(view: View) -> Findings:
@@ -37,6 +38,6 @@ def check(view: View) -> Findings:
 
 
 def _clips(loss: LossView) -> bool:
-    """True if a token that is far from the sampler's log-prob learns nothing."""
+    """True if a token whose ratio to the sampler is far from 1 has no gradient."""
     near, far = loss.slope(weight=1.0), loss.slope(weight=1.0, ratio=FAR)
     return abs(near) > 1e-12 and abs(far) < 1e-12

@@ -1,9 +1,8 @@
-"""L434 opaque-loss: a loss is a class in Python, of which nothing is checked.
+"""L434 opaque-loss: the loss is a Python class, which is not checked.
 
-What a loss in the language computes is known: its gradient is derived and checked, rules look for
-wrong signs, normalisers, masks and ratios, and it runs as one fused kernel. Of a `torch.nn.Module`
-nothing is known but the fields it is given; it runs in plain torch, behind log-probs that are
-computed twice.
+For a loss in the language, the gradient is derived and checked, rules look for wrong signs,
+normalisers, masks and ratios, and it runs as one fused kernel. Of a `torch.nn.Module` only the
+fields are known. It runs in plain torch, and the log-probs it reads are computed twice.
 
     loss hand(logprob: diff [B, T] f32, adv: [B] f32) = mine.Clip(eps = 0.2)     # fires
     loss grpo = rl.grpo(clip_low = 0.2)                                          # silent

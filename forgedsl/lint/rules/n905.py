@@ -1,4 +1,4 @@
-"""N905 secret: something that looks like a token or a password stands in the file.
+"""N905 secret: the file contains something that looks like a token or a password.
 
     logging { wandb { project = "x", entity = "hf_abcdefghijklmnopqrstuvwxyz01" } }       # fires
     logging { wandb { project = "x", entity = env("WANDB_ENTITY") } }       # silent
@@ -41,7 +41,7 @@ def check(view: View) -> Findings:
                     yield _report(default)
 
 
-@lru_cache(maxsize=4)  # the same for all views of a file
+@lru_cache(maxsize=4)  # equal for all views of a file, so computed once
 def _is_suspicious(text: str) -> bool:
     return bool(SECRET.search(text) or NAMED_ANYWHERE.search(text))
 

@@ -1,13 +1,13 @@
-"""N906 unusual-value: a number that means something, and that nobody wants.
+"""N906 unusual-value: a valid number that is probably a mistake.
 
     optimizer { lr = 2 }                  # fires: the largest that is usual is 0.1
     sampling { temperature = 50 }         # fires
     loss = rl.ppo(entropy_coef = 1.0)     # fires: it drowns the advantage
     optimizer { lr = 1e-6 }               # silent
 
-What is usual stands beside the type of a setting, in the schema, and for the parameters of the
-standard library in the table of this rule. A value without any meaning,
-as a temperature below zero, is an error (F113).
+Such a run trains badly or not at all. Check the number. The schema states the usual range of a
+setting; a table of this rule has those of parameters of the standard library. A value without
+meaning, such as a negative temperature, is an error (F113).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ USUAL = {
     "tau_pos": (0.1, 20.0), "tau_neg": (0.1, 20.0),
     "horizon": (16.0, 1e6),
 }  # fmt: skip
-"""of parameters of the library; ranges of ratios are L424, what turns a term over L420"""
+"""usual ranges of parameters of the library (bounds of ratios are L424, wrong signs L420)"""
 
 
 def check(view: View) -> Findings:
@@ -61,7 +61,7 @@ def _unusual(name: str, value: float, low: float, high: float, span: Span) -> Fi
 
 
 def _given(view: View) -> Iterator[tuple[str, str, Any, Span]]:
-    """(function, parameter, value, place) of what functions of the library are given."""
+    """Yield (function, parameter, value, span) for arguments of library functions."""
     for name, function in view.program.functions.items():
         if not function.module.startswith("std/"):
             continue

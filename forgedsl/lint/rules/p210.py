@@ -1,11 +1,11 @@
-"""P210 missing-file: a model, a dataset or a tokenizer names a path where there is nothing.
+"""P210 missing-file: a model, a dataset or a tokenizer names a path that does not exist.
 
     dataset sums { source = jsonl("data/sums.jsonl"), ... }       # fires: no such file
     dataset sums { source = hf("openai/gsm8k", split = "train"), ... }     # silent
 
-Paths are relative to the .forge file; `forgedsl:NAME` is what ships with the package. `plan` and
-`run` stop here with an error, and so does `lint --deep`. Lint without it only warns, since data
-often lies on another machine than the one where the file is written.
+Paths are relative to the .forge file; `forgedsl:NAME` names a file that ships with the package.
+`plan`, `run` and `lint --deep` stop with an error. Plain lint only warns, because the data is often
+on another machine.
 """
 
 from collections.abc import Iterator
@@ -34,7 +34,7 @@ def check(view: View) -> Findings:
 
 
 def _local(value: Any) -> Iterator[Constructor]:
-    """The constructors of a value that name a path."""
+    """Yield the constructors in a value that name a path."""
     if isinstance(value, Constructor):
         if "path" in value.args:
             yield value

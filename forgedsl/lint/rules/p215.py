@@ -1,11 +1,11 @@
-"""P215 unread-config: what a model of the hub is will be known when its config.json is there.
+"""P215 unread-config: family and sizes of a hub model are unknown until its config.json is read.
 
     model policy { source = hf("somebody/tuned-4b") }                         # fires
     model policy { source = hf("somebody/tuned-4b"), arch = qwen3("4B") }     # silent
 
-The names of published models say what they are. For any other name family and sizes are read from
-its config.json at the launch, which refuses what no family here carries out; until then `plan` does
-not know the memory it takes. `lint --deep` and `run --dry-run` read it where the cache has it.
+ForgeDSL knows published models by name. For other names, family and sizes are read from config.json
+at the launch, which refuses unsupported families. Until then `plan` cannot estimate memory. Declare
+`arch`. `lint --deep` and `run --dry-run` read config.json if it is in the cache.
 """
 
 from forgedsl.families import registry
@@ -34,5 +34,5 @@ def check(view: View) -> Findings:
 def _is_known(name: str) -> bool:
     try:
         return registry.by_hub_name(name) is not None
-    except Unsupported:  # which is P213
+    except Unsupported:  # an unsupported model is P213
         return True

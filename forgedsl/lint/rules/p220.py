@@ -1,9 +1,10 @@
-"""P220 split-across-hosts: what every layer sends goes over the network between hosts.
+"""P220 split-across-hosts: communication of every layer goes over the network between hosts.
 
-Tensor parallelism sends activations twice in every layer, which links inside of a host carry and a
-network between hosts does not: steps become many times slower (OpenRLHF #758, vime #64). Context
-parallelism sends the queries, keys and values of a rank's tokens and what attention makes of them,
-which is less, and nothing hides it either: of `cp` it is said where rows fit within a host.
+Tensor parallelism all-reduces activations twice in every layer. Links within a host are fast enough
+for that, networks between hosts are not: steps become many times slower (OpenRLHF #758, vime #64).
+Context parallelism sends queries, keys, values and outputs of attention, which is less, but is not
+overlapped with computation either. The rule fires for `cp` only if the rows would fit within a
+host. Keep `tp` and `cp` within a host, and use data parallelism between hosts.
 
     trainer { hosts = 2, procs = 4, parallel { tp = 8 } }                    # fires
     trainer { hosts = 2, procs = 4, parallel { cp = 8 } }                    # where cp = 4 fits too
@@ -46,7 +47,7 @@ def check(view: View) -> Findings:
 
 
 def _fits(plan: Plan, mesh: MeshPlan, cp: int) -> bool:
-    """True if rows fit with fewer ranks to share each, as far as that is known."""
+    """True if rows fit with fewer ranks of context parallelism, as far as is known."""
     spread = mesh.degrees["dp_shard"] * mesh.degrees["cp"] // cp
     fewer = replace(mesh, degrees={**mesh.degrees, "cp": cp, "dp_shard": spread})
     meshes = tuple(fewer if each is mesh else each for each in plan.meshes)

@@ -1,12 +1,12 @@
-"""P221 idle-ranks: a step has fewer sequences than the trainer has ranks for them.
+"""P221 idle-ranks: a step has fewer sequences than the trainer has data-parallel ranks.
 
     service trainer : titan(policy) { procs = 8 }
     prompt  = sums.draw(1)
     rollout = generator.sample(prompt, n = 4)            # fires: 4 sequences for 8 ranks
     rollout = generator.sample(prompt, n = 8)            # silent
 
-The others compute on nothing and wait (SkyRL #229). With `minibatches` an update has a part of the
-sequences only.
+The other ranks compute on padding and wait (SkyRL #229). Draw or sample more, or use fewer ranks.
+With `minibatches`, an update has only part of the sequences.
 """
 
 from forgedsl.diagnostics import Label

@@ -1,17 +1,18 @@
-"""P222 engine-changes-measure: an argument of the engine that makes it another model.
+"""P222 engine-changes-measure: an argument of the engine changes the sampled distribution.
 
-`engine.extra` passes arguments on as they are. Some change what is sampled, so that log-probs of
-the sampler and of the trainer are no longer those of one model: quantized weights or keys, other
-positions, sampling parameters from the model's own file, processors of logits (ms-swift #4328,
-SkyRL #145, Megatron-LM #5983). Speculative decoding leaves the distribution as it is, but not
-always the log-probs that vLLM returns: with its older model runner, which all CPUs and some methods
-use, they are NaN or off by nats; and `synthetic` acceptance takes drafts that it should reject.
+`engine.extra` passes arguments to vLLM unchanged. Some change the sampled distribution, so that
+sampler and trainer are different policies: quantized weights or keys, other positions, sampling
+parameters from the model's generation_config.json, logits processors (ms-swift #4328, SkyRL #145,
+Megatron-LM #5983). Speculative decoding keeps the distribution, but not always the log-probs that
+vLLM returns: with its older model runner, which all CPUs and some methods use, they are NaN or
+wrong by nats. `synthetic` acceptance accepts drafts that it should reject.
 
     engine.extra.quantization = "fp8"                    # fires
     engine.extra.speculative_config.method = "suffix"    # fires
     engine.extra.max_num_batched_tokens = 8192           # silent: speed alone
 
-Where the mismatch is corrected for: `# forge: allow[P222] weighed by rl.tis_ppo`.
+Remove the argument. If the loss corrects the mismatch, write
+`# forge: allow[P222] weighed by rl.tis_ppo`.
 """
 
 from forgedsl.ir.program import Decl
@@ -32,7 +33,7 @@ CHANGES = {
 INSTEAD = {"quantization": "`engine.weight_dtype = fp8` rounds them, and losses are looked at"}
 SPECULATES = "engine.extra.speculative_config."
 OLD_RUNNER = ("suffix", "medusa", "mlp_speculator", "custom_class")
-"""methods of speculation that vLLM's newer model runner does not have"""
+"""methods of speculative decoding that vLLM's newer model runner does not support"""
 
 
 def check(view: View) -> Findings:
@@ -49,7 +50,7 @@ def check(view: View) -> Findings:
 
 
 def _speculates(view: View, service: Decl) -> Findings:
-    """Fire where drafts make sampled tokens or their log-probs wrong."""
+    """Yield a finding if speculative decoding makes sampled tokens or their log-probs wrong."""
     given = {k.removeprefix(SPECULATES): v for k, v in service.settings.items()
              if k.startswith(SPECULATES)}  # fmt: skip
     if not given:

@@ -1,11 +1,12 @@
-"""P224 path-of-this-machine: a path that stays in the job, and is there on this machine only.
+"""P224 path-of-this-machine: the job contains an absolute path, which other machines may not have.
 
     checkpoint { export = hf("/mnt/models/out") }           # fires
     checkpoint { export = hf("export") }                    # silent: below the run folder
 
-Files that a program reads (`jsonl`, `local`, `import python`) are copied beside the job whatever
-their path. An export, and an argument of a reward, an environment or an engine, stay as written:
-the job runs on another machine only if that machine has the same path.
+Files that a program reads (`jsonl`, `local`, `import python`) are copied beside the job, whatever
+their path. The path of an export, and arguments of a reward, an environment or an engine, stay as
+written: the job runs on another machine only if that machine has the same path. Use a relative
+path.
 """
 
 from collections.abc import Iterator, Mapping
@@ -32,7 +33,7 @@ def check(view: View) -> Findings:
 
 
 def _written(view: View) -> Iterator[tuple[str, Span]]:
-    """Texts of settings, parameters and arguments, each with its place."""
+    """Yield the strings of settings, parameters and arguments, with their spans."""
     program = view.program
     decls: tuple[Decl, ...] = (*program.services.values(), *program.singletons.values())
     settings: list[tuple[Value, Span]] = [
@@ -61,5 +62,5 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def _is_path(text: str) -> bool:
-    """`/mnt/data`; a word such as `/no_think` is none."""
+    """True for `/mnt/data`, but not for a word such as `/no_think`."""
     return PurePath(text).is_absolute() and len(PurePath(text).parts) > 2 and text.isprintable()

@@ -1,13 +1,14 @@
-"""R501 constant-reward: a reward that has one value, whatever the completion.
+"""R501 constant-reward: a reward has the same value for every completion.
 
-It moves no advantage: after the group baseline it is gone. In TRL #3857 all rewards but one had a
-deviation of 0.
+It changes no advantage, because the group baseline cancels it, so nothing is learned from it. In
+TRL #3857 all rewards but one had a standard deviation of 0.
 
     reward brevity(r: Rollout) -> f32 = clamp(2.0 + r.num_tokens / 64, 0.0, 1.0)     # fires: 1
     reward long = rl.overlong(soft = 9000, hard = 10000)     # fires where max_tokens is 8192
     reward brevity(r: Rollout) -> f32 = clamp(1.0 - r.num_tokens / 64, 0.0, 1.0)     # silent
 
-The value is the interval of the body, with the sampler's `max_tokens`.
+Correct the formula, or remove the reward. The rule computes the interval of the body, with lengths
+up to the sampler's `max_tokens`.
 """
 
 from forgedsl.lint.finding import Findings, rule

@@ -1,4 +1,4 @@
-"""R502 unbounded-reward: a reward without a finite range.
+"""R502 unbounded-reward: a reward has no finite range.
 
 One completion can outweigh all others of its group, and a non-finite score is an error at run
 time. A judge's total came out as 3.85 of 1 (pinchbench #73).
@@ -8,7 +8,7 @@ time. A judge's total came out as 3.85 of 1 (pinchbench #73).
 
     rubric grade { score = 1.0 / correct, on_truncated = 0.0 }           # fires: it may divide by 0
 
-Clamp it.
+Clamp the reward.
 """
 
 from forgedsl.lint.finding import Findings, rule

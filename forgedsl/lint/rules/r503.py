@@ -6,13 +6,14 @@
     }
     prompt = chat(system, row.question)             # silent
 
-What the policy sees must not hold what rewards compare with. `before(row.x, s)` in the prompt and
-`after(row.x, s)` in the target are different parts of one column and silent. 79 of 270 trials had
-the answer in their last prompt (DataAgentBench #56).
+The policy then learns to copy it. Remove the column from the prompt. `before(row.x, s)` in the
+prompt and `after(row.x, s)` in the target are different parts of one column and silent. In
+DataAgentBench #56, 79 of 270 trials had the answer in their last prompt.
 
-It fires too where an environment says it: `Step(f"No, {self.answer}")` after `self.answer =
-task.target`, a tool that returns it, or one that says whether what it is given is the answer, so
-that the policy can ask until it is. What a step with `done=True` says is not read any more.
+The rule also fires if an environment reveals the answer: `Step(f"No, {self.answer}")` after
+`self.answer = task.target`, a tool that returns it, or a tool that tells whether its argument is
+the answer, so that the policy can try until it is. The observation of a step with `done=True` does
+not count, because the policy does not read it.
 """
 
 from forgedsl.diagnostics import Label
@@ -58,8 +59,8 @@ def check(view: View) -> Findings:
 
 
 def _columns(expr: ast.Expr) -> dict[tuple[Keys, str], Span]:
-    """(what is read of the row, part of it) -> place; the part is `before "x"`, `after "x"`, or all
-    of it."""
+    """Map (column, part) to the span that reads it; the part is `before "x"`, `after "x"`, or ""
+    for all."""
     inside: dict[Span, str] = {}
     for node in walk(expr):
         if isinstance(node, ast.Call) and node.function.text in ("before", "after"):

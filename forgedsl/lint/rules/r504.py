@@ -1,13 +1,13 @@
-"""R504 truncation-unset: the rubric does not say what a cut completion is worth.
+"""R504 truncation-unset: the rubric does not state the score of a truncated completion.
 
-A completion that hits `max_tokens` has no end, often no answer, and sometimes a lucky one. Scored
-like any other it teaches the policy to ramble. See TRL #3248.
+A completion that reaches `max_tokens` is cut off: it usually has no answer, and sometimes a lucky
+one. Scored like any other, it teaches the policy to ramble. See TRL #3248.
 
     rubric score { score = correct }                           # fires
     rubric score { score = correct, on_truncated = 0.0 }       # silent
 
-`on_truncated = 0.0` gives it a fixed score; `on_truncated = none` with a reason as a suppression
-keeps the rubric's.
+`on_truncated = 0.0` gives it a fixed score. To score it like any other, write `on_truncated = none`
+and a suppression with a reason.
 """
 
 from forgedsl.lint.finding import Findings, rule

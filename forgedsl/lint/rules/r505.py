@@ -1,8 +1,8 @@
-"""R505 unsandboxed-exec: a reward that runs code without limits.
+"""R505 unsandboxed-exec: a reward executes code without a memory limit.
 
-Code that a policy wrote will, sooner or later, allocate all memory of the host or never return. A
-reward with `exec` runs in worker processes of its own; they need a memory limit. Answers were run
-with all rights of the trainer in LightningRL #1, and took its worker down in NeMo-RL #816.
+Code written by a policy will, sooner or later, allocate all memory of the host or never return. A
+reward with `exec` runs in worker processes of its own; set their `memory`. In LightningRL #1 such
+code ran with all rights of the trainer, and in NeMo-RL #816 it took its worker down.
 
     reward tests(r: Rollout, cases: list[str]) -> f32 = sandbox.run { effects = [exec] }   # fires
     ... { procs = 8, timeout = 20s, memory = 2GiB, effects = [exec] }                      # silent

@@ -1,8 +1,8 @@
-"""R506 no-timeout: a reward that leaves the process and does not say how long it may take.
+"""R506 no-timeout: a reward that uses the network or runs programs has no timeout.
 
-A request or a program can hang, and with it the rollout, its group, and in the end the trainer.
-The default of 30 s is a guess; whoever calls out should know. One slow sample froze all GPUs
-after 5 to 8 steps (verl #6673).
+A request or a program can hang, and with it the rollout, its group, and in the end the trainer. The
+default of 30 s is a guess; set the `timeout` that your call needs. In verl #6673 one slow sample
+stopped all GPUs after 5 to 8 steps.
 
     reward judge(r: Rollout) -> f32 = remote.score { effects = [net] }                   # fires
     reward judge(r: Rollout) -> f32 = remote.score { effects = [net], timeout = 10s }    # silent

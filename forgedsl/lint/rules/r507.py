@@ -1,10 +1,10 @@
-"""R507 nondeterministic-cached: a random reward whose first answer is kept for ever.
+"""R507 nondeterministic-cached: the first value of a random reward is cached for ever.
 
     reward judge(r: Rollout) -> f32 = remote.score { effects = [random], cache = true }     # fires
     reward judge(r: Rollout) -> f32 = remote.score { effects = [random] }     # silent
 
-The cache is keyed by what the reward is given: the first draw becomes the score. Remove `cache`, or
-make the reward deterministic.
+The cache is keyed by the reward's inputs, so the first random value becomes the score. Remove
+`cache`, or make the reward deterministic.
 """
 
 from forgedsl.lint.finding import Findings, rule

@@ -1,11 +1,12 @@
-"""R508 weight-scale: one term of a rubric drowns the others, or the weights of one cancel.
+"""R508 weight-scale: one term of a rubric dominates the others, or the weights of a reward cancel.
 
     score = 100.0 * correct + 0.1 * thinking         # fires: a span of 100 beside one of 0.1
     score = correct + 0.1 * thinking - 0.1 * thinking    # fires
     score = correct + 0.001 * brevity                # silent: among equals it breaks ties
 
-A term counts by its span, weight times range of the reward. One that spans more than 20, and more
-than 20 times the others, is in another unit than they are. See TRL #3857.
+A term counts by its span: weight times range of the reward. If a term spans more than 20, and more
+than 20 times the others, it probably has another unit, and the others have no effect. See TRL
+#3857. Adjust the weights.
 """
 
 from forgedsl.ir.program import Decl

@@ -1,8 +1,9 @@
 """R509 group-too-small: a baseline over siblings needs at least two of them, and an epsilon.
 
-With one sibling the group mean is the score itself, so every advantage is 0; a standard deviation
-without an epsilon divides by 0 whenever all siblings score the same. With groups of one every
-loss was NaN (DeepAnalyze #116); groups of two scored alike in 70 % of a run (CoursIA #10603).
+With one completion the group mean is the score itself, so every advantage is 0. Division by a
+standard deviation without an epsilon is a division by 0 if all completions have the same score.
+With groups of one, every loss was NaN (DeepAnalyze #116); in CoursIA #10603, 70 % of groups of two
+had equal scores.
 
     rollout = generator.sample(prompt, n = 1)
     adv     = group_norm(score)                                # fires
@@ -48,7 +49,7 @@ def check(view: View) -> Findings:
 
 
 def _small_groups(flow: tuple[FlowStep, ...], step: FlowStep) -> list[FlowStep]:
-    """The samplers behind what a statement reads that give groups of one."""
+    """Yield the samplers, among those a statement depends on, with n = 1."""
     by_name = {s.name: s for s in flow if s.name is not None}
     pending, seen = [step], {step.name}
     found = []
@@ -77,7 +78,7 @@ def _too_small(step: FlowStep, sample: FlowStep) -> Diagnostic:
 
 
 def _no_epsilon(view: View, group: GroupView) -> Findings:
-    """Divisors over siblings that can be zero."""
+    """Yield findings for divisors over siblings that can be 0."""
     tree, analysis = group.located.tree, group.analysis
     for node, value in enumerate(tree.values):
         if value.op != "div" or analysis.guarded(node, value.args[1]).nonzero:
@@ -100,7 +101,7 @@ def _no_epsilon(view: View, group: GroupView) -> Findings:
 
 
 def _vanishes(view: View, group: GroupView, node: int) -> bool:
-    """True if a value is 0, or passes through it, for groups that score alike."""
+    """True if a value is 0, or changes sign, for groups with equal scores."""
     of_group = probe(view, group)
     for low, high in score_ranges(view, group):
         levels = (low + (high - low) * part / 4 for part in range(5))

@@ -1,11 +1,12 @@
-"""R510 no-gpu: a reward that wants a GPU.
+"""R510 no-gpu: a reward declares that it uses a GPU.
 
-The processes of rewards see no GPU: the plan gives them to trainers and generators.
+The processes of rewards have no GPU: the plan gives all GPUs to trainers and generators.
 
     reward judge(r: Rollout) -> f32 = model.score { effects = [gpu] }                    # fires
     reward judge(r: Rollout) -> f32 = model.score { effects = [net], timeout = 10s }     # silent
 
-Run a small model on the CPU, or serve a large one beside the run and ask it (`effects = [net]`).
+Run a small model on the CPU, or serve a large one separately and send requests to it
+(`effects = [net]`).
 """
 
 from forgedsl.lint.finding import Findings, rule

@@ -1,15 +1,16 @@
-"""R520 advantage-direction: an advantage that does not follow the score.
+"""R520 advantage-direction: an advantage does not rise with the score.
 
-Of two siblings the better one must not have the lower advantage; a group of equals must not be
-blown up; and no score between 0 and 1 should make an advantage of hundreds. Such advantages train
-away from the reward, or on the rounding of a division (Alpamayo #29, NeMo-RL #1518 and #4161).
+The better of two completions must not have the lower advantage; a group of equal scores must not
+get advantages; and scores between 0 and 1 should not give advantages of hundreds. Otherwise the
+policy is trained against the reward, or on rounding errors (Alpamayo #29, NeMo-RL #1518 and #4161).
 
     advantage norm(r: [G] f32) -> [G] f32 = (mean(r, G) - r) / (std(r, G) + 1e-6)        # fires
     advantage norm(r: [G] f32) -> [G] f32 = abs(r - mean(r, G))                          # fires
     advantage loo(r: [G] f32) -> [G] f32 = (r - others) / (spread_of_the_others + 1e-6)  # fires
     advantage norm(r: [G] f32) -> [G] f32 = (r - mean(r, G)) / (std(r, G) + 1e-6)        # silent
 
-Decided by evaluating it on groups: one sibling right, half of them, all but one, all alike, graded.
+The rule evaluates the advantage on groups: one completion right, half of them, all but one, equal
+scores, graded scores.
 """
 
 import math
@@ -28,7 +29,7 @@ def check(view: View) -> Findings:
     for group in view.groups:
         if group.function.kind != "advantage" or group.located.tree.span.file.startswith(STANDARD):
             continue
-        if "T" in field_axes(group.function):  # what its tokens are is not known here
+        if "T" in field_axes(group.function):  # an advantage per token: its inputs are unknown here
             continue
         advantage = probe(view, group)
         key = ("R520", group.located, advantage.size, advantage.scores)

@@ -1,14 +1,14 @@
-"""R521 filter-direction: a filter that keeps nothing, or only what teaches nothing.
+"""R521 filter-direction: a filter keeps no group, or only groups with equal scores.
 
-A group teaches where its scores differ. A filter that drops all of those and keeps groups of
-equals, or one that nothing ever passes, trains on zeros or waits for ever (DAPO #22, NeMo-RL
-#2431).
+A group gives a gradient only if its scores differ. A filter that keeps only groups with equal
+scores trains on zeros; one that drops everything waits for ever (DAPO #22, NeMo-RL #2431). Turn the
+comparison around, or correct its bound.
 
     filter mixed(score: [G] f32) -> bool = std(score, G) < 0.01          # fires
     filter mixed(score: [G] f32) -> bool = std(score, G) > 2.0           # fires: scores are 0 and 1
     filter mixed(score: [G] f32) -> bool = std(score, G) > 0.0           # silent
 
-Decided by evaluating it on groups, in the range of the score where that is known, else 0 to 1.
+The rule evaluates the filter on groups, with scores in their known range, else from 0 to 1.
 """
 
 from forgedsl.lint.finding import Findings, rule
@@ -25,7 +25,7 @@ def check(view: View) -> Findings:
             continue
         ranges, keeper = score_ranges(view, group), probe(view, group)
         if ranges[0][0] == ranges[0][1]:
-            continue  # which is R501
+            continue  # a constant score is R501
         wrong = {_wrong(keeper, low, high) for low, high in ranges}
         if keeper.size > 1 and "" not in wrong:
             low, high = ranges[0]

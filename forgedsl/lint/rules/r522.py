@@ -1,15 +1,15 @@
-"""R522 inverted-reward: the score falls where a reward of the library says: a better answer.
+"""R522 inverted-reward: the score falls when a reward of the library rises.
 
-`math_equal`, `exact`, `contains` a target and `think_tags` are 1 for what is wanted; `overlong` is
-a penalty already, at most 0, and is added. With the other sign the policy learns the opposite, at
-full speed and with a rising score (Alpamayo #29, open-r1 #312, verl #2107).
+`math_equal`, `exact`, `contains` a target and `think_tags` are 1 for good completions. `overlong`
+is already a penalty (at most 0), so it is added. With the other sign the policy learns the
+opposite, with a rising score (Alpamayo #29, open-r1 #312, verl #2107). Correct the sign.
 
     score = 1.0 - correct                                        # fires
     score = correct - overlong                                   # fires: pays for length
     reward overlong = rl.overlong(soft = max_new - 4096, hard = max_new)      # fires: soft below 0
     score = correct + overlong                                   # silent
 
-Decided by evaluating the score at the bounds of all its rewards.
+The rule evaluates the score at the bounds of all its rewards.
 """
 
 from forgedsl.ir.program import Constructor

@@ -1,14 +1,16 @@
-"""R523 failure-pays: a cut or failed answer scores more than a finished wrong one.
+"""R523 failure-pays: a truncated or failed completion scores more than a finished wrong one.
 
-Whatever scores above a wrong answer is what the policy does when it does not know: it rambles to
-the limit, or writes what makes the reward fail (TRL #3248 and #3229, open-r1 #159, NeMo-RL #431).
+When the policy does not know the answer, it then learns to ramble to the limit, or to write
+something that makes the reward fail (TRL #3248 and #3229, open-r1 #159, NeMo-RL #431). Set
+`on_truncated` and `on_error` to at most the score of a wrong answer.
 
     rubric grade { score = 2.0 * correct - 1.0, on_truncated = 0.0 }        # fires: wrong is -1
     rubric grade { score = correct, on_truncated = 0.0, on_error = 1.0 }    # fires
     rubric grade { score = 2.0 * correct - 1.0, on_truncated = -1.0 }       # silent
 
-An answer that is wrong and pays no penalty is the measure. It fires from a quarter of the way to
-the best on, so that a small difference is no reason; a reward in Python counts as one from 0 to 1.
+The comparison is with a wrong answer without penalties. The rule fires if the difference is at
+least a quarter of the distance to the best score. It assumes that rewards in Python are between 0
+and 1.
 """
 
 from forgedsl.lint.finding import Findings, rule
@@ -39,7 +41,7 @@ def check(view: View) -> Findings:
 
 
 def _wrong(score: Score) -> float:
-    """The score of a finished answer that wins nothing and pays no penalty."""
+    """Return the score of a finished answer without any reward or penalty."""
     at = {}
     for name, found in score.ranges.items():
         at[name] = 0.0 if found is None else found.hi if found.hi <= 0 else found.lo

@@ -1,15 +1,16 @@
-"""R524 format-pays: the form of an answer pays at least as much as its being right.
+"""R524 format-pays: the format of an answer earns at least as much as its correctness.
 
-The form is the easier part: it is learned in a few steps, and where it pays as much as the
-answer, nothing is left to learn the answer for. See open-rs #2.
+The format is easier: it is learned in a few steps. If it earns as much as the answer, there is
+little incentive left to find the answer. See open-rs #2. Give correctness the larger weight.
 
     score = 0.1 * correct + 0.9 * thinking           # fires
     score = thinking + 0.1 * brevity                 # fires: nothing looks at the target
     score = 0.9 * correct + 0.1 * thinking           # silent
     score = correct * thinking                       # silent: a form without an answer pays 0
 
-Compared are rewards of the library: what reads the target against tags and patterns around a wrong
-answer, and against penalties and bonuses for length, of which none may weigh more than the answer.
+The rule compares rewards of the library: those that read the target with tags and patterns around a
+wrong answer, and with penalties and bonuses for length. None of these may weigh more than the
+answer.
 """
 
 from forgedsl.ir.program import Constructor, RewardDecl
@@ -59,7 +60,7 @@ def check(view: View) -> Findings:
 def _part(reward: RewardDecl) -> str:
     body = reward.body
     if not isinstance(body, Constructor):
-        reads = len(getattr(body, "fields", ())) > 1  # a reward of one's own that has a target
+        reads = len(getattr(body, "fields", ())) > 1  # a user's reward that reads the target
         return "answer" if reads else ""
     if body.name in FORM:
         return "form"

@@ -1,7 +1,7 @@
 """R525 characters-for-tokens: a length in characters is compared with a limit in tokens.
 
-`len(r.response)` counts characters, of which a token has about four: a bonus for brevity that is
-meant up to `max_tokens` is gone at a quarter of it (ms-swift #3353).
+`len(r.response)` counts characters, about four per token. A bonus for brevity that should reach to
+`max_tokens` is already 0 at a quarter of it (ms-swift #3353). Use `r.num_tokens`.
 
     reward short(r: Rollout) -> f32 = clamp(1.0 - len(r.response) / max_new, 0.0, 1.0)     # fires
     reward short(r: Rollout) -> f32 = clamp(1.0 - r.num_tokens / max_new, 0.0, 1.0)        # silent
@@ -38,7 +38,7 @@ def check(view: View) -> Findings:
 
 
 def _length(node: ast.Expr) -> str | None:
-    """The rollout whose response is measured."""
+    """Return the rollout whose response length is measured."""
     if not isinstance(node, ast.Call) or node.function.text != "len" or len(node.args) != 1:
         return None
     text = node.args[0].value

@@ -1,8 +1,8 @@
-"""R526 filter-on-shaped-score: the filter looks at a score in which no two answers are alike.
+"""R526 filter-on-shaped-score: the filter reads a score that includes a term for length.
 
-Dynamic sampling drops groups that are all right or all wrong. With a term for length in the score,
-their siblings differ by a token, the filter keeps every group, and a normalised advantage blows the
-difference up to the size of right against wrong (verl-recipe #125).
+Dynamic sampling should drop groups that are all right or all wrong. With a term for length, their
+scores differ by a token or two, so the filter keeps every group, and a normalised advantage scales
+this difference up to that between right and wrong (verl-recipe #125).
 
     reward brevity(r: Rollout) -> f32 = clamp(1.0 - r.num_tokens / 512, 0.0, 1.0)
     rubric score { score = correct + 0.1 * brevity, on_truncated = 0.0 }

@@ -1,15 +1,15 @@
-"""R527 unasked-form: a reward for tags that the prompt never asks for.
+"""R527 unasked-form: a reward expects tags that the prompt does not ask for.
 
-A model that was not told about `<answer>` does not write it: the reward is 0 for every sibling, and
-teaches nothing (open-rs #2, verifiers #763).
+A model that was not told about `<answer>` does not write it: the reward is 0 for every completion,
+and nothing is learned from it (open-rs #2, verifiers #763).
 
     dataset sums { system = "Solve the problem.", prompt = chat(system, row.question), ... }
     reward thinking = rl.think_tags                              # fires
     reward correct = rl.math_equal(which = first_tag)            # fires
     dataset sums { system = "Think in <think>, answer in <answer>.", ... }      # silent
 
-Name the tags in `system`, in the prompt, or in the model's `chat_template`. Silent where another
-profile asks, and where the prompt comes from a file or a column only.
+Name the tags in `system`, in the prompt, or in the model's `chat_template`. The rule is silent if
+another profile asks for them, and if the prompt comes only from a file or a column.
 """
 
 from forgedsl.ir.program import Constant, Constructor, Decl, Deferred
@@ -39,7 +39,7 @@ def check(view: View) -> Findings:
 
 
 def _tag(body: Constructor) -> str:
-    """The tag without which a reward pays nothing."""
+    """Return the tag without which a reward is 0."""
     if body.name == "think_tags":
         return f"<{body.args['tag']}>" if body.args["which"] == "any" else TAG
     only = str(body.args.get("which")).endswith("tag")
@@ -47,7 +47,7 @@ def _tag(body: Constructor) -> str:
 
 
 def _asks(view: View, dataset: Decl, tag: str) -> bool:
-    """True if the text around the rows names the tag, or cannot be read here."""
+    """True if the text around the rows names the tag, or is unknown here."""
     templates = [model.settings["chat_template"].value for model in view.program.models.values()]
     texts = [dataset.settings["system"].value, *templates]
     prompt = dataset.settings["prompt"].value

@@ -1,8 +1,8 @@
-"""R530 judge-scale: the judge's prompt does not say what its grades are.
+"""R530 judge-scale: the judge's prompt asks for grades on another scale than the reward declares.
 
-A judge grades on the `scale` that its reward declares, whatever its prompt asks for: with a
-prompt that asks for 1 to 10 and a scale of 1 to 5, all answers that it likes get a 1. Grades of 0
-to 2 read as 1 to 5 left two of three grades at 0 (agent-eval-harness #185).
+The reward reads grades on its declared `scale`, whatever the prompt asks for. If the prompt asks
+for 1 to 10 and the scale is 1 to 5, all good answers get the maximum. Grades of 0 to 2 read as 1 to
+5 left two of three grades at 0 (agent-eval-harness #185). State the declared scale in the prompt.
 
     reward style = judge.score(prompt = "{response} From 1 to 10:", scale = [1, 5])     # fires
     reward style = judge.score(prompt = "{response} From 1 to 5:", scale = [1, 5])      # silent

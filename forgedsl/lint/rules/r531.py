@@ -1,8 +1,7 @@
-"""R531 judge-is-policy: a judge is the model that is trained, as it was at first.
+"""R531 judge-is-policy: a judge has the initial weights of the trained model.
 
-A model likes its own answers better than others do, and a policy finds soonest what its own
-weights are wrong about. A judge of another model, or a larger one, is worth its memory. Judges
-know their own answers and prefer them (2404.13076).
+Models recognize their own answers and prefer them (2404.13076), and a policy exploits the errors of
+its own weights soonest. Use another model, or a larger one, as judge: it is worth its memory.
 
     service judge : vllm(policy)                                      # fires: `policy` is trained
     service judge : vllm(grader)                                      # silent

@@ -1,12 +1,13 @@
-"""T701 axis: a field of the loss has other axes than what the flow gives it.
+"""T701 axis: a field of the loss has other axes than the flow's value.
 
     ref_lp = reference.logprobs(rollout)                       # [B, T], a number per token
     batch  = replay(rollout, ref = ref_lp, adv = adv)
     loss pg(..., ref: [B] f32, ...)                            # fires: one number per sequence
     loss pg(..., ref: [B, T] f32, ...)                         # silent
 
-torchforge's `ref_logprobs.squeeze()` did this whenever a batch had one row. Log-probs are [B, T];
-advantages and scores are [B]. Mismatched axes inside an expression have the same code.
+Broadcasting would silently compute the wrong thing: torchforge's `ref_logprobs.squeeze()` did so
+whenever a batch had one row. Declare the axes of the value: log-probs are [B, T], advantages and
+scores [B]. Mismatched axes inside an expression have the same code.
 """
 
 from forgedsl.diagnostics import Label
@@ -34,7 +35,7 @@ def check(view: View) -> Findings:
             axes = [axis.text for axis in field.type.axes if isinstance(axis, ast.Path)]
             if per_token is None or ("T" in axes) == per_token or "P" in axes:
                 continue
-            del declared[name]  # told once, also where several batches have it
+            del declared[name]  # reported once, even if several batches have it
             given = "[B, T]" if per_token else "[B]"
             own = not field.type.span.file.startswith(STANDARD)
             yield finding(

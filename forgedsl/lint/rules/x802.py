@@ -1,9 +1,9 @@
-"""X802 signature: a Python reward, or loss, cannot be called as rewards and losses are called.
+"""X802 signature: the parameters of a Python reward or loss do not fit its call.
 
-A reward is a function, synchronous or asynchronous, or an object with `__call__`. Its parameters
-are given what they are called: `prompt`, `messages`, `response`, `target`, `rollout`, `row`, or a
-column of the row. Names that say nothing count by place: `(prompt, response, target)`, or
-`(rollout, target)`. Annotations, where there are any, must agree with the declaration.
+A reward is a function, synchronous or asynchronous, or an object with `__call__`. Its arguments are
+chosen by parameter name: `prompt`, `messages`, `response`, `target`, `rollout`, `row`, or a column
+of the row. Parameters with other names are filled by position: `(prompt, response, target)`, or
+`(rollout, target)`. Annotations, if there are any, must agree with the declaration.
 
     def score(text): ...                                   # fires: what is `text`?
     def score(prompt, target): ...                         # fires: no response
@@ -69,7 +69,7 @@ def _problem(found: PythonReward, view: View) -> str:
 
 
 def _types(found: PythonReward, inputs: Inputs, view: View) -> str:
-    """Annotations against the declaration: the response is text, the target what is declared."""
+    """Check annotations: the response is a string, the target has its declared type."""
     declared = _declared_target(found.reward.name, view)
     arguments = found.definition.args
     every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]

@@ -1,14 +1,14 @@
-"""X803 effect: a Python reward does more than it declares.
+"""X803 effect: a Python reward has effects that it does not declare.
 
     reward tests(r: Rollout, target: str) -> f32 = checks.run            # fires: subprocess.run
     reward tests(r: Rollout, target: str) -> f32 = checks.run {
       effects = [exec], timeout = 20s, memory = 2GiB                     # silent
     }
 
-Declared effects decide how it is run: `exec` and `net` in worker processes with a timeout, and what
-is not pure is never cached or replayed. `exec` covers net and io, `net` covers io, `gpu` covers
-random. The file is read with its imports resolved, never run. A judge behind an endpoint (a service
-`openai`) has the effect `net`.
+Declared effects decide how a reward runs: `exec` and `net` in worker processes with a timeout; a
+reward that is not pure is never cached or replayed. Declare the effects. `exec` includes `net` and
+`io`, `net` includes `io`, `gpu` includes `random`. The file is read with its imports resolved,
+never run. A judge behind an endpoint (a service `openai`) has the effect `net`.
 """
 
 from forgedsl.diagnostics import Label
@@ -22,7 +22,7 @@ finding = rule(__doc__, "D")
 
 
 def check(view: View) -> Findings:
-    from forgedsl.types.effects import covered  # reads Python, which most programs have none of
+    from forgedsl.types.effects import covered  # imported late: most programs have no Python
 
     for reward in view.program.rewards.values():
         judge, declared = judge_of(reward), reward.settings["effects"].value

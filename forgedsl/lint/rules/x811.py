@@ -1,4 +1,5 @@
-"""X811 reward-of-nothing: a Python reward that pays for its own failure, or for nothing at all.
+"""X811 reward-of-nothing: a Python reward is positive when it fails, or returns no or always one
+value.
 
     except ValueError:
         return 1.0               # fires: what cannot be read is worth as much as a right answer
@@ -6,11 +7,11 @@
     except ValueError:
         raise                    # silent
 
-It fires too where some way returns nothing, and where every way returns the same; and for an
-environment that does so: `except ValueError: return Step(rewards={"solved": 1.0})`.
+The rule also fires if some path returns nothing, if all paths return the same value, and for an
+environment: `except ValueError: return Step(rewards={"solved": 1.0})`.
 
-What makes the parser fail is easy to write, and the policy finds it (CoursIA #10504, NeMo-RL #431).
-Raise instead: `on_error` of the rubric decides. The file is read, never run.
+Text that makes the parser fail is easy to write, and the policy finds it (CoursIA #10504, NeMo-RL
+#431). Raise instead: then `on_error` of the rubric decides the score. The file is read, never run.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ finding = rule(__doc__, "W")
 
 
 def check(view: View) -> Findings:
-    from forgedsl.lint.python_returns import wrong  # reads Python, which most programs have none of
+    from forgedsl.lint.python_returns import wrong  # imported late: most programs have no Python
 
     for env in python_environments(view):
         paid = next(_paid(env), None)
@@ -54,7 +55,7 @@ def check(view: View) -> Findings:
 
 
 def _paid(env: PythonClass) -> Iterator[python.AST]:
-    """The steps inside of `except` whose reward is a number above 0."""
+    """Yield the `Step`s inside of `except` with a positive reward."""
     import ast as python
 
     for method in env.methods.values():

@@ -1,9 +1,9 @@
-"""X812 call-without-timeout: Python that waits for ever, or makes all others wait.
+"""X812 call-without-timeout: Python code may wait for ever, or blocks all other calls.
 
-A request to a server that does not answer, or a program that does not end, holds a worker until
-the timeout of the reward kills it with all it knows: one slow judge then costs the scores of a
-whole step. In a coroutine a call that blocks holds up every other call of its process. Of four
-runs whose rewards hung, two ended within half an hour (compose-rl #87).
+A request to a server that does not answer, or a program that does not end, occupies a worker until
+the reward's timeout kills it: a slow judge then costs the scores of a whole step. In a coroutine, a
+blocking call delays every other call of its process. Give every call a timeout. Of four runs whose
+rewards hung, two ended within half an hour (compose-rl #87).
 
     requests.post(url, json=text)                        # fires
     requests.post(url, json=text, timeout=10)            # silent
@@ -34,7 +34,7 @@ WAITS = {
     *(f"subprocess.{name}" for name in ("run", "call", "check_call", "check_output")),
     "urllib.request.urlopen",
 }
-"""what waits without end unless it is told; httpx gives up after five seconds by itself"""
+"""calls without a default timeout; httpx is left out, because its default is five seconds"""
 BLOCKS = WAITS | {"time.sleep"} | {f"httpx.{verb}" for verb in VERBS}
 
 

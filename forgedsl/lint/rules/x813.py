@@ -1,4 +1,4 @@
-"""X813 failure-scored: what went wrong outside of the answer is scored as if the answer were wrong.
+"""X813 failure-scored: a failure outside of the answer is scored like a wrong answer.
 
     except requests.RequestException:
         return 0.0                                   # fires: the server was down
@@ -9,10 +9,11 @@
     except requests.RequestException:
         raise                                        # silent
 
-A score of 0 for a good answer teaches the policy to avoid it, and a service that is down for a
-step looks like a policy that forgot everything. Raise instead: the call is made once more, and then
-`on_error` of the rubric decides. A reward fires where it scores a failed request, an environment
-where it scores any exception at all. Failed requests were 0 in verl-omni #366, NeMo-RL #2479.
+A score of 0 for a good answer teaches the policy to avoid it, and a service that is down for a step
+looks like a policy that forgot everything. Raise instead: the call is repeated once, and then
+`on_error` of the rubric decides. The rule fires for rewards that score a failed request, and for
+environments that score any exception. Failed requests were scored 0 in verl-omni #366 and NeMo-RL
+#2479.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ def check(view: View) -> Findings:
 
 
 def _handlers(node: python.AST, kinds: tuple[str, ...]) -> list[python.ExceptHandler]:
-    """The handlers of one of these exceptions, or of all."""
+    """Yield the handlers of these exceptions, or of all exceptions."""
     import ast as python
 
     found = []
@@ -83,14 +84,14 @@ def _handlers(node: python.AST, kinds: tuple[str, ...]) -> list[python.ExceptHan
 
 
 def _pays(step: python.Call) -> bool:
-    """True if a reward is above 0, which X811 tells."""
+    """True if a reward is positive, which is X811."""
     rewards = argument(step, "rewards", 1)
     numbers = [getattr(value, "value", 0) for value in getattr(rewards, "values", ())]
     return any(isinstance(n, int | float) and n > 0 for n in numbers)
 
 
 def _outage(found: PythonReward) -> python.AST | None:
-    """What scores a failed request at 0 or less."""
+    """Return the statement that scores a failed request with 0 or less."""
     import ast as python
 
     for each in python.walk(found.definition):
@@ -108,7 +109,7 @@ def _outage(found: PythonReward) -> python.AST | None:
 
 
 def _asks(found: PythonReward, body: list[python.stmt]) -> bool:
-    """True if statements make a request, themselves or by a function of the file."""
+    """True if statements make a request, directly or through a function of the file."""
     import ast as python
 
     from forgedsl.types.effects import uses

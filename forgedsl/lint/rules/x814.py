@@ -1,4 +1,4 @@
-"""X814 shared-state: an environment keeps what belongs to one trajectory where all of them see it.
+"""X814 shared-state: an environment stores state of one trajectory where all trajectories share it.
 
     class Desk(Environment):
         seen = []                                    # fires: one list for all trajectories
@@ -6,11 +6,11 @@
     def reset(self, task, rng): self.seen = []       # silent: each has its own
     def step(self, turn): os.chdir("/tmp/work")      # fires: so does everyone in this process
 
-One object is one trajectory, and hundreds of them live in one process, on threads. What is written
-to the class, to a global name, to `os.environ`, or set for the process (the current folder,
-signals, the seed of `random`) is changed for all of them. Rollouts at the same time took each
-other's URLs and keys from `os.environ` in benchflow #539. What is made to be shared, a semaphore
-or a client of the class, is silent.
+Each trajectory has its own object, and hundreds of them run in threads of one process. A change of
+the class, a global name, `os.environ`, or the process (current folder, signals, the seed of
+`random`) affects all of them. Set attributes of `self` in `reset`. In benchflow #539, concurrent
+rollouts read each other's URLs and keys from `os.environ`. Objects meant to be shared, such as a
+semaphore or an HTTP client of the class, are silent.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def check(view: View) -> Findings:
 
 
 def _shared(env: PythonClass) -> Iterator[tuple[str, python.AST, str]]:
-    """What is written where other trajectories read it, and where."""
+    """Return the shared state that is written, and the node that writes it."""
     import ast as python
 
     own = {name for method in env.methods.values() for name in _assigned(method)}
@@ -103,7 +103,7 @@ def _process(what: str, node: python.AST) -> tuple[str, python.AST, str]:
 
 
 def _assigned(method: python.AST) -> Iterator[str]:
-    """The attributes that a method gives `self`."""
+    """Return the attributes that a method assigns to `self`."""
     import ast as python
 
     for node in python.walk(method):
@@ -112,7 +112,7 @@ def _assigned(method: python.AST) -> Iterator[str]:
 
 
 def _is_made(value: python.AST | None) -> bool:
-    """True if a value is a list, a dict, or another container that can be changed."""
+    """True if a value is a list, a dict, or another mutable container."""
     import ast as python
 
     if isinstance(value, python.Call):
@@ -121,7 +121,7 @@ def _is_made(value: python.AST | None) -> bool:
 
 
 def _changed(node: python.AST) -> python.expr | None:
-    """What a node changes: `x` of `x.append(1)`, `x[0] = 1` and `del x[0]`."""
+    """Return the object that a node changes: `x` of `x.append(1)`, `x[0] = 1` and `del x[0]`."""
     import ast as python
 
     if isinstance(node, python.Call) and isinstance(node.func, python.Attribute):
@@ -132,7 +132,8 @@ def _changed(node: python.AST) -> python.expr | None:
 
 
 def _is_of_class(target: python.expr, name: str) -> bool:
-    """`Desk.count`, `cls.count`, `type(self).count`, `self.__class__.count`."""
+    """True for attributes of the class: `Desk.count`, `cls.count`, `type(self).count`,
+    `self.__class__.count`."""
     import ast as python
 
     if not isinstance(target, python.Attribute):

@@ -1,14 +1,14 @@
-"""X815 chance-without-rng: an environment draws from `random` in place of the `rng` it is given.
+"""X815 chance-without-rng: an environment uses `random` instead of the `rng` it is given.
 
     def reset(self, task, rng): self.price = random.randrange(9)     # fires
     def reset(self, task, rng): self.price = rng.randrange(9)        # silent
     def reset(self, task, rng): self.rng = rng                       # silent: for `step`
     rng = numpy.random.default_rng(rng.getrandbits(32))              # silent: seeded by it
 
-`rng` has the same seed for all siblings of a prompt. With chance of its own each of them meets
-another game: an easy one looks like a good answer, and the advantage of a group is noise. Nor can
-such a run be repeated: one scene and one policy gave another trajectory each time in strands-labs
-robots #518.
+`rng` has the same seed for all trajectories of a prompt. With other randomness, each of them plays
+another game: an easy game looks like a good answer, and the advantage within a group is noise. Such
+a run cannot be repeated either: in strands-labs robots #518 the same scene and policy gave a
+different trajectory each time. Draw from `rng`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SEEDED = (
     "numpy.random.Generator", "numpy.random.SeedSequence", "numpy.random.PCG64",
 )  # fmt: skip
 SEEDS = ("random.seed", "numpy.random.seed")
-"""which X814 tells"""
+"""calls that set a seed, which X814 reports"""
 
 
 def check(view: View) -> Findings:
@@ -45,7 +45,7 @@ def check(view: View) -> Findings:
 
 
 def _drawn(env: PythonClass) -> tuple[python.AST | None, str]:
-    """The first draw from chance of the process, and its name."""
+    """Return the first call that draws from the process's random state, and its name."""
     import ast as python
 
     for method in env.methods.values():

@@ -1,13 +1,14 @@
-"""X816 target-unread: a Python reward is given the target, does not read it, and nothing else does.
+"""X816 target-unread: a Python reward takes the target but does not read it, and no other reward
+does.
 
     def score(response, target): return float("<answer>" in response)     # fires
     def score(response, target): return float(target in answers(response))    # silent
     def form(response): return float("<answer>" in response)      # silent beside a reward that does
 
-Whatever the policy answers, the score does not know whether it is right. A target that never
-arrived was the whole reason of a correctness of 0 in CoursIA #13614. A reward that needs no target
-leaves the parameter out. A reward that asks a service or runs a program, which may judge without a
-target, is silent.
+The score then does not depend on correctness. In CoursIA #13614 a target that was never passed on
+made the correctness 0 throughout. Compare with the target; if a reward needs none, leave out the
+parameter. A reward that calls a service or runs a program, which may judge without a target, is
+silent.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from forgedsl.lint.view import View
 finding = rule(__doc__, "W")
 ANSWERS = ("math_equal", "exact", "contains")
 MAY_HOLD = ("row", "rollout", "messages")
-"""sources that may hold the answer too, as columns do"""
+"""sources that may contain the answer too, as columns may"""
 
 
 def check(view: View) -> Findings:
@@ -55,7 +56,7 @@ def _reads(reward: RewardDecl) -> bool:
 
 
 def _is_told(one: PythonReward) -> bool:
-    """True if a reward is a constant, or something else that X811 tells."""
+    """True if X811 reports the reward, because it is constant, for example."""
     import ast as python
 
     from forgedsl.lint.python_returns import wrong
@@ -66,14 +67,15 @@ def _is_told(one: PythonReward) -> bool:
 
 
 def _given(one: PythonReward, source: str) -> list[str]:
-    """The parameters that are given a source."""
+    """Return the parameters that get a source as argument."""
     inputs = inputs_of(one.function)
     given = inputs.by_name if isinstance(inputs, Inputs) else {}
     return [name for name, found in given.items() if found == source]
 
 
 def _uses_answer(one: PythonReward) -> bool:
-    """True if a reward reads a parameter that is, or may hold, the target; or takes anything."""
+    """True if a reward reads a parameter that is, or may contain, the target, or takes
+    `**kwargs`."""
     import ast as python
 
     inputs = inputs_of(one.function)

@@ -1,4 +1,4 @@
-"""X817 lenient-check: a Python reward calls an answer right that does not say the target.
+"""X817 lenient-check: a Python reward accepts answers that are not the target.
 
     return float(target in response)                 # fires: "3" is in "13", and in every long text
     answer = found.group(1) if found else "0"        # fires: no answer is the answer 0
@@ -6,10 +6,9 @@
     return float(answers(response)[-1:] == [target])                      # silent
     if found is None: return 0.0                     # silent
 
-The policy finds such a text before it finds the answer. A search for the target as a part of the
-text paid for 21 where 1 was right in verifiers #763. A default for what could not be read pays
-wherever it happens to be the target. Take the answer out of the response, give 0 where there is
-none, and compare.
+The policy finds such a text sooner than the answer. In verifiers #763 a substring search rewarded
+21 where 1 was right. A default for a missing answer is rewarded whenever the target happens to
+equal it. Extract the answer from the response, return 0 if there is none, and compare.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 
 finding = rule(__doc__, "W")
 SAME = ("str", "strip", "lower", "upper", "casefold", "replace", "int", "float", "rstrip", "lstrip")
-"""what makes a text of a text, or its number"""
+"""functions that keep the meaning of a text: they convert or strip it"""
 
 
 def check(view: View) -> Findings:
@@ -56,7 +55,7 @@ def check(view: View) -> Findings:
 def _part(
     found: PythonReward, targets: set[str], texts: set[str]
 ) -> Iterator[tuple[str, python.AST]]:
-    """Searches for the target as a part of the whole response."""
+    """Yield substring searches for the target in the whole response."""
     import ast as python
 
     for node in python.walk(found.definition):
@@ -67,7 +66,8 @@ def _part(
 
 
 def _default(found: PythonReward, targets: set[str]) -> Iterator[tuple[str, python.AST]]:
-    """Names that are compared with the target and are a constant where no answer was found."""
+    """Yield names that are compared with the target and have a constant default if no answer was
+    found."""
     import ast as python
 
     nodes = list(python.walk(found.definition))
@@ -109,7 +109,8 @@ def _is_answer(value: python.expr) -> bool:
 
 
 def _name(node: python.expr) -> str:
-    """The name that a text is of: `target` of `str(target).strip().lower()`; "" for all else."""
+    """Return the name inside conversions: `target` for `str(target).strip().lower()`; "" if there
+    is none."""
     import ast as python
 
     while isinstance(node, python.Call):

@@ -1,11 +1,11 @@
-"""X818 pattern-of-one-line: a pattern for tags that stops at the end of a line.
+"""X818 pattern-of-one-line: a regular expression for tags matches only within one line.
 
     re.search(r"<think>.*?</think>", response)                  # fires
     re.search(r"<think>.*?</think>", response, re.DOTALL)       # silent
     re.search(r"<answer>(\\d+)</answer>", response)              # silent
 
-`.` is every character except a line break. A model thinks in several lines, the pattern never
-matches, and the reward is 0 for all of them: so in open-r1 #237.
+`.` matches every character except a line break. Reasoning has several lines, so the pattern never
+matches, and the reward is 0 for all completions, as in open-r1 #237. Pass `re.DOTALL`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ CALLS = {
     )
     for name in names
 }
-"""the place of the flags"""
+"""position of the argument `flags`, by function of `re`"""
 TAGS = re.compile(r"<\w+>[^<]*?(?<!\\)\.[*+][^<]*</\w+>")
 HELP = "`re.DOTALL`, so that `.` is a line break too"
 
@@ -69,7 +69,7 @@ def check(view: View) -> Findings:
 def _one_line(
     module: python.Module, root: python.AST, full: Callable[[python.AST], str]
 ) -> python.AST | None:
-    """A call of `re` with such a pattern, and without the flag."""
+    """Return a call of `re` with such a pattern and without the flag."""
     import ast as python
 
     texts = {
