@@ -57,9 +57,13 @@ REMEDIES = (
     (r"(?P<n>\w+) is not installed", "pip install {n}"),
 )
 """causes of skips, and what would test what was skipped"""
-SETTINGS = ("ONEDNN_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
+SETTINGS = (
+    "ONEDNN_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS", "MKL_CBWR", "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+)  # fmt: skip
 """of the environment: which instructions, and how many threads"""
 os.environ["FORGE_CALIBRATION"] = ""  # plans rest on no runs of whoever tests
+os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")  # as in the processes of a run
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

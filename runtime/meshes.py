@@ -292,8 +292,15 @@ def _spawn_pools(
         )  # fmt: skip
 
 
+SAME_BITS = "AUTO,STRICT"
+"""MKL_CBWR of all processes: a row of a product has the same bits whatever the number of rows. By
+AVX2 instructions MKL gives other bits otherwise, so that a log-prob would depend on the samples
+beside it, and two runs of one seed would part."""
+
+
 def _environment(spot: Placement) -> dict[str, str]:
     return {
+        "MKL_CBWR": os.environ.get("MKL_CBWR", SAME_BITS),
         "OMP_NUM_THREADS": str(spot.threads),
         "CUDA_VISIBLE_DEVICES": ",".join(visible(spot.gpus)),
         "TOKENIZERS_PARALLELISM": "false",

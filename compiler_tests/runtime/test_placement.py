@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import pytest
@@ -61,3 +62,16 @@ def test_threads_are_those_that_a_service_asks_for(make_job: Any, make_titan: An
     asks = service.model_copy(update={"mesh": service.mesh.model_copy(update={"cpus": 3})})
     (spot,) = meshes.place(make_job(services={"t": asks}))["t"]
     assert meshes._environment(spot)["OMP_NUM_THREADS"] == "3"
+
+
+def test_processes_and_tests_ask_mkl_for_the_same_bits(
+    make_job: Any, make_titan: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from forgedsl.runtime import meshes
+
+    (spot,) = meshes.place(make_job(services={"t": make_titan()}))["t"]
+    assert meshes._environment(spot)["MKL_CBWR"] == os.environ["MKL_CBWR"]  # of conftest.py
+    monkeypatch.delenv("MKL_CBWR")
+    assert meshes._environment(spot)["MKL_CBWR"] == meshes.SAME_BITS
+    monkeypatch.setenv("MKL_CBWR", "COMPATIBLE")
+    assert meshes._environment(spot)["MKL_CBWR"] == "COMPATIBLE"
