@@ -1,10 +1,10 @@
-"""From a resolved program to its dataflow graph.
+"""Builds the dataflow graph of a resolved program.
 
     Program.flow -> nodes (levels, streams, ids) -> legality -> dead nodes removed -> edges -> Graph
 
-`build` reports diagnostics and returns None when the flow is not a legal graph. It is pure: the
-program is not changed, and the same program gives the same ids, which depend on what a node is
-(operation, target, what it reads) and not on sizes, spans or neighbours.
+`build` reports diagnostics and returns None if the flow is not a legal graph. The same program
+gives the same ids. An id depends on the operation, its target and its inputs, and not on sizes,
+spans or other nodes.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ FLOW = "train"
 
 
 def live_fields(loss: Function, reporter: Reporter) -> frozenset[str]:
-    """The fields a loss reads after folding (`beta = 0.0` makes `ref` dead).
+    """Return the fields that a loss reads after folding (`beta = 0.0` makes `ref` dead).
 
-    All that it declares when its body has mistakes, which are reported.
+    If its body has mistakes, which are reported, all declared fields are returned.
     """
     tree = infer(loss, reporter)
     return frozenset(field.name for field in (loss.fields if tree is None else tree.fields))
@@ -39,8 +39,8 @@ def live_fields(loss: Function, reporter: Reporter) -> frozenset[str]:
 def build(
     program: Program, *, reporter: Reporter, live: Mapping[str, frozenset[str]] | None = None
 ) -> Graph | None:
-    """The pruned dataflow graph of `program`, or None after reporting what is wrong. `live` are the
-    live fields of losses that are known to be sound."""
+    """Build the pruned dataflow graph of `program`; None after reporting mistakes. `live` has the
+    live fields of losses that have been checked already."""
     nodes = _nodes(program)
     if not legality.check_shape(program, nodes, reporter):
         return None
@@ -74,7 +74,7 @@ def build(
 
 
 def plain(value: Any) -> Any:
-    """A setting as the graph holds it: a reference becomes its name."""
+    """Convert a setting for the graph: a reference becomes its name."""
     return value.name if isinstance(value, Ref) else value
 
 
@@ -123,8 +123,8 @@ NAMED = ("loss", "loss_2", "target", "env", "values", "weight", "observe")
 def _content(
     op: str, name: str, target: str, inputs: tuple[Input, ...], settings: Mapping[str, Any]
 ) -> str:
-    """Return a node's content as text for its id. It has names only, so a changed size keeps the
-    id.
+    """Return a node's content as text, from which its id is hashed. It has names only, so changing
+    a size keeps the id.
     """
     reads = ",".join(f"{i.argument}={i.text}" for i in inputs)
     names = ",".join(f"{k}={settings[k]}" for k in NAMED if k in settings)
@@ -140,7 +140,7 @@ def _with_distinct_ids(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
 
 
 def _ordered(nodes: tuple[Node, ...]) -> tuple[Node, ...] | None:
-    """Topological order, statement order where it is free; None if there is a cycle."""
+    """Sort nodes topologically, ties in statement order; None if there is a cycle."""
     produced = {node.name for node in nodes}
     after = {node.name: operation(node.op).after(node, nodes) for node in nodes}
     done: set[str] = set()
@@ -163,7 +163,7 @@ def _ordered(nodes: tuple[Node, ...]) -> tuple[Node, ...] | None:
 
 
 def _typed(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
-    """Nodes with their level, stream, root, samplers and `at_step`, from those of their inputs."""
+    """Derive level, stream, root, samplers and `at_step` of all nodes from their inputs."""
     by_name: dict[str, Node] = {}
     for node in nodes:
         sources = [by_name[i.edge] for i in node.inputs]

@@ -1,7 +1,7 @@
-"""The fields of the loss against those of the batch: F111 loss-field.
+"""Compares the fields of the loss with those of the batch: F111 loss-field.
 
-The typed nodes of a flow, its loss and the fields that the folded loss reads enter; diagnostics
-leave. A field that is missing beside one too many is a wrong name, and one message.
+Input: the typed nodes of a flow, its loss, and the fields that the loss reads after folding.
+Output: diagnostics. One missing and one superfluous field are reported together, as a wrong name.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from forgedsl.syntax import ast
 from forgedsl.types.flow import Role
 
 UNNAMED = frozenset((*builtins.TRAINER_FIELDS, *builtins.ROLLOUT_FIELDS, *builtins.RUN_FIELDS))
-"""Fields nobody has to name in `replay`; supervised batches and pairs have all but `behavior`."""
+"""Fields that `replay` provides without a name. Supervised batches and pairs have all but
+`behavior`."""
 
 GIVEN = {
     "adv": "rl.group_norm(score)",
@@ -25,14 +26,14 @@ GIVEN = {
     "proximal": "trainer.logprobs(rollout)",
     "teacher": "teacher.logprobs(rollout)",
 }
-"""what usual fields are made by"""
+"""expressions that produce common fields, for messages"""
 
 
 def check_fields(
     batch: Node, loss: Function, live: frozenset[str], trainer: Decl, drawn: str
 ) -> list[Diagnostic]:
-    """Report the fields that the loss lacks in a batch, and those that it does not declare.
-    `drawn`: the rollouts of the batch, where they come from a buffer.
+    """Report fields of the loss that a batch does not have, and fields of the batch that the loss
+    does not declare. `drawn` are the batch's rollouts if they come from a buffer.
     """
     headless = next((f for f in loss.fields if f.name == VALUE and not trainer.head), None)
     if headless is not None and VALUE in live:
@@ -49,7 +50,7 @@ def check_fields(
     missing = [
         field
         for field in loss.fields
-        if isinstance(field.type, ast.TensorType)  # else a parameter, not a part of the batch
+        if isinstance(field.type, ast.TensorType)  # scalars are parameters, not parts of the batch
         and field.name in live
         and field.name not in given
         and field.default is None
@@ -62,7 +63,7 @@ def check_fields(
 
 
 def _misnamed(field: ast.Field, given: Input, loss: Function) -> Diagnostic:
-    """One field lacks and one is too many: it has the wrong name."""
+    """Return the message if exactly one field is missing and one is superfluous: a wrong name."""
     name = field.name
     return _error(
         f"loss `{loss.name}` needs `{name}`, and is given `{given.argument}`",
@@ -91,7 +92,7 @@ def _missing(name: str, span: Span, batch: Node, loss: Function, drawn: str) -> 
         message = f"loss `{loss.name}` needs `{name}`, which the batch does not have"
         close = nearest(name, UNNAMED)
         made = GIVEN.get(name, "...")
-        if drawn:  # by models anew, or as it was put
+        if drawn:  # recomputed by a model, or stored in the buffer
             again = made.endswith("logprobs(rollout)")
             made = made.replace("(rollout)", f"({drawn})") if again else f"{drawn}.{name}"
         help = f"name it: `replay(..., {name} = {made})`"

@@ -1,10 +1,10 @@
-"""Legality of a flow, checked and reported as diagnostics.
+"""Checks that a flow is legal, and reports diagnostics.
 
 `check_shape` looks at the statements (one step, a source of data); `check` at the typed nodes:
 joins, weight syncs, fields of the loss. Codes: F105 data-cycle,
 F106 dead-service, F107 no-sync, F108 sync-into-frozen, F111 loss-field, F112 unrelated-join,
 F130 flow-shape.
-Names, arguments and kinds of streams have been checked by the front end.
+Names and arguments were checked during resolution.
 """
 
 from __future__ import annotations
@@ -29,12 +29,13 @@ def _step(nodes: Iterable[Node]) -> Node:
 
 
 def _joins(node: Node) -> bool:
-    """True if its inputs are about the same completions; a function may compare samplers."""
+    """True if all inputs of a node must belong to the same completions. Functions may compare
+    samplers."""
     return Role.COMPUTES not in node.roles or Role.DECIDES in node.roles
 
 
 def services_used(program: Program, nodes: Iterable[Node]) -> tuple[str, ...]:
-    """Services that nodes call, sync to or are judged by, in order of declaration."""
+    """Return the services that nodes use, sync to or are judged by, in order of declaration."""
     nodes = tuple(nodes)
     used = {node.target for node in nodes}
     used |= {node.settings["target"] for node in nodes if Role.TRANSFERS in node.roles}
@@ -43,7 +44,7 @@ def services_used(program: Program, nodes: Iterable[Node]) -> tuple[str, ...]:
 
 
 def judging(program: Program, nodes: Iterable[Node]) -> dict[str, Decl]:
-    """The judges behind the scores of the flow and of evals, by reward."""
+    """Return the judges of the scores in the flow and in evals, by reward."""
     scores = {node.target for node in nodes if Role.SCORES in node.roles}
     refs = (decl.settings["score"].value for decl in program.evals.values())
     scores |= {ref.name for ref in refs if isinstance(ref, Ref)}
@@ -54,7 +55,7 @@ def judging(program: Program, nodes: Iterable[Node]) -> dict[str, Decl]:
 
 
 def check_shape(program: Program, nodes: tuple[Node, ...], reporter: Reporter) -> bool:
-    """True if there are one step and at least one source; report what is missing."""
+    """True if there is one step and at least one source; report what is missing."""
     if not nodes:
         reporter.report(
             error(
@@ -126,7 +127,7 @@ def report_cycle(nodes: tuple[Node, ...], reporter: Reporter) -> None:
 
 
 def _find_cycle(by_name: dict[str, Node]) -> tuple[str, ...]:
-    """Names along one cycle, each feeding the next; the caller knows that there is one."""
+    """Return the names along a cycle, each read by the next. The caller knows that there is one."""
     alive = dict(by_name)
     while True:
         ends = [n for n, node in alive.items() if not any(i.edge in alive for i in node.inputs)]
@@ -151,7 +152,8 @@ def check(
     reads: Mapping[str, tuple[Function, frozenset[str]]],
     reporter: Reporter,
 ) -> bool:
-    """Run every typed check; whether all passed. `reads`: by batch its loss and fields."""
+    """Run all checks on typed nodes; True if they pass. `reads` has the loss and fields of each
+    batch."""
     by_name = {node.name: node for node in nodes}
     own = (operation(node.op).check(program, node, nodes, by_name) for node in nodes)
     found = [d for each in own for d in each] or check_streams(program, nodes, by_name)
@@ -177,7 +179,8 @@ def check(
 
 
 def _check_join(node: Node, by_name: dict[str, Node]) -> list[Diagnostic]:
-    """Inputs must come from one draw, and fields from the sampler of the rollouts they join."""
+    """Check that inputs come from one draw, and that fields belong to the sampler of their
+    rollouts."""
     if len(node.inputs) < 2 or Role.UPDATES in node.roles:
         return []
     sources = [by_name[i.edge] for i in node.inputs]
@@ -230,7 +233,7 @@ def _kind(batch: Node, by_name: dict[str, Node]) -> str:
 
 
 def _check_minibatches(nodes: tuple[Node, ...]) -> list[Diagnostic]:
-    """The groups of a batch are dealt to its minibatches, as many to each."""
+    """Check that the groups of a batch divide evenly among its minibatches."""
     step = _step(nodes)
     sources = [node for node in nodes if Role.SOURCE in node.roles or Role.RECALLS in node.roles]
     many, drawn = int(step.settings["minibatches"]), next(iter(sources))
@@ -290,7 +293,8 @@ def _unrelated(node: Node, read: Input, first: Node, second: Node, why: str) -> 
 def _check_compared(
     program: Program, nodes: tuple[Node, ...], by_name: dict[str, Node]
 ) -> list[Diagnostic]:
-    """A judge that compares siblings is given some: two completions of a prompt, and no eval."""
+    """Check that a judge that compares completions gets at least two per prompt, and is in no
+    eval."""
     found = []
     for node in (node for node in nodes if Role.SCORES in node.roles):
         reward = compared(program, rewards_of(program, node.target))
@@ -310,7 +314,8 @@ def _check_compared(
 
 
 def _check_scorers(program: Program, nodes: tuple[Node, ...]) -> list[Diagnostic]:
-    """F108: a reward model that is trained would give one answer another score in every step."""
+    """Report F108: a reward model that is trained would score the same answer differently in every
+    step."""
     step = _step(nodes)
     return [
         error("F108", "sync-into-frozen",
@@ -350,7 +355,8 @@ def _check_sync(program: Program, node: Node, nodes: tuple[Node, ...]) -> list[D
 
 
 def _check_updated(program: Program, nodes: tuple[Node, ...]) -> list[Diagnostic]:
-    """F107: a generator of the trained model that is never synced samples the initial weights."""
+    """Report F107: a generator of the trained model without a sync samples from the initial
+    weights."""
     step = _step(nodes)
     trained = model_of(program.services[step.target])
     synced = {node.settings["target"] for node in nodes if Role.TRANSFERS in node.roles}
@@ -370,13 +376,13 @@ def _check_updated(program: Program, nodes: tuple[Node, ...]) -> list[Diagnostic
     ]
 
 
-# ---- what was folded away
+# ---- parts removed by folding
 
 
 def report_removed(
     program: Program, part: Removed, nodes: tuple[Node, ...], reporter: Reporter
 ) -> None:
-    """F106: say what is gone, why, and which processes that frees."""
+    """Report F106: what was removed, why, and which processes that frees."""
     step = _step(nodes)
     services = ", ".join(f"`{name}`" for name in part.services)
     gone = ", ".join(f"`{name}`" for name in part.nodes)

@@ -1,8 +1,8 @@
-"""Removal of what nothing reads: fields the folded loss ignores, their nodes, their services.
+"""Removes unread parts: fields that the loss does not read after folding, their nodes and services.
 
-A node stays when a step, a sync or a score needs it (scores are metrics even when unread). One
-`Removed` is made per dead field of the loss, with the nodes and services that go with it, and one
-for nodes that were never read at all.
+A node stays if a step, a sync or a score needs it (scores are metrics even if unread). Each dead
+field of the loss gives one `Removed`, with the nodes and services that go with it. Nodes that were
+never read give another one.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ def prune(
     nodes: tuple[Node, ...],
     reads: Mapping[str, tuple[Function, frozenset[str]]],
 ) -> tuple[tuple[Node, ...], tuple[Removed, ...]]:
-    """The live nodes, in order, and what was removed; `reads` has the loss of each batch, and the
-    fields that it reads after folding."""
+    """Return the live nodes, in order, and the removed parts. `reads` has the loss of each batch,
+    with the fields that it reads after folding."""
     nodes = _slim(nodes)
     read_once = _reachable(nodes)
     removed = []
@@ -68,12 +68,12 @@ def _without(node: Node, field: str) -> Node:
 
 
 def _slim(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
-    """The nodes with puts that keep nothing beside the rollouts but what is read of draws."""
+    """Return the nodes with each `put` reduced to the fields that some draw reads."""
     return tuple(operation(node.op).slim(node, nodes) for node in nodes)
 
 
 def _reachable(nodes: tuple[Node, ...]) -> set[str]:
-    """Names of the nodes that a step, a sync, a score or a draw from a buffer needs."""
+    """Return the names of nodes that a step, a sync, a score or a draw from a buffer needs."""
     by_name = {node.name: node for node in nodes}
     needed = [node.name for node in nodes if operation(node.op).needed]
     seen: set[str] = set()

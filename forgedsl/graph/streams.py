@@ -1,5 +1,5 @@
-"""Types of the edges that statements read. T703: a stream of another kind. F101: a part that the
-stream does not have. F110 and F114: a reward without a target to compare with.
+"""Checks the types of the streams that statements read. T703: a stream of the wrong kind. F101: a
+part that the stream does not have. F110 and F114: a reward without its target.
 
     statement                 reads
     x.sample(p), x.logprobs(r), x.values(r)   prompts; rollouts or pairs
@@ -9,7 +9,7 @@ stream does not have. F110 and F114: a reward without a target to compare with.
     replay(r, field = ...)       rollouts or pairs; numbers, log-probs, decisions for bool
     trainer.step(b)              a batch
 
-The graph gives each statement its own stream, right or wrong, so one mistake gives one message.
+Each statement's output type depends only on its operation, so one mistake gives one message.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ PARTS = {
     Stream.ROLLOUT: ("num_tokens", "truncated", "response", "mask"),
 }
 TEXTS = ("text", "response")
-"""parts that are no numbers"""
+"""parts of prompts and rollouts that are not numbers"""
 COMPARING = ("math_equal", "exact", "contains")
-"""rewards of the standard library that need a target"""
+"""library rewards that compare with a target"""
 
 
 def check_streams(
     program: Program, nodes: tuple[Node, ...], by_name: Mapping[str, Node]
 ) -> list[Diagnostic]:
-    """The wrong arguments of all statements."""
+    """Return diagnostics about wrong arguments of all statements."""
     found: list[Diagnostic] = []
     for node in nodes:
         for read in node.inputs:
@@ -60,7 +60,7 @@ def check_streams(
             if wanted is not None and not _fits(read, source, wanted, of):
                 found.append(_wrong(node, read, source, wanted))
                 if Role.SCORES in node.roles:
-                    break  # `grade(prompt, rollout)`: the first argument says it
+                    break  # for `grade(prompt, rollout)`, one message on the first argument
             elif read.attribute is not None:
                 found += _part(program, read, source, by_name, of)
                 found += _too_long(program, node, read)
@@ -105,7 +105,7 @@ def _part(
     by_name: Mapping[str, Node],
     kept: Mapping[str, Stream | None] | None,
 ) -> Iterator[Diagnostic]:
-    """A part that items of the stream do not have, or that the dataset does not give them."""
+    """Report a part that items of the stream do not have, or that the dataset does not define."""
     parts = (*PARTS.get(source.stream, ()), *_of_turns(program, source, by_name))
     if kept is not None:
         parts = (*kept,)
@@ -138,7 +138,7 @@ def _part(
 
 
 def _of_turns(program: Program, source: Node, by_name: Mapping[str, Node]) -> Iterator[str]:
-    """Yield the parts that rollouts of an environment add: rewards of their turns, `[B, T]`."""
+    """Yield the extra parts of an environment's rollouts: rewards of turns, `[B, T]`."""
     played = [by_name[name].settings.get("env") for name in sorted(source.samplers)]
     for name in [str(env) for env in played if env is not None and source.stream is Stream.ROLLOUT]:
         if name in program.environments:
@@ -146,9 +146,7 @@ def _of_turns(program: Program, source: Node, by_name: Mapping[str, Node]) -> It
 
 
 def _too_long(program: Program, node: Node, read: Input) -> Iterator[Diagnostic]:
-    """Report per-token values (a reward of turns, the mask) where a number for the sequence is
-    declared.
-    """
+    """Report per-token values (rewards of turns, the mask) declared as one number per sequence."""
     of_tokens = read.attribute == "mask" or str(read.attribute).startswith("rewards.")
     if not of_tokens or not (Role.COMPUTES in node.roles or Role.PACKS in node.roles):
         return
@@ -176,7 +174,8 @@ def _too_long(program: Program, node: Node, read: Input) -> Iterator[Diagnostic]
 
 
 def _without_target(program: Program, node: Node) -> Iterator[Diagnostic]:
-    """A rubric or reward called without the target that one of its rewards compares with."""
+    """Report a rubric or reward that is called without the target which one of its rewards
+    needs."""
     if Role.SCORES not in node.roles or any(read.argument == "target" for read in node.inputs):
         return
     reward = next(
@@ -205,14 +204,14 @@ def _compares(program: Program, name: str) -> bool:
     return (
         isinstance(body, Constructor)
         and body.name in COMPARING
-        and body.args.get("text") is None  # `contains` may look for a text of its own
+        and body.args.get("text") is None  # `contains` may search for a fixed text
     )
 
 
 def _takes_target(function: PythonFunction) -> bool:
-    """True if a Python reward has a parameter for the target, without a default."""
+    """True if a Python reward has a parameter for the target without a default."""
     given = inputs_of(function)
     if isinstance(given, str):
-        return False  # X-rules say why it cannot be called
+        return False  # rule X802 says why it cannot be called
     required = [p.name for p in function.params if p.required and p.name not in function.args]
     return any(given.by_name.get(name) == "target" for name in required)

@@ -1,7 +1,7 @@
-"""Aggregators are the roots of `minimize` and `report`.
+"""Checks aggregators (`token_mean`, ...), the roots of `minimize` and `report`.
 
 A loss is summed over microbatches and ranks, so it must be linear in its aggregators: a sum of
-scalar multiples of them. These checks keep everything else out.
+scalar multiples of them. Everything else is reported.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def check_root(inference: Walk, typed: Typed) -> Typed:
 
 
 def report_nested(inference: Walk, typed: Typed) -> None:
-    """An aggregator inside an expression that is not linear in it."""
+    """Report an aggregator inside an expression that is not linear in it."""
     inference.error(
         "L416",
         "aggregator-root",
@@ -74,7 +74,7 @@ def keeps_root(inference: Walk, op: str, args: tuple[Typed, ...]) -> bool:
 
 
 def check_result(inference: Walk, kind: str, outputs: list[tuple[str, Typed]]) -> None:
-    """An advantage is one number for each sibling, a filter one bool for the group."""
+    """Check that an advantage returns a number per completion, and a filter a bool per group."""
     function = inference.calls[0]
     article = "an" if kind == "advantage" else "a"
     for _, typed in outputs:
@@ -96,7 +96,7 @@ def check_result(inference: Walk, kind: str, outputs: list[tuple[str, Typed]]) -
 
 
 def check_declared(inference: Walk, name: str, node: ast.Type | None, typed: Typed) -> bool:
-    """True if a value has the type that is written at its name, or fewer axes."""
+    """True if a value has its declared type, possibly with fewer axes; report it if not."""
     axes = axes_of(node) if isinstance(node, ast.TensorType) else None
     if axes is None or typed.type.is_error:
         return not typed.type.is_error
@@ -114,8 +114,8 @@ def check_declared(inference: Walk, name: str, node: ast.Type | None, typed: Typ
 
 
 def stands_for(axis: str, declared: frozenset[str]) -> str:
-    """The declared axis that an axis may take the place of: a function of [B, T] is one of pairs,
-    of one side of them, and, without T, of siblings too."""
+    """Return the declared axis that an axis can be passed for: a function declared over [B, T]
+    accepts pairs and a side of a pair; one without T also accepts groups."""
     if axis in ("P", "G") and "B" in declared and axis not in declared:
         return "B"
     return "T" if axis[0] == "T" else axis
@@ -124,7 +124,7 @@ def stands_for(axis: str, declared: frozenset[str]) -> str:
 def check_objective(
     inference: Walk, function: ir.Function, outputs: list[tuple[str, Typed]]
 ) -> None:
-    """One `minimize` with gradient, and reports with distinct names."""
+    """Check that there is one `minimize` with gradient, and that reports have distinct names."""
     losses = [typed for name, typed in outputs if name == "loss"]
     written = [each for each in function.statements if isinstance(each, ast.Minimize)]
     if len(written) != 1:
@@ -157,7 +157,7 @@ def check_objective(
 
 
 def _given_zero(function: ir.Function) -> ast.Field | None:
-    """The number of a loss that its caller gives as 0, such as `rl.dpo(beta = 0.0)`."""
+    """Return a parameter of a loss that its caller sets to 0, such as `rl.dpo(beta = 0.0)`."""
     given = (f for f in function.fields if isinstance(f.default, ast.Integer | ast.Number))
     other = (
         f for f in given if f.default is not None and f.default.span.file != function.span.file
@@ -166,8 +166,8 @@ def _given_zero(function: ir.Function) -> ast.Field | None:
 
 
 def _mixed(inference: Walk, end: int) -> int | None:
-    """The first value through which `value` and a statistic of the vocabulary do not just add up:
-    the gradient of each is to be known without the other."""
+    """Return the first value in which the value head and a statistic of the vocabulary are combined
+    other than by addition. The gradient of each must not depend on the other."""
     values = inference.build.values
     kinds: dict[int, frozenset[str]] = {}
     for node in reachable(values, [end]):

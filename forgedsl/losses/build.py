@@ -1,7 +1,7 @@
-"""Building trees: operations in, numbered values out, with equal ones shared and constants folded.
+"""Builds trees: operations in, numbered values out. Equal values are shared, constants folded.
 
-The builder derives the type of each operation from its operands, repeats operands of fewer axes
-(`expand`) and otherwise trusts its caller: the rules a user can break are checked in `infer`.
+The builder derives the type of each operation from its operands and expands operands with fewer
+axes. It checks nothing else: rules that a user can break are checked in `infer`.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ NO_GRADIENT = frozenset((*BOOLEAN, "stop", "sign", "float"))
 
 @dataclass(frozen=True, slots=True)
 class Typed:
-    """An expression: its value in the builder and its type as written, before folding."""
+    """An expression: its value in the builder, and its type before folding."""
 
     value: int
     type: TensorType
     span: Span
     aggregate: bool = False
-    """a sum of aggregators, legal only as the root of `minimize` or `report`"""
+    """True for a sum of aggregators, which is legal only as the root of `minimize` or `report`"""
 
 
 def constant_dtype(value: Any) -> str:
@@ -38,7 +38,7 @@ def constant_dtype(value: Any) -> str:
 
 
 class Builder:
-    """Appends values; `span` is where the operations being built stand in the source."""
+    """Appends values. `span` is the source of the operations being built."""
 
     def __init__(self, values: tuple[Value, ...] = ()) -> None:
         self.values: list[Value] = list(values)
@@ -56,7 +56,7 @@ class Builder:
         return self._add(op, (), attr, type_)
 
     def __call__(self, op: str, *args: int) -> int:
-        """An elementwise operation or a reduction."""
+        """Append an elementwise operation or a reduction."""
         values = self.values
         if op in ELEMENTWISE and len(args) > 1:
             axes = union([values[arg].type.axes for arg in args])
@@ -72,24 +72,24 @@ class Builder:
         return self._add(op, args, None, self._type(op, args))
 
     def python(self, attr: str, args: tuple[int, ...]) -> int:
-        """A number that code in Python makes of the inputs."""
+        """Append a number that Python code computes from the inputs."""
         return self._add("python", args, attr, TensorType(frozenset(), "f32", True))
 
     def expand(self, value: int, axes: frozenset[str]) -> int:
-        """`value` repeated to `axes`; scalars need no repetition."""
+        """Expand `value` to `axes`; scalars need no expansion."""
         type_ = self.values[value].type
         if not type_.axes or type_.axes == axes:
             return value
         return self._add("expand", (value,), None, TensorType(axes, type_.dtype, type_.diff))
 
     def side(self, value: int, side: str) -> int:
-        """The tokens of one side of a pair."""
+        """Select the tokens of one side of a pair."""
         type_ = self.values[value].type
         axes = (type_.axes - {"T"}) | {f"T.{side}"}
         return self._add("side", (value,), side, TensorType(axes, type_.dtype, type_.diff))
 
     def unside(self, value: int) -> int:
-        """The inverse view of `side`, for cotangents; entries of the other side are undefined."""
+        """Return the inverse of `side`, for cotangents. Entries of the other side are undefined."""
         type_ = self.values[value].type
         axes = frozenset("T" if axis[0] == "T" else axis for axis in type_.axes)
         return self._add("unside", (value,), None, TensorType(axes, type_.dtype, False))

@@ -1,4 +1,4 @@
-"""Calls: the elementwise built-ins, and functions of the file or of a library, inlined.
+"""Infers calls: elementwise built-ins, and functions of the file or a library, which are inlined.
 
 Reductions and aggregators are in `reductions`. See language_settings for the list of names.
 """
@@ -28,7 +28,7 @@ MAX_DEPTH = 32
 
 
 def call(inference: Walk, node: ast.Call) -> Typed:
-    """The value of a call."""
+    """Infer a call."""
     name = node.function.text
     if name in reductions.AGGREGATORS:
         return reductions.aggregate(inference, node)
@@ -58,7 +58,7 @@ def call(inference: Walk, node: ast.Call) -> Typed:
 
 
 def callable_names(scope: ir.Scope, prefix: str = "") -> list[str]:
-    """The functions of a scope and of the modules it imports."""
+    """Return the names of the functions of a scope and of the modules it imports."""
     names = []
     for name, found in scope.names.items():
         if isinstance(found, ir.Function):
@@ -69,7 +69,7 @@ def callable_names(scope: ir.Scope, prefix: str = "") -> list[str]:
 
 
 def _has_axis(inference: Walk, node: ast.Call) -> bool:
-    """`min(x, G)` is a reduction, `min(a, b)` is elementwise."""
+    """True if a call is a reduction: `min(x, G)`, not the elementwise `min(a, b)`."""
     return any(
         arg.name == "axis" or reductions.axis_name(inference, arg.value) is not None
         for arg in node.args[1:]
@@ -107,7 +107,7 @@ def _elementwise(inference: Walk, node: ast.Call) -> Typed:
 
 
 def inline(inference: Walk, function: ir.Function, node: ast.Call) -> Typed:
-    """The body of `function` with its fields bound to the arguments."""
+    """Inline the body of `function`, with its fields bound to the arguments."""
     if function in inference.calls or len(inference.calls) > MAX_DEPTH:
         chain = " -> ".join(f.name for f in (*inference.calls, function))
         message = f"`{function.name}` calls itself: {chain}"

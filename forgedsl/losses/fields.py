@@ -1,8 +1,8 @@
-"""The declared inputs of a function: tensors become input values, scalars become constants.
+"""Declares the inputs of a function: tensors become input values, scalars become constants.
 
 `logprob`, `entropy`, `logsumexp` and `mean_logprob` come from the trainer and carry gradient;
-`behavior`, `mask`, `num_tokens` and `truncated` from the rollout, `num_steps` from the run; all
-others from `replay(...)`.
+`behavior`, `mask`, `num_tokens` and `truncated` come from the rollout, `num_steps` from the run,
+and all others from `replay(...)`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ KNOWN = {
     "truncated": ("", "bool"),
     "num_steps": ("", "i64"),
 }
-"""Fields with a fixed meaning: their token axis and dtype, over B or P."""
+"""Fields with a fixed meaning: token axis and dtype, over B or P."""
 
 GROUP_KINDS = ("advantage", "filter")
 
@@ -35,7 +35,7 @@ SCALARS = {"int": int, "float": float, "bool": bool, "str": str}
 
 
 def declare(inference: Walk, function: ir.Function, params: dict[str, Any]) -> tuple[Field, ...]:
-    """Bind every field of `function` as a local; the tensor fields are returned."""
+    """Bind every field of `function` as a local; return the tensor fields."""
     declared = []
     scalars = [f.name for f in function.fields if not isinstance(f.type, ast.TensorType)]
     for name in sorted(params.keys() - set(scalars)):
@@ -59,7 +59,7 @@ def declare(inference: Walk, function: ir.Function, params: dict[str, Any]) -> t
 def tensor_type(
     inference: Walk, field: ast.Field, node: ast.TensorType, kind: str
 ) -> TensorType | None:
-    """The type of a tensor field, checked against the meaning of its name; None if wrong."""
+    """Return the type of a tensor field, checked against the meaning of its name; None if wrong."""
     axes = axes_of(node)
     if axes is None or (pair := clash(axes)) is not None:
         message = (
@@ -87,7 +87,8 @@ def tensor_type(
 def _group_field(
     inference: Walk, field: ast.Field, node: ast.TensorType, kind: str, axes: frozenset[str]
 ) -> bool:
-    """An advantage sees a group, or the whole step with its groups; a filter sees a group."""
+    """Check a field of an advantage (over a group or the whole step) or of a filter (over a
+    group)."""
     allowed = ("G", "B", "BT") if kind == "advantage" else ("G",)
     if axes not in [frozenset(axis) for axis in allowed]:
         message = f"`{field.name}` of {kind} `{inference.calls[0].name}` must be over "
@@ -131,7 +132,7 @@ def _loss_field(
         message = f"`{field.name}` is {wanted} {dtype}"
         inference.error("T701", "axis", message, node.span, help=f"declare it as {wanted} {dtype}")
         return False
-    close = (dtype, node.dtype) in (("i64", "f32"), ("f32", "bf16"))  # bf16 is L413
+    close = (dtype, node.dtype) in (("i64", "f32"), ("f32", "bf16"))  # rule L413 reports bf16
     if node.dtype != dtype and not close:
         message = f"`{field.name}` is {dtype}, not {node.dtype}"
         inference.error("T702", "dtype", message, node.span, help=f"declare it as {dtype}")
@@ -140,7 +141,7 @@ def _loss_field(
 
 
 def parameter(inference: Walk, field: ast.Field, params: dict[str, Any]) -> Typed:
-    """A scalar field: its value in `params`, or its default."""
+    """Return the constant of a scalar field: its value in `params`, or its default."""
     name = getattr(field.type, "name", "")
     if name not in SCALARS:
         message = f"`{field.name}` must be a tensor such as [B, T] f32, or a scalar parameter"

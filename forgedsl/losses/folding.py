@@ -1,8 +1,7 @@
-"""Fields that folding has removed: the objective mentions them but no longer needs them.
+"""Finds fields that folding has removed: the objective mentions them but does not depend on them.
 
-With `beta = 0.0` the objective of a GRPO loss mentions `ref` and does not need it. A report that
-would still read such a field goes too, so that the field, the edge that feeds it and the service
-behind it can be removed.
+With `beta = 0.0`, the objective of a GRPO loss mentions `ref` but does not depend on it. Reports
+that read such a field are removed too, so that the field, its edge and its service can be removed.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from forgedsl.syntax.walk import names
 def surviving(
     function: ir.Function, values: list[Value], outputs: Mapping[str, int]
 ) -> dict[str, int]:
-    """The outputs that need no field lost by folding."""
+    """Return the outputs that do not depend on a field removed by folding."""
     if "loss" not in outputs:
         return dict(outputs)
     lost = mentioned(function) - reads(values, outputs["loss"])
@@ -30,14 +29,15 @@ def surviving(
 
 
 def reads(values: list[Value], end: int) -> set[str]:
-    """The inputs that a value depends on."""
+    """Return the inputs that a value depends on."""
     return {
         str(values[node].attr) for node in reachable(values, [end]) if values[node].op == "input"
     }
 
 
 def mentioned(function: ir.Function) -> set[str]:
-    """The fields that the objective names, directly or through assignments, before folding."""
+    """Return the fields that the objective names before folding, directly or through
+    assignments."""
     assigned: dict[str, ast.Expr] = {}
     pending: list[str] = []
     for statement in function.statements:
@@ -58,5 +58,5 @@ def mentioned(function: ir.Function) -> set[str]:
 
 
 def first_names(node: ast.Expr) -> Iterator[str]:
-    """The first part of every name in an expression."""
+    """Return the first part of every name in an expression."""
     return (parts[0] for parts in names(node))

@@ -1,11 +1,10 @@
-"""The value and the derivative of a tree at one point: forward mode, on numbers.
+"""Evaluates a tree and its derivative at a point: forward-mode differentiation on numbers.
 
     Tree, values of its inputs, a row statistic  ->  (value, d value / d statistic) of every node
 
-One sequence (or pair, or group) with one valid token: reductions over it are the identity and the
-counts of the step are 1, so what is left is the loss of a single token. `totals` gives other sums
-over the step. The conventions at ties are those of `grad`. Inputs of pairs are named by side:
-`logprob.chosen`.
+The point is a sequence (or pair, or group) with one valid token: reductions are the identity and
+counts of the step are 1, so the result is the loss of a single token. `totals` gives other sums
+over the step. Ties are treated as in `grad`. Inputs of pairs are named by side: `logprob.chosen`.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ class Dual:
 
 
 class _Numbers:
-    """Derivatives as numbers, in place of nodes."""
+    """`Build` on numbers: computes derivatives as numbers instead of nodes."""
 
     def __call__(self, op: str, *args: float) -> float:
         return float(PYTHON[op](*args))
@@ -44,7 +43,7 @@ NUMBERS = _Numbers()
 
 
 class Point:
-    """A tree at one point; `inputs` by name, those missing are `default`."""
+    """A tree at a point. `inputs` are by name; missing ones are `default`."""
 
     def __init__(
         self,
@@ -64,7 +63,7 @@ class Point:
         self._bypass: tuple[int, int] | None = None
 
     def bypassing(self, node: int, arg: int) -> Point:
-        """Return the point with the slope of `arg` passing through `node` as by the identity."""
+        """Return the point with `node` passing the slope of `arg` straight through."""
         other = Point(
             self.values, self.inputs, wrt=self.wrt, default=self.default, totals=self.totals
         )
@@ -72,9 +71,9 @@ class Point:
         return other
 
     def __call__(self, node: int, side: str = "") -> Dual:
-        """Value and derivative of a node, of one side of a pair where it has two."""
+        """Return value and derivative of a node (for a pair, of one side)."""
         known = self._known.setdefault(side, [])
-        for number in range(len(known), node + 1):  # in order, so that no recursion is deep
+        for number in range(len(known), node + 1):  # evaluated in order, to avoid deep recursion
             found = self._eval(self.values[number], side, known)
             if self._bypass is not None and self._bypass[0] == number:
                 found = Dual(found.value, known[self._bypass[1]].slope)
@@ -102,7 +101,7 @@ class Point:
         if value.op in ("min", "max") and args[0].value == args[1].value:
             for mine, other in ((0, 1), (1, 0)):
                 if self.values[value.args[other]].op == "const":
-                    return args[mine]  # a one-sided clamp lets through at its bound
+                    return args[mine]  # at its bound, a one-sided clamp passes the gradient
         return _elementwise(value.op, args)
 
     def _axes(self) -> frozenset[str]:
@@ -111,7 +110,7 @@ class Point:
 
 def _elementwise(op: str, args: list[Dual]) -> Dual:
     if op in NUMERIC and any(math.isnan(arg.value) for arg in args):
-        return Dual(NAN, NAN)  # as in torch; Python's own drop it
+        return Dual(NAN, NAN)  # NaN propagates as in torch; Python's min and max would drop it
     try:
         value = float(PYTHON[op](*[_argument(op, arg) for arg in args]))
         slope = _slope(op, args, value) if any(arg.slope for arg in args) else 0.0
@@ -125,7 +124,7 @@ def _argument(op: str, arg: Dual) -> float | bool:
 
 
 def _slope(op: str, args: list[Dual], y: float) -> float:
-    """The derivative of one operation by the chain rule."""
+    """Return the derivative of an operation by the chain rule."""
     x, dx = args[0].value, args[0].slope
     if op == "neg":
         return -dx

@@ -1,15 +1,15 @@
-"""Symbolic reverse mode: from a loss to its gradient with respect to the row statistics.
+"""Symbolic reverse-mode differentiation of a loss with respect to the row statistics.
 
     Tree (outputs: loss, reports)  ->  differentiate  ->  Tree (outputs: logprob, entropy, ...)
 
-The vocabulary-sized part of every gradient is fixed (kernels.md finding 1), so the compiler only
-differentiates the small program above it. Ties follow PyTorch: minimum and maximum share the
-gradient at a tie, clamp passes it at its bounds, |x| and relu have 0 at 0, `where` selects. A
-bound that is a constant, `min(x, 3.0)`, is a clamp.
+The vocabulary-sized part of every gradient is fixed (kernels.md, finding 1), so only the small
+program above it is differentiated. Ties follow PyTorch: minimum and maximum share the gradient,
+clamp passes it at its bounds, |x| and relu have gradient 0 at 0, `where` selects. With a constant
+operand, `min(x, 3.0)` is a clamp.
 
-A cotangent travels with the mask of the reduction it came from. It is undefined where that mask
-is false and is selected (never multiplied) by it before it is summed or returned, so whatever a
-masked token holds, NaN included, cannot reach the gradient.
+A cotangent is kept with the mask of the reduction it came from, and is undefined where the mask is
+false. Before it is summed or returned, it is selected by the mask, not multiplied, so that NaN in a
+masked token cannot reach the gradient.
 """
 
 from __future__ import annotations
@@ -33,14 +33,15 @@ class Cotangent:
 
 
 def differentiate(tree: Tree, by: tuple[str, ...] = ROW_STATISTICS) -> Tree:
-    """The gradient of `loss` with respect to each of these row statistics it depends on."""
+    """Return the gradient of `loss` with respect to each row statistic that it depends on."""
     build = Builder(tree.values)
     outputs, names = _sweep(tree, build)
     return _tree(tree, build, [output for output in outputs if output[0] in by], names)
 
 
 def with_gradient(tree: Tree, by: tuple[str, ...] = ROW_STATISTICS) -> Tree:
-    """The outputs of `tree` and its gradient as `d_logprob`, ..., sharing common values."""
+    """Return `tree` with its gradient as further outputs `d_logprob`, ...; common values are
+    shared."""
     build = Builder(tree.values)
     outputs, names = _sweep(tree, build)
     found = ((f"d_{name}", value) for name, value in outputs if name in by)
@@ -48,7 +49,7 @@ def with_gradient(tree: Tree, by: tuple[str, ...] = ROW_STATISTICS) -> Tree:
 
 
 def _sweep(tree: Tree, build: Builder) -> tuple[list[tuple[str, int]], dict[int, str]]:
-    """Reverse mode: the gradients by row statistic, and names for what is new."""
+    """Run reverse mode: return the gradients by row statistic, and names for new values."""
     loss = tree.output("loss")
     pending: dict[int, list[Cotangent]] = {loss: [Cotangent(build.const(1.0), None)]}
     names: dict[int, str] = {}
@@ -93,14 +94,14 @@ def is_zero(build: Builder, cotangent: Cotangent) -> bool:
 
 
 def selected(build: Builder, cotangent: Cotangent) -> int:
-    """The cotangent as a plain value: zero outside its mask."""
+    """Return the cotangent as a plain value: zero outside of its mask."""
     if cotangent.mask is None:
         return cotangent.value
     return build("where", cotangent.mask, cotangent.value, build.const(0.0))
 
 
 def combine(build: Builder, parts: list[Cotangent]) -> Cotangent:
-    """The sum of the contributions to one value."""
+    """Return the sum of the contributions to a value."""
     by_mask: dict[int | None, int] = {}
     for part in parts:
         known = by_mask.get(part.mask)
@@ -116,7 +117,7 @@ def combine(build: Builder, parts: list[Cotangent]) -> Cotangent:
 
 
 def adjoints(build: Builder, node: int, cotangent: Cotangent) -> list[tuple[int, Cotangent]]:
-    """The contributions of `node` to its arguments."""
+    """Yield the contributions of `node` to the cotangents of its arguments."""
     primal = build.values[node]
     if primal.op in STRUCTURE:
         return [(primal.args[0], STRUCTURE[primal.op](build, primal, node, cotangent))]
@@ -142,7 +143,7 @@ def _seq_sum(build: Builder, primal: Value, node: int, cotangent: Cotangent) -> 
 
 
 def _seq_extreme(build: Builder, primal: Value, node: int, cotangent: Cotangent) -> Cotangent:
-    """The gradient of a maximum or minimum is shared by all tokens that attain it."""
+    """Share the gradient of a maximum or minimum among all tokens that attain it."""
     value, mask = primal.args
     axes = build.values[mask].type.axes
     attains = build("and", build("eq", value, build.expand(node, axes)), mask)

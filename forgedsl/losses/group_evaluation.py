@@ -1,9 +1,9 @@
-"""The value of an advantage or a filter for one group of siblings: on lists of numbers.
+"""Evaluates an advantage or a filter for one group, on lists of numbers.
 
     Tree, inputs by name (one number for each sibling)  ->  a number for each sibling, or one
 
-A function that is given the whole step sees a step of this one group, `size` siblings at a time.
-What is undefined, a division by 0, is NaN.
+A function of the whole step gets a step with this group only, of `size` completions per prompt.
+Undefined results, such as a division by 0, are NaN.
 """
 
 import math
@@ -18,7 +18,7 @@ SAME = ("expand", "side", "unside", "float", "stop")
 
 
 def evaluate(tree: Tree, inputs: Mapping[str, Row], size: int, node: int | None = None) -> Row:
-    """The result for each sibling, or another value; for a filter the same for all."""
+    """Return the result (or the value `node`) for each completion; for a filter all are equal."""
     length = len(next(iter(inputs.values())))
     known: list[Row] = []
     for value in tree.values:

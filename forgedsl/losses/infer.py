@@ -2,9 +2,8 @@
 
     hir.Function (AST expressions + Scope)  ->  infer  ->  Tree | None, diagnostics reported
 
-One forward walk. Calls of other functions are inlined, parameters are folded, the axes, dtypes
-and gradient flow of every expression are checked by name. What is already wrong has the type
-`ERROR` and stays silent from then on.
+One forward walk inlines calls, folds parameters, and checks axes, dtypes and gradient flow of every
+expression. An expression with a mistake gets the type `ERROR`, which causes no further messages.
 """
 
 from __future__ import annotations
@@ -34,22 +33,22 @@ NUMBERS = ("f32", "i64", "bf16")
 def infer(
     function: ir.Function, reporter: Reporter, params: Mapping[str, Any] | None = None
 ) -> Tree | None:
-    """The tree of a loss, advantage or filter; None if anything was reported as an error.
+    """Infer the tree of a loss, advantage or filter; None after reporting an error.
 
-    `params` gives values to its scalar parameters (`clip_low: float = 0.2`) by name.
+    `params` has values for its scalar parameters (`clip_low: float = 0.2`), by name.
     """
     return Inference(reporter).function(function, dict(params or {}))
 
 
 def described(module: ir.PythonModule) -> str:
-    """`Clip(eps = 0.2) of losses.py 1a2b3c4d5e6f`."""
+    """Describe a Python loss: `Clip(eps = 0.2) of losses.py 1a2b3c4d5e6f`."""
     args = ", ".join(f"{name} = {value!r}" for name, value in module.args.items())
     digest = sha256(module.text.encode()).hexdigest()[:12]
     return f"{module.name}({args}) of {module.module} {digest}"
 
 
 class Inference(Walk):
-    """The walk over statements and expressions, and what meets in an operation."""
+    """Walks over statements and expressions, and checks the operands of each operation."""
 
     # ---- functions and statements
 
@@ -72,7 +71,7 @@ class Inference(Walk):
     def _python(
         self, function: ir.Function, module: ir.PythonModule, declared: tuple[Field, ...]
     ) -> Tree | None:
-        """A loss that is a class in Python reads all its fields."""
+        """Make the tree of a Python loss. It reads all its fields."""
         if self.failed:
             return None
         args = tuple(self.locals[field.name].value for field in declared)
@@ -83,7 +82,7 @@ class Inference(Walk):
         return self._tree(function, declared, ends)
 
     def statements(self, function: ir.Function) -> list[tuple[str, Typed]]:
-        """Walk the body; the outputs by name ("loss", reports, or "result")."""
+        """Walk the body; return the outputs by name ("loss", reports, or "result")."""
         outputs: list[tuple[str, Typed]] = []
         for statement in function.statements:
             match statement:
@@ -111,7 +110,7 @@ class Inference(Walk):
             self.names.setdefault(typed.value, name)
 
     def aggregate(self, node: ast.Expr) -> Typed:
-        """The value of `minimize` or `report`: a scalar multiple or sum of aggregators."""
+        """Infer the value of `minimize` or `report`: a scalar multiple or sum of aggregators."""
         self.root = True
         typed = self.expr(node)
         self.root = False
@@ -249,7 +248,7 @@ class Inference(Walk):
         span: Span,
         checked: int = 0,
     ) -> Typed:
-        """An elementwise operation, its operands after the first `checked` having `dtypes`."""
+        """Infer an elementwise operation. Operands after the first `checked` must have `dtypes`."""
         expected = [self.expect(arg, dtypes) for arg in args[checked:]]
         if not all(expected):
             return self.broken(span)
@@ -273,7 +272,7 @@ class Inference(Walk):
         return Typed(value, folded, span, any(arg.aggregate for arg in args))
 
     def unify(self, args: tuple[Typed, ...], span: Span) -> bool:
-        """Report operands whose axes cannot meet."""
+        """Report operands whose axes cannot be combined."""
         axes = union(arg.type.axes for arg in args)
         if (pair := clash(axes)) is None:
             return True
@@ -311,7 +310,7 @@ class Inference(Walk):
         return False
 
     def operands(self, nodes: list[ast.Expr]) -> list[Typed]:
-        """Expressions inside a call, where aggregators have no place."""
+        """Infer expressions inside a call, where aggregators are not allowed."""
         root, self.root = self.root, False
         results = [self.expr(node) for node in nodes]
         self.root = root
@@ -319,7 +318,7 @@ class Inference(Walk):
 
 
 def linear(node: ast.Expr) -> bool:
-    """True if aggregators may stand inside: sums, multiples and negations of roots."""
+    """True if an expression may contain aggregators: sums, multiples and negations."""
     if isinstance(node, ast.Unary):
         return node.operator in ("-", "+")
     if isinstance(node, ast.Binary):
@@ -330,7 +329,7 @@ def linear(node: ast.Expr) -> bool:
 def compact(
     values: list[Value], ends: list[int], names: Mapping[int, str]
 ) -> tuple[list[Value], dict[int, int]]:
-    """Only what `ends` need, renumbered, each value with its name in the source."""
+    """Keep only the values that `ends` depend on, renumbered, each with its name in the source."""
     kept = reachable(values, ends)
     number = {old: new for new, old in enumerate(kept)}
     renumbered = []

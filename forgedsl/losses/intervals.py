@@ -3,9 +3,9 @@
     values of a Tree, intervals of its inputs  ->  Analysis: the interval of every value,
                                                    and what is known where a value is used
 
-A value that is read only as a branch of `where`, or only under the mask of a reduction, matters
-only where that condition holds: `Analysis.guarded` narrows its operands by the conditions that all
-its uses have in common. Values that are equal up to `stop` are known to cancel in a difference.
+A value that is read only in a branch of `where`, or only under the mask of a reduction, matters
+only if that condition is true: `Analysis.guarded` narrows its operands by the conditions common to
+all its uses. A difference of values that are equal up to `stop` is known to be 0.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ INPUTS: dict[str, Interval] = {
     "num_tokens": intervals.POSITIVE_COUNT,
     "num_steps": interval(0.0, intervals.INF),
 }
-"""Inputs with a fixed meaning; all others may be any finite number."""
+"""Intervals of inputs with a fixed meaning; all others may be any finite number."""
 
 ANYTHING = Interval(finite=False)
 ACROSS = REDUCTIONS | SCANS.keys()
-"""of values of other tokens or sequences"""
+"""operations whose result depends on other tokens or sequences"""
 Condition = tuple[int, bool]
 SAME_ELEMENTS = ("expand", "stop", "side", "unside")
 MASKED = ("seq_sum", "seq_max", "seq_min", "total_sum")
@@ -39,7 +39,8 @@ LEAVES = ("input", "total", "valid", "group_size", "siblings", "in_side", "const
 
 
 class Analysis:
-    """Intervals of `values`; `inputs` gives those of inputs by name, `group_size` that of G."""
+    """Intervals of `values`. `inputs` has the intervals of inputs by name, `group_size` that of
+    G."""
 
     def __init__(
         self,
@@ -61,20 +62,21 @@ class Analysis:
         return self.intervals[node]
 
     def guarded(self, node: int, arg: int) -> Interval:
-        """The interval of `arg` where `node` is used."""
+        """Return the interval of `arg`, given that `node` is used."""
         conditions = self.guards[node]
         return self.under(arg, conditions) if conditions else self.intervals[arg]
 
     def under(self, node: int, conditions: frozenset[Condition]) -> Interval:
-        """The interval of a value where all conditions hold."""
+        """Return the interval of a value if all conditions are true."""
         known: dict[int, Interval] = {}
         for condition, holds in sorted(conditions):
             self._assume(condition, holds, known)
         narrowed: list[Interval] = []
         for number, value in enumerate(self.values[: node + 1]):
             if value.op == "seq_count" and (value.args[0], True) in conditions:
-                found = intervals.POSITIVE_COUNT  # this token is one of those that are counted
-            elif value.op in ACROSS:  # what holds of one token need not hold of the others
+                # the mask is true for this token, so the count is at least 1
+                found = intervals.POSITIVE_COUNT
+            elif value.op in ACROSS:  # a condition on this token need not be true for the others
                 found = self.intervals[number]
             else:
                 found = self._transfer(value, narrowed)
@@ -82,7 +84,7 @@ class Analysis:
         return narrowed[node]
 
     def _assume(self, node: int, holds: bool, known: dict[int, Interval]) -> None:
-        """Collect in `known` what follows from a condition."""
+        """Collect facts that follow from a condition in `known`."""
         value = self.values[node]
         self._learn(node, TRUE if holds else FALSE, known)
         if value.op in SAME_ELEMENTS:
@@ -115,7 +117,7 @@ class Analysis:
             self._learn(left if b == point(0.0) else right, unequal, known)
 
     def _learn(self, node: int, fact: Interval, known: dict[int, Interval]) -> None:
-        """`fact` holds of the value, and of what it merely repeats."""
+        """Apply `fact` to a value and to the value that it expands."""
         while True:
             known[node] = meet(known.get(node, self.intervals[node]), fact)
             value = self.values[node]
@@ -145,7 +147,7 @@ class Analysis:
         return found
 
     def _is_k3(self, value: Value) -> bool:
-        """expm1(x) - x is never negative."""
+        """True for expm1(x) - x, which is never negative."""
         left = self.values[value.args[0]]
         right = self.canonical[value.args[1]]
         return left.op == "expm1" and self.canonical[left.args[0]] == right
@@ -172,7 +174,7 @@ def _above(bound: float, strict: bool) -> Interval:
 
 
 def _canonical(values: Sequence[Value]) -> list[int]:
-    """For each value the first one that equals it when `stop` and `expand` are ignored."""
+    """Map each value to the first one that is equal if `stop` and `expand` are ignored."""
     seen: dict[tuple[object, ...], int] = {}
     found: list[int] = []
     for number, value in enumerate(values):
@@ -180,14 +182,14 @@ def _canonical(values: Sequence[Value]) -> list[int]:
             found.append(found[value.args[0]])
             continue
         args = tuple(found[arg] for arg in value.args)
-        # per-token and per-sequence values of one name are different inputs
+        # inputs of the same name with different axes are different
         key = (value.op, args, value.attr, type(value.attr))
         found.append(seen.setdefault(key, number))
     return found
 
 
 def _guards(values: Sequence[Value], outputs: Sequence[int]) -> list[frozenset[Condition]]:
-    """For each value the conditions under which all its uses read it."""
+    """Map each value to the conditions common to all its uses."""
     found: list[frozenset[Condition] | None] = [None] * len(values)
     for output in outputs:
         found[output] = frozenset()
@@ -200,7 +202,7 @@ def _guards(values: Sequence[Value], outputs: Sequence[int]) -> list[frozenset[C
             if value.op == "where" and position:
                 conditions = own | {(value.args[0], position == 1)}
             elif value.op in ACROSS:
-                # a condition on one token says nothing about the others
+                # a condition on one token does not apply to the others
                 kept = value.type.axes - ({"T"} if value.op in SCANS else set())
                 conditions = frozenset(c for c in own if values[c[0]].type.axes <= kept)
                 if value.op in MASKED and position == 0 and len(value.args) > 1:

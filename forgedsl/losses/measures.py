@@ -1,9 +1,9 @@
-"""Measures of the values of a loss: where log-probs of different distributions meet.
+"""Finds where a loss compares log-probs of different distributions.
 
     Tree, Measure of its log-prob fields  ->  the values that mix measures which cannot be compared
 
-Forms travel through everything that keeps a log-prob a log-prob: sums, constant factors, clamps,
-means over tokens, `stop`, and `exp` and back. Whatever else happens to one ends its form.
+Forms propagate through operations that keep a log-prob one: sums, constant factors, clamps, means
+over tokens, `stop`, and `exp` and `log`. The result of any other operation has no form.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ KEEPS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mismatch:
-    """Value `node` compares the measures `left` and `right`, of its first and second operand."""
+    """Value `node` compares the measure `left` of its first operand with `right` of its second."""
 
     node: int
     left: Measure
@@ -29,7 +29,7 @@ class Mismatch:
 
 
 def mismatches(tree: Tree, fields: Mapping[str, Measure]) -> list[Mismatch]:
-    """Every place where incomparable measures first meet."""
+    """Return the values in which incomparable measures are first combined."""
     forms: list[Form | None] = []
     found: list[Mismatch] = []
     for node, value in enumerate(tree.values):
@@ -48,7 +48,7 @@ def mismatches(tree: Tree, fields: Mapping[str, Measure]) -> list[Mismatch]:
 
 
 def forms_of(tree: Tree, fields: Mapping[str, Measure]) -> list[Form | None]:
-    """The form of every value, without judging it."""
+    """Return the form of every value."""
     forms: list[Form | None] = []
     for value in tree.values:
         if value.op == "input" and str(value.attr) in fields:
@@ -59,7 +59,7 @@ def forms_of(tree: Tree, fields: Mapping[str, Measure]) -> list[Form | None]:
 
 
 def _compared(value: Value, args: list[Form | None]) -> tuple[Form, Form] | None:
-    """The two forms whose difference or quotient this value is."""
+    """Return the two forms whose difference or quotient a value is."""
     if len(args) != 2 or args[0] is None or args[1] is None:
         return None
     a, b = args[0], args[1]
@@ -104,7 +104,7 @@ def _is_log(form: Form | None) -> bool:
 
 
 def _scaled(tree: Tree, value: Value, first: Form | None, second: Form | None) -> Form | None:
-    """A combination times a constant, or over a count of tokens."""
+    """Return a combination times a constant, or divided by a count of tokens."""
     for form, other in ((first, value.args[1]), (second, value.args[0])):
         if form is None or form.is_exp:
             continue

@@ -1,10 +1,11 @@
-"""Phase planning: how far the tokens of a batch are coupled through the trained model.
+"""Decides the phases of a loss: how the gradient couples the tokens of a batch.
 
     token-local       the gradient of a row needs that row only: forward can form it at once
     sequence-coupled  it needs sums over the sequence of current log-probs: two passes
     batch-coupled     it needs sums over the batch of current log-probs: two passes
 
-Counts, lengths and old log-probs are data and couple nothing: sums of data are `prepared` once.
+Counts, lengths and old log-probs are data and couple nothing: sums over data are computed once,
+before the gradient (`prepared`).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ BATCH_COUPLED = "batch-coupled"
 
 
 def policy_dependent(tree: Tree) -> frozenset[int]:
-    """The values that change when the trained model changes."""
+    """Return the values that depend on the trained model."""
     found: set[int] = set()
     for number, value in enumerate(tree.values):
         statistic = value.op == "input" and value.attr in ROW_STATISTICS
@@ -40,7 +41,8 @@ def phase(gradient: Tree) -> str:
 
 
 def prepared(gradient: Tree) -> tuple[int, ...]:
-    """The reductions over data: computed once for the batch, before any chunk of rows."""
+    """Return the reductions over data: they are computed once per batch, before the chunks of
+    rows."""
     policy = policy_dependent(gradient)
     return tuple(
         number
@@ -50,6 +52,6 @@ def prepared(gradient: Tree) -> tuple[int, ...]:
 
 
 def of_values_alone(tree: Tree) -> bool:
-    """True if all that a loss reads of the model is its value head."""
+    """True if the value head is all that a loss reads of the model."""
     read = {value.attr for value in tree.values if value.op == "input"}
     return VALUE in read and read.isdisjoint(VOCABULARY)

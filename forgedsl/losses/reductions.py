@@ -1,4 +1,4 @@
-"""Reductions over a named axis, aggregators over the batch, and statistics of the whole step.
+"""Infers reductions over a named axis, aggregators, and statistics of the whole step.
 
     sum(x, T, mask)            inside a sequence, masked because T is ragged
     mean(r, G)                 over the siblings of a group (std and var are of the population)
@@ -6,8 +6,8 @@
     token_mean(x, mask)        the roots of a loss; their denominators count the whole step
     batch_mean(x, mask)        a statistic of data over the whole step
 
-Counts of the declared `mask` are the standard totals `num_tokens` and `num_sequences`; any other
-mask registers a total of its own, which the caller adds up over the step before the loss is run.
+Counts of the declared `mask` are the standard totals `num_tokens` and `num_sequences`. Another mask
+registers a total of its own, which the caller sums over the step before the loss runs.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ BATCH = ("batch_mean", "batch_std")
 
 
 def axis_name(inference: Walk, node: ast.Expr) -> str | None:
-    """The axis a bare name denotes; locals and params win."""
+    """Return the axis that a bare name denotes, unless it is a local or a parameter."""
     if isinstance(node, ast.Path) and len(node.parts) == 1 and node.text in AXES:
         known = node.text in inference.locals or inference.scope.lookup(node.parts) is not None
         return None if known else node.text
@@ -40,7 +40,7 @@ def axis_name(inference: Walk, node: ast.Expr) -> str | None:
 
 
 def reduce(inference: Walk, node: ast.Call) -> Typed:
-    """`sum(x, T, mask)`, `mean(r, G)`, ..."""
+    """Infer `sum(x, T, mask)`, `mean(r, G)`, ..."""
     bound = arguments(inference, node, ("x", "axis"), ("mask",))
     if bound is None:
         return inference.broken(node.span)
@@ -81,18 +81,18 @@ def reduce(inference: Walk, node: ast.Call) -> Typed:
 
 
 def over_step(function: ir.Function) -> bool:
-    """True if it is an advantage over B: called once a step, with all sequences."""
+    """True for an advantage over B, which is called once per step with all sequences."""
     return function.kind == "advantage" and "B" in field_axes(function)
 
 
 def field_axes(function: ir.Function) -> set[str]:
-    """All axes of its parameters."""
+    """Return all axes of the parameters of a function."""
     types = [field.type for field in function.fields]
     return {getattr(a, "text", "") for t in types if isinstance(t, ast.TensorType) for a in t.axes}
 
 
 def over_tokens(function: ir.Function) -> bool:
-    """True if it is an advantage with a number for each token, as its result says."""
+    """True for an advantage whose declared result has a number per token."""
     result = function.result
     axes = axes_of(result) if isinstance(result, ast.TensorType) else None
     return function.kind == "advantage" and axes == frozenset("BT")
@@ -130,7 +130,7 @@ def _over_tokens(inference: Walk, node: ast.Call, x: Typed, mask_node: ast.Expr 
 
 
 def _safe_sqrt(inference: Walk, variance: int) -> int:
-    """The square root with gradient 0 at 0, where sequences of one token are."""
+    """Return a square root with gradient 0 at 0, the variance of a sequence of one token."""
     build = inference.build
     positive = build("gt", variance, build.const(0.0))
     root = build("sqrt", build("where", positive, variance, build.const(1.0)))
@@ -138,7 +138,8 @@ def _safe_sqrt(inference: Walk, variance: int) -> int:
 
 
 def _over_group(inference: Walk, name: str, x: Typed, axis: str, span: Span) -> Typed:
-    """Over G or B; over G in a function of the whole step, each sequence gets its group's value."""
+    """Infer a reduction over G or B. In a function of the whole step, a reduction over G gives each
+    sequence the value of its group."""
     build = inference.build
     build.span = span
     value = build("float", x.value) if x.type.dtype == "bool" else x.value
@@ -164,7 +165,7 @@ def _over_group(inference: Walk, name: str, x: Typed, axis: str, span: Span) -> 
 
 
 def aggregate(inference: Walk, node: ast.Call) -> Typed:
-    """An aggregator: a scalar whose denominator counts the whole optimizer step."""
+    """Infer an aggregator: a scalar whose denominator counts the whole optimizer step."""
     name = node.function.text
     optional = ("mask",) if name == "seq_mean" else ()
     bound = arguments(inference, node, AGGREGATORS[name], optional)
@@ -234,8 +235,8 @@ def _mean_of_sequences(inference: Walk, node: ast.Call, x: Typed, owner: str) ->
 
 
 def batch_statistic(inference: Walk, node: ast.Call) -> Typed:
-    """`batch_mean(x, mask)` and `batch_std`: over all valid tokens of the whole step, or, of one
-    value for each sequence and without a mask, over all sequences."""
+    """Infer `batch_mean(x, mask)` and `batch_std`: over all valid tokens of the step; or, if `x`
+    has one value per sequence and there is no mask, over all sequences."""
     bound = arguments(inference, node, ("x",), ("mask",))
     if bound is None:
         return inference.broken(node.span)
@@ -264,7 +265,7 @@ def batch_statistic(inference: Walk, node: ast.Call) -> Typed:
 
 
 def _sequences(inference: Walk, x: Typed, node: ast.Call) -> Typed | None:
-    """All sequences, in place of a mask; None, and reported, if `x` has tokens."""
+    """Return a mask of all sequences; None after reporting that `x` has a token axis."""
     type_ = TensorType(frozenset("B"), "bool")
     if x.type.axes == {"B"}:
         return Typed(inference.build.leaf("valid", "B", type_), type_, node.span)
@@ -287,7 +288,7 @@ def _batch_mean(inference: Walk, tokens: int, mask: Typed) -> int:
 
 
 def mask_argument(inference: Walk, node: ast.Expr, x: Typed) -> Typed | None:
-    """The mask of a reduction of `x`, checked; None if it was reported."""
+    """Check the mask of a reduction of `x`; None after reporting a mistake."""
     (mask,) = inference.operands([node])
     if not inference.expect(mask, ("bool",)) or not inference.unify((x, mask), node.span):
         return None
@@ -311,12 +312,12 @@ def has_tokens(inference: Walk, x: Typed) -> bool:
 
 
 def count_tokens(inference: Walk, mask: Typed) -> int:
-    """The number of valid tokens of each sequence."""
+    """Return the number of valid tokens of each sequence."""
     return inference.build("seq_count", mask.value)
 
 
 def total(inference: Walk, name: str, mask: Typed) -> int:
-    """The count `name` over the whole step, for any mask."""
+    """Return the count `name` over the whole step, for any mask."""
     build = inference.build
     value = build.values[mask.value]
     if value.op == "input" and value.attr == "mask":
@@ -328,7 +329,7 @@ def total(inference: Walk, name: str, mask: Typed) -> int:
 
 
 def register(inference: Walk, name: str, value: int) -> int:
-    """The total over the step of `value`, a sum of data over this microbatch."""
+    """Register `value`, a sum of data over a microbatch, as a total over the step."""
     for known, other in inference.totals:
         if other == value:
             return inference.build.leaf("total", known, SCALAR)

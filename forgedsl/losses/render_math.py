@@ -1,4 +1,4 @@
-"""A loss tree as mathematics for people, in plain text.
+"""Prints a loss tree as mathematics, in plain text.
 
     Tree  ->  its steps by name with type and interval, the objective, the reports,
               and the gradient for each row statistic
@@ -6,8 +6,8 @@
     ratio = exp(clamp(logprob - behavior, -20, 20))    [B, T] in [2.06e-09, 4.85e+08]
     sum[B] (sum[T | mask] x / max(count[T | mask], 1)) / num_sequences
 
-`[c] * x` is x where c holds and 0 elsewhere. Values that have a name in the source, or are needed
-more than once, stand on a line of their own; everything else is written where it is used.
+`[c] * x` is x where c is true and 0 elsewhere. Values that have a name in the source, or are used
+more than once, get a line of their own; others are written where they are used.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _INFIX = {
 }  # fmt: skip
 _ATOM = 10
 _TRANSPARENT = ("expand", "unside", "float")
-_SHORT = 12  # a text of this length is repeated rather than named
-Text = tuple[str, int]  # a text and the level of its loosest operator
+_SHORT = 12  # expressions up to this length are repeated instead of named
+Text = tuple[str, int]  # a text, and the precedence of its outermost operator
 
 
 def render(tree: Tree) -> str:
-    """The whole page of a loss: steps, objective, reports, gradient."""
+    """Return the page of a loss: steps, objective, reports, gradient."""
     if tree.is_python:
         return _python(tree)
     analysis = Analysis(tree.values, [value for _, value in tree.outputs])
@@ -53,7 +53,7 @@ def render(tree: Tree) -> str:
 
 
 def _python(tree: Tree) -> str:
-    """A loss that is a class in Python: what it is given."""
+    """Return the page of a Python loss: its inputs."""
     says = tree.values[tree.output("loss")].attr
     reports = ["", "report", *(f"  {name}" for name in tree.reports)] if tree.reports else []
     lines = ["inputs", *_fields(tree), "", "minimize", f"  {says}", *reports]
@@ -69,7 +69,7 @@ def _fields(tree: Tree) -> list[str]:
 
 
 def facts_text(tree: Tree, node: int) -> str:
-    """Axes, dtype and interval of one value of a function: `[B, T] f32 in [0, 1]`."""
+    """Return axes, dtype and interval of a value as text: `[B, T] f32 in [0, 1]`."""
     analysis = Analysis(tree.values, [value for _, value in tree.outputs])
     return _facts(tree.values[node], analysis, node)
 
@@ -85,7 +85,7 @@ def _facts(value: Value, analysis: Analysis, node: int) -> str:
 
 
 def _gradient(tree: Tree, primal: _Writer) -> list[str]:
-    """The gradient, its own steps above it."""
+    """Return the lines of the gradient, with its intermediate steps first."""
     gradient = differentiate(tree)
     known = set(primal.names.values())
     names = {i: v.name for i, v in enumerate(gradient.values) if v.name}
@@ -102,7 +102,7 @@ def _gradient(tree: Tree, primal: _Writer) -> list[str]:
 
 
 class _Writer:
-    """Texts of the values of one tree; `names` are the values that are written by name."""
+    """Writes the values of a tree. `names` are the values that are written by name."""
 
     def __init__(self, values: Sequence[Value], names: dict[int, str]) -> None:
         self.values = values
@@ -111,7 +111,8 @@ class _Writer:
         self.has_ties = False
 
     def definitions(self, ends: list[int]) -> list[tuple[int, str]]:
-        """Lines `name = text` of the values the ends need; values needed often get names."""
+        """Return lines `name = text` of the values that the ends depend on. Repeated values get
+        names."""
         needed = reachable(list(self.values), ends)
         uses = Counter(a for node in needed for a in set(self.values[node].args))
         found = []
@@ -131,7 +132,8 @@ class _Writer:
         return f"u{taken + 1}"
 
     def text(self, node: int, level: int = 0) -> str:
-        """The name of a value, or its text, in parentheses if something tighter surrounds it."""
+        """Return the name of a value, or its text, with parentheses if the context binds
+        tighter."""
         if node in self.names:
             return self.names[node]
         if node not in self.memo:
@@ -199,7 +201,7 @@ class _Writer:
         return self.values[node].op == "const" and self.values[node].attr == 0.0
 
     def _is_tie(self, condition: int, then: int, otherwise: int) -> bool:
-        """where(a < b, g, where(a == b, g / 2, 0)): the rule of a minimum."""
+        """True for where(a < b, g, where(a == b, g / 2, 0)), the gradient of a minimum."""
         inner = self.values[otherwise]
         if inner.op != "where" or not self._is_zero(inner.args[2]):
             return False

@@ -1,9 +1,9 @@
-"""Recurrences over the tokens of a sequence: what returns and GAE are made of, in an advantage.
+"""Infers recurrences over the tokens of a sequence, for returns and GAE in advantages.
 
-    next(x, T, mask)                 x of the next token that counts, 0 behind the last
-    scan_back(x, decay, T, mask)     y = x + decay * next(y, T, mask), from the last token back
+    next(x, T, mask)                 x of the next valid token, 0 after the last
+    scan_back(x, decay, T, mask)     y = x + decay * next(y, T, mask), from the last token backwards
 
-They run over data, once for the batch of a step; the loss is given what they find.
+They run over data, once per batch of a step. The loss gets their results as fields.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ NUMBERS = ("f32", "i64", "bf16")
 
 
 def scan(inference: Walk, node: ast.Call) -> Typed:
-    """`next(value, T, mask)`, `scan_back(delta, gamma * lam, T, mask)`."""
+    """Infer `next(value, T, mask)` and `scan_back(delta, gamma * lam, T, mask)`."""
     name = node.function.text
     bound = arguments(inference, node, SCANS[name])
     if bound is None:
@@ -45,7 +45,8 @@ def scan(inference: Walk, node: ast.Call) -> Typed:
 
 
 def _decays(inference: Walk, decay: Typed) -> bool:
-    """True if it is one number, or one for each sequence, that lets nothing grow."""
+    """Report a decay with a value per token, or a constant one above 1; True if there is no
+    mistake."""
     if decay.type.tokens:
         message = f"the decay is one number, or one for each sequence, this is {decay.type}"
         inference.error("T701", "axis", message, decay.span)

@@ -1,11 +1,10 @@
-"""A numerical check of every gradient at compile time, in plain Python floats.
+"""Checks every gradient numerically at compile time, in Python floats.
 
     Tree  ->  self_check  ->  kinks, or InternalError if the symbolic gradient is wrong
 
-The loss is evaluated at a few random points and differentiated by central differences, and the
-symbolic gradient is compared with it. What `stop` detaches keeps its value meanwhile. A point near
-a kink, where the differences from the left and from the right disagree, proves nothing and is left
-out. The kinks themselves, places where the gradient jumps, are returned for a report.
+The symbolic gradient is compared with central differences at a few random points. Detached values
+(`stop`) are held constant. Points near a kink, where left and right differences disagree, are
+skipped. The kinks, values where the gradient jumps, are returned.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from forgedsl.records import dataclass
 from forgedsl.source import Span
 
 LENGTHS = (3, 2, 2, 3)
-"""Tokens of four sequences, two pairs; the second token of each is masked."""
+"""Tokens of four sequences (two pairs). The second token of each is masked."""
 
 POINTS, STEP = 3, 1e-5
 KINKED = ("min", "max", "clamp", "abs", "sign", "where", "seq_max", "seq_min")
@@ -31,14 +30,14 @@ UNDEFINED = float("nan")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kink:
-    """A place where the gradient of a loss jumps."""
+    """A value at which the gradient of a loss jumps."""
 
     op: str
     span: Span
 
 
 def kinks(tree: Tree) -> tuple[Kink, ...]:
-    """Return the places where the gradient of `tree` jumps, in the order of the source."""
+    """Return the values at which the gradient of `tree` jumps, in the order of the source."""
     found: dict[int, Kink] = {}
     stack, seen = [tree.output("loss")], set[int]()
     while stack:
@@ -55,7 +54,7 @@ def kinks(tree: Tree) -> tuple[Kink, ...]:
 
 
 def self_check(tree: Tree) -> tuple[Kink, ...]:
-    """Compare the symbolic gradient with differences; InternalError names what disagrees."""
+    """Compare the symbolic gradient with differences. Raises InternalError if they disagree."""
     gradient = differentiate(tree)
     for point in range(POINTS):
         inputs = _inputs(tree, random.Random(point))
@@ -77,7 +76,7 @@ def self_check(tree: Tree) -> tuple[Kink, ...]:
 def _difference(
     tree: Tree, inputs: dict[str, Any], frozen: list[Any], name: str, token: int
 ) -> float | None:
-    """The central difference, or None near a kink or where the loss has no value."""
+    """Return the central difference; None near a kink, or if the loss is undefined."""
 
     def at(shift: float) -> float:
         moved = {**inputs, name: list(inputs[name])}
@@ -92,7 +91,7 @@ def _difference(
 
 
 def _inputs(tree: Tree, rng: random.Random) -> dict[str, Any]:
-    """Random values for whatever the tree reads: log-probs near -1, the rest near 0."""
+    """Return random values for the inputs of a tree: log-probs near -1, others near 0."""
     tokens = sum(LENGTHS)
     given: dict[str, Any] = {
         name: [rng.gauss(-1.0, 0.5) for _ in range(tokens)] for name in ROW_STATISTICS
@@ -112,7 +111,7 @@ SEQUENCE = [number for number, length in enumerate(LENGTHS) for _ in range(lengt
 
 
 def _evaluate(tree: Tree, inputs: Mapping[str, Any], kept: Mapping[int, Any]) -> list[Any]:
-    """All values of a tree: numbers, or lists over tokens, sequences or pairs."""
+    """Evaluate all values of a tree: numbers, or lists over tokens, sequences or pairs."""
     found: list[Any] = []
     for number, value in enumerate(tree.values):
         args = [found[arg] for arg in value.args]
@@ -151,7 +150,7 @@ def _total(args: list[Any]) -> float:
 
 
 def _reduce(value: Value, args: list[Any], axis: str) -> list[float]:
-    """Over the tokens of each sequence, or of a side of each pair."""
+    """Reduce over the tokens of each sequence, or of a side of each pair."""
     mask = args[-1]
     values = args[0] if len(args) > 1 else [1.0] * len(mask)
     values = values if isinstance(values, list) else [values] * len(mask)
@@ -175,7 +174,7 @@ def _elementwise(op: str, args: list[Any]) -> Any:
 
 
 def _number(op: str, args: list[Any]) -> Any:
-    """One operation; what has no value is NaN, as on a device."""
+    """Evaluate an operation on numbers. Undefined results are NaN, as on a device."""
     try:
         result = PYTHON[op](*args)
     except (ArithmeticError, ValueError):

@@ -1,9 +1,8 @@
-"""Algebra on values while they are built: constants, neutral and absorbing elements.
+"""Simplifies values while they are built: constants, neutral and absorbing elements.
 
-`fold` enters with an operation and its operands and leaves with what it equals: a Python constant,
-an operand (`Same`), or None when there is nothing to gain. It works on meaning, not on floating
-point corner cases: `0 * x` is 0, so that `beta = 0.0` deletes a KL term and the reference model
-behind it.
+`fold` takes an operation and its operands, and returns what it equals: a constant, an operand
+(`Same`), a negated operand, or None. It uses real algebra and ignores floating-point corner cases:
+`0 * x` is 0, so that `beta = 0.0` removes a KL term and its reference model.
 """
 
 from __future__ import annotations

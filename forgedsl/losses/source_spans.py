@@ -1,10 +1,10 @@
-"""Source places of the values of a tree, through the functions that were inlined.
+"""Maps the values of a tree to their source spans, through inlined functions.
 
     hir.Function  ->  locate  ->  Located: its Tree, and for every value the expressions it is part
                                   of, innermost first, one for each function on the way
 
-A value of `rl.k3(logprob, ref)` is `expm1(d)` in the library, and the call in the loss that a
-person wrote; rules point at the one and vouch for the other.
+A value of `rl.k3(logprob, ref)` belongs to `expm1(d)` in the library and to the call in the user's
+loss. Rules report the call; a suppression in the library applies too.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from forgedsl.syntax import ast
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Located:
-    """A tree with its source. `names` maps the span of a written name to the value it denotes.
-    Compared by identity, so that what is derived from it can be kept beside it."""
+    """A tree with its source. `names` maps the span of a written name to its value. Compared by
+    identity, so that it can be the key of a cache."""
 
     tree: Tree
     chains: tuple[tuple[ast.Expr, ...], ...]
@@ -35,7 +35,7 @@ class Located:
 def locate(
     function: ir.Function, reporter: Reporter, params: dict[str, Any] | None = None
 ) -> Located | None:
-    """The tree of a function with its places; None if it has errors, which are reported."""
+    """Infer the tree of a function with its spans; None after reporting errors."""
     inference = _Inference(reporter)
     tree = inference.function(function, dict(params or {}))
     if tree is None:
@@ -50,7 +50,7 @@ def locate(
 
 
 class _Inference(Inference):
-    """Type inference that remembers which expression made a value."""
+    """Type inference that records which expression made each value."""
 
     def __init__(self, reporter: Reporter) -> None:
         super().__init__(reporter)

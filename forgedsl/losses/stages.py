@@ -1,13 +1,13 @@
-"""Stages: how one program computes a tree for its sequence, loop by loop over the tokens.
+"""Stages: the loops over tokens in which a kernel program computes a tree for its sequence.
 
     outer    values without a token axis (numbers of the sequence, counts of the step)
     loop 1   token values, reduced over the sequence
     outer    what follows from these sums
     loop 2   token values that need them, ...
 
-`level[v]` counts the reductions over tokens that lie under a value, one inside the other; loop l
-computes the reductions of level l. Sums over the batch (`total_sum`) end a program: what is
-computed from them belongs to `final`, once all programs have stored their part.
+`level[v]` is the nesting depth of token reductions below a value; loop l computes the reductions of
+level l. Sums over the batch (`total_sum`) end a program: values computed from them are in `final`,
+which runs once all programs have stored their part.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ VALID = "valid"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """Outer values to compute, then one loop: its reductions and the token values it ends in."""
+    """Outer values to compute, then a loop: its reductions and the token values that it stores."""
 
     outer: tuple[int, ...]
     reductions: tuple[int, ...]
@@ -31,7 +31,7 @@ class Stage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stages:
-    """`sums` are the batch sums that `final` outputs are made of."""
+    """All stages. `sums` are the batch sums that `final` outputs depend on."""
 
     stages: tuple[Stage, ...]
     sums: tuple[int, ...]
@@ -42,7 +42,7 @@ def has_tokens(tree: Tree, node: int) -> bool:
 
 
 def levels(tree: Tree) -> list[int]:
-    """The nesting of token reductions below each value."""
+    """Return the nesting depth of token reductions below each value."""
     found: list[int] = []
     for value in tree.values:
         level = max((found[arg] for arg in value.args), default=0)
@@ -52,7 +52,7 @@ def levels(tree: Tree) -> list[int]:
 
 
 def stages(tree: Tree, ends: Iterable[int]) -> Stages:
-    """The plan for `ends`: token values, values of a sequence, or results of batch sums."""
+    """Plan the stages for `ends`: token values, values of a sequence, or results of batch sums."""
     ends = tuple(ends)
     needed = reachable(tree.values, list(ends))
     level = levels(tree)
@@ -87,7 +87,7 @@ def _reduces(tree: Tree, node: int) -> bool:
 
 
 def _behind_sums(tree: Tree, needed: list[int]) -> set[int]:
-    """Batch sums and everything computed from them."""
+    """Return the batch sums and everything computed from them."""
     found: set[int] = set()
     for node in needed:
         value = tree.values[node]

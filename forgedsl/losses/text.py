@@ -1,4 +1,4 @@
-"""The text form of a tree, one value a line; `read` is the inverse of `write`.
+"""Text form of a tree, one value per line. `read` is the inverse of `write`.
 
 loss grpo @"grpo_math.forge" 1204:1890
   field logprob : diff [B, T] f32 @"grpo_math.forge" 1215:1237
@@ -30,7 +30,7 @@ OUTPUT = re.compile(r"  (?P<what>return|total) (?P<name>\w+) %(?P<value>\d+)$")
 
 
 def write(tree: Tree) -> str:
-    """The tree as text, deterministic."""
+    """Write a tree as text. The text is deterministic."""
     lines = [f"{tree.kind} {tree.name}{_at(tree.span)}"]
     lines += [f"  field {field.name} : {field.type}{_at(field.span)}" for field in tree.fields]
     lines += [f"  unused {name}" for name in tree.unused]
@@ -45,7 +45,7 @@ def write(tree: Tree) -> str:
 
 
 def read(text: str) -> Tree:
-    """The tree that `write` wrote. Raises ValueError on anything else."""
+    """Read a tree that `write` wrote. Raises ValueError on anything else."""
     lines = text.splitlines()
     header = _match(HEADER, lines[0])
     fields, unused, values = [], [], []

@@ -28,11 +28,12 @@ from forgedsl.types.ops import BY_NAME
 from forgedsl.types.tensors import TensorType
 
 VOCABULARY = ("logprob", "entropy", "logsumexp", "mean_logprob")
-"""What the trainer computes per token of the distribution over the vocabulary."""
+"""Statistics of the distribution over the vocabulary that the trainer computes per token."""
 VALUE = "value"
-"""What the value head of a trainer says of a token."""
+"""Output of the trainer's value head for a token."""
 ROW_STATISTICS = (*VOCABULARY, VALUE)
-"""What the trainer computes per token; gradients stop here, what lies below is fixed."""
+"""Statistics that the trainer computes per token. Symbolic gradients end here; the part below is
+fixed."""
 
 UNARY = ("neg", "not", "stop", "float", *BY_NAME)
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
@@ -86,7 +87,7 @@ class Tree:
 
     @property
     def is_python(self) -> bool:
-        """True if nothing is known of what it computes."""
+        """True if a Python class computes it, so that its contents are unknown."""
         return any(value.op == "python" for value in self.values)
 
     @property
@@ -95,7 +96,7 @@ class Tree:
 
 
 def reachable(values: tuple[Value, ...] | list[Value], roots: list[int]) -> list[int]:
-    """The values that `roots` depend on, in order."""
+    """Return the values that `roots` depend on, in order."""
     seen: set[int] = set()
     stack = list(roots)
     while stack:

@@ -1,7 +1,7 @@
-"""The ground of type inference: the state of one walk, and how it reports.
+"""Base class of type inference: the state of a walk, and its diagnostics.
 
-`infer.Inference` walks; fields, calls, reductions and roots are checked by functions that are
-given the walk.
+`infer.Inference` walks the expressions. Functions of other modules check fields, calls, reductions
+and roots; they take the walk as argument.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from forgedsl.types.tensors import ERROR
 
 
 class Walk(ABC):
-    """State of one walk: the builder, the local names, and the functions being inlined."""
+    """State of a walk: the builder, the local names, and the functions being inlined."""
 
     def __init__(self, reporter: Reporter) -> None:
         self.reporter = reporter
@@ -31,7 +31,7 @@ class Walk(ABC):
         self.totals: list[tuple[str, int]] = []
         self.names: dict[int, str] = {}
         self.root = False
-        """whether the expression being walked may be an aggregator"""
+        """True if the current expression may be an aggregator"""
 
     @abstractmethod
     def statements(self, function: ir.Function) -> list[tuple[str, Typed]]:
@@ -55,16 +55,16 @@ class Walk(ABC):
 
     @abstractmethod
     def unify(self, args: tuple[Typed, ...], span: Span) -> bool:
-        """Report operands whose axes cannot meet."""
+        """Report operands whose axes cannot be combined."""
 
     @abstractmethod
     def expect(self, arg: Typed, dtypes: tuple[str, ...]) -> bool:
         """Report an operand of the wrong dtype."""
 
-    # ---- what it reports
+    # ---- diagnostics
 
     def broken(self, span: Span) -> Typed:
-        """A value whose mistake is already reported."""
+        """Return the value of an expression that has a diagnostic."""
         return Typed(0, ERROR, span)
 
     def undefined(self, name: str, candidates: list[str], span: Span) -> Typed:
@@ -88,7 +88,7 @@ class Walk(ABC):
         help: str = "",
         related: tuple[Label, ...] = (),
     ) -> Typed:
-        """Report an error; its value has the error type."""
+        """Report an error; return a value of the error type."""
         self.failed = True
         self.reporter.report(
             Diagnostic(
@@ -107,7 +107,7 @@ class Walk(ABC):
 def arguments(
     inference: Walk, node: ast.Call, params: tuple[str, ...], optional: tuple[str, ...] = ()
 ) -> dict[str, ast.Expr] | None:
-    """The arguments by parameter name; None after reporting a wrong call."""
+    """Bind arguments to parameter names; None after reporting a wrong call."""
     bound: dict[str, ast.Expr] = {}
     problem = ""
     names = (*params, *optional)

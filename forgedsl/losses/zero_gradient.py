@@ -1,11 +1,11 @@
-"""Inputs that leave a row without gradient: where one is zero, all is, whatever the log-prob.
+"""Finds inputs that zero the gradient of a row: if the input is 0, so is the gradient.
 
     gradient (outputs: logprob, entropy, ...)  ->  silencing  ->  fields, such as an advantage
 
-One field at a time is set to zero (false) in the gradient, and the algebra of the builder does the
-rest: `0 * x` is 0, `a if false else b` is b. It holds for numbers, as `fold` does: where x is
-infinite or NaN, and the loss with it, `0 * x` is still 0. What divides by the zero is not silent.
-Reductions see other rows, of which nothing is known.
+One field at a time is set to 0 (false) in the gradient, which the builder then simplifies: `0 * x`
+is 0, `a if false else b` is b. As in `fold`, `0 * x` is 0 even if x is infinite or NaN. A field
+that is a divisor does not zero the gradient. Reductions depend on other rows, whose values are
+unknown.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from forgedsl.losses.tree import ELEMENTWISE, ROW_STATISTICS, Field, Tree, Value
 
 
 def silencing(gradient: Tree) -> tuple[Field, ...]:
-    """The fields each of which silences a row, or all rows of its sequence or pair, where it is
-    zero there."""
+    """Return the fields that zero the gradient of a row, or of all rows of its sequence or pair,
+    where they are 0."""
     given = [field for field in gradient.fields if field.name not in (*ROW_STATISTICS, "mask")]
     return tuple(field for field in given if field.type.axes and _silences(field.name, gradient))
 
@@ -28,13 +28,13 @@ def _silences(name: str, gradient: Tree) -> bool:
         for number, value in enumerate(gradient.values):
             args = tuple(known[arg] for arg in value.args)
             known.append(_with_zero(build, name, number, value, args))
-    except (ArithmeticError, ValueError, TypeError):  # undefined at zero, or no real number
+    except (ArithmeticError, ValueError, TypeError):  # undefined at 0, or not a real number
         return False
     return all(_is_zero(build, known[node]) for _, node in gradient.outputs)
 
 
 def _with_zero(build: Builder, name: str, number: int, value: Value, args: tuple[int, ...]) -> int:
-    """`value` of these operands, where the field `name` is zero."""
+    """Rebuild `value` with these operands, given that the field `name` is 0."""
     if value.op == "const":
         return build.const(value.attr)
     if value.op == "input" and value.attr == name:

@@ -35,7 +35,8 @@ from forgedsl.version import VERSION
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lowered:
-    """A job and what belongs to it. `files` lists (source, path relative to job.json) to copy."""
+    """A job with its graph and plan. `files` lists the files to copy: (source, path relative to
+    job.json)."""
 
     job: spec.Job
     files: tuple[tuple[Path, str], ...]
@@ -73,9 +74,9 @@ def lower_planned(
     base_dir: Path,
     allow: Collection[str] = (),
 ) -> Lowered | None:
-    """Lower a program whose graph and plan are made; `allow` names errors that end nothing."""
+    """Lower a planned program. Errors whose codes are in `allow` do not stop the lowering."""
     before = frozenset(reporter)
-    program = planned.request.program  # what is `auto` in the file has its value there
+    program = planned.request.program  # the plan's program has values where the file says `auto`
     files = InputFiles(base_dir, reporter)
     job = _job(program, graph, planned, files, reporter, sources)
     found = frozenset(reporter) - before
@@ -131,7 +132,8 @@ def _program_text(program: Program, reporter: Reporter, texts: Mapping[str, Sour
 
 
 def placer(texts: Mapping[str, SourceFile]) -> Callable[[Span], str]:
-    """Span -> "grpo_math.forge:63:3"; "" for what no file holds."""
+    """Return a function that formats spans: "grpo_math.forge:63:3"; "" if the span is in no
+    file."""
 
     def place(span: Span) -> str:
         source = texts.get(span.file)
@@ -144,7 +146,7 @@ def placer(texts: Mapping[str, SourceFile]) -> Callable[[Span], str]:
 
 
 def plain(value: Any) -> Any:
-    """A folded value as JSON has it; durations and sizes become plain numbers."""
+    """Convert a folded value to JSON data; durations and sizes become plain numbers."""
     if isinstance(value, bool) or value is None:
         return value
     if isinstance(value, int):

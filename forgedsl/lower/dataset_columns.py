@@ -1,6 +1,6 @@
-"""Demands of a job on the rows of its datasets: columns that rewards take, and what reads them.
+"""Finds which columns of its datasets a job needs, and how their rows are read.
 
-Job, dataset --> rewards that judge answers to it, columns that those cannot do without
+Job, dataset --> rewards that judge its completions, columns that those require
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ READS = frozenset({Role.PROMPTS, Role.PAIRS, Role.SUPERVISED})
 
 
 def read_by(job: Job, dataset: str) -> tuple[Role, int]:
-    """Return how rows of a dataset are read (one of `READS`), and the tokens of a trainer's row.
-    An eval reads prompts, if it does not measure a loss."""
+    """Return how rows of a dataset are read (one of `READS`), and the token length of a trainer's
+    row. An eval reads prompts unless it measures a loss."""
     measured = (job.losses[e.loss] for e in job.evals.values() if e.dataset == dataset and e.loss)
     of_evals = (Role.PAIRS if loss.paired else Role.SUPERVISED for loss in measured)
     nodes = (next(iter(node.roles & READS)) for node in job.nodes if node.target == dataset)
@@ -23,19 +23,19 @@ def read_by(job: Job, dataset: str) -> tuple[Role, int]:
 
 
 def per_step(job: Job, dataset: str) -> int:
-    """The prompts or pairs of a dataset that a step draws."""
+    """Return the number of prompts or pairs that a step draws from a dataset."""
     return sum(node.count or 0 for node in job.nodes if node.target == dataset)
 
 
 def columns_of(job: Job) -> frozenset[str] | None:
-    """The columns that rewards take if a row has them; None for whole rows."""
+    """Return the columns that rewards take if a row has them; None if they take whole rows."""
     sources = {source for reward in job.rewards.values() for source in reward.inputs.values()}
     named = frozenset(s.partition(" ")[2] for s in sources if s.startswith("column"))
     return None if "row" in sources else named
 
 
 def needed(job: Job, dataset: str) -> dict[str, str]:
-    """The columns without which a reward cannot be called, each with that reward and its place."""
+    """Return the columns that rewards require, each with the reward and its span."""
     return {
         source.removeprefix("column "): f"reward {name} (at {job.origins.get(name, '')})"
         for name in sorted(judges(job, dataset))
@@ -45,7 +45,7 @@ def needed(job: Job, dataset: str) -> dict[str, str]:
 
 
 def judges(job: Job, dataset: str) -> set[str]:
-    """The rewards of answers to prompts of a dataset."""
+    """Return the rewards of completions of a dataset's prompts."""
     drawn: set[str] = set()
     scores = {e.score for e in job.evals.values() if e.dataset == dataset and e.score}
     for node in job.nodes:  # in topological order

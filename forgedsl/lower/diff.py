@@ -1,4 +1,4 @@
-"""Differences between two jobs, and what each can change.
+"""Compares two jobs: their differences, and what each can change.
 
     Job + Job -> Change (class, setting, before, after, place)
 
@@ -7,8 +7,8 @@
     observability   what is measured, saved and reported, and when to give up
     cosmetic        text only: names, comments, the order of declarations
 
-The class of a setting is the one its schema declares; generated code is compared by meaning, so
-that a comment or a moved line is cosmetic. What follows from other fields is left out.
+The class of a setting is declared in its schema. Generated code is compared by meaning, so that a
+comment or a moved line is cosmetic. Fields that follow from others are left out.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ SOURCE_NAMES = ("path",)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """`path` is what a user would set; `where` is its declaration in the newer job."""
+    """A difference. `path` is the setting's path for a user; `where` its declaration in the newer
+    job."""
 
     impact: str
     path: str
@@ -62,7 +63,7 @@ class Change:
 
 
 def compare(old: Job, new: Job) -> tuple[Change, ...]:
-    """Every difference, by class and then by path."""
+    """Return all differences, sorted by class and path."""
     found = [
         *_plain(old, new),
         *_services(old, new),
@@ -135,12 +136,12 @@ def _declared(
 
 
 def _eval_rows(job: Job) -> set[str]:
-    """The datasets that evals read."""
+    """Return the names of the datasets that evals read."""
     return {found.dataset for found in job.evals.values()}
 
 
 def _same_content(before: Any, after: Any) -> bool:
-    """True if two declarations read the same bytes, under whatever name."""
+    """True if two declarations read the same bytes, even under different names."""
     hashes = [
         getattr(part.source if hasattr(part, "source") else part, "sha256", None)
         for part in (before, after)
@@ -151,8 +152,8 @@ def _same_content(before: Any, after: Any) -> bool:
 def _names_function(
     path: str, before: Any, after: Any, bodies: tuple[dict[str, str], dict[str, str]]
 ) -> bool:
-    """Fields that only name a generated function: its body is compared, not its name. A function
-    of Python or of the standard library has no body here, so its name counts."""
+    """True for fields that only name a generated function: its body is compared instead. A function
+    in Python or of the standard library has no body in the job, so its name is compared."""
     if path not in GENERATED or before not in bodies[0] or after not in bodies[1]:
         return False
     return before == after or bodies[0][before] == bodies[1][after]
@@ -176,14 +177,14 @@ def _services(old: Job, new: Job) -> Iterator[Change]:
         sizes = [c for c in changed if c[0].startswith("mesh.") and ".places" not in c[0]]
         for path, one, other in changed:
             if ".places" in f".{path}" and (sizes or path != "mesh.places.0.host"):
-                continue  # follows from sizes; a move alone is said once
+                continue  # follows from sizes; a changed placement is reported once
             setting = SETTINGS.get(path, path.removeprefix("mesh."))
             yield _change(new, _service_class(after.kind, path, setting), name, setting, one, other)
 
 
 def _service_class(kind: str, path: str, setting: str) -> str:
-    """The class of a setting; of a block that is new or gone (`lora`) the strictest of its own.
-    What no setting says is what the flow or the model decides, and counts."""
+    """Return the class of a setting; for an added or removed block (`lora`), the strictest of its
+    settings. Fields without a setting depend on the flow or the model, and are numerics."""
     if path.startswith("mesh."):
         return "placement"
     schema = SERVICES[kind]
@@ -257,7 +258,7 @@ def _program(old: Job, new: Job) -> Iterator[Change]:
 
 
 def functions(program: str) -> dict[str, str]:
-    """The functions of a program module: name -> body without comments and docstring."""
+    """Return the functions of a program module: name -> body without comments and docstring."""
     found = {}
     for node in ast.parse(program).body:
         if isinstance(node, ast.FunctionDef):
@@ -274,7 +275,8 @@ def functions(program: str) -> dict[str, str]:
 
 
 def _params(old: Job, new: Job, impact: str) -> Iterator[Change]:
-    """Parameters, in the strictest class of what they did; cosmetic if that is nothing."""
+    """Yield changed params, in the strictest class of their effects; cosmetic without any
+    effect."""
     for name in sorted(old.params.keys() | new.params.keys()):
         left, right = old.params.get(name, MISSING), new.params.get(name, MISSING)
         if left != right:
@@ -283,7 +285,7 @@ def _params(old: Job, new: Job, impact: str) -> Iterator[Change]:
 
 
 def _text(old: Job, new: Job) -> Iterator[Change]:
-    """Return changes of the text alone: profile, compiler, places of declarations."""
+    """Return the cosmetic changes: profile, compiler version, spans of declarations."""
     for field in ("profile", "compiler"):
         left, right = getattr(old, field), getattr(new, field)
         if left != right:
@@ -306,7 +308,7 @@ def _dump_list(groups: tuple[tuple[str, ...], ...]) -> dict[str, Any]:
 
 
 def _leaves(old: Any, new: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """(dotted path, before, after) of every leaf that differs."""
+    """Yield (dotted path, before, after) for every leaf that differs."""
     if isinstance(old, dict) and isinstance(new, dict):
         for key in dict.fromkeys((*old, *new)):
             inner = f"{path}.{key}" if path else str(key)
@@ -329,14 +331,15 @@ def _change(new: Job, impact: str, name: str, path: str, before: Any, after: Any
 
 
 def _where(job: Job, name: str) -> str:
-    """The place of what a name starts with; declarations of modules have dots in theirs."""
+    """Return the span of the declaration that a path starts with. Names from modules contain
+    dots."""
     parts = name.split(".")
     heads = (".".join(parts[:end]) for end in range(len(parts), 0, -1))
     return next((job.origins[head] for head in heads if head in job.origins), "")
 
 
 def _shown(value: Any) -> str:
-    """A value for people."""
+    """Return a value as text."""
     if value is None:
         return "none"
     if isinstance(value, bool):

@@ -1,10 +1,9 @@
-"""plan.json: a plan as a document that people and programs read, with the job that it runs.
+"""plan.json: a plan as a document, with the job that it runs.
 
     Lowered -> dict (format_version, content_hash, hosts, memory, ..., job) -> text -> Job
 
-`forgec run plan.json` runs exactly the job inside. The hash covers the whole document, so that an
-edited plan is refused instead of run. Fields are added in a minor version; a reader refuses
-another major one.
+`forgec run plan.json` runs exactly the job inside. The hash covers the whole document, so an edited
+plan is refused. Minor versions add fields; readers refuse other major versions.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from forgedsl.plan.plan import Plan
 FORMAT_VERSION = "1.0"
 KIND = "forgedsl.plan"
 SAID = frozenset({"content_hash", "diagnostics", "changes", "alternatives"})
-"""fields beside the plan itself, which `forgec plan --format json` adds"""
+"""fields that `forgec plan --format json` adds to the plan"""
 
 
 class DocumentError(ValueError):
@@ -31,7 +30,7 @@ class DocumentError(ValueError):
 
 
 def plan_document(lowered: Lowered) -> dict[str, Any]:
-    """The document of a lowered program, hashed."""
+    """Make the document of a lowered program, with its hash."""
     plan, graph = lowered.plan, lowered.graph
     body = {
         "format_version": FORMAT_VERSION,
@@ -51,12 +50,13 @@ def plan_document(lowered: Lowered) -> dict[str, Any]:
 
 
 def document_text(document: dict[str, Any]) -> str:
-    """JSON text, ending in a newline."""
+    """Format a document as JSON text, ending in a newline."""
     return json.dumps(document, indent=1) + "\n"
 
 
 def digest(document: dict[str, Any]) -> str:
-    """sha256 of the canonical JSON of a document without its hash and what was said about it."""
+    """Return the sha256 of the canonical JSON of a document, without its hash and the fields in
+    SAID."""
     body = {key: value for key, value in document.items() if key not in SAID}
     text = json.dumps(body, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
@@ -68,7 +68,8 @@ def is_document(value: Any) -> bool:
 
 
 def job_of(document: dict[str, Any]) -> Job:
-    """The job of a plan. Raises DocumentError if the plan is of another format or was edited."""
+    """Return the job of a plan. Raises DocumentError if the format is unknown or the plan was
+    edited."""
     version = str(document.get("format_version", ""))
     if version.partition(".")[0] != FORMAT_VERSION.partition(".")[0]:
         raise DocumentError(f"it has format {version or 'none'}, this forgec reads 1.x")

@@ -1,4 +1,4 @@
-"""Nodes, schedule and evals of a planned graph -> those of a job."""
+"""Lowers the nodes, schedule and evals of a planned graph to those of a job."""
 
 from __future__ import annotations
 
@@ -21,18 +21,19 @@ from forgedsl.sizes.meshes import number, transport_of
 from forgedsl.source import Span
 
 SLOWEST_TOKENS_PER_S = 5.0
-"""a completion that decodes slower than this has failed"""
+"""tokens/s; a completion that decodes more slowly times out"""
 
 Place = Callable[[Span], str]
 
 
 def lower_nodes(program: Program, graph: Graph, plan: Plan, place: Place) -> tuple[job.Node, ...]:
-    """Nodes in topological order."""
+    """Lower the nodes, in topological order."""
     return tuple(_node(program, graph, node, plan, place) for node in graph.nodes)
 
 
 def longest(program: Program, graph: Graph, plan: Plan, service: str) -> int:
-    """Tokens of a trajectory: what the engine and a row of the trainer hold."""
+    """Return the maximum tokens of a trajectory: those that fit both the engine and a row of the
+    trainer."""
     context, row = plan.contexts[model_of(program.services[service])], plan.rows[graph.trainer]
     return row.seq_len if context is None else min(context, row.seq_len)
 
@@ -89,7 +90,8 @@ def _node(program: Program, graph: Graph, node: Node, plan: Plan, place: Place) 
 
 
 def _played(program: Program, settings: Mapping[str, Any], turn: float) -> float:
-    """Return the timeout of a trajectory, which may be tried twice; its driver keeps `deadline`."""
+    """Return the timeout of a trajectory, which may be tried twice. Its driver enforces
+    `deadline`."""
     shop = environment_of(program, settings)
     assert shop is not None
     deadline, turns = shop.settings["deadline"].value, settings.get("max_turns")
@@ -99,7 +101,8 @@ def _played(program: Program, settings: Mapping[str, Any], turn: float) -> float
 
 
 def lower_declared(program: Program, graph: Graph) -> dict[str, Any]:
-    """Lower the declarations of operations that the flow uses, by section of the job and name."""
+    """Lower the declarations of operations that the flow uses: section of the job -> name ->
+    declaration."""
     found: dict[str, Any] = {}
     for node in graph.nodes:
         if (declares := operation(node.op).declares) is not None:
@@ -110,7 +113,7 @@ def lower_declared(program: Program, graph: Graph) -> dict[str, Any]:
 
 
 def lower_schedule(plan: Plan) -> job.Schedule:
-    """Length, credits, window and bound."""
+    """Lower the schedule: length, credits, window and age bound."""
     schedule, staleness = plan.schedule, plan.schedule.staleness
     return job.Schedule(
         mode="async" if schedule.mode == "async" else "sync",
@@ -128,7 +131,8 @@ def lower_schedule(plan: Plan) -> job.Schedule:
 
 
 def lower_evals(program: Program, graph: Graph, plan: Plan) -> dict[str, job.Eval]:
-    """Evals: sampled by the generator that the trainer updates, or losses by the trainer."""
+    """Lower the evals. Completions are sampled by a generator; losses are measured by the
+    trainer."""
     return {
         name: _eval_loss(eval_entry(name, decl), decl, graph.trainer)
         if decl.settings["loss"].value is not None

@@ -1,9 +1,9 @@
-"""The meaning of a loss out of its tree's text: one formula per result, free of names and places.
+"""Canonical formulas of a loss, from its tree's text: one per result, without names and spans.
 
     tree text -> {"loss": "...", "clip_frac": "...", "fields": "..."}
 
-Two losses with equal formulas compute the same, whatever their variables are called and wherever
-they stand. A value that is used more than once is written once, as `#1`, `#2` in order of use.
+Losses with equal formulas compute the same, whatever their variable names and place in the file. A
+value that is used more than once is written once, as `#1`, `#2` in order of use.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ SILENT = ("expand",)
 
 
 def meanings(text: str) -> dict[str, str]:
-    """Formula by result; `fields` lists what the loss reads. A count of the step that a formula
-    divides by is written behind it."""
+    """Return the formula of each result; `fields` lists the fields that the loss reads. The count
+    of the step that a formula divides by is written after it."""
     tree = read(text)
     counts = dict(tree.totals)
     found = {}

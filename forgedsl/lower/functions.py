@@ -1,4 +1,4 @@
-"""Rewards, rubrics, environments and losses of a program -> those of a job."""
+"""Lowers the rewards, rubrics, environments and losses of a program to those of a job."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from forgedsl.source import SourceFile
 from forgedsl.types.flow import Role
 
 HOLES = {"prompt": "messages"}
-"""what a hole of a judge's prompt is given, where it is called otherwise"""
+"""inputs for placeholders of a judge's prompt, where the names differ"""
 BACKOFF = 8.0
-"""seconds that the client of an endpoint waits at most before it asks again"""
+"""maximum seconds that the client of an endpoint waits before it repeats a request"""
 
 
 def scores_used(program: Program, graph: Graph) -> tuple[str, ...]:
-    """Rubrics and rewards that the flow or an eval scores with."""
+    """Return the rubrics and rewards that score in the flow or in evals."""
     used = [node.target for node in graph.having(Role.SCORES)]
     for decl in program.evals.values():
         score = decl.settings["score"].value
@@ -44,7 +44,7 @@ def scores_used(program: Program, graph: Graph) -> tuple[str, ...]:
 
 
 def lower_rewards(program: Program, graph: Graph, files: InputFiles) -> dict[str, job.Reward]:
-    """The rewards behind every score in use."""
+    """Lower the rewards of all scores in use."""
     used = {
         reward for score in scores_used(program, graph) for reward in rewards_of(program, score)
     }
@@ -78,7 +78,8 @@ def _reward(program: Program, decl: RewardDecl, files: InputFiles) -> job.Reward
     if isinstance(decl.body, PythonFunction):
         path, sha256 = files.add(decl.body.module, decl.body.span)
         inputs = inputs_of(decl.body)
-        if isinstance(inputs, str):  # as lint says, which `plan` and `run` need not have asked
+        # lint reports this too, but may not have run before `plan` and `run`
+        if isinstance(inputs, str):
             message = f"`{decl.body.name}` {inputs}"
             files.reporter.report(error("X802", "signature", message, decl.span))
             inputs = Inputs(by_name={})
@@ -101,8 +102,8 @@ def _reward(program: Program, decl: RewardDecl, files: InputFiles) -> job.Reward
 def _judge(
     judge: Constructor, service: Decl, settings: dict[str, Any], common: dict[str, Any]
 ) -> job.Reward:
-    """A reward that a model gives: an engine of the run, or an endpoint. An endpoint is asked
-    `retries` times more by its client, within one call."""
+    """Lower a reward given by a model: an engine of the run, or an endpoint. The client of an
+    endpoint repeats a failed request up to `retries` times within one call."""
     args = {key: plain_argument(v) for key, v in judge.args.items() if key != "service"}
     inputs = {
         hole: HOLES.get(hole, hole.replace("row.", "column ")) for hole in holes(args["prompt"])
@@ -112,7 +113,7 @@ def _judge(
         return job.Reward(kind="judge", function="score", args=args, service=service.name, **common)
     args |= {key: setting.value for key, setting in service.settings.items()}
     args |= {"model": model_of(service), "timeout": common["timeout"], "retries": common["retries"]}
-    twice = 2  # an answer that is no grade is asked for once more
+    twice = 2  # a reply without a grade is requested once more
     common["timeout"] = twice * (args["timeout"] + BACKOFF) * (args["retries"] + 1)
     return job.Reward(kind="endpoint", function="score", args=args, **(common | {"retries": 0}))
 
@@ -135,7 +136,7 @@ def lower_environments(
             scripts=dict(
                 files.add(script, decl.body.span)
                 for script in decl.body.scripts
-                if locate(script, files.base_dir).is_file()  # else it is of another host
+                if locate(script, files.base_dir).is_file()  # else the path is one of another host
             ),
             **{key: setting.value for key, setting in decl.settings.items()},
         )
@@ -143,14 +144,14 @@ def lower_environments(
 
 
 def plain_argument(value: Any) -> Any:
-    """A value as Python has it: durations in seconds, sizes in bytes."""
+    """Convert a value to plain Python: durations to seconds, sizes to bytes."""
     if isinstance(value, list):
         return [plain_argument(item) for item in value]
     return float(value) if isinstance(value, float) else value
 
 
 def lower_rubrics(program: Program, graph: Graph) -> dict[str, job.Rubric]:
-    """The rubrics in use."""
+    """Lower the rubrics in use."""
     return {
         name: job.Rubric(
             function=function_name("rubric", name),
@@ -166,8 +167,8 @@ def lower_rubrics(program: Program, graph: Graph) -> dict[str, job.Rubric]:
 def lower_losses(
     program: Program, graph: Graph, reporter: Reporter, sources: Mapping[str, SourceFile]
 ) -> dict[str, job.Loss]:
-    """The losses of the step and of evals, emitted. A mistake in a body is reported and leaves the
-    loss out."""
+    """Lower and emit the losses of steps and evals. A loss with a mistake is reported and left
+    out."""
     from forgedsl.lower.loss import lower_loss
 
     measured = (decl.settings["loss"].value for decl in program.evals.values())
@@ -178,12 +179,12 @@ def lower_losses(
         if loss is None:
             continue
         tree = loss.tree
-        for name, source in sources.items():  # a job names files, not where they lie
+        for name, source in sources.items():  # a job has names of files, not their folders
             tree = tree.replace(f'@"{name}"', f'@"{file_name(source.name)}"')
         found[key] = loss.model_copy(update={"tree": tree})
     return found
 
 
 def file_name(path: str) -> str:
-    """The last part of a path, on any system."""
+    """Return the last part of a path of any operating system."""
     return path.replace("\\", "/").rsplit("/", 1)[-1]

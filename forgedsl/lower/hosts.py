@@ -1,10 +1,10 @@
-"""Which hosts a job uses: the same for what is submitted and for what runs."""
+"""Hosts that a job uses; the same numbers for the submitted script and for the run."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:  # pydantic, which building alone has no use for
+if TYPE_CHECKING:  # imports pydantic, which building does not need
     from forgedsl.lower.job import Job, Mesh
 
 
@@ -16,6 +16,6 @@ def num_hosts(job: Job) -> int:
 
 
 def hosts_of(mesh: Mesh, replica: int = 0) -> range:
-    """Those of a replica, side by side; the first ones where the plan has not placed it."""
+    """Return the consecutive hosts of a replica; the first ones if the plan has not placed it."""
     first = min((p.host for p in mesh.places if p.replica == replica), default=0)
     return range(first, first + mesh.hosts)

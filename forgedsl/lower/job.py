@@ -1,9 +1,9 @@
 """The Job: everything a run needs, in one hermetic, hashed JSON document.
 
-The compiler writes it (`forgedsl.lower`), `runtime/` reads it, nothing else passes between them.
-It holds no absolute path and no .forge source. Files are named relative to the job: `inputs/...`
-beside job.json (copied there at launch), or `forgedsl:...` for data that ships with the package.
-Times are seconds, sizes bytes, unless a name says otherwise.
+The compiler writes it (`forgedsl.lower`) and `runtime/` reads it; they share nothing else. It has
+no absolute paths and no .forge source. Files are named relative to the job: `inputs/...` beside
+job.json (copied there at launch), or `forgedsl:...` for data that ships with the package. Times are
+in seconds, sizes in bytes, unless a name says otherwise.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ FORMAT_VERSION = "1.0"
 
 
 def service_of(value: Any) -> Service:
-    """The service that a mapping describes, by its `kind`. Raises ValueError."""
+    """Make the service that a mapping describes, by its `kind`. Raises ValueError."""
     if isinstance(value, Service):
         return value
     for kind in kinds():
@@ -111,14 +111,14 @@ class Reward(Spec):
     sha256: str | None = None
     inputs: dict[str, str] = Field(default_factory=dict)
     positional: tuple[str, ...] = ()
-    """parameters that are given by position, in order"""
+    """positional parameters, in order"""
     lists: bool = False
     makes: str = "call"
-    """the name is that of a function ("call"), of an "object" that is called, or of its "class".
+    """what the name is: a function ("call"), a callable "object", or the "class" of one
     """
     procs: int = 1
     concurrency: int | None = None
-    """calls at a time in a process, of an asynchronous function, or of a judge"""
+    """concurrent calls per process, of an asynchronous function or a judge"""
     timeout: float = 30.0
     retries: int = 1
     on_error: Literal["drop"] | float = "drop"
@@ -129,26 +129,26 @@ class Reward(Spec):
 
     @property
     def is_pure(self) -> bool:
-        """True if it computes only, so that its time is known; those share one pool."""
+        """True if it only computes. Such rewards need little time and share one pool."""
         return self.kind in ("std", "program")
 
     @property
     def is_alone(self) -> bool:
-        """True if it has processes of its own in a run."""
+        """True if a run gives it processes of its own."""
         return self.kind in ("python", "endpoint")
 
     @property
     def places(self) -> int:
-        """Calls that its pool works on at a time."""
+        """Number of calls that its pool handles concurrently."""
         return self.procs * (self.concurrency or 1)
 
 
 class Environment(Spec):
-    """An environment of several turns: the class `type_name` in the file `path`, made with `args`.
+    """A multi-turn environment: the class `type_name` in the file `path`, instantiated with `args`.
 
     `tools` are the names of its tools, `parts` those of its reward parts. A trajectory whose
-    environment failed twice is scored `on_error`, or dropped. `scripts` are the Python files that
-    its MCP server is started with, each with its sha256.
+    environment failed twice gets the score `on_error`, or is dropped. `scripts` are the Python
+    files in the command of its MCP server, each with its sha256.
     """
 
     type_name: str
@@ -166,8 +166,7 @@ class Environment(Spec):
 
 
 class Buffer(Spec):
-    """Groups that were trained on: the newest `groups` of those that hold no version older than
-    `max_age` steps."""
+    """Replay buffer: the newest `groups` groups whose samples are at most `max_age` steps old."""
 
     groups: int
     max_age: int
@@ -209,7 +208,7 @@ class Loss(Spec):
 
     @property
     def paired(self) -> bool:
-        """True if it compares two answers."""
+        """True if it compares the two answers of a pair."""
         return any("P" in field.axes for field in self.fields)
 
 
@@ -217,7 +216,7 @@ class Loss(Spec):
 
 
 class Input(Spec):
-    """Reads edge `edge` (its attribute `attribute`) as argument `argument`."""
+    """An input of a node: reads edge `edge` (its attribute `attribute`) as argument `argument`."""
 
     argument: str
     edge: str
@@ -254,29 +253,30 @@ class Node(Spec):
     inputs: tuple[Input, ...] = ()
     level: Literal["rollout", "group", "batch"]
     slots: int = 1
-    """groups (or batches) this node works on at once"""
+    """groups (or batches) that the node works on at once"""
     count: int | None = None
     """draw, recall: groups per optimizer step"""
     weight: str | None = None
-    """draw: the function that says how likely a row is taken, from the results of its like"""
+    """draw: name of the function that weights a row by earlier scores of its level"""
     observe: str | None = None
-    """draw: the score whose values these results are"""
+    """draw: the score that the weight depends on"""
     compares: bool = False
-    """score: a judge compares the completions of a group, so it waits for all of them"""
+    """score: a judge compares the completions of a group, so scoring waits for all of them"""
     n: int | None = None
     """sample: completions per prompt"""
     env: str | None = None
     """sample: the environment that the completions are played in"""
     max_turns: int | None = None
     longest: int | None = None
-    """tokens that a trajectory may have, prompt included: context and row of the trainer"""
+    """maximum tokens of a trajectory, prompt included; limited by the context and the trainer's
+    row"""
     loss: str | None = None
     beside: tuple[str, ...] = ()
-    """step: the losses of its further batches; "" where one adds to the batch before"""
+    """step: losses of the further batches; "" if a batch is merged with the one before"""
     epochs: int = 1
     """step: passes over the batch"""
     minibatches: int = 1
-    """step: updates in each of them"""
+    """step: updates in each pass"""
     to: str | None = None
     every: int = 1
     overlap: bool = True
@@ -286,7 +286,7 @@ class Node(Spec):
     at_step: bool = False
     """logprobs of the trained service: computed on the batch, under the weights before the step"""
     values: bool = False
-    """logprobs: of the value head, the value of each token"""
+    """logprobs: return the values of the value head instead of log-probs"""
     origin: str
 
     @model_validator(mode="after")
@@ -303,7 +303,7 @@ class Node(Spec):
 
     @property
     def terms(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
-        """The losses of a step, each with the edges of the batches that it is computed on."""
+        """The losses of a step, each with the edges of its batches."""
         found: list[tuple[str, list[str]]] = []
         for loss, read in zip((self.loss or "", *self.beside), self.inputs, strict=True):
             if loss or not found:
@@ -313,8 +313,9 @@ class Node(Spec):
 
 
 class Schedule(Spec):
-    """Staleness: at most `credits` groups are alive between being drawn and the weights trained on
-    them being pulled; `window` groups may overtake. Worst age (credits + window - 2) // prompts."""
+    """Schedule and bound of staleness. At most `credits` groups are alive, from their draw until
+    the generator has pulled the weights trained on them. A group may be overtaken by `window - 1`
+    groups. Worst age: (credits + window - 2) // prompts steps."""
 
     mode: Literal["sync", "async"]
     steps: int | None
@@ -338,7 +339,7 @@ class Eval(Spec):
     score: str | None = None
     """reward or rubric"""
     loss: str | None = None
-    """a loss of `Job.losses`, measured on the dataset's chats or pairs; nothing is sampled"""
+    """a loss of `Job.losses`, measured on the dataset's chats or pairs without sampling"""
     every: int
     limit: int | None = None
     sampling: Sampling | None = None
@@ -354,7 +355,7 @@ class Checkpoint(Spec):
     every_s: float | None = None
     keep: int = 2
     grace_s: int = 120
-    """from SIGTERM to the end, at most"""
+    """maximum seconds from SIGTERM to the end of the run"""
     export: str | None = None
     """folder (relative to the run folder) for a Hugging Face export at the end"""
 
@@ -370,7 +371,7 @@ class Logging(Spec):
     jsonl: bool = True
     tensorboard: bool = True
     prometheus: int | None = None
-    """a port"""
+    """port of the Prometheus exporter"""
     wandb: Wandb | None = None
     samples: int = 8
 
@@ -379,10 +380,10 @@ class Launcher(Spec):
     kind: str = "local"
     args: dict[str, Any] = Field(default_factory=dict)
     pools: int = 0
-    """the host of rewards and environments"""
+    """index of the host of rewards and environments"""
     cpus: int | None = None
     memory: int | None = None
-    """of a host, as `cluster` declares them"""
+    """bytes of a host's memory, as `cluster` declares"""
 
 
 class Job(Spec):
@@ -393,12 +394,12 @@ class Job(Spec):
     format_version: str = FORMAT_VERSION
     content_hash: str = ""
     compiler: str
-    """forgedsl version"""
+    """version of forgedsl"""
     name: str
     seed: int
     profile: str | None
     summary: tuple[str, ...]
-    """for people: what this job is, a few lines"""
+    """description of the job for people, a few lines"""
     params: dict[str, Any]
     models: dict[str, Model]
     datasets: dict[str, Dataset]
@@ -418,13 +419,13 @@ class Job(Spec):
     colocate: tuple[tuple[str, ...], ...] = ()
     """groups of services that share GPUs"""
     chosen: dict[str, str] = Field(default_factory=dict)
-    """what the plan chose where the file says `auto`, as overrides say it: for people, locks and a
-    resume from the file; the values are in the services"""
+    """the plan's choices for `auto`, as overrides; for people, locks, and a resume with the file.
+    The services contain the values"""
     origins: dict[str, str]
     topology: str
-    """the graph as text, for the report and the console"""
+    """the graph as text, for report and console"""
     extensions: dict[str, str] = Field(default_factory=dict, exclude_if=operator.not_)
-    """sha256 of the files of extensions, by their paths"""
+    """path -> sha256 of the files of extensions"""
 
     @property
     def samplers(self) -> dict[str, Sampler]:

@@ -1,12 +1,12 @@
-"""forge.lock: what a run depends on, as TOML text; and what has drifted from a lock.
+"""forge.lock: writes what a run depends on as TOML, and compares a job with a lock.
 
     Job -> packages, models, datasets, Python files, losses, kernels, defaults
     Job + lock -> the same job on the lock's revisions, and `field: locked -> now` for every drift
 
-Package versions are read from metadata, nothing is imported. Losses and kernels are hashed by
-meaning, so that a comment or a moved line is no drift. A hub revision that the program leaves open
-is the commit that the local cache holds. The text is deterministic for one environment: no times,
-no paths outside the job.
+Package versions are read from metadata, without importing packages. Losses and kernels are hashed
+by meaning, so that comments and moved lines do not count. A hub revision that the program leaves
+open is the commit in the local cache. The text is deterministic for an environment: it has no times
+and no paths outside of the job.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from forgedsl.lower.job import HfSource, Job
 
 FORMAT_VERSION = "2.0"
 UNCHECKED = ("format_version", "job", "pipeline", "chosen")
-"""of a lock: what it was made from, every part of which that matters has a field of its own; and
-what a plan chose, which a run that is held to the lock is given"""
+"""fields of a lock that are not compared: its source (the parts that matter have fields of their
+own), and the plan's choices (a run with the lock takes them over)"""
 
 PACKAGES = (
     "forgedsl",
@@ -53,7 +53,7 @@ class LockError(ValueError):
 
 
 def lock_text(job: Job) -> str:
-    """The lock of a job in this environment."""
+    """Return the lock of a job in this environment, as text."""
     head = {"format_version": FORMAT_VERSION, "job": job.content_hash, "pipeline": job.name,
             "profile": job.profile or "none"}  # fmt: skip
     sections: list[tuple[str, dict[str, Any]]] = [("", head)]
@@ -83,12 +83,12 @@ def lock_text(job: Job) -> str:
 
 
 def _nameless(tree: str) -> str:
-    """A loss tree without the places of its values and the names of its variables."""
+    """Return the text of a loss tree without spans and variable names."""
     return re.sub(r"(%\d+) \w+ = ", r"\1 = ", re.sub(r' @"[^"]*" \d+:\d+', "", tree))
 
 
 def read_lock(text: str) -> dict[str, Any]:
-    """A lock as nested tables. Raises LockError."""
+    """Parse a lock to nested tables. Raises LockError."""
     try:
         lock = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -100,7 +100,7 @@ def read_lock(text: str) -> dict[str, Any]:
 
 
 def pinned(job: Job, lock: dict[str, Any]) -> Job:
-    """The job with the hub revisions of the lock where it names none."""
+    """Return the job with the lock's hub revisions wherever it names none."""
     models = {
         name: model.model_copy(update={"source": _pin(model.source, lock, "models", name)})
         for name, model in job.models.items()
@@ -125,7 +125,7 @@ def choices(chosen: dict[str, str]) -> tuple[str, ...]:
 
 
 def drift(job: Job, lock: dict[str, Any]) -> list[str]:
-    """`field: locked -> now` for everything that differs from the lock."""
+    """Return `field: locked -> now` for everything that differs from the lock."""
     now = dict(_flat(tomllib.loads(lock_text(job))))
     then = dict(_flat(lock))
     return [
@@ -145,7 +145,7 @@ def _flat(table: dict[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def hub_commit(kind: str, name: str, revision: str | None) -> str | None:
-    """The commit that the local Hugging Face cache holds for a revision, if it holds one."""
+    """Return the commit of a revision in the local Hugging Face cache, if it is there."""
     home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
     cache = Path(os.environ.get("HF_HUB_CACHE") or home / "hub")
     ref = cache / f"{kind}--{name.replace('/', '--')}" / "refs" / (revision or "main")
@@ -153,7 +153,7 @@ def hub_commit(kind: str, name: str, revision: str | None) -> str | None:
 
 
 def installed_versions() -> Iterator[tuple[str, str]]:
-    """(name, version) of each package of `PACKAGES` that is installed."""
+    """Return (name, version) of each package of `PACKAGES` that is installed."""
     for name in PACKAGES:
         try:
             yield name, metadata.version(name)
@@ -162,7 +162,8 @@ def installed_versions() -> Iterator[tuple[str, str]]:
 
 
 def defaults() -> dict[str, dict[str, str]]:
-    """Every default of every kind: two compilers that differ here differ in meaning."""
+    """Return the defaults of all kinds: compilers with other defaults give a program another
+    meaning."""
     from forgedsl.schema import KINDS, SERVICES
 
     return {
@@ -173,7 +174,7 @@ def defaults() -> dict[str, dict[str, str]]:
 
 
 def _default(value: Any) -> str:
-    """A default in the words of the language."""
+    """Write a default in .forge syntax."""
     from forgedsl.settings import Auto, Derived, Required
 
     match value:
@@ -193,7 +194,7 @@ def _default(value: Any) -> str:
 
 
 def _source(source: dict[str, Any], kind: str) -> dict[str, Any]:
-    """A source flattened to what TOML shows on one line per key, with the commit of a hub one."""
+    """Return a source as a flat table for TOML, with the commit of a hub source."""
     if source["kind"] == "mixture":
         parts = [json.dumps(part, sort_keys=True) for part in source["sources"]]
         return {"kind": "mixture", "sources": parts}

@@ -1,4 +1,4 @@
-"""A loss function of the HIR -> the `Loss` of a job: torch and Triton modules, tree text."""
+"""Lowers a loss function of the HIR to the `Loss` of a job: torch and Triton modules, tree text."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def lower_loss(
 
 
 def python_loss(tree: Tree, module: ir.PythonModule, sources: Mapping[str, SourceFile]) -> job.Loss:
-    """A loss that is a class in Python: no kernels, and the text of its file in the module."""
+    """Lower a loss that is a Python class: no kernels; the module contains the text of its file."""
     from forgedsl.lower import job
 
     return job.Loss(
@@ -52,7 +52,7 @@ def python_loss(tree: Tree, module: ir.PythonModule, sources: Mapping[str, Sourc
 
 
 def loss_of(tree: Tree, sources: Mapping[str, SourceFile]) -> job.Loss:
-    """The job's form of a loss tree. Fields that folding made unused are not among its fields."""
+    """Make the job's form of a loss tree. Fields that folding has removed are left out."""
     from forgedsl.lower import job
 
     return job.Loss(
@@ -67,7 +67,7 @@ def loss_of(tree: Tree, sources: Mapping[str, SourceFile]) -> job.Loss:
 
 
 def fields_of(tree: Tree) -> tuple[job.LossField, ...]:
-    """The inputs of a loss, as the job has them."""
+    """Return the inputs of a loss in the job's form."""
     from forgedsl.lower import job
 
     return tuple(

@@ -1,10 +1,11 @@
-"""Files of a program -> names in the job, and what must be copied beside job.json.
+"""Maps files of a program to names in the job, and lists the files to copy beside job.json.
 
     shipped with the package    forgedsl:data/arithmetic.jsonl
     any other file or folder    inputs/data/problems.jsonl    (`..` becomes `up`)
     an absolute path            inputs/3f2a9c01-problems.jsonl
 
-A job names no absolute path. `InputFiles` resolves, hashes and collects; a missing file is P210.
+A job has no absolute paths. `InputFiles` resolves, hashes and collects files; a missing one is
+P210.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class InputFiles:
         return tuple((source, name) for name, source in sorted(self._copies.items()))
 
     def add(self, path: str, span: Span) -> tuple[str, str]:
-        """(name in the job, sha256) of a file or folder as written in the program."""
+        """Return (name in the job, sha256) of a file or folder as written in the program."""
         source = locate(path, self.base_dir)
         if not source.exists():
             message = f"`{path}` does not exist"
@@ -47,13 +48,14 @@ class InputFiles:
             return SHIPPED + resolved.relative_to(root).as_posix(), digest(source)
         sha256 = digest(source)
         name = self._job_name(source, sha256, absolute=Path(path).is_absolute())
-        if self._copies.get(name, source).resolve() != resolved:  # `up/x` beside `../x`
+        # `../x` becomes `up/x`, which may be the name of another file
+        if self._copies.get(name, source).resolve() != resolved:
             name = self._job_name(source, sha256, absolute=True)
         self._copies[name] = source
         return name, sha256
 
     def _job_name(self, source: Path, sha256: str, *, absolute: bool) -> str:
-        if absolute:  # where it lies on this machine is nobody's business
+        if absolute:  # the job must not contain this machine's path
             return f"inputs/{sha256[:8]}-{source.name}"
         relative = Path(os.path.relpath(source.absolute(), self.base_dir.absolute()))
         return Path(
@@ -62,14 +64,15 @@ class InputFiles:
 
 
 def near(path: Path) -> str:
-    """Help for a path where there is nothing."""
+    """Return the help for a path that does not exist."""
     beside = path.parent.iterdir() if path.parent.is_dir() else ()
     close = did_you_mean(nearest(path.name, [found.name for found in beside]))
     return close or HELP
 
 
 def digest(path: Path) -> str:
-    """sha256 of a file; of a folder, that of the sorted list of its files and their digests."""
+    """Return the sha256 of a file; for a folder, that of the sorted list of its files with their
+    digests."""
     if path.is_dir():
         files = sorted(f for f in path.rglob("*") if f.is_file())
         listing = "".join(f"{f.relative_to(path).as_posix()} {digest(f)}\n" for f in files)

@@ -1,4 +1,4 @@
-"""Services of a plan -> those of a job."""
+"""Lowers the services of a plan to those of a job."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from forgedsl.sizes.meshes import value
 
 
 def lower_services(program: Program, graph: Graph, plan: Plan) -> dict[str, job.Service]:
-    """Every live service, with its mesh."""
+    """Lower every live service, with its mesh."""
     found: dict[str, job.Service] = {}
     for name in graph.services:
         decl, shape = program.services[name], plan.rows.get(name)

@@ -1,4 +1,4 @@
-"""Models and datasets of a program -> those of a job."""
+"""Lowers the models and datasets of a program to those of a job."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from forgedsl.types.flow import Role
 def lower_models(
     program: Program, graph: Graph, plan: Plan, files: InputFiles
 ) -> dict[str, job.Model]:
-    """The models that live services are built on."""
+    """Lower the models of live services."""
     used = {model_of(program.services[name]) for name in graph.services}
     return {
         name: _model(decl, plan.contexts[name], files)
@@ -61,7 +61,7 @@ def _model_source(source: Constructor, files: InputFiles) -> job.ModelSource:
 def lower_datasets(
     program: Program, graph: Graph, plan: Plan, files: InputFiles
 ) -> dict[str, job.Dataset]:
-    """Datasets that are drawn from, and one of its own for each eval."""
+    """Lower the datasets that are drawn from, and one dataset per eval."""
     drawn = {node.target for node in graph.sources}
     found = {
         name: _dataset(program, graph, decl, files, _room(program, graph, plan, name))
@@ -79,8 +79,8 @@ def lower_datasets(
 
 
 def _room(program: Program, graph: Graph, plan: Plan, dataset: str) -> int | None:
-    """Tokens of a prompt that fit, with its completion, the model's context and a row of the
-    trainer; None: nothing is sampled, or it is not known."""
+    """Return the maximum tokens of a prompt, so that it and its completion fit the model's context
+    and a row of the trainer; None if nothing is sampled, or it is unknown."""
     found = []
     for node in graph.having(Role.SAMPLES):
         if graph.node(node.root).target == dataset:
@@ -92,7 +92,8 @@ def _room(program: Program, graph: Graph, plan: Plan, dataset: str) -> int | Non
 
 
 def _eval_room(program: Program, graph: Graph, plan: Plan, decl: Decl) -> int | None:
-    """Return the longest prompt of an eval, whose completions nobody trains on; a loss has none."""
+    """Return the maximum tokens of an eval's prompt. Its completions are not trained on, so the
+    trainer's row does not limit it. None for an eval that measures a loss."""
     if decl.settings["loss"].value is not None:
         return None
     service = program.services[eval_service(graph)]
@@ -103,19 +104,19 @@ def _eval_room(program: Program, graph: Graph, plan: Plan, decl: Decl) -> int | 
 
 
 def eval_dataset(decl: Decl) -> str:
-    """The dataset an eval names."""
+    """Return the dataset that an eval names."""
     found = decl.settings["dataset"].value
     return found.name if isinstance(found, Ref) else str(found)
 
 
 def eval_entry(name: str, decl: Decl) -> str:
-    """The entry of `Job.datasets` that an eval reads; a declaration has dots in its name only
-    behind that of a module, which is no dataset."""
+    """Return the name of the entry of `Job.datasets` that an eval reads. It cannot clash with a
+    declaration: names of declarations have dots only after the name of a module."""
     return f"{eval_dataset(decl)}.{name}"
 
 
 def eval_service(graph: Graph) -> str:
-    """The generator with the newest weights, else the first that samples."""
+    """Return the generator with the newest weights, else the first service that samples."""
     synced = [sync.settings["target"] for sync in graph.syncs]
     return str((synced or [node.target for node in graph.having(Role.SAMPLES)])[0])
 
@@ -145,7 +146,8 @@ def _dataset(
 
 
 def _tokenizer(program: Program, graph: Graph, dataset: str) -> str:
-    """The model of the service that first reads what is drawn; of the trainer for the rest."""
+    """Return the model whose tokenizer a dataset uses: that of the first service that reads its
+    items, else the trainer's."""
     drawn = {node.name for node in graph.sources if node.target == dataset}
     reader = next(
         (n.target for n in graph.having(Role.SAMPLES) if {i.edge for i in n.inputs} & drawn),
@@ -177,11 +179,12 @@ def _data_source(source: Constructor, files: InputFiles) -> Any:
 
 
 def _eval_source(decl: Decl, dataset: Decl, files: InputFiles) -> Any:
-    """The eval's own source, else the dataset's with another split."""
+    """Return the eval's own source, else the dataset's source with the eval's split."""
     own, split = decl.settings["source"].value, decl.settings["split"]
     if isinstance(own, Constructor):
         return _data_source(own, files)
     source = _data_source(dataset.settings["source"].value, files)
     if split.value is None:
         return source
-    return source.model_copy(update={"split": split.value})  # of the hub, see plan.checks
+    # only hub datasets have splits; see plan.checks
+    return source.model_copy(update={"split": split.value})

@@ -2,9 +2,9 @@
 
     pure < random < gpu        io < net < exec        a declared effect covers those below it
 
-`uses` follows a function through the functions of its file, and the statements of the file itself,
-which run when a worker imports it. Names are resolved through imports, so `sp.run` is
-`subprocess.run` after `import subprocess as sp`.
+`uses` follows a function into other functions of its file, and includes top-level statements, which
+run when a worker imports the file. Names are resolved through imports: after
+`import subprocess as sp`, `sp.run` is `subprocess.run`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ METHODS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Use:
-    """A call in a Python file that has an effect; `line` and `column` as Python counts them."""
+    """A call in a Python file that has an effect; `line` and `column` are those of Python's
+    `ast`."""
 
     effect: str
     name: str
@@ -51,18 +52,19 @@ class Use:
     column: int
     end_column: int
     keywords: tuple[str | None, ...] = ()
-    """the names of its arguments, None for `**`"""
+    """names of its keyword arguments; None for `**`"""
     timeout: float | None = None
-    """the seconds that it waits, where they are written as a number"""
+    """its timeout in seconds, if it is a literal number"""
 
 
 def covered(declared: list[str]) -> frozenset[str]:
-    """The effects that a declaration allows."""
+    """Return the effects that a declaration includes."""
     return frozenset[str]().union(*(COVERS[name] for name in declared))
 
 
 def uses(module: ast.Module, function: str) -> tuple[Use, ...]:
-    """Return the effects of a function of a module, and of importing the module."""
+    """Return the calls with effects in a function of a module, and those of importing the
+    module."""
     roots = reached(module, function)
     scope = _imports(*(n for n in module.body if not isinstance(n, _DEFINITIONS)))
     found = [use for root in roots for use in _of(root, {**scope, **_imports(root)})]
@@ -70,7 +72,8 @@ def uses(module: ast.Module, function: str) -> tuple[Use, ...]:
 
 
 def reached(module: ast.Module, function: str) -> list[ast.AST]:
-    """The statements of the file itself, a function or class of it, and those it names."""
+    """Yield the top-level statements of a file, a function or class, and the definitions it
+    names."""
     defined = {node.name: node for node in module.body if isinstance(node, _DEFINITIONS)}
     roots: list[ast.AST] = [n for n in module.body if not isinstance(n, _DEFINITIONS)]
     pending = [function]
@@ -85,8 +88,8 @@ def reached(module: ast.Module, function: str) -> list[ast.AST]:
 
 
 def names_in(module: ast.Module, root: ast.AST) -> Callable[[ast.AST], str]:
-    """What gives an expression inside `root` its full name, `os.environ.get` after `import os as o`
-    and `o.environ.get`; "" where it is no dotted name."""
+    """Return a function that gives an expression inside `root` its full name: `os.environ.get` for
+    `o.environ.get` after `import os as o`; "" if it is no dotted name."""
     top = (n for n in module.body if not isinstance(n, _DEFINITIONS))
     scope = {**_imports(*top), **_imports(root)}
 
@@ -101,8 +104,8 @@ _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
 def _imports(*roots: ast.AST) -> dict[str, str]:
-    """Local names of imported modules and functions, anywhere in these; in each body a name may
-    stand for another module."""
+    """Return the local names of imported modules and functions. A name may mean another module in
+    each body."""
     names: dict[str, str] = {}
     for node in (node for root in roots for node in ast.walk(root)):
         if isinstance(node, ast.Import):
@@ -118,7 +121,8 @@ def _imports(*roots: ast.AST) -> dict[str, str]:
 
 
 def _loaded(value: ast.expr) -> str:
-    """The module of `importlib.import_module("requests")` and `__import__("requests")`."""
+    """Return the module that `importlib.import_module("requests")` or `__import__("requests")`
+    loads."""
     if not isinstance(value, ast.Call) or not value.args:
         return ""
     name, first = _dotted(value.func).rpartition(".")[2], value.args[0]

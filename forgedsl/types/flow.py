@@ -26,29 +26,30 @@ class Stream(StrEnum):
 
 
 class Role(StrEnum):
-    """Role of a node: passes look for roles, and know no operation."""
+    """Role of a node. Passes ask for roles, not for operations."""
 
-    SOURCE = "source"  # begins the groups (or batches) of a step
-    PROMPTS = "prompts"  # such a source: prompts, which are answered by sampling
-    PAIRS = "pairs"  # such a source: preference pairs, which were written beforehand
-    SUPERVISED = "supervised"  # such a source: whole batches of conversations
-    SAMPLES = "samples"  # makes completions
-    MEASURES = "measures"  # runs a model over tokens that are there
-    SCORES = "scores"  # gives a score for each completion
+    SOURCE = "source"  # a source: starts the groups (or batches) of a step
+    PROMPTS = "prompts"  # a source of prompts for sampling
+    PAIRS = "pairs"  # a source of preference pairs
+    SUPERVISED = "supervised"  # a source of whole batches of conversations
+    SAMPLES = "samples"  # samples completions
+    MEASURES = "measures"  # runs a model over existing tokens
+    SCORES = "scores"  # scores each completion
     COMPUTES = "computes"  # calls a function of the program
-    DECIDES = "decides"  # such a call: a filter, which says yes or no
-    DROPS = "drops"  # decides which groups a batch is made of
-    PACKS = "packs"  # makes a batch of completions and fields
+    DECIDES = "decides"  # a call of a filter, which returns true or false
+    DROPS = "drops"  # drops groups
+    PACKS = "packs"  # makes a batch from completions and fields
     UPDATES = "updates"  # trains a service
-    TRANSFERS = "transfers"  # brings weights to another service
-    STORES = "stores"  # keeps what a step was made of
-    RECALLS = "recalls"  # brings back what earlier steps kept
+    TRANSFERS = "transfers"  # sends weights to another service
+    STORES = "stores"  # stores groups in a buffer
+    RECALLS = "recalls"  # draws stored groups from a buffer
 
 
 WORKS = frozenset({Role.SAMPLES, Role.MEASURES, Role.UPDATES, Role.TRANSFERS})
-"""roles of the nodes whose work is a model's: what a step costs is the sum over them"""
+"""roles of nodes that run a model: the cost of a step is the sum over them"""
 
 
 def place(what: str, index: int) -> str:
-    """`batch`, `batch_2`, ...: the arguments of a step, and `loss`, `loss_2`, ... its losses."""
+    """Return the name of the i-th argument of a step: `batch`, `batch_2`, ... or `loss`, `loss_2`,
+    ..."""
     return what if index == 0 else f"{what}_{index + 1}"

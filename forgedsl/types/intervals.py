@@ -1,12 +1,12 @@
-"""Intervals: what is known of a number before anything runs.
+"""Intervals: bounds of numbers that are known at compile time.
 
     [lo, hi] x finite x nonzero          `finite`: neither infinite nor NaN; `nonzero`: never 0
 
-`TRANSFER` maps an operator of the expression IR to the interval of its result; those of functions
-are in `ops`. It is sound for real arithmetic, and for f32 where that matters: an exponential above
-`EXP_MAX` may overflow, one below -EXP_MAX may vanish. Values that are not known to be bounded count
-as finite as long as their inputs are (log-probs are unbounded below, and finite). Booleans are
-[0, 1].
+`TRANSFER` maps an operator of the expression IR to a function that computes the interval of its
+result (`ops` has those of functions). Results are sound for real arithmetic, and for f32
+exponentials: above `EXP_MAX` they may overflow, below -EXP_MAX they may be 0. Unbounded values
+count as finite if their inputs are (log-probs are unbounded below, but finite). Booleans are [0,
+1].
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Callable
 from forgedsl.records import dataclass
 
 EXP_MAX = 80.0
-"""exp(88.7) is the largest f32; the rest is room for what multiplies it"""
+"""exp(88.7) is the largest f32; the difference leaves room for a factor"""
 INF = math.inf
 
 
@@ -46,7 +46,7 @@ class Interval:
 
 
 def interval(lo: float, hi: float, *, finite: bool = True, nonzero: bool = False) -> Interval:
-    """An interval whose bounds decide `nonzero` where they can."""
+    """Make an interval; `nonzero` is set if the bounds exclude 0."""
     return Interval(lo, hi, finite, nonzero or lo > 0 or hi < 0)
 
 
@@ -70,7 +70,7 @@ def join(a: Interval, b: Interval) -> Interval:
 
 
 def meet(a: Interval, b: Interval) -> Interval:
-    """Return the intersection of both; contradictions keep `a`."""
+    """Return the intersection of both; `a` if it would be empty."""
     lo, hi = max(a.lo, b.lo), min(a.hi, b.hi)
     if lo > hi:
         return a
@@ -108,7 +108,7 @@ def _mul(a: Interval, b: Interval) -> Interval:
 
 
 def square(a: Interval) -> Interval:
-    """x * x of one x."""
+    """Return the interval of x * x, with both factors the same x."""
     product = _mul(a, a)
     low = 0.0 if a.lo <= 0 <= a.hi else product.lo
     return interval(low, product.hi, finite=a.finite, nonzero=a.nonzero)
@@ -158,7 +158,7 @@ def power(x: float, y: float) -> float:
 
 
 def exp(x: float) -> float:
-    """e to the x, infinite where f32 would overflow."""
+    """Return e to the x; infinite if f32 would overflow."""
     return INF if x > 88.7 else math.exp(x)
 
 
@@ -211,7 +211,7 @@ def _not(a: Interval) -> Interval:
 
 
 def _sum(a: Interval) -> Interval:
-    """A sum of any number of terms, none included."""
+    """Return the interval of a sum of any number of terms, possibly none."""
     low = 0.0 if a.lo >= 0 else -INF
     return Interval(low, 0.0 if a.hi <= 0 else INF, a.finite)
 

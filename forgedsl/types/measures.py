@@ -2,9 +2,9 @@
 
     lp<model, temperature, support>
 
-A difference of log-probs is a ratio of policies only if temperature and support are equal; then
-the model is what differs. A combination of log-probs is a `Form`: coefficients by measure, of a
-sum (`log`) or, after `exp`, of a product.
+A difference of log-probs is a log-ratio of policies only if temperature and support are equal, so
+that only the model differs. A combination of log-probs is a `Form`: coefficients by measure of a
+sum or, after `exp`, of a product.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ FULL = "full vocabulary"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measure:
-    """`source` names the field and says where the numbers come from."""
+    """A measure. `source` names the field and where its numbers come from."""
 
     model: str
     temperature: float
@@ -29,7 +29,7 @@ class Measure:
         return f"{self.model} @ T={self.temperature}, {self.support}"
 
     def comparable(self, other: Measure) -> bool:
-        """True if a ratio of the two says something about the models only."""
+        """True if a ratio of the two depends only on the models."""
         return (self.temperature, self.support) == (other.temperature, other.support)
 
 
@@ -44,14 +44,14 @@ class Form:
         return Form({m: c * factor for m, c in self.terms.items()}, self.is_exp)
 
     def plus(self, other: Form) -> Form:
-        """The sum of two combinations, the product of two exponentials."""
+        """Return the sum of two combinations, or the product of two exponentials."""
         names = [*self.terms, *(m for m in other.terms if m not in self.terms)]
         terms = {m: self.terms.get(m, 0.0) + other.terms.get(m, 0.0) for m in names}
         return Form({m: c for m, c in terms.items() if c}, self.is_exp)
 
 
 def conflict(a: Form, b: Form) -> tuple[Measure, Measure] | None:
-    """Two measures of opposite sign, one of each form, that cannot be compared."""
+    """Return two measures of opposite sign, one from each form, that cannot be compared."""
     for mine, coefficient in a.terms.items():
         for theirs, other in b.terms.items():
             if coefficient * other < 0 and not mine.comparable(theirs):

@@ -1,12 +1,12 @@
-"""The functions of one number that expressions of the language may call: one row each.
+"""Functions of one number in expressions of the language: a row each.
 
-A row says what the function means, how it is folded, its derivative, its interval, and its text in
-torch and in Triton; the type rules, the gradient, the kernels, the page of expressions and the
-scalar code of rewards read it here. `min`, `max` and `clamp` are operators: their gradients share
-ties, and their code depends on which operand is constant.
+A row has the meaning of the function, its evaluation in Python, derivative, interval, and text in
+torch and in Triton. Type rules, gradients, kernels, the reference and the code of rewards read it.
+`min`, `max` and `clamp` are not here: their gradients are shared at ties, and their code depends on
+which operand is constant.
 
-Triton's interpreter and the dialects have no libdevice, so expm1, log1p, tanh and their kin are
-written out, accurate in float32 and float64. They run once for each row: their cost is nothing.
+Triton's interpreter has no libdevice, so expm1, log1p, tanh and similar functions are written out,
+accurate in float32 and float64. They run once per row, so their cost is negligible.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from forgedsl.types.intervals import BOOL, EXP_MAX, INF, TRUE, Interval, exp, in
 
 
 class Build(Protocol):
-    """Makes values: nodes of a tree, or numbers where the derivative is wanted at a point."""
+    """Makes values: nodes of a tree, or numbers to evaluate a derivative at a point."""
 
     def __call__(self, op: str, *args: Any) -> Any: ...
     def const(self, value: float) -> Any: ...
@@ -33,7 +33,7 @@ Derivative = Callable[[Build, Any, Any, Any], Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Op:
-    """One function. Without a derivative, no gradient flows through it."""
+    """A function. Without a derivative, no gradient flows through it."""
 
     name: str
     meaning: str
@@ -41,14 +41,16 @@ class Op:
     interval: Callable[[Interval], Interval]
     derivative: Derivative | None = None
     torch: str
-    """what stands around the argument, `{}`, where it is more than a call: unary minus first"""
+    """template of its torch code around the argument `{}`, if it is not a plain call; unary minus
+    first"""
     triton: str
     helper: str = ""
-    """the text of `triton`, where it is no function of tl"""
+    """code of the Triton helper, if `triton` is no function of `tl`"""
     needs: tuple[str, ...] = ()
     """other helpers that `helper` calls"""
     partial: bool = False
-    """undefined for some x, so that a derivative may be unsafe where its loss is not"""
+    """True if it is undefined for some x, so that a derivative may be unsafe although its loss is
+    not"""
 
 
 def sigmoid(x: float) -> float:
@@ -267,4 +269,4 @@ TRANSFER: dict[str, Callable[..., Interval]] = {
     **intervals.TRANSFER,
     **{op.name: op.interval for op in OPS},
 }
-"""an operation of the expression IR -> the interval of its result"""
+"""operation of the expression IR -> function that computes the interval of its result"""

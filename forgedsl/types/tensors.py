@@ -1,13 +1,13 @@
 """Tensor types over named axes: `[B, T] f32 diff`.
 
-Axes are names, never positions: B sequences, T tokens of a sequence (ragged), G siblings of a
-group, P preference pairs. In a pair each side has its own tokens, so `x.chosen` of `x: [P, T]` has
-the axis `T.chosen`. Elementwise operations unify by name: the union of the axes.
+Axes have names, not positions: B sequences, T tokens of a sequence (ragged), G completions of a
+group, P preference pairs. Each side of a pair has its own tokens, so `x.chosen` of `x: [P, T]` has
+the axis `T.chosen`. The result of an elementwise operation has the union of the operands' axes.
 
     [B, T] * [B]  is  [B, T]          [B] * [G]  is an error (T704)
 
-`ERROR` is the type of an expression that was already reported; it unifies with everything, so
-that one mistake gives one message.
+`ERROR` is the type of an expression that has a diagnostic. It unifies with everything, so that one
+mistake gives one message.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ SCALAR = TensorType(frozenset(), "f32")
 
 
 def axes_of(node: ast.TensorType) -> frozenset[str] | None:
-    """The axis names of a written tensor type; None if one of them is not an axis."""
+    """Return the axis names of a written tensor type; None if one is not an axis."""
     names = [axis.text if isinstance(axis, ast.Path) else "" for axis in node.axes]
     return frozenset(names) if all(name in AXES for name in names) else None
 
@@ -62,7 +62,7 @@ NO_AXES: frozenset[str] = frozenset()
 
 
 def union(many: Iterable[frozenset[str]]) -> frozenset[str]:
-    """All axes of several tensors. Most often they agree, or one has none."""
+    """Return the union of the axes of several tensors."""
     found = NO_AXES
     for axes in many:
         if axes is not found and axes != found:
@@ -72,7 +72,8 @@ def union(many: Iterable[frozenset[str]]) -> frozenset[str]:
 
 @cache
 def clash(axes: frozenset[str]) -> tuple[str, str] | None:
-    """Two axes that cannot meet in one tensor: only T joins B or P, and only one token axis."""
+    """Return two axes that cannot be in one tensor. Only T combines with B or P, and only one token
+    axis is possible."""
     owners = sorted(axes & {"B", "P", "G"})
     if len(owners) > 1:
         return owners[0], owners[1]
