@@ -1,1 +1,1 @@
-"""The graph and the plan as pictures: text, dot, Mermaid, SVG, HTML."""
+"""Draws graph and plan as text, DOT, Mermaid, SVG and HTML."""

@@ -1,4 +1,4 @@
-"""Every view of a planned program in every format.
+"""Renders every view of a planned program in every format.
 
 Program + Graph + Plan + sources -> Drawing.render(view, format) -> text
 """
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 VIEWS = ("dataflow", "mesh", "schedule", "passes")
 CHAINS = ("dataflow", "passes")
-"""views that are laid out as boxes and arrows; the others have coordinates of their own"""
+"""views that are boxes and arrows; the others have their own layout"""
 FORMAT_VERSION = "1.0"
 
 
@@ -36,7 +36,7 @@ class Drawing:
     sources: Mapping[str, SourceFile]
 
     def render(self, view: str, format_: str) -> str:
-        """One view in one format, ending in a newline."""
+        """Render a view in a format; the text ends in a newline."""
         makers: dict[str, Callable[[str], str]] = {
             "text": self._text,
             "json": self._json,
@@ -50,7 +50,7 @@ class Drawing:
     # ---- what is drawn
 
     def place(self, span: Span) -> str:
-        """A span as "grpo_math.forge:63:3"."""
+        """Format a span: "grpo_math.forge:63:3"."""
         source = self.sources.get(span.file)
         if source is None:
             return ""
@@ -58,7 +58,7 @@ class Drawing:
         return f"{source.name.rpartition('/')[2]}:{line}:{column}"
 
     def picture(self, view: str) -> Picture:
-        """The boxes and arrows of a view."""
+        """Return the boxes and arrows of a view."""
         from forgedsl.drawing.views import passes_picture
         from forgedsl.drawing.views_pictures import mesh_picture, schedule_picture
 
@@ -70,7 +70,7 @@ class Drawing:
         return picture(self.program, self.graph, self.plan, self.place)
 
     def scene(self, view: str) -> Scene:
-        """A view with coordinates."""
+        """Return a view with coordinates."""
         from forgedsl.drawing.scene_dataflow import dataflow_scene
         from forgedsl.drawing.views import mesh_scene, schedule_scene
 

@@ -2,11 +2,11 @@
 
     boxes with lanes + trunks (source, label -> targets) -> Lanes (boxes, tracks, columns, lanes)
 
-Every lane is a band of its own height, so frames around lanes never meet. A trunk is all arrows of
-one source with one label; it leaves its box at a port of its own, runs level past the labels of
-its column, and bends only in the zone before the next column. Over several columns it gets a
-track of its own in each, so it passes no box. Nothing that carries text is ever crossed by a box
-or by another text. Deterministic: no randomness, ties keep the order given.
+Lanes are horizontal bands that do not overlap, so frames around them never touch. A trunk is all
+arrows of one source with one label. It leaves its box at its own port, runs horizontally past the
+labels of its column, and bends only in the zone before the next column. In columns that it passes
+it has a track of its own, so it crosses no box. No text is crossed by a box or another text. The
+layout is deterministic; ties keep the given order.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MANY_LANES = 6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trunk:
-    """One label of one source, and who reads it."""
+    """A label of a source, and its readers."""
 
     source: str
     label_width: float
@@ -44,7 +44,7 @@ class Lanes:
     lefts: tuple[float, ...]
     rights: tuple[float, ...]
     bends: tuple[float, ...]
-    """where the zone of bends after each column begins"""
+    """x at which the zone of bends after each column begins"""
     bands: Mapping[str, tuple[float, float]]
     width: float
     height: float
@@ -111,7 +111,7 @@ def _tracks(rank: Mapping[str, int], trunks: Sequence[Trunk]) -> list[tuple[int,
 def _lane_order(
     rank: Mapping[str, int], lane: Mapping[str, str], trunks: Sequence[Trunk]
 ) -> tuple[str, ...]:
-    """Lanes from top to bottom, with short ways between those that talk."""
+    """Order the lanes from top to bottom, with connected ones close together."""
     names = tuple(dict.fromkeys(lane.values()))
     if len(names) > MANY_LANES:
         means = {n: _mean([rank[b] for b in rank if lane[b] == n], 0.0) for n in names}
@@ -135,7 +135,7 @@ def _slot_lanes(
 def _links(
     trunks: Sequence[Trunk], rank: Mapping[str, int], tracks: Sequence[tuple[int, int]]
 ) -> list[tuple[Slot, Slot]]:
-    """Pairs of slots in neighbouring columns that a wire joins."""
+    """Return the pairs of slots in neighbouring columns that a wire joins."""
     known = set(tracks)
     found: list[tuple[Slot, Slot]] = []
     for number, trunk in enumerate(trunks):
@@ -155,7 +155,7 @@ def _columns(
     tracks: Sequence[tuple[int, int]],
     order: tuple[str, ...],
 ) -> list[list[Slot]]:
-    """Slots per column, by lane and then by the mean place of their neighbours."""
+    """Order the slots of each column by lane, then by the mean position of their neighbours."""
     columns: list[list[Slot]] = [[] for _ in range(1 + max(rank.values(), default=0))]
     for box, number in rank.items():
         columns[number].append(box)
@@ -186,7 +186,7 @@ def _columns(
 
 
 def crossings(columns: Sequence[Sequence[Slot]], links: Sequence[tuple[Slot, Slot]]) -> int:
-    """Pairs of links between the same two columns that cross."""
+    """Count the pairs of links between two columns that cross."""
     level = {slot: i for i, column in enumerate(columns) for slot in column}
     index = {slot: i for column in columns for i, slot in enumerate(column)}
     by_column: dict[int, list[tuple[int, int]]] = {}
@@ -212,7 +212,7 @@ def _bands(
     lanes: Mapping[Slot, str],
     order: tuple[str, ...],
 ) -> tuple[dict[str, tuple[float, float]], dict[str, tuple[float, float]]]:
-    """(frame, room for slots) of each lane, from top to bottom."""
+    """Return (frame, range for slots) of each lane, from top to bottom."""
     frames, rooms = {}, {}
     top = 0.0
     for name in order:
@@ -232,7 +232,7 @@ def _heights(
     rooms: Mapping[str, tuple[float, float]],
     links: Sequence[tuple[Slot, Slot]],
 ) -> dict[Slot, float]:
-    """The middle of each slot: near its neighbours, apart from others, inside its lane."""
+    """Return the y of each slot: near its neighbours, apart from others, inside of its lane."""
     near: dict[Slot, list[Slot]] = {slot: [] for slot in height}
     for one, other in links:
         near[one].append(other)
@@ -280,7 +280,7 @@ def _widths(
     trunks: Sequence[Trunk],
     needs: Sequence[tuple[int, int, float]],
 ) -> tuple[tuple[float, ...], tuple[float, ...], tuple[float, ...], float]:
-    """Left and right of each column, where its bends begin, and the width of all.
+    """Return left and right of each column, the x where its bends begin, and the total width.
 
     `needs` are (first column, last column, width) of frames.
     """
@@ -305,7 +305,7 @@ def _ports(
     middles: Mapping[Slot, float],
     rank: Mapping[str, int],
 ) -> tuple[float, ...]:
-    """Heights at which trunks leave, ordered by where they go next."""
+    """Return the heights at which trunks leave, ordered by their next slots."""
     found = [0.0] * len(trunks)
     by_source: dict[str, list[int]] = {}
     for number, trunk in enumerate(trunks):
@@ -330,7 +330,7 @@ def _entries(
     middles: Mapping[Slot, float],
     rank: Mapping[str, int],
 ) -> dict[tuple[int, str], float]:
-    """Heights at which trunks arrive, ordered by where they come from."""
+    """Return the heights at which trunks arrive, ordered by their origins."""
     found: dict[tuple[int, str], float] = {}
     arriving: dict[str, list[int]] = {}
     for number, trunk in enumerate(trunks):

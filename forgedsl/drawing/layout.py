@@ -1,4 +1,4 @@
-"""Ranks of a graph: how far each node is from a source, which is its column in every drawing."""
+"""Ranks of a graph: the distance of each node from a source, its column in every drawing."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from forgedsl.source import Span
 from forgedsl.types.flow import Role
 
 Details = tuple[tuple[str, str], ...]
-"""what a reader sees on hovering: (field, value)"""
+"""text shown on hovering: (field, value)"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ class Arrow:
 
     @property
     def returns(self) -> str:
-        """Label of an edge that closes a cycle; "" for one that data follow within a step."""
+        """Return the label of an edge that closes a cycle; "" for an edge of the step's data."""
         if self.kind is EdgeKind.WEIGHTS:
             return f"weights: {self.label}"
         return f"replay: {self.label}" if self.kind is EdgeKind.REPLAY else ""
@@ -70,15 +70,15 @@ class Picture:
     arrows: tuple[Arrow, ...]
     groups: tuple[Group, ...]
     home: str = "controller"
-    """the frame of boxes without a mesh"""
+    """True for the frame of boxes without a mesh"""
 
 
 Place = Callable[[Span], str]
-"""a span as "grpo_math.forge:63:3"; "" where no file holds it"""
+"""formats a span: "grpo_math.forge:63:3"; "" if it is in no file"""
 
 
 def picture(program: Program, graph: Graph, plan: Plan, place: Place = lambda _: "") -> Picture:
-    """The drawing of a planned graph."""
+    """Make the picture of a planned graph."""
     from forgedsl.drawing.details import arrow_details, box_details, group_details
 
     boxes = tuple(
@@ -126,12 +126,12 @@ def title_text(program: Program) -> str:
 
 
 def call_text(node: Node) -> str:
-    """The node as a call, e.g. "generator.sample(n = 8)"."""
+    """Return the node as a call, e.g. "generator.sample(n = 8)"."""
     return operation(node.op).call_text(node)
 
 
 def note_text(node: Node, plan: Plan, graph: Graph) -> str:
-    """The size of the work of one optimizer step."""
+    """Return the size of a node's work in an optimizer step."""
     return operation(node.op).note_text(node, PlannedSizes(plan.request, graph))
 
 

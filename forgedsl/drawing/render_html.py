@@ -1,4 +1,4 @@
-"""All views as one HTML file that needs nothing else: no network, no fonts, no other script.
+"""Renders all views as a self-contained HTML file, without network, fonts or external scripts.
 
     scenes + sources -> HTML (pan, zoom, hover, click through to the declaration, keyboard, dark)
 
@@ -68,7 +68,7 @@ def render_html(
 
 
 def _short(name: str) -> str:
-    """A file as origins name it."""
+    """Return the name of a file as in origins."""
     return name.rpartition("/")[2]
 
 
@@ -98,7 +98,7 @@ def _keyed(scene: Scene) -> list[tuple[str, Shape | Cluster | Wire]]:
 
 
 def _interactive(scene: Scene) -> str:
-    """The figure, with keys on everything that has a closer look."""
+    """Return the figure, with keys on all elements that have details."""
     lines = list(figure(scene, marker=""))
     count = {"c": len(scene.clusters), "w": len(scene.wires), "s": len(scene.shapes)}
     starts = {"c": 1, "w": 1 + count["c"], "s": 1 + count["c"] + count["w"]}

@@ -50,7 +50,8 @@ def scene_svg(scene: Scene) -> str:
 
 
 def markers(prefix: str) -> Iterator[str]:
-    """The arrow heads; ids get `prefix`, so that a page may hold several drawings."""
+    """Return the arrow heads. Their ids get `prefix`, so that a page may contain several
+    drawings."""
     shape = 'viewBox="0 0 8 8" refX="7.5" refY="4" markerWidth="7" markerHeight="7" orient="auto"'
     for name in ("tip", "synctip"):
         yield (
@@ -60,7 +61,7 @@ def markers(prefix: str) -> Iterator[str]:
 
 
 def figure(scene: Scene, *, marker: str) -> Iterator[str]:
-    """Everything of a scene but its page: frames, wires, boxes, labels."""
+    """Return the content of a scene: frames, wires, boxes, labels."""
     yield f'<text class="name heading" x="28" y="30">{escape(scene.title)}</text>'
     yield from (_cluster(cluster) for cluster in scene.clusters)
     yield from (_wire(wire, marker) for wire in scene.wires)

@@ -4,8 +4,8 @@
                      rollout --> ref_lp ---------> batch
     prompt.target ------------> score
 
-A column is a rank of the graph; each line is a chain of edges not shown before, and every edge is
-shown exactly once.
+A column is a rank of the graph. Each line is a chain of new edges; every edge is shown exactly
+once.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Cell = tuple[int, str]  # column and text
 
 
 def render_text(program: Program, graph: Graph, plan: Plan, *, host: bool = True) -> str:
-    """The whole page, ending in a newline; `host` adds the hosts that the plan was made for."""
+    """Return the whole page, ending in a newline. `host` adds the hosts of the plan."""
     sections = [
         ("dataflow", topology_lines(graph)),
         (_cycles(graph), _sync_lines(graph, plan)),
@@ -44,7 +44,7 @@ def render_text(program: Program, graph: Graph, plan: Plan, *, host: bool = True
 
 
 def topology_lines(graph: Graph) -> list[str]:
-    """The arrows in columns."""
+    """Draw the arrows in columns."""
     rank_by_id = ranks(graph)
     chains = [_cells(chain, rank_by_id) for chain in _chains(graph)]
     columns = 1 + max((column for chain in chains for column, _ in chain), default=0)
@@ -69,7 +69,7 @@ def _cells(chain: Sequence[tuple[Node, str]], rank_by_id: dict[str, int]) -> lis
 
 
 def _chains(graph: Graph) -> list[list[tuple[Node, str]]]:
-    """Chains of (node, text) that cover every data edge once; the longest path comes first."""
+    """Return chains of (node, text) that cover every data edge once, the longest path first."""
     node_by_id = {node.id: node for node in graph.nodes}
     depth = _depths(graph)
     left = [edge for edge in graph.edges if edge.kind is EdgeKind.DATA]

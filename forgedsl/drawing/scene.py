@@ -1,10 +1,10 @@
-"""A drawing with coordinates, still without a format: what SVG and HTML have in common.
+"""A drawing with coordinates, from which SVG and HTML are rendered.
 
     Picture | meshes | timeline -> Scene -> SVG
 
-Shapes are boxes with lines of text, clusters frames around some of them, wires paths with an
-arrow head, labels texts of their own. `details` is what a reader sees on hovering, `origin` the
-declaration behind it. Text is monospace, so that its width is known without a font.
+Shapes are boxes with lines of text, clusters are frames around shapes, wires are paths with an
+arrow head, and labels are separate texts. `details` is shown on hovering; `origin` is the
+declaration. Text is monospace, so that its width is known without a font.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Wire:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Label:
-    """A text; `rect` is the room it takes."""
+    """A text; `rect` is its bounding box."""
 
     text: str
     rect: Rect
@@ -111,7 +111,7 @@ def text_width(text: str) -> float:
 
 
 def box_size(lines: tuple[str, ...], ports: int = 1) -> tuple[float, float]:
-    """Width and height of a box with these lines and so many wires on a side."""
+    """Return width and height of a box with these lines and a number of wires on a side."""
     width = 2 * PAD + CHAR * max(map(len, lines))
     return width, max(2 * PAD + LINE * len(lines) - 4, PORT * ports + 8)
 

@@ -160,7 +160,7 @@ def _labels(
         yield Label(text=arrows[number][0].label, rect=rect, source=trunk.source)
 
 
-# ---- weight syncs and replays: out to the right, down, back below everything, up on the left
+# ---- weight syncs and replays: right, down, left below everything, and up
 
 
 def _sync_way(
@@ -173,7 +173,7 @@ def _sync_way(
 
 
 def _sync_wires(lanes: Lanes, syncs: Sequence[Arrow], rank: dict[str, int]) -> Iterator[Wire]:
-    assert BEND > 40  # both ways up and down run in zones of bends, which hold no text
+    assert BEND > 40  # vertical parts run in zones of bends, which have no text
     for number, arrow in enumerate(syncs):
         source, target = lanes.boxes[arrow.source], lanes.boxes[arrow.target]
         down, low, up = _sync_way(lanes, arrow, number, rank)

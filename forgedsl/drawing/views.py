@@ -1,4 +1,4 @@
-"""The views besides the dataflow: where processes run, when they work, what the compiler did.
+"""Views besides the dataflow: placement of processes, schedule, passes of the compiler.
 
 Plan  -> mesh_scene       hosts, their GPUs, what each holds
 Plan  -> schedule_scene   the first steps on a clock, with the age of every batch
@@ -39,7 +39,7 @@ HOSTS = 8
 LEFT, TOP = 28.0, 74.0
 BAR, BAR_GAP, CLOCK = 26.0, 14.0, 900.0
 NARROW = 26.0
-"""a bar that is narrower holds no text"""
+"""minimum width of a bar with text"""
 
 
 # ---- meshes
@@ -56,7 +56,7 @@ class Process:
 
 
 def mesh_scene(program: Program, graph: Graph, plan: Plan, place: Place) -> Scene:
-    """Hosts as frames, GPUs and processes as cells."""
+    """Draw hosts as frames, GPUs and processes as cells."""
     colour = {mesh.service: i for i, mesh in enumerate(plan.meshes)}
     origins = {m.service: place(program.services[m.service].name_span) for m in plan.meshes}
     details = {m.service: group_details(m, plan) for m in plan.meshes}
@@ -118,7 +118,7 @@ def _cell(
 
 
 def processes(plan: Plan) -> Iterator[Process]:
-    """GPUs with all that share one, then processes without."""
+    """Return the GPUs with their services, then processes without GPUs."""
     gpus: dict[tuple[int, int], list[tuple[str, str]]] = {}
     for mesh in plan.meshes:
         ranks: dict[int, int] = {}
@@ -168,7 +168,7 @@ def schedule_scene(program: Program, graph: Graph, plan: Plan, place: Place) -> 
     end = max((bar.end for bar in bars), default=1.0) or 1.0
     shapes: list[Shape] = []
     edges: dict[str, float] = {}
-    for bar in bars:  # one that is too short to be seen moves those behind it
+    for bar in bars:  # a bar that is too short gets a minimum width and moves later ones
         begin = max(left + CLOCK / end * bar.start, edges.get(bar.lane, 0.0))
         row = lanes.index(bar.lane)
         shapes.append(_bar(bar, row, begin, CLOCK / end, plan, colour, origins))
@@ -257,7 +257,7 @@ def _schedule_labels(plan: Plan, bars: Sequence[Bar], top: float) -> list[Label]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pass:
-    """A pass of the compiler: what it found, and what it hands on."""
+    """A pass of the compiler: its summary and its product."""
 
     name: str
     what: str
@@ -266,7 +266,7 @@ class Pass:
 
 
 def passes_of(program: Program, graph: Graph, plan: Plan, *, lines: int) -> tuple[Pass, ...]:
-    """The passes that a program went through."""
+    """Return the passes that a program went through."""
     decls = [
         *program.models.values(), *program.datasets.values(), *program.services.values(),
         *program.rubrics.values(), *program.for_operations, *program.evals.values(),
@@ -299,7 +299,7 @@ def passes_of(program: Program, graph: Graph, plan: Plan, *, lines: int) -> tupl
 
 
 def passes_picture(program: Program, passes: Sequence[Pass]) -> Picture:
-    """The passes as a chain."""
+    """Draw the passes as a chain."""
     boxes = [Box(id="passes/source", name="source", title=program.file.rpartition("/")[2], note="",
                  group="")]  # fmt: skip
     boxes += [

@@ -55,8 +55,8 @@ def mesh_picture(program: Program, graph: Graph, plan: Plan) -> Picture:
 
 
 def schedule_picture(program: Program, graph: Graph, plan: Plan) -> Picture:
-    """The first steps: each lane does one thing after the other, each step one node after another,
-    and a step begins when the weights it may be sampled with were pulled."""
+    """Draw the first steps. Arrows show order within a lane and within a step, and the weights that
+    a step waits for."""
     bars = timeline(graph, plan)
     lanes = [mesh.service for mesh in plan.meshes] + [SYNC]
     return Picture(
@@ -101,7 +101,7 @@ def _arrow(source: Bar, target: Bar, label: str, kind: EdgeKind) -> Arrow:
 
 
 def _within(bars: tuple[Bar, ...], lanes: list[str]) -> list[Arrow]:
-    """One after the other in a step, and in a lane."""
+    """Return the arrows between consecutive work in a step and in a lane."""
     found = []
     for step in dict.fromkeys(bar.step for bar in bars):
         mine = [bar for bar in bars if bar.step == step]
@@ -113,7 +113,7 @@ def _within(bars: tuple[Bar, ...], lanes: list[str]) -> list[Arrow]:
 
 
 def _released(bars: tuple[Bar, ...], plan: Plan) -> list[Arrow]:
-    """Weights of a step free the credits of the step that lies the lag behind it."""
+    """Return the arrows from weights to the later step (by lag + 1) whose credits they release."""
     lag = plan.schedule.staleness.lag
     begins = {bar.step: bar for bar in reversed(bars)}
     return [

@@ -1,17 +1,17 @@
-"""What editors show, as functions of an open text: no protocol, no editor.
+"""Features of editors as functions of an open text, independent of protocol and editor.
 
     Workspace (texts that are open) --document--> Document (tree, programs, findings, uses)
                                       --feature(document, offset)--> records with spans
 
 workspace   texts, and what the compiler makes of them, once per change
-uses        which place names what; definition, references, rename
-context     where the cursor stands, by the tokens left of it
-complete    what may be written there
-hover       what stands there: type, value with its origin, formula, meaning
+uses        definitions and uses of names; references, rename
+context     context of the cursor, from the tokens left of it
+complete    completions at the cursor
+hover       information at the cursor: type, value with origin, formula, meaning
 actions     fixes, "allow with a reason"
-hints       what the plan chose, axes of locals; the plan in a line above the flow
+hints       choices of the plan and axes of locals, inline; the plan, above the flow
 outline     symbols and folding
-colours     the meaning of names, for highlighting
+colours     semantic highlighting of names
 
 forgedsl/lsp speaks the protocol; shell completion and tests call the functions.
 """

@@ -1,7 +1,7 @@
-"""What can be done about findings: their fixes, all safe fixes at once, "allow with a reason".
+"""Code actions for findings: fixes, all safe fixes at once, "allow with a reason".
 
-Edits refer to the text as it is; an unsafe fix, which may change what the program computes, says so
-in its title and is never part of "all".
+Edits refer to the current text. An unsafe fix may change what the program computes; its title says
+so, and "all" leaves it out.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ REASON = "why it is right here"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Action:
-    """A change that is offered. `kind` is fix or allow; `finding` is what it remedies."""
+    """An offered change. `kind` is fix or allow; `finding` is the finding it remedies."""
 
     title: str
     kind: str
@@ -31,7 +31,7 @@ class Action:
 
 
 def actions(document: Document, start: int, end: int) -> list[Action]:
-    """What is offered for the findings that touch a range of the text."""
+    """Return the actions for findings that touch a range of the text."""
     found: list[Action] = []
     for finding in document.findings:
         span = finding.span
@@ -56,7 +56,8 @@ def _of_finding(document: Document, finding: Diagnostic) -> Iterator[Action]:
 
 
 def allowed(source: SourceFile, finding: Diagnostic) -> Edit:
-    """The comment that allows a finding, on a line of its own above, with a reason to write."""
+    """Return the edit that adds an `allow` comment above a finding, with a placeholder for the
+    reason."""
     line, _ = source.position(finding.span.start)
     begin = source.line_starts[line - 1]
     text = source.line(line)
@@ -66,7 +67,7 @@ def allowed(source: SourceFile, finding: Diagnostic) -> Edit:
 
 
 def fix_all(document: Document) -> str | None:
-    """The text after all safe fixes; None where nothing can be fixed."""
+    """Return the text after all safe fixes; None if there are none."""
     if not any(finding.fix and finding.fix.safe for finding in document.findings):
         return None
 

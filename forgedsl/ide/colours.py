@@ -1,8 +1,8 @@
-"""The meaning of names, for highlighting: what a grammar of words cannot know.
+"""Semantic tokens: classifies names for highlighting.
 
-Words, strings and numbers have their colours from grammar/forge.tmLanguage.json; here are the
-names: parameters, locals, declarations, modules, settings, columns, methods, functions of the
-language.
+Keywords, strings and numbers are highlighted by grammar/forge.tmLanguage.json. This module
+classifies parameters, locals, declarations, modules, settings, columns, methods and built-in
+functions.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LOCALS = frozenset({"local", "stream"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Token:
-    """A name: its type and modifiers are of TYPES and MODIFIERS."""
+    """A name, with its type (of TYPES) and modifiers (of MODIFIERS)."""
 
     span: Span
     type: str
@@ -35,7 +35,7 @@ class Token:
 
 
 def tokens(document: Document) -> list[Token]:
-    """The names of a text in order; no two overlap."""
+    """Return the names of a text in order, without overlaps."""
     found: dict[int, Token] = {}
     for token in (*_uses(document), *_settings(document), *_calls(document), *_columns(document)):
         if token.span.file == document.name and "\n" not in _text(document, token.span):

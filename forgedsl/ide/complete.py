@@ -1,8 +1,8 @@
-"""What may be written at a place: `complete(document, offset) -> items`.
+"""Completion: `complete(document, offset) -> items`.
 
     tokens left of the cursor --context--> blocks, statement, call  --> settings, values, names, ...
 
-All that fits is offered, whatever of it is typed; editors and shells filter.
+All candidates are returned, whatever is typed already; editors and shells filter them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ UNITS = {
     "bytes": ("KiB", "MiB", "GiB", "TiB"),
     "int": ("k", "M"),
 }
-"""by the type of a setting, the units of its values"""
+"""units of values, by type of setting"""
 _NUMBER = re.compile(r"(?<![\w.])([0-9][0-9_]*(?:\.[0-9]+)?)([A-Za-z]*)\Z")
 _ALLOW = re.compile(r"#\s*forge:\s*allow\[[^\]]*\Z")
 _PROFILE_WORDS = ("when",)
@@ -41,7 +41,7 @@ _SCALARS = ("float", "int", "bool")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
-    """Something to write in place of `span`."""
+    """A candidate that replaces the text of `span`."""
 
     name: Name
     span: Span
@@ -53,7 +53,7 @@ class Item:
 
 
 def complete(document: Document, offset: int) -> list[Item]:
-    """Everything that may stand at an offset; `span` is what of it is typed."""
+    """Return all candidates at an offset. `span` is the part that is typed already."""
     where = context(document.text, offset)
     known = document.settled
     if where.inside != "code":
@@ -66,7 +66,7 @@ def complete(document: Document, offset: int) -> list[Item]:
 
 
 def values_of(document: Document, address: str) -> list[Name]:
-    """Values of a setting that is addressed from outside: `trainer.device`."""
+    """Return the values of a setting given by its path: `trainer.device`."""
     owner, _, path = address.partition(".")
     kind = names.kind_of(document, owner)
     setting = None if kind is None else kind.setting(path or "value")
@@ -85,7 +85,7 @@ def _items(document: Document, found: Iterable[Name], start: int, offset: int) -
 
 
 def _in_text(document: Document, where: Context, offset: int) -> tuple[list[Name], int]:
-    """Codes in `# forge: allow[`, files in strings that name one; and where they begin."""
+    """Complete codes in `# forge: allow[` and file names in strings; return where they begin."""
     if where.inside == "comment":
         if _ALLOW.match(where.literal):
             from forgedsl.explain.codes import pages
@@ -113,7 +113,7 @@ def _in_text(document: Document, where: Context, offset: int) -> tuple[list[Name
 
 
 def _files(folder: Path, typed: str, suffix: str) -> list[Name]:
-    """Files and folders under what is typed; `/` asks for folders alone."""
+    """Return files and folders that continue the typed path."""
     inner = typed.rpartition("/")[0]
     found = []
     try:
@@ -161,7 +161,7 @@ def _offered(document: Document, where: Context, offset: int) -> Iterator[Name]:
 
 
 def _top(document: Document, where: Context) -> Iterator[Name]:
-    """The beginning of a declaration."""
+    """Complete the beginning of a declaration."""
     words = where.words
     if not words:
         for kind in ALL_KINDS:
@@ -183,8 +183,8 @@ def _top(document: Document, where: Context) -> Iterator[Name]:
 
 
 def _kind_and_path(document: Document, where: Context) -> tuple[Kind | None, str, bool]:
-    """The schema whose settings are written, the prefix of their names, and whether a profile is
-    open in which nothing is named yet."""
+    """Return the schema of the open block, the prefix of its settings, and True if it is a profile
+    in which no declaration is named yet."""
     kind: Kind | None = None
     prefix: list[str] = []
     in_profile = False
@@ -210,7 +210,7 @@ def _kind_and_path(document: Document, where: Context) -> tuple[Kind | None, str
 
 
 def _function_block(where: Context) -> tuple[str, ...]:
-    """The header of the function or flow whose body is being written."""
+    """Return the header of the function or flow whose body contains the cursor."""
     for head in where.blocks:
         if head[:1] in (("flow",), ("loss",), ("advantage",), ("filter",), ("fn",)):
             return head
@@ -220,7 +220,7 @@ def _function_block(where: Context) -> tuple[str, ...]:
 
 
 def _statement(document: Document, where: Context, offset: int) -> Iterator[Name]:
-    """The beginning of an item of a block."""
+    """Complete the beginning of an item of a block."""
     head = _function_block(where)
     if head[:1] == ("flow",) and len(where.blocks) == 1:
         if not where.words:
@@ -250,11 +250,11 @@ def _statement(document: Document, where: Context, offset: int) -> Iterator[Name
 
 
 def _setting(document: Document, where: Context) -> Setting | None:
-    """The setting whose value is written."""
+    """Return the setting whose value is at the cursor."""
     words = where.words
     if "=" in words:
         path = [word for word in words[: words.index("=")] if word != "."]
-    else:  # in a list or in parentheses
+    else:  # the value is in a list or in parentheses
         heads = [o.head for o in where.stack if o.bracket in "([" and "=" in o.head]
         if not heads:
             return None
@@ -268,7 +268,7 @@ def _setting(document: Document, where: Context) -> Setting | None:
 
 
 def _value(document: Document, where: Context, offset: int) -> Iterator[Name]:
-    """The right side of `=`."""
+    """Complete the right side of `=`."""
     head = _function_block(where)
     if head[:1] == ("flow",):
         yield from names.declared(document, "service", "dataset", "buffer", "rubric", "reward")
@@ -290,7 +290,7 @@ def _value(document: Document, where: Context, offset: int) -> Iterator[Name]:
 
 
 def _of_type(document: Document, type_: Type, setting: Setting | None = None) -> Iterator[Name]:
-    """Values of a type."""
+    """Return the values of a type."""
     doc = "" if setting is None else names.setting_doc(setting)
     for word in type_.words:
         yield Name(name=word, kind="value", doc=doc)
@@ -325,7 +325,7 @@ def _losses(document: Document) -> Iterator[Name]:
 
 
 def _qualified(document: Document, *kinds: str) -> Iterator[Name]:
-    """`rl.dapo`: what imported modules have of these kinds."""
+    """Return names of these kinds in imported modules: `rl.dapo`."""
     for alias in uses_of(document).imports:
         for member in names.members(document, alias):
             if member.kind in kinds:
@@ -336,7 +336,7 @@ def _qualified(document: Document, *kinds: str) -> Iterator[Name]:
 
 
 def _constants(document: Document) -> Iterator[Name]:
-    """What any value may be made of: parameters, and settings of other declarations."""
+    """Return names for any value: parameters, and settings of other declarations."""
     yield from names.declared(document, "param", "service", "model", "dataset")
     for name in ("cluster", "run", "schedule"):
         yield Name(name=name, kind="keyword", detail="settings", doc=KINDS[name].doc)
@@ -346,7 +346,7 @@ def _constants(document: Document) -> Iterator[Name]:
 
 
 def _argument(document: Document, where: Context, offset: int) -> Iterator[Name]:
-    """An argument of a call, or an item of a list."""
+    """Complete an argument of a call, or an item of a list."""
     call = where.call
     header = where.stack[-1].head
     if header[:1] in {(kind,) for kind in FUNCTION_KINDS} and len(header) == 2:
@@ -391,7 +391,7 @@ def _argument(document: Document, where: Context, offset: int) -> Iterator[Name]
 
 
 def _fields(kind: str, where: Context) -> Iterator[Name]:
-    """Names of parameters that are known by name."""
+    """Return names of fields with a fixed meaning."""
     if where.words or kind != "loss":
         return
     from forgedsl.reference.expressions import FIELDS
@@ -401,7 +401,7 @@ def _fields(kind: str, where: Context) -> Iterator[Name]:
 
 
 def _signature_at(document: Document, where: Context) -> Signature | None:
-    """The constructor whose arguments are written."""
+    """Return the constructor whose arguments are at the cursor."""
     call = where.call
     if not call:
         return None
@@ -418,7 +418,7 @@ def _signature_at(document: Document, where: Context) -> Signature | None:
 
 
 def _parameters(document: Document, where: Context, call: tuple[str, ...]) -> Iterator[Name]:
-    """`name = ` of what is called."""
+    """Return `name = ` for the parameters of a call."""
     if not call:
         return
     sig = _signature_at(document, where)
@@ -465,7 +465,7 @@ def _types(document: Document, where: Context) -> Iterator[Name]:
 
 
 def _expression(document: Document, where: Context, offset: int) -> Iterator[Name]:
-    """Names of the expression language that are known at a place."""
+    """Return the names of the expression language that are visible at a place."""
     yield from _locals(document, offset)
     if _dataset(where):
         yield Name(name="row", kind="variable", detail="a row of the source")
@@ -478,7 +478,7 @@ def _expression(document: Document, where: Context, offset: int) -> Iterator[Nam
 
 
 def _locals(document: Document, offset: int) -> Iterator[Name]:
-    """Parameters and names of the function around, as far as they are written."""
+    """Return the parameters and locals of the enclosing function, up to the cursor."""
     for decl in document.tree.decls:
         if isinstance(decl, ast.FnDecl) and decl.span.start <= offset <= decl.span.end + 1:
             for field in decl.fields:
@@ -492,7 +492,7 @@ def _locals(document: Document, offset: int) -> Iterator[Name]:
 
 
 def _streams(document: Document, offset: int) -> Iterator[Name]:
-    """The streams of the flow that are bound before a place."""
+    """Return the streams of the flow that are defined before a place."""
     for decl in document.tree.decls:
         if isinstance(decl, ast.BlockDecl) and decl.kind == "flow":
             for item in decl.block.items:
@@ -501,7 +501,7 @@ def _streams(document: Document, offset: int) -> Iterator[Name]:
 
 
 def _dataset(where: Context) -> str:
-    """The name of the dataset around; in a profile the name that it is set by."""
+    """Return the name of the enclosing dataset, also inside of a profile."""
     for head in where.blocks:
         if head[:1] == ("dataset",) and len(head) > 1:
             return head[1]
@@ -509,7 +509,7 @@ def _dataset(where: Context) -> str:
 
 
 def _behind_dot(document: Document, where: Context, offset: int) -> Iterator[Name]:
-    """What may follow `a.b.`."""
+    """Complete after `a.b.`."""
     path = trailing_path(where.words[:-1])
     if not path:
         return

@@ -1,4 +1,5 @@
-"""Where the cursor stands, by the tokens left of it alone: the rest of the text may be anything.
+"""Context of the cursor, from the tokens left of it only, so that the rest of the text may be
+incomplete.
 
     text, offset  ->  Context: open brackets with their headers, words of the statement, the word
                       that is being written
@@ -31,9 +32,9 @@ class Open:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """`words` are those of the statement or argument before the cursor, without the one that is
-    being written there, `prefix`, which begins at `start`. `inside` is what the cursor is in:
-    "code", "string" or "comment"."""
+    """Context of the cursor. `words` are those of the statement or argument before it, without the
+    word at the cursor, which is `prefix` and begins at `start`. `inside` is "code", "string" or
+    "comment"."""
 
     stack: tuple[Open, ...]
     words: tuple[str, ...]
@@ -41,28 +42,28 @@ class Context:
     start: int
     inside: str = "code"
     literal: str = ""
-    """the string or comment, as far as it is written"""
+    """the string or comment up to the cursor"""
 
     @property
     def blocks(self) -> tuple[tuple[str, ...], ...]:
-        """The headers of the blocks around, outer ones first."""
+        """Headers of the enclosing blocks, outer ones first."""
         return tuple(opened.head for opened in self.stack if opened.bracket == "{")
 
     @property
     def is_value(self) -> bool:
-        """Whether a value is written: behind `=`, or in parentheses."""
+        """True if the cursor is in a value: after `=`, or in parentheses."""
         return "=" in self.words or (bool(self.stack) and self.stack[-1].bracket != "{")
 
     @property
     def call(self) -> tuple[str, ...]:
-        """The name of the call whose arguments are written, with its dots; () outside of one."""
+        """Name of the enclosing call, as tokens with dots; () outside of a call."""
         if not self.stack or self.stack[-1].bracket != "(":
             return ()
         return trailing_path(self.stack[-1].head)
 
 
 def context(text: str, offset: int) -> Context:
-    """The context of an offset."""
+    """Return the context of an offset."""
     stack: list[tuple[str, list[str]]] = []
     words: list[str] = []
     last = ""
@@ -93,7 +94,7 @@ def context(text: str, offset: int) -> Context:
 
 
 def _is_open(token: str) -> bool:
-    """Whether a string has no end yet."""
+    """True if a string has no end yet."""
     if token.startswith('"""'):
         return len(token) < 6 or not token.endswith('"""')
     return len(token) < 2 or not token.endswith('"')
@@ -114,7 +115,7 @@ def _made(
 
 
 def trailing_path(words: tuple[str, ...]) -> tuple[str, ...]:
-    """The dotted name at the end of some words: `x = rl . k3` is (rl, k3)."""
+    """Return the dotted name at the end of some words: (rl, k3) for `x = rl . k3`."""
     found: list[str] = []
     for word in reversed(words):
         if word == ".":

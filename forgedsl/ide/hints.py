@@ -1,7 +1,7 @@
-"""What the compiler has worked out, shown between the text: hints in lines, a lens above the flow.
+"""Inlay hints and code lenses: results of the compiler shown in the text.
 
-values that the plan chose where `auto` is written or nothing is; axes and dtypes of locals;
-title, rates, step time, memory and policy age of the file as written
+Hints show values that the plan chose (for `auto`, or by default), and axes and dtypes of locals. A
+lens above the flow shows rates, step time, memory and policy age of the file without a profile.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from forgedsl.syntax import ast
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hint:
-    """A text shown behind an offset; `tip` says more."""
+    """A text shown after an offset. `tip` is its tooltip."""
 
     offset: int
     text: str
@@ -39,7 +39,7 @@ class Lens:
 
 
 def hints(document: Document) -> list[Hint]:
-    """All hints of a text; none where it has a mistake."""
+    """Return all hints of a text; none if it has a mistake."""
     if not document.is_whole:
         return []
     found = [*_axes(document), *_chosen(document)]
@@ -47,7 +47,7 @@ def hints(document: Document) -> list[Hint]:
 
 
 def _axes(document: Document) -> Iterator[Hint]:
-    """The type of each local where it is bound."""
+    """Return the type of each local at its definition."""
     types = {span: str(tree.tree.values[value].type) for span, tree, value in value_types(document)}
     uses = uses_of(document)
     for definition in uses.definitions():
@@ -60,7 +60,8 @@ def _axes(document: Document) -> Iterator[Hint]:
 
 
 def _chosen(document: Document) -> Iterator[Hint]:
-    """The values that the plan chose, at the `auto` or behind the header of the declaration."""
+    """Return the values that the plan chose, at the `auto` or after the header of the
+    declaration."""
     planned = document.planned
     if planned is None:
         return
@@ -83,7 +84,7 @@ def _chosen(document: Document) -> Iterator[Hint]:
 
 
 def _header_end(document: Document, name: Span) -> int:
-    """Behind the constructor of a service."""
+    """Return the offset after the constructor of a service."""
     for decl in document.tree.decls:
         if isinstance(decl, ast.BlockDecl) and decl.name_span == name and decl.ctor is not None:
             return decl.ctor.span.end
@@ -91,7 +92,7 @@ def _header_end(document: Document, name: Span) -> int:
 
 
 def lenses(document: Document) -> list[Lens]:
-    """The plan of the file as written in two lines above its flow."""
+    """Return the plan of the file as written, in two lines above its flow."""
     planned = document.planned
     place = next(
         (
@@ -117,7 +118,7 @@ def lenses(document: Document) -> list[Lens]:
 
 
 def plan_page(document: Document) -> str | None:
-    """The whole plan on paper, as `forgec plan` prints it."""
+    """Return the plan as `forgec plan` prints it."""
     planned = document.planned
     if planned is None:
         return None
@@ -127,7 +128,7 @@ def plan_page(document: Document) -> str | None:
 
 
 def graph_page(document: Document, view: str = "dataflow", format_: str = "html") -> str | None:
-    """The graph of the file as written, drawn."""
+    """Return the drawing of the graph of the file as written."""
     from forgedsl.drawing.drawing import Drawing
 
     planned = document.planned

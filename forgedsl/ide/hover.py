@@ -1,9 +1,9 @@
-"""What stands at a place, as Markdown.
+"""Hover texts, as Markdown.
 
-a setting      value in force, where it comes from, its type, what another value changes
+a setting      value with origin, type, and what a change of it affects
 a loss         signature, formula, gradient; a local of it: axes, dtype, interval
-a declaration  what it says, and the settings that are written
-other words    their meaning, as `forgec explain WORD` says it
+a declaration  its documentation, and the settings that are set
+other words    their meaning, as in `forgec explain WORD`
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ class Hover:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
-    """A setting where it is written. `owner` is the declaration, `profile` the one around."""
+    """A setting at its place in the text. `owner` is the declaration, `profile` the enclosing
+    profile."""
 
     owner: str
     path: str
@@ -57,12 +58,12 @@ class Written:
 
     @property
     def address(self) -> str:
-        """How it is named from outside."""
+        """Path of the setting for overrides."""
         return self.owner if self.kind.single else f"{self.owner}.{self.path}"
 
 
 def hover(document: Document, offset: int) -> Hover | None:
-    """What there is to say about an offset."""
+    """Return the hover text at an offset."""
     if _in_comment_or_text(document, offset):
         return _module_text(document, offset)
     written = setting_at(document, offset)
@@ -85,7 +86,7 @@ def _in_comment_or_text(document: Document, offset: int) -> bool:
 
 
 def _module_text(document: Document, offset: int) -> Hover | None:
-    """The file that an import names."""
+    """Describe the file that an import names."""
     for alias, decl in uses_of(document).imports.items():
         if decl.target_span.start <= offset <= decl.target_span.end:
             return Hover(text=_of_module(document, alias), span=decl.target_span)
@@ -104,7 +105,7 @@ def _plain(text: str) -> str:
 
 
 def settings_of(document: Document) -> Iterator[Written]:
-    """Every setting that is written in a text."""
+    """Return every setting in a text."""
     found: list[Written] = document.kept("settings", lambda: [*_settings_of(document)])
     yield from found
 
@@ -133,7 +134,7 @@ def _settings_of(document: Document) -> Iterator[Written]:
 
 
 def _of_item(document: Document, item: ast.Item, profile: str) -> Iterator[Written]:
-    """An item that begins with the name of a declaration."""
+    """Handle an item that begins with the name of a declaration."""
     if isinstance(item, ast.Nested):
         kind = names.kind_of(document, item.name)
         if kind is not None:
@@ -160,7 +161,7 @@ def _in_block(
 
 
 def setting_at(document: Document, offset: int) -> Written | None:
-    """The setting whose name is written at an offset."""
+    """Return the setting whose name is at an offset."""
     for written in settings_of(document):
         if written.span.start <= offset <= written.span.end:
             return written
@@ -168,7 +169,7 @@ def setting_at(document: Document, offset: int) -> Written | None:
 
 
 def _states(document: Document) -> Iterator[tuple[str, Layer]]:
-    """The program as written and under each profile, as far as there is one."""
+    """Return the program as written and under each profile, where it can be resolved."""
     for profile in (AS_WRITTEN, *document.profiles):
         state = document.state(profile)
         if state.program is not None:
@@ -176,7 +177,7 @@ def _states(document: Document) -> Iterator[tuple[str, Layer]]:
 
 
 def _values(document: Document, name: str) -> str:
-    """The value of a path as written, and where a profile gives it another one."""
+    """Return the value of a path as written, and its other values under profiles."""
     lines: list[tuple[str, str, str]] = []
     first = ""
     for profile, layer in _states(document):
@@ -262,7 +263,7 @@ def _of_definition(document: Document, definition: Definition, use: Use | None) 
 
 
 def _written_settings(document: Document, name: str) -> str:
-    """The settings of a declaration that are not defaults."""
+    """Return the settings of a declaration that are not defaults."""
     layer = next((layer for profile, layer in _states(document) if profile == AS_WRITTEN), None)
     page = None if layer is None else provenance.explain(name, [layer])
     if page is None:
@@ -272,7 +273,7 @@ def _written_settings(document: Document, name: str) -> str:
 
 
 def _field(definition: Definition) -> str:
-    """What the trainer or the rollout gives under this name."""
+    """Describe the field that the trainer or the rollout provides under this name."""
     from forgedsl.reference.expressions import FIELDS
 
     if definition.kind == "field" and definition.of == "loss":
@@ -281,7 +282,7 @@ def _field(definition: Definition) -> str:
 
 
 def _formula(function: Function | None) -> list[str]:
-    """Formula, intervals and gradient of a loss, advantage or filter."""
+    """Return formula, intervals and gradient of a loss, advantage or filter."""
     if function is None:
         return []
     try:
@@ -293,7 +294,7 @@ def _formula(function: Function | None) -> list[str]:
 
 
 def located(document: Document) -> dict[str, Located]:
-    """The functions of the file as typed trees, those without a mistake."""
+    """Return the functions of the file without mistakes, as typed trees."""
     found: dict[str, Located] = document.kept("located", lambda: _located(document))
     return found
 
@@ -312,7 +313,7 @@ def _located(document: Document) -> dict[str, Located]:
 
 
 def value_types(document: Document) -> Iterator[tuple[Span, Located, int]]:
-    """Every name of a function that has a type: its place, the tree and its value there."""
+    """Yield every typed name of a function: its span, the tree, and its value in the tree."""
     for tree in located(document).values():
         for span, value in tree.names.items():
             if span.file == document.name:
@@ -320,7 +321,7 @@ def value_types(document: Document) -> Iterator[tuple[Span, Located, int]]:
 
 
 def _facts(document: Document, definition: Definition, span: Span) -> str:
-    """Axes, dtype and interval of a local or parameter."""
+    """Return axes, dtype and interval of a local or parameter."""
     by_span = {place: (tree, value) for place, tree, value in value_types(document)}
     places = [span, *uses_of(document).of(definition)]
     for place in places:
@@ -358,7 +359,7 @@ def _of_call(document: Document, parts: tuple[str, ...]) -> list[str]:
 
 
 def _of_member(document: Document, use: Use) -> str:
-    """`rl.dapo`: a function of the standard library, with its formula."""
+    """Describe a function of the standard library with its formula: `rl.dapo`."""
     program = document.program
     found = None if program is None else program.scope.lookup((use.alias, use.member))
     if isinstance(found, Function):
@@ -388,7 +389,7 @@ def _of_module(document: Document, alias: str) -> str:
 
 
 def _of_word(document: Document, offset: int) -> Hover | None:
-    """A word that means the same in all files, or a method of the flow."""
+    """Describe a word that means the same in all files, or a method of the flow."""
     text = document.text
     line = text.rfind("\n", 0, offset) + 1
     for match in _WORD.finditer(text, line):
@@ -412,13 +413,13 @@ def _page(word: str) -> str | None:
     found = page(word)
     if found is None:
         return None
-    # a whole table of settings is too much beside a cursor
+    # a whole table of settings is too long for a hover text
     kept = [block for block in found.split("\n\n") if "| setting |" not in block]
     return "\n\n".join(kept).replace("# ", "### ", 1) if kept else None
 
 
 def words() -> frozenset[str]:
-    """The words that have a page, without settings."""
+    """Return the words that have a page, without settings."""
     from forgedsl.reference.glossary import names as known
 
     return frozenset((*known(), *SERVICES))

@@ -1,7 +1,7 @@
-"""What can be named in a text, and what each name has: settings, members, methods, columns.
+"""Names that can be used in a text, with their settings, members, methods and columns.
 
-Declarations are looked up in the tree, which keeps them while the text is being written; members of
-modules in the program as far as it can be made.
+Declarations are looked up in the syntax tree, which is available for incomplete texts; members of
+modules are looked up in the program, as far as it can be resolved.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from forgedsl.shipped import locate
 from forgedsl.syntax import ast
 
 LOOKED_AT = 1 << 20
-"""bytes of a data file that are read for its columns"""
+"""bytes read of a data file to find its columns"""
 ROWS = 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Name:
-    """Something that can be written: `kind` is that of the declaration, or function, builtin,
-    column, field, method, setting, ...; `detail` stands beside it, `doc` below."""
+    """A name. `kind` is the kind of declaration, or function, builtin, column, field, method,
+    setting, ... Editors show `detail` beside it and `doc` below."""
 
     name: str
     kind: str
@@ -47,7 +47,7 @@ class Name:
 
 
 def kind_of(document: Document, name: str) -> Kind | None:
-    """The schema of what is called `name`: a declaration, or a kind of which there is one."""
+    """Return the schema of a declaration, or of a singleton kind."""
     definition = uses_of(document).top.get(name)
     if definition is None:
         found = KINDS.get(name)
@@ -62,14 +62,14 @@ def kind_of(document: Document, name: str) -> Kind | None:
 
 
 def declared(document: Document, *kinds: str) -> Iterator[Name]:
-    """The declarations of the file that have one of these kinds; all without kinds."""
+    """Return the declarations of the file of these kinds; all if no kinds are given."""
     for definition in uses_of(document).top.values():
         if not kinds or definition.kind in kinds:
             yield name_of(definition)
 
 
 def name_of(definition: Definition) -> Name:
-    """A definition as a name that can be written."""
+    """Convert a definition to a Name."""
     node = definition.node
     return Name(
         name=definition.name,
@@ -80,7 +80,7 @@ def name_of(definition: Definition) -> Name:
 
 
 def signature(node: Any) -> str:
-    """What a declaration says of itself in its first line."""
+    """Return the first line of a declaration."""
     from forgedsl.format.expressions import Expressions
     from forgedsl.format.notes import Notes
 
@@ -112,7 +112,7 @@ def signature(node: Any) -> str:
 
 
 def settings_under(kind: Kind, prefix: str) -> Iterator[Name]:
-    """What may follow `prefix` ("" or "optimizer.") in the name of a setting."""
+    """Return what may follow `prefix` ("" or "optimizer.") in the name of a setting."""
     seen = set()
     for setting in kind.settings:
         if kind.single or not setting.name.startswith(prefix):
@@ -141,7 +141,7 @@ IMPACT = {
 
 
 def setting_doc(setting: Setting) -> str:
-    """Meaning, default and what a change of it affects, as Markdown."""
+    """Return meaning, default and effect of a setting, as Markdown."""
     from forgedsl.reference.settings import default_text
 
     default = default_text(setting)
@@ -152,7 +152,7 @@ def setting_doc(setting: Setting) -> str:
 
 
 def members(document: Document, alias: str) -> Iterator[Name]:
-    """What `alias.` can be followed by: names of a module, of the library, or of a Python file."""
+    """Return what may follow `alias.`: names of a module, of the library, or of a Python file."""
     decl = uses_of(document).imports.get(alias)
     path = module_path(document, alias)
     if decl is None or path is None:
@@ -174,7 +174,7 @@ def members(document: Document, alias: str) -> Iterator[Name]:
 
 @functools.cache
 def standard_names(module: str) -> tuple[Name, ...]:
-    """What a module of the standard library has."""
+    """Return the names of a module of the standard library."""
     functions, _ = api.load_functions(module)
     found = [
         Name(name=name, kind=f.kind, detail=_of_function(f), doc=f.doc)
@@ -201,7 +201,7 @@ def _of_function(function: Function) -> str:
 
 
 def flow_forms(document: Document, name: str) -> Iterator[Form]:
-    """The methods of a declaration or of a stream of the flow."""
+    """Return the methods of a declaration or of a stream of the flow."""
     definition = uses_of(document).top.get(name)
     owner = "stream"
     if definition is not None:
@@ -213,14 +213,14 @@ def flow_forms(document: Document, name: str) -> Iterator[Form]:
 
 
 def statements() -> Iterator[Name]:
-    """Words that begin a call in the flow."""
+    """Return the words that begin a call in the flow."""
     for _, form in forms(""):
         if form.method:
             yield Name(name=form.method, kind="method", detail=form.shown, doc=form.doc)
 
 
 def method(form: Form) -> Name:
-    """A method of the flow."""
+    """Return a method of the flow."""
     shown = form.shown or f"{form.method}({', '.join(form.params)})"
     return Name(name=form.method, kind="method", detail=shown, doc=form.doc)
 
@@ -230,7 +230,7 @@ def method(form: Form) -> Name:
 
 @functools.cache
 def builtin_names() -> tuple[Name, ...]:
-    """Functions of the expression language."""
+    """Return the functions of the expression language."""
     from forgedsl.reference.expressions import MEANINGS
 
     return tuple(
@@ -248,8 +248,8 @@ def builtin_names() -> tuple[Name, ...]:
 
 
 def columns(document: Document, dataset: str) -> Iterator[Name]:
-    """The columns of a dataset that lies beside the file or ships, with an example; those of all
-    profiles. Nothing is downloaded."""
+    """Return the columns of a local or shipped dataset, under any profile, with an example value.
+    Nothing is downloaded."""
     found: dict[str, Name] = {}
     for profile in ("none", *document.profiles):
         program = document.state(profile).program
@@ -270,7 +270,7 @@ def _sources(source: Any) -> Iterator[Constructor]:
 
 
 def _columns(path: Path) -> Mapping[str, str]:
-    """The columns of a file with the first value of each; {} where it cannot be read."""
+    """Return the columns of a file with the first value of each; {} if it cannot be read."""
     try:
         stamp = path.stat().st_mtime_ns
         return _read_columns(path, stamp)

@@ -1,6 +1,6 @@
-"""The structure of a text: symbols as a tree, and what can be folded.
+"""Outline of a text: symbols as a tree, and folding ranges.
 
-Both come from the tree, which keeps what is finished while the text is being written.
+Both come from the syntax tree, which has the finished parts of an incomplete text.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from forgedsl.syntax.walk import walk
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Symbol:
-    """A declaration, or a part of one. `span` is all of it, `name_span` its name."""
+    """A declaration, or a part of one. `span` is the whole, `name_span` its name."""
 
     name: str
     kind: str
@@ -31,7 +31,7 @@ class Symbol:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fold:
-    """Lines (from 0) that can be folded to the first; `kind` is region, comment or imports."""
+    """A range of lines (from 0) that can be folded; `kind` is region, comment or imports."""
 
     first: int
     last: int
@@ -106,7 +106,7 @@ def _has_end(node: object) -> bool:
 
 
 def _fold(document: Document, span: Span) -> Fold:
-    """The last line, which closes, stays in sight."""
+    """Make a fold that leaves the last line, with the closing bracket, visible."""
     first, _ = document.source.position(span.start)
     last, _ = document.source.position(max(span.end - 1, span.start))
     closes = document.source.line(last).lstrip()[:1] in {"}", ")", "]"}

@@ -1,10 +1,10 @@
-"""Which place of a text names what: one walk over its tree.
+"""Finds the definitions and uses of names in a text, in one walk over its tree.
 
     Document -> Uses: definitions, and the places that name them
 
-A file has one namespace; functions and the flow have local names, which are bound once and in
-order. `m.NAME` names what another file declares. Settings, columns and methods are no names: other
-tables say what they are.
+A file has one namespace. Functions and the flow have local names, which are defined once and in
+order. `m.NAME` refers to a declaration of another file. Settings, columns and methods are not
+included.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ from forgedsl.source import Span
 from forgedsl.syntax import ast
 
 PROTOCOL = frozenset({"loss", "advantage", "filter"})
-"""kinds of functions whose tensors the trainer, the rollout or the flow gives by name"""
+"""kinds of functions whose parameters are bound by name to tensors of trainer, rollout or flow"""
 _AS = re.compile(r"[ \t]*(?:\([^()]*\))?[ \t]*as[ \t]+([A-Za-z_]\w*)")
 _NAME = re.compile(r"[A-Za-z_]\w*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Definition:
-    """What declares a name. `kind` is that of the declaration, or param, import, profile, field
-    (a parameter of a function), local or stream (a name of the flow); `node` is what says so."""
+    """A definition of a name. `kind` is the kind of declaration, or param, import, profile, field
+    (a parameter of a function), local or stream (a name of the flow). `node` is its syntax node."""
 
     name: str
     span: Span
     kind: str
     node: Any
     of: str = ""
-    """the kind of the function whose field it is"""
+    """for a field, the kind of its function"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Use:
-    """A place that names something: of this file, or as `alias.NAME` of another one."""
+    """A use of a name of this file, or, as `alias.NAME`, of another file."""
 
     span: Span
     definition: Definition | None = None
@@ -56,18 +56,18 @@ class Use:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """A place in some text."""
+    """A span in a text."""
 
     path: Path
     span: Span
 
 
 class RenameError(Exception):
-    """The name cannot be changed; the text says why."""
+    """The name cannot be changed; the message says why."""
 
 
 class Uses:
-    """All uses of a text."""
+    """All definitions and uses of a text."""
 
     def __init__(self, document: Document) -> None:
         self.uses: list[Use] = []
@@ -78,22 +78,22 @@ class Uses:
         self.uses.sort(key=lambda use: (use.span.start, use.span.end))
 
     def at(self, offset: int) -> Use | None:
-        """The use around an offset, or the one that ends there."""
+        """Return the use that contains an offset or ends there."""
         found = [u for u in self.uses if u.span.start <= offset <= u.span.end]
         return found[-1] if found else None
 
     def of(self, definition: Definition) -> list[Span]:
-        """The places of a name, its definition among them."""
+        """Return the spans of a name, its definition included."""
         spans = {use.span for use in self.uses if use.definition is definition}
         return sorted(spans, key=lambda span: span.start)
 
     def definitions(self) -> Iterator[Definition]:
-        """Everything the text defines."""
+        """Return all definitions of the text."""
         return iter({id(u.definition): u.definition for u in self.uses if u.definition}.values())
 
 
 class _Walk:
-    """One walk. `scope` holds the local names."""
+    """Walks a tree. `scope` holds the local names."""
 
     def __init__(self, document: Document, found: Uses) -> None:
         self.document = document
@@ -116,7 +116,7 @@ class _Walk:
         return definition
 
     def path(self, path: ast.Path) -> None:
-        """A dotted name: its first part, and the second where the first is another file."""
+        """Record a dotted name: its first part, and the second if the first is an imported file."""
         definition = self.use(path.parts[0], part_span(path, 0, 0))
         if definition is not None and definition.kind == "import" and len(path.parts) > 1:
             span, member = part_span(path, 1, 1), path.parts[1]
@@ -136,7 +136,7 @@ class _Walk:
             self.visit(decl)
 
     def _enter(self, decl: ast.Decl) -> None:
-        """The name that a declaration makes known."""
+        """Return the definition of a declaration's name."""
         match decl:
             case ast.ImportForge() | ast.ImportPython():
                 alias = alias_of(decl)
@@ -151,7 +151,7 @@ class _Walk:
             case ast.BlockDecl() if decl.name and decl.name_span and decl.kind != "schedule":
                 made = self.define(decl.name, decl.name_span, decl.kind, decl)
                 if decl.kind in ("profile", "flow"):
-                    return  # has a name of its own kind, which nothing in the text refers to
+                    return  # its name is never referred to in the text
             case _:
                 return
         self.found.top.setdefault(made.name, made)
@@ -194,7 +194,7 @@ class _Walk:
             self.visit(arg.value)
 
     def _keyword(self, arg: ast.Arg, function: ast.FnDecl) -> None:
-        """`clip(x, low = 0.1)`: the name of a parameter of a function of the file."""
+        """Record a keyword argument, which names a parameter of a function of the file."""
         for field in function.fields:
             made = self.fields.get(field.name_span)
             if made is not None and field.name == arg.name:
@@ -260,7 +260,7 @@ class _Walk:
         self.visit(node.value)
 
     def _of_profile(self, item: ast.Item) -> None:
-        """An item of a profile begins with what it is of."""
+        """Record an item of a profile, which begins with the name of a declaration."""
         if isinstance(item, ast.Nested):
             self.use(item.name, item.name_span)
             self.visit(item.when)
@@ -269,7 +269,7 @@ class _Walk:
             self.visit(item)
 
     def settings(self, items: Iterable[ast.Item]) -> None:
-        """Items whose left sides are settings."""
+        """Walk items whose left sides are settings."""
         for item in items:
             if isinstance(item, ast.Assign):
                 self.visit(item.value)
@@ -280,7 +280,7 @@ class _Walk:
                 self.visit(item)
 
     def body(self, items: Iterable[ast.Item], kind: str) -> None:
-        """Statements of a function or of the flow."""
+        """Walk the statements of a function or of the flow."""
         for item in items:
             match item:
                 case ast.Assign():
@@ -304,13 +304,13 @@ class _Walk:
 
 
 def uses_of(document: Document) -> Uses:
-    """The uses of a text, worked out once."""
+    """Return the uses of a text; cached."""
     found: Uses = document.kept("uses", lambda: Uses(document))
     return found
 
 
 def module_path(document: Document, alias: str) -> Path | None:
-    """The file that an import names, if there is one."""
+    """Return the file that an import names, if there is one."""
     decl = uses_of(document).imports.get(alias)
     if decl is None:
         return None
@@ -323,7 +323,7 @@ def module_path(document: Document, alias: str) -> Path | None:
 
 
 def definition_at(document: Document, offset: int) -> Place | None:
-    """Where what stands at an offset is declared."""
+    """Return the place of the declaration of the name at an offset."""
     use = uses_of(document).at(offset)
     if use is None:
         return _imported_file(document, offset)
@@ -336,7 +336,7 @@ def definition_at(document: Document, offset: int) -> Place | None:
 
 
 def _imported_file(document: Document, offset: int) -> Place | None:
-    """The start of the file whose name in an import stands at the offset."""
+    """Return the start of the imported file whose name is at the offset."""
     for alias, decl in uses_of(document).imports.items():
         if decl.target_span.start <= offset <= decl.target_span.end:
             path = module_path(document, alias)
@@ -346,7 +346,7 @@ def _imported_file(document: Document, offset: int) -> Place | None:
 
 
 def _member(document: Document, use: Use) -> tuple[Document, Definition] | None:
-    """What `alias.NAME` is in its own file."""
+    """Return the place of `alias.NAME` in its own file."""
     path = module_path(document, use.alias)
     if path is None:
         return None
@@ -358,7 +358,7 @@ def _member(document: Document, use: Use) -> tuple[Document, Definition] | None:
 
 
 def _python(document: Document, path: Path, name: str) -> tuple[Document, Definition] | None:
-    """A function or class of a Python file, which is read and not run."""
+    """Return the place of a function or class in a Python file, which is read but not run."""
     import ast as python
 
     module = document.workspace.document(path)
@@ -380,7 +380,7 @@ def _python(document: Document, path: Path, name: str) -> tuple[Document, Defini
 
 
 def target_at(document: Document, offset: int) -> tuple[Document, Definition] | None:
-    """The text and the definition of what stands at an offset."""
+    """Return the document and the definition of the name at an offset."""
     use = uses_of(document).at(offset)
     if use is None:
         return None
@@ -388,7 +388,7 @@ def target_at(document: Document, offset: int) -> tuple[Document, Definition] | 
 
 
 def references(document: Document, offset: int) -> list[Place]:
-    """Every place of the name at an offset, in all files that are known to name it."""
+    """Return all places of the name at an offset, in all files that may use it."""
     target = target_at(document, offset)
     if target is None:
         return []
@@ -406,7 +406,7 @@ def references(document: Document, offset: int) -> list[Place]:
 
 
 def _outside(document: Document, home: Path, name: str) -> Iterator[Place]:
-    """The places of a file that name what `home` declares as `name`."""
+    """Yield the places of a file that refer to the declaration `name` of `home`."""
     uses = uses_of(document)
     aliases = {
         alias
@@ -422,7 +422,7 @@ def _outside(document: Document, home: Path, name: str) -> Iterator[Place]:
 
 
 def renamable(document: Document, offset: int) -> Span:
-    """The span of the name at an offset. Raises RenameError if it cannot be changed."""
+    """Return the span of the name at an offset. Raises RenameError if it cannot be changed."""
     use = uses_of(document).at(offset)
     target = target_at(document, offset)
     if use is None or target is None:
@@ -446,16 +446,16 @@ def renamable(document: Document, offset: int) -> Span:
 
 
 def _is_protocol(definition: Definition) -> bool:
-    """Whether something outside of the text gives a value by this name."""
+    """True if something outside of the text binds a value to this name."""
     if definition.kind != "field":
         return False
-    if definition.of == "fn":  # which may be the weight of a draw
+    if definition.of == "fn":  # it may be the weight of a draw, whose parameters have fixed names
         return definition.name in GIVEN
     return definition.of in PROTOCOL and not isinstance(definition.node.type, ast.NamedType)
 
 
 def rename(document: Document, offset: int, new: str) -> list[Place]:
-    """The places to be changed. Raises RenameError if the name cannot be changed to this one."""
+    """Return the places to change. Raises RenameError if the new name is not possible."""
     renamable(document, offset)
     if _NAME.fullmatch(new) is None:
         raise RenameError(f"`{new}` is no name")

@@ -1,9 +1,9 @@
-"""Texts that are open in an editor, and what the compiler makes of them.
+"""Open texts of an editor, and the compiler's results for them.
 
     path + texts that are open -> Document: tree, programs by profile, findings, the plan
 
-A text that is open counts in place of its file, in imports too. Everything is worked out when it is
-first asked for and kept until a text changes.
+An open text replaces its file, in imports too. Results are computed on demand and cached until a
+text changes.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from forgedsl.source import SourceFile, Span
 from forgedsl.syntax import ast, decode, parse
 
 STANDARD = "forgedsl:"
-"""begins the names of texts of the standard library"""
+"""prefix of the names of texts of the standard library"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """A text resolved under one profile. Values that have a mistake are missing or ERROR."""
+    """A text resolved under one profile. Values with a mistake are missing or ERROR."""
 
     program: Program | None
     reporter: Reporter
@@ -45,32 +45,32 @@ class Workspace:
         self.texts: dict[str, str] = {}
         self._documents: dict[str, Document] = {}
         self.parsed: dict[str, Document] = {}
-        """the newest state of each text whose tree is known"""
+        """the latest parsed document of each text"""
 
     def open(self, path: str | Path, text: str) -> None:
-        """Take a text in place of the file, or a new state of it."""
+        """Set the text of a file: open it, or change it."""
         self.texts[_key(path)] = text
         self.forget()
 
     def close(self, path: str | Path) -> None:
-        """The file counts again."""
+        """Close a text; its file is used again."""
         self.texts.pop(_key(path), None)
         self.parsed.pop(_key(path), None)
         self.forget()
 
     def forget(self) -> None:
-        """Look at everything anew: a file may have changed."""
+        """Drop all cached results, because a file may have changed."""
         self._documents.clear()
 
     def document(self, path: str | Path) -> Document:
-        """What is known of a text. A file that cannot be read counts as empty."""
+        """Return the document of a text. A file that cannot be read counts as empty."""
         key = _key(path)
         if key not in self._documents:
             self._documents[key] = Document(self, Path(path), self.text(path))
         return self._documents[key]
 
     def text(self, path: str | Path) -> str:
-        """The text that counts."""
+        """Return the open text, else that of the file."""
         held = self.texts.get(_key(path))
         if held is not None:
             return held
@@ -80,7 +80,7 @@ class Workspace:
             return ""
 
     def neighbours(self, path: Path) -> list[Path]:
-        """The .forge files that may import it: those of its folder and those that are open."""
+        """Return the .forge files that may import a file: those of its folder and open ones."""
         beside = sorted(path.parent.glob("*.forge"))
         opened = [Path(key) for key in self.texts if key.endswith(".forge")]
         found = {_key(each): each for each in (*beside, *opened)}
@@ -93,12 +93,12 @@ def _key(path: str | Path) -> str:
 
 
 def real_path(name: str) -> Path:
-    """Where the text that a span names can be read."""
+    """Return the real path of the file that a span names."""
     return standard_path(name) if name.startswith(STANDARD) else Path(name)
 
 
 class Document:
-    """One text. `path` is how it was asked for, which is the name in its spans."""
+    """A text with its results. `path` is as requested; spans have it as file name."""
 
     def __init__(self, workspace: Workspace, path: Path, text: str) -> None:
         self.workspace = workspace
@@ -109,7 +109,7 @@ class Document:
         self._kept: dict[str, Any] = {}
 
     def kept(self, what: str, make: Callable[[], Any]) -> Any:
-        """What a feature has worked out of this text, made when it is first asked for."""
+        """Return the cached result of a feature for this text, computed on first use."""
         if what not in self._kept:
             self._kept[what] = make()
         return self._kept[what]
@@ -124,7 +124,7 @@ class Document:
 
     @cached_property
     def _parsed(self) -> tuple[ast.File, tuple[Diagnostic, ...]]:
-        """The tree, and what hinders reading it whole."""
+        """The syntax tree, and the diagnostics of parsing."""
         reporter = Reporter()
         known = decode(self.text.encode("utf-8", "surrogatepass"), self.name, reporter)
         tree = ast.File(edition=None, decls=(), span=Span(self.name, 0, 0))
@@ -135,24 +135,24 @@ class Document:
 
     @property
     def settled(self) -> Document:
-        """This state, or the one before if the tree of this is not known yet: what has names does
-        not change with a keystroke, and reading a text with mistakes takes a while."""
+        """Return this document, or the previous one if this is not parsed yet. Names rarely change
+        with a keystroke, and parsing a text with mistakes is slow."""
         if "_parsed" in self.__dict__:
             return self
         return self.workspace.parsed.get(_key(self.path), self)
 
     @property
     def tree(self) -> ast.File:
-        """The syntax tree: of a text with mistakes, what could be read."""
+        """The syntax tree; of a text with mistakes, the parts that could be parsed."""
         return self._parsed[0]
 
     @property
     def is_whole(self) -> bool:
-        """Whether the text is without syntax errors."""
+        """True if the text has no syntax errors."""
         return not self._parsed[1]
 
     def state(self, profile: str = AS_WRITTEN) -> State:
-        """The program under a profile, as far as it can be made."""
+        """Return the program under a profile, as far as it can be resolved."""
         if profile not in self._states:
             reporter = Reporter()
             loader = Loader(reporter, {self.name: self.source}, texts=self.workspace.texts)
@@ -188,12 +188,12 @@ class Document:
 
     @property
     def config_problem(self) -> str:
-        """What is wrong with the configuration of lint, which then does not count."""
+        """The mistake in the configuration of lint, which is then ignored; "" if there is none."""
         return self._configured[1]
 
     @cached_property
     def linted(self) -> Linted:
-        """Every finding. A text with syntax errors has those alone."""
+        """All findings. A text with syntax errors has only these."""
         if not self.is_whole:
             found = sorted(self._parsed[1], key=lambda d: (d.span.start, d.code))
             return Linted(diagnostics=tuple(found), sources={self.name: self.source})
@@ -211,7 +211,7 @@ class Document:
 
     @cached_property
     def planned(self) -> tuple[Program, Graph, Plan] | None:
-        """What the text as written is planned to, if it is without a mistake."""
+        """The plan of the text as written, if it has no mistakes."""
         from forgedsl.graph.dataflow import build
         from forgedsl.plan.plan import plan
 

@@ -1,7 +1,7 @@
-"""Spans, findings and names as the protocol has them.
+"""Converts spans, findings and names to objects of the protocol.
 
-Spans count code points; the protocol counts what client and server agreed on, which pygls'
-documents convert.
+Spans count code points. The protocol counts units that client and server agree on; documents of
+pygls convert them.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ SYMBOL_KINDS = {
 
 
 def place(document: TextDocument, offset: int) -> lsp.Position:
-    """The position of an offset. pygls does not know the end of a last line without a line end."""
+    """Return the position of an offset. Handles the end of a last line without newline, which pygls
+    does not."""
     text = document.source
     if offset >= len(text) and text and not text.endswith("\n"):
         line = text.count("\n")
@@ -58,19 +59,20 @@ def place(document: TextDocument, offset: int) -> lsp.Position:
 
 
 def span_range(document: TextDocument, span: Span) -> lsp.Range:
-    """A span of the document as a range."""
+    """Convert a span of the document to a range."""
     return lsp.Range(start=place(document, span.start), end=place(document, span.end))
 
 
 def edit(document: TextDocument, change: Edit) -> lsp.TextEdit:
-    """An edit of the document."""
+    """Convert an edit of the document."""
     return lsp.TextEdit(range=span_range(document, change.span), new_text=change.text)
 
 
 def diagnostic(
     finding: Diagnostic, document: TextDocument, related: Iterable[lsp.DiagnosticRelatedInformation]
 ) -> lsp.Diagnostic:
-    """A finding with its notes and help below the message, and the page of its code."""
+    """Convert a finding, with notes and help below the message, and a link to the page of its
+    code."""
     lines = [finding.message]
     lines += [f"note: {note}" for note in finding.notes]
     lines += [f"help: {finding.help}"] if finding.help else []
@@ -93,7 +95,7 @@ def diagnostic(
 
 
 def code_page(code: str) -> str:
-    """The page of a code as Markdown; "" if there is none."""
+    """Return the page of a code as Markdown; "" if there is none."""
     from forgedsl.explain.codes import markdown_page
 
     page = pages().get(code)
@@ -101,7 +103,7 @@ def code_page(code: str) -> str:
 
 
 def item(document: TextDocument, found: Item, rank: int) -> lsp.CompletionItem:
-    """A completion; `rank` is its place in the list."""
+    """Convert a completion; `rank` is its position in the list."""
     name = found.name
     doc = lsp.MarkupContent(kind=lsp.MarkupKind.Markdown, value=name.doc) if name.doc else None
     return lsp.CompletionItem(
@@ -115,7 +117,7 @@ def item(document: TextDocument, found: Item, rank: int) -> lsp.CompletionItem:
 
 
 def symbol(document: TextDocument, found: Symbol) -> lsp.DocumentSymbol:
-    """A symbol with its children."""
+    """Convert a symbol with its children."""
     return lsp.DocumentSymbol(
         name=found.name,
         kind=SYMBOL_KINDS.get(found.kind, _Symbol.Class),
@@ -127,7 +129,7 @@ def symbol(document: TextDocument, found: Symbol) -> lsp.DocumentSymbol:
 
 
 def token_data(document: TextDocument, tokens: Iterable[Token]) -> list[int]:
-    """Semantic tokens as differences of lines and columns."""
+    """Encode semantic tokens as differences of lines and columns."""
     found: list[int] = []
     line = column = 0
     for token in tokens:

@@ -1,7 +1,7 @@
 """The language server: a message of the protocol -> a feature of forgedsl/ide -> the answer.
 
-Everything runs in one thread. Requests are answered at once on the newest text; findings are sent
-PAUSE seconds after the last change, for the text that changed and for those that import it.
+Everything runs in one thread. Requests are answered at once for the newest text. Findings are sent
+PAUSE seconds after the last change, for the changed text and for open texts that import it.
 """
 
 from __future__ import annotations
@@ -34,39 +34,39 @@ GRAPH, PLAN, EXPLAIN = "forge.graph", "forge.plan", "forge.explain"
 
 
 class Server(LanguageServer):
-    """pygls' server with our workspace."""
+    """A server of pygls with our workspace."""
 
     def __init__(self) -> None:
         super().__init__("forgec", VERSION)
         self.open = Workspace()
         self.waiting: dict[str, asyncio.TimerHandle] = {}
         self.told: dict[str, set[str]] = {}
-        """by document, the addresses that findings of it were sent for"""
+        """per document, the URIs for which its findings were sent"""
         self.said: set[str] = set()
         self.pause = PAUSE
 
     # ---- texts
 
     def path(self, uri: str) -> Path:
-        """The path of an address; texts that were never saved have one of their own."""
+        """Return the path of a URI. A text that was never saved gets a path of its own."""
         return Path(uris.to_fs_path(uri) or uri.replace(":", "/"))
 
     def known(self, uri: str) -> tuple[Document, TextDocument]:
-        """What is known of a text, and pygls' document, which converts positions."""
+        """Return the document of a text, and pygls' document, which converts positions."""
         return self.open.document(self.path(uri)), self.workspace.get_text_document(uri)
 
     def at(self, uri: str, position: lsp.Position) -> tuple[Document, TextDocument, int]:
-        """The same with the offset of a position."""
+        """Return the same, with the offset of a position."""
         known, document = self.known(uri)
         return known, document, document.offset_at_position(position)
 
     def changed(self, uri: str) -> None:
-        """Take the newest text; findings follow after the pause."""
+        """Take the newest text; findings are sent after the pause."""
         self.open.open(self.path(uri), self.workspace.get_text_document(uri).source)
         self.check_soon(uri)
 
     def check_soon(self, uri: str) -> None:
-        """Send findings when nothing has changed for a while."""
+        """Schedule sending findings, after a pause without changes."""
         if uri in self.waiting:
             self.waiting.pop(uri).cancel()
         loop = asyncio.get_running_loop()
@@ -82,7 +82,7 @@ class Server(LanguageServer):
             if other == uri or changed in self._imports(other):
                 try:
                     self._send(other)
-                except Exception as error:  # of ours: it is said, and the server goes on
+                except Exception as error:  # a bug of ours: report it and continue
                     self._failed(error)
 
     def _imports(self, uri: str) -> set[Path]:
@@ -98,7 +98,7 @@ class Server(LanguageServer):
             name = finding.span.file
             if name == known.name:
                 grouped[uri].append(self.diagnostic(finding, document))
-            elif real_path(name).resolve() not in opened:  # an open text sends its own
+            elif real_path(name).resolve() not in opened:  # open texts send their own findings
                 other = uris.from_fs_path(str(real_path(name).resolve()))
                 if other is not None:
                     place = self.workspace.get_text_document(other)
@@ -116,7 +116,7 @@ class Server(LanguageServer):
             self._show(f"forgec: {known.config_problem}")
 
     def diagnostic(self, finding: Diagnostic, document: TextDocument) -> lsp.Diagnostic:
-        """A finding as it is sent."""
+        """Convert a finding for sending."""
         related = [
             lsp.DiagnosticRelatedInformation(location=location, message=label.text)
             for label in finding.related
@@ -125,7 +125,7 @@ class Server(LanguageServer):
         return convert.diagnostic(finding, document, related)
 
     def location(self, name: str, span: Any) -> lsp.Location | None:
-        """Where a span of some text is."""
+        """Convert a span of any text to a location."""
         path = real_path(name)
         if name.startswith("<"):
             return None
@@ -138,7 +138,7 @@ class Server(LanguageServer):
         return lsp.Location(uri=uri, range=convert.span_range(document, span))
 
     def places(self, found: list[Place]) -> list[lsp.Location]:
-        """Locations of places."""
+        """Convert places to locations."""
         located = (self.location(str(place.path), place.span) for place in found)
         return [each for each in located if each is not None]
 
@@ -153,8 +153,8 @@ class Server(LanguageServer):
 
 
 def serve() -> None:
-    """Speak over stdin and stdout until the editor leaves. What anything else prints goes to
-    stderr: stdout is the protocol's, and pygls closes it."""
+    """Serve over stdin and stdout until the editor exits. Other output goes to stderr, because
+    stdout belongs to the protocol, and pygls closes it."""
     sys.stdout.flush()
     protocol = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
@@ -176,7 +176,7 @@ def made() -> Server:
 
 
 def _texts(server: Server) -> None:
-    """Texts come, change and go."""
+    """Register opening, changing and closing of texts."""
 
     @server.feature(lsp.TEXT_DOCUMENT_DID_OPEN)
     def opened(ls: Server, params: lsp.DidOpenTextDocumentParams) -> None:
@@ -209,7 +209,7 @@ def _texts(server: Server) -> None:
 
 
 def _questions(server: Server) -> None:
-    """What stands at a place, and what may stand there."""
+    """Register hover and completion."""
 
     @server.feature(lsp.TEXT_DOCUMENT_HOVER)
     def hovered(ls: Server, params: lsp.HoverParams) -> lsp.Hover | None:
@@ -231,7 +231,7 @@ def _questions(server: Server) -> None:
 
 
 def _names(server: Server) -> None:
-    """Where a name is declared, and where it is used."""
+    """Register definition and references."""
 
     @server.feature(lsp.TEXT_DOCUMENT_DEFINITION)
     def defined(ls: Server, params: lsp.DefinitionParams) -> list[lsp.Location]:
@@ -253,7 +253,7 @@ def _names(server: Server) -> None:
 
 
 def _structure(server: Server) -> None:
-    """Symbols, folding, colours."""
+    """Register symbols, folding and semantic tokens."""
 
     @server.feature(lsp.TEXT_DOCUMENT_DOCUMENT_SYMBOL)
     def symbols(ls: Server, params: lsp.DocumentSymbolParams) -> list[lsp.DocumentSymbol]:
@@ -275,7 +275,7 @@ def _structure(server: Server) -> None:
 
 
 def _between_lines(server: Server) -> None:
-    """Hints in lines, and lines above the flow."""
+    """Register inlay hints and code lenses."""
 
     @server.feature(lsp.TEXT_DOCUMENT_INLAY_HINT)
     def hinted(ls: Server, params: lsp.InlayHintParams) -> list[lsp.InlayHint]:
@@ -308,7 +308,7 @@ def _between_lines(server: Server) -> None:
 
 
 def _renames(server: Server) -> None:
-    """A name is changed, wherever it is used."""
+    """Register rename."""
 
     @server.feature(lsp.TEXT_DOCUMENT_PREPARE_RENAME)
     def may_rename(ls: Server, params: lsp.PrepareRenameParams) -> lsp.Range:
@@ -333,7 +333,7 @@ def _renames(server: Server) -> None:
 
 
 def _changes(server: Server) -> None:
-    """What changes a text: formatting, fixes, all safe fixes."""
+    """Register formatting and code actions."""
 
     @server.feature(lsp.TEXT_DOCUMENT_FORMATTING)
     def formatted(ls: Server, params: lsp.DocumentFormattingParams) -> list[lsp.TextEdit] | None:
@@ -349,7 +349,7 @@ def _changes(server: Server) -> None:
 
 
 def _actions(ls: Server, params: lsp.CodeActionParams) -> list[lsp.CodeAction]:
-    """What is offered for a range of a text."""
+    """Return the code actions for a range of a text."""
     uri = params.text_document.uri
     known, document = ls.known(uri)
     first = document.offset_at_position(params.range.start)
@@ -378,13 +378,13 @@ def _actions(ls: Server, params: lsp.CodeActionParams) -> list[lsp.CodeAction]:
 
 
 def _asks(only: Sequence[str] | None, kind: lsp.CodeActionKind) -> bool:
-    """Whether actions of a kind are asked for: none are named, or it, or one above it."""
+    """True if a kind of action is requested: no kinds are named, or it or a parent kind is."""
     asked = [str(getattr(each, "value", each)) for each in only or ()]
     return not asked or any(f"{kind.value}.".startswith(f"{each}.") or not each for each in asked)
 
 
 def _whole(known: Document, document: TextDocument, text: str) -> list[lsp.TextEdit]:
-    """The edit that makes a text another one; none where they are the same."""
+    """Return the edit that replaces a whole text; none if the texts are equal."""
     if text == known.text:
         return []
     start, end = lsp.Position(line=0, character=0), convert.place(document, len(known.text))
@@ -400,7 +400,7 @@ def _refused(error: RenameError) -> JsonRpcException:
 
 
 def _pictures(server: Server) -> None:
-    """Commands: the graph as a page, the plan on paper, the page of a code."""
+    """Register commands: the graph as a page, the plan as text, the page of a code."""
 
     @server.command(GRAPH)
     def graph(ls: Server, *arguments: str) -> str | None:

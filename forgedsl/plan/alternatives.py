@@ -1,4 +1,4 @@
-"""The best placements of a program beside the one that its file has, for `forgec plan`.
+"""Finds the best placements of a program besides that of its file, for `forgec plan`.
 
 Program + Graph + Host -> search -> planned like any program -> Alternatives -> text | JSON
 """
@@ -34,9 +34,9 @@ ABOUT = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alternatives:
-    """The best first, each with what the file would have to say, as overrides say it; nothing where
-    it says so. `present` is the file's own plan, if it has one; `unknown` are services of whose
-    models nothing is known, so that nothing can be compared."""
+    """Alternative placements, the best first, each with the overrides that give it (none for the
+    file's own placement). `present` is the file's own plan, if it has one. `unknown` are services
+    whose models have unknown sizes, so that placements cannot be compared."""
 
     host: Host
     found: tuple[tuple[Plan, Mapping[str, str]], ...] = ()
@@ -52,7 +52,7 @@ def alternatives(
     host: Host | None,
     base_dir: Path | None,
 ) -> Alternatives:
-    """The best placements on a host, whatever the file says of sizes and sharing."""
+    """Return the best placements on a host, regardless of the sizes and sharing in the file."""
     base = request_of(program, graph, (), Reporter(), host, base_dir)
     schedule = plan_schedule(program, graph, Reporter())
     unknown = tuple(name for name, dims in base.dims.items() if dims is None)
@@ -71,7 +71,7 @@ def alternatives(
 
 
 def _shape(plan: Plan) -> object:
-    """Return a key that is equal for two plans with the same placement."""
+    """Return a key that is equal for plans with the same placement."""
     meshes = [(m.service, m.hosts, m.procs, m.replicas, m.ep, dict(m.degrees)) for m in plan.meshes]
     shared = sorted(plan.colocate) if len(plan.colocate) > 1 else []
     return meshes, shared, dict(plan.rows), _checkpointing(plan)
@@ -92,7 +92,7 @@ def _settings(program: Program, made: Plan, present: Plan | None) -> Iterator[tu
         for key in (key for key in (*SIZES, ROWS, CHECKPOINT, CLAIM) if key in written):
             both = [(new[n][key].value, old[n][key].value) for n in old if key in old[n]]
             default, value = written[key].origin.layer == "default", new[name][key].value
-            follows = key == "procs" and default and not spread  # what its degrees make
+            follows = key == "procs" and default and not spread  # `procs` follows from the degrees
             said = not default or written[key].value != value
             if any(one != other for one, other in both) and said and not follows:
                 auto = isinstance(value, Auto)
@@ -101,11 +101,11 @@ def _settings(program: Program, made: Plan, present: Plan | None) -> Iterator[tu
         yield COLOCATE, f"[{', '.join(made.colocate)}]"
 
 
-# ---- for people and programs
+# ---- output
 
 
 def as_json(found: Alternatives) -> list[dict[str, Any]]:
-    """The alternatives, the best first."""
+    """Return the alternatives as JSON data, the best first."""
     return [
         {"step_seconds": plan.cost.step_seconds, "gpus": _gpus(plan), "colocate": [*plan.colocate],
          "busy": {name: plan.cost.busy(name) for name in by_service(plan.cost.stages)},
@@ -121,7 +121,7 @@ def _gpus(plan: Plan) -> int:
 
 
 def render(found: Alternatives) -> str:
-    """The page, ending in a newline, at most 100 columns wide."""
+    """Return the page of alternatives, at most 100 columns wide, ending in a newline."""
     if found.unknown:
         names = ", ".join(f"`{name}`" for name in found.unknown)
         return f"nothing says how large the model of {names} is: give its `arch`\n"
@@ -143,7 +143,7 @@ def render(found: Alternatives) -> str:
 
 
 def _lines(name: str, plan: Plan, mark: str) -> Iterator[str]:
-    """A line for the whole, then one for each service."""
+    """Return a line for the alternative, then one per service."""
     count = f"{_gpus(plan)} GPU{'' if _gpus(plan) == 1 else 's'}"
     shared = f", {' and '.join(plan.colocate)} share theirs" if len(plan.colocate) > 1 else ""
     yield f"{name:<5}{time_text(plan.cost.step_seconds)} a step on {count}{shared}{mark}"
@@ -162,7 +162,7 @@ def _lines(name: str, plan: Plan, mark: str) -> Iterator[str]:
 
 
 def _written(settings: Mapping[str, str]) -> Iterator[str]:
-    """`write ...`, broken into lines; nothing where the file says it already."""
+    """Return the lines `write ...` with the overrides; none for the file's own placement."""
     line = "     write"
     for path, value in settings.items():
         part = f"'{path}={value}'" if path == COLOCATE else f"{path}={value}"

@@ -1,12 +1,12 @@
-"""Calibration: measured times and lengths of runs correct the estimates of the plan.
+"""Calibration: corrects the estimates of the plan by times and lengths measured in runs.
 
 calibration.json (`forgec calibrate`) -> Host.calibration -> times of the stages in plan/cost.py
 
     {"devices": {"H200": {"run": "grpo-1", "date": "2026-11-22", "times": {"sample": 0.67, ...}}},
      "lengths": {"grpo_math cpu": {"rollout": 0.79, ...}}}
 
-`times`: measured over estimated seconds of the same tokens, by operation and kind of device.
-`lengths`: tokens of a node over the declared maximum, by name and profile of a run.
+`times`: measured / estimated seconds for the same tokens, by operation and kind of device.
+`lengths`: measured tokens / declared maximum, by name and profile of a run.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from forgedsl.sizes.hosts import Host
 
 
 def device_kind(gpu: str | None, device: str) -> str:
-    """The name by which a device is known here: "H200", "cpu"."""
+    """Return the name of a kind of device: "H200", "cpu"."""
     words = (gpu or "").upper().replace("-", " ").split()
     return (
         next((word for word in words if word in PEAKS), " ".join(words))
@@ -30,12 +30,12 @@ def device_kind(gpu: str | None, device: str) -> str:
 
 
 def factor(host: Host, device: str, op: str) -> float:
-    """Measured over estimated seconds; 1 where nothing was measured."""
+    """Return measured / estimated seconds; 1 if nothing was measured."""
     return float(_entry(host, device).get("times", {}).get(op, 1.0))
 
 
 def share(program: Program, host: Host, node: str) -> float:
-    """The tokens of a node over the most there could be; 1 where nothing was measured."""
+    """Return measured tokens of a node / their maximum; 1 if nothing was measured."""
     known = (host.calibration or {}).get("lengths", {})
     return float(known.get(run_name(program.name, program.profile), {}).get(node, 1.0))
 
@@ -45,7 +45,7 @@ def run_name(name: str, profile: str | None) -> str:
 
 
 def calibration_text(program: Program, host: Host, devices: Iterable[str]) -> str:
-    """Return the runs that the estimates are calibrated by, as text; "" if there are none."""
+    """Describe the runs that calibrate the estimates; "" if there are none."""
     parts = [
         f"{device_kind(host.gpu, device)} by run {entry['run']} of {entry['date']}"
         for device in sorted(set(devices))

@@ -1,10 +1,9 @@
-"""Memory of the plan: shared memories, whether their ranks fit, and the largest microbatch that
-fits.
+"""Memory of the plan: the use of each GPU and host memory, and the largest microbatch that fits.
 
 Program + meshes + dims -> shapes of ranks -> MemoryPlan -> P205 memory, P211 kv-starved
 
-A GPU holds the ranks that are placed on it, phase by phase. A host holds the processes without a
-GPU, the published weights, and the base memory of every process. From 92 % on there is a warning.
+A GPU holds the ranks placed on it, phase by phase. A host holds the processes without a GPU, the
+published weights, and the base memory of every process. Above 92 % there is a warning.
 """
 
 from __future__ import annotations
@@ -21,19 +20,20 @@ from forgedsl.sizes.params import num_params
 from forgedsl.transports import row
 
 TIGHT = 0.92
-"""part of a memory from which on the plan warns"""
+"""fraction of a memory above which the plan warns"""
 MAX_ROWS = 4096
 SHORTEST = 64
-"""tokens of a row below which a shorter one is no remedy"""
+"""shortest row in tokens that is suggested as a remedy"""
 PROCESS = {"reward": 0.2 * GIB, "controller": 0.5 * GIB, "environment": 0.15 * GIB}
-"""resident memory of processes that hold no model (measured); of services see their kinds"""
+"""resident bytes of processes without a model (measured); kinds of services have their own
+values"""
 TOKENIZER = 700
-"""bytes of an entry of a vocabulary in a process that makes tokens (measured)"""
+"""bytes per vocabulary entry in a process with a tokenizer (measured)"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Store:
-    """A memory and who uses it: `count` GPUs alike, or one host."""
+    """The use of a memory: of each of `count` equal GPUs, or of a host."""
 
     name: str
     kind: str
@@ -41,7 +41,7 @@ class Store:
     count: int
     capacity: int
     parts: Mapping[str, int]
-    """bytes at the fullest phase, by service or purpose"""
+    """bytes in the fullest phase, by service or purpose"""
     phase: str
 
     @property
@@ -55,7 +55,7 @@ class Store:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryPlan:
-    """`unknown` are the services whose model has no known dimensions."""
+    """Memory of a plan. `unknown` are the services whose models have unknown dimensions."""
 
     ranks: tuple[RankMemory, ...]
     stores: tuple[Store, ...]
@@ -66,13 +66,13 @@ class MemoryPlan:
         return next((rank for rank in self.ranks if rank.service == service), None)
 
     def fitting_rows(self, service: str) -> int | None:
-        """The most rows of a microbatch that fit, where the service is trained."""
+        """Return the largest number of rows of a microbatch that fits, for a trained service."""
         rank = self.rank(service)
         trained = rank is not None and rank.trained
         return _fitting_rows(self.request, service) if trained else None
 
     def fitting_seq_len(self, service: str) -> int:
-        """The longest row, a power of two, that fits alone; 0 if none does."""
+        """Return the length of the longest row, a power of two, that fits alone; 0 if none does."""
         length = 2 ** (self.request.rows[service][1].bit_length() - 1)
         while length >= SHORTEST and not _fits(self.request, service, 1, length):
             length //= 2
@@ -80,7 +80,7 @@ class MemoryPlan:
 
 
 def plan_memory(request: Request) -> MemoryPlan:
-    """Every rank, every shared memory."""
+    """Plan the memory of all ranks, GPUs and hosts."""
     known = [mesh for mesh in request.meshes if request.dims[mesh.service] is not None]
     ranks = ranks_of(request)
     return MemoryPlan(
@@ -93,7 +93,7 @@ def plan_memory(request: Request) -> MemoryPlan:
 
 def ranks_of(request: Request) -> tuple[RankMemory, ...]:
     """Estimate the memory of a rank of each service whose model has a known size. Kinds that claim
-    a part of a GPU come last: they take what the others leave."""
+    a fraction of a GPU come last: they take what the others leave."""
     meshes = [mesh for mesh in request.meshes if request.dims[mesh.service] is not None]
     found: dict[str, RankMemory] = {}
     for kind in sorted(kinds(), key=lambda kind: bool(kind.claim)):
@@ -107,7 +107,7 @@ def ranks_of(request: Request) -> tuple[RankMemory, ...]:
 
 
 def stores(request: Request, ranks: Sequence[RankMemory]) -> tuple[Store, ...]:
-    """GPUs with the same services, counted, then the hosts with the most on them."""
+    """Return the memories: GPUs, with equal ones counted together, then the fullest host."""
     return (*_gpu_stores(request, ranks), _host_store(request, ranks))
 
 
@@ -137,14 +137,15 @@ def _gpu_stores(request: Request, ranks: Sequence[RankMemory]) -> list[Store]:
 
 
 def _fullest(totals: Mapping[str, int]) -> str:
-    """The phase with the most bytes; `train` where it is as good, for it shows what they are."""
+    """Return the phase with the most bytes; of equal ones `train`, which lists more items."""
     return "train" if totals["train"] >= 0.99 * max(totals.values()) else max(
         totals, key=lambda phase: totals[phase]
     )  # fmt: skip
 
 
 def _host_store(request: Request, ranks: Sequence[RankMemory]) -> Store:
-    """The fullest host. Its allocators keep what they had, so phases do not take turns here."""
+    """Return the memory of the fullest host. Allocators keep freed host memory, so the peaks of all
+    processes are added up."""
     totals: dict[int, dict[str, int]] = {}
     by_service = {rank.service: rank for rank in ranks}
     for mesh in request.meshes:
@@ -177,7 +178,7 @@ def _host_store(request: Request, ranks: Sequence[RankMemory]) -> Store:
 
 
 def _environments(request: Request) -> dict[str, int]:
-    """Return the bytes of each environment's processes, with the largest tokenizer."""
+    """Return the bytes of each environment's processes, including the largest tokenizer."""
     vocab = max((dims.vocab for dims in request.dims.values() if dims is not None), default=0)
     each = PROCESS["environment"] + TOKENIZER * vocab
     decls = request.program.environments
@@ -185,8 +186,9 @@ def _environments(request: Request) -> dict[str, int]:
 
 
 def _received(request: Request) -> Iterator[tuple[int, str, int]]:
-    """Host, purpose and bytes of what weights arrive in: two versions in the shared memory of each
-    host that hands them on, elsewhere a copy in each process that takes them from afar."""
+    """Yield (host, purpose, bytes) of buffers for received weights: two versions in the shared
+    memory of each host that forwards them, else a copy in each process that receives from another
+    host."""
     for sync in request.syncs:
         mesh = request.mesh(str(sync.settings["target"]))
         way = row(transport_of(request.host, request.meshes, sync))
@@ -200,26 +202,27 @@ def _received(request: Request) -> Iterator[tuple[int, str, int]]:
         for place in mesh.places:
             if mesh.device == "gpu" and not way.handed_on:
                 yield place.host, "weights received", mesh.procs * size
-            elif mesh.device == "cpu" and way.handed_on:  # a process maps them, they are counted
+            # processes map this shared memory, which is counted already
+            elif mesh.device == "cpu" and way.handed_on:
                 yield place.host, mesh.service, -mesh.procs * size
 
 
 def _on_host(rank: RankMemory | None, mesh: MeshPlan) -> int:
-    """Bytes of a process, its code left out."""
+    """Return the bytes of a process in host memory, without shared code."""
     if rank is None or mesh.device == "cpu":
         return rank.peak if rank is not None else 0
     return rank.on_host
 
 
 def _fits(request: Request, name: str, rows: int, seq_len: int) -> bool:
-    """True if microbatches of so many rows of that length leave every memory below 92 %."""
+    """True if microbatches of this shape keep every memory below 92 %."""
     ranks = ranks_of(replace(request, rows={**request.rows, name: (rows, seq_len)}))
     mine = [s for s in stores(request, ranks) if name in s.services]
     return all(s.share <= TIGHT for s in mine) and not starved(ranks, sharing(request, name))
 
 
 def _fitting_rows(request: Request, name: str) -> int:
-    """The most rows that leave every memory below 92 %; 0 if not even one row does."""
+    """Return the largest number of rows that keeps every memory below 92 %; 0 if none does."""
 
     def fits(rows: int) -> bool:
         return _fits(request, name, rows, request.rows[name][1])
@@ -234,7 +237,8 @@ def _fitting_rows(request: Request, name: str) -> int:
 
 
 def starved(ranks: Sequence[RankMemory], names: Sequence[str]) -> list[RankMemory]:
-    """Engines whose pool does not hold one sequence of the context: they refuse to start."""
+    """Return the engines whose KV pool is smaller than one sequence of the context: they refuse to
+    start."""
     return [
         rank
         for rank in ranks

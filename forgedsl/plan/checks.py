@@ -1,8 +1,8 @@
-"""Checks of a plan against the models and the hosts, each one small function.
+"""Checks a plan against its models and hosts, one function per check.
 
 P204 divisibility, P206 sequence-shard, P207 mesh-name, P208 colocate-async, P209 no-launcher,
 P214 transport, P223 threads-exceed-host, D605 context-overflow, F131
-no-generator. A model whose dimensions are unknown is not checked for them.
+no-generator. Checks that need a model's dimensions are skipped if they are unknown.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ PARTS = {"heads": "heads", "kv_heads": "kv heads", "vocab": "vocabulary entries"
 def check_divisibility(
     decl: Decl, mesh: MeshPlan, dims: Dims | None, model: Decl
 ) -> list[Diagnostic]:
-    """P204: what tensor, context and expert parallelism split must split evenly."""
+    """P204: dimensions split by tensor, context and expert parallelism must divide evenly."""
     if dims is None:
         return []
     tp = mesh.degrees.get("tp", 1)
@@ -92,7 +92,7 @@ def _check_context(decl: Decl, mesh: MeshPlan, dims: Dims, model: Decl) -> list[
 
 
 def check_batch(decl: Decl) -> list[Diagnostic]:
-    """F113: a microbatch is so many rows, or as many as hold so many tokens."""
+    """F113: `rows` and `tokens` of a microbatch exclude each other."""
     rows, tokens = (decl.settings[f"batch.{key}"] for key in ("rows", "tokens"))
     if not _is_hidden(tokens, rows):
         return []
@@ -111,8 +111,8 @@ def check_batch(decl: Decl) -> list[Diagnostic]:
 def check_auto(
     program: Program, graph: Graph, dims: Mapping[str, Dims | None], keys: Sequence[tuple[str, str]]
 ) -> list[Diagnostic]:
-    """F113: what `auto` may not choose, and what it cannot compare. `keys` are (service, setting)
-    that are `auto`."""
+    """F113: settings that cannot be `auto`, and services that `auto` cannot compare. `keys` are the
+    `auto` settings: (service, setting)."""
     batch = [(n, k) for n, k in keys if n == graph.trainer and k in ("procs", "batch.rows")]
     found = [
         error("F113", "bad-value",
@@ -131,7 +131,7 @@ def check_auto(
 
 
 def check_sampling(decl: Decl) -> list[Diagnostic]:
-    """F113: a completion that must be longer than it may be."""
+    """F113: the minimum length of a completion exceeds its maximum."""
     least, most = (decl.settings[f"sampling.{key}_tokens"] for key in ("min", "max"))
     if not isinstance(most.value, int) or int(least.value) <= most.value:
         return []
@@ -163,7 +163,7 @@ def check_rounded(decl: Decl, dtype: str) -> list[Diagnostic]:
 
 
 def check_adapters(decl: Decl) -> list[Diagnostic]:
-    """F113: alpha scales adapters, and without a rank there are none."""
+    """F113: `alpha` of LoRA adapters without a `rank`."""
     alpha = decl.settings.get("lora.alpha")
     if alpha is None:
         return []
@@ -181,7 +181,7 @@ def check_adapters(decl: Decl) -> list[Diagnostic]:
 
 
 def check_kept(decl: Decl, mesh: MeshPlan, dtype: str) -> list[Diagnostic]:
-    """F113: weights kept in bf16 and computed in f32; an offload where there is no GPU."""
+    """F113: weights stored in bf16 but computed in f32; offload without a GPU."""
     found = []
     if value(decl, "optimizer.precision") == "bf16" and dtype != "bf16":
         found.append(
@@ -208,7 +208,7 @@ def check_kept(decl: Decl, mesh: MeshPlan, dtype: str) -> list[Diagnostic]:
 
 
 def check_learning(program: Program, graph: Graph) -> list[Diagnostic]:
-    """F113: settings of training, written for a service that the flow does not step."""
+    """F113: settings of training for a service that the flow does not train."""
     return [
         error(
             "F113",
@@ -226,7 +226,7 @@ def check_learning(program: Program, graph: Graph) -> list[Diagnostic]:
 
 
 def check_sequence_shard(decl: Decl, mesh: MeshPlan, seq_len: int) -> list[Diagnostic]:
-    """P206: tensor and context parallelism split rows."""
+    """P206: the length of rows must be divisible for tensor and context parallelism."""
     tp, cp = mesh.degrees["tp"], mesh.degrees["cp"]
     divisor = tp * cp
     if seq_len % divisor == 0:
@@ -279,7 +279,7 @@ def check_names(program: Program, meshes: tuple[MeshPlan, ...]) -> list[Diagnost
 def check_colocation(
     program: Program, graph: Graph, colocate: tuple[str, ...], mode: str
 ) -> list[Diagnostic]:
-    """P208: services that share GPUs take turns, which an asynchronous schedule cannot give."""
+    """P208: services that share GPUs take turns, which excludes an asynchronous schedule."""
     turns = taking_turns(graph, colocate)
     if mode != "async" or len(turns) < 2 or program.schedule is None:
         return []
@@ -298,15 +298,15 @@ def check_colocation(
 
 
 def taking_turns(graph: Graph, services: Sequence[str]) -> tuple[str, ...]:
-    """Those that an asynchronous schedule has work side by side: a frozen model is not, what it
-    adds to a batch is needed before the step, wherever it runs."""
+    """Return the services that an asynchronous schedule runs concurrently. A frozen model is none
+    of them: its result is needed before the step, wherever it runs."""
     sampling = {node.target for node in graph.having(Role.SAMPLES)}
     sampling |= {str(sync.settings["target"]) for sync in graph.syncs}
     return tuple(name for name in services if name == graph.trainer or name in sampling)
 
 
 def check_transports(request: Request, graph: Graph) -> list[Diagnostic]:
-    """P214: a transport that is written down must connect the two ends."""
+    """P214: an explicit transport must work between trainer and generator."""
     by_name = {mesh.service: mesh for mesh in request.meshes}
     found = []
     for sync in graph.syncs:
@@ -334,16 +334,17 @@ def check_transports(request: Request, graph: Graph) -> list[Diagnostic]:
 
 
 def _together(spot: Spot) -> Spot:
-    """A spot of several hosts that are one machine: its GPUs have other numbers there."""
+    """Convert a spot of several hosts that are one machine: GPUs are renumbered."""
     gpus = tuple(spot.host << 10 | gpu for gpu in spot.gpus)
     return replace(spot, host=0, gpus=gpus, stages=1)
 
 
 def check_launcher(program: Program, meshes: tuple[MeshPlan, ...]) -> list[Diagnostic]:
-    """P209: the launcher reaches one host."""
+    """P209: the plan uses more hosts than the launcher reaches."""
     used = {place.host for mesh in meshes for place in mesh.places}
     wide = [mesh for mesh in meshes if mesh.hosts > 1]
-    hosts = max(len(used), *(mesh.hosts for mesh in meshes))  # what does not fit has no places
+    # a plan that does not fit has no places
+    hosts = max(len(used), *(mesh.hosts for mesh in meshes))
     facts = launcher_of(program)
     if facts.most is None or hosts <= facts.most:
         return []
@@ -361,7 +362,7 @@ def check_launcher(program: Program, meshes: tuple[MeshPlan, ...]) -> list[Diagn
 
 
 def check_threads(request: Request) -> list[Diagnostic]:
-    """P223: a process of more threads than its host has cores, where something says how many."""
+    """P223: a process has more threads than its host has cores, if the number is known."""
     host = request.host
     return [
         warning(
@@ -377,8 +378,8 @@ def check_threads(request: Request) -> list[Diagnostic]:
 
 
 def check_evals(program: Program, graph: Graph) -> list[Diagnostic]:
-    """P212: only datasets of the hub have splits, and only without a source of one's own. F131: an
-    eval samples, so some generator must be in the flow or synced to."""
+    """P212: `split` of an eval needs a hub dataset, and no `source` of its own. F131: an eval
+    samples, so the flow must sample from, or sync to, a generator."""
     found = [
         error(
             "P212",
@@ -422,12 +423,12 @@ def check_evals(program: Program, graph: Graph) -> list[Diagnostic]:
 
 
 def _check_loss(program: Program, graph: Graph, decl: Decl) -> Iterator[Diagnostic]:
-    """F111: held-out rows give a loss nothing but their tokens. F110: and they must be there."""
+    """F111: held-out rows provide only tokens to a loss. F110: the dataset must have them."""
     setting = decl.settings["loss"]
     loss = program.functions[setting.value.name]
     where = setting.origin.span or decl.name_span
     tree = infer(loss, Reporter())
-    if tree is None:  # its mistakes are reported where it is lowered
+    if tree is None:  # mistakes of the loss are reported when it is lowered
         return
     given = {*builtins.TRAINER_FIELDS, "mask", "last"}
     if not program.services[graph.trainer].head:
@@ -456,12 +457,13 @@ def _check_loss(program: Program, graph: Graph, decl: Decl) -> Iterator[Diagnost
 
 
 def is_paired(tree: Tree) -> bool:
-    """True if a loss compares two answers."""
+    """True if a loss compares the two answers of a pair."""
     return any("P" in field.type.axes for field in tree.fields)
 
 
 def _is_hidden(setting: Value, by: Value) -> bool:
-    """True if `by` is given and overrides a given setting: its layer is the same or higher."""
+    """True if `by` is set and takes precedence over another setting: its layer is the same or
+    stronger."""
     given = setting.value is not None and by.value is not None
     return given and RANK[setting.origin.layer] >= RANK[by.origin.layer]
 
@@ -475,7 +477,7 @@ def _splits_a_file(decl: Decl, program: Program) -> bool:
 
 
 def check_judges(request: Request, graph: Graph) -> list[Diagnostic]:
-    """D605: a judge's prompt fits its context, where it is known how long that may be."""
+    """D605: a judge's prompt must fit its context, if its maximum length is known."""
     found = []
     program = request.program
     for node in graph.having(Role.SCORES):
@@ -509,7 +511,7 @@ def check_judges(request: Request, graph: Graph) -> list[Diagnostic]:
 def check_context(
     program: Program, graph: Graph, contexts: Mapping[str, int | None], seq_len: int
 ) -> list[Diagnostic]:
-    """D605: prompt and completion fit the model's context and the trainer's rows."""
+    """D605: prompt and completion must fit the model's context and the trainer's rows."""
     found = []
     trainer = program.services[graph.trainer]
     for node in graph.having(Role.SAMPLES):

@@ -3,10 +3,10 @@
 graph + meshes + dims + schedule -> stages -> Cost (step time, idle shares, A307)
 
 Lengths are the declared limits, so the result is an upper bound. In an asynchronous schedule stages
-overlap. The step time is then set by the slowest stage or by the policy age: with a lag of S, S + 1
-batches are under way, each from its first token to the weights that it trains. In a synchronous
-schedule the times of the stages add up, as do those of services that share GPUs.
-Rewards are not estimated: nothing is known of their speed.
+overlap, and the slowest stage or the policy age limits the step time: with a lag of S, S + 1
+batches are under way, each from its first sampled token until its weights are synced. In a
+synchronous schedule the times of all stages add up, as do those of services that share GPUs. The
+time of rewards is unknown and left out.
 """
 
 from __future__ import annotations
@@ -43,18 +43,19 @@ from forgedsl.types.flow import WORKS, Role
 
 DEAD_RATES = (0.05, 0.2, 0.5, 0.8, 0.95)
 CHARACTERS = 4
-"""of a template, to a token"""
+"""characters per token of a template"""
 FP8_READ = 1.4
-"""what a byte of keys and values in fp8 costs beside one in bf16 (H200: 101 us a layer for 144)"""
+"""cost of reading a byte of an fp8 KV cache relative to bf16 (H200: 101 us per layer, bf16 144
+us)"""
 SLOW = 1.5
-"""a frozen model that takes so many times what else there is to wait for is worth a warning: 60 %
-of a step whose stages take turns"""
+"""A307: time of a frozen model relative to all other stages, above which it is reported: 60 % of a
+synchronous step"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """The work of one node in one step, over all ranks of its service; `latency` is what one batch
-    takes where several are worked on at once."""
+    """The work of a node in one step, over all ranks of its service. `latency` is the time of a
+    single batch if several are processed concurrently."""
 
     node: str
     service: str
@@ -70,7 +71,7 @@ class Stage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadGroups:
-    """Probability that all completions of a group score alike, by the rate of success p."""
+    """Probability that all completions of a group have equal scores, for a success rate p."""
 
     node: str
     size: int
@@ -82,14 +83,14 @@ class DeadGroups:
         return p**self.size + (1 - p) ** self.size
 
     def oversampling(self, p: float) -> float:
-        """Groups drawn per group kept, where a filter drops the dead ones."""
+        """Groups drawn per group kept, if a filter drops dead groups."""
         return 1 / (1 - self.probability(p))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """`overlapped`: stages run side by side, on `lag` + 1 batches, but for those of the services in
-    `sharing`."""
+    """Cost of a step. `overlapped`: stages run concurrently, on `lag` + 1 batches, except those of
+    services in `sharing`, which share GPUs."""
 
     stages: tuple[Stage, ...]
     overlapped: bool
@@ -105,21 +106,22 @@ class Cost:
 
     @property
     def turn(self) -> float:
-        """Seconds of a batch from its first token to the weights that it trains."""
+        """Seconds from a batch's first sampled token until its weights are synced."""
         return sum(max(stage.seconds, stage.latency) for stage in self.stages)
 
     @property
     def waits(self) -> bool:
-        """True if the policy age limits the step time: every service idles between its batches."""
+        """True if the policy age limits the step time, so that every service idles between
+        batches."""
         busiest = max(self._lanes().values(), default=0.0)
         return self.overlapped and self.step_seconds > 1.05 * busiest
 
     def lane(self, service: str) -> str:
-        """The service itself, or the first of those that share its GPUs."""
+        """Return the lane of a service: the first of the services that share its GPUs."""
         return self.sharing[0] if service in self.sharing else service
 
     def _lanes(self) -> dict[str, float]:
-        """Seconds of a step by lane: what services on the same GPUs do adds up."""
+        """Return the seconds of a step by lane. Times of services on the same GPUs add up."""
         found: dict[str, float] = {}
         for name, seconds in by_service(self.stages).items():
             found[self.lane(name)] = found.get(self.lane(name), 0.0) + seconds
@@ -136,7 +138,7 @@ class Cost:
         return sum(stage.flops for stage in self.stages)
 
     def busy(self, service: str) -> float:
-        """The part of a step in which a service works."""
+        """Return the fraction of a step in which a service works."""
         mine = sum(stage.seconds for stage in self.stages if stage.service == service)
         return min(1.0, mine / self.step_seconds) if self.step_seconds else 0.0
 
@@ -148,7 +150,7 @@ def plan_cost(
     sharing: tuple[str, ...],
     ranks: Sequence[RankMemory] = (),
 ) -> Cost:
-    """The cost of a planned graph; the pools of engines are those of `ranks`."""
+    """Estimate the cost of a planned graph. `ranks` has the KV pools of engines."""
     stages: list[Stage] = []
     unknown: list[str] = []
     for node in graph.nodes:
@@ -179,14 +181,14 @@ def _dead_groups(graph: Graph) -> Iterator[DeadGroups]:
 
 
 def engine_judges(program: Program, node: Node) -> dict[str, Constructor]:
-    """The judges behind a score that are engines of the plan, by reward."""
+    """Return the judges of a score that are engines of the plan, by reward."""
     found = judges(program, rewards_of(program, node.target)).items()
     here = (name for name, service in found if not kind_of(service.ctor).remote)
     return {name: judge for name in here if (judge := judge_of(program.rewards[name]))}
 
 
 def judge_tokens(judge: Constructor, sampled: Iterable[tuple[int, int]], siblings: int) -> int:
-    """Tokens of a judge's prompt, at most: its template, and what (prompt, completion) have."""
+    """Return the maximum tokens of a judge's prompt: its template, prompt and completions."""
     text = judge.args["prompt"]
     found = holes(text)
     seen = siblings if "others" in found else 2 if "other" in found else 1
@@ -196,12 +198,12 @@ def judge_tokens(judge: Constructor, sampled: Iterable[tuple[int, int]], sibling
 
 
 def most_siblings(samples: Iterable[Node]) -> int:
-    """Completions of a prompt, at most."""
+    """Return the maximum number of completions per prompt."""
     return max(int(sample.settings["n"]) for sample in samples)
 
 
 def judge_stages(request: Request, graph: Graph) -> list[Stage]:
-    """Return the stages of the LLM judges: the tokens that they read."""
+    """Return the stages of LLM judges, whose work is reading tokens."""
     return [
         _judge(request, graph, node, name, judge)
         for node in graph.having(Role.SCORES)
@@ -211,7 +213,7 @@ def judge_stages(request: Request, graph: Graph) -> list[Stage]:
 
 
 def _judge(request: Request, graph: Graph, node: Node, name: str, judge: Constructor) -> Stage:
-    """Prefill alone: a grade is read off the first token."""
+    """Return the stage of a judge: prefill only, because the grade is the first token."""
     service = judge.args["service"]
     mesh, dims = request.mesh(service), request.dims[service]
     assert dims is not None
@@ -236,7 +238,8 @@ def stage_of(
     node: Node,
     ranks: Sequence[RankMemory] = (),
 ) -> Stage:
-    """The work of a node; an engine that is not among `ranks` has room for all it may run."""
+    """Return the stage of a node. An engine without an entry in `ranks` is assumed to have enough
+    KV cache."""
     if Role.TRANSFERS in node.roles:
         return replace(_sync(request, schedule, node), roles=node.roles)
     if Role.SAMPLES in node.roles:
@@ -254,8 +257,8 @@ def stage_of(
 def _sample(
     request: Request, graph: Graph, schedule: SchedulePlan, node: Node, held: RankMemory | None
 ) -> Stage:
-    """Prefill by FLOPs, decode by the larger of FLOPs and bytes read per token; and what is in
-    flight when weights are exchanged, once more."""
+    """Return the cost of sampling: prefill by FLOPs, decode by the larger of FLOPs and bytes read
+    per token, plus recomputed KV caches at weight swaps."""
     decl, mesh = request.program.services[node.target], request.mesh(node.target)
     dims = request.dims[node.target]
     assert dims is not None
@@ -271,7 +274,7 @@ def _sample(
     if held is not None and held.pool is not None:
         most = min(most, held.pool.tokens // (prompt + new))
     width = max(1, min((lag + 1) * each, most))
-    # a GPU reads the keys and values of a prompt once for all its completions
+    # a prompt's keys and values are read once for all its completions
     context = prompt / (shared if mesh.device == "gpu" else 1) + new / 2
     cache = width * context * kv_bytes(dims, tp=1, pp=1, itemsize=kv)
     read = size * num_params(dims) + cache  # weights in fp8 were not faster where measured
@@ -325,7 +328,8 @@ def _model(request: Request, graph: Graph, schedule: SchedulePlan, node: Node) -
     work = kind_of(decl.ctor).training(request, mesh, dims, trained=trained)
     passes = work.passes
     epochs, many = graph.updates if trained else (1, 1)
-    forwards = epochs * max(1.0, passes - 1)  # a backward pass reduces as often as a forward one
+    # a backward pass has as many all-reduces as a forward pass
+    forwards = epochs * max(1.0, passes - 1)
     passes *= epochs
     flops = passes * tokens * forward_flops(dims, seq_len)
     rates = rates_of(request, mesh)
@@ -386,15 +390,14 @@ def _sync(request: Request, schedule: SchedulePlan, node: Node) -> Stage:
 
 
 def _bytes_out_of_host_text(request: Request, node: Node, way: str, size: int) -> str:
-    """Return the bytes of a sync that leave the trainer's host, as text; "" for one copy or
-    less.
-    """
+    """Return the bytes that a sync sends from the trainer's host as text; "" for at most one
+    copy."""
     count = copies_of(request.meshes, node, way)
     return f", {size * count / 2**20:,.0f} out of its host" if count > 1 else ""
 
 
 def reduce_seconds(mesh: MeshPlan, dims: Dims, tokens: int, size: int) -> float:
-    """The two all-reduces of every layer of a forward pass where tensors are split over GPUs."""
+    """Return the seconds of tensor parallelism's all-reduces in a forward pass: two per layer."""
     tp = mesh.degrees.get("tp", 1)
     if tp == 1 or mesh.device == "cpu":
         return 0.0
@@ -439,8 +442,8 @@ def rates_of(request: Request, mesh: MeshPlan) -> Rates:
 
 
 def cores_of(request: Request, mesh: MeshPlan) -> float:
-    """Cores of a process without GPU: its share of what processes with one leave of the host. Less
-    than one where there are more of them than cores: side by side they wait for each other."""
+    """Return the cores of a process without GPU: its share of those that processes with GPUs leave.
+    It is less than one if there are more processes than cores."""
     host = mesh.places[0].host
     procs = {"cpu": 0, "gpu": 0}
     for other in request.meshes:
@@ -449,7 +452,7 @@ def cores_of(request: Request, mesh: MeshPlan) -> float:
 
 
 def check_bottleneck(program: Program, cost: Cost) -> list[Diagnostic]:
-    """A307: a frozen model, which nobody wants to wait for, sets the step time."""
+    """A307: a frozen model limits the step time."""
     slowest = cost.bottleneck
     if slowest is None:
         return []
@@ -512,7 +515,7 @@ DAY = 24 * 3600
 
 
 def time_text(seconds: float) -> str:
-    """A duration for people, e.g. "12 ms", "3.4 s", "12 min"."""
+    """Format a duration: "12 ms", "3.4 s", "12 min"."""
     for limit, unit, size in ((0.9995, "ms", 1e-3), (90, "s", 1.0), (5400, "min", 60.0)):
         if seconds < limit:
             return f"{seconds / size:.3g} {unit}"
@@ -523,7 +526,7 @@ def time_text(seconds: float) -> str:
 
 
 def by_service(stages: Iterable[Stage]) -> dict[str, float]:
-    """Seconds a step that each service works."""
+    """Return the seconds of a step in which each service works."""
     found: dict[str, float] = {}
     for stage in stages:
         found[stage.service] = found.get(stage.service, 0.0) + stage.seconds

@@ -1,20 +1,20 @@
-"""Admission and window logic of prompt groups: what makes the age bound hold.
+"""Credits and window of prompt groups, which guarantee the bound of the policy age.
 
 A group is *admitted* when it is drawn, *finalized* when it is ready to train on, *taken* into a
-batch, and *released* when the generator has pulled the weights that were trained on it; or it is
-*dropped* before it is taken. It holds one credit from admission until it is released or dropped:
+batch, and *released* when the generator has pulled the weights trained on it. It can be *dropped*
+before it is taken. It holds one credit from admission until it is released or dropped:
 
     admit -> in flight -> finalize -> waiting -> take -> training -> released
                  `------------- drop ------------'
 
 At most `credits` groups are alive, and a group may be overtaken only by the `window - 1` groups
 drawn right after it. So at most (credits - 1) + (window - 1) groups are trained on before it, and
-its age is at most (credits + window - 2) // prompts steps. When the weights are synced only every
-k steps, the k - 1 steps after the last pulled version hold no credits, which adds k - 1; holding
-them would need a lag of k - 1 to go on at all, and releasing every step without a sync at once
-would break the bound when a pull is late.
+its age is at most (credits + window - 2) // prompts steps. If weights are synced only every k
+steps, the k - 1 steps after the last pulled version hold no credits, which adds k - 1 to the age.
+(If they held credits, a lag of at least k - 1 would be needed. If every step without a sync
+released its credits at once, a late pull would break the bound.)
 
-The runtime controller and the simulator both use this class; it does no waiting itself.
+The runtime controller and the simulator both use this class. It never waits.
 """
 
 from __future__ import annotations
@@ -49,14 +49,16 @@ class Credits:
         self.every = every
         self.next_group = 0
         self.pulled_version = 0
-        self._state_by_group: dict[int, str] = {}  # in order of admission, hence of id
-        self._oldest = 0  # no group before it is in flight
-        self._eligible: set[int] = set()  # waiting, and before the end of the window
+        # in order of admission, which is the order of ids
+        self._state_by_group: dict[int, str] = {}
+        self._oldest = 0  # all groups before it are finalized
+        self._eligible: set[int] = set()  # waiting groups inside of the window
         self._limit = window
-        self._groups_by_version: dict[int, tuple[int, ...]] = {}  # stepped, credits still held
+        # trained groups that still hold credits
+        self._groups_by_version: dict[int, tuple[int, ...]] = {}
 
     def admit(self) -> int | None:
-        """The id of a new group, or None while every credit is held."""
+        """Admit a group; return its id, or None if all credits are held."""
         if len(self._state_by_group) >= self.credits:
             return None
         group = self.next_group
@@ -65,14 +67,15 @@ class Credits:
         return group
 
     def finalize(self, group: int) -> None:
-        """`group` is complete: rolled out, scored, not filtered away."""
+        """Mark `group` as complete: sampled, scored and kept by filters."""
         self._move(group, (IN_FLIGHT,), WAITING)
         if group < self._limit:
             self._eligible.add(group)
         self._slide()
 
     def drop(self, group: int) -> None:
-        """`group` will not be trained on (failed, filtered, stale): its credit returns."""
+        """Drop `group`, which will not be trained on (failed, filtered, stale); its credit
+        returns."""
         self._move(group, (IN_FLIGHT, WAITING), None)
         self._eligible.discard(group)
         self._slide()
@@ -82,7 +85,7 @@ class Credits:
         return len(self._eligible) >= self.prompts
 
     def take(self) -> tuple[int, ...]:
-        """The groups of the next batch, oldest first; legal when `ready()`."""
+        """Take the groups of the next batch, oldest first. Requires `ready()`."""
         if not self.ready():
             raise ValueError(f"{len(self._eligible)} of {self.prompts} groups are ready")
         batch = tuple(sorted(self._eligible)[: self.prompts])
@@ -92,17 +95,17 @@ class Credits:
         return batch
 
     def stepped(self, groups: Iterable[int], version: int) -> None:
-        """The step on `groups` is done and made weights `version`."""
+        """Record that the step on `groups` is done and made weights `version`."""
         self._groups_by_version[version] = tuple(groups)
         self._release_covered()
 
     def pulled(self, version: int) -> None:
-        """Every generator now samples with weights `version` or newer."""
+        """Record that every generator samples with weights `version` or newer."""
         self.pulled_version = max(version, self.pulled_version)
         self._release_covered()
 
     def released(self, groups: Iterable[int]) -> None:
-        """Return the credits of trained `groups`; `stepped` and `pulled` do this when it is due."""
+        """Release the credits of trained `groups`. Called by `stepped` and `pulled`."""
         for group in groups:
             self._move(group, (TRAINING,), None)
 
@@ -112,21 +115,21 @@ class Credits:
 
     @property
     def alive(self) -> int:
-        """Credits held."""
+        """Number of credits held."""
         return len(self._state_by_group)
 
     @property
     def in_flight(self) -> int:
-        """Groups admitted and not yet finalized."""
+        """Number of groups admitted and not yet finalized."""
         return len(self.groups(IN_FLIGHT))
 
     @property
     def waiting(self) -> int:
-        """Groups finalized and not yet taken."""
+        """Number of groups finalized and not yet taken."""
         return len(self.groups(WAITING))
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything needed to go on, as plain JSON data."""
+        """Return the state needed to continue, as JSON data."""
         return {
             "next_group": self.next_group,
             "pulled_version": self.pulled_version,
@@ -135,7 +138,8 @@ class Credits:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state_dict` returned; sizes stay those of this object."""
+        """Restore the state of `state_dict`. Numbers of credits and window stay those of this
+        object."""
         self.next_group = state["next_group"]
         self.pulled_version = state["pulled_version"]
         self._state_by_group = dict(sorted(state["groups"]))
@@ -149,10 +153,10 @@ class Credits:
                 self.released(self._groups_by_version.pop(version))
 
     def _slide(self) -> None:
-        """Move the window on; who comes into it may be taken.
+        """Move the window forward. Waiting groups inside of it may be taken.
 
-        Ids are absolute places in the queue: the window starts at the oldest group in flight and
-        does not slide while that group stays, so no group is overtaken by more than window - 1.
+        Ids are positions in the queue. The window starts at the oldest group in flight and does not
+        move while that group stays, so at most window - 1 groups overtake it.
         """
         states = self._state_by_group
         while self._oldest < self.next_group and states.get(self._oldest) != IN_FLIGHT:

@@ -1,8 +1,9 @@
-"""Environments against the models that play in them: ends, lengths, reward parts.
+"""Checks environments against the models that play in them: end of a trajectory, lengths, reward
+parts.
 
-D620 endless-environment, D621 turns-over-context, D622 no-tool-format, F101 and F113 for what is
-not there. A trajectory holds its prompt, what the policy wrote and what the environment said, so
-that is what has to fit.
+D620 endless-environment, D621 turns-over-context, D622 no-tool-format, F101 and F113 for unknown
+names and missing settings. A trajectory contains its prompt, the completions of all turns and the
+observations; all of it must fit.
 """
 
 from __future__ import annotations
@@ -31,14 +32,14 @@ from forgedsl.types.flow import Role
 
 
 def environment_of(program: Program, settings: Mapping[str, object]) -> EnvironmentDecl | None:
-    """The environment that a node or an eval plays in."""
+    """Return the environment that a node or an eval plays in."""
     found = settings.get("env")
     name = found.name if isinstance(found, Ref) else found
     return program.environments[str(name)] if name is not None else None
 
 
 def played(program: Program, graph: Graph) -> tuple[str, ...]:
-    """The environments that the flow and the evals play in."""
+    """Return the environments that the flow and the evals play in."""
     settings = [node.settings for node in graph.having(Role.SAMPLES)]
     settings += [{"env": decl.settings["env"].value} for decl in program.evals.values()]
     found = [environment_of(program, each) for each in settings]
@@ -47,7 +48,7 @@ def played(program: Program, graph: Graph) -> tuple[str, ...]:
 
 
 def longest_text(program: Program, node: Node) -> int | None:
-    """Tokens of all turns of a trajectory, at most; None: only a deadline ends it."""
+    """Return the maximum tokens of all turns of a trajectory; None if only a deadline ends it."""
     service = program.services[node.target]
     new = number(service, "sampling.max_tokens", 0)
     shop = environment_of(program, node.settings)
@@ -62,7 +63,7 @@ def longest_text(program: Program, node: Node) -> int | None:
 def check_environments(
     program: Program, graph: Graph, contexts: Mapping[str, int | None], seq_len: int
 ) -> list[Diagnostic]:
-    """Everything that is wrong with what the flow and the evals play in."""
+    """Report mistakes of the environments that the flow and the evals play in."""
     found: list[Diagnostic] = []
     for node in graph.having(Role.SAMPLES):
         shop = environment_of(program, node.settings)
@@ -75,7 +76,7 @@ def check_environments(
 
 
 def check_tools(program: Program, graph: Graph, base_dir: Path | None) -> list[Diagnostic]:
-    """D622: the model of a player calls tools in a form that nothing reads."""
+    """D622: the model's tool calls have a form that is not parsed."""
     found = []
     for node in graph.having(Role.SAMPLES):
         shop = environment_of(program, node.settings)
@@ -117,7 +118,7 @@ def _too_long(
     contexts: Mapping[str, int | None],
     seq_len: int,
 ) -> Iterator[Diagnostic]:
-    """D621: all turns at their longest do not fit, so that the last ones end by their tokens."""
+    """D621: turns of maximum length do not fit, so that late turns are truncated."""
     text = longest_text(program, node)
     model = model_of(program.services[node.target])
     context = contexts[model]
@@ -158,8 +159,8 @@ def _eval(program: Program, decl: Decl) -> Iterator[Diagnostic]:
 
 
 def _parts(program: Program, graph: Graph) -> Iterator[Diagnostic]:
-    """F101: a reward reads a part that no environment of its rollouts gives; each place once.
-    Monitors are evaluated beside every score of the flow, and not in evals."""
+    """F101: a reward reads a part that no environment of its rollouts defines. Each span is
+    reported once. Monitors are evaluated with every score of the flow, but not in evals."""
     told: set[Span] = set()
     monitors = [n for n, reward in program.rewards.items() if reward.settings["monitor"].value]
     for node in graph.having(Role.SCORES):
@@ -208,7 +209,7 @@ def _unknown_parts(
 
 
 def _read(body: Function) -> Iterator[ast.Path]:
-    """`r.rewards.NAME` in a body, and in those of the functions that it calls."""
+    """Yield the uses of `r.rewards.NAME` in a body and in the functions that it calls."""
     pending, seen = [body], {body.name}
     while pending:
         function = pending.pop()

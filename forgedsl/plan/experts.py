@@ -1,4 +1,5 @@
-"""P204 and F113 of models with experts: what ranks cannot share evenly, or do not have."""
+"""P204 and F113 for expert parallelism: experts that do not divide evenly, or a model without
+experts."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from forgedsl.sizes.meshes import MeshPlan, written_at
 
 
 def check_experts(decl: Decl, mesh: MeshPlan, dims: Dims, model: Decl) -> list[Diagnostic]:
-    """P204: experts that ranks cannot share evenly. F113: none to share."""
+    """P204: ranks cannot share the experts evenly. F113: the model has no experts."""
     shard, related = mesh.shard, (Label(text="the model", span=model.name_span),)
     if not dims.experts:
         return [] if mesh.ep == 1 else [
@@ -18,7 +19,7 @@ def check_experts(decl: Decl, mesh: MeshPlan, dims: Dims, model: Decl) -> list[D
                   f"`{model.name}` has no experts", written_at(decl, "parallel.ep"),
                   related=related, help="remove it")
         ]  # fmt: skip
-    if "dp_shard" not in mesh.degrees:  # an engine spreads them itself
+    if "dp_shard" not in mesh.degrees:  # vLLM distributes experts itself
         return []
     if shard % mesh.ep:
         return [

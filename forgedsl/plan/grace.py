@@ -2,8 +2,8 @@
 
 Plan --> seconds for the trainer's part of a step and a checkpoint, at least LEAST
 
-Schedulers are asked to give notice this early (`launchers/`). The controller leaves a step that
-cannot end in time. Sampling is cut short, so it does not count.
+Schedulers are asked for this notice (`launchers/`). The controller abandons a step that cannot end
+in time. Sampling is aborted at once, so its time does not count.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from forgedsl.settings import Auto
 from forgedsl.types.flow import Role
 
 LEAST = 120
-"""seconds that are always given: to stop services, and for models of unknown size"""
+"""minimum seconds: for stopping services, and for models of unknown size"""
 MARGIN = 1.5
-"""a step may take longer than planned"""
+"""safety factor: a step may take longer than planned"""
 DISK = 2**30
-"""bytes/s of a checkpoint, on a file system that hosts share"""
+"""bytes/s at which a checkpoint is written to a shared file system"""
 STEP = 10
-"""seconds that the result is a multiple of"""
+"""the result is a multiple of these seconds"""
 
 
 def grace(graph: Graph, plan: Plan) -> int:
-    """Seconds as `checkpoint.grace` says, else as the plan needs."""
+    """Return `checkpoint.grace` if it is set, else the planned seconds."""
     settings = plan.request.program.singletons["checkpoint"].settings
     said = settings["grace"].value
     return planned_grace(graph, plan) if isinstance(said, Auto) else math.ceil(said)
 
 
 def planned_grace(graph: Graph, plan: Plan) -> int:
-    """A step of what is trained, and its checkpoint."""
+    """Return the seconds of the trainer's part of a step and of its checkpoint."""
     trained = {node.target: node.name for node in graph.having(Role.UPDATES)}
     steps = set(trained.values())
     seconds = sum(stage.seconds for stage in plan.cost.stages if stage.node in steps)
@@ -43,7 +43,7 @@ def planned_grace(graph: Graph, plan: Plan) -> int:
 
 
 def _checkpoint_bytes(plan: Plan, service: str) -> int:
-    """Weights and moments, as the trainer keeps them; 0 for a model of unknown size."""
+    """Return the bytes of weights and moments; 0 for a model of unknown size."""
     dims = plan.request.dims[service]
     if dims is None:
         return 0

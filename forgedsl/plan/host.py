@@ -1,7 +1,7 @@
-"""The hosts a plan may use: declared by the program, detected by the command, or assumed.
+"""The hosts that a plan may use: declared by the program, detected by the command, or assumed.
 
-Lint and the Python API assume one host of 8 x H200 where the program declares no `cluster`;
-commands pass this host, or what `--host` describes. Sizes are bytes.
+If the program declares no `cluster`, lint and the Python API assume one host of 8 x H200. Commands
+pass this host, or the one that `--host` describes. Sizes are in bytes.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ __all__ = ["Host", "described_host", "gpu_mask", "host_text", "resolve_host"]
 
 GIB = 2**30
 ASKED = "assumed: --host"
-"""how what is said of a host that `--host` describes begins"""
+"""prefix of the origin of a host that `--host` describes"""
 DESCRIBED = ("hosts", "gpus", "gpu", "gpu_memory")
-"""what it describes; cores and main memory stay those of the file"""
+"""fields that `--host` sets; cores and main memory stay those of the file"""
 WITHOUT_CUDA = ("MI300X",)
-"""GPUs whose sizes are known, and on which this version starts nothing"""
+"""GPUs with known sizes that this version does not support"""
 WITH_CUDA = tuple(name for name in GPU_GIB if name not in WITHOUT_CUDA)
 
 
 def has_no_cuda(model: str) -> bool:
-    """True for the marketing name of a GPU on which this version starts nothing."""
+    """True for the marketing name of a GPU that this version does not support."""
     return not set(model.upper().replace("-", " ").split()).isdisjoint(WITHOUT_CUDA)
 
 
 def host_text(host: Host) -> str:
-    """One line, e.g. "1 host: 8 x H200 (141 GiB), 96 cpus, 1024 GiB (assumed: --host 8xH200)"."""
+    """Return a line: "1 host: 8 x H200 (141 GiB), 96 cpus, 1024 GiB (assumed: --host 8xH200)"."""
     number = f"{host.hosts} hosts, each" if host.hosts > 1 else "1 host"
     gpus = f"{host.gpus} x {host.gpu} ({host.gpu_memory / GIB:.0f} GiB)" if host.gpus else "no GPU"
     return f"{number}: {gpus}, {host.cpus} cpus, {host.memory / GIB:.0f} GiB ({host.said})"
 
 
 def gpu_mask() -> list[str] | None:
-    """The GPUs that CUDA_VISIBLE_DEVICES leaves us, in its own words (`4`, `GPU-8d...`); None: all.
+    """Return the entries of CUDA_VISIBLE_DEVICES (`4`, `GPU-8d...`); None: all GPUs are visible.
 
-    The plan's GPU 0 is the first of them. As for CUDA, the first negative number ends the list.
+    The plan's GPU 0 is the first entry. As in CUDA, the first negative number ends the list.
     """
     text = os.environ.get("CUDA_VISIBLE_DEVICES")
     if text is None:
@@ -59,8 +59,9 @@ def launcher_of(program: Program) -> Launcher:
 
 
 def resolve_host(program: Program, detected: Host | None) -> Host:
-    """The program's own `cluster` over what was detected, over the assumed host. What `--host`
-    describes goes before `cluster` in the file or a profile, and `--set cluster...` before both."""
+    """Return the host to plan for: `cluster` of the program, else the detected, else the assumed
+    host. `--host` overrides `cluster` in the file or a profile, and `--set cluster...` overrides
+    both."""
     base = detected or Host()
     declared = program.singletons.get("cluster")
     if declared is None:
@@ -91,7 +92,7 @@ def resolve_host(program: Program, detected: Host | None) -> Host:
 
 
 def described_host(text: str) -> Host | str:
-    """The host that `--host` describes, or what is wrong with the description.
+    """Parse `--host`; return the host, or a message about the mistake.
 
     Example:
         described_host("2x8xH100").gpus == 8

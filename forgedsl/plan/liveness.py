@@ -1,13 +1,13 @@
-"""Liveness: the credits of a planned graph as a net of tokens, and where tokens go on failures.
+"""Liveness: models the credits of a planned graph as a Petri net, and lists where failures return
+them.
 
     graph + schedule + capacities -> Net -> stuck? (A308 buffer-deadlock)
                                   `-> failure edges, for people
 
-A transition fires when every place it consumes from holds enough tokens. A round, in which each
-transition fires its share, ends with the tokens it began with; so a net whose round can be
-completed never stops, and one whose round cannot has a cycle that lacks tokens. Every failure edge
-either returns the credit to its draw or ends the run at a named deadline: no failure takes a token
-out of the net.
+A transition fires if every place it consumes from has enough tokens. In a round, each transition
+fires a fixed number of times; the round ends with the tokens it began with. So a net that can
+complete a round never stops; one that cannot has a cycle that lacks tokens. Every failure edge
+either returns the credit to its draw or ends the run at a deadline, so failures remove no tokens.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from forgedsl.types.flow import Role
 CREDITS, HELD = "credits", "credits held"
 RELEASE, PULL, TAKE = "release", "pull", "take"
 LONGEST_ROUND = 100
-"""steps of a round that are looked at"""
+"""maximum steps of a round that are checked"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transition:
-    """Takes and makes tokens, `firings` times in a round."""
+    """A transition that consumes and produces tokens, `firings` times per round."""
 
     name: str
     consumes: Mapping[str, int]
@@ -39,18 +39,19 @@ class Transition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Net:
-    """Transitions over places; `tokens` are those at the start."""
+    """A Petri net; `tokens` is the initial marking."""
 
     transitions: tuple[Transition, ...]
     tokens: Mapping[str, int]
 
     def stuck(self) -> tuple[Transition, ...]:
-        """Transitions that cannot complete a round; none in a net that never stops."""
+        """Transitions that cannot complete a round; empty for a live net."""
         _, left = self._round()
         return tuple(t for t in self.transitions if left[t.name])
 
     def cycle(self) -> tuple[tuple[str, str], ...]:
-        """(transition, place it waits for) along a cycle of stuck transitions, in order of flow."""
+        """Return (transition, place it waits for) along a cycle of stuck transitions, in the order
+        of the flow."""
         stuck = {t.name: t for t in self.stuck()}
         if not stuck:
             return ()
@@ -69,11 +70,11 @@ class Net:
         return tuple(reversed(walk[start:]))
 
     def standstill(self) -> Counter[str]:
-        """The tokens where nothing of a round can fire any more."""
+        """The marking in which no transition of the round can fire any more."""
         return self._round()[0]
 
     def _round(self) -> tuple[Counter[str], dict[str, int]]:
-        """(tokens, firings left) after firing as often as possible, at most one round."""
+        """Return (tokens, firings left) after firing as often as possible, at most one round."""
         tokens = Counter(self.tokens)
         left = {t.name: t.firings for t in self.transitions}
         moved = True
@@ -90,8 +91,8 @@ class Net:
 
 
 def net_of(graph: Graph, schedule: SchedulePlan, capacities: Mapping[str, int]) -> Net:
-    """The credit net of a planned graph. A round is as many steps as lie between two syncs; all but
-    the last leave the net as it was, so that a long round is cut."""
+    """Build the credit net of a planned graph. A round has the steps between two syncs. All but the
+    last step leave the net unchanged, so a long round is shortened."""
     every = None if schedule.every is None else min(schedule.every, LONGEST_ROUND)
     steps = every or 1
     tokens = {"batch room": 1}
@@ -119,7 +120,7 @@ def net_of(graph: Graph, schedule: SchedulePlan, capacities: Mapping[str, int]) 
 
 
 def _group_nodes(graph: Graph, source: Node) -> tuple[Node, ...]:
-    """The nodes that work on the groups (or batches) of one source."""
+    """Return the nodes that work on the groups (or batches) of a source."""
     return tuple(
         node
         for node in graph.nodes
@@ -131,7 +132,8 @@ def _group_nodes(graph: Graph, source: Node) -> tuple[Node, ...]:
 def _edges(
     graph: Graph, node: Node, tokens: dict[str, int], capacity: int
 ) -> tuple[Counter[str], Counter[str]]:
-    """Return what one firing of `node` takes and makes; adds capacities of edges to `tokens`."""
+    """Return the tokens that a firing of `node` consumes and produces; add capacities of edges to
+    `tokens`."""
     consumes: Counter[str] = Counter()
     produces: Counter[str] = Counter()
     peers = _group_nodes(graph, graph.node(node.root or node.name))
@@ -148,7 +150,8 @@ def _edges(
 
 
 def _steps(every: int | None, back: Mapping[str, int]) -> Iterator[Transition]:
-    """The step holds the credits of its groups; they return at once or with the next pull."""
+    """Add the step, which holds the credits of its groups. They return at once or with the next
+    pull."""
     returned = Counter({f"{draw} {CREDITS}": quota for draw, quota in back.items()})
     if every is None:
         yield Transition(name="step", consumes={"batch": 1}, produces=returned + _one("batch room"))
@@ -166,9 +169,10 @@ def _one(place: str) -> Counter[str]:
 def check_liveness(
     graph: Graph, schedule: SchedulePlan, capacities: Mapping[str, int]
 ) -> list[Diagnostic]:
-    """A308: some cycle of the plan lacks the tokens it needs to go round.
+    """A308: a cycle of the plan has too few tokens, so that the run would deadlock.
 
-    Credits and capacities follow from the schedule so that none does; this proves it each time.
+    Credits and capacities derived from the schedule prevent this; the check proves it for each
+    plan.
     """
     net = net_of(graph, schedule, capacities)
     waits = [_wait(net, transition, place) for transition, place in net.cycle()]
@@ -192,9 +196,7 @@ def check_liveness(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Wait:
-    """The reason why a transition of a cycle waits at the standstill. The least `rank` is the
-    cause.
-    """
+    """Why a transition of a deadlocked cycle waits. The one with the least `rank` is the cause."""
 
     transition: str
     rank: int
@@ -228,7 +230,7 @@ def _called(transition: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exit:
-    """Effect of a failure on the credit of its group: it `returns`, or the run `ends`."""
+    """Effect of a failure on the credit of its group: the credit `returns`, or the run `ends`."""
 
     failure: str
     effect: str
@@ -236,7 +238,7 @@ class Exit:
 
 
 def credit_loops(graph: Graph, schedule: SchedulePlan) -> tuple[tuple[str, ...], ...]:
-    """The way of a credit from each draw through the longest path, by node names."""
+    """Return the path of a credit from each draw along the longest path, as node names."""
     return tuple(
         (*_longest(graph, source.name), *(["pull"] if schedule.every is not None else []))
         for source in graph.sources
@@ -254,7 +256,7 @@ def _longest(graph: Graph, start: str) -> tuple[str, ...]:
 
 
 def exits(graph: Graph, schedule: SchedulePlan) -> tuple[Exit, ...]:
-    """The failure edges of the planned graph."""
+    """Return the failure edges of a planned graph."""
     return tuple(_exits(graph, schedule))
 
 

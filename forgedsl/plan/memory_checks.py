@@ -1,9 +1,9 @@
-"""P205 memory and P211 kv-starved: what does not fit, with its numbers and what would.
+"""P205 memory and P211 kv-starved: reports memory that is too small, with numbers and remedies.
 
     Request + MemoryPlan -> diagnostics
 
-An error above 100 % of a memory, a warning from 92 % on. A remedy is offered only after the plan
-with it was computed and fits.
+Above 100 % of a memory there is an error, above 92 % a warning. A remedy is suggested only after
+planning with it has shown that it fits.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ from forgedsl.sizes.meshes import setting_label, written_at
 from forgedsl.source import Span
 
 LONG = 16
-"""rows so many times as long as fits are the cause, not the model or the number of processes"""
+"""if rows are this many times longer than fits, their length is reported as the cause"""
 
 
 def check_memory(request: Request, plan: MemoryPlan) -> list[Diagnostic]:
-    """P205 for every memory that is too small or tight, and for engines without room for keys."""
+    """Report P205 for every memory that is too small or tight, and for engines whose KV pool is too
+    small."""
     found = [_store(request, plan, store) for store in plan.stores if store.share >= TIGHT]
     names = [rank.service for rank in plan.ranks]
     crowded = {name for store in plan.stores if store.share > 1 for name in store.services}
@@ -85,7 +86,7 @@ def _store(request: Request, plan: MemoryPlan, store: Store) -> Diagnostic:
 
 
 def _shorter(plan: MemoryPlan, store: Store, name: str) -> str:
-    """A length of rows that fits, where one row alone is too long and takes most of a memory."""
+    """Suggest a row length that fits, if a single row is too long and takes most of a memory."""
     rank = plan.rank(name)
     if (
         rank is None
@@ -101,7 +102,8 @@ def _shorter(plan: MemoryPlan, store: Store, name: str) -> str:
 
 
 def _fewer(store: Store, setting: str, count: int, size: int) -> str:
-    """So many groups of a buffer or processes of an environment that there is room for the rest."""
+    """Suggest fewer groups of a buffer, or fewer processes of an environment, so that the rest
+    fits."""
     room = 0.9 * store.capacity - (store.bytes - size)
     fitting = int(count * room / size)
     name = setting.partition(".")[0]
@@ -109,7 +111,8 @@ def _fewer(store: Store, setting: str, count: int, size: int) -> str:
 
 
 def _span(decl: Decl, *, rows: bool = False) -> Span:
-    """The setting that is to blame: the microbatch where a smaller one fits, or the claim."""
+    """Return the span of the setting to change: the microbatch if a smaller one fits, else the
+    claim."""
     for key in (*(("batch.rows", "batch.tokens") if rows else ()), kind_of(decl.ctor).claim):
         if key in decl.settings:
             for label in setting_label(decl, key):
@@ -118,7 +121,7 @@ def _span(decl: Decl, *, rows: bool = False) -> Span:
 
 
 def _place(request: Request, service: str) -> str:
-    """E.g. "host 0, GPUs 0-3"."""
+    """Describe a memory: "host 0, GPUs 0-3"."""
     place = request.mesh(service).places[0]
     gpus = f"GPU {place.gpus[0]}" if len(place.gpus) == 1 else (
         f"GPUs {place.gpus[0]}-{place.gpus[-1]}"
@@ -127,7 +130,7 @@ def _place(request: Request, service: str) -> str:
 
 
 def _notes(plan: MemoryPlan, store: Store) -> Iterator[str]:
-    """The table of the fullest phase: services, and the items of each."""
+    """Return the table of the fullest phase: services, each with its items."""
     yield f"at its fullest in phase {store.phase}, GiB:" if store.kind == "gpu" else "GiB:"
     for name, size in sorted(store.parts.items(), key=lambda part: -part[1]):
         yield f"{size / GIB:8.1f}  {name}"
@@ -145,7 +148,7 @@ def _largest(phase: Phase) -> list[Item]:
 
 
 def _remedies(request: Request, plan: MemoryPlan, store: Store, largest: str) -> Iterator[str]:
-    """Changes that were tried and fit."""
+    """Yield changes that fit; each was tried."""
     smaller = tuple(_engine_remedy(request, plan, store)) if store.kind == "gpu" else ()
     yield from smaller
     for name in store.services if not smaller else ():
@@ -171,7 +174,7 @@ def _remedies(request: Request, plan: MemoryPlan, store: Store, largest: str) ->
 
 
 def _engine_remedy(request: Request, plan: MemoryPlan, store: Store) -> Iterator[str]:
-    """A smaller claim for a colocated engine, if its weights and one sequence still fit."""
+    """Suggest a smaller claim for a colocated engine, if its weights and one sequence still fit."""
     for name in store.services:
         rank = plan.rank(name)
         pool = None if rank is None else rank.pool
@@ -207,7 +210,8 @@ def _no_pool(request: Request, rank: RankMemory, pool: Pool) -> Diagnostic:
 def check_pools(
     request: Request, plan: MemoryPlan, wanted: dict[str, int], longest: dict[str, int]
 ) -> list[Diagnostic]:
-    """P211: by generator, two sequences of each group in flight, and the tokens of a full one."""
+    """P211: a generator's KV pool holds fewer full sequences than `wanted`, two per group in
+    flight. `longest` has the tokens of a full sequence."""
     found = []
     for name, most in wanted.items():
         rank, decl = plan.rank(name), request.program.services[name]

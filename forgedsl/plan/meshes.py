@@ -2,8 +2,8 @@
 
     service settings + host -> MeshPlan (autos resolved) -> placement on hosts and GPUs
 
-The front end has derived device, GPUs and the processes of vllm services from the host; here
-`dp_shard = auto` becomes what remains of hosts x procs, and the numbers must agree.
+Device, GPUs and processes of vllm services were derived from the host during resolution. Here
+`dp_shard = auto` takes the remaining processes of hosts x procs, and the sizes are checked.
 Errors: P201 parallel-product, P202 device-conflict, P203 gpus-exceed-host.
 """
 
@@ -22,24 +22,24 @@ from forgedsl.source import Span
 
 CHOSEN = ("procs", "replicas", "parallel.tp", "parallel.cp", "parallel.ep", "batch.rows",
           "memory.activation_checkpoint")  # fmt: skip
-"""settings of services that the plan chooses where they are `auto`, as it does `colocate`"""
+"""settings of services that the plan chooses if they are `auto`; it also chooses `colocate`"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """For P203: what to call the host, and how full GPUs would be if services shared theirs,
-    "61.2 of 80 GiB", or "" if that does not fit."""
+    """Inputs of P203's message: a description of the host, and the use of a GPU if services shared
+    theirs ("61.2 of 80 GiB", "" if that does not fit)."""
 
     host_name: str
     fits: Callable[[tuple[str, ...]], str]
 
 
 def plan_mesh(decl: Decl, reporter: Reporter) -> MeshPlan:
-    """One service with every size known; reports P201 and P202."""
+    """Compute all sizes of a service; report P201 and P202."""
     gpus, device = _device(decl, reporter)
     kind = kind_of(decl.ctor)
     hosts = number(decl, "hosts", 1)
-    # 0 is what is left; a degree that the plan chooses is not known yet
+    # 0: takes the rest; a degree that the plan chooses is unknown yet
     degrees = {n: number(decl, f"parallel.{n}", int(n != kind.spread)) for n in kind.degrees}
     product = prod(degree for degree in degrees.values() if degree)
     procs = number(decl, "procs", 1)
@@ -70,7 +70,7 @@ def _optional_int(decl: Decl, key: str) -> int | None:
 
 
 def _device(decl: Decl, reporter: Reporter) -> tuple[int, str]:
-    """(GPUs per process, device); a default of either follows the other."""
+    """Return (GPUs per process, device). The default of each depends on the other."""
     gpus = number(decl, "gpus", 0)
     device = decl.settings["device"]
     if is_default(device):
@@ -85,7 +85,7 @@ def _device(decl: Decl, reporter: Reporter) -> tuple[int, str]:
 
 
 def _idle_gpus(decl: Decl, gpus: int, hosts: int, procs: int) -> Diagnostic:
-    """`gpus` counts those of one process, which computes on one."""
+    """Report `gpus` above 1: it is per process, and a process computes on one GPU."""
     return error(
         "P202",
         "device-conflict",
@@ -144,10 +144,10 @@ def place(
     *,
     spread: bool = False,
 ) -> tuple[MeshPlan, ...]:
-    """Meshes with hosts and GPUs assigned, first fit in order of declaration; reports P203.
+    """Assign hosts and GPUs to meshes, first fit in order of declaration; report P203.
 
-    Colocated services share the GPUs of the largest of them; those without GPUs are `spread` over
-    the hosts, or stay on the first. `advice` is for the message.
+    Colocated services share the GPUs of the largest. Services without GPUs are `spread` over the
+    hosts, or stay on the first. `advice` is for the message.
     """
     free: list[list[int]] = [list(range(host.gpus)) for _ in range(host.hosts)]
     load = [0] * host.hosts if spread else None
@@ -181,9 +181,9 @@ def place(
 def _fit(
     mesh: MeshPlan, free: list[list[int]], load: list[int] | None = None
 ) -> tuple[Place, ...] | None:
-    """Take GPUs for every replica from `free`, or None: the same ones on hosts side by side, so
-    that a replica is a slice of them all. Who needs none goes where the `load` of processes is
-    the least."""
+    """Take GPUs for every replica from `free`; None if they do not fit. A replica gets the same GPU
+    numbers on consecutive hosts. A replica without GPUs goes to the host with the fewest processes
+    (`load`)."""
     need, starts = mesh.procs * mesh.gpus, range(len(free) - mesh.hosts + 1)
     places: list[Place] = []
     start = 0
@@ -191,7 +191,7 @@ def _fit(
         if load is not None and not need:
             start = min(starts, key=lambda i: sum(load[i : i + mesh.hosts]), default=len(starts))
         while start in starts and len(_common(free[start : start + mesh.hosts])) < need:
-            start += 1  # what has no room now has none for a later replica
+            start += 1  # a host without free GPUs now has none for later replicas
         if start not in starts:
             return None
         gpus = _common(free[start : start + mesh.hosts])[:need]
@@ -204,12 +204,13 @@ def _fit(
 
 
 def _common(free: Sequence[Sequence[int]]) -> list[int]:
-    """The GPUs that are free on all of these hosts."""
+    """Return the GPUs that are free on all of these hosts."""
     return sorted(set(free[0]).intersection(*free[1:]))
 
 
 def pools_host(meshes: Sequence[MeshPlan], trainer: str, hosts: int) -> int:
-    """The host of rewards and environments: one without the trainer, with the fewest processes."""
+    """Return the host of rewards and environments: one without the trainer, with the fewest
+    processes."""
     procs, trains = [0] * hosts, set()
     for mesh in meshes:
         for place in mesh.places:
@@ -266,7 +267,8 @@ SIZES = ("hosts", "procs", "gpus", "replicas")
 
 
 def _table(rows: Sequence[MeshPlan], decls: Mapping[str, Decl]) -> tuple[str | Label, ...]:
-    """`generator  procs 2 x gpus 1 x replicas 4 =  8`, and where the sizes come from."""
+    """Return rows `generator  procs 2 x gpus 1 x replicas 4 =  8`, with the origins of the
+    sizes."""
     sizes = {mesh.service: _sizes(mesh) for mesh in rows}
     name, size = max(map(len, sizes)), max(map(len, sizes.values()))
     found: list[str | Label] = []
@@ -292,7 +294,7 @@ def _sizes(mesh: MeshPlan) -> str:
 
 
 def _written(decl: Decl) -> Span | None:
-    """The first of the sizes that stands in the declaration."""
+    """Return the span of the first size that the declaration sets."""
     settings = (decl.settings[key] for key in SIZES if key in decl.settings)
     texts = ("file", "module")
     places = [s.place for s in settings if s.place is not None and s.origin.layer in texts]
@@ -320,7 +322,7 @@ def _remedy(
     for shared in (
         [m for m in rows if kind_of(m.kind).trains],
         rows,
-    ):  # frozen models cost no overlap
+    ):  # sharing with a frozen model loses no overlap
         names = tuple(mesh.service for mesh in shared)
         saved = sum(m.total_gpus for m in shared) - max((m.total_gpus for m in shared), default=0)
         room = advice.fits(names) if saved and need - saved <= have and not colocate else ""

@@ -1,4 +1,5 @@
-"""Family and dimensions of a declared model: from its `arch`, config.json, or name on the hub."""
+"""Finds family and dimensions of a declared model: from its `arch`, config.json, or name on the
+hub."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ from forgedsl.source import Span
 
 
 def dims_of(model: Decl, base_dir: Path | None) -> Dims | None:
-    """Dimensions of a declared model; None where they are not known before it runs, or refused."""
+    """Return the dimensions of a declared model; None if they are unknown before it runs, or
+    unsupported."""
     try:
         found = read_model(model, base_dir)
     except Unsupported:
@@ -26,10 +28,10 @@ def dims_of(model: Decl, base_dir: Path | None) -> Dims | None:
 
 
 def read_model(model: Decl, base_dir: Path | None) -> tuple[Family, Dims] | None:
-    """Family and dimensions of a declared model; None where nothing here says them.
+    """Return family and dimensions of a declared model; None if they are unknown here.
 
     Raises:
-        Unsupported: this version does not carry it out.
+        Unsupported: this version does not support it.
     """
     arch, source = model.settings["arch"].value, model.settings["source"].value
     if isinstance(arch, Constructor):
@@ -46,8 +48,8 @@ def read_model(model: Decl, base_dir: Path | None) -> tuple[Family, Dims] | None
 
 
 def check_family(model: Decl, base_dir: Path | None, *, cache: bool = False) -> list[Diagnostic]:
-    """P213: the model is of a family that is here, and the one that is declared; `cache`: also
-    where the hub's cache is all that has its config.json."""
+    """P213: the model's family is unsupported, or differs from the declared one. With `cache`, a
+    config.json in the hub's cache is read too."""
     try:
         found = read_model(model, base_dir)
         config = cached_config(model) if cache else local_config(model, base_dir)
@@ -83,7 +85,7 @@ def _written_at(model: Decl, key: str) -> Span:
 
 
 def cached_config(model: Decl) -> Mapping[str, Any] | None:
-    """The config.json of a model of the hub, where its cache has it."""
+    """Read config.json of a hub model from the cache; None if it is not there."""
     source = model.settings["source"].value
     if not isinstance(source, Constructor) or source.name != "hf":
         return None
@@ -104,7 +106,7 @@ def _read(path: Path) -> Mapping[str, Any] | None:
 
 
 def local_config(model: Decl, base_dir: Path | None) -> Mapping[str, Any] | None:
-    """The config.json of a local model, where it is there."""
+    """Read config.json of a local model; None if there is none."""
     source = model.settings["source"].value
     if not isinstance(source, Constructor) or source.name != "local" or base_dir is None:
         return None

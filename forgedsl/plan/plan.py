@@ -2,8 +2,8 @@
 
     Program + Graph + Host -> Plan
 
-Nothing here launches or probes anything; the host is a description. Lowering reads the plan and
-decides nothing itself.
+Nothing is launched or probed here; the host is a description. Lowering reads the plan and makes no
+decisions of its own.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ MICROBATCH_TOKENS = 16_384
 """Tokens of a microbatch where neither `rows` nor `tokens` is set."""
 
 TRIED = 60
-"""placements that are planned to find one: a few break a rule that the search does not know"""
+"""maximum number of placements to plan: some violate a rule that the search does not know"""
 
 UNKNOWN_CONTEXT = 4096
-"""Tokens of a row where neither the file nor the model says how long a sequence may be."""
+"""Tokens of a row if neither the file nor the model limits the length of a sequence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +71,7 @@ class Plan:
     memory: MemoryPlan
     cost: Cost
     chosen: Mapping[str, str]
-    """what the program leaves to the plan, as overrides say it; written into `request.program`"""
+    """settings chosen by the plan, as overrides; `request.program` has their values"""
 
     def mesh(self, service: str) -> MeshPlan:
         return next(mesh for mesh in self.meshes if mesh.service == service)
@@ -85,7 +85,7 @@ def plan(
     host: Host | None = None,
     base_dir: Path | None = None,
 ) -> Plan | None:
-    """The plan of a legal graph; None after reporting why there is none."""
+    """Plan a legal graph; None after reporting why there is no plan."""
     shared = program.singletons["colocate"].settings["value"].value
     services = [program.services[name].settings for name in graph.services]
     values = [settings[key].value for settings in services for key in CHOSEN if key in settings]
@@ -97,13 +97,13 @@ def plan(
 def _chosen(
     program: Program, graph: Graph, reporter: Reporter, host: Host | None, base_dir: Path | None
 ) -> Plan | None:
-    """The plan with the shortest step that fits. Where none does, that of the smallest: what it
-    lacks is reported."""
-    from forgedsl.plan import search  # most files leave nothing open
+    """Return the plan with the shortest step that fits. If none fits, the smallest is planned, to
+    report what is missing."""
+    from forgedsl.plan import search  # most files set everything
 
     base = request_of(program, graph, (), Reporter(), host, base_dir)
     launcher = launcher_of(program)
-    if launcher.most is not None:  # P209 refuses more
+    if launcher.most is not None:  # P209 reports more hosts
         reached = min(base.host.hosts, launcher.most)
         base = replace(base, host=replace(base.host, hosts=reached))
     space = search.asked(program, graph)
@@ -126,7 +126,7 @@ def _chosen(
 def _planned(
     program: Program, graph: Graph, reporter: Reporter, host: Host | None, base_dir: Path | None
 ) -> Plan | None:
-    """The plan of a program that leaves nothing open."""
+    """Plan a program in which nothing is `auto`."""
     start = len(reporter.diagnostics)
     listed = _colocate(program, graph)
     request = request_of(program, graph, listed, reporter, host, base_dir)
@@ -160,7 +160,7 @@ def request_of(
     host: Host | None,
     base_dir: Path | None,
 ) -> Request:
-    """Meshes with places, and what is known of the models behind them."""
+    """Return the placed meshes, and the dimensions of their models."""
     resolved = resolve_host(program, host)
     decls = {name: program.services[name] for name in graph.services}
     meshes = tuple(plan_mesh(decl, reporter) for decl in decls.values())
@@ -169,15 +169,15 @@ def request_of(
     contexts = {name: _context(model, dims[name]) for name, model in models.items()}
 
     def fits(names: tuple[str, ...]) -> str:
-        """The fullest GPU if these services shared theirs, "61.2 of 80 GiB"; "" if too full
-        or not known."""
+        """Return the use of the fullest GPU if these services shared theirs, "61.2 of 80 GiB"; ""
+        if it does not fit or is unknown."""
         problems = Reporter()
         shared = request_of(program, graph, names, problems, host, base_dir)
         if problems.has_errors:
             return ""
         gpus = [s for s in plan_memory(shared).stores if s.kind == "gpu"]
         worst = max(gpus, key=lambda s: s.share, default=None)
-        if worst is None or worst.share > 1:  # of a model of unknown size nothing is known
+        if worst is None or worst.share > 1:  # the memory of a model of unknown size is unknown
             return ""
         full = f"{worst.bytes / GIB:.1f} of {worst.capacity / GIB:.0f} GiB"
         is_async = program.schedule is not None and program.schedule.label == "async"
@@ -204,7 +204,8 @@ def request_of(
 
 
 def advice(program: Program, graph: Graph, plan: Plan) -> list[Diagnostic]:
-    """Warnings about speed: P211 kv-starved, which only `plan` gives, A307 bottleneck."""
+    """Yield warnings about speed: P211 kv-starved, which only `plan` reports, and A307
+    bottleneck."""
     wanted: dict[str, int] = {}
     longest: dict[str, int] = {}
     for node in graph.having(Role.SAMPLES):
@@ -223,7 +224,7 @@ def _checks(
     schedule: SchedulePlan | None,
     base_dir: Path | None,
 ) -> list[Diagnostic]:
-    """Everything that is checked before memory is."""
+    """Yield the findings of all checks that precede the memory plan."""
     program = request.program
     models = dict.fromkeys(model_of(program.services[name]) for name in request.contexts)
     found = [d for name in models for d in check_family(program.models[name], base_dir)]
@@ -262,7 +263,7 @@ def _checks(
 
 
 def _report(reporter: Reporter, found: list[Diagnostic], start: int) -> bool:
-    """Report; whether no error has been reported since `start`."""
+    """Report findings; True if no error has been reported since `start`."""
     for diagnostic in found:
         reporter.report(diagnostic)
     return all(d.severity != "error" for d in reporter.diagnostics[start:])
@@ -281,7 +282,7 @@ def _context(model: Decl, dims: Dims | None) -> int | None:
 
 
 def _rows(decl: Decl, context: int | None) -> tuple[int, int]:
-    """(rows, tokens of a row): as set, else as many rows as `MICROBATCH_TOKENS` hold."""
+    """Return (rows, tokens of a row): as set, else as many rows as fit into `MICROBATCH_TOKENS`."""
     seq_len = number(decl, "batch.seq_len", context or UNKNOWN_CONTEXT)
     tokens = number(decl, "batch.tokens", MICROBATCH_TOKENS)
     return number(decl, "batch.rows", max(1, tokens // seq_len)), seq_len

@@ -1,4 +1,4 @@
-"""Parameters that free a service: with the value 0 the loss no longer reads its log-probs.
+"""Finds parameters (such as `beta`) that make a service unnecessary when set to 0.
 
     Program, fields of the loss -> the first such parameter, `beta`, or ""
 
@@ -18,7 +18,7 @@ from forgedsl.types.flow import Role
 
 
 def freeing_parameter(program: Program, fields: Set[str]) -> str:
-    """A parameter that removes `fields` from the loss of the flow when it is 0."""
+    """Return a parameter that, set to 0, removes `fields` from the loss of the flow."""
     step = next(step for step in program.flow if Role.UPDATES in step.roles)
     loss = program.functions[step.settings["loss"].value.name]
     for name, value in program.params.items():

@@ -44,7 +44,7 @@ class SchedulePlan:
 
     @property
     def text(self) -> str:
-        """Lines for people: length, credits, bound."""
+        """Return lines of text: length, credits, bound."""
         head = f"{self.mode}, {self.length}"
         if self.every is None:
             return f"{head}; no weight sync, so nothing is ever stale"
@@ -53,7 +53,7 @@ class SchedulePlan:
 
 
 def plan_schedule(program: Program, graph: Graph, reporter: Reporter) -> SchedulePlan | None:
-    """Credits and window for the flow's rates; None after reporting why there are none."""
+    """Compute credits and window for the flow's rates; None after reporting a mistake."""
     decl = program.schedule
     steps = epochs = None
     if decl is not None:
@@ -83,7 +83,7 @@ def plan_schedule(program: Program, graph: Graph, reporter: Reporter) -> Schedul
 
 
 def looser(program: Program, schedule: SchedulePlan) -> SchedulePlan:
-    """The schedule that lets one more batch be under way, with the policy age that this takes."""
+    """Return the schedule with one more batch under way, with the policy age that this needs."""
     now, decl = schedule.staleness, program.schedule
     assert decl is not None
     fraction = float(_setting(decl, "window") or 0.0)
@@ -92,14 +92,14 @@ def looser(program: Program, schedule: SchedulePlan) -> SchedulePlan:
 
 
 def items_per_step(graph: Graph) -> int:
-    """Groups (or batches) that one optimizer step consumes."""
+    """Return the groups (or batches) that one optimizer step consumes."""
     return sum(graph.quota(source) for source in graph.sources)
 
 
 def _staleness(decl: Decl, graph: Graph, reporter: Reporter) -> Staleness | None:
     prompts = items_per_step(graph)
     every = _every(graph)
-    if every is None:  # nothing has a version; one step is prepared while another runs
+    if every is None:  # items have no policy version; the next step is prepared while one runs
         plan = bound(prompts=prompts, lag=1)
         return Staleness(
             prompts=prompts, lag=plan.lag, credits=plan.credits, window=plan.window, every=1,
@@ -159,8 +159,8 @@ def _report_exceeded(
 
 
 def _replayable(program: Program, graph: Graph, staleness: Staleness, reporter: Reporter) -> bool:
-    """True if groups are young enough for their replay buffer. A group is one step older when it
-    can first be drawn than when it was trained on.
+    """True if groups can be young enough for their replay buffer. A group can first be drawn one
+    step after it was trained on.
     """
     bound_, formula = staleness.age_bound, staleness.formula
     found = [
@@ -174,7 +174,8 @@ def _replayable(program: Program, graph: Graph, staleness: Staleness, reporter: 
 
 
 def _every(graph: Graph) -> int | None:
-    """Steps between syncs into the samplers of the flow; evals alone make nothing stale."""
+    """Return the steps between syncs to the samplers of the flow. Syncs only for evals do not
+    count."""
     samplers = {node.target for node in graph.having(Role.SAMPLES)}
     syncs = [node for node in graph.syncs if node.settings["target"] in samplers]
     return max(map(sync_every, syncs), default=None)

@@ -1,12 +1,12 @@
-"""The placements of a program: which service on which GPUs, the shortest step first.
+"""Searches placements of a program: which service runs on which GPUs, the shortest step first.
 
     Space (what may vary) -> layouts of each service -> combinations, by a bound of their time
       -> placed, sized (rows, checkpointing), judged by memory and cost -> Candidate ...
 
-A bound is the time of a combination with memory without end: never more than what it takes in
-truth. So combinations are worked out in the order of their bounds, and one that was worked out is
-the best of all that are left as soon as no bound is below its time. Ties go to fewer GPUs, then to
-fewer processes, then to the order of enumeration, which is fixed. docs/design/placement.md.
+A bound is the step time of a combination with unlimited memory, so never above its actual time.
+Combinations are evaluated in the order of their bounds. A candidate is the best of the rest once no
+remaining bound is below its time. Ties go to fewer GPUs, then to fewer processes, then to the order
+of enumeration, which is fixed. See docs/design/placement.md.
 """
 
 from __future__ import annotations
@@ -41,11 +41,12 @@ ROWS, CHECKPOINT, CLAIM = "batch.rows", "memory.activation_checkpoint", "engine.
 COLOCATE = "colocate"
 MODES = ("none", "selective", "full")
 FEW = 16
-"""counts up to it are all tried; of larger ones those that halve or double"""
+"""counts up to it are all tried; above it only those that halve or double"""
 ROOMY = 0.8
-"""of a GPU: what is published there and who shares it is known once meshes are placed"""
+"""fraction of a GPU that may be planned before meshes are placed: published weights and sharing are
+unknown until then"""
 MOST = 2000
-"""placements that are judged before the search ends with the best of them"""
+"""maximum number of placements to evaluate; then the search ends with the best of them"""
 
 Key = tuple[float, int, int]
 """seconds of a step, GPUs, processes"""
@@ -62,8 +63,8 @@ class Space:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """One way to spread a service over processes, with (seconds, checkpointing, rows) of each way
-    to size its microbatches, the fastest first."""
+    """A way to distribute a service over processes, with (seconds, checkpointing, rows) for each
+    size of microbatch, the fastest first."""
 
     decl: Decl
     mesh: MeshPlan
@@ -74,7 +75,7 @@ class Layout:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A placement that fits; `program` has its settings written in."""
+    """A placement that fits. `program` has its settings."""
 
     key: Key
     program: Program
@@ -97,7 +98,8 @@ def asked(program: Program, graph: Graph) -> Space:
 
 
 def everything(base: Request, graph: Graph) -> Space:
-    """All that decides where and how services on GPUs run; not how many rows a step trains on."""
+    """Return the largest search space: all settings that place services on GPUs, without those that
+    change the rows of a step."""
     services, trainer = base.program.services, base.trainer
     free = {*asked(base.program, graph).free, (trainer, CHECKPOINT)}
     for mesh in (mesh for mesh in base.meshes if mesh.gpus):
@@ -118,15 +120,14 @@ def everything(base: Request, graph: Graph) -> Space:
 def search(
     base: Request, graph: Graph, schedule: SchedulePlan, space: Space, *, distinct: bool = False
 ) -> Iterator[Candidate]:
-    """The placements that fit, the shortest step first. `base` may have any meshes. If they are to
-    be `distinct`, what may be as fast as one that was given is left out: others with its
-    bottleneck."""
+    """Yield the placements that fit, the shortest step first. `base` may have any meshes. With
+    `distinct`, placements with the bottleneck of an earlier one are left out."""
     return _Search(base, graph, schedule, space).run(distinct)
 
 
 def smallest(base: Request, graph: Graph, schedule: SchedulePlan, space: Space) -> Program:
-    """The program with one process of each service, the least memory, and as much shared as may be:
-    what is missing for it is missing for all."""
+    """Return the program with the smallest placement: one process per service, least memory, all
+    sharing that is allowed. What it lacks, every placement lacks."""
     least = {ROWS: 1, CHECKPOINT: "full"}
     services = dict(base.program.services)
     for name, key in space.free:
@@ -158,25 +159,25 @@ def chosen(space: Space, program: Program) -> dict[str, str]:
 
 
 def changed(decl: Decl, values: Mapping[str, Any]) -> Decl:
-    """A declaration with other values, which stand where the old ones were written."""
+    """Return a declaration with other values, at the spans of the old ones."""
     new = {key: replace(decl.settings[key], value=value) for key, value in values.items()}
     return replace(decl, settings={**decl.settings, **new})
 
 
 def shown(key: Key) -> str:
-    """The seconds of a step as a page shows them."""
+    """Return the seconds of a step, rounded as the page shows them."""
     return f"{key[0]:.3g}"
 
 
 def counts(most: int) -> list[int]:
-    """Numbers of processes that are tried."""
+    """Return the numbers of processes to try."""
     few = range(1, min(most, FEW) + 1)
     doubled = (FEW << i for i in range(1, most.bit_length()))
     return sorted({*few, *(n for n in doubled if n < most), most})
 
 
 class _Search:
-    """One search; `base` is what is the same for all candidates."""
+    """A search. `base` is common to all candidates."""
 
     def __init__(self, base: Request, graph: Graph, schedule: SchedulePlan, space: Space) -> None:
         self.base, self.graph, self.schedule, self.space = base, graph, schedule, space
@@ -187,7 +188,7 @@ class _Search:
         self.on_cpu: dict[tuple[str, int, float], float] = {}
 
     def run(self, distinct: bool) -> Iterator[Candidate]:
-        """Work combinations out in the order of their bounds."""
+        """Evaluate combinations in the order of their bounds."""
         waiting: list[tuple[Key, int, tuple[str, ...], tuple[Layout, ...]]] = []
         for pool in self.pools():
             for chosen in product(*(self.layouts[name] for name in self.names)):
@@ -212,10 +213,11 @@ class _Search:
             if best is not None:
                 heapq.heappush(found, (best.key, order, best))
 
-    # ---- what there is to choose from
+    # ---- choices
 
     def pools(self) -> Iterator[tuple[str, ...]]:
-        """The services that share GPUs as written, or all sets of those that can take turns."""
+        """Return the sets of services that share GPUs: as written, or all sets that can take
+        turns."""
         if not self.space.colocate:
             listed = self.base.program.singletons[COLOCATE].settings["value"].value
             yield tuple(ref.name for ref in listed if ref.name in self.names)
@@ -229,7 +231,7 @@ class _Search:
                     yield names
 
     def _layouts(self, name: str) -> Iterator[Layout]:
-        """Every way to spread a service that its model and its host allow."""
+        """Yield every way to distribute a service that its model and host allow."""
         decl, old = self.base.program.services[name], self.base.mesh(name)
         kind, host = kind_of(decl.ctor), self.base.host
         model = self.base.program.models[model_of(decl)]
@@ -265,8 +267,8 @@ class _Search:
                              sizes=self._options(new, mesh))  # fmt: skip
 
     def _shares(self, decl: Decl, values: Mapping[str, int]) -> list[int]:
-        """The numbers of ranks that may share the experts of a service that is spread so; of equal
-        times the most ranks, which gather least."""
+        """Return the degrees of expert parallelism to try; of equal times the largest, which
+        gathers least."""
         dims = self.base.dims[decl.name]
         if (decl.name, "parallel.ep") not in self.space.free or dims is None or not dims.experts:
             return [number(decl, "parallel.ep", 1)]
@@ -274,8 +276,8 @@ class _Search:
         return fitting(dims, prod(values.get(key, 1) for key in degrees))[::-1] or [1]
 
     def _is_roomy(self, decl: Decl, mesh: MeshPlan) -> bool:
-        """True if the microbatch fits a GPU without recomputing activations. Sharding it would
-        only take time.
+        """True if the microbatch fits a GPU without recomputing activations, so that further
+        sharding would only cost time.
         """
         rows = self.base.rows.get(decl.name)
         if rows is None or not mesh.gpus:
@@ -289,17 +291,15 @@ class _Search:
         return counts(most) if (decl.name, key) in self.space.free else [number(decl, key, 1)]
 
     def _is_other_batch(self, mesh: MeshPlan) -> bool:
-        """True if a step of `batches()` would train on another number of rows than in the base
-        plan.
-        """
+        """True if a step of `batches()` would train on other rows than in the base plan."""
         trains = mesh.service == self.base.trainer and self.graph.having(Role.SUPERVISED)
         return bool(trains) and data_ranks(mesh) != data_ranks(self.base.mesh(mesh.service))
 
     def _options(
         self, decl: Decl, mesh: MeshPlan, cores: float = 0.0
     ) -> tuple[tuple[float, str, int], ...]:
-        """The sizes of a layout that are worth a look: the fastest first, each of the others with
-        less memory than all before it. What does not vary is as it is."""
+        """Return the sizes of a layout to consider: the fastest first, each further one with less
+        memory than all before it. Settings outside of the space are unchanged."""
         name, trained = decl.name, decl.name == self.base.trainer
         if name not in self.base.rows:
             return ((self._seconds(decl, mesh, cores=cores), "", 0),)
@@ -330,7 +330,7 @@ class _Search:
         new = changed(decl, {CHECKPOINT: mode}) if mode else decl
         return changed(new, {ROWS: rows}) if rows and (decl.name, ROWS) in self.space.free else new
 
-    # ---- what it takes
+    # ---- time and memory
 
     def _alone(self, decl: Decl, mesh: MeshPlan, rows: int, cores: float = 0.0) -> Request:
         """Return the request with this service placed like this, independent of the other
@@ -341,13 +341,13 @@ class _Search:
         if rows:
             sizes[decl.name] = (rows, sizes[decl.name][1])
         if mesh.device == "cpu" and mesh.cpus is None:
-            share: Any = cores or self.base.host.cpus  # no whole number, as in the plan itself
+            share: Any = cores or self.base.host.cpus  # the plan too refuses a fraction
             mesh = replace(mesh, cpus=share)
         others = tuple(mesh if m.service == decl.name else m for m in self.base.meshes)
         return replace(self.base, program=program, meshes=others, rows=sizes)
 
     def _seconds(self, decl: Decl, mesh: MeshPlan, rows: int = 0, cores: float = 0.0) -> float:
-        """Seconds of a step that a service works, weights on their way left out."""
+        """Return the seconds of a step in which a service works, without weight transfers."""
         request = self._alone(decl, mesh, rows, cores)
         stages = [
             cost.stage_of(request, self.graph, self.schedule, node)
@@ -358,7 +358,8 @@ class _Search:
         return sum(stage.seconds for stage in stages if stage.service == decl.name)
 
     def _bound(self, pool: tuple[str, ...], chosen: Sequence[Layout]) -> Key | None:
-        """No candidate of this combination has a smaller key; None if there are too few GPUs."""
+        """Return a lower bound of the keys of a combination's candidates; None if there are too few
+        GPUs."""
         alone, shared, gpu_procs, cpu_procs = 0, 0, 0, 0
         for name, layout in zip(self.names, chosen, strict=True):
             if name in pool:
@@ -372,7 +373,7 @@ class _Search:
         host = self.base.host
         if alone + shared > host.hosts * host.gpus:
             return None
-        # on several hosts the processes beside those on CPUs are not known before they are placed
+        # on several hosts, the number of processes per host is unknown before placement
         others = gpu_procs if host.hosts == 1 else 0
         times = {name: layout.sizes[0][0] if layout.gpus or layout.mesh.cpus is not None
                  else self._on_cpu(layout, max(1.0, (host.cpus - others) / cpu_procs))
@@ -385,15 +386,15 @@ class _Search:
         return _rounded(self._step(pool, times)), alone + shared, gpu_procs + cpu_procs
 
     def _on_cpu(self, layout: Layout, cores: float) -> float:
-        """Seconds of a service without GPU at best, with so many cores for each process."""
+        """Return the least seconds of a service without GPU, for a number of cores per process."""
         key = (layout.mesh.service, layout.procs, cores)
         if key not in self.on_cpu:
             self.on_cpu[key] = self._options(layout.decl, layout.mesh, cores)[0][0]
         return self.on_cpu[key]
 
     def _weights(self, sync: Node) -> tuple[str, str, float, float]:
-        """Sender, receiver, and the seconds that weights travel at best: in general, and between
-        two processes that share a GPU."""
+        """Return sender, receiver, and the least seconds of a weight transfer: in general, and
+        between two processes that share a GPU."""
         written = str(sync.settings.get("transport", "auto"))
         ways = [t for t in TRANSPORTS if t.name == written] or [
             *offered(linked=linked(self.base.host.gpu))
@@ -406,14 +407,14 @@ class _Search:
         return sync.target, str(sync.settings["target"]), best(False), best(True)
 
     def _step(self, pool: tuple[str, ...], times: Mapping[str, float]) -> float:
-        """Return the step time, added up as `Cost` does."""
+        """Return the step time, computed as in `Cost`."""
         if self.schedule.mode != "async":
             return sum(times.values())
         shared = sum(seconds for name, seconds in times.items() if name in pool)
         return max([shared, *(s for name, s in times.items() if name not in pool)])
 
     def _sized(self, pool: tuple[str, ...], chosen: Sequence[Layout]) -> Candidate | None:
-        """The fastest way to fill a combination that its memory holds."""
+        """Return the fastest sizes of a combination that fit its memory."""
         program, problems = self.base.program, Reporter()
         decls = {layout.decl.name: layout.decl for layout in chosen}
         placed = meshes.place([layout.mesh for layout in chosen], {**program.services, **decls},
@@ -440,7 +441,7 @@ class _Search:
         self, fixed: Request, pool: tuple[str, ...], decls: Mapping[str, Decl],
         picked: Sequence[tuple[float, str, int]],
     ) -> Candidate | None:  # fmt: skip
-        """The candidate with this checkpointing and these rows, if it fits."""
+        """Return the candidate with this checkpointing and these rows, if it fits."""
         self.judged += 1
         new, rows = dict(decls), dict(fixed.rows)
         for name, (_, mode, size) in zip(self.names, picked, strict=True):
@@ -465,18 +466,18 @@ class _Search:
 
 
 def _peak(request: Request, mesh: MeshPlan) -> int:
-    """Bytes of a rank alone, at its fullest; 0 if its kind does not say."""
+    """Return the peak bytes of a rank alone; 0 if its kind gives no estimate."""
     rank = kind_of(mesh.kind).rank(request, mesh, {})
     return 0 if rank is None else rank.peak
 
 
 def _rounded(seconds: float) -> float:
-    """Sums of the same times in another order are the same."""
+    """Round a time, so that sums in another order compare equal."""
     return float(f"{seconds:.9g}")
 
 
 def _fit(held: Sequence[Store], ranks: Sequence[RankMemory]) -> bool:
-    """True if every memory holds its ranks. Memories with estimated ranks keep some room; engines
+    """True if every memory holds its ranks. Memories with estimated ranks keep a margin; engines
     fill theirs.
     """
     estimated = {rank.service for rank in ranks if rank.fraction is None}

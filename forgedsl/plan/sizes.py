@@ -14,7 +14,7 @@ from forgedsl.sizes.meshes import MeshPlan, number
 
 
 def data_ranks(mesh: MeshPlan) -> int:
-    """Ranks that see different rows."""
+    """Return the number of ranks that have different rows."""
     return mesh.degrees["dp_shard"] * mesh.degrees["dp_replicate"]
 
 
@@ -72,7 +72,7 @@ class PlannedSizes:
 
 
 def step_tokens(request: Request, graph: Graph) -> int:
-    """Tokens that one optimizer step trains on, at most."""
+    """Return the maximum number of tokens that one optimizer step trains on."""
     batches = [graph.node(read.edge) for read in graph.step.inputs]
     sampled = frozenset[str]().union(*(batch.samplers for batch in batches))
     sizes = PlannedSizes(request, graph)

@@ -1,4 +1,4 @@
-"""Policy age of rollouts, and the number of groups that may be alive to keep within it.
+"""Policy age of rollouts, and the number of groups that may be alive to stay within it.
 
 P prompts per step, lag S, window fraction f, sync every k steps:
 
@@ -36,7 +36,7 @@ class Staleness:
 
     @property
     def text(self) -> str:
-        """Two lines for people: how the credits come about, and the bound."""
+        """Return two lines of text: the credits, and the bound."""
         later = " + every - 1" if self.every > 1 else ""
         return (
             f"credits B = (S + 1) P = ({self.lag} + 1) x {self.prompts} = {self.credits}, "
@@ -58,7 +58,8 @@ def bound(*, prompts: int, lag: int, fraction: float = 0.0, every: int = 1) -> S
 def plan_async(
     *, prompts: int, max_age: int, fraction: float = 0.0, every: int = 1
 ) -> Staleness | None:
-    """The largest lag >= 1 whose worst age is within `max_age`; None if there is none.
+    """Return the schedule with the largest lag >= 1 whose worst age is within `max_age`; None if
+    there is none.
 
     The age grows with the lag and is at least the lag, so the search ends at `max_age`.
     """

@@ -1,4 +1,4 @@
-"""P216: what the language has and this version does not carry out, by what kinds of services say.
+"""P216: settings and models that this version does not support, from the tables of services.
 
 schema.support  settings           cpu_heads  sizes of attention heads on a CPU
 WITHOUT_CUDA    GPUs of `cluster`
@@ -19,7 +19,7 @@ from forgedsl.sizes.meshes import MeshPlan, written_at
 
 
 def check_support(request: Request, graph: Graph) -> list[Diagnostic]:
-    """P216 of the settings and the models of the services that the flow uses."""
+    """Report P216 for settings and models of the services that the flow uses."""
     found = []
     mesh_by_service = {mesh.service: mesh for mesh in request.meshes}
     for name in graph.services:
@@ -32,7 +32,7 @@ def check_support(request: Request, graph: Graph) -> list[Diagnostic]:
 
 
 def _gpu(request: Request) -> list[Diagnostic]:
-    """A GPU of `cluster` on which nothing starts, or of which nothing is known."""
+    """Report a GPU of `cluster` that is unsupported or unknown."""
     cluster = request.program.singletons.get("cluster")
     if cluster is None or all(mesh.device != "gpu" for mesh in request.meshes):
         return []
@@ -72,7 +72,7 @@ def _settings(decl: Decl, roles: frozenset[str], mesh: MeshPlan | None) -> list[
 
 
 def _heads(request: Request, decl: Decl, mesh: MeshPlan) -> list[Diagnostic]:
-    """Attention of some sizes of heads has no kernel on a CPU."""
+    """Report head sizes for which attention has no CPU kernel."""
     dims, known = request.dims.get(decl.name), kind_of(mesh.kind).cpu_heads
     if mesh.device != "cpu" or dims is None or not known or dims.head_dim in known:
         return []

@@ -1,8 +1,8 @@
-"""A plan on paper, at most 100 columns wide.
+"""Prints a plan as text, at most 100 columns wide.
 
     Program + Graph + Plan -> sections (hosts, memory, queues, policy age, liveness, cost) -> text
 
-Every number stands beside where it comes from: sizes beside their formula, bounds beside theirs.
+Every number is shown with its origin: sizes and bounds with their formulas.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from forgedsl.types.flow import Role
 WIDTH = 100
 HOST_ROWS = 6
 KEEPS_UP = 1.5
-"""times the others' seconds of a step that an engine may take"""
+"""an engine keeps up if it takes at most this multiple of the others' time"""
 SHORTER = 0.95
-"""of a step: what would save less is not said"""
+"""fraction of a step; advice that saves less is left out"""
 
 
 def render_plan(
     program: Program, graph: Graph, plan: Plan, *, summary: Sequence[str], identity: str
 ) -> str:
-    """The whole page, ending in a newline."""
+    """Return the whole page, ending in a newline."""
     sections = [
         ("placement", placement_lines(plan)),
         ("memory", list(_memory(plan))),
@@ -65,7 +65,7 @@ def render_plan(
 
 
 def placement_lines(plan: Plan) -> list[str]:
-    """Hosts, meshes, and what each GPU holds."""
+    """Return the lines of hosts, meshes, and the services on each GPU."""
     lines = [host_text(plan.host)]
     rows = [
         (
@@ -98,7 +98,7 @@ def _degrees(mesh: MeshPlan) -> str:
 
 
 def _letter(plan: Plan, mesh: MeshPlan) -> str:
-    """The shortest start of the name that no other service begins with."""
+    """Return the shortest prefix of the name that no other service shares."""
     others = [m.service for m in plan.meshes if m.service != mesh.service and m.gpus]
     for length in range(1, len(mesh.service) + 1):
         start = mesh.service[:length]
@@ -108,7 +108,7 @@ def _letter(plan: Plan, mesh: MeshPlan) -> str:
 
 
 def _grid(plan: Plan) -> list[str]:
-    """One row per host: what each GPU holds. Equal rows in a row are said once."""
+    """Return a row per host with the services on each GPU. Consecutive equal rows are merged."""
     if not any(mesh.gpus for mesh in plan.meshes):
         return []
     cells: dict[tuple[int, int], list[str]] = {}
@@ -252,9 +252,7 @@ def _age(graph: Graph, plan: Plan) -> list[str]:
 
 
 def _replay(graph: Graph, plan: Plan) -> Iterator[str]:
-    """Yield the lines about replay buffers: what is drawn from earlier steps, and the memory it
-    takes.
-    """
+    """Yield the lines about replay buffers: groups drawn from earlier steps, and their memory."""
     sizes = PlannedSizes(plan.request, graph)
     for node in graph.nodes:
         yield from operation(node.op).plan_lines(node, sizes)
@@ -372,7 +370,7 @@ def _dead(plan: Plan) -> Iterator[str]:
 
 
 def _si(value: float) -> str:
-    """A large number for people: 196,608 -> 197 k, 2.5e15 -> 2.54 P."""
+    """Format a large number: 196,608 -> 197 k, 2.5e15 -> 2.54 P."""
     if not value:
         return "."
     for limit, unit in ((1e15, " P"), (1e12, " T"), (1e9, " G"), (1e6, " M"), (1e3, " k")):
@@ -382,7 +380,7 @@ def _si(value: float) -> str:
 
 
 def table(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> list[str]:
-    """Rows with aligned columns, two blanks apart; `right` columns end flush."""
+    """Align columns of rows, two blanks apart; columns in `right` are right-aligned."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         "  ".join(

@@ -1,10 +1,10 @@
-"""The first steps of a run on a clock, from the estimated times of its stages.
+"""Timeline of the first steps of a run, from the estimated times of its stages.
 
     Cost + schedule -> Bar (lane, step, start, end, age) ...
 
 Batch i may be sampled when the weights of step i - S - 1 have been pulled (S is the lag, 0 in a
 synchronous schedule); every service works on one batch at a time. The age of a batch is the number
-of steps done when it is trained on, less the steps in the weights that began to sample it.
+of steps done when it is trained on, minus the version of the weights that began to sample it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Bar:
 
 
 def timeline(graph: Graph, plan: Plan, steps: int = STEPS) -> tuple[Bar, ...]:
-    """Bars, step by step."""
+    """Return the bars, step by step."""
     clock = _Clock(graph, plan)
     for step in range(1, steps + 1):
         clock.turn(step)
@@ -39,7 +39,8 @@ def timeline(graph: Graph, plan: Plan, steps: int = STEPS) -> tuple[Bar, ...]:
 
 
 class _Clock:
-    """When each service is free again, when credits returned, which weights are served."""
+    """State of the clock: when each service is free, when credits returned, which weights are
+    served."""
 
     def __init__(self, graph: Graph, plan: Plan) -> None:
         seconds = {stage.node: stage.seconds for stage in plan.cost.stages}
@@ -56,9 +57,9 @@ class _Clock:
         self.bars: list[Bar] = []
         self.free: dict[str, float] = {}
         self.released = [0.0]
-        """by step: when its credits were back"""
+        """per step, the time when its credits returned"""
         self.served = [(0.0, 0)]
-        """(time, steps in the weights that are served from then on)"""
+        """(time, version of the weights served from then on)"""
 
     def turn(self, step: int) -> None:
         ready = self.released[max(0, step - 1 - self.lag)]

@@ -1,6 +1,6 @@
 """Renderers of diagnostics: one module per format, `render(diagnostics, sources, style) -> str`.
 
-`render_as(format, ...)` loads the module of a format when it is asked for.
+`render_as(format, ...)` imports the module of a format on demand.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ FORMATS = ("full", "concise", "json", "github", "sarif", "markdown")
 def render_as(
     format_: str, diagnostics: Iterable[Diagnostic], sources: Mapping[str, SourceFile], style: Style
 ) -> str:
-    """All diagnostics in one of FORMATS."""
+    """Render all diagnostics in one of FORMATS."""
     module = importlib.import_module(f"forgedsl.report.{format_}")
     text: str = module.render(diagnostics, sources, style)
     return text

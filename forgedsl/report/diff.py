@@ -1,4 +1,4 @@
-"""Changes between two jobs, by class, for people.
+"""Renders the changes between two jobs, by class.
 
 numerics        the loss curve may change
   trainer.optimizer.lr   1e-06 -> 2e-06         grpo_math.forge:31:38
@@ -48,7 +48,7 @@ def _lines(changes: Sequence[Change]) -> list[str]:
 
 
 def shortened(before: str, after: str, room: int) -> tuple[str, str]:
-    """Both texts cut to what differs and a little around it, where they do not fit."""
+    """Cut two long texts to their difference with some context."""
     if len(before) + len(after) + 4 <= room:
         return before, after
     start = 0
@@ -62,7 +62,8 @@ def shortened(before: str, after: str, room: int) -> tuple[str, str]:
 
 
 def _cut(text: str, start: int, end: int, room: int) -> str:
-    """`text` around the part between `start` and `end` from behind, in at most `room` letters."""
+    """Cut `text` to at most `room` characters around the part from `start` to `end` (counted from
+    the end)."""
     first = max(0, start - AROUND)
     last = min(len(text), len(text) - end + AROUND)
     head, tail = "..." if first else "", "..." if last < len(text) else ""

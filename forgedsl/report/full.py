@@ -7,10 +7,10 @@
        |                                          ^^^^
        = help: did you mean `eps`?
 
-Labels of one line hang under it; several labels on a line are drawn right to left, each with a
-bar up to its place. A tab in a label starts a column that all labels of the line share. Where a
-finding has a table, its rows stand in place of the source line. Columns count characters; tabs of
-the source are shown as spaces.
+Labels are drawn below their line; several labels of a line are drawn from right to left, each with
+a bar up to its column. A tab in a label starts a second column that the labels of a line share. If
+a finding has a table, its rows replace the source line. Columns count characters; tabs are shown as
+spaces.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ class _Mark:
 def render(
     diagnostics: Iterable[Diagnostic], sources: Mapping[str, SourceFile], style: Style = PLAIN
 ) -> str:
-    """All diagnostics, a blank line between two."""
+    """Render all diagnostics, separated by blank lines."""
     return "\n\n".join(render_one(d, sources, style) for d in diagnostics)
 
 
 def render_one(
     diagnostic: Diagnostic, sources: Mapping[str, SourceFile], style: Style = PLAIN
 ) -> str:
-    """One diagnostic, without a final newline."""
+    """Render a diagnostic, without a final newline."""
     head = style.severity(f"{diagnostic.severity}[{diagnostic.code}]", diagnostic.severity)
     lines = [f"{head}{style.bold(': ' + diagnostic.message)}"]
     places = [(diagnostic.span, diagnostic.label, True)]
@@ -92,7 +92,7 @@ def _gutter_width(places: list[_Place], sources: Mapping[str, SourceFile]) -> in
 
 
 def table_rows(diagnostic: Diagnostic, sources: Mapping[str, SourceFile]) -> list[str]:
-    """The rows of a finding's table as text."""
+    """Return the rows of a finding's table as text."""
     rows = []
     for row in diagnostic.table:
         if isinstance(row, str):
@@ -113,7 +113,8 @@ def _arrow(span: Span, sources: Mapping[str, SourceFile], width: int, style: Sty
 def _snippets(
     places: list[_Place], sources: Mapping[str, SourceFile], width: int, style: Style
 ) -> list[str]:
-    """Per file, in order of first mention: its place, then its lines with their marks."""
+    """Return, for each file in order of first mention, its place, then its lines with their
+    marks."""
     lines: list[str] = []
     for number, file in enumerate(dict.fromkeys(span.file for span, _, _ in places)):
         source = sources[file]
@@ -145,7 +146,7 @@ def _mark(source: SourceFile, span: Span, text: str, primary: bool) -> tuple[int
 
 
 def _display(text: str) -> int:
-    """Columns that `text` takes on a terminal."""
+    """Return the number of terminal columns of `text`."""
     columns = 0
     for char in text:
         if char == "\t":
@@ -158,7 +159,7 @@ def _display(text: str) -> int:
 
 
 def _printable(text: str) -> str:
-    """Tabs as spaces, control characters as a visible replacement."""
+    """Replace tabs by spaces, and control characters by visible ones."""
     text = text.replace("\t", " " * TAB)
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
 
@@ -193,7 +194,8 @@ def _marked_line(
 
 
 def _drawn(marks: list[_Mark]) -> list[_Mark]:
-    """Marks in order of place; a whole without a label gives way to its labelled parts."""
+    """Return the marks in order of column. A mark without a label that contains labelled ones is
+    left out."""
     ordered = sorted(marks, key=lambda m: (m.start, not m.primary))
     whole = next((m for m in ordered if m.primary and not m.text), None)
     if whole is None:
@@ -203,7 +205,7 @@ def _drawn(marks: list[_Mark]) -> list[_Mark]:
 
 
 def _aligned(marks: list[_Mark]) -> list[_Mark]:
-    """The second columns of labels brought to one place."""
+    """Align the second columns of labels."""
     if not any("\t" in mark.text for mark in marks):
         return marks
     end_of_marks = max(mark.end for mark in marks)

@@ -1,7 +1,7 @@
-"""Machine-readable diagnostics: one JSON document.
+"""Diagnostics as a JSON document, for programs.
 
-Lines and columns are 1-based and count code points; offsets are 0-based. `format_version` changes
-its first number when a field changes its meaning, its second when one is added.
+Lines and columns are 1-based and count code points; offsets are 0-based. The major number of
+`format_version` changes if the meaning of a field does, the minor one if a field is added.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ FORMAT_VERSION = "1.1"
 def render(
     diagnostics: Iterable[Diagnostic], sources: Mapping[str, SourceFile], style: Style = PLAIN
 ) -> str:
-    """The document with all diagnostics."""
+    """Return the document with all diagnostics."""
     items = [as_dict(d, sources) for d in diagnostics]
     return json.dumps({"format_version": FORMAT_VERSION, "diagnostics": items}, indent=2)
 
 
 def failure(kind: str, message: str) -> str:
-    """Return the object that replaces the findings of a check that could not be made."""
+    """Return the object that replaces the findings if a check could not run."""
     error = {"kind": kind, "message": message}
     document = {"format_version": FORMAT_VERSION, "diagnostics": [], "error": error}
     return json.dumps(document, indent=2)
 
 
 def as_dict(diagnostic: Diagnostic, sources: Mapping[str, SourceFile]) -> dict[str, Any]:
-    """One diagnostic as JSON has it."""
+    """Convert a diagnostic to JSON data."""
     fix = diagnostic.fix
     return {
         "code": diagnostic.code,

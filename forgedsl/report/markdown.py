@@ -1,4 +1,4 @@
-"""Markdown: a table of the findings for a summary or a comment, each in full below it."""
+"""Renders findings as Markdown: a table, then each finding in full."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lines and columns of a span, for formats that want both ends."""
+"""Lines and columns of both ends of a span."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Position = tuple[int, int]
 
 
 def extent(span: Span, sources: Mapping[str, SourceFile]) -> tuple[Position, Position]:
-    """(line, column) of the start and of the end, 1-based; the end is exclusive."""
+    """Return (line, column) of the start and of the exclusive end, both 1-based."""
     source = sources.get(span.file)
     if source is None:
         return (1, 1), (1, 1)
@@ -20,7 +20,8 @@ def extent(span: Span, sources: Mapping[str, SourceFile]) -> tuple[Position, Pos
 
 
 def fingerprint(diagnostic: Diagnostic, sources: Mapping[str, SourceFile]) -> str:
-    """Return a fingerprint that survives moved lines: of code, file, message and source text."""
+    """Return a fingerprint of code, file, message and source text. It does not depend on line
+    numbers."""
     source = sources.get(diagnostic.span.file)
     text = source.text[diagnostic.span.start : diagnostic.span.end] if source is not None else ""
     parts = (diagnostic.code, diagnostic.span.file, diagnostic.message, text)

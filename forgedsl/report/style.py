@@ -1,4 +1,4 @@
-"""Colour of terminal output: NO_COLOR and FORCE_COLOR first, then whether it is a terminal."""
+"""Decides on colours of terminal output: by NO_COLOR and FORCE_COLOR, else if it is a terminal."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ PLAIN = Style()
 
 
 def style_for(stream: TextIO) -> Style:
-    """The style that fits `stream`."""
+    """Return the style for `stream`."""
     if os.environ.get("NO_COLOR"):
         return PLAIN
     if os.environ.get("FORCE_COLOR"):

@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 
 
 def write_report(run_dir: Path, data: RunData | None = None, beside: Path | None = None) -> Path:
-    """Write `report.html` into the run folder and return its path; `data` if it is read already.
-    With a second run `beside`, whose curves are drawn too, it is `report-beside-NAME.html`.
+    """Write `report.html` into the run folder and return its path. `data` is the run's data if it
+    has been read already. With a second run `beside`, the file is `report-beside-NAME.html` and has
+    both curves.
 
     Example:
         write_report(Path("runs/grpo_math-20261120-101500"))

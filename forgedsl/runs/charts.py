@@ -1,7 +1,7 @@
-"""Line charts as inline SVG, drawn for one eye-catch each: a curve, its trend, its scale.
+"""Line charts as inline SVG: a curve, its trend, its scale.
 
-Enters: points of one field over steps. Leaves: `Chart`, whose `svg` needs no script; `points` go
-into the page so that its script can show the value under the pointer.
+Input: points of a field over steps. Output: `Chart`. Its `svg` needs no script; a script of the
+page uses its `points` to show the value under the pointer.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Point = tuple[float, float]
 MAX_POINTS = 400
 LEFT, RIGHT, TOP, BOTTOM = 44, 10, 24, 22
 SMALL, WIDE, TALL = (520, 190), (1080, 300), (520, 300)
-"""(width, height) of a chart among others, of the one across the page, and of that on a phone"""
+"""(width, height) of a chart in the grid, of the chart across the page, and of that on a phone"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,9 +32,9 @@ class Series:
     color: str = "c1"
     dots: bool = False
     exact: bool = False
-    """no trend is drawn: a mean over neighbours would mean nothing"""
+    """True if no trend is drawn, because a moving average would be meaningless"""
     other: str = ""
-    """the run it is of, where that is not the run of the page; drawn dashed"""
+    """name of the run if it is not the run of the page; drawn dashed"""
 
     @property
     def label(self) -> str:
@@ -48,8 +48,8 @@ class Series:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
-    """A drawn chart: markup, and what its hover needs. `log` is drawn with a logarithmic y axis,
-    where the values are positive and far apart."""
+    """A drawn chart: markup, and data for hovering. `log` is the version with a logarithmic y axis,
+    if the values are positive and far apart."""
 
     title: str
     note: str
@@ -59,7 +59,7 @@ class Chart:
 
 
 def ticks(low: float, high: float, count: int) -> list[float]:
-    """About `count` round numbers within [low, high]."""
+    """Return about `count` round numbers within [low, high]."""
     span = high - low
     raw = span / count
     size = 10 ** math.floor(math.log10(raw))
@@ -69,7 +69,7 @@ def ticks(low: float, high: float, count: int) -> list[float]:
 
 
 def thin(series: Series) -> Series:
-    """At most MAX_POINTS points: the mean of each stretch, so that no stretch is left out."""
+    """Reduce a curve to at most MAX_POINTS points, each the mean of a stretch."""
     count = len(series.points)
     if count <= MAX_POINTS:
         return series
@@ -87,7 +87,7 @@ def thin(series: Series) -> Series:
 
 
 def trend(points: Sequence[Point]) -> list[Point]:
-    """Centred moving average over about a tenth of the curve, so that the trend does not lag."""
+    """Return a centred moving average over about a tenth of the curve."""
     half = max(len(points) // 20, 1)
     sums = [0.0]
     for _, y in points:
@@ -102,7 +102,7 @@ def trend(points: Sequence[Point]) -> list[Point]:
 def bounds(
     series: Sequence[Series], floor: float | None, ceil: float | None
 ) -> tuple[float, float]:
-    """The range of the y axis, widened a little; `floor` and `ceil` are kept in sight."""
+    """Return the range of the y axis with a margin; `floor` and `ceil` are always inside."""
     lows, highs = [], []
     for one in series:
         half = one.spread or (0.0,) * len(one.points)
@@ -141,7 +141,8 @@ class Frame:
 
 
 def axes(frame: Frame, unit: str) -> list[str]:
-    """Horizontal grid lines with labels, a few steps below, and what both axes count."""
+    """Draw horizontal grid lines with labels, some steps on the x axis, and the names of both
+    axes."""
     end = frame.width - RIGHT
     parts = [
         f'<text class="unit" x="2" y="10">{escape(unit)}</text>',
@@ -155,14 +156,14 @@ def axes(frame: Frame, unit: str) -> list[str]:
             f'<text class="ax" x="{LEFT - 8}" y="{y + 3.5:.1f}">{axis_number(value)}</text>'
         )
     if frame.xs[1] > frame.xs[0]:
-        for value in (x for x in ticks(*frame.xs, 6) if x == round(x)):  # steps are whole
+        for value in (x for x in ticks(*frame.xs, 6) if x == round(x)):  # steps are integers
             x, y = frame.x(value), frame.height - 6
             parts.append(f'<text class="ax mid" x="{x:.1f}" y="{y}">{axis_number(value)}</text>')
     return parts
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """Powers of ten within 10**low and 10**high; twice and five times of them if they are few."""
+    """Return powers of ten within 10**low and 10**high, with 2x and 5x of them if they are few."""
     step = max(1, math.ceil((high - low) / 6))
     powers = range(math.floor(low), math.ceil(high) + 1, step)
     parts = (1, 2, 5) if high - low < 2.5 else (1,)
@@ -171,7 +172,7 @@ def log_ticks(low: float, high: float) -> list[float]:
 
 
 def axis_number(value: float) -> str:
-    """Short and without rounding noise: 0.25, 12k, 1e-05."""
+    """Format a number of an axis: 0.25, 12k, 1e-05."""
     if abs(value) >= 1e7:
         return f"{value:.0e}".replace("e+0", "e")
     if abs(value) >= 10_000:
@@ -180,13 +181,14 @@ def axis_number(value: float) -> str:
 
 
 def ending(series: Series) -> float:
-    """The end of a curve: the mean of its last steps, as headlines say it; of dots the last."""
+    """Return the final value of a curve: the mean of its last steps, as in the headlines; of dots
+    the last."""
     pair = None if series.dots or series.exact else edges(series.points)
     return series.points[-1][1] if pair is None else pair[1]
 
 
 def draw(series: Series, frame: Frame) -> list[str]:
-    """The marks of one series."""
+    """Draw one series."""
     if series.dots or len(series.points) == 1:
         line = f'<path class="line {series.style}" d="{frame.path(series.points)}"/>'
         return [line] + [
@@ -209,7 +211,7 @@ def draw(series: Series, frame: Frame) -> list[str]:
 
 
 STEEP = 10.0
-"""values so many times as large as others are worth a logarithmic axis"""
+"""ratio of largest to smallest value from which a logarithmic axis is offered"""
 
 
 def is_steep(series: Sequence[Series]) -> bool:
@@ -219,7 +221,7 @@ def is_steep(series: Sequence[Series]) -> bool:
 
 
 def picture(frame: Frame, series: Sequence[Series], unit: str, label: str) -> str:
-    """The markup of one chart."""
+    """Return the markup of a chart."""
     marks = [mark for one in series for mark in draw(one, frame)]
     return (
         f'<svg viewBox="0 0 {frame.width} {frame.height + 10}" role="img" '
@@ -239,8 +241,8 @@ def chart(
     ceil: float | None = None,
     unit: str = "",
 ) -> Chart:
-    """Draw the series into one frame; every series needs at least one point. `unit` says what
-    the y axis counts; the legend has the end of each curve, as headlines have it."""
+    """Draw the series into one frame; every series needs at least one point. `unit` is the unit of
+    the y axis. The legend has the final value of each curve."""
     width, height = size
     thinned, whole = [thin(one) for one in series], series
     xs = [x for one in thinned for x, _ in one.points]

@@ -1,7 +1,7 @@
-"""The checkpoints of a run folder: which are whole, and how to go on from the newest.
+"""Checkpoints of a run folder: finds complete ones, and the command that continues from the newest.
 
-A checkpoint is whole when it has its controller.json, which is written last; one that a crash of
-the host has spoilt is passed over.
+A checkpoint is complete if it has controller.json, which is written last. One that a crash of the
+host has corrupted is skipped.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from forgedsl.mistakes.suggest import did_you_mean, nearest
 
 WHOLE = "controller.json"
 REPLAY = "replay.npz"
-"""groups that later steps draw from buffers"""
+"""file of the groups in replay buffers"""
 
 
 def checkpoint_steps(run_dir: Path) -> list[int]:
-    """Steps of the whole checkpoints, the newest last."""
+    """Return the steps of complete checkpoints, the newest last."""
     return sorted(step for step, path in _found(run_dir) if _reads(path))
 
 
 def spoilt_steps(run_dir: Path) -> list[int]:
-    """Steps of the checkpoints that were whole, and cannot be read any more."""
+    """Return the steps of checkpoints that were complete but are corrupted."""
     return sorted(step for step, path in _found(run_dir) if not _reads(path))
 
 
@@ -41,19 +41,19 @@ def _reads(path: Path) -> bool:
 
 
 def last_step(run_dir: Path) -> int:
-    """The step of the newest whole checkpoint, 0 if there is none."""
+    """Return the step of the newest complete checkpoint; 0 if there is none."""
     return max(checkpoint_steps(run_dir), default=0)
 
 
 def drop_partial(run_dir: Path) -> None:
-    """Remove what a run that was killed had half written: it would count among those to keep."""
+    """Remove incomplete checkpoints of a killed run, which would count among those to keep."""
     for folder in run_dir.glob("checkpoints/step-*"):
         if not (folder / WHOLE).exists():
             shutil.rmtree(folder)
 
 
 def no_run(folder: Path) -> str:
-    """Why a folder cannot be taken for a run, and what may be meant."""
+    """Return the message for a folder that is no run, with a suggestion."""
     if folder.is_file():
         named = f": {folder.parent}" if folder.suffix == ".json" else ""
         return f"{folder} is a file, and a run is a folder{named}"
@@ -68,8 +68,8 @@ def no_run(folder: Path) -> str:
 
 
 def keep_newest(run_dir: Path, count: int) -> None:
-    """Remove the whole checkpoints but the newest `count`; one of which this leaves a part, since
-    it is killed, is not whole any more."""
+    """Remove complete checkpoints except the newest `count`. If the process is killed meanwhile,
+    the remains are an incomplete checkpoint."""
     for step in checkpoint_steps(run_dir)[:-count]:
         folder = run_dir / f"checkpoints/step-{step}"
         (folder / WHOLE).unlink()

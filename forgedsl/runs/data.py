@@ -1,8 +1,8 @@
-"""Reads a run folder into `RunData`; a run that was killed has shorter files, not another format.
+"""Reads a run folder into `RunData`. A killed run has shorter files in the same format.
 
-Spans are rebuilt from the start and end events that share an `id`. A resumed run continues the
-event file: ids begin again there, so a span is closed by the next end with its kind and id. Records
-of groups are read as the events they stand for (packed.py).
+Spans are rebuilt from start and end events with the same `id`. A resumed run appends to the event
+file and starts ids anew, so a span is closed by the next end event of its kind and id. Records of
+groups are unpacked to events (packed.py).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """A piece of work in time; `start` and `end` are unix seconds."""
+    """A piece of work; `start` and `end` are unix times in seconds."""
 
     kind: str
     start: float
@@ -46,38 +46,38 @@ class RunData:
     drops: dict[str, int]
     """dropped groups by reason"""
     lost: dict[str, int]
-    """dropped completions by reason, without those of evals"""
+    """dropped completions by reason, without evals"""
     errors: tuple[str, ...]
-    """what rewards and samplers said when they failed, the most common first"""
+    """error messages of rewards and samplers, the most common first"""
     starts: tuple[float, ...]
-    """when the run, or its continuation, was started"""
+    """start times of the run and of its continuations"""
     begin: float
     end: float
     seconds: float
-    """what the run and its continuations took, without the time between them"""
+    """total seconds of the run and its continuations, without the pauses"""
     outcome: Row
-    """the run.end event; empty while running, also again, or after a kill"""
+    """the run.end event; empty if the run (or its continuation) still runs or was killed"""
     running: bool = False
-    """a process holds the folder"""
+    """True if a process has the lock of the folder"""
     left_out: tuple[str, ...] = ()
-    """rows of the data that cannot be used, each once: the first hundred of a reason"""
+    """unusable rows of the data, each once; at most a hundred per reason"""
     spoilt: tuple[str, ...] = ()
-    """places of lines that are no JSON, such as `events.jsonl:17`"""
+    """places of lines that are not JSON, such as `events.jsonl:17`"""
     ready: tuple[Row, ...] = ()
     """service.ready events"""
     restarts: tuple[Row, ...] = ()
     """service.lost and restarted events"""
     rehearsal: bool = False
-    """services only took time; no number of this run is about a model"""
+    """True for a rehearsal: its numbers say nothing about a model"""
     usage: tuple[Row, ...] = ()
-    """usage events: memory of processes, memory and load of GPUs, every some seconds"""
+    """periodic usage events: memory of processes, memory and load of GPUs"""
     beside: RunData | None = None
-    """a second run, whose curves are drawn too"""
+    """a second run whose curves are drawn too"""
 
 
 def jsonl(path: Path, spoilt: list[str]) -> Iterator[Row]:
-    """The objects of a JSONL file; the last line of a killed run may be cut and is left out, and so
-    are lines that a crash of the host or a disk has spoilt, whose places are added to `spoilt`."""
+    """Read the objects of a JSONL file. An incomplete last line (of a killed run) is left out, as
+    are lines corrupted by a crash, whose places are added to `spoilt`."""
     if not path.exists():
         return
     with path.open("rb") as file:
@@ -89,23 +89,23 @@ def jsonl(path: Path, spoilt: list[str]) -> Iterator[Row]:
 
 
 def whole(line: bytes) -> Row | None:
-    """The object of a line of JSONL; None where the line is cut, or no JSON."""
+    """Parse a line of JSONL; None if it is incomplete or not JSON."""
     try:
         row = json.loads(line) if line.endswith(b"\n") else None
-    except ValueError:  # also of bytes that are no text
+    except ValueError:  # bytes that are not UTF-8, too
         return None
     return row if isinstance(row, dict) else None
 
 
 def load_run(folder: Path) -> RunData:
-    """Read everything; FileNotFoundError if the folder holds no job.json."""
+    """Read a run folder. Raises FileNotFoundError if it has no job.json."""
     job = read_job(folder)
     spoilt: list[str] = []
     events = list(unpacked(jsonl(folder / "events.jsonl", spoilt)))
     rows, samples = (tuple(jsonl(folder / f"{n}.jsonl", spoilt)) for n in ("metrics", "samples"))
     times = [event["time"] for event in events]
     edges = [e for e in events if e["kind"] in ("run.start", "run.end")]
-    # a run that was continued is not over; the lock is still held when the last report is written
+    # a continued run has not ended; the lock is still held while the final report is written
     outcome = edges[-1] if edges and edges[-1]["kind"] == "run.end" else {}
     lost = [e for e in events if e["kind"] == "rollout.dropped" and "eval" not in e]
     return RunData(
@@ -135,7 +135,7 @@ def load_run(folder: Path) -> RunData:
 
 
 def sessions(events: list[Row]) -> list[list[float]]:
-    """The times of the events of a run, then those of each continuation."""
+    """Return the event times of the run and of each continuation."""
     found: list[list[float]] = []
     for event in events:
         if event["kind"] == "run.start" or not found:
@@ -145,7 +145,7 @@ def sessions(events: list[Row]) -> list[list[float]]:
 
 
 def spans(events: list[Row]) -> dict[str, tuple[Span, ...]]:
-    """Finished spans by kind, in order of their end."""
+    """Return finished spans by kind, in order of their end."""
     open_: dict[tuple[str, Any], Row] = {}
     kinds = (*(each.name for each in working()), "eval", "export")
     found: dict[str, list[Span]] = {kind: [] for kind in kinds}
@@ -162,7 +162,7 @@ def spans(events: list[Row]) -> dict[str, tuple[Span, ...]]:
 
 
 def is_running(folder: Path) -> bool:
-    """True if a process holds the lock of the folder (forgedsl/cli/run_lock.py)."""
+    """True if a process has the lock of the folder (forgedsl/cli/run_lock.py)."""
     import fcntl
 
     try:
@@ -170,13 +170,13 @@ def is_running(folder: Path) -> bool:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
-    except OSError:  # no lock, or a file system without locks
+    except OSError:  # no lock file, or a file system without locks
         return False
     return False
 
 
 def overlap(data: RunData) -> float | None:
-    """The share of optimizer steps during which at least one completion was being sampled."""
+    """Return the fraction of optimizer steps during which some completion was being sampled."""
     steps, samples = data.spans["step"], sorted(data.spans["sample"], key=lambda s: s.start)
     if not steps or not samples:
         return None

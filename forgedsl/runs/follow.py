@@ -1,6 +1,6 @@
-"""Follows the events of a run folder, for readers in another terminal or on another host.
+"""Follows the events of a run folder from another terminal or host.
 
-RUN/events.jsonl --since its last start--> events, until run.end or nobody holds the folder
+RUN/events.jsonl --since its last start--> events, until run.end or the lock is released
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ def last_start(path: Path) -> int:
 def follow(
     path: Path, take: Callable[[Event], None], over: Callable[[], bool], *, since: int = 0
 ) -> int | None:
-    """Hand on events from byte `since`, as they are written; the exit code of `run.end`, or None
-    where there is none when it is `over`."""
+    """Pass events from byte `since` to the reader as they are written. Return the exit code of
+    `run.end`, or None if the run is `over` without one."""
     ended, rest = False, b""
     while True:
-        ended = over()  # asked before the last look
+        ended = over()  # checked before the last read, so that no event is missed
         if path.is_file():
             with path.open("rb") as file:
                 file.seek(since)

@@ -1,11 +1,11 @@
-"""events.jsonl keeps one record per group where the stream has four events per completion.
+"""Packs the four events per completion of the event stream into one record per group of
+events.jsonl.
 
     events --Packer.take--> records to write        records --unpacked--> events
 
-A record of kind `group` holds what happened to a group (or, with `eval`, to all completions of an
-evaluation): when it was drawn, and its spans in columns, one entry per span. A column whose entries
-are all alike is written once; times are seconds after `from`. A group that is in the making when a
-run is killed has no record.
+A record of kind `group` holds the events of a group (or, with `eval`, of all completions of an
+evaluation): its draw, and its spans as columns with an entry per span. A column with equal entries
+is written once. Times are seconds after `from`. An unfinished group of a killed run has no record.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ Fields = tuple[str, ...]
 
 TIMES = ("start", "engine_start", "engine_end")
 TICK, DIGITS = 4, 6
-"""decimals of a time in seconds; digits of any other number"""
+"""decimals of times in seconds; significant digits of other numbers"""
 OWN = ("time", "kind", "id")
 IN_SAMPLES = "examples"
-"""of step.end: samples.jsonl has them"""
+"""fields of step.end that samples.jsonl has already"""
 
 
 class Packer:
-    """Holds the spans of groups back until each group is complete."""
+    """Collects the spans of each group until it is complete."""
 
     def __init__(self) -> None:
         packed = (each.name for each in operations() if each.of_groups)
@@ -57,12 +57,12 @@ class Packer:
                 return [*self._group(event["name"], event["time"], {}), event]
             case "step.end":
                 return [*self._late(), _short(event)]
-            case "run.end":  # the last line of a session
+            case "run.end":  # the last event of a session
                 return [*self.rest(), event]
         return [event]
 
     def rest(self) -> list[Event]:
-        """Return the records that are still held back, at the end of a run."""
+        """Return the remaining records at the end of a run."""
         keys = [*dict.fromkeys((*self._drawn, *self._spans))]
         return [record for key in keys for record in self._group(key, self._last(key), {})]
 
@@ -75,7 +75,8 @@ class Packer:
         return []
 
     def _late(self) -> list[Event]:
-        """Spans of groups that were ready before: the nodes of the batch fire last."""
+        """Return a record of late spans, of nodes that fire on the batch after its groups are
+        complete."""
         keys = [key for key in self._spans if key not in self._drawn and not isinstance(key, str)]
         return [record for key in keys for record in self._group(key, self._last(key), {})]
 
@@ -84,7 +85,7 @@ class Packer:
         return max(ends, default=float(self._drawn.get(key, {}).get("time", 0.0)))
 
     def _group(self, key: Any, time: float, more: Event) -> list[Event]:
-        """The record of a group, if anything is known of it."""
+        """Return the record of a group, if it has any events."""
         drawn, spans = self._drawn.pop(key, None), self._spans.pop(key, [])
         if drawn is None and not spans:
             return []
@@ -109,7 +110,7 @@ def _rounded(value: Any) -> Any:
 
 
 def _columns(spans: list[Event], begin: float, whose: str) -> list[Event]:
-    """The spans of each kind and set of fields as one object of columns."""
+    """Return the spans of each kind and set of fields as an object of columns."""
     tables: dict[Fields, list[Event]] = {}
     for span in sorted(spans, key=lambda span: (span.get("row", 0), span.get("sibling", 0))):
         tables.setdefault((span["span"], *span), []).append(span)
@@ -132,7 +133,8 @@ def _compact(name: str, values: list[Any], begin: float) -> list[Any]:
 
 
 def unpacked(records: Iterable[Event]) -> Iterator[Event]:
-    """The events of a file; a record of a group as the events it stands for, span after span."""
+    """Yield the events of a file; a record of a group is expanded to its events, span after
+    span."""
     for number, record in enumerate(records):
         if record["kind"] == "group":
             yield from _events(record, number)

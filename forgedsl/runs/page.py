@@ -1,4 +1,4 @@
-"""Puts the report together: which figures, charts and tables a page has, in which order.
+"""Composes the report: figures, charts and tables of the page, and their order.
 
     RunData --> context of templates/report.html.j2 --> HTML text
 
@@ -30,11 +30,11 @@ BARE: dict[str, Any] = {
     "tokens": None,
     "truncated": False,
 }
-"""of a sample that does not say it"""
+"""defaults for fields that a sample does not have"""
 CARDS = 6
-"""completions shown of a step"""
+"""number of completions shown per step"""
 SEARCHED = 1000
-"""completions that the page can be searched for, the last ones"""
+"""number of the last completions that the page can search"""
 
 CHARTS: tuple[tuple[str, str, tuple[str, ...], float | None], ...] = (
     (
@@ -58,11 +58,11 @@ UNITS = {
     "Signal": "part", "Answer length": "tokens", "Entropy": "nats", "Gradient norm": "norm",
     "Policy age": "versions", "Throughput": "tokens/s", "Step time": "seconds",
 }  # fmt: skip
-"""what the y axis of a chart counts, where its title does not say it"""
+"""units of y axes, if not obvious from the title"""
 
 
 def series(data: RunData, fields: tuple[str, ...]) -> list[Series]:
-    """The curves of fields; where a second run lies beside, its curves in the same colours."""
+    """Return the curves of fields; those of a second run have the same colours."""
     found = [(field, points(data, field)) for field in fields]
     mine = [
         Series(name=field, points=pts, color=f"c{i + 1}", exact=field == "age_max")
@@ -72,7 +72,7 @@ def series(data: RunData, fields: tuple[str, ...]) -> list[Series]:
 
 
 def beside(data: RunData, mine: list[Series]) -> list[Series]:
-    """The same curves of the run that is overlaid."""
+    """Return the same curves of the second run."""
     if data.beside is None:
         return []
     return [
@@ -83,7 +83,7 @@ def beside(data: RunData, mine: list[Series]) -> list[Series]:
 
 
 def hero(data: RunData, size: tuple[int, int]) -> Chart | None:
-    """The chart that tells how the run went: reward with its spread, and the held-out evals."""
+    """Return the main chart: reward with its spread, and the held-out evals."""
     reward = points(data, "reward_mean")
     if not reward:
         loss = series(data, ("loss",))
@@ -106,7 +106,7 @@ def hero(data: RunData, size: tuple[int, int]) -> Chart | None:
 
 
 def grid(data: RunData) -> list[Chart]:
-    """The smaller charts: evals and rewards, what every run has, the reports of its loss."""
+    """Return the smaller charts: evals, rewards, general metrics, and reports of the loss."""
     made = [
         chart(name, eval_series(data, name, pts), note="held-out eval", unit="value")
         for name, pts in evals(data).items()
@@ -153,7 +153,7 @@ def grid(data: RunData) -> list[Chart]:
 
 
 def eval_series(data: RunData, name: str, pts: tuple[tuple[float, float], ...]) -> list[Series]:
-    """An eval, and that of the run beside."""
+    """Return the curves of an eval, also of the second run."""
     found = [Series(name=name, points=pts, color="c2", dots=True)]
     theirs = evals(data.beside).get(name) if data.beside is not None else None
     if data.beside is not None and theirs:
@@ -162,7 +162,7 @@ def eval_series(data: RunData, name: str, pts: tuple[tuple[float, float], ...]) 
 
 
 def usage_charts(data: RunData) -> list[Chart]:
-    """Memory of each service's processes, memory and load of each GPU, over the steps."""
+    """Return charts of the memory of services, and of memory and load of GPUs, over the steps."""
     rows = (
         ("Memory", "of the processes of each service on the first host, GiB", "GiB", usage.memory),
         ("GPU memory", "of the first host, GiB", "GiB", usage.gpu_memory),
@@ -180,8 +180,8 @@ def usage_charts(data: RunData) -> list[Chart]:
 
 
 def each(data: RunData, prefix: str, note: str, lead: str = "", unit: str = "") -> list[Chart]:
-    """A chart of every field with this prefix, also of those of a second step; `lead` begins its
-    title, since a reward has several."""
+    """Return a chart for every field with this prefix, including those of a second step. `lead` is
+    a prefix of the title."""
     fields = sorted({key for row in data.rows for key in row if f"/{prefix}" in f"/{key}"})
     found = [(field, series(data, (field,))) for field in fields]
     titles = [f"{lead} {field.replace(prefix, '')}".strip() for field, _ in found]
@@ -193,7 +193,7 @@ def each(data: RunData, prefix: str, note: str, lead: str = "", unit: str = "") 
 
 
 def tiles(data: RunData) -> list[dict[str, str]]:
-    """The headline figures."""
+    """Return the headline figures."""
     shown: list[dict[str, str]] = []
     reward = points(data, "reward_mean")
     pair = edges(reward)
@@ -230,7 +230,7 @@ def tiles(data: RunData) -> list[dict[str, str]]:
 
 
 def change(label: str, before: float, after: float, *, title: str) -> dict[str, str]:
-    """A figure with where it came from; `title` says what the two are."""
+    """Return a figure with its earlier value; `title` explains both."""
     return {
         "label": label,
         "value": number(after),
@@ -245,7 +245,8 @@ def startup(data: RunData) -> str:
 
 
 def completions(data: RunData) -> list[dict[str, Any]]:
-    """Completions at the begin, the middle and the end, over the range of scores of the step."""
+    """Return completions from the beginning, middle and end of the run, over the range of
+    scores."""
     steps = sorted({sample["step"] for sample in data.samples})
     if not steps:
         return []
@@ -254,14 +255,14 @@ def completions(data: RunData) -> list[dict[str, Any]]:
 
 
 def spread(samples: tuple[dict[str, Any], ...], step: int) -> list[dict[str, Any]]:
-    """CARDS of the completions of a step, evenly over their order (best first)."""
+    """Select CARDS completions of a step, evenly over their ranking (best first)."""
     mine = [BARE | sample for sample in samples if sample["step"] == step]
     count = min(CARDS, len(mine))
     return [mine[round(i * (len(mine) - 1) / max(count - 1, 1))] for i in range(count)]
 
 
 def outcome(data: RunData) -> tuple[str, str]:
-    """(style, words) for the state of the run."""
+    """Return (style, text) for the state of the run."""
     if not data.outcome or data.running:
         return "open", "running" if data.running else "not finished"
     status = str(data.outcome.get("status", "done"))
@@ -271,7 +272,7 @@ def outcome(data: RunData) -> tuple[str, str]:
 
 
 def services(data: RunData) -> list[dict[str, Any]]:
-    """One row per service: what it is, where it ran."""
+    """Return a row per service: its kind, model and placement."""
     rows = []
     for name, service in data.job.services.items():
         mesh = service.mesh
@@ -290,7 +291,7 @@ def services(data: RunData) -> list[dict[str, Any]]:
 
 
 def settings(data: RunData) -> list[tuple[str, str, bool]]:
-    """(path, value, in force) of what shaped the run: what the job does, then its params."""
+    """Return (path, value, in force) of the run's settings, then its params."""
     job = data.job
     flat = [(name, model_text(model), True) for name, model in job.models.items()]
     flat += [(name, source_text(part.source), True) for name, part in job.datasets.items()]
@@ -309,7 +310,7 @@ def settings(data: RunData) -> list[tuple[str, str, bool]]:
 
 
 def differing(data: RunData) -> list[tuple[str, str, str]]:
-    """(path, value here, value there) of the settings in which the run beside differs."""
+    """Return (path, value here, value there) of the settings that differ from the second run."""
     if data.beside is None:
         return []
     here, there = ({p: v for p, v, _ in settings(run)} for run in (data, data.beside))
@@ -342,12 +343,12 @@ def value_text(value: Any) -> str:
 
 
 def left_out(place: str) -> dict[str, str]:
-    """The message about a line of the run folder that is no JSON."""
+    """Return the message about lines of the run folder that are not JSON."""
     return {"kind": "warning", "text": f"{place} is no JSON and was left out"}
 
 
 def render(data: RunData) -> str:
-    """The page."""
+    """Return the page as HTML."""
     from jinja2 import Environment, StrictUndefined
 
     text = resources.files("forgedsl.runs").joinpath("templates/report.html.j2").read_text()

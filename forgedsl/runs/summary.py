@@ -1,4 +1,4 @@
-"""Last lines of a run: the verdict, values before and after, where the results are."""
+"""Closing lines of a run: the verdict, values before and after, and the results."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from forgedsl.runs.verdict import edge_size, edges, evals, points, verdict
 
 
 def summary(run_dir: Path, code: int) -> str:
-    """The closing lines of `forgec run`.
+    """Return the closing lines of `forgec run`.
 
     Example:
         grpo_math finished: 250 steps in 58 s
@@ -31,11 +31,11 @@ def summary(run_dir: Path, code: int) -> str:
     for label in ("origin", "remedy"):
         if data.outcome.get(label):
             lines.append(f"  {label:<12} {data.outcome[label]}")
-    told = "the checkpoint of step" in message  # with what to go on from instead
+    told = "the checkpoint of step" in message  # the message already says what to continue from
     if code and not told and (command := resume_command(run_dir)):
         lines.append(f"  {'continue':<12} {command}   (step {last_step(run_dir)} is saved)")
     findings = verdict(data)
-    # its figures are the next lines
+    # the next lines have its figures
     lines += [
         f"  verdict      {f.text.partition(':')[0]}" for f in findings if f.label == "verdict"
     ]
@@ -64,7 +64,7 @@ def headline(data: RunData, code: int) -> str:
 
 
 def places(data: RunData, run_dir: Path) -> list[str]:
-    """One line for each result that is there, and how to get weights that are only a checkpoint."""
+    """Return a line per result, and the command that exports weights from a checkpoint."""
     step = last_step(run_dir)
     export = data.job.checkpoint.export or f"exports/step-{step}"
     found = [

@@ -1,4 +1,4 @@
-"""Speed of weight syncs from the rows of a run, and whether it is worth telling."""
+"""Bandwidth of weight syncs from the rows of a run, and which of them are slow."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from collections.abc import Sequence
 from typing import Any
 
 RATE, SECONDS = "sync_bytes_per_s/", "sync_s/"
-"""fields of a row, the service that received behind them"""
+"""prefixes of fields of a row; the name of the receiving service follows"""
 TELLING = 0.1
-"""part of a step from which on they are told"""
+"""fraction of a step from which a sync is reported as slow"""
 
 
 def rate(per_second: float) -> str:
-    """Bytes a second: 24.1 MB/s, 1.2 GB/s."""
+    """Format bytes per second: 24.1 MB/s, 1.2 GB/s."""
     size, unit = (1e9, "GB") if per_second >= 1e9 else (1e6, "MB")
     return f"{per_second / size:.3g} {unit}/s"
 
 
 def receivers(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """The services that weights came to."""
+    """Return the services that received weights."""
     return sorted({key.removeprefix(RATE) for row in rows for key in row if key.startswith(RATE)})
 
 
@@ -31,7 +31,7 @@ def rates(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def slow(rows: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
-    """Those that take much of a step: (`sync generator`, `2.1 s at 1.2 GB/s`)."""
+    """Return the slow syncs: (`sync generator`, `2.1 s at 1.2 GB/s`)."""
     found = []
     for name in receivers(rows):
         mine = [row for row in rows if RATE + name in row]

@@ -1,4 +1,4 @@
-"""Numbers and times as people read them, for the terminal and the report."""
+"""Formats numbers and times for the terminal and the report."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ BARS = "\u2581\u2582\u2583\u2584\u2585\u2586\u2587\u2588"
 
 
 def number(value: float | int | str | None, digits: int = 3) -> str:
-    """Three significant digits or so: 0.0132, 0.71, 16,204, 1.2e-07.
+    """Format a number with about three significant digits: 0.0132, 0.71, 16,204, 1.2e-07.
 
     Example:
         number(16204.3) == "16,204"
@@ -32,7 +32,7 @@ def number(value: float | int | str | None, digits: int = 3) -> str:
 
 
 def clock(seconds: float | None) -> str:
-    """0:07, 12:30, 3:05:00."""
+    """Format seconds as a clock: 0:07, 12:30, 3:05:00."""
     if seconds is None:
         return "-"
     minutes, rest = divmod(round(seconds), 60)
@@ -41,7 +41,7 @@ def clock(seconds: float | None) -> str:
 
 
 def duration(seconds: float) -> str:
-    """7.4 s, 58 s, 12 min 30 s, 3 h 5 min."""
+    """Format seconds as a duration: 7.4 s, 58 s, 12 min 30 s, 3 h 5 min."""
     if seconds < 10:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
@@ -52,7 +52,7 @@ def duration(seconds: float) -> str:
 
 
 def sparkline(values: list[float], width: int) -> str:
-    """The values as a row of bars, averaged down to `width` of them."""
+    """Draw the values as a row of bars, averaged to `width` bars."""
     if not values:
         return ""
     count = min(width, len(values))

@@ -1,8 +1,8 @@
-"""A few seconds of the run on one time axis: who worked while who else did.
+"""Draws some seconds of a run on a time axis: which services worked at the same time.
 
     spans of sample, score, logprobs, step, sync, eval --window--> lanes --> SVG
 
-Completions are too many for bars of their own: their lane shows how many were in the making.
+There are too many completions for bars: their lane shows how many were being sampled.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ BUCKETS = 360
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline:
-    """The drawing, and what to read from it."""
+    """The drawing, its first and last step, and its length in seconds."""
 
     svg: str
     first_step: int
@@ -31,7 +31,7 @@ class Timeline:
 
 
 def window(data: RunData) -> tuple[float, float, list[Span]] | None:
-    """The time of STEPS_SHOWN steps around the middle of the run, or of its longest session."""
+    """Return the time of STEPS_SHOWN steps in the middle of the run, or of its longest session."""
     parts: dict[int, list[Span]] = {}
     for step in data.spans["step"]:
         parts.setdefault(bisect(data.starts, step.start), []).append(step)
@@ -60,7 +60,7 @@ def in_flight(spans: tuple[Span, ...], begin: float, end: float) -> list[float]:
 
 
 class Canvas:
-    """Lanes from top to bottom."""
+    """Draws lanes from top to bottom."""
 
     def __init__(self, begin: float, end: float) -> None:
         self.begin, self.end = begin, end
@@ -78,7 +78,7 @@ class Canvas:
         )
 
     def area(self, text: str, counts: list[float], color: str) -> None:
-        """A lane that shows a number over time."""
+        """Draw a lane that shows a number over time."""
         self.label(text, TALL)
         top, base = max(counts), self.y + TALL
         step = (WIDTH - LEFT - 8) / len(counts)
@@ -94,7 +94,7 @@ class Canvas:
         self.y += TALL + 8
 
     def bars(self, text: str, spans: list[Span], color: str, *, named: bool = False) -> None:
-        """A lane with a bar for each span."""
+        """Draw a lane with a bar for each span."""
         self.label(text, LANE)
         for span in spans:
             a, b = self.x(span.start), self.x(span.end)
@@ -112,7 +112,7 @@ class Canvas:
         self.y += LANE + 8
 
     def axis(self) -> None:
-        """Time marks, behind everything else."""
+        """Draw the time marks, in the background."""
         marks = []
         for value in ticks(0, self.end - self.begin, 8):
             x = self.x(self.begin + value)

@@ -15,12 +15,12 @@ from forgedsl.types.flow import Role
 
 BOX_W, BOX_H, LANE_H, GAP_X, GAP_Y, PAD = 172, 54, 4, 50, 20, 8
 TITLE = 22
-"""characters that fit into a box"""
+"""maximum characters of a box's title"""
 
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A box and its upper left corner; `node` is None where a long edge passes a column."""
+    """A box and its upper left corner. `node` is None for the lane of a long edge in a column."""
 
     node: Node | None
     x: float
@@ -51,8 +51,8 @@ def ranks(nodes: tuple[Node, ...]) -> dict[str, int]:
 
 
 def place(nodes: tuple[Node, ...]) -> Drawing:
-    """Boxes in columns, each near what it reads; an edge over several columns gets a lane in each
-    column between, so that it runs beside boxes and not behind them."""
+    """Place boxes in columns, each near its inputs. An edge over several columns gets a lane in
+    each column between, so that it does not cross boxes."""
     rank = ranks(nodes)
     by_name = {node.name: node for node in nodes}
     columns: list[list[str]] = [[] for _ in range(max(rank.values()) + 1)]
@@ -90,12 +90,12 @@ def place(nodes: tuple[Node, ...]) -> Drawing:
 
 
 def colors(job: Job) -> dict[str, str]:
-    """A colour class for each service, in the order of the job."""
+    """Return a colour class for each service, in the order of the job."""
     return {name: f"c{i % 6 + 1}" for i, name in enumerate(job.services)}
 
 
 def words(node: Node, shade: dict[str, str]) -> tuple[str, str]:
-    """(title, note) of a box: who works, then the edge it makes and how much of it."""
+    """Return (title, note) of a box: the service or function, then its output and amount."""
     target = node.target.removeprefix("advantage_").removeprefix("filter_")
     unit = operation(node.op)
     method = unit.method or unit.name
@@ -118,7 +118,7 @@ def box(node: Node, x: float, y: float, shade: dict[str, str]) -> str:
 
 
 def curve(route: list[Placed]) -> str:
-    """One smooth line from the right side of a box to the left side of another."""
+    """Draw a smooth line from the right side of a box to the left side of another."""
     first, *others = route
     path = f"M{first.x + BOX_W:.0f} {first.middle:.0f}"
     y = first.middle
@@ -134,7 +134,7 @@ def curve(route: list[Placed]) -> str:
 
 
 def back(step: Placed, sample: Placed, bottom: float, label: str) -> str:
-    """The dashed arrow of a weight sync or a replay, below the boxes."""
+    """Draw the dashed arrow of a weight sync or a replay, below the boxes."""
     x1, y1 = step.x + BOX_W / 2, step.y + BOX_H
     x2, y2 = sample.x + BOX_W / 2, sample.y + BOX_H + 3
     return (

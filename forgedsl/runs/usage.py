@@ -1,8 +1,9 @@
-"""What a run took on its first host, over its steps: memory of processes, memory and load of GPUs.
+"""Resource usage on the run's first host, over its steps: memory of processes, memory and load of
+GPUs.
 
     usage events of events.jsonl --> by name: points (step under way, value)
 
-Of the samples during one step the largest memory counts, and the mean load.
+For each step, the maximum of the sampled memory and the mean of the sampled load are taken.
 """
 
 from __future__ import annotations
@@ -23,17 +24,17 @@ GIB = 2**30
 
 
 def memory(data: RunData) -> dict[str, Points]:
-    """GiB of the processes of each service."""
+    """Return the memory of each service's processes, in GiB."""
     return _curves(data, lambda event: iter(event["memory"].items()), max, GIB)
 
 
 def gpu_memory(data: RunData) -> dict[str, Points]:
-    """GiB of each GPU."""
+    """Return the used memory of each GPU, in GiB."""
     return _curves(data, lambda event: _gpus(event, "memory"), max, GIB)
 
 
 def gpu_load(data: RunData) -> dict[str, Points]:
-    """The part of the time in which each GPU worked."""
+    """Return the fraction of time in which each GPU was busy."""
     return _curves(data, lambda event: _gpus(event, "load"), fmean, 1)
 
 

@@ -1,9 +1,10 @@
-"""Did it learn, why not, what is slow: findings with their evidence, most telling first.
+"""Findings about a run, with evidence: did it learn, why not, what is slow. The most important
+first.
 
     RunData --verdict--> Finding(s)     the top of report.html, the last lines of `forgec run`
 
-Every finding quotes the figures it rests on; a curve counts as changed where the means of its ends
-differ by more than their noise.
+Every finding quotes its figures. A curve has changed if the means of its two ends differ by more
+than their noise.
 """
 
 from __future__ import annotations
@@ -24,39 +25,39 @@ from forgedsl.types.flow import Role
 Points = tuple[tuple[float, float], ...]
 
 EDGE = 20
-"""steps whose mean stands for the begin and the end of a curve"""
+"""number of steps averaged at each end of a curve"""
 FEWEST = 6
-"""steps below which nothing is said about learning"""
+"""minimum number of steps for a finding about learning"""
 SHORT = 20
-"""steps below which it says nothing that a value did not move"""
+"""below this number of steps, a value that did not move means nothing"""
 NOISE = 2.0
-"""standard errors that a change must exceed"""
+"""number of standard errors that a change must exceed"""
 SMALL = 0.02
-"""part of a value below which a change is none"""
+"""relative change below which a value counts as unchanged"""
 DEAD, ALL_DEAD = 0.5, 0.9
 HIGH = 0.7
-"""place in the range of scores from which on a reward is near the best"""
+"""fraction of the range of scores above which a reward is near its maximum"""
 CUT, MOST_CUT = 0.1, 0.3
 FAILED = 0.05
 GROWN = 1.5
 COLLAPSED = 0.1
-"""part of the first entropy that is left"""
+"""entropy has collapsed if it is below this fraction of the initial one"""
 WAITING = 0.25
-"""part of the time from which on somebody waits"""
+"""fraction of time from which waiting is reported"""
 STEPS = 200
-"""steps, the last ones, that say what is waited for"""
+"""number of last steps that decide what is waited for"""
 EVALS = "evals"
 AT_ONCE = "gap/age_0"
-"""metric: distance of log-probs of trainer and sampler at equal weights"""
+"""metric: difference of the log-probs of trainer and sampler with equal weights"""
 
 
 DOUBTS = ("skipped", "gradient", "failed", "lost", "evals")
-"""findings that put in doubt what was learned"""
+"""findings that cast doubt on what was learned"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing to know. `style` is good, open (look at it), bad, or note."""
+    """A finding. `style` is good, open (needs attention), bad, or note."""
 
     label: str
     style: str
@@ -64,14 +65,14 @@ class Finding:
 
 
 def points(data: RunData, field: str) -> Points:
-    """The numbers of a field over steps."""
+    """Return the values of a field over steps."""
     return tuple(
         (row["step"], row[field]) for row in data.rows if isinstance(row.get(field), (int, float))
     )
 
 
 def evals(data: RunData) -> dict[str, Points]:
-    """Points of every eval, placed at the step whose weights were evaluated."""
+    """Return the points of every eval, at the steps whose weights were evaluated."""
     found: dict[str, dict[int, float]] = {}
     for span in data.spans["eval"]:
         if span.fields.get("value") is not None:
@@ -81,25 +82,25 @@ def evals(data: RunData) -> dict[str, Points]:
 
 
 def is_loss(data: RunData, name: str) -> bool:
-    """True if less is better in an eval."""
+    """True if an eval measures a loss, so that less is better."""
     found = data.job.evals.get(name)
     return found is not None and found.loss is not None
 
 
 def edge_size(pts: Points) -> int:
-    """Return the number of values whose mean stands for each end: EDGE, fewer in a short run."""
+    """Return the number of values to average at each end: EDGE, fewer in a short run."""
     return min(EDGE, len(pts) // 2)
 
 
 def edges(pts: Points) -> tuple[float, float] | None:
-    """Mean of the first and of the last EDGE values; None if they would overlap."""
+    """Return the means of the first and of the last EDGE values; None if they would overlap."""
     size = edge_size(pts)
     values = [y for _, y in pts]
     return (statistics.fmean(values[:size]), statistics.fmean(values[-size:])) if size else None
 
 
 def verdict(data: RunData) -> tuple[Finding, ...]:
-    """All findings about a run."""
+    """Return all findings about a run."""
     if data.rehearsal or not data.rows:
         return ()
     makers = (
@@ -124,7 +125,7 @@ def verdict(data: RunData) -> tuple[Finding, ...]:
 
 
 def _restarts(data: RunData) -> Iterator[Finding]:
-    """Services that failed, and how the run went on."""
+    """Yield findings about failed services and their restarts."""
     if data.restarts:
         names = Counter(str(event["service"]) for event in data.restarts)
         said = ", ".join(f"{name} {counted(n, 'time')}" for name, n in names.most_common())
@@ -137,7 +138,8 @@ def _restarts(data: RunData) -> Iterator[Finding]:
 
 
 def _learning(data: RunData) -> Iterator[Finding]:
-    """One finding: from held-out data where there is some, else from the reward, else the loss."""
+    """Return the finding on learning: from held-out data, else from the reward, else from the
+    loss."""
     reward = points(data, "reward_mean")
     if len(data.rows) < FEWEST:
         yield Finding(label="verdict", style="open", text="too few steps to tell whether it learns")
@@ -166,7 +168,7 @@ def _learning(data: RunData) -> Iterator[Finding]:
 
 
 def _nothing(steps: int) -> tuple[str, str]:
-    """Return how much it says that nothing moved: little, after a few steps."""
+    """Return the finding for a value that did not move; after few steps it means little."""
     if steps < SHORT:
         return "open", f"{counted(steps, 'step')} are too few to tell whether it learns"
     return "bad", "it did not learn"
@@ -185,7 +187,7 @@ def _of(name: str, pts: Points, better: int) -> Finding:
 
 
 def _moved(pts: Points) -> int:
-    """1 if the values rose by more than their noise, -1 if they fell, else 0."""
+    """Return 1 if the values rose by more than their noise, -1 if they fell, else 0."""
     size, pair = edge_size(pts), edges(pts)
     if pair is None:
         return 0
@@ -202,7 +204,7 @@ def _sign(before: float, after: float, noise: float) -> int:
 
 
 def _moved_eval(data: RunData, name: str, pts: Points) -> tuple[int | None, str]:
-    """(better, worse or neither, words); None if there is but one value."""
+    """Return (better, worse or neither; text); None if there is only one value."""
     if len(pts) < 2:
         return None, ""
     spans = {s.fields["step"]: s.fields for s in data.spans["eval"] if s.fields["name"] == name}
@@ -231,12 +233,12 @@ def _steps(data: RunData) -> Iterator[Finding]:
 
 
 def total(data: RunData, field: str) -> float:
-    """The sum of a field over all steps."""
+    """Return the sum of a field over all steps."""
     return sum(y for _, y in points(data, field))
 
 
 def named(data: RunData, prefix: str) -> dict[str, int]:
-    """Sums of the fields `prefix/<name>` by name, the largest first, those of 0 left out."""
+    """Return the sums of fields `prefix/<name>` by name, the largest first, without zeros."""
     names = sorted({key for row in data.rows for key in row if key.startswith(f"{prefix}/")})
     sums = {name.removeprefix(f"{prefix}/"): round(total(data, name)) for name in names}
     return dict(sorted(((n, c) for n, c in sums.items() if c), key=lambda item: -item[1]))
@@ -248,7 +250,7 @@ def ranked(counts: dict[str, int]) -> str:
 
 
 def _requests(data: RunData) -> Iterator[Finding]:
-    """Yield findings about requests that judges behind endpoints did not answer at once."""
+    """Yield findings about requests to endpoints that were repeated, slow or failed."""
     words = {"again": "made again", "slow": "slow", "failed": "failed"}
     said = {
         word: ranked(found)
@@ -263,7 +265,7 @@ def _requests(data: RunData) -> Iterator[Finding]:
 
 
 def _scores(data: RunData) -> Iterator[Finding]:
-    """Scores that failed, and answers that were lost to it or to anything else."""
+    """Yield findings about failed scores, and about lost completions."""
     failed = named(data, "failed")
     lost = {why: count for why, count in data.lost.items() if why not in _of_rewards(failed)}
     if not failed:
@@ -301,7 +303,7 @@ def _scores(data: RunData) -> Iterator[Finding]:
 
 
 def _unmeasured(data: RunData) -> Iterator[Finding]:
-    """Evals whose value is that of few answers."""
+    """Yield findings about evals with few scored completions."""
     last = {span.fields["name"]: span.fields for span in data.spans["eval"]}
     for name, fields in last.items():
         failed, scored = fields.get("failed", 0), fields.get("samples", 0)
@@ -337,7 +339,7 @@ def dropped(drops: dict[str, int]) -> str:
 
 
 def _signal(data: RunData) -> Iterator[Finding]:
-    """Groups whose answers all score alike have no advantage to learn from."""
+    """Yield the finding about groups with equal scores, which give no gradient."""
     pts = points(data, "dead_group_fraction")
     if not pts:
         return
@@ -353,7 +355,7 @@ def _signal(data: RunData) -> Iterator[Finding]:
 
 
 def _why_dead(data: RunData, style: str) -> tuple[str, str]:
-    """(style, words) by where the reward lies in the range of the scores that were seen."""
+    """Return (style, text) by the position of the reward in the range of observed scores."""
     scores = [sample["score"] for sample in data.samples if sample.get("score") is not None]
     reward = edges(points(data, "reward_mean"))
     if not reward or not scores or max(scores) == min(scores):
@@ -387,7 +389,7 @@ def _length(data: RunData) -> Iterator[Finding]:
 
 
 def _entropy(data: RunData) -> Iterator[Finding]:
-    sampled = points(data, "age_max")  # of demonstrations and pairs it shall fall
+    sampled = points(data, "age_max")  # for demonstrations and pairs it should fall
     pair = edges(points(data, "entropy"))
     if sampled and pair and 0 < pair[1] < COLLAPSED * pair[0]:
         text = (
@@ -435,15 +437,15 @@ def _bound(data: RunData, idle: float, starved: float) -> str:
 
 
 def _slow(waiting: str) -> str:
-    """Return the words for a run whose trainer waits for this."""
+    """Return the text for a run whose trainer waits for this."""
     words = {each.waiting: each.slow for each in working() if each.waiting}
     return {EVALS: "held up by evals", **words}.get(waiting, "the trainer waits")
 
 
 def waits(spans: dict[str, tuple[Span, ...]], starts: tuple[float, ...] = ()) -> dict[str, float]:
-    """What was under way while the trainer waited between steps, in parts of that time.
+    """Return what was running while the trainer waited between steps, as fractions of that time.
 
-    Between a stop and the step after the next of `starts` nothing waited.
+    The time from a stop to the first step after the next start is left out.
     """
     steps = spans["step"][-STEPS:]
     gaps = [
@@ -472,12 +474,12 @@ def waits(spans: dict[str, tuple[Span, ...]], starts: tuple[float, ...] = ()) ->
     return {name: t / whole for name, t in sorted(found.items(), key=lambda i: -i[1]) if t}
 
 
-# ---- what the run has proved of itself
+# ---- proofs of the run
 
 
 def _proofs(data: RunData) -> Iterator[Finding]:
-    """Publications whose bits were compared, and the gap of trainer and sampler at equal
-    weights."""
+    """Yield findings of proofs: bitwise comparison of published weights, and the gap between
+    trainer and sampler with equal weights."""
     moved = [
         span
         for spans in data.spans.values()

@@ -1,9 +1,9 @@
-"""Assumptions of one's own: `--assume generator.tokens='lognormal(200, 0.8)'`.
+"""Applies the user's assumptions: `--assume generator.tokens='lognormal(200, 0.8)'`.
 
     Latencies + "NAME.FIELD=VALUE" -> Latencies; AssumptionError says what there is
 
-Names are services, rewards, filter functions, datasets, environments, and `controller`; fields
-those of the records in latency.py.
+Names are those of services, rewards, filter functions, datasets and environments, and `controller`.
+Fields are those of the records in latency.py.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ WHOLE = ("max_running", "rows")
 
 
 class AssumptionError(Exception):
-    """An assumption that cannot be made, with what could be."""
+    """An invalid assumption; the message lists valid ones."""
 
 
 def assume(latencies: Latencies, texts: Sequence[str]) -> Latencies:
-    """`latencies` with these assumptions, in order."""
+    """Return `latencies` with these assumptions applied, in order."""
     for text in texts:
         latencies = _one(latencies, text)
     return latencies
@@ -71,7 +71,7 @@ def _value(old: Any, field: str, written: str) -> Any:
 
 
 def _speaks_of(note: str, name: str, field: str) -> bool:
-    """True if a note tells of a value that is no longer the assumed one."""
+    """True if a note is about a value that an assumption has replaced."""
     told = field in ("tokens", "seconds", "keep") or f" {field}" in note
     return f" {name} " in f" {note} " and told
 

@@ -1,11 +1,11 @@
-"""Latencies from what a run showed, in place of what the plan estimates.
+"""Latencies measured in a run, to replace the plan's estimates.
 
     RUN/{job.json, events.jsonl, metrics.jsonl} --measure--> Latencies --settle--> Latencies
 
-Completions give lengths and the pace of engines (decode, per running sequence, prefill), steps the
-trainer, spans the rest. What no span shows is settled last, by one factor on all times and a part
-of the spread of steps: so that the simulation of the run itself has its median and mean step. Then
-other settings can be predicted.
+Completions give lengths and the speed of engines (decode, per running sequence, prefill), steps
+give the trainer's times, spans the others. Effects without spans are fitted last: a factor on all
+times and the spread of steps are set so that a simulation of the run has its median and mean step
+time. Then other settings can be predicted.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ from forgedsl.sim.values import Dist, constant, quantiles
 from forgedsl.types.flow import Role
 
 FIRST = 3
-"""steps at the beginning that are no measure: compilation, empty queues"""
+"""initial steps to ignore: compilation, empty queues"""
 MOST = 20_000
-"""completions that are enough to fit"""
+"""maximum number of completions for the fit"""
 SETTLING = 64
-"""steps that are simulated to settle the rest"""
+"""number of steps to simulate for the final fit"""
 PUBLISH = 0.5
-"""share of a weight transfer in which the trainer is busy, the engines in the other"""
+"""fraction of a weight transfer in which the trainer is busy; the engines are in the rest"""
 SPREAD = 1.5
-"""largest over smallest batch from which on fixed and proportional parts can be told apart"""
+"""minimum ratio of largest to smallest batch to separate fixed from proportional times"""
 
 
 class CalibrationError(Exception):
-    """A run that cannot be learned from; the message says why."""
+    """A run without usable timings; the message says why."""
 
 
 def learnable(folder: Path) -> RunData:
-    """A run that shows what things take. Raises CalibrationError."""
+    """Read a run with usable timings. Raises CalibrationError."""
     try:
         data = load_run(folder)
     except FileNotFoundError as error:
@@ -62,7 +62,7 @@ def learnable(folder: Path) -> RunData:
 def calibrated(
     latencies: Latencies, job: Job, folder: Path, simulate: Callable[..., Result]
 ) -> Latencies:
-    """`latencies` of `job`, with everything that the run in `folder` shows."""
+    """Return `latencies` of `job`, with all values that the run in `folder` shows."""
     data = learnable(folder)
     missing = [name for name in job.services if name not in data.job.services]
     if missing:
@@ -81,7 +81,7 @@ def _measured(latencies: Latencies, job: Job, data: RunData) -> Latencies:
         rewards={name: _reward(r, name, data) for name, r in latencies.rewards.items()},
         filters={name: _filter(f, name, data) for name, f in latencies.filters.items()},
         data={name: _data(d, name, job, data) for name, d in latencies.data.items()},
-        environments={  # their steps are in the completions that were measured
+        environments={  # steps of environments are included in the measured completions
             name: Play(turns=constant(1.0), step=constant(0.0)) for name in latencies.environments
         },
         control=_control(data),
@@ -90,14 +90,14 @@ def _measured(latencies: Latencies, job: Job, data: RunData) -> Latencies:
 
 
 def _control(data: RunData) -> Control:
-    """The controller's own work: between the end of a completion and its being taken in."""
+    """Return the controller's time between the end of a completion and its processing."""
     mine = [s for s in after_start(data, "sample") if "engine_end" in s.fields]
     spans = [(span.fields["engine_end"], span.end) for span in mine]
     return Control(rollout=union(spans) / len(spans) if spans else 0.0)
 
 
 def after_start(data: RunData, kind: str) -> list[Span]:
-    """Finished spans of a kind, without those of the first steps."""
+    """Return finished spans of a kind, without those of the first steps."""
     steps = sorted(data.spans["step"], key=lambda span: span.end)
     begin = steps[FIRST].start
     return [s for s in data.spans[kind] if s.start >= begin and "error" not in s.fields]
@@ -145,12 +145,12 @@ def _engine(engine: Engine, name: str, data: RunData, syncs: list[Interval]) -> 
         load=(1 - PUBLISH) * statistics.median(e - s for s, e in syncs) if syncs else engine.load,
         start=max((p["seconds"] for p in ready), default=0.0) + 10.0,
         like=_likeness(lengths),
-        again=0.0,  # what it took is in the times of the steps
+        again=0.0,  # its time is included in the times of the steps
     )
 
 
 def _likeness(spans: Sequence[Span]) -> float:
-    """The share of the variance of lengths that lies between groups."""
+    """Return the fraction of the variance of lengths that is between groups."""
     groups: dict[int, list[float]] = {}
     for span in spans:
         groups.setdefault(span.fields["group"], []).append(span.fields["tokens"])
@@ -188,7 +188,7 @@ def _titan(titan: Titan, name: str, data: RunData, syncs: list[Interval]) -> Tit
 
 
 def _reward(reward: Reward, name: str, data: RunData) -> Reward:
-    """A share of the time in which scores were being computed."""
+    """Estimate a reward: a share of the time in which scores were being computed."""
     behind = {rubric: spec.rewards for rubric, spec in data.job.rubrics.items()}
     targets = {n.name: n.target for n in data.job.nodes if Role.SCORES in n.roles}
     scores = [
@@ -211,15 +211,15 @@ def _filter(known: Filter, name: str, data: RunData) -> Filter:
 
 
 def _data(known: Data, name: str, job: Job, data: RunData) -> Data:
-    """The rows of an evaluation; of a training set a run says nothing."""
+    """Return the number of rows of an evaluation. A run does not show that of a training set."""
     evals = [key for key, spec in job.evals.items() if spec.dataset == name]
     counts = [s.fields["prompts"] for s in data.spans["eval"] if s.fields["name"] in evals]
     return Data(rows=max(counts)) if counts else known
 
 
 def _limited(latencies: Latencies, job: Job, ran: Job) -> Latencies:
-    """Completions as long as in the run, and no longer than the job lets them be; what the run cut
-    short would have been longer."""
+    """Return completion lengths as in the run, capped by the job's limit. Completions that the run
+    truncated would have been longer."""
     engines, notes = {}, []
     for name, engine in latencies.engines.items():
         most, cut = (float(_limit(each, name)) for each in (job, ran))
@@ -231,27 +231,26 @@ def _limited(latencies: Latencies, job: Job, ran: Job) -> Latencies:
 
 
 def _limit(job: Job, name: str) -> float:
-    """Tokens of the longest completion that a service may sample."""
+    """Return the maximum completion tokens of a service."""
     service = job.samplers.get(name)
     limit = None if service is None else service.sampling.max_tokens
     return math.inf if limit is None else limit
 
 
-# ---- what no span shows
+# ---- effects without spans
 
 
 def _settled(
     measured: Latencies, data: RunData, folder: Path, simulate: Callable[..., Result]
 ) -> Latencies:
-    """All times by one factor, and as much of the spread of steps, as it takes for the simulation
-    of the run to have its usual and its mean step: what is slow at a time makes others wait, but
-    not for all of it."""
+    """Fit a factor on all times and the spread of steps, so that a simulation of the run has its
+    median and mean step time. (A slow step delays other work, but not by its whole excess.)"""
     took = [row["step_s"] for row in data.rows[FIRST:]]
     goal = statistics.median(took)
     steps = min(SETTLING, data.job.schedule.steps or SETTLING)
 
     def told(part: float) -> tuple[float, float]:
-        """The usual step, and the mean over it."""
+        """Return the median step time, and the ratio of the mean to it."""
         found = simulate(data.job, _spread(measured, part), steps=steps).settled
         usual = statistics.median(step.seconds for step in found)
         return usual, statistics.fmean(step.seconds for step in found) / usual
@@ -265,7 +264,7 @@ def _settled(
 
 
 def _spread(latencies: Latencies, part: float) -> Latencies:
-    """So much of the spread of steps, around what is usual."""
+    """Scale the spread of steps around its median."""
 
     def less(dist: Dist) -> Dist:
         usual = dist.at(0.5)
@@ -276,7 +275,7 @@ def _spread(latencies: Latencies, part: float) -> Latencies:
 
 
 def _scaled(latencies: Latencies, factor: float) -> Latencies:
-    """Everything faster or slower by a factor."""
+    """Multiply all times by a factor."""
 
     def times(record: Any, *names: str) -> Any:
         return replace(record, **{name: factor * getattr(record, name) for name in names})

@@ -1,12 +1,11 @@
-"""Continuous batching of one engine as a fluid: every running sequence gains tokens at one pace.
+"""Fluid model of an engine's continuous batching: all running sequences decode at the same rate.
 
     add(now, request, tokens, prefill) ... next_end() -> time ... ended(now) -> requests
 
-With n sequences running a token of each takes `decode + n * decode_sequence` seconds; a prefill
-stops the others for its time, a swap of weights stops all, for longer where it computes their
-contexts anew. What waits is taken up in order as soon
-as a sequence ends. The cost is O(log n) a request, whatever its length. The simulator drives it on
-simulated time, the engines of a rehearsal on the clock.
+With n running sequences, a token of each takes `decode + n * decode_sequence` seconds. A prefill
+stops the others for its time. A weight swap stops all, for longer if KV caches are recomputed.
+Waiting requests start in order as soon as a sequence ends. The cost is O(log n) per request,
+independent of its length. The simulator runs it on simulated time, a rehearsal on the clock.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from typing import Generic, TypeVar
 
 R = TypeVar("R")
 LEAST = 1e-9
-"""seconds of a decode step that is assumed to take none"""
+"""minimum seconds of a decode step"""
 
 
 class Batching(Generic[R]):
@@ -29,18 +28,18 @@ class Batching(Generic[R]):
         self.decode_sequence = decode_sequence
         self.max_running = max_running
         self.slowness = 1.0
-        """> 1: a straggler"""
+        """factor of a straggler, above 1"""
         self.now = 0.0
-        """up to when its work is accounted for; later than the clock while it is stopped"""
+        """time up to which work is accounted for; ahead of the clock while the engine is stopped"""
         self.busy = 0.0
         """seconds with sequences running"""
         self.stopped = 0.0
-        """seconds of prefill and of swaps of weights"""
+        """seconds of prefill and of weight swaps"""
         self.tokens = 0.0
         self._level = 0.0
-        """tokens that a sequence which ran from the start would have"""
+        """tokens of a sequence that would have run since the start"""
         self._running: list[tuple[float, int, R, float, float]] = []
-        """by the level that ends them: who, the level that they began at, and their prefill"""
+        """heap by final level: request, initial level, and prefill"""
         self._waiting: deque[tuple[R, float, float]] = deque()
         self._count = 0
 
@@ -50,11 +49,11 @@ class Batching(Generic[R]):
 
     @property
     def load(self) -> int:
-        """Requests that are not finished."""
+        """Number of unfinished requests."""
         return len(self._running) + len(self._waiting)
 
     def add(self, now: float, request: R, tokens: float, prefill: float) -> None:
-        """A request for `tokens` tokens, whose prompt takes `prefill` seconds."""
+        """Add a request for `tokens` tokens, whose prompt takes `prefill` seconds."""
         self.advance(now)
         self._waiting.append((request, tokens, prefill))
         self._admit()
@@ -70,8 +69,8 @@ class Batching(Generic[R]):
             self.now = now
 
     def stop(self, now: float, seconds: float, again: float = 0.0) -> None:
-        """Do nothing for `seconds`, and for `again` longer for each token that runs, its prompt's
-        prefill beside."""
+        """Stop for `seconds`, plus `again` seconds per token in flight, plus the prefill of their
+        prompts."""
         self.advance(now)
         if again:
             for _, _, _, begun, prefill in self._running:
@@ -80,13 +79,13 @@ class Batching(Generic[R]):
         self.stopped += seconds
 
     def next_end(self) -> float:
-        """When the next sequence ends; infinite if none runs."""
+        """Return the time when the next sequence ends; infinite if none runs."""
         if not self._running:
             return math.inf
         return self.now + max(0.0, self._running[0][0] - self._level) * self._pace()
 
     def ended(self, now: float) -> list[R]:
-        """Requests that have ended by `now`; what waited is taken up."""
+        """Return the requests that have ended by `now`, and start waiting ones."""
         self.advance(now)
         found: list[R] = []
         while self._running and self._running[0][0] <= self._level + 1e-6:
@@ -96,7 +95,7 @@ class Batching(Generic[R]):
         return found
 
     def lose(self) -> list[R]:
-        """Forget everything, as a process that dies does; the requests it owed."""
+        """Drop all requests, as when the process dies; return them."""
         found = [each[2] for each in self._running]
         found += [request for request, _, _ in self._waiting]
         self._running.clear()

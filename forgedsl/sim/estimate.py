@@ -2,13 +2,13 @@
 
     Job + Plan (cost, memory) --from_plan--> Latencies --assume("generator.tokens=...")--> Latencies
 
-What the plan knows (rates of devices, sizes of models) gives the times of engines, trainers and
-weights. What it cannot know is assumed and listed in `notes`: how long completions and prompts are,
-how long rewards take, how many groups a filter keeps. A calibration replaces all of it by what a
-run showed.
+Rates of devices and sizes of models, known from the plan, give the times of engines, trainers and
+weight transfers. Unknown values are assumed and listed in `notes`: lengths of completions and
+prompts, times of rewards, groups that a filter keeps. A calibration replaces all of them by
+measured values.
 
-forgedsl/plan/cost.py estimates full batches of the longest completions; here its rates are split
-into what a call costs and what each sequence or token adds to it.
+forgedsl/plan/cost.py estimates full batches of maximum length. Here its rates are split into a
+fixed cost per call, and costs per sequence and token.
 """
 
 from __future__ import annotations
@@ -37,26 +37,26 @@ if TYPE_CHECKING:
     from forgedsl.plan.plan import Plan
 
 MEDIAN, SIGMA = 0.35, 0.7
-"""completion lengths: median as a share of the limit, and spread"""
+"""completion lengths: median as a fraction of the limit, and sigma of the logarithm"""
 PROMPT = 0.5
-"""prompt lengths as a share of the limit"""
+"""prompt length as a fraction of the limit"""
 START = {"cpu": 12.0, "gpu": 40.0}
-"""seconds until an engine serves"""
+"""seconds until an engine is ready"""
 NOTICE = 10.0
-"""seconds until the death of a process is seen"""
+"""seconds until the death of a process is noticed"""
 DISK = 2e9
-"""bytes/s of a checkpoint"""
+"""bytes/s at which a checkpoint is written"""
 SUCCESS = 0.8
-"""assumed share of right completions, from which the filters' dead groups follow"""
+"""assumed success rate, from which the fraction of dead groups follows"""
 ROWS, EVAL_ROWS = 10_000, 200
 TURNS, UNBOUNDED = 0.6, 10
-"""turns of a trajectory: median as a share of the most, and the most where there is no limit"""
+"""turns of a trajectory: median as a fraction of the maximum; maximum if there is no limit"""
 PUBLISH = 0.5
-"""share of a weight transfer in which the trainer is busy"""
+"""fraction of a weight transfer in which the trainer is busy"""
 
 
 def from_plan(job: Job, graph: Graph, plan: Plan) -> Latencies:
-    """The model of a planned job."""
+    """Return the latency model of a planned job."""
     found, notes = engines(job, graph, plan)
     rewards, more = _rewards(job)
     filters, why = _filters(job)
@@ -68,7 +68,8 @@ def from_plan(job: Job, graph: Graph, plan: Plan) -> Latencies:
 
 
 def _rewards(job: Job) -> tuple[dict[str, Reward], list[str]]:
-    """Pure functions take next to nothing; of Python rewards and judges nothing is known."""
+    """Estimate rewards: pure functions take almost no time; that of Python rewards and judges is
+    assumed."""
     slow = Dist(median=0.05, sigma=0.5)
     found = {
         name: Reward(seconds=constant(0.0002) if reward.is_pure else slow)
@@ -109,14 +110,14 @@ def _data(job: Job) -> dict[str, Data]:
 
 
 def engines(job: Job, graph: Graph, plan: Plan) -> tuple[dict[str, Engine], list[str]]:
-    """Every generator, and what had to be assumed."""
+    """Estimate all generators, with notes on assumptions."""
     found: dict[str, Engine] = {}
     notes: list[str] = []
     for name, service in job.samplers.items():
         nodes = [node for node in graph.having(Role.SAMPLES) if node.target == name]
         if nodes:
             prompt, new = lengths(plan.request, graph, nodes[0])
-        else:  # it serves evals only
+        else:  # it only serves evals
             prompt, new = service.sampling.max_tokens, service.sampling.max_tokens
         tokens = Dist(median=max(1.0, MEDIAN * new), sigma=SIGMA, most=float(new))
         found[name] = _engine(plan, graph, name, PROMPT * prompt, tokens)
@@ -146,7 +147,7 @@ def _engine(plan: Plan, graph: Graph, name: str, prompt: float, tokens: Dist) ->
     if (pool := _pool(plan, name)) is not None:
         width = max(1, min(width, int(pool // (cache / mesh.world))))
     times = factor(request.host, mesh.device, "sample")
-    if mesh.device == "gpu":  # which reads what siblings share once
+    if mesh.device == "gpu":  # the decode time counts a shared prompt once
         cache *= (prompt / shared + tokens.mean) / context
     launch = rates.decode + dims.layers * rates.layer + reduce_seconds(mesh, dims, width, size)
     fixed = launch + read / (rates.bandwidth * mesh.world)
@@ -174,23 +175,23 @@ def _engine(plan: Plan, graph: Graph, name: str, prompt: float, tokens: Dist) ->
 
 
 def transfer(plan: Plan, node: Node) -> float:
-    """Seconds of one sync, by the transport that the plan gives it."""
+    """Return the seconds of a sync, by its planned transport."""
     way = transport_of(plan.request.host, plan.request.meshes, node)
     return sync_seconds(plan.request, plan.schedule, node, way) * (plan.schedule.every or 1)
 
 
 class UnknownModelError(Exception):
-    """Nothing says how large the model of a service is."""
+    """The size of a service's model is unknown."""
 
 
 def _pool(plan: Plan, name: str) -> int | None:
-    """Bytes of the KV pool of one rank, if it has one."""
+    """Return the bytes of a rank's KV pool, if it has one."""
     rank = plan.memory.rank(name)
     return None if rank is None or rank.pool is None else max(0, rank.pool.bytes)
 
 
 def titans(job: Job, graph: Graph, plan: Plan) -> dict[str, Titan]:
-    """Every trained and frozen model."""
+    """Estimate all trained and frozen models."""
     return {
         name: _titan(plan, graph, name, trained=service.trained)
         for name, service in job.trainers.items()

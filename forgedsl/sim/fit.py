@@ -1,4 +1,4 @@
-"""Small fits for calibrations: least squares without negative costs, spans that overlap.
+"""Numerical helpers of calibrations: non-negative least squares, overlap of intervals.
 
 No numpy: a calibration fits three numbers to some thousand completions.
 """
@@ -12,7 +12,8 @@ Interval = tuple[float, float]
 
 
 def least_squares(rows: Sequence[Sequence[float]], values: Sequence[float]) -> list[float]:
-    """Coefficients >= 0 with the least squared error; columns that want less are left out."""
+    """Return coefficients >= 0 with the least squared error. Columns with negative ones are
+    dropped."""
     active = list(range(len(rows[0])))
     while active:
         found = _solve([[row[i] for i in active] for row in rows], values)
@@ -24,7 +25,7 @@ def least_squares(rows: Sequence[Sequence[float]], values: Sequence[float]) -> l
 
 
 def _solve(rows: Sequence[Sequence[float]], values: Sequence[float]) -> list[float]:
-    """The normal equations, by elimination; a column without information gets 0."""
+    """Solve the normal equations by elimination; a column without information gets 0."""
     size = len(rows[0])
     matrix = [
         [sum(row[i] * row[j] for row in rows) for j in range(size)]
@@ -44,7 +45,7 @@ def _solve(rows: Sequence[Sequence[float]], values: Sequence[float]) -> list[flo
 
 
 def union(intervals: Sequence[Interval]) -> float:
-    """Length of what the intervals cover together."""
+    """Return the length of the union of intervals."""
     total, end = 0.0, float("-inf")
     for start, stop in sorted(intervals):
         total += max(0.0, stop - max(start, end))
@@ -65,7 +66,7 @@ def overlap(interval: Interval, others: Sequence[Interval]) -> float:
 
 
 class Crowd:
-    """Average number of intervals that cover a time, over a span."""
+    """Average number of intervals that cover a point in time."""
 
     def __init__(self, intervals: Sequence[Interval]) -> None:
         changes = sorted(
@@ -87,7 +88,7 @@ class Crowd:
         return (self._until(end) - self._until(start)) / (end - start) if end > start else 0.0
 
     def begun(self, start: float, end: float) -> int:
-        """Intervals that begin within a span."""
+        """Return the intervals that begin within a span."""
         return bisect_right(self.starts, end) - bisect_left(self.starts, start)
 
     def _until(self, time: float) -> float:

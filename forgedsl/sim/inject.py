@@ -1,4 +1,4 @@
-"""Faults to rehearse: what goes wrong, where, and when.
+"""Faults to inject into a simulation or a rehearsal.
 
 kill:generator[1]@step=5       the processes of a replica die
 slow:generator[0]=3@step=2..6  a straggler: three times as slow for these steps
@@ -27,12 +27,12 @@ FORM = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """`first` is the step before which it happens, 1 for the start; `last` the last with it."""
+    """A fault. It begins before step `first` (1: at the start); `last` is the last step with it."""
 
     kind: str
     target: str
     index: int | None = None
-    """of a replica; None: the first that can die, all that can be slow"""
+    """index of a replica; None: the first one for `kill`, all for `slow`"""
     value: float = 0.0
     first: int = 1
     last: int | None = None
@@ -54,7 +54,7 @@ class Fault:
 
 
 def parse(text: str) -> Fault:
-    """Read one fault; ValueError says how it is written."""
+    """Parse a fault. Raises ValueError with the syntax."""
     found = FORM.fullmatch(text.strip())
     if found is None or found["kind"] not in KINDS:
         raise ValueError(
@@ -78,7 +78,7 @@ def parse(text: str) -> Fault:
 
 
 def check(fault: Fault, job: Job) -> Fault:
-    """The fault, if the job has what it speaks of; ValueError says what there is."""
+    """Return the fault if the job has its target. Raises ValueError with the possible targets."""
     known = [*job.services, *(job.rewards if fault.kind != "kill" else ())]
     if fault.target not in known:
         raise ValueError(f"`{fault.target}` is no {_what(fault)} here; there is {', '.join(known)}")
@@ -100,7 +100,7 @@ def _what(fault: Fault) -> str:
 
 
 def faults_due(faults: Sequence[Fault], step: int) -> tuple[list[Fault], list[Fault]]:
-    """(what begins, what ends) when `step` is about to be trained."""
+    """Return the faults that begin and those that end before `step`."""
     begin = [fault for fault in faults if fault.first == step]
     end = [fault for fault in faults if fault.last is not None and fault.last + 1 == step]
     return begin, [fault for fault in end if fault.kind != "kill"]

@@ -1,6 +1,6 @@
 """Latency model of a job, for the simulator and for rehearsals.
 
-`estimate.from_plan` makes one from a plan, `calibrate` from a run; `assume` changes what it says.
+`estimate.from_plan` makes one from a plan, `calibrate` from a run; `assume` changes its values.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from forgedsl.sim.values import (
 
 GOLDEN = (5**0.5 - 1) / 2
 CONTROLLER_ROLLOUT = 0.2e-3
-"""the controller's own work on one completion, messages included (docs/benchmarks.md)"""
+"""seconds of the controller per completion, messages included (docs/benchmarks.md)"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,20 +32,20 @@ class Engine:
     tokens: Dist
     prompt: Dist
     decode: float
-    """seconds of a decode step, whatever runs"""
+    """seconds of a decode step, independent of the running sequences"""
     decode_sequence: float
-    """more for each running sequence"""
+    """additional seconds per running sequence"""
     prefill: float
     """seconds per prompt token"""
     max_running: int
     load: float
     """seconds that sampling stops for new weights"""
     start: float
-    """seconds until a replica that died serves again"""
+    """seconds until a replica that died is ready again"""
     again: float = 0.0
-    """more for each sampled token in flight, where contexts are computed anew then"""
+    """additional seconds of a swap per token in flight, if KV caches are recomputed"""
     like: float = 0.5
-    """share of the variance of lengths that is the prompt's"""
+    """fraction of the variance of lengths that depends on the prompt"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +59,7 @@ class Titan:
     publish: float = 0.0
     save: float = 0.0
     spread: Dist = constant(1.0)
-    """what a step takes, over this: other work of the machine, batches that are packed worse"""
+    """distribution of a step's time relative to the estimate: other load, less dense batches"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +69,7 @@ class Reward:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Play:
-    """An environment: turns of a trajectory, whose tokens they share, and seconds of a step."""
+    """An environment: turns of a trajectory, which share its tokens, and seconds of a step."""
 
     turns: Dist
     step: Dist
@@ -94,7 +94,7 @@ class Control:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latencies:
-    """By name of service, reward, filter function, dataset and environment."""
+    """All latencies, by name of service, reward, filter function, dataset and environment."""
 
     engines: Mapping[str, Engine]
     titans: Mapping[str, Titan]
@@ -110,7 +110,8 @@ class Latencies:
 def completion_tokens(
     latencies: Latencies, service: str, seed: int, group: int, number: int
 ) -> float:
-    """Return the length of a completion: partly by its prompt, partly by chance."""
+    """Return the length of a completion, which depends partly on its prompt and partly on
+    chance."""
     engine = latencies.engines[service]
     shared = uniform(seed, GROUP, group) if engine.like else 0.5
     own = uniform(seed, LENGTH, group, number)
@@ -118,8 +119,8 @@ def completion_tokens(
 
 
 def step_seconds(titan: Titan, seed: int, turn: int, tokens: int) -> float:
-    """How long the n-th step of a trainer is. Few of them have the mean of many: the golden ratio
-    takes quantiles evenly."""
+    """Return the seconds of the n-th step of a trainer. Quantiles follow the golden ratio, so that
+    a few steps already have the mean of many."""
     place = (uniform(seed, SPREAD) + turn * GOLDEN) % 1.0
     return (titan.step + tokens * titan.token) * titan.spread.at(place)
 
@@ -131,8 +132,8 @@ def prompt_tokens(latencies: Latencies, service: str, seed: int, group: int) -> 
 def steps(
     latencies: Latencies, env: str | None, seed: int, group: int, number: int
 ) -> tuple[float, ...]:
-    """Seconds of the step behind each turn of a trajectory; of a completion alone there is one
-    turn, and nothing behind it."""
+    """Return the seconds of the environment's step after each turn; for a plain completion, one
+    turn with 0 seconds."""
     if env is None:
         return (0.0,)
     play = latencies.environments[env]

@@ -1,4 +1,4 @@
-"""A run against what its plan had estimated: an entry for the calibration file.
+"""Compares a run with its plan's estimates, for an entry of the calibration file.
 
 Lowered --estimate_of--> RUN/estimate.json (stages without calibration)
 RUN/{estimate.json, events.jsonl, metrics.jsonl} --measure--> Measured
@@ -28,7 +28,8 @@ ESTIMATE = "estimate.json"
 
 
 class Measured(NamedTuple):
-    """Contents of the file: seconds of a step as estimated, as measured, and from now on."""
+    """The entry, and the seconds of a step: as estimated, as measured, and as estimated from now
+    on."""
 
     known: dict[str, dict[str, Any]]
     before: float
@@ -37,7 +38,8 @@ class Measured(NamedTuple):
 
 
 def estimate_of(lowered: Lowered) -> dict[str, Any]:
-    """Return a plan's estimate by its own figures; `kind` and `key` as a calibration names them."""
+    """Return a plan's uncalibrated estimate; `kind` and `key` are the names in the calibration
+    file."""
     plan, graph = lowered.plan, lowered.graph
     request = replace(plan.request, host=replace(plan.host, calibration=None))
     cost = plan_cost(request, graph, plan.schedule, plan.colocate, plan.memory.ranks)
@@ -52,7 +54,7 @@ def estimate_of(lowered: Lowered) -> dict[str, Any]:
 
 
 def measure(folder: Path) -> Measured:
-    """Learn from a run. Raises CalibrationError."""
+    """Measure a run. Raises CalibrationError."""
     data = learnable(folder)
     try:
         estimate = json.loads((folder / ESTIMATE).read_text(encoding="utf-8"))
@@ -67,11 +69,12 @@ def measure(folder: Path) -> Measured:
 
 
 def figures(estimate: Mapping[str, Any], data: RunData) -> dict[str, tuple[float, float]]:
-    """(seconds, tokens) of a step by node, as measured; what a run did not do is left out."""
+    """Return the measured (seconds, tokens) of a step per node, for the nodes that worked."""
     steps = len(data.rows) - FIRST
     trained = statistics.fmean(row["tokens"] for row in data.rows[FIRST:])
     found = {}
-    shown = [s for s in estimate["stages"] if s["op"] in data.spans]  # judges read inside scores
+    # LLM judges read inside of scores
+    shown = [s for s in estimate["stages"] if s["op"] in data.spans]
     for node, op, service in ((s["node"], s["op"], s["service"]) for s in shown):
         samples = Role.SAMPLES in operation(op).roles
         who = "to" if Role.TRANSFERS in operation(op).roles else "service"
@@ -88,8 +91,8 @@ def figures(estimate: Mapping[str, Any], data: RunData) -> dict[str, tuple[float
 def compare(
     estimate: Mapping[str, Any], seen: Mapping[str, tuple[float, float]], *, took: float, run: str
 ) -> Measured:
-    """Times and lengths out of the (seconds, tokens) of nodes; then all times by one more factor,
-    so that the run itself comes out as it was."""
+    """Compute times and lengths from the (seconds, tokens) of nodes; then scale all times by a
+    factor, so that the estimate of the run equals its measured step time."""
     stages = [s for s in estimate["stages"] if s["node"] in seen]
     lengths = {s["node"]: seen[s["node"]][1] / s["tokens"] for s in stages if s["tokens"]}
     sums: dict[tuple[str, str], list[float]] = {}

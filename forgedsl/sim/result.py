@@ -14,7 +14,7 @@ from forgedsl.records import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One optimizer step; `seconds` since the one before, `idle` of these the trainer waited."""
+    """An optimizer step: `seconds` since the previous one, of which the trainer waited `idle`."""
 
     step: int
     end: float
@@ -24,12 +24,13 @@ class Step:
     ages: Mapping[int, int]
     """completions by age"""
     dropped: int
-    """groups dropped since the step before"""
+    """groups dropped since the previous step"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """`ended`: steps, data, or what stopped it. Busy times are sums over replicas, in seconds."""
+    """Result of a simulation. `ended`: steps, data, or what stopped it. Busy times are seconds,
+    summed over replicas."""
 
     steps: tuple[Step, ...]
     ended: str
@@ -39,25 +40,25 @@ class Result:
     sampling: Mapping[str, float]
     stopped: Mapping[str, float]
     sampled: Mapping[str, float]
-    """tokens by generator service"""
+    """sampled tokens by generator service"""
     scoring: Mapping[str, float]
-    """the share of time in which a frozen model works"""
+    """busy fraction of each frozen model"""
     pools: Mapping[str, float]
-    """the share of time in which the processes of a reward pool are busy"""
+    """busy fraction of the processes of a reward pool"""
     controller: float
-    """the same of the controller"""
+    """busy fraction of the controller"""
     dropped: Mapping[str, int]
     lost: int
-    """requests that went down with an engine"""
+    """requests lost with an engine that died"""
     deaths: int
     age_bound: int
     versioned: bool
     warm: int
-    """steps at the beginning that the summary leaves out"""
+    """initial steps that the summary ignores"""
 
     @property
     def settled(self) -> tuple[Step, ...]:
-        """Steps after the start-up, or all of a short run."""
+        """Steps after the start-up; all steps of a short run."""
         return self.steps[self.warm :] or self.steps
 
     @property
@@ -78,13 +79,13 @@ class Result:
 
     @property
     def trainer_idle(self) -> float:
-        """The share of time in which the trainer waits."""
+        """Fraction of time in which the trainer waits."""
         spent = sum(step.seconds for step in self.settled)
         return sum(step.idle for step in self.settled) / spent if spent else 0.0
 
     @property
     def busy(self) -> dict[str, float]:
-        """The share of time in which each part works; the trainer is called `trainer`."""
+        """Fraction of time in which each part works; the trainer is named `trainer`."""
         return {
             "trainer": 1 - self.trainer_idle,
             **{name: 1 - self.sampler_idle(name) for name in self.replicas},
@@ -94,14 +95,14 @@ class Result:
         }
 
     def sampler_idle(self, service: str) -> float:
-        """The share of time in which an engine of the service has nothing to do, on average."""
+        """Average fraction of time in which an engine of the service is idle."""
         whole = self.seconds * self.replicas[service]
         worked = self.sampling[service] + self.stopped[service]
         return max(0.0, 1.0 - worked / whole) if whole else 0.0
 
 
 def summary(result: Result) -> dict[str, Any]:
-    """Plain data for JSON; everything in it repeats exactly."""
+    """Return the summary as JSON data. It is deterministic."""
     seconds = sorted(step.seconds for step in result.settled)
     tokens = sum(step.tokens for step in result.settled)
     ages = result.ages
@@ -145,5 +146,5 @@ def _quantile(ranked: list[float], q: float) -> float:
 
 
 def _round(value: float) -> float:
-    """Six digits: enough for anybody, and the same on every machine."""
+    """Round to six digits, which are equal on every machine."""
     return float(f"{value:.6g}")

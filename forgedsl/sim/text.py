@@ -1,4 +1,4 @@
-"""A simulated run as text: step time, who waits for whom, ages, and what the faults cost.
+"""Prints a simulated run: step time, idle times, policy ages, and the cost of faults.
 
 Result, Latencies, the run without the faults -> lines
 """
@@ -15,7 +15,7 @@ from forgedsl.sim.result import Result, summary
 
 WIDTH = 40
 FULL = 0.9
-"""a part that works so much of the time sets the step time"""
+"""busy fraction from which a part limits the step time"""
 
 
 def render(
@@ -27,7 +27,7 @@ def render(
     *,
     host: str = "",
 ) -> str:
-    """The text of `forgec sim`."""
+    """Return the text of `forgec sim`."""
     lines = [f"simulation of {name}: {_ended(result)}", *([f"  {host}"] if host else []), ""]
     lines += _times(result)
     if undisturbed is not None:
@@ -68,7 +68,7 @@ def _times(result: Result) -> list[str]:
 
 
 def _effect(result: Result, undisturbed: Result, faults: Sequence[Fault]) -> list[str]:
-    """The step time with and without the faults."""
+    """Return the lines on step time with and without the faults."""
     before, after = undisturbed.step_seconds, result.step_seconds
     change = f" ({after / before - 1:+.0%})" if before and after else ""
     return [

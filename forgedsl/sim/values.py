@@ -1,10 +1,10 @@
-"""Random quantities that are known by their key: the n-th completion of a group is as long in every
-run of the simulator, and in a rehearsal, whatever happens around it.
+"""Random values that depend only on a key: the n-th completion of a group has the same length in
+every simulation and rehearsal, whatever else happens.
 
     (seed, what, group, sibling) --uniform--> 0..1 --Dist.at--> tokens, seconds
 
-Text forms: "0.5", "4ms", "lognormal(200, 0.8)" (median and sigma of the logarithm), "measured(...)"
-for the quantiles of a run, which only a calibration can make.
+Text forms: "0.5", "4ms", "lognormal(200, 0.8)" (median and sigma of the logarithm), and
+"measured(...)", quantiles of a run, which only a calibration makes.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from forgedsl.records import dataclass
 
 MASK = (1 << 64) - 1
 LENGTH, PROMPT, REWARD, FAILS, KEEPS, GROUP, SCORE, TURNS, STEP, SPREAD = range(1, 11)
-"""what a key is about, so that no two quantities share their draws"""
+"""first part of a key, so that different quantities have independent values"""
 UNITS = {"": 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "min": 60.0, "h": 3600.0}
 NUMBER = re.compile(r"\s*([0-9.]+(?:[eE][-+]?[0-9]+)?)\s*(us|ms|s|min|h)?\s*")
 _NORMAL = NormalDist()
 
 
 def uniform(*key: int) -> float:
-    """A number in (0, 1) that depends on nothing but the key."""
+    """Return a number in (0, 1) that depends only on the key."""
     x = hash(key) & MASK
     x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & MASK
     x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & MASK
@@ -33,7 +33,7 @@ def uniform(*key: int) -> float:
 
 
 def seconds(text: str) -> float:
-    """`4ms`, `0.5`, `2min` in seconds; ValueError if it is no duration."""
+    """Parse `4ms`, `0.5` or `2min` to seconds. Raises ValueError if it is no duration."""
     found = NUMBER.fullmatch(text)
     if found is None:
         raise ValueError(f"`{text}` is no number or duration, such as 0.5, 4ms or 2min")
@@ -42,7 +42,8 @@ def seconds(text: str) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dist:
-    """A constant (`points` has one entry), a lognormal, or quantiles at equal distances."""
+    """A distribution: a constant (`points` has one entry), a lognormal, or equidistant
+    quantiles."""
 
     points: tuple[float, ...] = ()
     median: float = 0.0
@@ -50,7 +51,7 @@ class Dist:
     most: float = math.inf
 
     def at(self, u: float) -> float:
-        """The quantile at `u`."""
+        """Return the quantile at `u`."""
         if len(self.points) == 1:
             return min(self.points[0], self.most)
         if self.points:
@@ -60,7 +61,8 @@ class Dist:
         return min(self.median * math.exp(self.sigma * _NORMAL.inv_cdf(u)), self.most)
 
     def blend(self, shared: float, own: float, like: float) -> float:
-        """A quantile; the part `like` of the variance of its normal score is the shared one's."""
+        """Return a quantile whose normal score has the fraction `like` of its variance from a
+        shared one."""
         if len(self.points) == 1:
             return min(self.points[0], self.most)
         score = math.sqrt(1 - like) * _NORMAL.inv_cdf(own)
@@ -97,7 +99,7 @@ def quantiles(values: Sequence[float], count: int = 64) -> Dist:
 
 
 def dist(text: str, most: float = math.inf) -> Dist:
-    """Read a text form; ValueError says what it could not read."""
+    """Parse a text form. Raises ValueError."""
     found = re.fullmatch(r"\s*lognormal\(([^,]+),([^,]+)\)\s*", text)
     if found is None:
         return constant(seconds(text))
