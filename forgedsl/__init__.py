@@ -14,36 +14,32 @@ if not os.path.isdir(os.path.join(os.path.dirname(__file__), "runtime")):
     # a checkout without symbolic links, as on Windows: runtime, grammar and pipelines are siblings
     __path__.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
-__all__ = ["PipelineError", "__version__", "compile_loss", "load", "open_run"]
+HOMES = {
+    "Pipeline": "forgedsl.python.pipeline",
+    "PipelineError": "forgedsl.python.pages",
+    "compile_loss": "forgedsl.runtime.losses",
+    "load": "forgedsl.python.pipeline",
+    "open_run": "forgedsl.python.results",
+}
+"""what is imported on first use, and from where"""
 
-# same meaning as `typing.TYPE_CHECKING`: importing `typing` would take longer than the rest here
-TYPE_CHECKING = False
+__all__ = ["Pipeline", "PipelineError", "__version__", "compile_loss", "load", "open_run"]
+
+TYPE_CHECKING = False  # that of `typing`, whose import would take longer than all the rest here
 if TYPE_CHECKING:
     from typing import Any
 
     from forgedsl.python.pages import PipelineError
-    from forgedsl.python.pipeline import load
+    from forgedsl.python.pipeline import Pipeline, load
     from forgedsl.python.results import open_run
     from forgedsl.runtime.losses import compile_loss
 
 
 def __getattr__(name: str) -> Any:
-    if name == "compile_loss":
-        from forgedsl.runtime.losses import compile_loss
+    if name in HOMES:
+        from importlib import import_module
 
-        return compile_loss
-    if name == "load":
-        from forgedsl.python.pipeline import load
-
-        return load
-    if name == "open_run":
-        from forgedsl.python.results import open_run
-
-        return open_run
-    if name == "PipelineError":
-        from forgedsl.python.pages import PipelineError
-
-        return PipelineError
+        return getattr(import_module(HOMES[name]), name)
     raise AttributeError(f"module 'forgedsl' has no attribute {name!r}")
 
 

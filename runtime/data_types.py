@@ -182,6 +182,16 @@ class Batch:
 
 
 @dataclass(slots=True, kw_only=True)
+class Passed:
+    """Result of a forward and a backward pass, reduced over ranks; no weights have changed."""
+
+    loss: float
+    tokens: int
+    metrics: dict[str, float]
+    kernel: str
+
+
+@dataclass(slots=True, kw_only=True)
 class StepResult:
     """Result of a trainer's step, from rank 0, reduced over ranks."""
 

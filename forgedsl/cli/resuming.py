@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from forgedsl.cli.overrides import UsageError
-from forgedsl.runs.checkpoints import WHOLE, last_step, no_run, spoilt_steps
+from forgedsl.runs.checkpoints import SESSION, WHOLE, last_step, no_run, spoilt_steps
 
 if TYPE_CHECKING:
     from forgedsl.lower.job import Job
@@ -55,6 +55,11 @@ def load_run_job(run_dir: Path) -> Job:
     path = run_dir / "job.json"
     if not path.is_file():
         raise UsageError(no_run(run_dir))
+    if (run_dir / SESSION).is_file():
+        raise UsageError(
+            f"{run_dir} is of a Session in Python, which has no controller to go on with: open "
+            "another Session, and `load_state` there"
+        )
     try:
         job = read_job(path)
     except SideError as error:

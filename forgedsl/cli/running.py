@@ -104,11 +104,15 @@ def new_run_dir(wanted: Path | None, name: str, file: Path | None = None) -> Pat
 
 def has_begun(run_dir: Path) -> bool:
     """True if a run in this folder has done a step, or was a rehearsal."""
-    from forgedsl.runs.checkpoints import checkpoint_steps
+    from forgedsl.runs.checkpoints import SESSION, checkpoint_steps
 
     metrics = run_dir / "metrics.jsonl"
     done = metrics.is_file() and metrics.stat().st_size > 0
-    return done or bool(checkpoint_steps(run_dir)) or (run_dir / "rehearsal.json").exists()
+    return (
+        done
+        or bool(checkpoint_steps(run_dir))
+        or any((run_dir / name).exists() for name in ("rehearsal.json", SESSION))
+    )
 
 
 def _clear(run_dir: Path, names: Sequence[str]) -> None:

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from forgedsl import api
 from forgedsl.errors import expect
 from forgedsl.python.pages import Findings, Picture, PipelineError, PlanPage, error_of
 from forgedsl.python.results import Running, RunResult, begin
+from forgedsl.types.flow import Role
 
 if TYPE_CHECKING:
     from forgedsl.cli.planning import Planned
     from forgedsl.ir.program import Program
+    from forgedsl.lower.job import Job
+    from forgedsl.python.session import Session
     from forgedsl.runtime.losses import LossFunction
     from forgedsl.sizes.hosts import Host
 
@@ -179,8 +183,60 @@ class Pipeline:
     def start(self, folder: str | Path | None = None) -> Running:
         """Begin a run in the background, in a process of its own, which goes on when this one
         ends. The folder is `runs/NAME-TIME` unless it is given."""
-        from forgedsl.cli.run import prepare
         from forgedsl.cli.run_lock import release
+
+        run_dir, _ = self._prepared(folder)
+        release(run_dir)
+        return begin(run_dir, (str(run_dir / "job.json"), "--run-dir", str(run_dir)), self)
+
+    def run(self, folder: str | Path | None = None, *, quiet: bool = False) -> RunResult:
+        """Run to the end; progress goes to standard error unless `quiet`. Ctrl-C, or an
+        interrupted cell, saves a checkpoint and ends the run.
+
+        Raises:
+            PipelineError, LaunchError, RunError, GuardError: it could not start, or it failed.
+        """
+        return self.start(folder).follow(quiet=quiet)
+
+    def session(self, folder: str | Path | None = None) -> Session:
+        """The services of this pipeline for a loop of your own, in place of the file's flow.
+
+        Example:
+            with pipeline.session() as s:
+                groups = s["generator"].sample(s["sums"].draw(8), n=4).result()
+        """
+        from forgedsl.cli.run_lock import release
+        from forgedsl.python.session import Session
+
+        run_dir, job = self._prepared(folder)
+        return Session(job, run_dir, release)
+
+    def function(self, name: str) -> Callable[..., Any]:
+        """An advantage or filter that the flow calls, over lists of numbers. One of a module is
+        named `rl_mean_baseline`.
+
+        Example:
+            advantage = pipeline.function("group_norm")
+            advantage([0.0, 1.0])
+        """
+        from forgedsl.runtime.modules import load_module
+        from forgedsl.runtime.services.endpoints import trimmed
+
+        job = self.plan().job
+        targets = [node.target for node in job.nodes if Role.COMPUTES in node.roles]
+        by_name = {target.partition("_")[2]: target for target in targets}  # advantage_group_norm
+        target = by_name[_known(name, by_name, "function")]
+        found = getattr(load_module("program", job.program), target)
+        takes = list(inspect.signature(found).parameters)
+
+        def call(*values: Any, **named: Any) -> Any:
+            return trimmed(found, {**dict(zip(takes, values, strict=False)), **named})
+
+        return call
+
+    def _prepared(self, folder: str | Path | None) -> tuple[Path, Job]:
+        """A run folder of this process with all that the job reads."""
+        from forgedsl.cli.run import prepare
         from forgedsl.cli.running import Request, new_run_dir, write_run_dir
 
         if self.host != HERE:
@@ -199,17 +255,7 @@ class Pipeline:
                 raise PipelineError(f"{self.path} was changed, and has errors now: load it again")
             run_dir = new_run_dir(wanted, prepared.job.name)
             write_run_dir(run_dir, prepared)
-            release(run_dir)
-        return begin(run_dir, (str(run_dir / "job.json"), "--run-dir", str(run_dir)), self)
-
-    def run(self, folder: str | Path | None = None, *, quiet: bool = False) -> RunResult:
-        """Run to the end; progress goes to standard error unless `quiet`. Ctrl-C, or an
-        interrupted cell, saves a checkpoint and ends the run.
-
-        Raises:
-            PipelineError, LaunchError, RunError, GuardError: it could not start, or it failed.
-        """
-        return self.start(folder).follow(quiet=quiet)
+        return run_dir, prepared.job
 
     def __repr__(self) -> str:
         said = "".join(f", {each}" for each in self.overrides)

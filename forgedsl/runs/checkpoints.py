@@ -14,6 +14,8 @@ from pathlib import Path
 from forgedsl.mistakes.suggest import did_you_mean, nearest
 
 WHOLE = "controller.json"
+SESSION = "session.json"
+"""in the folder of a Session: the states that it saved, by name"""
 REPLAY = "replay.npz"
 """file of the groups in replay buffers"""
 

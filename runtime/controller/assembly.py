@@ -80,10 +80,11 @@ def _add(
 ) -> None:
     lineage = flow.edges[stream.edge].lineage
     primary, scores = _scores(flow, unit, lineage)
+    sampled = Role.PAIRS not in unit.source.node.roles  # pairs were written
     siblings, values = unit.joined([stream.input, *stream.fields])
     for row, sibling in enumerate(siblings):
         item = values[0][row]
-        sample = item if isinstance(item, Sample) else _sample(item, unit.source.node)
+        sample = item if isinstance(item, Sample) else sample_of(item, sampled=sampled)
         for given, column in zip(stream.fields, values[1:], strict=True):
             value = column[row] if isinstance(column, list) else column
             _set(sample, given.argument, value, flow.edges[given.edge].node)
@@ -123,7 +124,7 @@ def _scores(
     return (unit.scores[mine[0].name] if mine else {}), named
 
 
-def _sample(rollout: Rollout, source: Node) -> Sample:
+def sample_of(rollout: Rollout, *, sampled: bool = True) -> Sample:
     """Make a sample with the fields that every completion has: length, truncation and, if it was
     sampled, the sampler's log-probs as `behavior`."""
     sample = Sample(
@@ -135,7 +136,7 @@ def _sample(rollout: Rollout, source: Node) -> Sample:
             "truncated": float(rollout.truncated),
         },
     )
-    if Role.PAIRS not in source.roles:  # pairs were written, not sampled
+    if sampled:
         sample.token_fields["behavior"] = list(rollout.logprobs)
     return sample
 

@@ -68,24 +68,24 @@ class MonarchEndpoints:
         self.job = job
         self.run_dir = run_dir
         self.failures: asyncio.Queue[ServiceFailure] = asyncio.Queue()
-        self._datasets = datasets
+        self.datasets = datasets
         self.samplers = samplers
-        self._trainers = trainers
+        self.trainers = trainers
         self.rewards = rewards
         self.environments: dict[str, EnvironmentClient] = {}
         self.drivers: dict[tuple[str, str], Driver] = {}
         """by environment and generator"""
-        self._program = program
+        self.program = program
         self._to_record = record_batches
         self._held_out: dict[str, list[Any]] = {}
 
     # ---- data
 
     async def draw(self, node: spec.Node) -> Prompt | None:
-        return self._datasets[node.target].next_prompt()
+        return self.datasets[node.target].next_prompt()
 
     async def batches(self, node: spec.Node) -> Batch | None:
-        reader = self._datasets[node.target]
+        reader = self.datasets[node.target]
         if reader.ended:
             return None
         shape, rows = step_shape(self.job)
@@ -94,42 +94,42 @@ class MonarchEndpoints:
 
     async def pairs(self, node: spec.Node) -> list[Rollout] | None:
         shape, _ = step_shape(self.job)
-        pair = self._datasets[node.target].next_pair(shape.seq_len)
+        pair = self.datasets[node.target].next_pair(shape.seq_len)
         return None if pair is None else list(pair)
 
     async def seek(self, node: spec.Node, cursor: int) -> None:
-        self._datasets[node.target].seek(cursor)
+        self.datasets[node.target].seek(cursor)
 
     # ---- models
 
     async def sample(self, node: spec.Node, prompt: Any, sibling: int, seed: int) -> Rollout:
         client = self.samplers[node.target]
         if node.env is None:
-            return await self._complete(client, client.service.sampling, prompt, sibling, seed)
+            return await self.complete(client, client.service.sampling, prompt, sibling, seed)
         limits = _limits(client.service.sampling, node)
         return await self._play(node.env, node.target, prompt, sibling, seed, limits)
 
     async def logprobs(
         self, node: spec.Node, rollouts: Sequence[Rollout | Sample]
     ) -> list[list[float]]:
-        client = self._trainers[node.target]
+        client = self.trainers[node.target]
         return await (client.values if node.values else client.logprobs)(rollouts)
 
     async def step(self, node: spec.Node, batch: Batch) -> StepResult:
         assert node.loss is not None
-        result = await self._trainers[node.target].step(batch, node.loss)
+        result = await self.trainers[node.target].step(batch, node.loss)
         if self._to_record > 0 and not (result.skipped or result.left):
             self._to_record -= 1
             record(self.run_dir, node.target, node.loss, batch, result)
         return result
 
     async def leave(self, node: spec.Node) -> bool:
-        return await self._trainers[node.target].leave()
+        return await self.trainers[node.target].leave()
 
     async def sync(self, node: spec.Node, version: int) -> SyncResult:
         assert node.to is not None
         start = time.monotonic()
-        trainer = self._trainers[node.target]
+        trainer = self.trainers[node.target]
         manifest, keep = await trainer.publish(), node.on_swap == "keep"
         host = trainer.mesh.on.start
         found = await self.samplers[node.to].load(manifest, keep=keep, host=host)
@@ -145,11 +145,11 @@ class MonarchEndpoints:
         return await self.rewards.score(node.target, rollout, target)
 
     async def call(self, node: spec.Node, args: dict[str, Any]) -> Any:
-        return trimmed(getattr(self._program, node.target), args)
+        return trimmed(getattr(self.program, node.target), args)
 
     async def weight(self, node: spec.Node, results: dict[str, float]) -> float:
         assert node.weight is not None
-        function = getattr(self._program, node.weight)
+        function = getattr(self.program, node.weight)
         takes = inspect.signature(function).parameters
         return float(function(**{name: results[name] for name in results if name in takes}))
 
@@ -157,7 +157,7 @@ class MonarchEndpoints:
 
     async def eval_prompts(self, name: str) -> list[Prompt]:
         spec_ = self.job.evals[name]
-        return self._datasets[spec_.dataset].prompts(spec_.limit)
+        return self.datasets[spec_.dataset].prompts(spec_.limit)
 
     async def evaluate_loss(self, name: str) -> Measured:
         spec_ = self.job.evals[name]
@@ -166,10 +166,10 @@ class MonarchEndpoints:
             _, seq_len = read_by(self.job, spec_.dataset)
             paired = self.job.losses[spec_.loss].paired
             self._held_out[name] = await asyncio.to_thread(
-                self._datasets[spec_.dataset].held_out, spec_.limit, seq_len, paired=paired
+                self.datasets[spec_.dataset].held_out, spec_.limit, seq_len, paired=paired
             )
         items = self._held_out[name]
-        found = await self._trainers[spec_.service].evaluate(items, spec_.loss) if items else {}
+        found = await self.trainers[spec_.service].evaluate(items, spec_.loss) if items else {}
         return Measured(value=found.pop("loss", None), reports=found, samples=len(items))
 
     async def evaluate_sample(self, name: str, prompt: Prompt, sibling: int, seed: int) -> Rollout:
@@ -177,7 +177,7 @@ class MonarchEndpoints:
         assert spec_.sampling is not None
         if spec_.env is None:
             client = self.samplers[spec_.service]
-            return await self._complete(client, spec_.sampling, prompt, sibling, seed)
+            return await self.complete(client, spec_.sampling, prompt, sibling, seed)
         limits = _limits(spec_.sampling, spec_)
         return await self._play(spec_.env, spec_.service, prompt, sibling, seed, limits)
 
@@ -195,7 +195,7 @@ class MonarchEndpoints:
         taken: asyncio.Event,
         replay: bytes | None = None,
     ) -> str:
-        trained = [c for n, c in self._trainers.items() if self.job.services[n].trained]
+        trained = [c for n, c in self.trainers.items() if self.job.services[n].trained]
         path = f"checkpoints/step-{step}"
         if not self.run_dir.is_dir():  # a folder made anew would hold half of the run
             raise CheckpointError(
@@ -242,19 +242,19 @@ class MonarchEndpoints:
             name: f"{sum(len(r.outstanding) for r in client.replicas)} completions in flight"
             for name, client in self.samplers.items()
         }
-        return {**samplers, **dict.fromkeys(self._trainers, "up")}
+        return {**samplers, **dict.fromkeys(self.trainers, "up")}
 
     async def export(self, target: str) -> str:
         """Export the stepped model in Hugging Face format; return the path."""
         name = self.job.stepped
         model = self.job.models[self.job.services[name].model]
-        return await self._trainers[name].export(target, model.dtype)
+        return await self.trainers[name].export(target, model.dtype)
 
     async def close(self) -> None:
         """Stop listening, and release resources that services hold outside their processes."""
         for client in self.samplers.values():
             client.close()
-        trained = [c for n, c in self._trainers.items() if self.job.services[n].trained]
+        trained = [c for n, c in self.trainers.items() if self.job.services[n].trained]
         results = await asyncio.gather(*(c.close() for c in trained), return_exceptions=True)
         del results  # a service that is gone has nothing left to release
 
@@ -269,7 +269,7 @@ class MonarchEndpoints:
             ServiceFailure(service=mesh.service, origin=mesh.origin, message=message)
         )
 
-    async def _complete(
+    async def complete(
         self,
         client: GeneratorClient,
         sampling: spec.Sampling,

@@ -6,8 +6,9 @@ import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from forgedsl.lower import job as spec
 from forgedsl.runtime.coalesce import Coalescer
-from forgedsl.runtime.data_types import Batch, Rollout, Sample, StepResult
+from forgedsl.runtime.data_types import Batch, Passed, Rollout, Sample, StepResult
 from forgedsl.runtime.services.straggler_detection import LEAST, PROBES, SLOW_RANK, Pace
 from forgedsl.runtime.transports.base import Manifest
 from forgedsl.runtime.upstream.monarch import Mesh
@@ -50,6 +51,32 @@ class TrainerClient:
                 self._pace.took(self.mesh.who([rank]), seconds)
         result: StepResult = await self.mesh.first("step", batch, loss)
         return result
+
+    async def counts(self, samples: Sequence[Sample], loss: str) -> dict[str, float]:
+        """Return the counts that the loss divides by, over all samples."""
+        found: dict[str, float] = await self.mesh.first("counts", samples, loss)
+        return found
+
+    async def accumulate(
+        self, samples: Sequence[Sample], loss: str, counts: dict[str, float] | None
+    ) -> Passed:
+        """Add the gradients of these samples to those that wait for `apply`."""
+        passed: Passed = await self.mesh.first("accumulate", samples, loss, counts)
+        return passed
+
+    async def apply(self, lr: float | None) -> StepResult:
+        """Do one optimizer update with the gradients that wait."""
+        result: StepResult = await self.mesh.first("apply", lr)
+        return result
+
+    async def learn(self, name: str, loss: spec.Loss) -> None:
+        """Add a loss that the job does not have."""
+        await self.mesh.first("learn", name, loss)
+
+    async def restore(self, step: int) -> int:
+        """Load the state that `save` wrote as `step`; return its version."""
+        version: int = await self.mesh.first("restore", step)
+        return version
 
     async def leave(self) -> bool:
         """End the step in progress with unchanged weights; False if that is not possible."""

@@ -81,7 +81,7 @@ class StubEndpoints(MonarchEndpoints):
         count = min(rows, spec_.limit or rows)
         _, seq_len = read_by(self.job, spec_.dataset)
         row = Sample(token_ids=[0] * (seq_len // 2), num_prompt=1, mask=[True] * (seq_len // 2 - 1))
-        await self._trainers[spec_.service].logprobs([row] * count)
+        await self.trainers[spec_.service].logprobs([row] * count)
         return Measured(value=0.0, samples=count)
 
     async def evaluate_sample(self, name: str, prompt: Prompt, sibling: int, seed: int) -> Rollout:
@@ -97,7 +97,7 @@ class StubEndpoints(MonarchEndpoints):
         length = completion_tokens(self._model, service, self._seed, group, sibling)
         waits = steps(self._model, env, self._seed, group, sibling)
         return await in_turns(
-            waits, length, lambda n: self._complete(client, _long(client, n), prompt, sibling, seed)
+            waits, length, lambda n: self.complete(client, _long(client, n), prompt, sibling, seed)
         )
 
     async def score(self, node: spec.Node, rollout: Any, target: Any) -> Score:

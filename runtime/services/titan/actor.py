@@ -13,9 +13,8 @@ import asyncio
 import math
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,18 +23,17 @@ import torch.distributed as dist
 from monarch.actor import concurrent_endpoint
 from torch import Tensor
 
+from forgedsl.errors import RunError
 from forgedsl.lower import job as spec
-from forgedsl.runtime.actors.base import ForgeActor
 from forgedsl.runtime.actors.leaving import Leaving, StepLeft
 from forgedsl.runtime.context_parallel import cut
-from forgedsl.runtime.data_types import Batch, Sample, StepResult
-from forgedsl.runtime.losses import LossFunction, token_logprobs
-from forgedsl.runtime.losses.logprobs import whole_tiles
-from forgedsl.runtime.packing import Microbatch, pack
+from forgedsl.runtime.data_types import Batch, Passed, Sample, StepResult
+from forgedsl.runtime.losses import LossFunction
+from forgedsl.runtime.packing import Microbatch
 from forgedsl.runtime.proofs import gaps
+from forgedsl.runtime.services.titan.frozen import TitanActor, rows_of
 from forgedsl.runtime.services.titan.upstream import model as titan
 from forgedsl.runtime.services.titan.upstream import optimizers, value_head
-from forgedsl.runtime.services.titan.upstream.attention import Stretches
 from forgedsl.runtime.services.titan.upstream.experts import Load
 from forgedsl.runtime.services.titan.upstream.saving import Saver
 from forgedsl.runtime.transports.base import Manifest, Probe, Ranks, Sender
@@ -51,165 +49,14 @@ COUNT = "number of tokens"
 """key of the token count, beside the loss and its reports; a name with spaces cannot clash"""
 
 
-class TitanActor(ForgeActor):
-    """A torchtitan model on a mesh of ranks; also the frozen reference."""
-
-    def __init__(
-        self,
-        job: spec.Job,
-        name: str,
-        folder: str,
-        *,
-        world: int,
-        threads: int,
-        meeting: tuple[str, int],
-    ) -> None:
-        super().__init__()
-        self.job = job
-        self.name = name
-        service = job.services[name]
-        assert isinstance(service, spec.TitanService)
-        self.service = service
-        self.model_spec = job.models[service.model]
-        self.folder = Path(folder)
-        self.world = world
-        self._meeting = meeting
-        self._threads = threads
-
-    @concurrent_endpoint
-    async def setup(self, run_dir: str, run_key: str, resume_step: int | None) -> dict[str, Any]:
-        """Build and load the model; return facts about it."""
-        return await self.set_up(self._setup, Path(run_dir), run_key, resume_step)
-
-    @concurrent_endpoint
-    async def logprobs(self, samples: Sequence[Sample]) -> list[list[float]]:
-        """Return the log-probs of the completion tokens of each sample under the current
-        weights."""
-        return await self.run(self._logprobs, samples)
-
-    @concurrent_endpoint
-    async def values(self, samples: Sequence[Sample]) -> list[list[float]]:
-        """Return the value head's output at the position that predicts each completion token."""
-        return await self.run(self._values, samples)
-
-    def _setup(self, run_dir: Path, run_key: str, resume_step: int | None) -> dict[str, Any]:
-        torch.set_num_threads(self._threads)
-        self._build()
-        if any(self.folder.glob("*.safetensors")):
-            titan.load_hf_weights(self.titan, self.folder)
-        value_head.load(self.titan.model, self.folder)
-        self.titan.model.eval().requires_grad_(False)
-        return {"parameters": self.titan.size}
-
-    def _build(self) -> None:
-        # Several hosts on one machine see the GPUs of all of them.
-        local = self.rank % max(self.service.mesh.procs, torch.cuda.device_count())
-        self.parts = titan.init_distributed(
-            self.service.mesh.device, self.rank, local, self.world, *self._meeting,
-            offload=self.service.offload,
-        )  # fmt: skip
-        self.titan = titan.build_model(self.model_spec, self.service, self.folder, self.parts)
-        self.classes = self.titan.classes
-
-    def _pack(
-        self, samples: Sequence[Sample], *, pairs: bool = False, alike: bool = False
-    ) -> list[Microbatch]:
-        shape = self.service.batch
-        return pack(
-            samples, seq_len=shape.seq_len, rows=shape.rows, rank=self.titan.dp_rank,
-            world=self.titan.dp_size, pairs=pairs, flat=self.titan.flat, share=shape.pack,
-            alike=alike, parts=self.titan.context.size,
-        )  # fmt: skip
-
-    def _logprobs(
-        self, samples: Sequence[Sample], temperature: float | None = None
-    ) -> list[list[float]]:
-        divisor = self.service.temperature if temperature is None else temperature
-        return self._of_tokens(
-            samples, lambda h, w, shared, m: _token_logprobs(h, w, m, divisor, shared)
-        )
-
-    def _values(self, samples: Sequence[Sample]) -> list[list[float]]:
-        return self._of_tokens(
-            samples,
-            lambda h, w, shared, m: self.titan.values(whole_tiles(_rows(h, m)))[: len(m.labels)],
-        )
-
-    def _of_tokens(
-        self, samples: Sequence[Sample], of_rows: Callable[..., Tensor]
-    ) -> list[list[float]]:
-        """Return one number per completion token of each sample; every rank gets all of them."""
-        plain = [
-            Sample(token_ids=s.token_ids, num_prompt=s.num_prompt, mask=[True] * len(s.mask))
-            for s in samples
-        ]
-        found: dict[int, list[float]] = {}
-
-        def of(micro: Microbatch, *args: Any) -> Tensor:
-            values = of_rows(*args, micro)
-            members = (micro.members[s] for s in micro.seq_id.tolist())
-            for i, value in zip(members, values.tolist(), strict=True):
-                found.setdefault(i, []).append(value)
-            return values
-
-        # Calls are merged by chance: results must not depend on the other samples.
-        packed = self._pack(plain, alike=True)
-        micros = [cut(micro, self.titan.context).to(self.titan.device) for micro in packed]
-        with torch.no_grad():
-            self._run(micros, of)
-        if self.titan.pipeline is not None:
-            found = self.titan.pipeline.from_last(found)
-        if (ranks := self.titan.dp_size * self.titan.context.size) > 1:
-            parts: list[dict[int, list[float]]] = [{}] * ranks
-            dist.all_gather_object(parts, found, group=self._dp_group())
-            # Ranks that share a sequence hold its tokens in rank order.
-            found = {i: [v for part in parts for v in part.get(i, ())] for i in range(len(plain))}
-        # The first token of a sample without prompt has no prediction; its number is 0 by
-        # definition.
-        return [[0.0] * (len(s.mask) - len(found.get(i, ()))) + found.get(i, [])
-                for i, s in enumerate(plain)]  # fmt: skip
-
-    def _run(self, micros: Sequence[Microbatch], head: Callable[..., Tensor]) -> None:
-        """Run microbatches through the model and `head(micro, hidden, weight, shared)`. If
-        gradients are enabled, run the backward pass of the head's result too."""
-        train = torch.is_grad_enabled()
-
-        def of(i: int, hidden: Tensor | None) -> Any:
-            micro = micros[i]
-            attention = Stretches(micro.bounds, micro.longest) if self.titan.flat else micro.mask()
-            taken = micro.tokens if hidden is None else hidden
-            return self.titan.hidden_to(partial(head, micro), taken, micro.positions, attention)
-
-        if self.titan.pipeline is not None:
-            shapes = [tuple(micro.tokens.shape) for micro in micros]
-            self.titan.pipeline.run(self.titan.model, shapes, of, train=train)
-            return
-        for i in range(len(micros)):
-            if train:
-                self._begin_microbatch()
-            value = of(i, None)
-            if train:
-                value.backward()
-
-    def _begin_microbatch(self) -> None:
-        """Hook before each microbatch of a training step."""
-
-    def _dp_group(self) -> dist.ProcessGroup:
-        """Return the group of ranks that hold other samples, or other tokens of the same
-        samples."""
-        group: dist.ProcessGroup = self.titan.parallel_dims.get_mesh("batch").get_group()
-        return group
-
-
-class ReferenceModel(TitanActor):
-    """A frozen model that computes log-probs."""
-
-
 class TitanTrainer(TitanActor):
     """A model that is trained. `version` counts steps; a step may make several updates."""
 
     version = 0
     _publications = 0
+    _held: dict[str, Tensor] | None = None
+    """loss and reports of the passes whose gradients wait for `apply`"""
+    _kernel = ""
     _moved = False
     """True if there was an update since the last publication"""
 
@@ -237,6 +84,33 @@ class TitanTrainer(TitanActor):
     async def evaluate(self, samples: Sequence[Sample], loss: str) -> dict[str, float]:
         """Return the loss and its reports on held-out samples under the current weights."""
         return await self.run(self._evaluate, samples, loss)
+
+    @concurrent_endpoint
+    async def counts(self, samples: Sequence[Sample], loss: str) -> dict[str, float]:
+        """Return the counts that the loss divides by, such as its number of tokens."""
+        return await self.run(self._counts, samples, loss)
+
+    @concurrent_endpoint
+    async def accumulate(
+        self, samples: Sequence[Sample], loss: str, counts: dict[str, float] | None
+    ) -> Passed:
+        """Do a forward and a backward pass. Gradients add up until `apply`."""
+        return await self.run(self._accumulate, samples, loss, counts)
+
+    @concurrent_endpoint
+    async def apply(self, lr: float | None) -> StepResult:
+        """Do one optimizer update with the gradients of `accumulate`; `lr` holds for it alone."""
+        return await self.run(self._apply, lr)
+
+    @concurrent_endpoint
+    async def learn(self, name: str, loss: spec.Loss) -> None:
+        """Add a loss that the job does not have."""
+        self.losses[name] = LossFunction.from_job(loss)
+
+    @concurrent_endpoint
+    async def restore(self, step: int) -> int:
+        """Load the state that `save` wrote as `step`; return its version."""
+        return await self.run(self._restore, step)
 
     @concurrent_endpoint
     async def gauge(self) -> float:
@@ -355,6 +229,8 @@ class TitanTrainer(TitanActor):
     def _stepped(self, batch: Batch, loss_name: str) -> StepResult:
         opt = self.service.optimizer
         assert opt is not None
+        if self._held is not None:
+            raise RunError("gradients of forward_backward wait: call optim_step before step")
         results: list[StepResult] = []
         stopped = False
         compared = gaps.chosen(batch)
@@ -384,15 +260,22 @@ class TitanTrainer(TitanActor):
                     whole["entropy"] = sums.get("entropy", found["entropy"])
                 found = _named(found, f"{name}_{index + 1}" if again else name) | whole
             sums |= found
+        return self._updated(sums, kernel, opt)
+
+    def _updated(
+        self, sums: dict[str, Tensor], kernel: str, opt: spec.Optimizer, lr: float | None = None
+    ) -> StepResult:
+        """Update the weights with the gradients that are there; `sums` are of all their passes."""
         grad_norm = float(titan.clip_grad_norm(self.titan, opt.max_norm, self.parts))
         reduced = self._reduce(sums)
         total_loss = reduced.pop("loss")
         total_tokens = int(reduced.pop(COUNT))
-        learning_rate = self.schedulers.schedulers[0].get_last_lr()[0]
+        learning_rate = self.schedulers.schedulers[0].get_last_lr()[0] if lr is None else lr
         finite = math.isfinite(grad_norm) and math.isfinite(total_loss)
         if finite:
             self._moved |= learning_rate > 0 and grad_norm > 0
-            self.optimizers.step()
+            with optimizers.at_rate(self.optimizers, lr):
+                self.optimizers.step()
             self.schedulers.step()
         self.optimizers.zero_grad()
         return StepResult(
@@ -401,17 +284,58 @@ class TitanTrainer(TitanActor):
             experts_load=self.load.uneven(),
         )  # fmt: skip
 
-    def _passed(
+    def _accumulate(
+        self, samples: Sequence[Sample], loss_name: str, counts: dict[str, float] | None
+    ) -> Passed:
+        if self._held is None:
+            self._held = {}
+            self.load.begin()
+        found, micros, self._kernel = self._passed(self.losses[loss_name], samples, counts)
+        found[COUNT] = torch.tensor(float(sum(micro.num_tokens for micro in micros)))
+        for name, value in found.items():
+            self._held[name] = self._held.get(name, torch.zeros(())) + value.cpu()
+        told = self._reduce(found)
+        return Passed(
+            loss=told.pop("loss"), tokens=int(told.pop(COUNT)), metrics=told, kernel=self._kernel
+        )
+
+    def _apply(self, lr: float | None) -> StepResult:
+        assert self.service.optimizer is not None
+        if self._held is None:
+            raise RunError("there are no gradients: call forward_backward before optim_step")
+        held, self._held = self._held, None
+        done = self._updated(held, self._kernel, self.service.optimizer, lr)
+        self.version += not done.skipped
+        return replace(done, version=self.version)
+
+    def _counts(self, samples: Sequence[Sample], loss_name: str) -> dict[str, float]:
+        loss = self.losses[loss_name]
+        counted, _ = self._micros(loss, samples)
+        return {name: float(value) for name, value in self._totals(loss, counted).items()}
+
+    def _micros(
         self, loss: LossFunction, samples: Sequence[Sample]
-    ) -> tuple[dict[str, Tensor], list[Microbatch], str]:
-        """Compute this rank's part of the loss and its reports, and gradients if they are
-        enabled."""
+    ) -> tuple[list[Microbatch], list[Microbatch]]:
+        """Return microbatches whose tokens are counted, and the parts that this rank computes."""
         packed = self._pack(samples, pairs=loss.paired)
         context, device = self.titan.context, self.titan.device
         step = 2 if loss.paired else 1
         mine = [cut(micro, context, whole=loss.couples, step=step) for micro in packed]
         micros = [micro.to(device) for micro in mine]
-        totals = self._totals(loss, micros if context.size == 1 else packed)
+        return (micros if context.size == 1 else packed), micros
+
+    def _passed(
+        self,
+        loss: LossFunction,
+        samples: Sequence[Sample],
+        counts: dict[str, float] | None = None,
+    ) -> tuple[dict[str, Tensor], list[Microbatch], str]:
+        """Compute this rank's part of the loss and its reports, and gradients if they are
+        enabled. `counts` replace those of these samples."""
+        counted, micros = self._micros(loss, samples)
+        totals = self._totals(loss, counted)
+        if counts is not None:
+            totals = {name: torch.tensor(counts[name]) for name in totals}
         sums: dict[str, Tensor] = {}
         kernel = ""
 
@@ -452,7 +376,7 @@ class TitanTrainer(TitanActor):
         weight: Tensor,
         shared: dict[str, Any],
     ) -> tuple[Tensor, dict[str, Tensor], str]:
-        rows = _rows(hidden, micro)
+        rows = rows_of(hidden, micro)
         given = {"seq_id": micro.seq_id, "totals": totals, **_inputs(loss, micro)}
         if loss.reads_value:
             given["value"] = self.titan.values(rows)
@@ -497,6 +421,14 @@ class TitanTrainer(TitanActor):
         optimizers.complete_moments(self.optimizers)
         self._saved = self.saver.save(step)
 
+    def _restore(self, step: int) -> int:
+        assert self.service.optimizer is not None
+        self.checkpointer.load(step)
+        optimizers.set_optimizer(self.optimizers, self.schedulers, self.service.optimizer)
+        self.optimizers.zero_grad()
+        self._held, self._moved = None, True
+        return self.version
+
     def _export(self, target: Path, dtype: str) -> str | None:
         kind = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}[dtype]
         state: dict[str, Tensor] = {}
@@ -531,18 +463,6 @@ def _gauge(device: torch.device) -> float:
         torch.mm(factor, factor)
     wait()
     return time.perf_counter() - start
-
-
-def _token_logprobs(
-    hidden: Tensor, weight: Tensor, micro: Microbatch, temperature: float, shared: dict[str, Any]
-) -> Tensor:
-    return token_logprobs(_rows(hidden, micro), weight, micro.labels, temperature, **shared)
-
-
-def _rows(hidden: Tensor, micro: Microbatch) -> Tensor:
-    """Select the hidden states that predict the scored tokens."""
-    rows = hidden.flatten(0, 1)[micro.index]
-    return rows if micro.route is None else micro.route(rows)
 
 
 def _named(found: dict[str, Tensor], name: str) -> dict[str, Tensor]:

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from forgedsl.lower import job as spec
 from forgedsl.runtime.services.base import Kind
-from forgedsl.runtime.services.titan.actor import ReferenceModel, TitanTrainer
+from forgedsl.runtime.services.titan.actor import TitanTrainer
+from forgedsl.runtime.services.titan.frozen import ReferenceModel
 from forgedsl.runtime.services.titan.upstream import checkpoints, value_head
 from forgedsl.runtime.services.titan.upstream.model import checkpoint_weights
 from forgedsl.runtime.weight_folders import write_folder

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -183,6 +184,20 @@ def set_optimizer(optimizers: Any, schedulers: Any, opt: spec.Optimizer) -> None
         rates = [opt.lr * factor(scheduler.last_epoch) for factor in scheduler.lr_lambdas]
         scheduler._last_lr = rates
         for group, rate in zip(scheduler.optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate
+
+
+@contextmanager
+def at_rate(optimizers: Any, lr: float | None) -> Iterator[None]:
+    """Step with another learning rate than that of the schedule, unless it is None."""
+    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+    before = [group["lr"] for group in groups]
+    for group in groups:
+        group["lr"] = group["lr"] if lr is None else lr
+    try:
+        yield
+    finally:
+        for group, rate in zip(groups, before, strict=True):
             group["lr"] = rate
 
 

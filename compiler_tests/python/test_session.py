@@ -1,0 +1,235 @@
+"""A Session: the verbs of a loop of one's own, on real meshes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import runpy
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import forgedsl
+from forgedsl import compile_loss
+from forgedsl.cli.overrides import UsageError
+from forgedsl.cli.resuming import load_run_job
+from forgedsl.errors import RunError
+from forgedsl.python.groups import Buffer, Group, assembled
+from forgedsl.python.session import Session
+
+ROOT = Path(__file__).parents[2]
+EXAMPLE = ROOT / "docs" / "examples" / "grpo_by_hand.py"
+SUMS = re.search(r"```forge sums.forge\n(.*?)```", (ROOT / "README.md").read_text("utf-8"), re.S)
+assert SUMS is not None
+TEXT = SUMS[1]
+# SGD: Adam would blow a difference of rounding up to a whole step
+PLAIN = ("trainer.optimizer.kind=sgd", "trainer.optimizer.lr=0.1", "trainer.batch.rows=16")
+
+
+@pytest.fixture(scope="module")
+def pipeline(tmp_path_factory: Any) -> forgedsl.Pipeline:
+    file = tmp_path_factory.mktemp("file") / "sums.forge"
+    file.write_text(TEXT, encoding="utf-8")
+    return forgedsl.load(file, set=PLAIN)
+
+
+@pytest.fixture(scope="module")
+def s(pipeline: forgedsl.Pipeline, tmp_path_factory: Any) -> Iterator[Session]:
+    with pipeline.session(tmp_path_factory.mktemp("session") / "run") as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def groups(pipeline: forgedsl.Pipeline, s: Session) -> list[Group]:
+    """Four groups of four, scored; none of them is all alike."""
+    found = s["generator"].sample(s["sums"].draw(4), n=4, seed=3).result()
+    for number, group in enumerate(found):
+        group.scores = s["grade"].score(group).result()
+        group.adv = pipeline.function("group_norm")([0.0, 1.0, float(number), 0.5])
+    return found
+
+
+def export(s: Session, folder: Path) -> dict[str, Any]:
+    from safetensors.torch import load_file
+
+    return load_file(s["trainer"].export(folder).result() / "model.safetensors")
+
+
+def apart(one: dict[str, Any], other: dict[str, Any]) -> float:
+    return max(float((one[name] - other[name]).abs().max()) for name in one)
+
+
+def test_passes_with_counts_and_an_optim_step_are_one_step(
+    s: Session, groups: list[Group], tmp_path: Path
+) -> None:
+    trainer = s["trainer"]
+    trainer.save_state("before").result()
+    start = export(s, tmp_path / "start")
+    whole = trainer.step(s.batch(groups, adv="adv"), "clipped").result()
+    stepped = export(s, tmp_path / "step")
+    trainer.load_state("before").result()
+    assert apart(start, export(s, tmp_path / "again")) == 0.0
+    halves = [s.batch(groups[:1], adv="adv"), s.batch(groups[1:], adv="adv")]
+    counts = trainer.counts(halves, "clipped").result()
+    passes = [trainer.forward_backward(half, "clipped", counts=counts) for half in halves]
+    done = trainer.optim_step().result()
+    assert sum(each.result().loss for each in passes) == pytest.approx(whole.loss, abs=1e-6)
+    assert done.loss == pytest.approx(whole.loss, abs=1e-6)
+    assert done.grad_norm == pytest.approx(whole.grad_norm, rel=1e-5)
+    assert done.metrics == pytest.approx(whole.metrics, abs=1e-5)
+    assert done.tokens == whole.tokens
+    assert apart(stepped, export(s, tmp_path / "halves")) < 1e-6
+    assert apart(start, stepped) > 1e-5
+    trainer.load_state("before").result()
+
+
+def test_without_counts_each_pass_weighs_alike(
+    s: Session, groups: list[Group], tmp_path: Path
+) -> None:
+    trainer = s["trainer"]
+    halves = [s.batch(groups[:1], adv="adv"), s.batch(groups[1:], adv="adv")]
+    for half in halves:
+        trainer.forward_backward(half, "clipped")
+    apart_from = trainer.optim_step().result()
+    trainer.load_state("before").result()
+    whole = trainer.step(s.batch(groups, adv="adv"), "clipped").result()
+    assert abs(apart_from.grad_norm - whole.grad_norm) > 1e-4
+    trainer.load_state("before").result()
+
+
+def test_a_learning_rate_of_zero_moves_nothing_and_counts(s: Session, groups: list[Group]) -> None:
+    trainer = s["trainer"]
+    trainer.forward_backward(s.batch(groups, adv="adv"), "clipped")
+    done = trainer.optim_step(lr=0.0).result()
+    assert (done.lr, done.version) == (0.0, trainer.version)
+    assert done.grad_norm > 0
+    trainer.load_state("before").result()
+
+
+def test_order_of_calls_is_asked_for(s: Session, groups: list[Group]) -> None:
+    trainer = s["trainer"]
+    with pytest.raises(RunError, match="call forward_backward before optim_step"):
+        trainer.optim_step().result()
+    trainer.forward_backward(s.batch(groups, adv="adv"), "clipped")
+    with pytest.raises(RunError, match="call optim_step before step"):
+        trainer.step(s.batch(groups, adv="adv"), "clipped").result()
+    trainer.load_state("before").result()
+
+
+def test_a_loss_of_ones_own_is_sent_to_the_trainer(s: Session, groups: list[Group]) -> None:
+    trainer = s["trainer"]
+    mine = compile_loss("grpo", params={"beta": 0.0})
+    batch = s.batch(groups, adv="adv")
+    first = trainer.forward_backward(batch, mine).result()
+    assert abs(first.loss) < 1.0
+    assert first.tokens > 0
+    trainer.load_state("before").result()
+
+
+def test_logprobs_are_the_samplers(s: Session, groups: list[Group]) -> None:
+    found = s["trainer"].logprobs(groups[0]).result()
+    assert found[0] == pytest.approx(groups[0].rollouts[0].logprobs, abs=1e-3)
+
+
+def test_a_sync_brings_the_version_to_the_samples(s: Session, groups: list[Group]) -> None:
+    trainer, policy = s["trainer"], s["generator"]
+    trainer.step(s.batch(groups, adv="adv"), "clipped")
+    version = s.sync(trainer, policy).result()
+    (group,) = policy.sample(s["sums"].draw(1)[0], n=2).result()
+    assert group.version == version == trainer.version > 0
+    buffer = s.buffer(groups=2, max_age=0)
+    buffer.put([*groups, group])
+    assert buffer.draw(5, version) == [group]
+
+
+def test_scores_keep_the_parts_of_a_rubric(groups: list[Group]) -> None:
+    assert set(groups[0].parts) == {"correct", "short"}
+    assert len(groups[0].scores) == len(groups[0]) == 4
+
+
+def test_a_chat_is_answered(s: Session) -> None:
+    assert isinstance(s["generator"].chat("12+3=", max_tokens=4).result(), str)
+
+
+def test_it_works_inside_a_running_loop(s: Session) -> None:
+    async def cell() -> int:
+        asked = [s["generator"].sample(prompt, n=2) for prompt in s["sums"].draw(2)]
+        return sum([len(await work) for work in asked])
+
+    assert asyncio.run(cell()) == 2
+
+
+def test_mistakes_are_told(s: Session, groups: list[Group]) -> None:
+    with pytest.raises(forgedsl.PipelineError, match="no `trainr`; did you mean `trainer`"):
+        s["trainr"]
+    with pytest.raises(forgedsl.PipelineError, match="no loss `clip`; it has clipped"):
+        s["trainer"].forward_backward(s.batch(groups, adv="adv"), "clip").result()
+    with pytest.raises(forgedsl.PipelineError, match="sampling has no `heat`"):
+        s["generator"].sample(s["sums"].draw(1), heat=2.0)
+    with pytest.raises(forgedsl.PipelineError, match="max_tokens"):
+        s["generator"].sample(s["sums"].draw(1), max_tokens="many")
+    with pytest.raises(forgedsl.PipelineError, match="no state `there` was saved"):
+        s["trainer"].load_state("there")
+    with pytest.raises(forgedsl.PipelineError, match=r"no `sums.batches\(\)`"):
+        s["sums"].batch()
+    with pytest.raises(forgedsl.PipelineError, match="open already"):
+        s.open()
+
+
+def test_the_folder_is_of_a_session(s: Session) -> None:
+    s.log(step=1, reward_mean=0.5, loss=0.25)
+    s.save("mine", note="by hand")
+    assert s.load("mine") == {"note": "by hand"}
+    assert set(json.loads((s.folder / "session.json").read_text())) >= {"before", "mine"}
+    row = json.loads((s.folder / "metrics.jsonl").read_text().splitlines()[-1])
+    assert (row["step"], row["reward_mean"]) == (1, 0.5)
+    with pytest.raises(UsageError, match="is of a Session in Python"):
+        load_run_job(s.folder)
+
+
+# ---- without services
+
+
+def test_a_session_that_is_not_open(pipeline: forgedsl.Pipeline, tmp_path: Path) -> None:
+    closed = pipeline.session(tmp_path / "run")
+    with pytest.raises(forgedsl.PipelineError, match="not open"):
+        closed["sums"].draw(1)
+    closed.close()
+
+
+def test_a_batch_needs_a_value_for_each_completion(groups: list[Group]) -> None:
+    group = Group(prompt=groups[0].prompt, rollouts=groups[0].rollouts)
+    with pytest.raises(forgedsl.PipelineError, match="nothing is set on a group as `adv`"):
+        assembled([group], {"adv": "adv"})
+    group.adv = [1.0]
+    with pytest.raises(forgedsl.PipelineError, match="one value for each of its 4"):
+        assembled([group], {"adv": "adv"})
+    group.adv = [[1.0]] * 4
+    with pytest.raises(forgedsl.PipelineError, match="1 values for a completion of"):
+        assembled([group], {"adv": "adv"})
+    with pytest.raises(forgedsl.PipelineError, match="there are none"):
+        assembled([], {})
+
+
+def test_a_buffer_forgets_the_oldest(groups: list[Group]) -> None:
+    buffer = Buffer(2, 10, seed=1)
+    buffer.put(groups)
+    assert len(buffer) == 2
+    assert sorted(map(id, buffer.draw(5, 0))) == sorted(map(id, groups[-2:]))
+
+
+@pytest.mark.full
+@pytest.mark.timeout(600)
+def test_the_example_reaches_the_reward_of_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "sums.forge"
+    file.write_text(TEXT, encoding="utf-8")
+    steps = 40
+    whole = forgedsl.load(file, set=[f"schedule.steps={steps}"])
+    by_file = [row["reward_mean"] for row in whole.run(tmp_path / "file", quiet=True).metrics()]
+    train = runpy.run_path(str(EXAMPLE))["train"]
+    by_hand = train(whole, tmp_path / "hand", steps)
+    assert sum(by_hand[-10:]) / 10 > sum(by_hand[:5]) / 5 + 0.1
+    assert sum(by_hand[-10:]) / 10 == pytest.approx(sum(by_file[-10:]) / 10, abs=0.1)

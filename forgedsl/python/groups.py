@@ -1,0 +1,103 @@
+"""Groups of completions of a Session, the batch of a step made of them, and a buffer of them."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from forgedsl.python.pages import PipelineError
+
+if TYPE_CHECKING:
+    from forgedsl.runtime.data_types import Batch, Prompt, Rollout
+
+
+@dataclass
+class Group:
+    """The completions of one prompt. Set what you like on it: `group.adv = advantage(scores)`."""
+
+    prompt: Prompt
+    rollouts: list[Rollout]
+    scores: list[float] = field(default_factory=list)
+    parts: dict[str, list[float]] = field(default_factory=dict)
+
+    @property
+    def version(self) -> int:
+        """The oldest version of the policy that wrote a token of it."""
+        return min((rollout.version_min for rollout in self.rollouts), default=0)
+
+    def __len__(self) -> int:
+        return len(self.rollouts)
+
+    if TYPE_CHECKING:  # what is set on a group has no declaration
+
+        def __getattr__(self, name: str) -> Any: ...
+
+        def __setattr__(self, name: str, value: Any) -> None: ...
+
+
+class Buffer:
+    """Groups of earlier steps. The oldest make room for new ones."""
+
+    def __init__(self, groups: int, max_age: int, *, seed: int) -> None:
+        self._groups: deque[Group] = deque(maxlen=groups)
+        self.max_age = max_age
+        self._random = random.Random(seed)
+
+    def put(self, groups: Sequence[Group]) -> None:
+        """Add groups with all that is set on them."""
+        self._groups.extend(groups)
+
+    def draw(self, count: int, version: int) -> list[Group]:
+        """At most `count` different groups that are no older than `max_age` at this version of the
+        policy; older ones are forgotten."""
+        kept = [each for each in self._groups if version - each.version <= self.max_age]
+        self._groups = deque(kept, maxlen=self._groups.maxlen)
+        return self._random.sample(kept, min(count, len(kept)))
+
+    def __len__(self) -> int:
+        return len(self._groups)
+
+
+def assembled(groups: Sequence[Group], fields: Mapping[str, str]) -> Batch:
+    """The batch of one step: a sample per completion, in order of groups."""
+    from forgedsl.runtime.controller.assembly import sample_of
+    from forgedsl.runtime.data_types import Batch
+
+    batch = Batch(samples=[])
+    for number, group in enumerate(groups):
+        values = {field: _values(group, source) for field, source in fields.items()}
+        for index, rollout in enumerate(group.rollouts):
+            sample = sample_of(rollout)
+            for name, column in values.items():
+                if isinstance(value := column[index], (list, tuple)):
+                    if len(value) != len(sample.mask):
+                        raise PipelineError(
+                            f"`{name}` has {len(value)} values for a completion of "
+                            f"{len(sample.mask)} tokens"
+                        )
+                    sample.token_fields[name] = [float(each) for each in value]
+                else:
+                    sample.sequence_fields[name] = float(value)
+            batch.samples.append(sample)
+            batch.members.append(number)
+        batch.groups.append(group.prompt.group)
+        batch.rewards += group.scores
+    if not batch.samples:
+        raise PipelineError("a batch needs completions: there are none in these groups")
+    return batch
+
+
+def _values(group: Group, source: str) -> Sequence[Any]:
+    """What is set on a group under this name: a value for each of its completions."""
+    if not isinstance(source, str) or not hasattr(group, source):
+        raise PipelineError(f"nothing is set on a group as `{source}`: write group.NAME = [...]")
+    found: Sequence[Any] = getattr(group, source)
+    if not isinstance(found, Sequence) or len(found) != len(group.rollouts):
+        raise PipelineError(
+            f"`{source}` of a group needs one value for each of its {len(group.rollouts)} "
+            "completions"
+        )
+    return found

@@ -1,0 +1,562 @@
+"""A loop of one's own: the services of a pipeline, asked from Python.
+
+    with pipeline.session() as s:        services start; nobody drives them
+        s["trainer"], s["generator"], s["sums"], s["grade"]      one handle each
+        handle.verb(...) --> Work        `await` it, or `.result()`
+
+All calls run on one thread with an event loop of its own, so that scripts, notebooks and coroutines
+use a Session alike. Calls of one service run in the order in which they were made.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from forgedsl.python.groups import Buffer, Group, assembled
+from forgedsl.python.pages import PipelineError
+from forgedsl.python.work import Work, settle, told
+from forgedsl.types.flow import Role
+
+if TYPE_CHECKING:
+    from forgedsl.lower.job import Job
+    from forgedsl.runtime.data_types import Batch, Passed, Prompt, StepResult
+    from forgedsl.runtime.losses import LossFunction
+    from forgedsl.runtime.session import Services
+
+R = TypeVar("R")
+
+
+class Session:
+    """Open services of a pipeline. Made by `pipeline.session()`; see docs/guide/python.md."""
+
+    def __init__(self, job: Job, folder: Path, release: Callable[[Path], None]) -> None:
+        self.job = job
+        self.folder = folder
+        self._release = release
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._services: Services | None = None
+        self._turns: dict[str, asyncio.Lock] = {}
+        self._handles: dict[str, Handle] = {}
+        self._groups = 0
+        self._samples = 0
+        self._states: dict[str, dict[str, Any]] = {}
+
+    # ---- open and close
+
+    def open(self) -> Self:
+        """Start the services and wait until they are ready."""
+        self._check_new()
+        try:
+            self._begin().result()
+        except BaseException:
+            self._ended()
+            raise
+        return self
+
+    def close(self, status: str = "done") -> None:
+        """Stop all processes, and write report.html."""
+        if self._services is not None:
+            self._end(status).result()
+        self._ended()
+
+    def __enter__(self) -> Self:
+        return self.open()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close("done" if kind is None else "failed")
+
+    async def __aenter__(self) -> Self:
+        self._check_new()
+        try:
+            await self._begin()
+        except BaseException:
+            self._ended()
+            raise
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._services is not None:
+            await self._end("done" if kind is None else "failed")
+        self._ended()
+
+    def _check_new(self) -> None:
+        if self._loop.is_closed():
+            raise PipelineError("this Session was closed: make another by pipeline.session()")
+        if self._thread.is_alive():
+            raise PipelineError("this Session is open already")
+
+    def _begin(self) -> Work[None]:
+        self._thread.start()
+        return Work(asyncio.run_coroutine_threadsafe(self._opened(), self._loop))
+
+    async def _opened(self) -> None:
+        from forgedsl.runtime.session import open_services
+
+        (self.folder / "session.json").write_text("{}", encoding="utf-8")
+        self._services = await open_services(self.job, self.folder)
+
+    def _end(self, status: str) -> Work[None]:
+        assert self._services is not None
+        closing = self._services.close(0 if status == "done" else 5, status)
+        return Work(asyncio.run_coroutine_threadsafe(closing, self._loop))
+
+    def _ended(self) -> None:
+        """End the thread, and let the folder go."""
+        self._services = None
+        self._release(self.folder)
+        if self._thread.is_alive():
+            asyncio.run_coroutine_threadsafe(settle(), self._loop).result()
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+        self._loop.close()
+
+    # ---- what there is
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Services, datasets, rubrics and rewards of the file."""
+        job = self.job
+        return (*job.services, *job.datasets, *job.rubrics, *job.rewards)
+
+    def __getitem__(self, name: str) -> Any:
+        """The Trainer, Reference, Generator, Dataset or Scorer of this name."""
+        if name not in self._handles:
+            self._handles[name] = self._handle(name)
+        return self._handles[name]
+
+    def _handle(self, name: str) -> Handle:
+        job = self.job
+        if name in job.trainers:
+            return (Trainer if job.services[name].trained else Reference)(self, name)
+        if name in job.samplers:
+            return Generator(self, name)
+        if name in job.datasets:
+            return Dataset(self, name)
+        if name in job.rubrics or name in job.rewards:
+            return Scorer(self, name)
+        from forgedsl.mistakes.suggest import did_you_mean, nearest
+
+        close = did_you_mean(nearest(name, self.names)) or f"there are {', '.join(self.names)}"
+        raise PipelineError(f"the pipeline has no `{name}`; {close}")
+
+    # ---- verbs of the whole
+
+    def batch(self, groups: Sequence[Group], **fields: str) -> Batch:
+        """Make the batch of a step from groups of completions. Each field of the loss names what
+        holds it in the groups: `adv="adv"` takes `group.adv`, one number (or one list of numbers
+        per token) for each completion. `behavior` and the token counts are there by themselves.
+        """
+        return assembled(groups, fields)
+
+    def buffer(self, *, groups: int, max_age: int) -> Buffer:
+        """A store of at most `groups` groups, from which those older than `max_age` versions are
+        not drawn."""
+        return Buffer(groups, max_age, seed=self.job.seed)
+
+    def sync(self, trainer: Trainer, generator: Generator) -> Work[int]:
+        """Send the weights of the trainer to the generator, after all calls that the trainer was
+        given before; the result is their version."""
+        sync = next(
+            (n for n in self.job.nodes if Role.TRANSFERS in n.roles
+             and (n.target, n.to) == (trainer.name, generator.name)), None,
+        )  # fmt: skip
+        if sync is None:
+            raise PipelineError(
+                f"the flow has no `sync {trainer.name} -> {generator.name}`, which says the "
+                "transport and the dtype"
+            )
+
+        async def send() -> int:
+            version = trainer.version
+            with self._opened_services().this.events.span(
+                "sync", service=generator.name, version=version
+            ) as end:
+                found = await self._opened_services().ask.sync(sync, version)
+                end |= {"bytes": found.bytes, "transport": found.transport}
+            generator.version = version
+            return version
+
+        return self.submit(send, trainer.name)
+
+    def log(self, *, step: int, **fields: float) -> None:
+        """Write a row of metrics.jsonl, and to the sinks of the file's `logging`. Fields that have
+        the names of a run's metrics, such as `reward_mean` and `loss`, are drawn in the report."""
+
+        async def emit() -> None:
+            self._opened_services().this.events.emit("metrics", step=step, **fields)
+
+        self.submit(emit).result()
+
+    def save(self, name: str, **mine: Any) -> Path:
+        """Save the state of every trainer under a name, with values of your own (JSON)."""
+        trained = [n for n in self.job.trainers if self.job.services[n].trained]
+        for each in trained:
+            self[each].save_state(name).result()
+        self._states[name]["mine"] = mine
+        self._write_states()
+        return self.folder / "checkpoints" / f"step-{self._states[name]['step']}"
+
+    def load(self, name: str) -> dict[str, Any]:
+        """Load what `save` wrote in this Session; return the values of your own."""
+        trained = [n for n in self.job.trainers if self.job.services[n].trained]
+        for each in trained:
+            self[each].load_state(name).result()
+        found: dict[str, Any] = self._states[name]["mine"]
+        return found
+
+    def submit(self, work: Callable[[], Coroutine[Any, Any, R]], turn: str = "") -> Work[R]:
+        """Begin a call; calls with one `turn` run one after another."""
+        services = self._opened_services()
+
+        async def in_turn() -> R:
+            services.check()
+            if not turn:
+                return await work()
+            async with self._turns.setdefault(turn, asyncio.Lock()):
+                return await work()
+
+        return Work(asyncio.run_coroutine_threadsafe(told(in_turn()), self._loop))
+
+    def _opened_services(self) -> Services:
+        if self._services is None:
+            raise PipelineError("this Session is not open: use `with pipeline.session() as s:`")
+        return self._services
+
+    def _state(self, name: str) -> int:
+        """The number of a saved state; a new one for a new name."""
+        if name not in self._states:
+            self._states[name] = {"step": len(self._states) + 1, "mine": {}}
+        return int(self._states[name]["step"])
+
+    def _write_states(self) -> None:
+        text = json.dumps(self._states, indent=1)
+        (self.folder / "session.json").write_text(text, encoding="utf-8")
+
+    def __repr__(self) -> str:
+        state = "open" if self._services is not None else "not open"
+        return f"<Session {self.folder}: {state}; {', '.join(self.names)}>"
+
+
+# ---- handles
+
+
+class Handle:
+    """A service, dataset, rubric or reward of a Session."""
+
+    def __init__(self, session: Session, name: str) -> None:
+        self.session = session
+        self.name = name
+
+    @property
+    def _services(self) -> Services:
+        return self.session._opened_services()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name}>"
+
+
+class Reference(Handle):
+    """A frozen model."""
+
+    def logprobs(self, group: Group) -> Work[list[list[float]]]:
+        """The log-probs of the completion tokens of a group under this model's weights."""
+        rollouts = list(group.rollouts)
+        return self.session.submit(
+            lambda: self._services.ask.trainers[self.name].logprobs(rollouts), self.name
+        )
+
+
+class Trainer(Reference):
+    """A model that is trained. `version` counts its updates, as a policy's version in a run."""
+
+    def __init__(self, session: Session, name: str) -> None:
+        super().__init__(session, name)
+        self.version = 0
+        self._learnt: dict[str, str] = {}
+
+    def forward_backward(
+        self, batch: Batch, loss: str | LossFunction, *, counts: Mapping[str, float] | None = None
+    ) -> Work[Passed]:
+        """Compute the loss and its gradients, which add up until `optim_step`.
+
+        A loss divides by counts, such as the number of tokens. Without `counts` they are those of
+        this batch alone, so that two calls weigh equally however long they are. With the `counts`
+        of all batches together, two calls and an `optim_step` are one `step` on both.
+        """
+        given = None if counts is None else dict(counts)
+
+        async def run() -> Passed:
+            client, name = self._services.ask.trainers[self.name], await self._known(loss)
+            return await client.accumulate(self._numbered(batch), name, given)
+
+        return self.session.submit(run, self.name)
+
+    def counts(self, batches: Sequence[Batch], loss: str | LossFunction) -> Work[dict[str, float]]:
+        """The counts that the loss divides by, over all batches together."""
+        samples = [sample for batch in batches for sample in batch.samples]
+
+        async def run() -> dict[str, float]:
+            return await self._services.ask.trainers[self.name].counts(
+                samples, await self._known(loss)
+            )
+
+        return self.session.submit(run, self.name)
+
+    def optim_step(self, *, lr: float | None = None) -> Work[StepResult]:
+        """Clip the gradients and update the weights; `lr` replaces the schedule's rate, once."""
+
+        async def run() -> StepResult:
+            return self._done(await self._services.ask.trainers[self.name].apply(lr))
+
+        return self.session.submit(run, self.name)
+
+    def step(
+        self, batch: Batch, loss: str | LossFunction, *, epochs: int = 1, minibatches: int = 1
+    ) -> Work[StepResult]:
+        """Do one step as a run does: `epochs` passes over the batch, each in `minibatches`."""
+
+        async def run() -> StepResult:
+            batch.epochs, batch.minibatches = epochs, minibatches
+            name = await self._known(loss)
+            self._numbered(batch)
+            return self._done(await self._services.ask.trainers[self.name].step(batch, name))
+
+        return self.session.submit(run, self.name)
+
+    def save_state(self, name: str) -> Work[Path]:
+        """Save model, optimizer and learning-rate schedule under a name."""
+        step = self.session._state(name)
+
+        async def run() -> Path:
+            client = self._services.ask.trainers[self.name]
+            await client.save(step)
+            await client.saved()
+            self.session._write_states()
+            return self.session.folder / "checkpoints" / f"step-{step}"
+
+        return self.session.submit(run, self.name)
+
+    def load_state(self, name: str) -> Work[int]:
+        """Load what `save_state` wrote in this Session; the result is the version."""
+        if name not in self.session._states:
+            known = ", ".join(self.session._states) or "none"
+            raise PipelineError(f"no state `{name}` was saved in this Session; there are {known}")
+        step = self.session._state(name)
+
+        async def run() -> int:
+            self.version = await self._services.ask.trainers[self.name].restore(step)
+            return self.version
+
+        return self.session.submit(run, self.name)
+
+    def export(self, folder: str | Path) -> Work[Path]:
+        """Write the weights in Hugging Face format."""
+        target = Path(folder).resolve()
+
+        async def run() -> Path:
+            model = self.session.job.models[self.session.job.services[self.name].model]
+            client = self._services.ask.trainers[self.name]
+            return Path(await client.export(str(target), model.dtype))
+
+        return self.session.submit(run, self.name)
+
+    def _done(self, result: StepResult) -> StepResult:
+        self.version = result.version
+        return result
+
+    def _numbered(self, batch: Batch) -> Any:
+        """The samples, with the number of steps before this one, which some losses read."""
+        for sample in batch.samples:
+            sample.sequence_fields.setdefault("num_steps", float(self.version))
+        return batch.samples
+
+    async def _known(self, loss: str | LossFunction) -> str:
+        """The name under which the trainer has a loss; one that the job lacks is sent to it."""
+        losses = self.session.job.losses
+        if isinstance(loss, str):
+            if loss not in losses:
+                known = ", ".join(losses) or "none"
+                raise PipelineError(f"the pipeline has no loss `{loss}`; it has {known}")
+            return loss
+        known_as = next((name for name, spec in losses.items() if spec == loss.spec), None)
+        if known_as is not None:
+            return known_as
+        text = loss.spec.model_dump_json()
+        if text not in self._learnt:
+            name = f"a loss of the Session {len(self._learnt) + 1}"
+            await self._services.ask.trainers[self.name].learn(name, loss.spec)
+            self._learnt[text] = name
+        return self._learnt[text]
+
+
+class Generator(Handle):
+    """An engine that samples completions."""
+
+    version = 0
+    """version of its weights"""
+    _tokenizer: Any = None
+
+    def sample(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        *,
+        n: int = 1,
+        seed: int | None = None,
+        **sampling: Any,
+    ) -> Work[list[Group]]:
+        """Sample `n` completions of each prompt: a group per prompt. `sampling` changes the file's
+        settings, such as `temperature=0.7`; in an environment there is nothing to change."""
+        from forgedsl.runtime.data_types import Prompt
+        from forgedsl.runtime.endpoints import seed_of
+
+        asked = [prompts] if isinstance(prompts, Prompt) else list(prompts)
+        settings = self._sampling(sampling)
+        node = next(
+            (
+                x
+                for x in self.session.job.nodes
+                if Role.SAMPLES in x.roles and x.target == self.name
+            ),
+            None,
+        )
+        played = node if node is not None and node.env is not None else None
+        if played is not None and sampling:
+            raise PipelineError(f"{self.name} plays in an environment, with the file's sampling")
+        self.session._samples += 1
+        root = (self.session.job.seed, self.session._samples) if seed is None else (seed,)
+
+        async def one(group: int, prompt: Prompt, sibling: int) -> Any:
+            ask, number = self._services.ask, seed_of(*root, group, sibling)
+            if played is not None:
+                return await ask.sample(played, prompt, sibling, number)
+            client = ask.samplers[self.name]
+            return await ask.complete(client, settings, prompt, sibling, number)
+
+        async def run() -> list[Group]:
+            calls = [one(g, p, k) for g, p in enumerate(asked) for k in range(n)]
+            found = await asyncio.gather(*calls)
+            return [
+                Group(prompt=prompt, rollouts=found[g * n : (g + 1) * n])
+                for g, prompt in enumerate(asked)
+            ]
+
+        return self.session.submit(run)
+
+    def chat(self, messages: str | Sequence[Mapping[str, Any]], **sampling: Any) -> Work[str]:
+        """The answer to a chat, or to a plain text: the model's chat template is applied."""
+        from forgedsl.runtime.data.reader import load_tokenizer
+        from forgedsl.runtime.data_types import Prompt
+
+        job, folder = self.session.job, self.session.folder
+        settings = self._sampling(sampling)
+        said = messages if isinstance(messages, str) else [dict(each) for each in messages]
+        self.session._samples += 1
+        number = self.session._samples
+
+        async def run() -> str:
+            if self._tokenizer is None:
+                model = job.services[self.name].model
+                self._tokenizer = await asyncio.to_thread(
+                    load_tokenizer, job, model, folder, folder
+                )
+            text, tokens = self._tokenizer.prompt_text(said), self._tokenizer.prompt_tokens(said)
+            prompt = Prompt(group=0, row=0, text=text, token_ids=tokens, target=None)
+            ask = self._services.ask
+            done = await ask.complete(ask.samplers[self.name], settings, prompt, 0, number)
+            return done.text
+
+        return self.session.submit(run)
+
+    def _sampling(self, given: Mapping[str, Any]) -> Any:
+        """The file's sampling settings with some of them changed."""
+        from pydantic import ValidationError
+
+        base = self.session.job.samplers[self.name].sampling
+        unknown = [name for name in given if name not in type(base).model_fields]
+        if unknown:
+            known = ", ".join(type(base).model_fields)
+            raise PipelineError(f"sampling has no `{unknown[0]}`; it has {known}")
+        try:
+            return type(base).model_validate({**base.model_dump(), **given})
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise PipelineError(f"sampling: {first['loc'][0]}: {first['msg']}") from error
+
+
+class Dataset(Handle):
+    """Rows of a dataset, in the order in which a run draws them."""
+
+    def draw(self, count: int) -> list[Prompt]:
+        """The next prompts; fewer at the end of `schedule.epochs`."""
+
+        async def run() -> list[Prompt]:
+            found = []
+            for _ in range(count):
+                prompt = self._services.ask.datasets[self.name].next_prompt()
+                if prompt is None:
+                    break
+                prompt.group = self.session._groups
+                self.session._groups += 1
+                found.append(prompt)
+            return found
+
+        return self.session.submit(run, self.name).result()
+
+    def batch(self) -> Batch | None:
+        """The next batch of a supervised step, for a dataset of demonstrations; None at the end."""
+        node = next(
+            (
+                x
+                for x in self.session.job.nodes
+                if Role.SUPERVISED in x.roles and x.target == self.name
+            ),
+            None,
+        )
+        if node is None:
+            raise PipelineError(f"the flow has no `{self.name}.batches()`: draw prompts instead")
+        return self.session.submit(lambda: self._services.ask.batches(node), self.name).result()
+
+
+class Scorer(Handle):
+    """A rubric or a reward."""
+
+    def score(self, group: Group) -> Work[list[float]]:
+        """The score of each completion of a group. A completion whose reward fails under
+        `on_error = drop` is taken out of the group, as in a run. Values of the rewards behind a
+        rubric are in `group.parts` then, by name."""
+        from forgedsl.runtime.endpoints import DropRollout, Score
+
+        async def one(rollout: Any) -> Score | None:
+            try:
+                return await self._services.ask.rewards.score(self.name, rollout, rollout.target)
+            except DropRollout as error:
+                text = f"a completion was dropped: {error}"
+                self._services.this.events.emit("warning", service=self.name, text=text)
+                return None
+
+        async def run() -> list[float]:
+            found = await asyncio.gather(*(one(rollout) for rollout in group.rollouts))
+            kept = [(r, s) for r, s in zip(group.rollouts, found, strict=True) if s is not None]
+            group.rollouts = [rollout for rollout, _ in kept]
+            names = {name: None for _, score in kept for name in score.parts}
+            group.parts = {n: [s.parts.get(n, float("nan")) for _, s in kept] for n in names}
+            return [score.value for _, score in kept]
+
+        return self.session.submit(run)

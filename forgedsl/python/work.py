@@ -1,0 +1,50 @@
+"""Calls of a Session that run on its thread while the caller goes on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from collections.abc import Generator as Iterating
+from concurrent.futures import Future
+from typing import Any, Generic, TypeVar
+
+from forgedsl.errors import RunError
+
+R = TypeVar("R")
+
+
+class Work(Generic[R]):
+    """A call that has begun: `await` it in a coroutine, or ask for its `result()`."""
+
+    def __init__(self, future: Future[R]) -> None:
+        self._future = future
+
+    def result(self, timeout: float | None = None) -> R:
+        """Wait, at most `timeout` seconds. An interrupt ends the wait and not the call."""
+        return self._future.result(timeout)
+
+    @property
+    def done(self) -> bool:
+        return self._future.done()
+
+    def __await__(self) -> Iterating[Any, None, R]:
+        return asyncio.wrap_future(self._future).__await__()
+
+
+async def settle() -> None:
+    """Cancel what still waits on this loop, as for answers of processes that are gone."""
+    rest = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+    for task in rest:
+        task.cancel()
+    await asyncio.gather(*rest, return_exceptions=True)
+
+
+async def told(call: Coroutine[Any, Any, R]) -> R:
+    """Raise the failure of a service as a RunError, as a run does."""
+    from forgedsl.runtime.endpoints import ServiceError
+
+    try:
+        return await call
+    except ServiceError as error:
+        found = error.failure
+        raise RunError(found.message, origin=found.origin, service=found.service) from error

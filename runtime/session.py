@@ -1,0 +1,114 @@
+"""The services of a job without its controller: somebody else asks them, in an order of their own.
+
+    Job, RUN --open_services--> Services (endpoints, events, version of each trainer) --close-->
+
+Nothing is balanced, bounded in age or resumed here: that is the controller's work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from forgedsl.errors import RunError
+from forgedsl.lower import job as spec
+from forgedsl.runs import write_report
+from forgedsl.runtime.events import EventLog
+from forgedsl.runtime.meshes import Fleet
+from forgedsl.runtime.readers import close_readers, open_readers
+from forgedsl.runtime.service_backend import Run
+from forgedsl.runtime.services.backing import Real
+from forgedsl.runtime.services.endpoints import MonarchEndpoints
+from forgedsl.runtime.services.supervisor import Keeper
+from forgedsl.runtime.stderr import native_stderr
+from forgedsl.runtime.temporary_files import Scratch
+from forgedsl.runtime.tracebacks import described
+
+OPENING = threading.Lock()
+"""standard error belongs to the process, so one opening after another redirects it"""
+
+
+@dataclass(slots=True, kw_only=True)
+class Services:
+    """Open services; all calls are made on the loop that opened them."""
+
+    this: Run
+    ask: MonarchEndpoints
+    fleet: Fleet
+    keeper: Keeper
+    readers: list[Any]
+
+    def check(self) -> None:
+        """Raise the failure of a service that nobody was asking.
+
+        Raises:
+            RunError: a service has failed for good.
+        """
+        if not self.ask.failures.empty():
+            found = self.ask.failures.get_nowait()
+            self.ask.failures.put_nowait(found)  # it stays failed
+            raise RunError(found.message, origin=found.origin, service=found.service)
+
+    async def close(self, code: int, status: str) -> None:
+        """Stop all processes and write the report."""
+        self.keeper.close()
+        await self.ask.close()
+        meshes = list(self.fleet.all())
+        ended = await asyncio.gather(*(mesh.stop() for mesh in meshes), return_exceptions=True)
+        events = self.this.events
+        for mesh, error in zip(meshes, ended, strict=True):
+            if isinstance(error, BaseException):
+                text = f"did not stop by itself, and is killed: {described(error):.200}"
+                events.emit("warning", service=mesh.service, text=text)
+        self.fleet.hosts.stop()
+        self.this.scratch.close()
+        events.emit("run.end", code=code, status=status, message="", seconds=0.0)
+        close_readers(self.readers)
+        events.close()
+        write_report(self.this.run_dir)
+
+
+async def open_services(job: spec.Job, run_dir: Path) -> Services:
+    """Start all services of the job in `run_dir`, which holds its inputs."""
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    await asyncio.to_thread(OPENING.acquire)
+    try:
+        with native_stderr(run_dir / "logs" / "controller.log"):
+            return await _opened(job, run_dir.resolve())
+    finally:
+        OPENING.release()
+
+
+async def _opened(job: spec.Job, run_dir: Path) -> Services:
+    backing, scratch = Real(), Scratch()
+    with ExitStack() as undo:
+        undo.callback(scratch.close)
+        events = EventLog(run_dir / "events.jsonl")
+        undo.callback(events.close)
+        readers = open_readers(job, run_dir, quiet=True)
+        undo.callback(close_readers, readers)
+        for reader in readers:
+            events.subscribe(reader.on_event)
+        nothing: Callable[[], None] = lambda: None  # noqa: E731
+        this = Run(
+            job=job, run_dir=run_dir, job_dir=run_dir, resume=None, events=events,
+            record_batches=0, backing=backing, scratch=scratch, clean_up=nothing,
+        )  # fmt: skip
+        events.emit(
+            "run.start", name=job.name, steps=None, profile=job.profile,
+            content_hash=job.content_hash, run_dir=run_dir.name, resumed_from=None, recorded=0,
+        )  # fmt: skip
+        fleet = backing.spawn(this)
+        undo.callback(fleet.hosts.stop)
+        data = await backing.prepare(this, fleet)
+        ask = await backing.connect(this, fleet, data)
+        undo.pop_all()
+    keeper = Keeper(fleet, ask, events, lambda dead: backing.restart(this, dead))
+    keeper.start()
+    return Services(this=this, ask=ask, fleet=fleet, keeper=keeper, readers=readers)
