@@ -10,6 +10,7 @@ import pytest
 from forge_texts import GRPO, changed, lower_of
 
 from forgedsl.families import registry
+from forgedsl.plan.text import render_plan
 from forgedsl.services.titan.facts import KIND
 from forgedsl.services.titan.memory import TrainerShape
 from forgedsl.sizes.experts import exchanged, fitting, gathered, mlp_bytes
@@ -59,7 +60,7 @@ def test_numbers_of_ranks_that_fit() -> None:
 def test_bytes_of_a_published_mixture() -> None:
     each = 4 * 768 * 2 + 2048 * 6 + 28
     assert mlp_bytes(DIMS, 2) == 8 * each + 128 * 2
-    assert exchanged(DIMS, 4096, 4, 2) == 4 * 4096 * 8 * 2048 * 2 * 3 // 4
+    assert exchanged(DIMS, 4096, 4, 2) == 4096 * 8 * 2048 * 2 * 3 // 4
     layer, experts = gathered(DIMS, 1), 3 * 2048 * 768 * 128
     assert gathered(DIMS, 8) == layer - experts + experts // 8
 
@@ -77,6 +78,26 @@ def test_a_rank_gathers_its_own_experts() -> None:
     assert one["gathered by FSDP"] == 3 * 2 * gathered(DIMS, 1)
     assert eight["gathered by FSDP"] == 3 * 2 * max(gathered(DIMS, 8), vocab_params(DIMS))
     assert one["weights f32"] == eight["weights f32"]
+
+
+def test_the_plan_says_what_travels_to_experts() -> None:
+    large = ("trainer.procs=8", "trainer.batch.rows=1", "trainer.memory.activation_checkpoint=full",
+             "reference.device=cpu")  # fmt: skip
+    lines = {}
+    for ep in (1, 8):
+        found, _ = lower_of(MIXTURE, *ROOMY, *large, f"trainer.parallel.ep={ep}", folder=HERE)
+        assert found is not None
+        program = found.plan.request.program
+        text = render_plan(program, found.graph, found.plan, summary=("",), identity="")
+        lines[ep] = [line for line in text.splitlines() if line.strip().startswith("experts:")]
+        if ep == 8:
+            (step,) = (stage for stage in found.plan.cost.stages if stage.exchanged)
+            micros = int(step.detail.partition(" x ")[0])
+            one_way = exchanged(DIMS, 4096, 8, 2)
+            assert step.exchanged == micros * 3 * 2 * DIMS.layers * one_way
+    assert lines[1] == []
+    (line,) = lines[8]
+    assert "a rank of trainer sends" in line
 
 
 def test_auto_chooses_and_the_job_has_it() -> None:

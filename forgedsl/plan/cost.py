@@ -67,6 +67,10 @@ class Stage:
     detail: str
     latency: float = 0.0
     roles: frozenset[Role] = frozenset()
+    exchanged: int = 0
+    """bytes that a rank sends to experts of other ranks and back"""
+    experts_s: float = 0.0
+    """seconds of that, a part of `seconds`"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -359,6 +363,8 @@ def _model(request: Request, graph: Graph, schedule: SchedulePlan, node: Node) -
         + (f"{epochs} x {many} updates, " if epochs * many > 1 else "")
         + f"{micros // many} x {rows} rows of {seq_len}"
         + (f" on each of {data_ranks(mesh)}" if data_ranks(mesh) > 1 else ""),
+        exchanged=epochs * micros * work.sent,
+        experts_s=bubble * epochs * micros * work.sent_s if work.sent else 0.0,
     )
 
 

@@ -286,6 +286,12 @@ def _cost(graph: Graph, plan: Plan) -> Iterator[str]:
             time = time_text(stage.seconds)
             rows.append((stage.node, stage.service, *sizes, time, share, stage.detail))
         yield from (line[: WIDTH - 2] for line in table(rows, right=(2, 3, 4, 5, 6)))
+        for stage in cost.stages:
+            if stage.exchanged:
+                yield (
+                    f"experts: a rank of {stage.service} sends {stage.exchanged / GIB:,.1f} GiB "
+                    f"to others and back in a {stage.node}, {time_text(stage.experts_s)} of it"
+                )
         devices = (stage.device for stage in cost.stages)
         if known := calibration_text(plan.request.program, plan.host, devices):
             yield known

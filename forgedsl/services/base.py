@@ -152,6 +152,10 @@ class TrainingCost:
     ranks"""
     updated: float = 0.0
     """seconds per update on the host's CPU"""
+    sent: int = 0
+    """bytes per microbatch that a rank sends to experts on other ranks and back"""
+    sent_s: float = 0.0
+    """seconds of that, a part of `fetched`"""
 
 
 TRAINED_PASSES = 3.0

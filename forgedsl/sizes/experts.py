@@ -44,9 +44,19 @@ def largest_tensor(dims: Dims) -> int:
 
 
 def exchanged(dims: Dims, tokens: int, ep: int, itemsize: int) -> int:
-    """Bytes that a rank sends in one layer's forward and backward pass, if each expert gets as
-    many of its `tokens` as the others."""
-    return 4 * tokens * dims.active * dims.hidden * itemsize * (ep - 1) // ep
+    """Return the bytes that a rank sends to the experts of a layer in one pass, or gets back from
+    them, if each expert gets as many of its `tokens` as the others."""
+    return tokens * dims.active * dims.hidden * itemsize * (ep - 1) // ep
+
+
+def expert_bytes(mesh: MeshPlan, dims: Dims, tokens: int, size: int, passes: float) -> int:
+    """Return the bytes that a rank sends to and gets back from experts of other ranks for a
+    microbatch of `tokens`. `passes` is the cost of the microbatch in forward passes: 3 with a
+    backward pass, which sends as often as a forward pass does."""
+    if not dims.experts or mesh.ep == 1:
+        return 0
+    rounds = max(1.0, passes - 1)
+    return round(rounds * 2 * dims.layers * exchanged(dims, tokens, mesh.ep, size))
 
 
 def expert_seconds(mesh: MeshPlan, dims: Dims, tokens: int, size: int, passes: float) -> float:
@@ -56,7 +66,7 @@ def expert_seconds(mesh: MeshPlan, dims: Dims, tokens: int, size: int, passes: f
         return 0.0
     ep, spread = mesh.ep, mesh.shard // mesh.ep
     weights = expert_params(dims) // ep * size * (spread - 1) // spread
-    trips = exchanged(dims, tokens, ep, size) / 4
+    trips = exchanged(dims, tokens, ep, size)
     rounds = max(1.0, passes - 1)  # a backward pass sends as often as a forward one
     waits = 2 * REDUCE if ep > 1 else 0.0
     return dims.layers * rounds * (waits + (2 * trips + weights) / LINK)

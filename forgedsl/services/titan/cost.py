@@ -7,7 +7,7 @@ from forgedsl.ir.program import Decl
 from forgedsl.services.base import TrainingCost
 from forgedsl.services.titan.optimizers import momentum
 from forgedsl.sizes.devices import HOST_BANDWIDTH, PCIE
-from forgedsl.sizes.experts import expert_seconds
+from forgedsl.sizes.experts import expert_bytes, expert_seconds
 from forgedsl.sizes.memory import Request, itemsize
 from forgedsl.sizes.meshes import MeshPlan, value
 from forgedsl.sizes.optimizers import moment_bytes
@@ -24,8 +24,11 @@ def training(request: Request, mesh: MeshPlan, dims: Dims, *, trained: bool) -> 
     passes = RECOMPUTE[mode] if trained else 1.0
     rows, seq_len = request.rows[mesh.service]
     tokens, size = rows * seq_len // mesh.degrees["cp"], itemsize(request.program, decl)
-    fetched += expert_seconds(mesh, dims, tokens, size, passes)
-    return TrainingCost(passes=passes, fetched=fetched, updated=updated)
+    seconds = expert_seconds(mesh, dims, tokens, size, passes)
+    sent = expert_bytes(mesh, dims, tokens, size, passes)
+    return TrainingCost(
+        passes=passes, fetched=fetched + seconds, updated=updated, sent=sent, sent_s=seconds
+    )
 
 
 def offload_seconds(
