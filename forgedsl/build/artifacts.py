@@ -29,12 +29,12 @@ Files = dict[str, str]
 MANIFESTS = [(each.name, each.manifest) for each in LAUNCHERS if each.manifest is not None]
 DEFAULT = ("graph", "plan", "job", "python", "math")
 READS_INPUTS = frozenset({"job", "plan", "python", *(m.emit for _, m in MANIFESTS)})
-"""what is run beside the files that the job reads"""
+"""outputs that are run beside the files that the job reads"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Emit:
-    """One thing to write. `on_demand` names a pass that has to run for it."""
+    """An output. `on_demand` names a pass that must run for it."""
 
     name: str
     what: str
@@ -43,7 +43,7 @@ class Emit:
 
 
 def build(state: State, emits: Iterable[str]) -> Files:
-    """The text of every file, by its path."""
+    """Return the texts of all files, by path."""
     wanted = set(emits)
     found: Files = {}
     for emit in EMITS:
@@ -53,13 +53,13 @@ def build(state: State, emits: Iterable[str]) -> Files:
 
 
 def inputs(state: State, emits: Iterable[str]) -> Mapping[str, Path]:
-    """The files that a job reads, by their path beside it."""
+    """Return the files that a job reads, by their path relative to it."""
     assert state.job is not None
     wanted = READS_INPUTS.intersection(emits)
     return {name: source for source, name in state.job.files} if wanted else {}
 
 
-# ---- what each writes
+# ---- outputs
 
 
 def _text_of(name: str, file: str) -> Callable[[State], Files]:
@@ -123,7 +123,7 @@ def _math(state: State) -> Files:
 
 
 def _manifest(name: str, manifest: Manifest) -> Callable[[State], Files]:
-    """A program with another launcher gets what the plan knows."""
+    """Return the manifest; for a program with another launcher, from the plan alone."""
 
     def files(state: State) -> Files:
         assert state.job is not None
@@ -149,7 +149,7 @@ def defaults(job: Job, name: str) -> str:
 
 
 def allocation(job: Job, services: Sequence[str] = (), **more: str) -> Allocation:
-    """The hosts and GPUs that the plan places processes on, and what `cluster` says of a host."""
+    """Return the allocation: hosts and GPUs of the plan, and resources of a host from `cluster`."""
     meshes = [service.mesh for service in job.services.values()]
     places = [place for mesh in meshes for place in mesh.places]
     return Allocation(

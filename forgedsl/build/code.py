@@ -22,7 +22,7 @@ INDENT = "    "
 
 @dataclass(frozen=True, slots=True)
 class Raw:
-    """Text that stands for itself: a name, an attribute."""
+    """Text that is written unchanged: a name, an attribute."""
 
     text: str
 
@@ -41,7 +41,7 @@ def statement(head: str, value: Any) -> str:
 
 
 def _render(value: Any, *, indent: int, used: int, tail: int) -> str:
-    """`used` columns stand before the value on its line, `tail` must stand behind it."""
+    """Write a value after `used` columns, followed by `tail`."""
     flat = _flat(value)
     if used + len(flat) + tail <= WIDTH or not _parts(value):
         return flat
@@ -63,14 +63,14 @@ def _flat(value: Any) -> str:
 
 
 def _parts(value: Any) -> bool:
-    """True if the value has parts that could stand on lines of their own."""
+    """True if the value has parts that can be on lines of their own."""
     return (isinstance(value, Call) and bool(value.args)) or (
         isinstance(value, list | tuple | dict) and len(value) > 0
     )
 
 
 def _brackets(value: Any) -> tuple[str, list[tuple[str, Any]], str]:
-    """Opening text, (head, item) of each part, closing text."""
+    """Return the opening text, (head, item) of each part, and the closing text."""
     if isinstance(value, Call):
         items = [(f"{name}=" if name else "", item) for name, item in value.args]
         return f"{value.function}(", items, ")"
@@ -89,7 +89,7 @@ def _atom(value: Any) -> str:
 
 
 def quoted(text: str) -> str:
-    """A string literal with the quotes that the formatter prefers."""
+    """Write a string literal with the quotes that the formatter prefers."""
     body = repr(text)[1:-1]
     if repr(text)[0] == '"':
         return f'"{body}"'
@@ -105,7 +105,7 @@ def documented(text: str) -> str:
 
 
 def given(spec: Spec, *, but: Sequence[str] = ()) -> list[tuple[str, Any]]:
-    """The fields of a spec that differ from their defaults, nested specs as calls."""
+    """Return the fields of a spec that differ from their defaults; nested specs are calls."""
     return [
         (name, coded(getattr(spec, name)))
         for name, field in type(spec).model_fields.items()
@@ -118,7 +118,7 @@ def given(spec: Spec, *, but: Sequence[str] = ()) -> list[tuple[str, Any]]:
 
 
 def coded(value: Any) -> Any:
-    """A value of a job as code."""
+    """Convert a value of a job to code."""
     from forgedsl.job.parts import Spec
 
     if isinstance(value, Spec):

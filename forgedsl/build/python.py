@@ -6,7 +6,7 @@
     losses/NAME_kernels.py      the same in Triton
     losses/NAME.tree            the typed expression that both come from
 
-`python main.py` makes the job that it was written from, hash included, and runs it.
+`python main.py` makes the same job, with the same hash, and runs it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from forgedsl.types.flow import Role
 T = TypeVar("T")
 FUNCTIONS = "functions"
 ASKED = ("judge", "endpoint", "scorer")
-"""kinds of rewards that their function does not tell apart"""
+"""kinds of rewards that need an explicit `kind`"""
 RESERVED = {"Path", "functions", "program", "HERE", "TOPOLOGY", "main"}
 HEADER = '''"""{title}
 
@@ -41,7 +41,7 @@ Written by forgec {compiler} from {file}; `at` names its lines.
 
 
 def modules(job: Job) -> dict[str, str]:
-    """Every file of the program, by its path."""
+    """Return all files of the program, by path."""
     files = {"main.py": main_text(job), f"{FUNCTIONS}.py": job.program}
     for name in job.losses:
         files |= loss_modules(job, name)
@@ -49,7 +49,7 @@ def modules(job: Job) -> dict[str, str]:
 
 
 def loss_modules(job: Job, name: str) -> dict[str, str]:
-    """The files of one loss."""
+    """Return the files of a loss."""
     loss, stem = job.losses[name], loss_stem(name)
     return {
         f"{stem}.py": loss.source,
@@ -59,17 +59,17 @@ def loss_modules(job: Job, name: str) -> dict[str, str]:
 
 
 def loss_stem(name: str) -> str:
-    """Return the path of the files of a loss, without their endings."""
+    """Return the path of a loss's files, without suffix."""
     return "losses/" + re.sub(r"\W", "_", name)
 
 
 def main_text(job: Job) -> str:
-    """The text of main.py."""
+    """Return the text of main.py."""
     return _Main(job).text()
 
 
 class _Main:
-    """Writes one program; `names` are the variables of declarations and edges."""
+    """Writes a program. `names` are the variables of declarations and edges."""
 
     def __init__(self, job: Job) -> None:
         self.job = job
@@ -79,7 +79,7 @@ class _Main:
         self.placed: set[str] = set()
 
     def text(self) -> str:
-        """Header, then one section after the other; imports are what the sections used."""
+        """Return the header and all sections. Imports are the names that the sections used."""
         sections = [
             ("Parameters, as they were folded", self.params()),
             ("Models and data", [*self.models(), *self.datasets()]),
@@ -130,7 +130,7 @@ class _Main:
     # ---- names
 
     def variable(self, kind: str, name: str) -> str:
-        """The variable of a declaration or edge."""
+        """Return the variable of a declaration or edge."""
         if (kind, name) not in self.names:
             base = re.sub(r"\W", "_", name)
             while base in self.used | RESERVED or keyword.iskeyword(base):
@@ -146,13 +146,13 @@ class _Main:
         return Raw(f"{FUNCTIONS}.{name}")
 
     def at(self, name: str) -> list[tuple[str | None, Any]]:
-        """`at="file.forge:line:column"` of a declaration."""
+        """Return the argument `at="file.forge:line:column"` of a declaration."""
         self.placed.add(name)
         place = self.job.origins.get(name)
         return [("at", place)] if place else []
 
     def known(self, value: T) -> T:
-        """Code, with the classes it names noted for the import."""
+        """Return code, and record the classes it names for the import."""
         if isinstance(value, Call):
             self.api.add(value.function)
             for _, item in value.args:
@@ -199,7 +199,7 @@ class _Main:
             yield statement(f"{self.variable('dataset', name)} = ", Call("program.dataset", args))
 
     def source(self, source: Any) -> Call:
-        """The call that makes a source of the same kind."""
+        """Return the call that makes a source."""
         if isinstance(source, spec.MixtureSource):
             parts = [self.source(part) for part in source.sources]
             return self.known(Call("mixture", [(None, parts), (None, list(source.weights))]))
@@ -278,13 +278,13 @@ class _Main:
             yield statement(edge, self.made(node) if unit.owner else self.plain(node))
 
     def made(self, node: spec.Node) -> Call:
-        """By the method of a handle."""
+        """Write a node as a call of an object's method."""
         unit = operation(node.op)
         method = f"{self.owner(node)}.{unit.method or unit.name}"
         return Call(method, [*self.arguments(node), *self.extra(node)])
 
     def plain(self, node: spec.Node) -> Call:
-        """An operation that no handle has a method for."""
+        """Write a node whose operation has no method: `program.node(...)`."""
         edges = {i.argument: self.edge(i) for i in node.inputs}
         args: list[tuple[str | None, Any]] = [
             (None, node.name), (None, node.op), (None, node.target), (None, edges),
@@ -303,18 +303,18 @@ class _Main:
         return owner if owner == "program" else self.variable(owner, node.target)
 
     def arguments(self, node: spec.Node) -> list[tuple[str | None, Any]]:
-        """Name, target, edges and the settings that the operation needs."""
+        """Return name, target, edges and required settings of a node."""
         edges = {i.argument: self.edge(i) for i in node.inputs}
         found: list[tuple[str | None, Any]] = [(None, node.name)]
         if Role.SCORES in node.roles:
             found += [(None, self.raw("score", node.target)), (None, edges)]
         elif Role.COMPUTES in node.roles:
             found += [(None, self.function(node.target)), (None, edges)]
-        elif node.roles & {Role.PACKS, Role.STORES}:  # fields by name
+        elif node.roles & {Role.PACKS, Role.STORES}:  # named fields
             found.append((None, edges))
         elif (
             Role.UPDATES in node.roles and len(edges) > 1
-        ):  # losses of further ones are in `beside`
+        ):  # `beside` has the losses of further batches
             found.append((None, list(edges.values())))
         else:
             found += [(None, edge) for edge in edges.values()]
@@ -335,7 +335,7 @@ class _Main:
         return Raw(".".join(path))
 
     def extra(self, node: spec.Node) -> list[tuple[str | None, Any]]:
-        """Settings that have a default, then identity and place."""
+        """Return optional settings, then id and source place."""
         but = ("id", "name", "op", "target", "inputs", "level", "count", "weight", "loss", "to",
                "at_step", "env", "origin")  # fmt: skip
         place = [("at", node.origin)] if node.origin else []
@@ -346,7 +346,7 @@ class _Main:
             level = [("level", node.level)]
         return [*level, *self.fields(node, *but), ("id", node.id), *place]
 
-    # ---- the rest
+    # ---- other sections
 
     def rest(self) -> Iterator[str]:
         job = self.job
@@ -382,5 +382,5 @@ def _type(field: spec.LossField) -> str:
 
 
 def _isort(name: str) -> tuple[int, str]:
-    """Constants, classes, functions: the order of imports."""
+    """Sort imported names: constants, classes, functions."""
     return (0 if name.isupper() else 1 if name[0].isupper() else 2), name

@@ -1,4 +1,5 @@
-"""Colours for editors without a TextMate engine, from the same tables as the TextMate grammar.
+"""Syntax highlighting for editors without a TextMate engine, from the tables of the TextMate
+grammar.
 
 schema, builtins  ->  grammar/editors/vim/syntax/forge.vim
                       grammar/editors/emacs/forge-mode.el
@@ -27,7 +28,7 @@ def _types() -> tuple[str, ...]:
 
 
 def vim() -> str:
-    """A syntax file for Vim and Neovim."""
+    """Return a syntax file for Vim and Neovim."""
     exponent = r"[eE][+-]\?[0-9]\+"
     number = rf"\<[0-9][0-9_]*\(\.[0-9]\+\)\?\({exponent}{BAR}{BAR.join(UNITS)}\)\?\>"
     lines = [
@@ -58,7 +59,7 @@ def vim() -> str:
 
 
 def emacs() -> str:
-    """A major mode for Emacs."""
+    """Return a major mode for Emacs."""
 
     def words(many: tuple[str, ...]) -> str:
         return " ".join(f'"{word}"' for word in many)

@@ -1,7 +1,7 @@
 """grammar/forge.tmLanguage.json: highlighting for editors, with the words of forgedsl/schema.
 
-The patterns follow grammar/forge.lark; a test holds them against the lexer on every pipeline. They
-stay within what Oniguruma and Python's `re` have in common.
+The patterns follow grammar/forge.lark; a test compares them with the lexer on every pipeline. They
+use only syntax common to Oniguruma and Python's `re`.
 """
 
 import json
@@ -16,7 +16,7 @@ Pattern = dict[str, Any]
 
 
 def page() -> str:
-    """The grammar as JSON."""
+    """Return the grammar as JSON."""
     grammar = {
         "$schema": "https://raw.githubusercontent.com/martinring/tmlanguage/master/tmlanguage.json",
         "name": "ForgeDSL",
@@ -32,7 +32,7 @@ def page() -> str:
 
 
 def _match(scope: str, pattern: str, **captures: str) -> Pattern:
-    """A pattern on one line; `_1="..."` names its first group."""
+    """Make a pattern for one line; `_1="..."` is the scope of its first group."""
     found: Pattern = {"match": pattern}
     if scope:
         found["name"] = f"{scope}.forge"
@@ -77,7 +77,8 @@ def _numbers() -> list[Pattern]:
 
 
 def _keywords() -> list[Pattern]:
-    """Words of the language, where they are words of the language (`schedule sync` is none)."""
+    """Return the patterns of keywords, only where they are keywords (`sync` in `schedule sync` is
+    not)."""
     imported = _match("", r"^[ \t]*(import)\b(?:[ \t]+(python)\b)?")
     imported["captures"] = {
         number: {"name": "keyword.control.import.forge"} for number in ("1", "2")

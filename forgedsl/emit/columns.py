@@ -1,6 +1,6 @@
 """Checks the type of a dataset column: text or messages, not the row, a number or a record.
 
-The type and the form of an expression enter, a diagnostic leaves where no value of it can be one.
+Reports an expression whose values can be neither.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ MESSAGE = "a message is `record(role = ..., content = ...)`"
 
 
 def check_column(scalars: Scalars, column: str, node: ast.Expr, type_: str) -> None:
-    """Report a column that is neither text nor messages, whatever the rows hold."""
+    """Report an expression that is neither text nor messages for any row."""
     if column not in CONVERSATIONS:
         return
     found = WORDS.get(type_, "") if type_ not in ("str", "list") else ""

@@ -57,7 +57,7 @@ def seq_min(value, mask, x):
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A Python expression and how tightly it binds."""
+    """A Python expression and its precedence."""
 
     code: str
     level: int = ATOM
@@ -68,7 +68,7 @@ class Text:
 
 
 def literal(value: object) -> Text:
-    """A Python literal."""
+    """Return a Python literal."""
     code = repr(value)
     if isinstance(value, float) and value in (float("inf"), float("-inf")):
         code = f'float("{value}")'
@@ -76,7 +76,8 @@ def literal(value: object) -> Text:
 
 
 def render(value: Value, args: list[Text], operands: list[Value], owner: str) -> Text:
-    """The text of one operation on the texts of its operands; `owner` has the dtype."""
+    """Return the text of an operation on the texts of its operands. `owner` is a tensor of the
+    dtype."""
     op = value.op
     if op in INFIX:
         symbol, level = INFIX[op]
@@ -99,7 +100,7 @@ def render(value: Value, args: list[Text], operands: list[Value], owner: str) ->
 
 
 def _pairs(value: Value, mask: Value) -> str:
-    """Pairs are sequences 2p (chosen) and 2p + 1 (rejected)."""
+    """Render an operation on pairs: pair p is the sequences 2p (chosen) and 2p + 1 (rejected)."""
     if "P" not in value.type.axes:
         return ""
     return {"T.chosen": "[0::2]", "T.rejected": "[1::2]"}.get(
@@ -113,7 +114,7 @@ def _expand(value: Value, args: list[Text], owner: str) -> Text:
 
 
 def _extreme(value: Value, args: list[Text], owner: str) -> Text:
-    """Against a constant, min and max are one-sided clamps."""
+    """Render min and max; with a constant operand they are one-sided clamps."""
     for mine, other in (args, args[::-1]):
         if other.constant:
             bound = "max" if value.op == "min" else "min"

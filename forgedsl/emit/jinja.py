@@ -1,4 +1,4 @@
-"""The templates beside this file, as all emissions open them."""
+"""Jinja environment for the templates beside this file."""
 
 from __future__ import annotations
 

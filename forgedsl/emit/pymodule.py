@@ -1,6 +1,6 @@
-"""The module of a loss that is a class in Python: the text of its file, and what it is given.
+"""Emits the module of a Python loss: the text of its file, and functions that call it.
 
-It has the functions of a generated loss (see `emit.torch`); what they compute is in the file.
+It has the functions of a generated loss (see `emit.torch`), which call the class.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from forgedsl.source import SourceFile
 
 
 def emit_module(tree: Tree, module: ir.PythonModule, sources: Mapping[str, SourceFile]) -> str:
-    """The text of the Python module that calls `forward`."""
+    """Return the text of the Python module that calls `forward`."""
     templates = environment()
     templates.filters |= {"names": tuple_of, "quoted": quoted}
     return templates.get_template("pymodule.py.j2").render(
@@ -33,7 +33,7 @@ def emit_module(tree: Tree, module: ir.PythonModule, sources: Mapping[str, Sourc
 
 
 def quoted(value: object) -> str:
-    """A value as the formatter writes it: text in double quotes, unless it has some."""
+    """Write a literal as the formatter does: strings in double quotes, unless they contain some."""
     if isinstance(value, str) and '"' not in value:
         return json.dumps(value, ensure_ascii=False)
     return repr(value)

@@ -1,4 +1,4 @@
-"""The program module: every pure function of a job, as generated Python.
+"""Emits the program module: the pure functions of a job, as Python.
 
     hir.Program  ->  emit_program  ->  text of a Python module (Job.program)
 
@@ -8,10 +8,10 @@
     advantage_group_norm(r)           over the [G] rewards of a group (torch)
     advantage_lite_ppo(r, group)      over the [B] rewards of a step; group numbers the prompts
     advantage_gae(r, value, mask, group)   over its tokens, padded: [B, T]
-    filter_mixed(score)               whether to keep a group
+    filter_mixed(score)               True to keep a group
 
-Functions of a library are named after their path: `rl.mean_baseline` is
-`advantage_rl_mean_baseline`. Each statement carries the place it came from.
+Names of library functions contain their path: `rl.mean_baseline` is `advantage_rl_mean_baseline`.
+Each statement has a comment with its source place.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ HELPERS = sorted((
 
 
 def function_name(kind: str, *parts: str) -> str:
-    """The name of a generated function: `function_name("dataset", "gsm8k", "prompt")`."""
+    """Return the name of a generated function: `function_name("dataset", "gsm8k", "prompt")`."""
     return "_".join((kind, *(part.replace(".", "_") for part in parts)))
 
 
 def call_name(kind: str, name: str, constants: Mapping[str, object]) -> str:
-    """The name of an advantage or filter for one set of constant arguments.
+    """Return the name of an advantage or filter for a set of constant arguments.
 
     Example:
         call_name("advantage", "scaled", {"by": 3.0}) == "advantage_scaled_by_3_0"
@@ -62,7 +62,7 @@ def call_name(kind: str, name: str, constants: Mapping[str, object]) -> str:
 
 
 def emit_program(program: ir.Program, sources: Mapping[str, SourceFile] | None = None) -> str:
-    """The text of the program module.
+    """Return the text of the program module.
 
     Raises:
         SourceError: a body has mistakes of axes or dtypes.
@@ -89,7 +89,8 @@ class ProgramWriter:
         self._scored = {key: (f'scores["{key}"]', "number") for key in program.rewards}
 
     def bodies(self, sound: Collection[str] = ()) -> None:
-        """Write all functions; those that are known to be sound only where calls change them."""
+        """Write all functions. Those in `sound` have been checked already and are written only if
+        calls give them other constants."""
         for name, dataset in sorted(self.program.datasets.items()):
             self._dataset(name, dataset)
         for name, reward in sorted(self.program.rewards.items()):
@@ -123,8 +124,8 @@ class ProgramWriter:
         return Scalars(scope, self.reporter, locals_, self.texts, self._called, self._read_file)
 
     def _read_file(self, path: ast.String) -> str:
-        """The text of a file beside the one that names it."""
-        typed = path.span.file.startswith("<")  # on the command line
+        """Read a file relative to the one that names it."""
+        typed = path.span.file.startswith("<")  # named in an override on the command line
         beside = Path(self.program.file if typed else path.span.file)
         return beside.parent.joinpath(path.value).read_text("utf-8")
 
@@ -159,7 +160,7 @@ class ProgramWriter:
         self._define(f"{function_name('rubric', name)}(scores)", doc, [returned])
 
     def _called(self, function: ir.Function) -> str:
-        """Emit a function of the language once; its Python name."""
+        """Emit a function of the language, once; return its Python name."""
         key = (function.module, function.name)
         if key not in self.names:
             self.names[key] = scalar_name(function)
@@ -196,14 +197,14 @@ class ProgramWriter:
         self._define(f"{name}({', '.join(params)})", docstring(doc), lines)
 
     def _constants(self, name: str) -> list[dict[str, object]]:
-        """The sets of constant arguments that the flow calls a function with."""
+        """Return the sets of constant arguments with which the flow calls a function."""
         flow = self.program.flow
         calls = [s for s in flow if Role.COMPUTES in s.roles and s.receiver == name]
         found = [{key: value.value for key, value in step.settings.items()} for step in calls]
         return [c for i, c in enumerate(found) if c not in found[:i]] or [{}]
 
     def _returning(self, scalars: Scalars, value: ast.Expr, wrap: str) -> list[str]:
-        """`return value`, a conditional as an `if` statement."""
+        """Write `return value`; a conditional becomes an `if` statement."""
         if not isinstance(value, ast.Conditional):
             return [self._line(f"return {wrap.format(scalars.expr(value)[0].code)}", value.span)]
         test = self._line(f"if {scalars.expr(value.test)[0].code}:", value.test.span)
@@ -240,13 +241,13 @@ class ProgramWriter:
 
 
 def weight_of(step: ir.FlowStep) -> str | None:
-    """The function that a draw weighs its rows by, by flow name."""
+    """Return the weight functions of draws, by their names in the flow."""
     weight = step.settings.get("weight")
     return None if weight is None else str(weight.value.name)
 
 
 def scalar_name(function: ir.Function) -> str:
-    """The Python name of a function over numbers and text."""
+    """Return the Python name of a function over numbers and strings."""
     module = re.sub(r"\W", "_", function.module)
     return function_name("fn", *filter(None, (module, function.name)))
 
@@ -260,7 +261,7 @@ def returned(tree: Tree, end: int, text: Text, first: str) -> str:
 
 
 def group_leaf(size: str) -> Callable[[Value], Text]:
-    """Inputs of an advantage or filter are its parameters."""
+    """Render an input of an advantage or filter: its parameter."""
 
     def leaf(value: Value) -> Text:
         if value.op == "siblings":
@@ -275,7 +276,7 @@ PADDED = {"next": "token_next", "scan_back": "scan_back", "seq_sum": "token_sum"
 
 
 def padded(value: Value, args: list[Text], operands: list[Value], owner: str) -> Text:
-    """`render` for tokens in rows of equal length, [B, T], of which a mask tells the real ones."""
+    """`render` for padded tokens, [B, T], with a mask of valid tokens."""
     if value.op == "expand":
         return Text(f"{args[0].inside(ATOM)}[:, None]")
     if value.op in PADDED:
@@ -284,7 +285,7 @@ def padded(value: Value, args: list[Text], operands: list[Value], owner: str) ->
 
 
 def summary(function: ir.Function) -> str:
-    """The first line of its doc comment."""
+    """Return the first line of a function's doc comment."""
     first = function.doc.splitlines()[:1]
     return first[0] if first else f"{function.kind.capitalize()} `{function.name}`."
 
@@ -301,7 +302,7 @@ def scalar_type(type_: ast.Type) -> str:
 
 
 def helper_import(names: list[str]) -> list[str]:
-    """The import of the helpers, wrapped as the formatter does."""
+    """Return the import of the helpers, wrapped as the formatter does."""
     line = f"from forgedsl.runtime.program import {', '.join(names)}"
     if len(line) <= 100:
         return [line]

@@ -1,4 +1,4 @@
-"""Expressions over one row, rollout or score -> Python text.
+"""Writes expressions over a row, rollout or score as Python.
 
 The scalar half of the expression language: strings, numbers and booleans of dataset columns,
 rewards and rubrics. `Scalars` walks the AST once, checks dtypes on the way and resolves names
@@ -45,7 +45,7 @@ TEXTUAL = {
     "record": (),
 }
 ANY = ("record", "chat", "sharegpt", "first")
-"""they take and give values of any type"""
+"""functions whose arguments and result may have any type"""
 READS = {
     "len": "any",
     "text": "any",
@@ -58,7 +58,7 @@ ROLLOUT = {
     "truncated": "bool", "turns": "number", "ended": "str", "rewards": "parts",
 }  # fmt: skip
 ROLLOUT_CODE = {"prompt": "prompt.text"}
-"""attributes that have another name at runtime"""
+"""Python code of attributes that have another name at run time"""
 WORDS = {
     "str": "text", "number": "a number", "bool": "true or false", "none": "`none`",
     "list": "a list", "row": "a row", "rollout": "a rollout",
@@ -68,7 +68,7 @@ LONG_TEXT = 60
 
 @dataclass(slots=True)
 class Scalars:
-    """Writes expressions of one function. `locals` maps names to (Python text, type)."""
+    """Writes the expressions of a function. `locals` maps names to (Python text, type)."""
 
     scope: ir.Scope
     reporter: Reporter
@@ -76,12 +76,13 @@ class Scalars:
     texts: dict[str, str]
     """long string literals -> names of module constants"""
     call_function: Callable[[ir.Function], str]
-    """the name of the Python function emitted for a function of the language"""
+    """returns the Python name of a function of the language"""
     read_file: Callable[[ast.String], str]
-    """the text of a file beside the .forge file, for `file(path)`"""
+    """returns the text of a file beside the .forge file, for `file(path)`"""
 
     def expr(self, node: ast.Expr) -> tuple[Text, str]:
-        """The Python text of an expression and its type: number, bool, str, none, list or any."""
+        """Return the Python text of an expression and its type: number, bool, str, none, list or
+        any."""
         match node:
             case ast.Integer() | ast.Number() | ast.Quantity():
                 return literal(node.value), "number"
@@ -108,7 +109,7 @@ class Scalars:
                 return self._conditional(node)
 
     def constant(self, value: Any) -> tuple[Text, str]:
-        """A folded value; long strings become constants of the module."""
+        """Write a folded value. Long strings become constants of the module."""
         if isinstance(value, str):
             if len(repr(value)) <= LONG_TEXT:
                 return Text(quoted(value)), "str"
@@ -135,7 +136,7 @@ class Scalars:
         return self.error("T702", "dtype", f"`{node.text}` is not a value", node.span)
 
     def _local(self, node: ast.Path, rest: list[str]) -> tuple[Text, str]:
-        """A row, a rollout or a value of the body, or a part of it."""
+        """Write a row, a rollout, a local, or a part of one."""
         code, type_ = self.locals[node.text if not rest else node.parts[0]]
         if type_ == "row" and len(rest) == 1:
             return Text(f"{code}.{rest[0]}"), "any"
@@ -155,7 +156,7 @@ class Scalars:
         return item(code, [quoted(key) for key in rest[1:]]), "any"
 
     def _index(self, node: ast.Index) -> tuple[Text, str]:
-        """`row.messages[0].content` is `item(row, "messages", 0, "content")`."""
+        """Write `row.messages[0].content` as `item(row, "messages", 0, "content")`."""
         path, keys = chain(node)
         code, type_ = self._path(path)
         whole = code.code
@@ -184,7 +185,7 @@ class Scalars:
         return self._unknown("undefined function", name, node.function.span, known)
 
     def _file(self, node: ast.Call) -> tuple[Text, str]:
-        """The text of a file, read now: a job needs no file of the source tree."""
+        """Write the text of a file, which is read now, so that the job does not need the file."""
         path = node.args[0].value if len(node.args) == 1 else None
         if not isinstance(path, ast.String):
             return self.error("T702", "dtype", "`file` takes one path, a string", node.span)
@@ -197,7 +198,7 @@ class Scalars:
 
     def _argument(self, arg: ast.Arg) -> str:
         row = isinstance(arg.value, ast.Path) and self.locals.get(arg.value.text)
-        whole = row and row[1] == "row"  # a function takes the row itself, everything else a record
+        whole = row and row[1] == "row"  # functions take the row itself, other uses a record
         code = row[0] if row and whole else self.expr(arg.value)[0].code
         return code if arg.name is None else f"{arg.name}={code}"
 
@@ -207,7 +208,8 @@ class Scalars:
             text, type_ = self.expr(arg.value)
             if (wanted := READS.get(name, "str")) != "any":
                 self._expect(type_, wanted, arg.value)
-            if name == "first":  # whatever the row lacks is not asked for before its turn
+            # evaluated lazily, so that a missing column of another branch is no error
+            if name == "first":
                 text = Text(f"lambda: {text.code}")
             values.append(text.code if arg.name is None else f"{arg.name}={text.code}")
         if name == "matches" and (problem := self._bad_pattern(node.args[-1].value)):
@@ -291,7 +293,7 @@ class Scalars:
     def error(
         self, code: str, name: str, message: str, span: Span, *, help: str = ""
     ) -> tuple[Text, str]:
-        """Report an error; the expression has any type from here on."""
+        """Report an error; the expression gets the type `any`."""
         self.reporter.report(error(code, name, message, span, help=help))
         return Text("None"), "any"
 
@@ -303,12 +305,12 @@ def as_text(node: ast.Expr) -> str:
 
 
 def item(code: str, keys: list[str]) -> Text:
-    """Reads a part of a row or of nested data."""
+    """Write the access to a part of a row or of nested data."""
     return Text(f"item({', '.join((code, *keys))})")
 
 
 def quoted(value: str) -> str:
-    """A string literal in double quotes, as the formatter writes it."""
+    """Write a string literal in double quotes, as the formatter does."""
     text = repr(value)
     if text.startswith("'") and '"' not in text:
         return f'"{text[1:-1]}"'
@@ -316,7 +318,7 @@ def quoted(value: str) -> str:
 
 
 def long_text(name: str, value: str) -> list[str]:
-    """`TEXT_1 = ...`, over several lines if it is long."""
+    """Write `TEXT_1 = ...`, over several lines if it is long."""
     line = f"{name} = {quoted(value)}"
     if len(line) <= 100:
         return [line]

@@ -1,10 +1,10 @@
-"""Programs over sequences: the part of a loss with reductions, one kernel program a sequence.
+"""Emits kernels over sequences, the part of a loss with reductions: one program per sequence.
 
     Tree, its ends  ->  stages  ->  Program: loops over tokens with generated statements
 
-A program handles one sequence (or one pair, two sequences). Token results are stored by row,
-results of a sequence by sequence. Numbers of the whole batch are sums of one part a program, added
-up in a fixed order by the program that ends last: deterministic, and no second launch.
+A program handles a sequence (or a pair of two sequences). Token results are stored by row, others
+by sequence. Sums over the batch have one part per program; the program that ends last adds them in
+a fixed order, so results are deterministic and need no second launch.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from forgedsl.source import SourceFile
 from forgedsl.types.tensors import SCALAR, TensorType
 
 WIDTH = 78
-"""Statements of a loop stand three levels deep."""
+"""Indentation of a loop's statements: three levels."""
 
 LONG = 40
 
 AT_ONCE = 4
-"""Sums that are reduced together; each reduction by itself waits for all warps."""
+"""Number of sums that are reduced together: each separate reduction waits for all warps."""
 
 Reduction = tuple[str, str, str]
 """(accumulator, the function that reduces it, the name of the result)"""
@@ -39,7 +39,7 @@ class Loop:
     """One loop over the tokens of a sequence."""
 
     loads: tuple[str, ...]
-    """inputs of the next tokens, also of those that do not count"""
+    """inputs of the next tokens, including masked ones"""
     lines: tuple[str, ...]
     accumulators: tuple[tuple[str, str, str, str], ...]
     """(accumulator, its start, the reduction's function, the name of the result)"""
@@ -57,29 +57,29 @@ class Program:
     pointers: tuple[str, ...]
     loads: tuple[str, ...]
     blocks: tuple[tuple[tuple[str, ...], Loop | None], ...]
-    """statements of the sequence, then a loop"""
+    """per stage: statements of the sequence, then a loop"""
     stores: tuple[str, ...]
     parts: tuple[str | list[str], ...]
-    """an expression, or the arguments of a selection"""
+    """parts of batch sums: an expression, or the arguments of a `where`"""
     final: tuple[str, ...]
     results: tuple[tuple[str, str], ...]
 
     @property
     def totals(self) -> list[Reduction]:
-        """The sums over all programs."""
+        """The names of the sums over all programs."""
         numbers = range(1, len(self.parts) + 1)
         return [(f"total_{number}_S", "tl.sum", f"total_{number}") for number in numbers]
 
 
 def at_once(reductions: Sequence[Reduction]) -> list[list[Reduction]]:
-    """Reductions in groups: sums together, up to AT_ONCE of them, the others alone."""
+    """Group reductions: up to AT_ONCE sums together, others alone."""
     sums = [each for each in reductions if each[1] == "tl.sum"]
     groups = [sums[start : start + AT_ONCE] for start in range(0, len(sums), AT_ONCE)]
     return [*groups, *([each] for each in reductions if each[1] != "tl.sum")]
 
 
 def measured(tree: Tree) -> Tree:
-    """`tree` with one more output, the mean entropy of the current policy."""
+    """Add an output to `tree`: the mean entropy of the current policy."""
     build = Builder(tree.values)
     axes = next(v.type.axes for v in tree.values if v.op == "input" and v.attr in VOCABULARY)
     build.span = tree.span
@@ -101,12 +101,12 @@ def program(
     paired: bool,
     sources: Mapping[str, SourceFile],
 ) -> Program:
-    """The kernel `name` that computes `ends` of `tree`, each stored under its name."""
+    """Make the kernel `name` that computes `ends` of `tree`; each is stored under its name."""
     return _Writer(name, tree, ends, paired, sources).program()
 
 
 class _Writer:
-    """Writes one program; `texts` are the values of the sequence known so far."""
+    """Writes a program. `texts` are the values of the sequence known so far."""
 
     def __init__(
         self,
@@ -165,7 +165,7 @@ class _Writer:
         return "pair" if "P" in self.tree.values[node].type.axes else "seq"
 
     def _outer_loads(self) -> list[str]:
-        """Numbers of the sequence and counts of the step."""
+        """Load the numbers of the sequence and the counts of the step."""
         lines = []
         for node in self.needed:
             value = self.tree.values[node]
@@ -198,7 +198,7 @@ class _Writer:
         return tuple(writer.lines)
 
     def _loop(self, stage: Stage) -> Loop | None:
-        """Reductions and token results, computed in one loop."""
+        """Write the reductions and token results of a loop."""
         if not stage.reductions and not stage.tokens:
             return None
         values = self.tree.values
@@ -240,7 +240,7 @@ class _Writer:
     def _reduce(
         self, node: int, writer: Writer
     ) -> tuple[list[str], list[tuple[str, str, str, str]]]:
-        """The statements that accumulate a reduction, and its accumulators."""
+        """Return the statements that accumulate a reduction, and its accumulators."""
         value = self.tree.values[node]
         if value.op == "valid":
             return self._count_valid(node, value)
@@ -270,7 +270,7 @@ class _Writer:
     def _count_valid(
         self, node: int, value: Value
     ) -> tuple[list[str], list[tuple[str, str, str, str]]]:
-        """A sequence counts if it has a token that does, a pair if both of its sides do."""
+        """Count valid sequences: those with a valid token; a pair is valid if both sides are."""
         sides = {"counted": self._fresh("num_counted")}
         if value.attr == "P":
             sides = {
@@ -283,7 +283,7 @@ class _Writer:
         return lines, [(f"{name}_T", "0.0", "tl.sum", name) for name in sides.values()]
 
     def _mask(self, value: Value, writer: Writer) -> str:
-        """The tokens that a reduction counts: those of its mask and side."""
+        """Return the condition of tokens in a reduction: its mask and its side."""
         node = value.args[-1]
         text = writer.text(node)
         parts = ["counted"] if text.code == "counted" else ["counted", text.inside(SUM)]
@@ -293,7 +293,7 @@ class _Writer:
         return " & ".join(parts)
 
     def _sequence_part(self, node: int) -> str | list[str]:
-        """The part of a batch sum that one value of the sequence contributes."""
+        """Return the contribution of a sequence's value to a batch sum."""
         args = self.tree.values[node].args
         value = self.texts[args[0]] if args[0] in self.texts else self._constant(args[0])
         if len(args) == 1:

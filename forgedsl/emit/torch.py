@@ -1,4 +1,4 @@
-"""The torch emission: a readable, plain torch module for each loss.
+"""Emits a readable torch module for each loss.
 
     Tree  ->  emit_loss  ->  text of a Python module (deterministic, formatted)
 
@@ -9,7 +9,7 @@ token to its sequence, `x.step` holds the counts of the whole optimizer step.
     prepare(x)          sums over data that the gradient needs, once for the batch
     gradient(x, sums)   d loss / d row statistic for the rows of x, symbolic
     value_gradient(x)   d loss / d value, where the model has a value head and the loss reads it
-    totals(x)           sums over data to be added up over the step (counts of further masks)
+    totals(x)           sums over data that are added up over the step (counts of other masks)
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from forgedsl.source import SourceFile, Span
 
 LINE_LIMIT = 72
 INLINE_LIMIT = 20
-"""In a longer line, operands of at least this length get a line of their own."""
+"""In a line that is too long, operands of at least this length get a line of their own."""
 
 
 RESERVED = frozenset(
@@ -51,7 +51,7 @@ Render = Callable[[Value, list[Text], list[Value], str], Text]
 
 
 def place(span: Span, sources: Mapping[str, SourceFile]) -> str:
-    """`grpo_math.forge:63:3`, or nothing if the source is not at hand."""
+    """Return `grpo_math.forge:63:3`; "" if the source is not available."""
     if span.file not in sources:
         return ""
     line, column = sources[span.file].position(span.start)
@@ -59,14 +59,14 @@ def place(span: Span, sources: Mapping[str, SourceFile]) -> str:
 
 
 def located(line: str, where: str, width: int = 90) -> list[str]:
-    """A statement with the place it came from, behind it or above."""
+    """Add a comment with the source place to a statement, after it or above."""
     if where and len(line) + len(where) > width:
         return [f"# {where}", line]
     return [f"{line}  # {where}" if where else line]
 
 
 def emit_loss(tree: Tree, sources: Mapping[str, SourceFile]) -> str:
-    """The text of the module that computes `tree`, a loss, and its gradient."""
+    """Return the text of the module that computes the loss `tree` and its gradient."""
     derivative = differentiate(tree, VOCABULARY)
     sums = prepared(derivative)
     by_value = differentiate(tree, (VALUE,))
@@ -113,7 +113,7 @@ def emit_loss(tree: Tree, sources: Mapping[str, SourceFile]) -> str:
 
 
 def tuple_of(names: Iterable[str]) -> str:
-    """The display of a tuple of strings."""
+    """Write a tuple of strings."""
     items = [f'"{name}"' for name in names]
     return f"({items[0]},)" if len(items) == 1 else f"({', '.join(items)})"
 
@@ -155,7 +155,7 @@ def _gradient_body(
 
 
 def _value_gradient(derivative: Tree, sources: Mapping[str, SourceFile]) -> list[str]:
-    """The function of the part by the value head, which needs no statistic of the vocabulary."""
+    """Write `value_gradient`, which needs no statistics of the vocabulary."""
     if not derivative.outputs:
         return []
     writer = Writer(derivative, sources)
@@ -177,7 +177,7 @@ def _sum_name(sums: tuple[int, ...], node: int) -> str:
 
 
 def mapping(pairs: list[tuple[str, str]]) -> list[str]:
-    """A dict display, on one line if it is short."""
+    """Write a dict, on one line if it is short."""
     items = [f'"{name}": {code}' for name, code in pairs]
     line = "{" + ", ".join(items) + "}"
     if len(line) <= 80:
@@ -192,8 +192,8 @@ def returning(prefix: str, lines: list[str]) -> list[str]:
 class Writer:
     """Writes the statements that compute some values of a tree.
 
-    A value gets a line when it has a name in the source, when it is used twice, or when it is
-    long; all others stand inside the expression that uses them.
+    A value gets a line of its own if it has a name in the source, is used twice, or is long. Others
+    are written inside the expression that uses them.
     """
 
     def __init__(
@@ -218,7 +218,7 @@ class Writer:
         self.taken: set[str] = set(reserved)
 
     def write(self, ends: list[int], names: Mapping[int, str] | None = None) -> None:
-        """The statements for `ends`, those in `names` under the given name."""
+        """Return the statements for `ends`; those in `names` are assigned to the given name."""
         needed = self._needed(ends)
         uses = Counter(arg for node in needed for arg in self.tree.values[node].args)
         for node in needed:
@@ -228,7 +228,7 @@ class Writer:
         return self.texts[node]
 
     def _needed(self, ends: list[int]) -> list[int]:
-        """Return the values that `ends` depend on, without those behind `given`."""
+        """Return the values that `ends` depend on, except those only needed for `given`."""
         cut = [
             replace(value, args=()) if node in self.texts else value
             for node, value in enumerate(self.tree.values)
@@ -275,7 +275,7 @@ class Writer:
 
 
 def packed_leaf(value: Value) -> Text:
-    """An input of a loss, in the namespace `x`."""
+    """Render an input of a loss: an attribute of `x`."""
     match value.op:
         case "input":
             return Text(f"x.{value.attr}")

@@ -1,19 +1,19 @@
-"""The Triton emission: the kernels of a loss, from the same tree as the torch module.
+"""Emits the Triton kernels of a loss, from the same tree as the torch module.
 
     Tree  ->  emit_kernels  ->  text of a Python module (deterministic, formatted)
 
-The part over the vocabulary is fixed and comes from `templates/`; what the loss says is generated:
+The part over the vocabulary is fixed (`templates/`). The part of the loss is generated:
 `row_gradient` (token-local losses) maps the statistics of a row to their gradients, and programs
-over sequences hold everything with a reduction. The kernels of a module:
+over sequences compute everything with a reduction. The kernels of a module:
 
     statistics      logits -> row statistics
     fused           logits -> row statistics and d loss / d logits in one pass (token-local)
-    fused_row       the same for Hopper, one row a program, kept in shared memory
-    fused_stream    the same for Hopper and long rows, in shared memory and registers
-    fused_pair      the same for longer rows, in those of two multiprocessors
-    decide          row statistics -> their gradients (token-local, logits not at hand)
+    fused_row       the same for Hopper: one row per program, kept in shared memory
+    fused_stream    the same for Hopper and long rows: in shared memory and registers
+    fused_pair      the same for longer rows: in the shared memory and registers of two SMs
+    decide          row statistics -> their gradients (token-local, without logits)
     prepare         sums over data that `row_gradient` needs, for each sequence
-    sequences       row statistics -> loss, reports, and where tokens are coupled their gradients
+    sequences       row statistics -> loss, reports, and, if tokens are coupled, their gradients
     apply           logits and gradients of the statistics -> d loss / d logits
 """
 
@@ -38,21 +38,21 @@ from forgedsl.types.tensors import TensorType
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """A value that a row needs: where it is loaded from."""
+    """A value that a row needs, and where it is loaded from."""
 
     name: str
     index: str
-    """row, seq, pair, side (of its pair), or nothing for a number"""
+    """index: row, seq, pair, side (of a pair), or "" for a number"""
     is_bool: bool = False
 
     @property
     def value(self) -> str:
-        """Its name in a kernel over the vocabulary, which has names of its own."""
+        """Its name in a kernel over the vocabulary."""
         return f"in_{self.name}"
 
     @property
     def kind(self) -> str:
-        """`("seq", "bool")`, as the module lists it."""
+        """Its entry in the module: `("seq", "bool")`."""
         return f'("{self.index}", "{"bool" if self.is_bool else "f32"}")'
 
     @property
@@ -60,7 +60,7 @@ class Input:
         return self.load_at("row", "")
 
     def load_at(self, row: str, prefix: str) -> str:
-        """The load for the row numbered `row`, its sequence and pair named with `prefix`."""
+        """Return the load for row `row`; variables of its sequence and pair have `prefix`."""
         if self.index == "side":
             return f"{prefix}seq % 2 == {int(self.name == 'is_rejected')}"
         place = row if self.index == "row" else f"{prefix}{self.index}"
@@ -73,8 +73,8 @@ class Input:
 
 
 def emit_kernels(tree: Tree, sources: Mapping[str, SourceFile]) -> str:
-    """The text of the module with the kernels of `tree`, a loss; none where it reads nothing that
-    is computed over the vocabulary."""
+    """Return the text of the module with the kernels of the loss `tree`; "" if it reads no
+    statistics of the vocabulary."""
     if of_values_alone(tree):
         return ""
     derivative = differentiate(tree, VOCABULARY)
@@ -102,13 +102,13 @@ def emit_kernels(tree: Tree, sources: Mapping[str, SourceFile]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """`row_gradient`: its inputs, statements and results."""
+    """The function `row_gradient`: its inputs, statements and results."""
 
     inputs: tuple[Input, ...]
     statistics: tuple[str, ...]
     lines: tuple[str, ...]
     names: tuple[str, ...]
-    """d_logprob, ...: what the results are called outside"""
+    """names of the results in the caller: d_logprob, ..."""
     results: tuple[str, ...]
 
     @property
@@ -124,14 +124,14 @@ class Row:
         return any(item.index in ("seq", "pair", "side") for item in self.inputs)
 
     def call(self, indent: int) -> str:
-        """The statement that calls it."""
+        """Return the statement that calls it."""
         loaded = [item.value for item in self.inputs]
         head = f"{', '.join(self.names)} = row_gradient"
         return formatted(head, [*self.statistics, *loaded, "ACC"], indent)
 
 
 def formatted(head: str, args: list[str], indent: int) -> str:
-    """`head(args)` as the formatter breaks it, `indent` columns from the left."""
+    """Write `head(args)` with the formatter's line breaks, indented by `indent` columns."""
     margin = " " * indent
     line = f"{margin}{head}({', '.join(args)})"
     if len(line) <= 100:
@@ -143,7 +143,7 @@ def formatted(head: str, args: list[str], indent: int) -> str:
 
 
 def row_function(derivative: Tree, sums: tuple[int, ...], sources: Mapping[str, SourceFile]) -> Row:
-    """The gradient of the row statistics, for one row of a token-local loss."""
+    """Make `row_gradient`: the gradient of the row statistics of a token-local loss."""
     inputs: dict[str, Input] = {}
     given = {}
     for number, node in enumerate(sums):
@@ -184,7 +184,7 @@ TRUE = Text("True")
 
 
 def row_leaf(value: Value) -> Text:
-    """An input of `row_gradient`; its rows are those that count."""
+    """Render an input of `row_gradient`, which runs only for valid rows."""
     if value.op == "input" and value.attr == "mask":
         return TRUE
     if value.op == "in_side":
@@ -193,7 +193,7 @@ def row_leaf(value: Value) -> Text:
 
 
 def row_render(value: Value, args: list[Text], operands: list[Value], owner: str) -> Text:
-    """`render`, without the mask that is always true."""
+    """`render` without masks, which are always true in valid rows."""
     if value.op in ("where", "and") and args[0] == TRUE:
         return args[1]
     if value.op == "and" and args[1] == TRUE:
@@ -250,7 +250,7 @@ def _render(
 
 
 def slope(cotangents: list[str]) -> str:
-    """The factor of p in d loss / d logits, from the gradients of the row statistics."""
+    """Return the factor of p in d loss / d logits, from the gradients of the row statistics."""
     plus = ["d_logsumexp"] if "logsumexp" in cotangents else []
     minus = [f"d_{name}" for name in ("logprob", "mean_logprob") if name in cotangents]
     minus += ["d_entropy * entropy"] if "entropy" in cotangents else []
@@ -260,7 +260,7 @@ def slope(cotangents: list[str]) -> str:
 
 
 def tidy(text: str) -> str:
-    """Blank lines as the formatter wants them; a template cannot know what stands before it."""
+    """Normalize blank lines as the formatter does; templates cannot know the text before them."""
     text = re.sub(r"\n +(?=\n)", "\n", text)
     text = re.sub(r"\n\n+(?=    )", "\n", text)
     text = re.sub(r"\n{3,}(?=@|[A-Z]|def )", "\n\n\n", text)

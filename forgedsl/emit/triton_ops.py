@@ -1,4 +1,4 @@
-"""Triton expressions: one text for each operation of the tree, and the helpers they call.
+"""Writes the operations of a tree as Triton expressions, with the helpers they call.
 
 Functions of the language and their helpers are rows of `forgedsl.types.ops`.
 """
@@ -83,7 +83,7 @@ NEEDS = {op.triton: op.needs for op in OPS if op.needs}
 FIRST = tuple(name for name in HELPERS if any(name in needs for needs in NEEDS.values()))
 CALLS = {op.name: op.triton for op in OPS} | {"min": "minimum", "max": "maximum", "mod": "modulo"}
 REDUCERS = ("added_2", "added_3", "added_4")
-"""Helpers that reductions name and do not call."""
+"""Helpers that reductions pass as functions."""
 IDENTITY = ("expand", "side", "unside", "stop")
 RESERVED = frozenset(
     ("tl", "gl", "triton", "gluon", "ACC", "BLOCK", "PADDED", "OVERLAP", "V", "labels",
@@ -91,17 +91,17 @@ RESERVED = frozenset(
      "start", "middle", "end", "first", "rows", "here", "flag", "counted", "chosen_side",
      "num_programs", "at", "seqs", "present", *HELPERS)
 )  # fmt: skip
-"""Names that the templates use where statements of a loss stand."""
+"""Names used by the templates, which statements of a loss must not use."""
 
 
 def local(value: Value) -> str:
-    """The name of an input, or of a count of the step, inside a kernel."""
+    """Return the name of an input, or of a count of the step, inside of a kernel."""
     name = f"step_{value.attr}" if value.op == "total" else str(value.attr)
     return f"{name}_" if name in RESERVED else name
 
 
 def render(value: Value, args: list[Text], operands: list[Value], owner: str) -> Text:
-    """The text of one operation; `owner` names the dtype that the kernel computes in."""
+    """Return the text of an operation; `owner` names the dtype of the kernel."""
     op = value.op
     if op in IDENTITY:
         return args[0]
@@ -133,7 +133,8 @@ def render(value: Value, args: list[Text], operands: list[Value], owner: str) ->
 
 
 def _where(value: Value, args: list[Text], owner: str) -> Text:
-    """Two constants need the dtype, or a double is rounded to float32 on its way."""
+    """Render `where`. With two constants the dtype is needed; otherwise a double is rounded to
+    float32."""
     test, then, otherwise = args
     if then.constant and otherwise.constant and value.type.dtype != "bool":
         then = Text(f"number({then.code}, {owner})")
@@ -141,7 +142,7 @@ def _where(value: Value, args: list[Text], owner: str) -> Text:
 
 
 def helpers(text: str) -> list[str]:
-    """The helpers that `text` calls, and those that they call, in order."""
+    """Return the helpers that `text` calls, directly or not, in order."""
     used = {name for name in HELPERS if re.search(rf"(?<![\w.]){name}\(", text)}
     used |= {name for name in REDUCERS if re.search(rf"\b{name}\b", text)}
     for name in tuple(used):

@@ -87,7 +87,7 @@ def _of_rules() -> list[Page]:
 
 
 def text_page(page: Page) -> str:
-    """A page for the terminal."""
+    """Format a page for the terminal."""
     parts = [f"{page.code} {page.name}  ({LEVELS[page.level]})", page.summary, page.text]
     if page.bad:
         parts.append(f"This gives {page.code}:\n\n{_indented(page.bad)}")
@@ -98,7 +98,7 @@ def text_page(page: Page) -> str:
 
 
 def markdown_page(page: Page) -> str:
-    """A page for docs/reference."""
+    """Format a page for docs/reference."""
     parts = [f"## {page.code} {page.name}", f"*{LEVELS[page.level]}* {page.summary}", page.text]
     if page.bad:
         parts.append(f"Gives {page.code}:\n\n```text\n{page.bad}\n```")

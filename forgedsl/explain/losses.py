@@ -23,7 +23,7 @@ def find(
     overrides: Sequence[str],
     set_files: Sequence[Path] = (),
 ) -> Function | None:
-    """The function called `name`: of the file, else of the standard library."""
+    """Return the function `name` of the file, else of the standard library."""
     if file is not None:
         program = api.load(file, profile=profile, overrides=overrides, set_files=set_files).program
         if program is not None and name in program.functions:
@@ -37,7 +37,7 @@ def find(
 
 
 def page(function: Function) -> str:
-    """The page for the terminal. Raises SourceError where the loss has errors."""
+    """Return the page for the terminal. Raises SourceError if the loss has errors."""
     lines = [f"{function.kind} {function.name}"]
     lines += [f"  {line}" for line in function.doc.splitlines()]
     scalars = [f for f in function.fields if isinstance(f.type, ast.NamedType)]

@@ -35,7 +35,7 @@ from forgedsl.types.flow import Role
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
-    """One state of the file: all layers up to this one."""
+    """The program with all layers up to this one."""
 
     program: Program
     sources: dict[str, SourceFile]
@@ -43,7 +43,7 @@ class Layer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """The value after a layer, and the place that set it."""
+    """The value after a layer, and the span that set it."""
 
     layer: str
     value: str
@@ -52,8 +52,8 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Address:
-    """Something that can be set: `words` are its possible values, where there are few; `owner` is
-    the declaration that has it among others."""
+    """A path that can be set. `words` are its possible values, if they are few; `owner` is its
+    declaration."""
 
     path: str
     owner: str
@@ -65,7 +65,7 @@ class Address:
 def layers(
     path: Path, profile: str, overrides: Sequence[str], set_files: Sequence[Path]
 ) -> list[Layer] | api.Loaded:
-    """The program after each layer; the failed load if one does not resolve."""
+    """Load the program after each layer; return the failed load if one does not resolve."""
     found: list[Layer] = []
     states: list[tuple[str, Sequence[Path], Sequence[str]]] = [("none", (), ())]
     if profile != "none":
@@ -81,7 +81,7 @@ def layers(
 
 
 def explain(name: str, states: list[Layer]) -> str | None:
-    """The page of a path, or None if the program has no such value."""
+    """Return the page of a path; None if the program has no such value."""
     program = states[-1].program
     head, setting = _split(name, program)
     if not setting and head in _settings(program) and head not in program.params:
@@ -109,7 +109,7 @@ def explain(name: str, states: list[Layer]) -> str | None:
 
 
 def in_force(name: str, state: Layer) -> Row | None:
-    """The value of a path in one state, and where it was given; None if there is none."""
+    """Return the value of a path in a layer, with its origin; None if there is none."""
     head, setting = _split(name, state.program)
     key = setting or "value"
     value = _value(state.program, head, key)
@@ -147,11 +147,11 @@ def suggestions(name: str, program: Program) -> str:
 
 
 def addresses(program: Program) -> Iterator[Address]:
-    """Everything that can be set from outside, with the value it has."""
+    """Return all paths that can be set, with their values."""
     for name, value in program.params.items():
         yield Address(path=name, owner="", value=_text(value.value), doc="a parameter", words=())
     settings_by_name = _settings(program)
-    only = "sync" in settings_by_name  # and so the longer name of the same is left out
+    only = "sync" in settings_by_name  # the longer name of the same setting is left out
     for head, settings in settings_by_name.items():
         if only and head.startswith("sync."):
             continue
@@ -173,7 +173,7 @@ def addresses(program: Program) -> Iterator[Address]:
 
 
 def _text(value: Any, base: str = "") -> str:
-    """A value as it could be given to --set; nothing where it is no plain one."""
+    """Write a value as --set takes it; "" for other values."""
     match value:
         case Auto():
             return "auto"
@@ -185,7 +185,7 @@ def _text(value: Any, base: str = "") -> str:
 
 
 def _settings(program: Program) -> dict[str, Any]:
-    """Settings of every declaration that has some."""
+    """Yield the settings of all declarations."""
     groups: tuple[Mapping[str, Decl | RewardDecl], ...] = (
         program.models, program.datasets, program.services, program.rewards,
         *program.declared.values(),
@@ -234,7 +234,7 @@ def _kind(program: Program, head: str) -> Kind | None:
 
 
 def _rows(head: str, key: str, schema: Setting | None, states: list[Layer]) -> Iterator[Row]:
-    """The default, then every layer that changed who gives the value."""
+    """Return the default, then every layer that sets the value."""
     if schema is not None:
         yield Row(layer="default", value=_default(schema), place="")
     before: tuple[Any, ...] | None = None
@@ -262,7 +262,7 @@ def _default(schema: Setting) -> str:
 
 
 def _shown(value: Value | None, schema: Setting | None, state: Layer) -> str:
-    """The value, and how it was written where that differs."""
+    """Return the value, and the written expression if that differs."""
     assert value is not None
     folded = value.value
     written = _written(value.origin, state)
@@ -308,7 +308,7 @@ def _place(origin: Origin, state: Layer) -> str:
 
 
 def _module(name: str, state: Layer) -> str | None:
-    """The parameters of a module, and what the program uses of its declarations."""
+    """Return the page of a module: its parameters, and the declarations that the program uses."""
     program, prefix = state.program, f"{name}."
     values = {n: v for n, v in program.params.items() if n.startswith(prefix)}
     declared = [n for n in _settings(program) if n.startswith(prefix)]
@@ -329,7 +329,7 @@ def _module(name: str, state: Layer) -> str | None:
 
 
 def _declaration(head: str, states: list[Layer], block: str = "") -> str:
-    """Every setting of a declaration, or of one block of it, with its value and layer."""
+    """Return every setting of a declaration, or of a block, with value and layer."""
     state = states[-1]
     kind = _kind(state.program, head)
     every = _settings(state.program)[head]

@@ -1,1 +1,1 @@
-"""Model families: what the compiler knows of each, one file a family; all in `FAMILIES`."""
+"""Model families for the compiler: a file each; all are in `FAMILIES`."""

@@ -1,9 +1,10 @@
-"""Facts of a model family for the compiler, and the decoder that all of them are variants of.
+"""Facts of a model family for the compiler, and the dimensions of the decoder that all families
+share.
 
     config.json  --read-->  Dims  --write-->  config.json        (one model)
-    Family: names, published sizes, names on the hub, what of a config.json it does not carry out
+    Family: names, published sizes, names on the hub, unsupported values of config.json
 
-`Dims` holds all that changes a logit; the runtime builds its model from nothing else.
+`Dims` contains everything that affects logits; the runtime builds its model from it alone.
 """
 
 from __future__ import annotations
@@ -15,17 +16,17 @@ from forgedsl.records import dataclass, field, replace
 
 
 class Unsupported(Exception):
-    """A config.json asks for what no family carries out; the message says what."""
+    """A config.json needs a feature that no family supports; the message names it."""
 
 
 class Misshapen(Unsupported):
-    """Dimensions that do not go together."""
+    """Dimensions that contradict each other."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RopeScaling:
-    """Slow rotations stretched as Llama 3.1 does: all that turn less than `low` times in `original`
-    positions by `factor`, those above `high` not at all."""
+    """RoPE scaling of Llama 3.1: frequencies with fewer than `low` rotations in `original`
+    positions are divided by `factor`, those with more than `high` are unchanged."""
 
     factor: float
     low: float
@@ -37,7 +38,7 @@ class RopeScaling:
 class Dims:
     """A decoder: grouped-query attention and a gated MLP, or experts, under RMS norms.
 
-    `ffn` is the width of one expert where there are `experts`, of which a token takes `active`.
+    With `experts`, of which a token uses `active`, `ffn` is the width of one expert.
     """
 
     layers: int
@@ -79,46 +80,46 @@ EXPERT_KEYS = {
 }
 NEEDED = ("layers", "hidden", "heads", "vocab", "context", "ffn", "experts", "active")
 UNSAID = {"eps": 1e-6, "normalized": False}
-"""what transformers takes where a config.json is silent"""
+"""defaults of transformers for keys that a config.json lacks"""
 ALIASES = {"num_experts": "num_local_experts"}
 """keys that newer versions of transformers write"""
 SHAPE = ("layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "experts", "vocab")
-"""what two descriptions of one model must agree on"""
+"""dimensions in which two descriptions of a model must agree"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """One family. `like` names the family whose runtime file it shares; "" is its own."""
+    """A family. `like` names the family whose runtime module it shares; "": it has its own."""
 
     name: str
     doc: str
     model_type: str
     """of config.json"""
     architecture: str
-    """its class in transformers"""
+    """name of its class in transformers"""
     sizes: Mapping[str, Dims]
     hub: tuple[tuple[str, Mapping[str, Any]], ...] = ()
-    """(regular expression of published names, whose group is the size; what differs from it)"""
+    """(regular expression of published names with the size as group, differences from that size)"""
     ends: tuple[str, ...] = ()
     """end tokens of its chat models"""
     tools: bool = False
-    """whether its chat models call tools as Hermes does: `<tool_call>JSON</tool_call>`"""
+    """True if its chat models call tools in the form of Hermes: `<tool_call>JSON</tool_call>`"""
     tokenizer: str = ""
-    """families of the same word here share their vocabulary"""
+    """families with the same value share their vocabulary"""
     defaults: Mapping[str, Any] = field(default_factory=dict)
-    """dims that hold for all of the family"""
+    """dimensions common to the whole family"""
     fixed: Mapping[str, Any] = field(default_factory=dict)
-    """further keys of its config.json; another value is not carried out"""
+    """required values of further keys of config.json; other values are unsupported"""
     like: str = ""
 
     @property
     def keys(self) -> Mapping[str, str]:
-        """Keys of config.json by dimension."""
+        """Return the keys of config.json by dimension."""
         experts = any(dims.experts for dims in self.sizes.values())
         return KEYS | (EXPERT_KEYS if experts else {"ffn": "intermediate_size"})
 
     def dims(self, size: str | None, given: Mapping[str, Any], context: int | None = None) -> Dims:
-        """A published size with changes, or explicit dimensions.
+        """Return a published size with changes, or explicit dimensions.
 
         Raises:
             Unsupported: there is no size, and the dimensions are not enough.
@@ -148,10 +149,10 @@ class Family:
         return dims
 
     def read(self, config: Mapping[str, Any]) -> Dims:
-        """The dimensions in a config.json of this family.
+        """Read the dimensions from a config.json of this family.
 
         Raises:
-            Unsupported: it asks for something that is not carried out.
+            Unsupported: it needs an unsupported feature.
         """
         for key, value in self.fixed.items():
             if config.get(key, value) != value:
@@ -174,7 +175,7 @@ class Family:
         return Dims(**{**self.defaults, **UNSAID, **found})
 
     def write(self, dims: Dims) -> dict[str, Any]:
-        """The keys of a config.json that describe `dims`."""
+        """Return the keys of a config.json that describe `dims`."""
         scaling = dims.rope_scaling
         rope: dict[str, Any] = {"rope_theta": float(dims.rope_theta), "rope_type": "default"}
         if scaling is not None:
@@ -199,7 +200,7 @@ class Family:
 
 
 def _rope(config: Mapping[str, Any]) -> tuple[float, RopeScaling | None]:
-    """Base of the rotations and how they are stretched, in the old keys or the new ones."""
+    """Read base and scaling of RoPE, from the old or the new keys."""
     rope = {**(config.get("rope_scaling") or {}), **(config.get("rope_parameters") or {})}
     theta = float(rope.get("rope_theta") or config.get("rope_theta") or 10_000.0)
     kind = rope.get("rope_type") or rope.get("type") or "default"

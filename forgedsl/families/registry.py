@@ -1,4 +1,4 @@
-"""All model families in the order in which they are asked, and the three ways to find one."""
+"""All model families, and look-ups by name, by config.json and by hub name."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ ELSEWHERE = re.compile(
     r"|zai-org/GLM|THUDM/|allenai/OL|tiiuae/|EleutherAI/|state-spaces/|meta-llama/Llama-4"
     r"|Qwen/(?:Qwen3\.5|Qwen3-Next|Qwen[0-9.]*-(?:VL|Omni|Audio)))"
 )
-"""names on the hub of well-known models of other families"""
+"""hub names of well-known models of unsupported families"""
 
 
 def family(name: str) -> Family:
-    """The family of this name."""
+    """Return the family of this name."""
     return next(f for f in FAMILIES if f.name == name)
 
 
 def by_config(config: Mapping[str, Any]) -> tuple[Family, Dims]:
-    """Family and dimensions of a model by its config.json.
+    """Return family and dimensions of a model by its config.json.
 
     Raises:
-        Unsupported: no family carries it out.
+        Unsupported: no family supports it.
     """
     kind = str(config.get("model_type", ""))
     found = next((f for f in FAMILIES if f.model_type == kind), None)
@@ -47,10 +47,10 @@ def by_config(config: Mapping[str, Any]) -> tuple[Family, Dims]:
 
 
 def by_hub_name(model_id: str) -> tuple[Family, Dims] | None:
-    """Family and dimensions of a published model by its name on the hub, "Qwen/Qwen3-4B-Base".
+    """Return family and dimensions of a published model by its hub name, "Qwen/Qwen3-4B-Base".
 
     Raises:
-        Unsupported: the name is that of a model of another family.
+        Unsupported: the model is of an unsupported family.
     """
     for candidate in FAMILIES:
         for pattern, changes in candidate.hub:

@@ -1,4 +1,4 @@
-"""A text in its canonical form, with the proof that it means the same."""
+"""Formats a text and verifies that its meaning is unchanged."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from forgedsl.syntax import parse
 
 
 def canonical(source: SourceFile, reporter: Reporter) -> str | None:
-    """The canonical text, or None after syntax errors."""
+    """Return the canonical text; None after syntax errors."""
     file = parse(source, reporter)
     if reporter.has_errors:
         return None

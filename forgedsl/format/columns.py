@@ -1,4 +1,4 @@
-"""Columns: which names of neighbouring rows are padded, and where trailing comments stand.
+"""Alignment: padding of names in neighbouring rows, and columns of trailing comments.
 
 - `paddings` aligns the `=` and `{` of neighbouring rows. Of names that differ much in length, the
   most that differ by at most SPREAD characters are aligned, the others stand as they are.
@@ -16,11 +16,11 @@ from forgedsl.format.doc import NOTE
 SPREAD = 8
 NOTE_COLUMN = 49
 NOTE_LIMIT = 110
-_LONG = 72  # a line longer than this carries its comment alone
+_LONG = 72  # the comment of a longer line is not aligned with others
 
 
 def paddings(lengths: Sequence[int]) -> int:
-    """The width to which names of these lengths are padded; longer ones stay as they are."""
+    """Return the width to which names are padded; longer names stay unchanged."""
     best = (0, 0)
     for longest in sorted(set(lengths)):
         covered = sum(longest - SPREAD <= length <= longest for length in lengths)
@@ -29,12 +29,12 @@ def paddings(lengths: Sequence[int]) -> int:
 
 
 def is_padded(length: int, width: int) -> bool:
-    """True if a name of this length takes part in a column of `width`."""
+    """True if a name of this length is padded to `width`."""
     return width - SPREAD <= length <= width
 
 
 def place_notes(text: str) -> str:
-    """Comments after NOTE go to their column."""
+    """Move comments after NOTE to their column."""
     if NOTE not in text:
         return text
     lines = text.split("\n")
@@ -49,7 +49,7 @@ def place_notes(text: str) -> str:
 
 
 def _place_run(lines: list[str], run: list[int]) -> None:
-    """Neighbouring lines that all have a comment."""
+    """Align the comments of neighbouring lines."""
     lengths = [len(lines[i].partition(NOTE)[0]) for i in run]
     column = max([NOTE_COLUMN, *(length + 2 for length in lengths if length <= _LONG)])
     for i, length in zip(run, lengths, strict=True):

@@ -1,4 +1,4 @@
-"""A document -> text of at most WIDTH columns, after Wadler's "A prettier printer".
+"""Lays out a document in at most WIDTH columns, after Wadler's "A prettier printer".
 
 A document is a string or one of the nodes below. `Group` is printed on one line if it fits with
 what follows it on that line, else its `Line`s become line ends; `Fill` breaks only where the next
@@ -13,8 +13,8 @@ from forgedsl.records import dataclass
 
 WIDTH = 100
 INDENT = 2
-NOTE = "\0"  # cannot occur in source text
-_FAR_RIGHT = 48  # an opening bracket beyond this column indents its items instead
+NOTE = "\0"  # a character that cannot occur in source text
+_FAR_RIGHT = 48  # items of a bracket that opens beyond this column are indented instead of aligned
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,12 +81,12 @@ _Command = tuple[int, bool, Doc]  # indentation, flat, document
 
 
 def concat(*docs: Doc) -> Doc:
-    """The documents one after another."""
+    """Concatenate documents."""
     return Concat(docs)
 
 
 def flat_text(doc: Doc) -> str | None:
-    """The document on one line, or None where it contains a forced line end."""
+    """Return the document on one line; None if it contains a hard line end."""
     parts: list[str] = []
     stack: list[Doc] = [doc]
     while stack:
@@ -117,7 +117,7 @@ def flat_text(doc: Doc) -> str | None:
 
 
 def render(doc: Doc, *, indent: int) -> str:
-    """Lay `doc` out from the column `indent` on; the first line has no indentation."""
+    """Lay out `doc` starting at column `indent`. The first line is not indented."""
     out: list[str] = []
     column = indent
     stack: list[_Command] = [(indent, False, doc)]
@@ -166,7 +166,7 @@ def _flat_bracket(bracket: Bracket) -> Doc:
 
 
 def _push_bracket(stack: list[_Command], level: int, bracket: Bracket, column: int) -> None:
-    """The bracket does not fit on the line."""
+    """Break a bracket that does not fit on the line."""
     items = bracket.items
     behind = column + len(bracket.open)
     if not bracket.each and behind <= _FAR_RIGHT:
@@ -187,7 +187,7 @@ def _push_bracket(stack: list[_Command], level: int, bracket: Bracket, column: i
 
 
 def _push_fill(stack: list[_Command], level: int, docs: tuple[Doc, ...], column: int) -> None:
-    """The first item, then a blank or a line end, then the rest."""
+    """Push the first item, then a blank or a line end, then the rest."""
     if not docs:
         return
     first, *rest = docs
@@ -238,12 +238,12 @@ def _fits(command: _Command, rest: list[_Command], room: int) -> bool:
                 room -= len(top.flat if flat else top.broken)
             case Fill():
                 if not flat:
-                    return True  # a fill breaks where it has to
+                    return True  # a fill breaks only where necessary
                 stack.extend((level, flat, d) for d in reversed(_separated(top.docs, " ")))
             case Bracket():
                 if top.each:
                     return not flat
                 if not flat:
-                    return room >= len(top.open)  # it may break behind its opening bracket
+                    return room >= len(top.open)  # it may break after its opening bracket
                 stack.append((level, flat, _flat_bracket(top)))
     return False

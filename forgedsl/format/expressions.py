@@ -41,10 +41,10 @@ class Expressions:
     def __init__(self, notes: Notes) -> None:
         self.notes = notes
 
-    # ---- places where an expression stands
+    # ---- positions of an expression
 
     def value(self, node: ast.Expr) -> Doc:
-        """After `=`, `return`, ...: parentheses come with the line ends."""
+        """Print a value after `=`, `return`, ...; if it breaks, it gets parentheses."""
         chain = _chain(node)
         if chain is None and not self._ends_open(node):
             return self._bare(node)
@@ -54,7 +54,7 @@ class Expressions:
         )
 
     def _ends_open(self, node: ast.Expr) -> bool:
-        """True if an operator stands before operands without parentheses (`not a == b`)."""
+        """True if a prefix operator applies to operands without parentheses (`not a == b`)."""
         while isinstance(node, ast.Unary):
             level = _NOT if node.operator == "not" else _SIGN
             node = node.operand
@@ -63,19 +63,19 @@ class Expressions:
         return False
 
     def inner(self, node: ast.Expr) -> Doc:
-        """Inside a bracket."""
+        """Print an item of a bracket."""
         chain = _chain(node)
         if chain is None:
             return self._bare(node)
         return Group(Nest(self._operands(chain, node, None)))
 
     def flat(self, node: ast.Expr) -> str:
-        """On one line, whatever its width; comments inside are left to the statement."""
+        """Print on one line of any width; the statement takes the comments inside."""
         doc = Expressions(self.notes.silent()).inner(node)
         return flat_text(doc) or render(doc, indent=0)
 
     def operand(self, node: ast.Expr, level: int) -> Doc:
-        """Beside an operator that takes operands from `level` on."""
+        """Print an operand of an operator that takes operands of at least `level`."""
         chain = _chain(node)
         if chain is None and not isinstance(node, ast.Unary):
             return self._bare(node)
@@ -87,7 +87,7 @@ class Expressions:
     # ---- nodes
 
     def _bare(self, node: ast.Expr) -> Doc:
-        """Without parentheses around it."""
+        """Print a node without parentheses around it."""
         match node:
             case ast.Path():
                 return node.text
@@ -141,7 +141,7 @@ class Expressions:
         return self._bracket(f"{name}(", args, ")", start, end)
 
     def arguments(self, name: str, args: tuple[ast.Arg, ...], end: int) -> Doc:
-        """The arguments of an import, which is no call in the tree."""
+        """Print the arguments of an import."""
         return self._call(name, args, args[0].span.start, end)
 
     def _bracket(
@@ -175,7 +175,7 @@ class Expressions:
         return concat(f"{item.name} = ", self.inner(item.value))
 
     def _is_parenthesised(self, node: ast.Expr) -> bool:
-        """True if the span, which includes parentheses, says there are some."""
+        """True if the node's span begins with a parenthesis."""
         match node:
             case ast.Binary():
                 return node.span.start < node.left.span.start
@@ -187,7 +187,7 @@ class Expressions:
     # ---- literals
 
     def literal_text(self, node: ast.Expr) -> str:
-        """Numbers and strings as they were written."""
+        """Return numbers and strings as they were written."""
         match node:
             case ast.String():
                 return self._string(node)
@@ -217,7 +217,7 @@ class Expressions:
     # ---- types
 
     def type(self, node: ast.Type) -> str:
-        """A type, always on one line."""
+        """Print a type, on one line."""
         match node:
             case ast.NamedType():
                 return node.name
@@ -230,12 +230,12 @@ class Expressions:
 
 
 def quoted(value: str) -> str:
-    """A string literal with this value."""
+    """Write a string literal with this value."""
     return '"' + "".join(_ESCAPES.get(char, char) for char in value) + '"'
 
 
 def _unix(text: str) -> str:
-    """A text that is dedented when it is read loses its carriage returns there anyway."""
+    """Drop carriage returns, which the reader of indented strings drops too."""
     return text.replace("\r\n", "\n") if text.startswith(('"""\n', '"""\r\n')) else text
 
 
@@ -259,7 +259,7 @@ def _level(node: ast.Expr) -> int:
 
 
 def _chain(node: ast.Expr) -> Operands | None:
-    """Operands of one level, left to right; None for anything without operators between."""
+    """Return the operands of a chain of one precedence level; None if the node is no chain."""
     match node:
         case ast.Conditional():
             rest = node.otherwise
@@ -286,13 +286,13 @@ def _chain(node: ast.Expr) -> Operands | None:
 
 
 def _is_open(node: ast.Binary | ast.Conditional) -> bool:
-    """True if no parentheses stand around it."""
+    """True if there are no parentheses around it."""
     first = node.left if isinstance(node, ast.Binary) else node.then
     return node.span.start >= first.span.start
 
 
 def _operand_levels(node: ast.Expr, num_operands: int) -> list[int]:
-    """The level each operand needs to stand without parentheses."""
+    """Return the level that each operand needs to be printed without parentheses."""
     if isinstance(node, ast.Conditional):
         return [1] * (num_operands - 1) + [_CONDITIONAL]
     assert isinstance(node, ast.Binary)

@@ -1,8 +1,8 @@
 """The head of a function: `loss grpo(logprob: diff [B, T] f32, ...) -> [B] f32`.
 
-Fields stand on one line if they were written so and fit. Otherwise they stand on lines of their
-own, indented: on the lines they were written on where these fit. One field a line gives a table
-(`logprob  : diff [B, T] f32,`), several a line are written `logprob: diff [B, T] f32, ...`.
+Fields stay on one line if they were written so and fit. Otherwise they are indented on lines of
+their own, grouped as they were written if that fits. With one field per line they form a table
+(`logprob  : diff [B, T] f32,`); with several per line they are `logprob: diff [B, T] f32, ...`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Row = list[int]  # indices of fields
 
 
 def header(node: ast.FnDecl, printer: Expressions) -> Doc:
-    """Everything of a function but its block."""
+    """Return the head of a function: everything except its block."""
     opening = f"{node.kind} {node.name}("
     closing = ")" if node.result is None else f") -> {printer.type(node.result)}"
     spans = [(field.span.start, field.span.end) for field in node.fields]
@@ -42,7 +42,7 @@ def header(node: ast.FnDecl, printer: Expressions) -> Doc:
 
 
 def _close(node: ast.FnDecl, printer: Expressions) -> int:
-    """An offset behind the fields and their comments, before what follows."""
+    """Return an offset after the fields and their comments."""
     last = node.fields[-1].span.end
     source = printer.notes.source
     if source is None:
@@ -52,7 +52,7 @@ def _close(node: ast.FnDecl, printer: Expressions) -> int:
 
 
 def _written_rows(node: ast.FnDecl, printer: Expressions) -> list[Row]:
-    """Fields by the line they begin on."""
+    """Group fields by the line on which they begin."""
     rows: list[Row] = []
     line = -1
     for i, field in enumerate(node.fields):
@@ -65,7 +65,7 @@ def _written_rows(node: ast.FnDecl, printer: Expressions) -> list[Row]:
 
 
 def _fitting(rows: list[Row], node: ast.FnDecl, printer: Expressions) -> list[Row]:
-    """Rows that are too long become several."""
+    """Split rows that are too long."""
     found: list[Row] = []
     for row in rows:
         column = WIDTH
@@ -82,7 +82,7 @@ def _fitting(rows: list[Row], node: ast.FnDecl, printer: Expressions) -> list[Ro
 def _lines(
     node: ast.FnDecl, printer: Expressions, rows: list[Row], notes: list[Beside]
 ) -> list[Doc]:
-    """The fields, each row after a line end."""
+    """Return the fields, each row on a line of its own."""
     is_table = all(len(row) == 1 for row in rows)
     width = paddings([len(f.name) for f in node.fields])
     parts: list[Doc] = []

@@ -1,8 +1,9 @@
-"""The comments of a file, handed out to the parts of the tree they stand beside.
+"""Attaches the comments of a file to the parts of the tree beside them.
 
-Every comment is taken exactly once: by the item of a block it stands before or behind, by an item
-of a bracket, or, where it stands at a place that has no line of its own after formatting (between a
-minus sign and its operand, say), by the statement around it (`rest`), which prints it above itself.
+Every comment is taken exactly once: by the item of a block before or after it, by an item of a
+bracket, or by the enclosing statement (`rest`), which prints it above itself. The last case is for
+places that have no line of their own after formatting, such as between a minus sign and its
+operand.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from forgedsl.syntax import trivia
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beside:
-    """Comments of one item: own lines `above` it, and one `behind` it."""
+    """Comments of an item: lines `above` it, and one `behind` it on its line."""
 
     above: tuple[str, ...] = ()
     behind: str | None = None
 
 
 class Notes:
-    """Comments by place. Without a source there are none, and everything stands on line 0."""
+    """Comments by offset. Without a source there are none, and every offset is on line 0."""
 
     def __init__(self, source: SourceFile | None) -> None:
         self.source = source
@@ -41,11 +42,11 @@ class Notes:
         return 0 if self.source is None else self.source.position(offset)[0]
 
     def any_in(self, start: int, end: int) -> bool:
-        """True if a comment nobody has taken stands between two offsets."""
+        """True if there is an untaken comment between two offsets."""
         return any(not self.taken[i] for i in self._range(start, end))
 
     def take(self, start: int, end: int) -> list[trivia.Comment]:
-        """The comments between two offsets that nobody has taken."""
+        """Take the untaken comments between two offsets."""
         found = [i for i in self._range(start, end) if not self.taken[i]]
         for i in found:
             self.taken[i] = True
@@ -57,8 +58,9 @@ class Notes:
     def beside(
         self, spans: list[tuple[int, int]], start: int, end: int
     ) -> tuple[list[Beside], tuple[str, ...]]:
-        """For items at `spans` inside the bracket from `start` to `end`: the comments of each, and
-        those after the last one. A comment on the line where an item ends is behind that item."""
+        """Take the comments of items at `spans` inside of a bracket from `start` to `end`: those of
+        each item, and those after the last. A comment on the line where an item ends is `behind`
+        that item."""
         above: list[tuple[str, ...]] = []
         behind: list[str | None] = []
         bounds = [start, *(e for _, e in spans)]
@@ -79,5 +81,5 @@ class Notes:
 
 
 def shown(comment: trivia.Comment) -> str:
-    """The text of a comment without blanks at its end."""
+    """Return the text of a comment without trailing blanks."""
     return comment.text.rstrip()

@@ -1,4 +1,4 @@
-"""A file -> its canonical text.
+"""Prints a file as canonical text.
 
 The author decides what stands on a line and where an empty line is; the printer decides all blanks,
 the columns of `=`, `:`, `{` and comments, and how a line too long for WIDTH is broken. One-line
@@ -19,7 +19,7 @@ from forgedsl.records import dataclass, field, replace
 from forgedsl.source import SourceFile
 from forgedsl.syntax import ast
 
-_TABLE_ITEMS = 2  # a line of more settings than this is a list, not a row of a table
+_TABLE_ITEMS = 2  # a line with more settings is not aligned with others
 
 
 @dataclass(slots=True, kw_only=True)
@@ -31,17 +31,17 @@ class Row:
     behind: str = ""
     blank_before: bool = False
     end_line: int = 0
-    is_open: bool = False  # its block stands on several lines
+    is_open: bool = False  # its block is on several lines
     widths: tuple[int, ...] = ()
 
 
 def format_source(source: SourceFile, file: ast.File) -> str:
-    """The canonical text of `file`, which was parsed from `source`, with its comments."""
+    """Return the canonical text of `file`, parsed from `source`, with its comments."""
     return _Printer(Notes(source)).file(file)
 
 
 def print_file(file: ast.File) -> str:
-    """The canonical text of a tree that has no text (its spans are not looked at)."""
+    """Return the canonical text of a tree without source (its spans are ignored)."""
     return _Printer(Notes(None)).file(file)
 
 
@@ -61,7 +61,7 @@ class _Printer:
     def rows(
         self, nodes: Sequence[ast.Node], start: int, end: int, *, own_lines: bool = False
     ) -> tuple[list[Row], str]:
-        """The lines of a body, and the comment behind its `{`."""
+        """Return the rows of a body, and the comment after its `{`."""
         rows: list[Row] = []
         opening = ""
         at = start
@@ -99,8 +99,8 @@ class _Printer:
         return bool(rows) and line - rows[-1].end_line > 1
 
     def _put_above(self, rows: list[Row], comments: list[str]) -> None:
-        """Comments from the middle of the last statement go above those that stand above it: the
-        `##` lines of a declaration must stay beside it."""
+        """Put comments from inside of a statement above those that precede it, because the `##`
+        lines of a declaration must stay directly above it."""
         if not comments:
             return
         at = len(rows) - 1
@@ -111,8 +111,8 @@ class _Printer:
         rows[at:at] = new
 
     def _homeless(self, new: Piece) -> list[str]:
-        """Comments of a statement that no part of it has taken. A `##` among them is no
-        documentation, and must not become it."""
+        """Return the untaken comments of a statement. A `##` among them is rewritten, so that it
+        does not become documentation."""
         end = new.node.span.end if new.block is None else new.block.span.start
         found = [shown(comment) for comment in self.notes.take(new.node.span.start, end)]
         return ["#" + text.lstrip("#") for text in found]
@@ -137,7 +137,7 @@ class _Printer:
     # ---- text
 
     def lines(self, rows: list[Row], indent: int) -> list[str]:
-        """The text of a body. Rows are opened and split until they fit."""
+        """Return the lines of a body. Rows are opened and split until they fit."""
         while True:
             _align(rows)
             changed: list[Row] = []
@@ -159,7 +159,7 @@ class _Printer:
         return lines
 
     def _fitted(self, row: Row, indent: int) -> list[Row]:
-        """The row itself if it fits; else with its block open, or several rows."""
+        """Return the row if it fits; else the row with its block opened, or several rows."""
         if row.comment or row.is_open:
             return [row]
         if len(row.pieces) == 1:
@@ -176,7 +176,7 @@ class _Printer:
         return text is not None and indent + len(text) <= WIDTH
 
     def _split(self, row: Row, indent: int) -> list[Row]:
-        """Settings share lines as far as they fit; blocks get lines of their own."""
+        """Split a row: settings share lines as far as they fit, blocks get lines of their own."""
         rows: list[Row] = []
         for new in row.pieces:
             room = Row(pieces=[*(rows[-1].pieces if rows else []), new])
@@ -190,7 +190,7 @@ class _Printer:
         return rows
 
     def _flat(self, row: Row) -> str | None:
-        """The row on one line, or None if it cannot be."""
+        """Return the row on one line; None if that is impossible."""
         texts = []
         for i, new in enumerate(row.pieces):
             text = self._flat_piece(new, row.widths if i == 0 else ())
@@ -214,7 +214,7 @@ class _Printer:
         return f"{{ {', '.join(known)} }}" if known else "{}"
 
     def _row(self, row: Row, indent: int) -> str:
-        """The text of a row of pieces, without the indentation of its first line."""
+        """Return the text of a row of pieces, without indentation of the first line."""
         if len(row.pieces) > 1:
             return self._flat(row) or ""
         only = row.pieces[0]
@@ -238,7 +238,7 @@ class _Printer:
 
 
 def _reserve(row: Row) -> int:
-    """Room for the padding a row of a table may get."""
+    """Return the columns reserved for padding in a row of a table."""
     return 0 if len(row.pieces) > _TABLE_ITEMS else 8
 
 
@@ -258,8 +258,8 @@ def _padded(new: Piece, widths: tuple[int, ...]) -> list[str]:
 
 
 def _align(rows: list[Row]) -> None:
-    """Set the widths of all rows. An empty line, or a block on several lines, ends a table; the
-    head of such a block is in none."""
+    """Set the widths of all rows. An empty line, or a block on several lines, ends a table. The
+    head of such a block is in no table."""
     group: list[Row] = []
     for row in rows:
         if row.blank_before:

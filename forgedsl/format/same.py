@@ -1,5 +1,4 @@
-"""Whether two trees say the same: equal but for their places. `forgec fmt` never writes a text
-that does not."""
+"""Compares two trees ignoring spans. `forgec fmt` never writes a text with another meaning."""
 
 from __future__ import annotations
 
@@ -9,7 +8,7 @@ from forgedsl.syntax import ast
 
 
 def same_meaning(first: ast.Node, second: ast.Node) -> bool:
-    """Compare two trees, places aside."""
+    """True if two trees are equal, ignoring spans."""
     stack: list[tuple[Any, Any]] = [(first, second)]
     while stack:
         a, b = stack.pop()

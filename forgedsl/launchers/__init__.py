@@ -1,1 +1,1 @@
-"""Launchers: one module of facts each, found through `registry`."""
+"""Launchers: a module of facts each, listed in `registry`."""

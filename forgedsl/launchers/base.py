@@ -14,11 +14,11 @@ from forgedsl.settings import Parameter, Signature, Type
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allocation:
-    """What a plan asks for: hosts, GPUs of the fullest of them, what `cluster` says of a host
-    (None: nothing), and the seconds of notice before its end. `title`, `compiler`, `services` and
-    `other` (that the program has another launcher) are for people. `command` runs in it, and
-    `output` takes what that prints, if not as the launcher has it; `path` is where programs are
-    that its set-up does not bring."""
+    """Resources that a plan requests: hosts, GPUs of the fullest host, resources of a host from
+    `cluster` (None: not set), and the seconds of notice before the end. `title`, `compiler`,
+    `services` and `other` (a note that the program has another launcher) are comments. `command`
+    runs in the allocation, `output` is its log file (default: the launcher's), and `path` is the
+    folder of programs that the set-up does not provide."""
 
     name: str
     title: str
@@ -37,8 +37,8 @@ class Allocation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """What a scheduler takes: `emit` names it in `forgec build --emit`, `text` writes it from an
-    allocation and the settings of the launcher (none where the program has another)."""
+    """Input file of a scheduler. `emit` is its name in `forgec build --emit`; `text` writes it from
+    an allocation and the settings of the launcher (empty if the program has another launcher)."""
 
     emit: str
     file: str
@@ -50,11 +50,11 @@ class Manifest:
 class Launcher:
     """One way to start processes.
 
-    most         hosts that this version starts processes on; None: as many as the plan uses
-    one_machine  its hosts are parts of the machine that `forgec run` runs on
-    allocation   what the environment holds where the scheduler has started us: there a job runs
-    manifest     what is submitted to the scheduler
-    submit       the program that `forgec run` hands the manifest to; "": a user does
+    most         maximum number of hosts; None: unlimited
+    one_machine  True if its hosts are parts of the machine that `forgec run` runs on
+    allocation   environment variable that is set inside of an allocation, where jobs run directly
+    manifest     input file of the scheduler
+    submit       program with which `forgec run` submits the manifest; "": the user submits it
     """
 
     signature: Signature
@@ -70,7 +70,7 @@ class Launcher:
 
     @property
     def splits(self) -> bool:
-        """True if its hosts divide this machine's cores, memory and GPUs among them."""
+        """True if its hosts share this machine's cores, memory and GPUs."""
         return self.one_machine and self.most is None
 
 
@@ -80,12 +80,12 @@ def signature(name: str, doc: str, *params: Parameter, instead: str = "") -> Sig
 
 
 def keyword(name: str, type_: Type, default: object = None) -> Parameter:
-    """A setting that has a default."""
+    """Return a setting with a default."""
     return Parameter(name=name, type=type_, default=default, keyword=True)
 
 
 def rendered(template: str, asked: Allocation, **more: Any) -> str:
-    """A template of this folder, filled in."""
+    """Render a template of this folder."""
     import jinja2
 
     environment = jinja2.Environment(

@@ -1,8 +1,8 @@
 """Launcher `kubernetes`: a Job with one pod a host that runs job.json, and a Service for names.
 
-With several hosts each starts one Monarch worker (runtime/hosts/kubernetes.py); their addresses
-are in WORKERS, and the first pod runs the controller. No operator and no right to ask the cluster
-for anything are needed.
+With several hosts, each starts a Monarch worker (runtime/hosts/kubernetes.py). Their addresses are
+in WORKERS; the first pod runs the controller. No operator and no access to the cluster's API is
+needed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ CLAIM = "forge-runs"
 MOUNT = "/forge"
 PORT = 26600
 WORKERS, RANK = "FORGE_WORKERS", "JOB_COMPLETION_INDEX"
-"""in the environment of each pod: addresses of all, and which of them it is"""
+"""environment variables of each pod: addresses of all workers, and its own index"""
 
 
 def manifests(asked: Allocation, args: Mapping[str, Any]) -> str:

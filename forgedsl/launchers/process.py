@@ -1,7 +1,7 @@
 """Launcher `process`: several hosts that are processes of this machine, reached by address.
 
-What several hosts change in a run can be had without a second machine: services placed on hosts,
-process groups across them, the loss of one.
+It shows the behaviour of several hosts on one machine: services placed on hosts, process groups
+across hosts, the loss of a host.
 """
 
 from __future__ import annotations

@@ -16,11 +16,11 @@ LAUNCHERS: tuple[Launcher, ...] = (
     kubernetes.LAUNCHER,
 )
 SIGNATURES: Live[Signature] = Live(lambda: {each.name: each.signature for each in LAUNCHERS})
-"""how each is written, for the schema"""
+"""call form of each launcher, for the schema"""
 
 
 def launcher(name: str) -> Launcher:
-    """The launcher of this name.
+    """Return the launcher of this name.
 
     Raises:
         LookupError: there is none.
@@ -32,8 +32,8 @@ def launcher(name: str) -> Launcher:
 
 
 def carrier(name: str) -> Launcher:
-    """What carries a job with this launcher out: a scheduler that has started us takes the place of
-    another, since what is submitted is written for each.
+    """Return the launcher that runs a job here. Inside of an allocation it is that scheduler's,
+    even if the job names another, because manifests can be written for any scheduler.
 
     Raises:
         LookupError: there is no such launcher.

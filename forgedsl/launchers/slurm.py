@@ -30,7 +30,7 @@ def script(asked: Allocation, args: Mapping[str, Any]) -> str:
     if asked.cpus is not None:
         options.append(("cpus-per-task", asked.cpus))
     if args.get("exclusive", True):
-        options += [("exclusive", None), ("mem", "0")]  # 0: all of a host
+        options += [("exclusive", None), ("mem", "0")]  # 0: all cores or memory of a host
     elif asked.memory is not None:
         options.append(("mem", f"{asked.memory // GIB}G"))
     options.append(("signal", f"B:TERM@{asked.grace}"))
@@ -50,7 +50,7 @@ def script(asked: Allocation, args: Mapping[str, Any]) -> str:
 
 
 def clock(seconds: float) -> str:
-    """As Slurm takes it: `1-12:30:00`, days left out where there are none."""
+    """Format a time for Slurm: `1-12:30:00`; days are left out if there are none."""
     minutes, second = divmod(int(seconds), 60)
     hours, minute = divmod(minutes, 60)
     days, hour = divmod(hours, 24)
@@ -58,7 +58,7 @@ def clock(seconds: float) -> str:
 
 
 def _option(text: str) -> tuple[str, str | None]:
-    """`--mail-type=END` or `mail-type=END`."""
+    """Return an option line, from `--mail-type=END` or `mail-type=END`."""
     name, equals, value = text.lstrip("-").partition("=")
     return name, value if equals else None
 

@@ -1,8 +1,8 @@
-"""Mistakes that people make often, and what they meant.
+"""Common mistakes in .forge files, and what was probably meant.
 
 common         mistakes of syntax: a missing comma, a quote of the wrong kind, `=` for `:`
-python_syntax  Python that is no ForgeDSL
+python_syntax  Python syntax that ForgeDSL does not have
 other_tools    names of TRL, torchforge, verl and torch
 suggest        nearest names for a misspelt one
-syntax_help    from the place where the parser stopped to a diagnostic, by the tables above
+syntax_help    turns a parser error into a diagnostic, with the tables above
 """

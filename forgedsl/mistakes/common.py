@@ -1,6 +1,7 @@
-"""Common slips, recognised at the place of a syntax error.
+"""Recognises common typing mistakes at the place of a syntax error.
 
-`SLIPS` is tried in order; each entry looks at the place and either gives its diagnostic or passes.
+The functions in `SLIPS` are tried in order. Each examines the place and returns a diagnostic or
+None.
 """
 
 from __future__ import annotations
@@ -91,7 +92,8 @@ def _character(place: Place) -> Diagnostic | None:
 
 
 def _requoted(place: Place, message: str) -> Fix | None:
-    """Both quotes of a string at once: one alone would leave a string that is never closed."""
+    """Return the edits that replace both quotes of a string; replacing one would leave it
+    unclosed."""
     closing = _QUOTES[place.text]
     rest = place.source.text[place.end :].partition("\n")[0]
     match = re.match(rf'[^"\\{closing}]*(?=["{closing}])', rest)
@@ -217,7 +219,7 @@ BLOCKS = frozenset({
     "batch", "checkpoint", "cluster", "engine", "extra", "logging", "lora", "memory", "optimizer",
     "parallel", "run", "sample", "sampling", "schedule", "wandb",
 })  # fmt: skip
-"""what is written with a block, in all kinds of declarations"""
+"""names of settings written as a block, in all kinds of declarations"""
 
 
 def _block_after_equals(place: Place) -> Diagnostic | None:
@@ -266,7 +268,7 @@ def _colon_for_equals(place: Place) -> Diagnostic | None:
     match = re.search(r"(?:^|[{,])\s*([A-Za-z_]\w*)\s*(:)\s*([A-Za-z_]\w*)?\s*$", place.before)
     if match is None:
         return None
-    if match[3]:  # a word is read as a type, and the error is behind it
+    if match[3]:  # the word was parsed as a type, so the error is after it
         opened = open_bracket(place)
         if "EQUAL" not in place.expected or opened is None or opened[1] != "{":
             return None
@@ -351,7 +353,7 @@ def _missing_separator(place: Place) -> Diagnostic | None:
         text = place.source.text
         above = text[text.rfind("\n", 0, opened[0]) + 1 : opened[0]]
         if len(place.before) <= len(above) - len(above.lstrip()):
-            return None  # not further in than what opened the bracket: that one is not closed
+            return None  # not indented deeper than the line of the bracket, which is unclosed
     return place.error(
         "S024",
         "missing-separator",

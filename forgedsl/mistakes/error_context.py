@@ -26,7 +26,7 @@ BRACKETS = re.compile(
     r'"""(?:[^"\\]|\\.|"(?!""))*"""|r"[^"\n]*"|"(?:[^"\\\n]|\\.)*"?|#[^\n]*|[()\[\]{}]', re.DOTALL
 )
 WINDOW = 400
-"""patterns look at so many characters: some take the square of their text's length"""
+"""maximum characters that patterns examine, because some take quadratic time"""
 PAIRS = {")": "(", "]": "[", "}": "{"}
 
 
@@ -37,7 +37,7 @@ class Place:
     source: SourceFile
     start: int
     end: int
-    kind: str  # token type; "" for a character no token starts with
+    kind: str  # token type; "" for a character with which no token starts
     text: str
     expected: frozenset[str]
 
@@ -47,13 +47,14 @@ class Place:
 
     @property
     def before(self) -> str:
-        """The line of the error up to the error, its end if it is longer than any person's."""
+        """The line of the error up to the error; of a very long line, the last WINDOW
+        characters."""
         start = self.source.text.rfind("\n", 0, self.start) + 1
         return self.source.text[max(start, self.start - WINDOW) : self.start]
 
     @property
     def previous(self) -> int:
-        """Offset after the last character before the error that is neither space nor comment."""
+        """Offset after the last character before the error that is not space or comment."""
         text = self.source.text
         at = self.start
         while True:
@@ -122,7 +123,7 @@ def place_of(error: UnexpectedInput, source: SourceFile) -> Place:
 
 
 def open_bracket(place: Place) -> tuple[int, str] | None:
-    """The innermost bracket open at the error."""
+    """Return the innermost bracket that is open at the error."""
     stack: list[tuple[int, str]] = []
     for match in BRACKETS.finditer(place.source.text, 0, place.start):
         char = match[0]
@@ -138,7 +139,7 @@ def describe(place: Place) -> str:
 
 
 def acceptable(state: Any) -> frozenset[str]:
-    """The terminals the parser can really shift here; its table alone lists more."""
+    """Return the terminals that the parser can actually shift here; its table lists more."""
     states = state.parse_conf.states
     good = set()
     for terminal in states[state.state_stack[-1]]:

@@ -1,4 +1,4 @@
-"""Names of other tools -> their equivalents here.
+"""Maps names of other tools to their equivalents here.
 
 HABITS, FUNCTION_HABITS: names of TRL, torchforge, verl and torch, looked up when a name is unknown.
 `whole_addresses`: `--set lr=1e-5` for `trainer.optimizer.lr`. `as_override`: `trainer.procs:4` for
@@ -133,7 +133,7 @@ HABITS = {
 
 
 def habit(name: str) -> str:
-    """`here that is ...`, or nothing."""
+    """Return `here that is ...`, or ""."""
     ours = HABITS.get(name.lower())
     return "" if ours is None else f"here that is {ours}"
 
@@ -145,14 +145,14 @@ def function_habit(name: str) -> str:
 
 
 def whole_addresses(end: str, settings: Iterable[tuple[str, str]]) -> tuple[str, ...]:
-    """Addresses that end in what was typed: `optimizer.lr` of the trainer. `settings` are pairs
-    (declaration, setting)."""
+    """Return the paths that end in the typed words: `optimizer.lr` of the trainer. `settings` are
+    pairs (declaration, setting)."""
     found = (f"{name}.{key}" for name, key in settings if f".{key}".endswith(f".{end}"))
     return tuple(found)[:4] if end else ()
 
 
 def misspelt_option(name: str) -> str:
-    """`--profle cpu` is read as an override of `profle`."""
+    """Return the help for a misspelt option, which was read as an override: `--profle cpu`."""
     return did_you_mean(nearest(f"--{name.replace('_', '-')}", OPTIONS))
 
 
@@ -165,5 +165,5 @@ def as_override(text: str) -> str:
 
 
 def one_by_one(text: str) -> str:
-    """Help for a value that holds a second override."""
+    """Return the help for a value that contains a second override."""
     return "one setting for each `--set`" if re.search(r",\s*[\w.]+=", text) else ""

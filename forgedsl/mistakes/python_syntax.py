@@ -1,9 +1,9 @@
-"""Slips of people who write Python all day, recognised at the place of a syntax error.
+"""Recognises Python syntax at the place of a syntax error.
 
     text.split("#")[0]   gain.sum()   for x in y   from std import rl   report token_mean(x, mask)
 
-`FOREIGN` is a part of `slips.SLIPS`: each entry looks at the place and either gives its diagnostic
-or passes.
+`FOREIGN` is a part of `common.SLIPS`. Each function examines the place and returns a diagnostic or
+None.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _PARAMETERS = {
 
 
 def _foreign_statement(place: Place) -> Diagnostic | None:
-    """The line begins as in another language."""
+    """Recognise a line that begins with a statement of another language."""
     match = _PYTHON.match(place.before)
     if match is None:
         return None
@@ -60,7 +60,8 @@ def _foreign_statement(place: Place) -> Diagnostic | None:
 
 
 def _misspelt_statement(place: Place) -> Diagnostic | None:
-    """`minimise token_mean(...)`: a word, then something that is neither `=` nor a block."""
+    """Recognise a misspelt statement, such as `minimise token_mean(...)`: a word that is followed
+    by neither `=` nor a block."""
     match = re.match(r"\s*([A-Za-z_]\w*)[ \t]+[\w(\"]", place.before + place.text)
     if (
         match is None
@@ -154,7 +155,7 @@ def _comparison_as_assignment(place: Place) -> Diagnostic | None:
 
 
 def _in_line(place: Place, start: int, end: int) -> Span:
-    """A part of `place.before`."""
+    """Return the span of a part of `place.before`."""
     line = place.start - len(place.before)
     return Span(place.source.name, line + start, line + end)
 
@@ -228,7 +229,7 @@ def _type_without_dtype(place: Place) -> Diagnostic | None:
 
 
 def _value_alone(place: Place) -> Diagnostic | None:
-    """The last line of a block that gives its value without `return`."""
+    """Recognise a value without `return` in the last line of a block."""
     literal = place.kind in {"INT", "NUMBER", "STRING", "TRUE", "FALSE", "QUANTITY"}
     if place.before.strip() or not literal or "NAME" not in place.expected:
         return None

@@ -1,4 +1,5 @@
-"""Nearest names for a misspelt one: restricted Damerau-Levenshtein, case-folded, best four."""
+"""Finds the nearest names of a misspelt one: restricted Damerau-Levenshtein, case-folded, best
+four."""
 
 from __future__ import annotations
 
@@ -8,7 +9,8 @@ MAX_SUGGESTIONS = 4
 
 
 def distance(a: str, b: str) -> int:
-    """Insertions, deletions, substitutions and transpositions of neighbours that turn a into b."""
+    """Return the number of insertions, deletions, substitutions and adjacent transpositions from a
+    to b."""
     before: list[int] = []
     above = list(range(len(b) + 1))
     for i, char_a in enumerate(a, 1):
@@ -23,7 +25,7 @@ def distance(a: str, b: str) -> int:
 
 
 def nearest(name: str, candidates: Iterable[str]) -> tuple[str, ...]:
-    """The candidates that could be meant by `name`, best first."""
+    """Return the candidates that `name` could mean, best first."""
     folded = name.casefold()[:64]
     ranked = []
     if not folded:
@@ -35,7 +37,7 @@ def nearest(name: str, candidates: Iterable[str]) -> tuple[str, ...]:
         cost = distance(folded, other)
         longest = max(len(folded), len(other))
         alike = cost <= max(1, longest // 3)
-        if longest < 3:  # one letter of two is half of the name
+        if longest < 3:  # in a name of two letters, one wrong letter is half of the name
             alike = sorted(folded) == sorted(other)
         if alike or _shortens(folded, other):
             ranked.append((cost, candidate))
@@ -43,13 +45,14 @@ def nearest(name: str, candidates: Iterable[str]) -> tuple[str, ...]:
 
 
 def _shortens(short: str, name: str) -> bool:
-    """`grp` for `group`: the letters in their order, the first among them."""
+    """True if `name` abbreviates a candidate, such as `grp` for `group`: letters in order, from the
+    first."""
     rest = iter(name)
     return len(short) > 2 and short[0] == name[:1] and all(letter in rest for letter in short)
 
 
 def did_you_mean(names: tuple[str, ...]) -> str:
-    """`did you mean `a`?`, or nothing."""
+    """Return `did you mean `a`?`, or ""."""
     if not names:
         return ""
     quoted = [f"`{name}`" for name in names]

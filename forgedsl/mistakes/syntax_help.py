@@ -1,6 +1,6 @@
-"""A syntax error of the parser -> the diagnostic a person can act on.
+"""Turns a syntax error of the parser into a diagnostic with a remedy.
 
-A common slip (slips.py) has words of its own; anything else is S001: expected ..., found ...
+Common mistakes (common.py) have their own messages; others are S001: expected ..., found ...
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from forgedsl.source import SourceFile
 
 
 def explain(error: UnexpectedInput, source: SourceFile) -> Diagnostic:
-    """The diagnostic for one parser error."""
+    """Return the diagnostic for a parser error."""
     place = place_of(error, source)
     for slip in SLIPS:
         diagnostic = slip(place)
@@ -59,7 +59,7 @@ _SHAPES = {
 
 
 def _generic(place: Place) -> Diagnostic:
-    """Expected and found; the expectation is said in the words of the language."""
+    """Return S001, with the expected terminals in the words of the language."""
     expected = place.expected
     parts: list[str] = []
     if "STRING" in expected and "INT" in expected:

@@ -1,4 +1,4 @@
-"""Reference documentation out of the tables and comments that the compiler itself reads.
+"""Reference documentation, generated from the tables and comments that the compiler reads.
 
     schema, explain pages, std/rl  ->  docs/reference/*.md     python -m forgedsl.docs
     a .forge file                  ->  its page                forgec doc FILE

@@ -1,7 +1,7 @@
 """Glossary of words that mean the same in all files, for `forgec explain WORD`.
 
-A kind, a kind of service, a word of the language, a statement of a flow, something in expressions,
-or a setting, by its whole name or its end (`lr`, `optimizer`).
+A word is a kind, a kind of service, a keyword, a statement of a flow, a name in expressions, or a
+setting, given by its full name or its end (`lr`, `optimizer`).
 """
 
 from forgedsl import extensions
@@ -16,7 +16,7 @@ FLOW = {
     word: text.partition(";")[0] if "](" in text else text
     for word, text in kinds.STATEMENTS.items()
 }
-"""statements without links, which a terminal does not follow"""
+"""statements of the flow, without links, for the terminal"""
 IN_LOSSES = {
     "minimize": "what a loss is: one scalar, from an aggregator such as `token_mean`",
     "report": "a scalar of a loss that becomes a column of metrics.jsonl; no gradient",
@@ -26,7 +26,7 @@ EXPRESSIONS = expressions.MEANINGS | expressions.FIELDS | expressions.AXES | IN_
 
 
 def word(what: str) -> str | None:
-    """Markdown; None if there is no such word."""
+    """Return the meaning of a word as Markdown; None if there is no such word."""
     if what in ALL_KINDS:
         return kinds.entry(what)
     if what in SERVICES:
@@ -53,7 +53,7 @@ def _statement(what: str) -> str | None:
 
 
 def names() -> tuple[str, ...]:
-    """The words that are explained, without settings."""
+    """Return the words that have an entry, without settings."""
     made = map(_named, constructors())
     return (*ALL_KINDS, *SERVICES, *kinds.WORDS, *FLOW, *EXPRESSIONS, *made)
 
@@ -64,7 +64,7 @@ def _named(text: str) -> str:
 
 
 def _setting(what: str) -> str | None:
-    """Settings that end in `what`, or that stand in the block of this name, kind by kind."""
+    """Return the settings that end in `what`, or are in the block of this name, for each kind."""
     parts = []
     for name, kind in {**KINDS, **SERVICES}.items():
         found = tuple(s for s in kind.settings if f".{what}." in f".{s.name}.")

@@ -1,4 +1,4 @@
-"""A .forge file -> its documentation in Markdown, from what is written and its `##` comments.
+"""Documents a .forge file in Markdown, from its source and its `##` comments.
 
     ast.File, source, functions  ->  parameters, declarations, mathematics, flow, profiles
 
@@ -41,12 +41,12 @@ TITLES = {
     "schedule": "Schedule",
     "eval": "Evaluation",
 }
-"""headings in their order; kinds without one stand under `Run`"""
+"""headings in order; kinds without one are under `Run`"""
 
 
 @dataclass(slots=True, kw_only=True)
 class Page:
-    """One file on its way to Markdown; `drawing` is a picture of its flow, ready to be put in."""
+    """Writer of a file's page. `drawing` is a picture of its flow."""
 
     title: str
     file: ast.File
@@ -70,7 +70,7 @@ class Page:
             parts += [self.declaration(d) for d in others]
         return join([*parts, *self._profiles()])
 
-    # ---- what stands above the declarations
+    # ---- parts before the declarations
 
     def is_pipeline(self) -> bool:
         """True if the file trains something."""
@@ -81,7 +81,7 @@ class Page:
         return "" if first is None else str(getattr(first, "doc", ""))
 
     def _first_documented(self) -> ast.Decl | None:
-        """The declaration whose comment describes the whole file."""
+        """Return the declaration whose comment describes the whole file."""
         if not self.is_pipeline():
             return None
         return next((d for d in self.file.decls if getattr(d, "doc", "")), None)
@@ -128,7 +128,7 @@ class Page:
     # ---- declarations
 
     def declaration(self, decl: ast.Decl) -> str:
-        """One declaration with its documentation."""
+        """Document a declaration."""
         match decl:
             case ast.FnDecl():
                 return self.function(decl)
@@ -142,7 +142,7 @@ class Page:
                 return self._code(decl.span)
 
     def function(self, decl: ast.FnDecl) -> str:
-        """A function: what it says of itself, its text, its mathematics."""
+        """Document a function: its comment, its source, its mathematics."""
         function = self.functions.get(decl.name)
         computed = ""
         if decl.kind in MATHEMATICAL and function is not None:
@@ -187,7 +187,7 @@ class Page:
     # ---- text as it was written
 
     def written(self, span: Span) -> str:
-        """The source of a node."""
+        """Return the source of a node."""
         return self.source.text[span.start : span.end]
 
     def _code(self, span: Span) -> str:
@@ -215,7 +215,7 @@ def schema_of(decl: ast.BlockDecl) -> Kind | None:
 
 
 def _kind(decl: ast.Decl) -> str:
-    """The kind of a declaration; what is no declaration of a kind has none."""
+    """Return the kind of a declaration; of an assignment, the path of its setting."""
     if isinstance(decl, ast.FnDecl | ast.BindDecl | ast.BlockDecl):
         return decl.kind
     return decl.path.text if isinstance(decl, ast.Assign) else ""

@@ -86,7 +86,7 @@ def type_text(type_: Type) -> str:
 
 
 def default_text(of: Setting | Parameter) -> str:
-    """The default as it would be written, or how it comes about."""
+    """Return the default as it would be written, or how it is derived."""
     match of.default:
         case Required():
             return "*required*"
@@ -98,7 +98,7 @@ def default_text(of: Setting | Parameter) -> str:
 
 
 def constructors() -> list[str]:
-    """Every constructor once, under the settings that take it."""
+    """List every constructor once, with the settings that accept it."""
     found: dict[tuple[str, str], tuple[Signature, list[str]]] = {}
     for kind in (*KINDS.values(), *SERVICES.values()):
         for setting in kind.settings:

@@ -1,8 +1,8 @@
 """Names of the expression language: functions with their parameters, axes, attributes, fields.
 
-A parameter name that ends in `?` may be omitted. What the functions mean is stated in
-language_settings (docs) and implemented by the loss compiler and the program emitter; here is
-what resolution needs: which names exist and how many arguments they take.
+A parameter name that ends in `?` may be omitted. Name resolution needs these: which names exist,
+and how many arguments they take. Their meanings are stated in forgedsl/reference/expressions.py and
+implemented by the loss compiler and the program emitter.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ FIELD_TYPES = {
     "truncated": "[B] bool",
     "num_steps": "[B] i64",
 }
-"""How a loss declares them."""
+"""Types with which a loss declares these fields."""
 
 _WORDS = (
     "forge", "import", "python", "as", "param", "require", "else", "return", "minimize", "report",

@@ -1,7 +1,7 @@
 """Constructors: the call-shaped values of settings, with their parameters.
 
-`hf` means a model in `source` of a model and rows in `source` of a dataset, so constructors come
-in groups, one group per type of setting.
+Constructors are grouped by type of setting, because a name can mean different things: `hf` is a
+model in `source` of a model, and rows in `source` of a dataset.
 """
 
 from __future__ import annotations

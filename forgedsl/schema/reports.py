@@ -1,11 +1,11 @@
-"""Names that a `report` of a loss cannot have: every step has a figure of that name."""
+"""Names that a `report` of a loss cannot have, because every step logs a metric of that name."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 LAST = "_last"
-"""behind the name of a report: its value in the last of several updates of a step"""
+"""suffix of a report's name: its value in the last of several updates of a step"""
 RESERVED_REPORTS = {
     "loss": "what is minimized",
     "entropy": "the mean entropy, which every step reports",
@@ -16,7 +16,7 @@ RESERVED_REPORTS = {
 
 
 def wrong_report(name: str, before: Sequence[str], all_: Sequence[str]) -> str:
-    """Why a report cannot have its name; "" if it can."""
+    """Return why a report cannot have its name; "" if it can."""
     if name in RESERVED_REPORTS:
         return f"`{name}` is {RESERVED_REPORTS[name]}: a report cannot have this name"
     if name in before:

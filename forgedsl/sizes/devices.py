@@ -1,8 +1,8 @@
-"""Peak rates of devices, and the part of them that this work reaches.
+"""Peak rates of devices, and the fractions of them that are reached.
 
-Published dense bf16 rates and memory bandwidths; how much of them is reached was measured on one
-and two H200 (docs/benchmarks.md: training 41 to 52 % of the peak). A CPU core is what we measured
-with float32 products of this kind. What other devices reach has not been measured.
+The rates are published dense bf16 rates and memory bandwidths. The fractions were measured on one
+and two H200 (docs/benchmarks.md: training reaches 41 to 52 % of the peak) and are assumed for other
+GPUs. The rate of a CPU core was measured with float32 matrix products.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ PEAKS = {
 }  # fmt: skip
 DEFAULT = "A100"
 LINKED = frozenset({"B300", "B200", "GB200", "H200", "H100", "H20", "A100"})
-"""modules on a board whose NVLink reaches all others of the host, unless their name says else"""
+"""GPU modules whose NVLink connects all GPUs of a host, unless their name says otherwise"""
 CORE_FLOPS = 80e9
 CORE_BANDWIDTH = 8e9
 HOST_BANDWIDTH = 60e9
@@ -44,19 +44,19 @@ PCIE = 25e9
 REDUCE = 12e-6
 """seconds of an all-reduce of a few tokens between GPUs of a host"""
 LINK = 300e9
-"""bytes/s that a large one moves"""
+"""bytes/s of a large all-reduce"""
 
 
 def linked(model: str | None) -> bool:
-    """True if the GPUs of a host reach each other over NVLink, by their marketing name. PCIe cards
-    do not. NVL cards are linked in pairs only, so they count as not linked.
+    """True if NVLink connects all GPUs of a host, by their marketing name. PCIe cards have none,
+    and NVL cards are linked only in pairs, so they do not count.
     """
     words = set((model or "").upper().replace("-", " ").split())
     return bool(words & LINKED) and not words & {"PCIE", "NVL"}
 
 
 def gpu_rates(model: str | None, *, graphs: bool) -> Rates:
-    """The rates of a GPU by its marketing name; an unknown one counts as an A100."""
+    """Return the rates of a GPU by its marketing name; an unknown GPU counts as an A100."""
     words = (model or "").upper().replace("-", " ").split()
     name = next((word for word in words if word in PEAKS), DEFAULT)
     flops, bandwidth = PEAKS[name]
@@ -72,7 +72,7 @@ def gpu_rates(model: str | None, *, graphs: bool) -> Rates:
 
 
 def cpu_rates(cores: float) -> Rates:
-    """The rates of one process with so many cores."""
+    """Return the rates of a process with a number of CPU cores."""
     return Rates(
         train=cores * CORE_FLOPS,
         prefill=cores * CORE_FLOPS,

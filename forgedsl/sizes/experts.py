@@ -1,10 +1,10 @@
-"""Experts of a model: what they keep, what travels to them, and how ranks may share them.
+"""Experts of a model: their memory, communication, and degrees of expert parallelism.
 
     Dims, tokens, ranks -> bytes, seconds, numbers of ranks
 
-With `ep` ranks in a group, each has so many of the experts of every layer, and a token goes to the
-ranks of those that it chose and comes back, in the forward pass and in the backward pass. Without,
-the experts of a layer are gathered as all weights are.
+With a group of `ep` ranks, each rank has 1/ep of the experts of every layer. Tokens are sent to the
+ranks of their experts and back, in the forward and in the backward pass. Without `ep`, FSDP gathers
+experts like other weights.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from forgedsl.sizes.meshes import MeshPlan
 from forgedsl.sizes.params import layer_params, vocab_params
 
 INDEX = 28
-"""bytes of a token's row at an expert besides its numbers: indices, weights, counts (measured)"""
+"""additional bytes per token and expert: indices, weights, counts (measured)"""
 
 
 def expert_params(dims: Dims) -> int:
-    """Parameters of all experts of a layer."""
+    """Return the parameters of all experts of a layer."""
     return 3 * dims.hidden * dims.ffn * dims.experts
 
 
 def mlp_bytes(dims: Dims, itemsize: int) -> int:
-    """Bytes that a token keeps of a gated MLP for its backward pass, or of the experts that it
-    chose: each has its own row of hidden states, in f32 too where they are weighed and added."""
+    """Return the bytes per token that a gated MLP keeps for its backward pass; for experts, those
+    of the chosen ones: each has its own hidden states, and a copy in f32 for the weighted sum."""
     if not dims.experts:
         return 4 * dims.ffn * itemsize
     each = 4 * dims.ffn * itemsize + dims.hidden * (itemsize + 4) + INDEX
@@ -33,19 +33,19 @@ def mlp_bytes(dims: Dims, itemsize: int) -> int:
 
 
 def gathered(dims: Dims, ep: int) -> int:
-    """Parameters of a layer that FSDP gathers as a whole on a rank: of experts its own."""
+    """Return the parameters of a layer that FSDP gathers on a rank; of the experts only its own."""
     return layer_params(dims) - expert_params(dims) + expert_params(dims) // ep
 
 
 def largest_tensor(dims: Dims) -> int:
-    """Parameters of the largest tensor that a generator gets: first halves of a layer's experts go
-    together."""
+    """Return the parameters of the largest tensor that a generator receives: the first projections
+    of all experts of a layer are one tensor."""
     return max(vocab_params(dims), 2 * expert_params(dims) // 3)
 
 
 def exchanged(dims: Dims, tokens: int, ep: int, itemsize: int) -> int:
     """Return the bytes that a rank sends to the experts of a layer in one pass, or gets back from
-    them, if each expert gets as many of its `tokens` as the others."""
+    them, if its `tokens` are distributed evenly over experts."""
     return tokens * dims.active * dims.hidden * itemsize * (ep - 1) // ep
 
 
@@ -60,14 +60,14 @@ def expert_bytes(mesh: MeshPlan, dims: Dims, tokens: int, size: int, passes: flo
 
 
 def expert_seconds(mesh: MeshPlan, dims: Dims, tokens: int, size: int, passes: float) -> float:
-    """Seconds that experts add to a microbatch of `tokens` on a rank: `passes` is what it takes of
-    forward passes, 3 with a backward one. Experts are gathered for it, or tokens travel."""
+    """Return the seconds that experts add to a microbatch of `tokens` on a rank, for gathering
+    experts or exchanging tokens. `passes` is its cost in forward passes, 3 with a backward pass."""
     if not dims.experts or mesh.device == "cpu" or mesh.shard == 1:
         return 0.0
     ep, spread = mesh.ep, mesh.shard // mesh.ep
     weights = expert_params(dims) // ep * size * (spread - 1) // spread
     trips = exchanged(dims, tokens, ep, size)
-    rounds = max(1.0, passes - 1)  # a backward pass sends as often as a forward one
+    rounds = max(1.0, passes - 1)  # a backward pass communicates as often as a forward pass
     waits = 2 * REDUCE if ep > 1 else 0.0
     return dims.layers * rounds * (waits + (2 * trips + weights) / LINK)
 
@@ -78,7 +78,7 @@ def fitting(dims: Dims, shard: int) -> list[int]:
 
 
 def divides(dims: Dims, shard: int, ep: int) -> bool:
-    """True if every rank gets as much of the experts as the others."""
+    """True if the experts divide evenly among the ranks."""
     if shard <= dims.experts:
         return dims.experts % shard == 0
     return dims.experts % ep == 0 and dims.ffn % (shard // ep) == 0

@@ -1,4 +1,4 @@
-"""Memory of the ranks of services: items, phases, pools, and what estimates start from."""
+"""Memory of ranks: items, phases, KV pools, and the inputs of estimates."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MAX_RUNNING = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
-    """One line of the table; `formula` has its numbers."""
+    """A line of the memory table. `formula` contains its numbers."""
 
     name: str
     bytes: int
@@ -38,16 +38,16 @@ class Phase:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pool:
-    """Keys and values of one rank of an engine. `bytes` is not positive if the claim does not even
-    hold what else is `taken`."""
+    """KV pool of a rank of an engine. `bytes` is zero or negative if other items (`taken`) fill the
+    claim."""
 
     bytes: int
     per_token: int
     context: int
     claim: int
-    """bytes of its GPU that the rank may take"""
+    """bytes of the GPU that the rank may use"""
     taken: tuple[Item, ...]
-    """what else lies within the claim"""
+    """bytes of other items within the claim"""
 
     @property
     def tokens(self) -> int:
@@ -55,29 +55,29 @@ class Pool:
 
     @property
     def is_starved(self) -> bool:
-        """True if it does not hold one sequence of the context."""
+        """True if the pool is smaller than one sequence of the context."""
         return self.bytes < max(1, self.context) * self.per_token
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankMemory:
-    """One rank of a service. `fraction` is the part of a GPU that an engine claims."""
+    """Memory of a rank. `fraction` is the part of a GPU that an engine claims."""
 
     service: str
     ranks: int
     phases: tuple[Phase, ...]
     fraction: float | None = None
     pool: Pool | None = None
-    """of what samples"""
+    """KV pool of a sampler"""
     rows: int = 0
-    """of a microbatch"""
+    """rows of a microbatch"""
     trained: bool = False
     on_host: int = 0
     """bytes of its state that are offloaded to the host's memory"""
     published: int = 0
-    """bytes in the host's memory of the weights that are made ready for samplers"""
+    """bytes of published weights in the host's memory"""
     note: str = ""
-    """what the plan says beside it"""
+    """note shown in the plan"""
 
     def bytes(self, phase: str) -> int:
         return next(p.bytes for p in self.phases if p.name == phase)
@@ -89,27 +89,27 @@ class RankMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """Facts about each service that the memory estimate starts from."""
+    """Inputs of the memory estimates."""
 
     program: Program
     meshes: tuple[MeshPlan, ...]
     host: Host
     dims: Mapping[str, Dims | None]
-    """by service"""
+    """dimensions of the model, by service"""
     contexts: Mapping[str, int | None]
-    """by service"""
+    """tokens of the longest sequence, by service"""
     rows: Mapping[str, tuple[int, int]]
-    """(rows, seq_len) by titan service"""
+    """(rows, seq_len) by service that trains or measures"""
     trainer: str
     syncs: tuple[Node, ...]
     held: Mapping[str, int] = field(default_factory=dict)
-    """bytes of each buffer of samples"""
+    """bytes of each replay buffer"""
     played: tuple[str, ...] = ()
-    """the environments in use"""
+    """environments in use"""
 
     @property
     def synced(self) -> frozenset[str]:
-        """The services that take weights."""
+        """The services that receive weights."""
         return frozenset(str(sync.settings["target"]) for sync in self.syncs)
 
     def mesh(self, service: str) -> MeshPlan:
@@ -117,7 +117,7 @@ class Request:
 
 
 def itemsize(program: Program, decl: Decl) -> int:
-    """Bytes of a number in the dtype of a service."""
+    """Return the bytes of an element of a service's dtype."""
     argument = decl.ctor_args[0]
     model = program.models[argument.name]
     return ITEMSIZE[str(value(decl, "dtype") or model.settings["dtype"].value)]
@@ -137,14 +137,14 @@ def kept_item(size: float, device: str) -> Item:
 
 
 def count_text(parameters: float) -> str:
-    """A number of parameters for people, e.g. "1.72 B"."""
+    """Format a number of parameters: "1.72 B"."""
     if parameters >= 1e9:
         return f"{parameters / 1e9:.2f} B"
     return f"{parameters / 1e6:.1f} M" if parameters >= 1e6 else f"{parameters / 1e3:.0f} k"
 
 
 def sharing(request: Request, service: str) -> tuple[str, ...]:
-    """Other services with a rank on a GPU of `service`."""
+    """Return the other services with a rank on a GPU of `service`."""
     mine = {(p.host, gpu) for p in request.mesh(service).places for gpu in p.gpus}
     return tuple(
         mesh.service

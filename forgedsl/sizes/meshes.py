@@ -1,4 +1,4 @@
-"""Process meshes of services, the transports between them, and settings as a plan reads them."""
+"""Process meshes of services, their weight transports, and settings as a plan reads them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from forgedsl.transports import Spot, choose, row
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """One host of one replica: the host's index and the GPUs its processes use there."""
+    """Placement of a replica on one host: index of the host, and the GPUs used there."""
 
     replica: int
     host: int
@@ -25,7 +25,7 @@ class Place:
 
 
 class Degrees(dict[str, int]):
-    """Parallel degrees by name; 1 for those that a kind does not have."""
+    """Parallel degrees by name; 1 for degrees that a kind does not have."""
 
     def __missing__(self, name: str) -> int:
         return 1
@@ -33,7 +33,7 @@ class Degrees(dict[str, int]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeshPlan:
-    """Processes of one service; `gpus` is per process, `procs` per host."""
+    """Processes of a service; `gpus` is per process, `procs` per host and replica."""
 
     service: str
     kind: str
@@ -46,22 +46,22 @@ class MeshPlan:
     replicas: int
     degrees: Mapping[str, int]
     ep: int = 1
-    """ranks that share experts, among those that share weights"""
+    """number of ranks that share experts (among those that shard the weights)"""
     places: tuple[Place, ...] = ()
 
     @property
     def shard(self) -> int:
-        """Ranks that share one copy of the weights of a trainer."""
+        """Number of ranks over which one copy of a trainer's weights is sharded."""
         return self.degrees["dp_shard"] * self.degrees["cp"] * self.degrees["tp"]
 
     @property
     def split(self) -> dict[str, int]:
-        """Degrees above 1 by name, for people; `ep` among them."""
+        """Degrees above 1 by name, including `ep`, for output."""
         return {n: d for n, d in {**self.degrees, "ep": self.ep}.items() if d > 1}
 
     @property
     def world(self) -> int:
-        """Processes of one replica."""
+        """Number of processes of a replica."""
         return self.hosts * self.procs
 
     @property
@@ -74,7 +74,7 @@ class MeshPlan:
 
     @property
     def text(self) -> str:
-        """Sizes for people, e.g. "2 replicas x 2 procs x 1 gpu"."""
+        """Return the sizes as text: "2 replicas x 2 procs x 1 gpu"."""
         parts = [f"{self.replicas} replicas"] if self.replicas > 1 else []
         parts += [f"{self.hosts} hosts"] if self.hosts > 1 else []
         parts.append(f"{self.procs} proc{'s' if self.procs > 1 else ''}")
@@ -93,7 +93,7 @@ def spots(mesh: MeshPlan) -> tuple[Spot, ...]:
 
 
 def transport_of(host: Host, meshes: Sequence[MeshPlan], sync: Node) -> str:
-    """Return the transport of a weight sync: the written one, else the fastest that works here."""
+    """Return the transport of a weight sync: as set, else the fastest that works."""
     written = str(sync.settings.get("transport", "auto"))
     by_name = {mesh.service: mesh for mesh in meshes}
     sender, receivers = by_name[sync.target], by_name[str(sync.settings["target"])]
@@ -110,19 +110,20 @@ def copies_of(meshes: Sequence[MeshPlan], sync: Node, name: str) -> int:
 
 
 def value(decl: Decl, key: str, auto: object = None) -> object:
-    """A setting, with `auto` where the program leaves it to the plan, or its kind has none such."""
+    """Return a setting; `auto` if it is derived or chosen by the plan, or the kind does not have
+    it."""
     found = decl.settings[key].value if key in decl.settings else AUTO
     return auto if isinstance(found, Auto | Derived) else found
 
 
 def number(decl: Decl, key: str, auto: int) -> int:
-    """An integer setting, with `auto` as above."""
+    """Return an integer setting; `auto` as in `value`."""
     found = value(decl, key)
     return found if isinstance(found, int) else auto
 
 
 def setting_label(decl: Decl, key: str) -> tuple[Label, ...]:
-    """The place a setting was written, if it was."""
+    """Return a label at the span of a setting, if the file sets it."""
     origin = decl.settings[key].origin
     if origin.span is None or origin.layer == "default":
         return ()

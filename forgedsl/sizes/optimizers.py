@@ -10,8 +10,8 @@ from forgedsl.sizes.params import PRECISIONS, layer_matrices, num_params
 
 
 def moment_bytes(kind: str, precision: str, *, momentum: float, params: int, matrices: int) -> int:
-    """Bytes of what an optimizer keeps of `params` weights besides them, `matrices` of which are in
-    matrices of the layers."""
+    """Return the bytes of an optimizer's state for `params` weights, of which `matrices` are in
+    matrices of layers."""
     one = PRECISIONS[precision][1] // 2
     if kind == "sgd":
         return one * params if momentum else 0
@@ -21,8 +21,8 @@ def moment_bytes(kind: str, precision: str, *, momentum: float, params: int, mat
 def checkpoint_bytes(
     dims: Dims, kind: str, precision: str, *, momentum: float, adapters: int
 ) -> int:
-    """Bytes of weights and moments as a trainer keeps them, `adapters` of which are learned, or all
-    where there are none."""
+    """Return the bytes of weights and moments in a checkpoint. With `adapters`, only these have
+    moments."""
     params = num_params(dims)
     matrices = adapters or dims.layers * layer_matrices(dims)
     moments = moment_bytes(kind, precision, momentum=momentum, params=adapters or params,

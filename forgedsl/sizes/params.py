@@ -16,17 +16,17 @@ PRECISIONS = {"f32": (4, 8, 4), "bf16_moments": (4, 4, 4), "bf16": (2, 4, 2)}
 
 
 def query_width(dims: Dims) -> int:
-    """Width of all query heads together."""
+    """Return the total width of all query heads."""
     return dims.heads * dims.head_dim
 
 
 def kv_width(dims: Dims) -> int:
-    """Width of all key heads together; the values have the same."""
+    """Return the total width of all key heads, equal to that of the values."""
     return dims.kv_heads * dims.head_dim
 
 
 def parts_of_layer(dims: Dims) -> dict[str, int]:
-    """Parameters of one layer by part, all experts included."""
+    """Return the parameters of a layer by part, all experts included."""
     query, kv = query_width(dims), kv_width(dims)
     bias = (query + 2 * kv) if dims.qkv_bias else 0
     return {
@@ -38,7 +38,8 @@ def parts_of_layer(dims: Dims) -> dict[str, int]:
 
 
 def layer_matrices(dims: Dims) -> int:
-    """Parameters of one layer in matrices alone: no stacked experts, router, biases, norms."""
+    """Return the parameters of a layer's matrices, without stacked experts, router, biases and
+    norms."""
     attention = dims.hidden * (2 * query_width(dims) + 2 * kv_width(dims))
     return attention + (0 if dims.experts else 3 * dims.hidden * dims.ffn)
 
@@ -49,38 +50,38 @@ def layer_params(dims: Dims) -> int:
 
 
 def active_layer_params(dims: Dims) -> int:
-    """Parameters of one layer that a token goes through: of the experts only the chosen ones."""
+    """Return the parameters of a layer that a token uses: of the experts only the chosen ones."""
     idle = 3 * dims.hidden * dims.ffn * (dims.experts - dims.active)
     return layer_params(dims) - idle
 
 
 def vocab_params(dims: Dims) -> int:
-    """Parameters of the embedding, or of the lm_head."""
+    """Return the parameters of the embedding, or of the lm_head."""
     return dims.vocab * dims.hidden
 
 
 def num_params(dims: Dims) -> int:
-    """All parameters; tied embeddings count once."""
+    """Return the number of all parameters; tied embeddings count once."""
     ends = vocab_params(dims) * (1 if dims.tied else 2) + dims.hidden
     return dims.layers * layer_params(dims) + ends
 
 
 def weight_bytes(dims: Dims, itemsize: int, *, rounded: bool) -> int:
-    """Bytes of the weights of an engine: where they are `rounded`, those of layers are in fp8,
-    embedding and head as they were."""
+    """Return the bytes of an engine's weights. If `rounded`, layers are in fp8; embedding and head
+    keep their dtype."""
     saved = (itemsize - 1) * dims.layers * layer_params(dims) if rounded else 0
     return itemsize * num_params(dims) - saved
 
 
 def stage_params(dims: Dims, stage: int, pp: int) -> int:
-    """Parameters of a stage of a pipeline: the embedding on the first, norm and head on the last.
-    A weight that both ends share is on both."""
+    """Return the parameters of a pipeline stage. The first has the embedding, the last norm and
+    head; tied weights are on both."""
     ends = vocab_params(dims) * ((stage == 0) + (stage == pp - 1)) + dims.hidden * (stage == pp - 1)
     return stage_layers(dims, pp)[stage] * layer_params(dims) + ends
 
 
 def adapter_params(dims: Dims, rank: int) -> int:
-    """Parameters of adapters of `rank` on every linear layer; experts have none."""
+    """Return the parameters of LoRA adapters of `rank` on every linear layer, except experts."""
     query, kv = query_width(dims), kv_width(dims)
     widths = 2 * (dims.hidden + query) + 2 * (dims.hidden + kv)
     if not dims.experts:
@@ -89,43 +90,45 @@ def adapter_params(dims: Dims, rank: int) -> int:
 
 
 def active_params(dims: Dims) -> int:
-    """Parameters that a token goes through."""
+    """Return the number of parameters that a token uses."""
     return num_params(dims) - dims.layers * (layer_params(dims) - active_layer_params(dims))
 
 
 def largest_unit(dims: Dims) -> int:
-    """Parameters of the largest part that FSDP gathers as a whole."""
+    """Return the parameters of the largest unit that FSDP gathers."""
     return max(layer_params(dims), vocab_params(dims))
 
 
 def stage_layers(dims: Dims, pp: int) -> tuple[int, ...]:
-    """Layers of each stage of a pipeline: as even in time as can be, the last with the head, whose
-    product takes as long as so many layers. There are at least as many layers as stages."""
+    """Return the number of layers of each pipeline stage, balanced by time. The head on the last
+    stage counts as the number of layers that take as long. Requires at least one layer per
+    stage."""
     if pp == 1:
         return (dims.layers,)
     head = vocab_params(dims) / active_layer_params(dims)
     choices = range(max(1, dims.layers - pp + 1), 0, -1)
     last = min(choices, key=lambda n: max(-(-(dims.layers - n) // (pp - 1)), n + head))
     each, more = divmod(dims.layers - last, pp - 1)
-    # the first has the most microbatches in flight
+    # the first stage has the most microbatches in flight
     return (*(each + (stage >= pp - 1 - more) for stage in range(pp - 1)), last)
 
 
 def kv_bytes(dims: Dims, *, tp: int, pp: int, itemsize: int) -> int:
-    """Bytes that one token takes in the KV cache of one rank: 2 L H_kv d_head."""
+    """Return the bytes per token in the KV cache of a rank: 2 L H_kv d_head elements."""
     heads = max(1, dims.kv_heads // tp)
     return 2 * -(-dims.layers // pp) * heads * dims.head_dim * itemsize
 
 
 def forward_flops(dims: Dims, context: int) -> float:
-    """FLOPs of one token forward: 2 per weight of a product, and attention over half `context`."""
+    """Return the FLOPs of a token's forward pass: 2 per weight of a matrix product, and attention
+    over half of `context`."""
     weights = dims.layers * active_layer_params(dims) + vocab_params(dims)
     return 2.0 * weights + 2.0 * dims.layers * query_width(dims) * context
 
 
 def repeated(dims: Dims, degrees: Mapping[str, int]) -> int:
-    """Return how many copies of each key head context parallelism makes to deal heads to its
-    ranks.
+    """Return the number of copies of each key head with which context parallelism distributes heads
+    to its ranks.
     """
     heads = max(1, dims.kv_heads // degrees["tp"])
     return lcm(heads, degrees["cp"]) // heads
