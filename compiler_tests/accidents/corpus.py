@@ -19,7 +19,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from forgedsl.cli.data_checks import Eyes
+from forgedsl.cli.data_checks import InputChecker
 from forgedsl.lint.engine import Deep, lint_source
 from forgedsl.sizes.hosts import Host
 from forgedsl.source import SourceFile
@@ -101,7 +101,7 @@ def found(text, files=(), is_deep=False):
         for name, content in files:
             (folder / name).write_text(content, "utf-8")
         source = SourceFile(str(folder / "t.forge"), text)
-        deep = Deep(host=Host(), outside=Eyes()) if is_deep else None
+        deep = Deep(host=Host(), outside=InputChecker()) if is_deep else None
         result = lint_source(source, folder, on_disk=True, deep=deep)
     return [
         (d.code, str(d.severity), d.message) for d in result.diagnostics if d.severity != "info"

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from forgedsl import api
-from forgedsl.cli.data_checks import Eyes
+from forgedsl.cli.data_checks import InputChecker
 from forgedsl.diagnostics import Reporter
 from forgedsl.explain.codes import pages
 from forgedsl.graph.dataflow import build
@@ -144,7 +144,7 @@ def file(name):
     return run
 
 
-DEEP = Deep(host=Host(), outside=Eyes())
+DEEP = Deep(host=Host(), outside=InputChecker())
 SCORE = "def score(prompt, response, target):\n    return 1.0\n"
 SFT_EVAL = """\
 import "std/rl" as rl

@@ -11,7 +11,7 @@ import pyarrow.parquet
 import pytest
 
 from forgedsl.cli import data_checks
-from forgedsl.cli.data_checks import Eyes
+from forgedsl.cli.data_checks import InputChecker
 from forgedsl.families.qwen3 import FAMILY
 from forgedsl.lint.engine import Deep, lint_source
 from forgedsl.sizes.hosts import Host
@@ -42,7 +42,7 @@ def deep(tmp_path):
 
 
 def look(text, folder, host=None):
-    outside = Deep(host=host or Host(), outside=Eyes())
+    outside = Deep(host=host or Host(), outside=InputChecker())
     return lint_source(SourceFile("t.forge", text), folder, deep=outside)
 
 

@@ -1,7 +1,7 @@
 """Checks data and rewards before a run, with the runtime's own code.
 
-Lowered --files copied beside the job--> a Look per dataset     rows that would be left out
-                                     `-> a Tried per reward     why it cannot be loaded or called
+Lowered --files copied beside the job--> a Look per dataset       rows that would be left out
+                                     `-> a RewardTrial per reward   why it fails to load or to run
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ SECONDS = 35.0
 """time limit for loading a reward, an environment or a loss in Python before a run"""
 
 
-class Eyes:
+class InputChecker:
     """Checks the jobs of one command. Datasets and rewards that jobs share are checked once."""
 
     def __init__(self) -> None:
         self._data: dict[object, Look] = {}
-        self._rewards: dict[object, Tried] = {}
+        self._rewards: dict[object, RewardTrial] = {}
 
     def __call__(
         self, lowered: Lowered, acting: frozenset[str] = frozenset()
@@ -181,7 +181,7 @@ def _look(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tried:
+class RewardTrial:
     """Result of loading a reward and calling it once: a value, or the error."""
 
     value: float | None = None
@@ -194,7 +194,7 @@ class Tried:
 def look_at_rewards(
     job: Job, folder: Path, names: Iterable[str], looks: Mapping[str, Look], *,
     acting: Collection[str] = (),
-) -> dict[str, Tried]:  # fmt: skip
+) -> dict[str, RewardTrial]:  # fmt: skip
     """Load rewards as a run does and call each once on its first row, except those in `acting`.
     Each has a process of its own, because user code may hang or exit."""
     return asyncio.run(_tried(job, folder, tuple(names), looks, acting))
@@ -203,7 +203,7 @@ def look_at_rewards(
 async def _tried(
     job: Job, folder: Path, names: Iterable[str], looks: Mapping[str, Look],
     acting: Collection[str],
-) -> dict[str, Tried]:  # fmt: skip
+) -> dict[str, RewardTrial]:  # fmt: skip
     from forgedsl.runtime.rewards.process import RewardProcess
     from forgedsl.runtime.rewards.worker import Recipe
 
@@ -217,15 +217,17 @@ async def _tried(
         try:
             if look is not None or job.rewards[name].is_alone:
                 await process.start(SECONDS)
-            found[name] = Tried() if look is None else await _called(process, recipe, name, look)
+            found[name] = (
+                RewardTrial() if look is None else await _called(process, recipe, name, look)
+            )
         except LaunchError as error:
-            found[name] = Tried(unloaded=str(error))
+            found[name] = RewardTrial(unloaded=str(error))
         finally:
             process.close()
     return found
 
 
-async def _called(process: RewardProcess, recipe: Recipe, name: str, look: Look) -> Tried:
+async def _called(process: RewardProcess, recipe: Recipe, name: str, look: Look) -> RewardTrial:
     """Call a reward until an answer gets a value. An arbitrary answer may legitimately fail."""
     from forgedsl.rows import kind_of
 
@@ -233,12 +235,12 @@ async def _called(process: RewardProcess, recipe: Recipe, name: str, look: Look)
     for answer in look.answers:
         (outcome,) = await process.call(((name,), answer, answer.target))
         if outcome.value is not None:
-            return Tried(value=outcome.value)
+            return RewardTrial(value=outcome.value)
         said = said or outcome.error
     target = look.answers[0].target
     shown = f"{kind_of(target)}: {target!r:.60}"
     where = f"{recipe.named(name)} fails for {look.first}"
-    return Tried(failed=f"{where}, whose target is {shown}: {said}", cause=said)
+    return RewardTrial(failed=f"{where}, whose target is {shown}: {said}", cause=said)
 
 
 def look_at_losses(folder: Path) -> dict[str, str]:

@@ -177,12 +177,12 @@ def _lint(path: Path, options: argparse.Namespace, config: Config) -> Linted:
 
     deep = None
     if options.deep:
-        from forgedsl.cli.data_checks import Eyes
+        from forgedsl.cli.data_checks import InputChecker
         from forgedsl.cli.host import detect_host
         from forgedsl.lint.engine import Deep
         from forgedsl.sizes.hosts import Host
 
-        deep = Deep(host=Host(**detect_host()), outside=Eyes())
+        deep = Deep(host=Host(**detect_host()), outside=InputChecker())
     layers = {"overrides": options.set, "set_files": options.set_file}
     if options.stdin:
         from forgedsl.diagnostics import Reporter
