@@ -164,14 +164,15 @@ class _Printer:
         return f"{read.argument} = %{read.edge}{attribute} {self.span(read.span)}"
 
     def edge(self, edge: graph.Edge) -> str:
-        """`edge "train/prompt#bc15" -> "train/rollout#8dfb" DATA "prompt" : "Stream[Prompt]"`."""
+        """Write an edge: `edge "train/prompt#bc15" -> "train/rollout#8dfb" DATA "prompt" :
+        "Stream[Prompt]"`."""
         attribute = "" if edge.attribute is None else f" .{edge.attribute}"
         ends = f"{json.dumps(edge.source)} -> {json.dumps(edge.target)}"
         label = f"{json.dumps(edge.label)}{attribute}"
         return f"edge {ends} {edge.kind.name} {label} : {json.dumps(edge.type)}"
 
     def record(self, value: Any) -> _Group:
-        """`hir.Decl(field = value, ...)`."""
+        """Write a record: `hir.Decl(field = value, ...)`."""
         items = []
         for field in fields(value):
             item = getattr(value, field.name)

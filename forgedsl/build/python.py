@@ -376,7 +376,7 @@ class _Main:
 
 
 def _type(field: spec.LossField) -> str:
-    """`diff [B, T] f32`."""
+    """Write a type in .forge syntax: `diff [B, T] f32`."""
     axes = f"[{', '.join(field.axes)}] " if field.axes else ""
     return f"{'diff ' if field.diff else ''}{axes}{field.dtype}"
 

@@ -1,7 +1,7 @@
 """Provenance of a value: `forgec explain trainer.procs FILE`.
 
-the file loaded once per layer (as written, + profile, + each override)  ->  a table of what
-each layer made of one setting, parameter, or of all settings of a declaration
+The file is loaded once per layer (as written, + profile, + each override). The result is a table
+with the value after each layer, for a setting, a parameter, or all settings of a declaration.
 """
 
 from __future__ import annotations

@@ -93,14 +93,20 @@ else:
 class Reward(Spec):
     """One reward function, run in a pool of `procs` processes.
 
-    kind "std": `function` names one of `forgedsl.runtime.rewards`, `args` its settings.
-    kind "program": `function` names `f(rollout) -> float` in `Job.program`.
-    kind "python": `function` in the file `path` (relative, with sha256), or an object of the class
-    of that name, made with `args`. `inputs` says what each parameter is given: prompt, messages,
-    response, target, rollout, row, or `column NAME`; `lists` that all come as lists of one (TRL).
-    kind "judge": `service` grades the prompt whose holes `inputs` name; `args` are of `score`.
-    kind "endpoint": so does what is at `args["url"]`.
-    kind "scorer": the value head of `service` says it of the last token.
+    kind "std": `function` is a name in `forgedsl.runtime.rewards`; `args` are its settings.
+
+    kind "program": `function` is the name of `f(rollout) -> float` in `Job.program`.
+
+    kind "python": `function` is a function in the file `path` (relative, with sha256), or a class,
+    of which an object is made with `args`. `inputs` maps each parameter to its argument: prompt,
+    messages, response, target, rollout, row, or `column NAME`. With `lists` every argument is a
+    list of length one (TRL).
+
+    kind "judge": `service` grades a prompt; `inputs` are its placeholders, `args` those of `score`.
+
+    kind "endpoint": the model at `args["url"]` grades the prompt.
+
+    kind "scorer": the score is the value head's output of `service` at the last token.
     """
 
     kind: Literal["std", "program", "python", "judge", "endpoint", "scorer"]
@@ -193,8 +199,8 @@ class Loss(Spec):
 
     `source` is the text of a torch module, `kernels` of a Triton module; `tree` is the typed
     expression that both come from, in its text form. `kinks` are the places where its gradient
-    jumps, as `min file.forge:35:10`. Where a class in Python is the loss, `source` has the text of
-    its file, there are no kernels, and `python` says which class.
+    jumps, as `min file.forge:35:10`. For a loss in Python, `source` contains the text of its file,
+    `kernels` is empty, and `python` describes the class.
     """
 
     name: str
@@ -470,7 +476,7 @@ def use_extensions(value: Mapping[str, Any], folder: Path) -> None:
 
 
 def read_job(run_dir: Path) -> Job:
-    """The job of a run folder.
+    """Read the job of a run folder.
 
     Raises:
         LaunchError: it was written by a version of ForgeDSL with other settings.

@@ -12,7 +12,7 @@ RESERVED_REPORTS = {
     "tokens": "the number of tokens, which every step counts",
     "result": "what an advantage returns",
 }
-"""and what has them"""
+"""reserved names, each with the metric that has it"""
 
 
 def wrong_report(name: str, before: Sequence[str], all_: Sequence[str]) -> str:

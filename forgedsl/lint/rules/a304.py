@@ -1,5 +1,4 @@
-"""A304 kept-keys: completions continue with the KV cache of older weights, without a ratio in the
-loss.
+"""A304 kept-keys: completions continue on a KV cache of older weights, and the loss has no ratio.
 
 With `on_swap = keep`, completions in flight at a weight swap keep the keys and values that older
 weights computed (PipelineRL). Their further tokens are drawn from a distribution that no version of

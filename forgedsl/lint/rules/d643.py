@@ -1,5 +1,4 @@
-"""D643 tag-prefilled: the chat template already writes a tag that a reward expects in the
-completion.
+"""D643 tag-prefilled: the chat template writes a tag that a reward expects in the completion.
 
 Templates of reasoning models end with `<think>`, so that the completion begins inside of it. The
 tag is then part of the prompt: no completion contains it, and a reward for `<think>...</think>` is

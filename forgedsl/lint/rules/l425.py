@@ -2,8 +2,8 @@
 
 PPO limits a step in both directions: a token whose ratio has left the range in the direction of its
 advantage gets no more gradient. If the advantage is not a factor of both terms, the minimum takes
-the unclipped term for negative advantages, which are then pushed down without bound. takuseno/ppo
-#3 took the minimum before the multiplication. Multiply both terms by the advantage.
+the unclipped term for negative advantages, which are then pushed down without bound. (takuseno/ppo
+#3 took the minimum before the multiplication.) Multiply both terms by the advantage.
 
     gain = min(ratio * adv, clip(ratio, 0.8, 1.2))                           # fires
     gain = min(ratio * adv, clip(ratio, 0.8, 1.2) + adv)                     # fires

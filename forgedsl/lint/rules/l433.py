@@ -1,5 +1,4 @@
-"""L433 clip-around-sampler: several updates per step, clipped around the older weights of the
-sampler.
+"""L433 clip-around-sampler: several updates per step, clipped around the sampler's older weights.
 
 With `schedule async` the ratio to `behavior` differs from 1 before the first update of a step,
 because of the age of the sample and numerical differences between sampler and trainer. That uses up

@@ -4,7 +4,8 @@
     ## Weight of the KL to the reference.
     param beta : float = 0.02                    # silent, below such a comment
 
-`forgec doc` and completion show it. Pedantic: on with `--select N901`.
+`forgec doc`, completion and hover texts show the comment; without it, users of the file must read
+the source. Describe the parameter. Pedantic: on with `--select N901`.
 """
 
 from forgedsl.lint.finding import Findings, rule

@@ -1,5 +1,4 @@
-"""X811 reward-of-nothing: a Python reward is positive when it fails, or returns no or always one
-value.
+"""X811 reward-of-nothing: a Python reward pays for its own failure, or ignores the answer.
 
     except ValueError:
         return 1.0               # fires: what cannot be read is worth as much as a right answer

@@ -1,5 +1,4 @@
-"""X816 target-unread: a Python reward takes the target but does not read it, and no other reward
-does.
+"""X816 target-unread: a Python reward does not read the target it takes, and no other reward does.
 
     def score(response, target): return float("<answer>" in response)     # fires
     def score(response, target): return float(target in answers(response))    # silent
