@@ -19,6 +19,7 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("calibrate", "forgedsl.cli.calibrate", "have plans estimate by what a run took"),
     ("watch", "forgedsl.cli.watch", "show the progress of a run from another terminal or host"),
     ("runs", "forgedsl.cli.runs", "list runs, how they stand, and their best evaluation"),
+    ("compare", "forgedsl.cli.compare", "compare runs in groups of seeds"),
     ("replay", "forgedsl.cli.replay", "repeat a recorded optimizer step"),
     ("report", "forgedsl.cli.report", "write the report of a run again"),
     ("export", "forgedsl.cli.export", "write the weights of a run in Hugging Face format"),

@@ -144,6 +144,8 @@ def _of_argument(command: str, before: Sequence[str], files: Sequence[Path]) -> 
     has_argument = any(not word.startswith("-") for word in before)
     if command in COMPILING and any(word.endswith(".forge") for word in before):
         return _settings(files)
+    if command == "compare":
+        return _runs()
     if command in ("report", "replay", "export", "calibrate") and not has_argument:
         return _runs()
     if command == "explain" and not has_argument:

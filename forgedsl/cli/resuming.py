@@ -6,12 +6,12 @@ import json
 import re
 import shlex
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from forgedsl.cli.overrides import UsageError
 from forgedsl.runs.checkpoints import SESSION, WHOLE, last_step, no_run, spoilt_steps
+from forgedsl.runs.settings import leaves
 
 if TYPE_CHECKING:
     from forgedsl.lower.job import Job
@@ -154,18 +154,6 @@ def where_from(run_dir: Path) -> str:
         return text
     lost = f"step {done} is" if done == step + 1 else f"steps {step + 1} to {done} are"
     return f"{text}; {lost} done again"
-
-
-def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield (dotted path, value) of every leaf of nested lists and dicts."""
-    if isinstance(value, dict) and value:
-        for key, inner in value.items():
-            yield from leaves(inner, f"{path}.{key}" if path else key)
-    elif isinstance(value, list) and value:
-        for index, inner in enumerate(value):
-            yield from leaves(inner, f"{path}.{index}")
-    else:
-        yield path, value
 
 
 def differences(old: Job, new: Job) -> list[Difference]:

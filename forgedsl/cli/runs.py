@@ -14,8 +14,6 @@ from forgedsl.cli.parser import Parser
 COLUMNS = ("run", "state", "steps", "reward", "best eval", "began")
 MOST = 4
 """maximum number of columns for differing settings; --format json has all"""
-LEFT_OUT = ("compiler", "content_hash", "summary", "origins", "program", "topology", "name",
-            "schedule.steps", "losses", "logging", "checkpoint")  # fmt: skip
 
 
 def parser() -> Parser:
@@ -74,22 +72,11 @@ def command(folder: Path, format_: str) -> None:
 
 def _tell_apart(rows: list[dict[str, Any]], folder: Path) -> None:
     """Add to every row the settings that differ between the runs, parameters first."""
-    from forgedsl.cli.resuming import leaves
+    from forgedsl.runs.settings import differing, settings_of
 
     jobs = [json.loads((folder / row["run"] / "job.json").read_text("utf-8")) for row in rows]
-    found = [
-        {path: value for path, value in leaves(job) if not path.startswith(LEFT_OUT)}
-        for job in jobs
-    ]
-    paths = {path for job in found for path in job}
-    missing = object()
-    differ = {p for p in paths if len({str(job.get(p, missing)) for job in found}) > 1}
-    said = {path for path in differ if path.startswith("params.") or path == "seed"}
-    rest = {path for path in differ - said if ".mesh." not in path and "sha256" not in path}
-    order = [
-        *sorted(said),
-        *sorted(rest, key=lambda path: (not path.startswith("services."), path)),
-    ]
+    found = [settings_of(job) for job in jobs]
+    order = differing(found)
     for row, job in zip(rows, found, strict=True):
         row["differs"] = {path.removeprefix("params."): job.get(path) for path in order}
 

@@ -1,0 +1,120 @@
+"""`forgec compare`: groups of seeds, the better group with its uncertainty, the page."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from forge_commands import CliRunner
+
+import forgedsl
+from forgedsl.cli.app import app
+from forgedsl.runs.compare import compare, interval, page, render
+
+GRPO = Path(__file__).parents[2] / "pipelines" / "grpo_math.forge"
+JOBS: dict[tuple[str, ...], Any] = {}
+
+
+def run_folder(folder: Path, reward: float, held_out: float, *overrides: str) -> Path:
+    """A finished run of four steps whose reward and eval end at these values."""
+    if overrides not in JOBS:
+        JOBS[overrides] = forgedsl.load(GRPO, profile="cpu", set=overrides).plan().job
+    folder.mkdir(parents=True)
+    (folder / "job.json").write_text(JOBS[overrides].model_dump_json())
+    rows = [{"step": step, "reward_mean": reward * step / 4} for step in (1, 2)]
+    rows += [{"step": step, "reward_mean": reward} for step in (3, 4)]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    events: list[dict[str, Any]] = [{"time": 1.0, "kind": "run.start", "steps": 4}]
+    for number, (step, value) in enumerate([(0, 0.1), (4, held_out)], 1):
+        about = {"id": number, "name": "held_out", "step": step}
+        events.append({"time": 2.0 + number, "kind": "eval.start", **about})
+        events.append({"time": 2.5 + number, "kind": "eval.end", "value": value, **about})
+    events.append({"time": 9.0, "kind": "run.end", "code": 0, "status": "done", "message": ""})
+    (folder / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+    return folder
+
+
+@pytest.fixture
+def six(tmp_path: Path) -> list[Path]:
+    """Two learning rates with three seeds each."""
+    return [
+        run_folder(
+            tmp_path / f"lr{lr}-{seed}", 0.5 + gain + 0.01 * seed, 0.6 + gain + 0.01 * seed,
+            f"trainer.optimizer.lr={lr}", f"run.seed={seed}",
+        )
+        for lr, gain in (("1e-5", 0.0), ("3e-5", 0.2)) for seed in (1, 2, 3)
+    ]  # fmt: skip
+
+
+def test_seeds_are_one_group_and_the_better_rate_is_named(six: list[Path]) -> None:
+    found = compare(six)
+    assert [len(group.runs) for group in found.groups] == [3, 3]
+    assert found.names == ("trainer.optimizer.lr",)
+    assert found.groups[0].values["held_out"] == pytest.approx((0.61, 0.62, 0.63))
+    told = {each.measure: each for each in found.told}["held_out"]
+    assert told.best == "trainer.optimizer.lr=3e-05"
+    assert told.by == pytest.approx(0.2)
+    # equal variances of 1e-4: Welch's 4 degrees of freedom, 2.776 * sqrt(2e-4 / 3)
+    assert told.high - told.by == pytest.approx(2.776 * math.sqrt(2e-4 / 3))
+    assert "is better than trainer.optimizer.lr=1e-05 by 0.200 (95% interval" in told.text
+
+
+def test_noise_is_called_noise(tmp_path: Path) -> None:
+    runs = [
+        run_folder(tmp_path / f"{lr}-{seed}", value, value, f"trainer.optimizer.lr={lr}",
+                   f"run.seed={seed}")
+        for lr, values in (("1e-5", (0.2, 0.8)), ("3e-5", (0.3, 0.9)))
+        for seed, value in enumerate(values, 1)
+    ]  # fmt: skip
+    assert "which may be noise" in render(compare(runs))
+
+
+def test_one_run_each_has_no_spread(six: list[Path]) -> None:
+    text = render(compare([six[0], six[3]]))
+    assert "one run has no spread: more seeds" in text
+    assert "+- " not in text.split("values:")[0]
+
+
+def test_equal_values_leave_no_doubt() -> None:
+    assert interval([1.0, 1.0], [0.5, 0.5]) == 0.0
+    assert interval([1.0], [0.5, 0.5]) is None
+
+
+def test_the_page_has_a_chart_for_each_measure(six: list[Path]) -> None:
+    text = page(compare(six))
+    assert text.count("<svg") == 2
+    assert text.count('class="band') == 4
+    assert "lr3e-5-2" in text
+    assert "http" not in text
+
+
+def invoke(*words: str) -> Any:
+    return CliRunner().invoke(app, words)
+
+
+def test_the_command(six: list[Path], tmp_path: Path) -> None:
+    out = tmp_path / "compare.html"
+    done = invoke("compare", *map(str, six), "-o", str(out))
+    assert done.exit_code == 0
+    assert done.stdout.startswith("6 runs, 2 groups\n")
+    assert out.read_text().startswith("<!doctype html>")
+    read = json.loads(invoke("compare", *map(str, six), "--format", "json").stdout)
+    assert [len(group["runs"]) for group in read["groups"]] == [3, 3]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("nope", "nope2"), "forgec compare: there is no folder nope"),
+        (("RUN", "RUN"), "name two different runs or more"),
+        (("RUN", "RUN", "--format", "yaml"), "--format knows text and json, not `yaml`"),
+    ],
+)
+def test_a_mistake(words: tuple[str, ...], said: str, tmp_path: Path) -> None:
+    run = run_folder(tmp_path / "run", 0.5, 0.5)
+    done = invoke("compare", *(str(run) if word == "RUN" else word for word in words))
+    assert done.exit_code == 2
+    assert said in done.stderr

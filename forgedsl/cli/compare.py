@@ -1,0 +1,74 @@
+"""`forgec compare RUN...`: runs against each other, in groups of seeds."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from forgedsl.cli.parser import Parser
+from forgedsl.errors import writing
+
+
+def parser() -> Parser:
+    parser = Parser("compare", command.__doc__, "RUN ...", num_words=None)
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="run folders")
+    parser.add_argument(
+        "-o", "--out", type=Path, metavar="PATH", help="write a page with the curves (HTML)"
+    )
+    parser.add_argument(
+        "--format", dest="format_", default="text", metavar="text | json", help="how it is written"
+    )
+    return parser
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command; the result is its exit code."""
+    return parser().run(command, arguments)
+
+
+def command(runs: list[Path], out: Path | None, format_: str) -> None:
+    """Compare runs: the settings that differ, and what each came to.
+
+    Runs that differ in the seed alone are one group, with mean and standard deviation.
+
+    Examples:
+      forgec compare runs/lr1e-6-seed1 runs/lr1e-6-seed2 runs/lr3e-6-seed1 runs/lr3e-6-seed2
+      forgec compare runs/* -o compare.html
+      forgec compare runs/a runs/b --format json
+    """
+    if format_ not in ("text", "json"):
+        _refuse(f"--format knows text and json, not `{format_}`")
+    for run in runs:
+        if not (run / "job.json").is_file():
+            from forgedsl.runs.checkpoints import no_run
+
+            _refuse(no_run(run))
+    if len({run.resolve() for run in runs}) < 2:
+        _refuse("name two different runs or more")
+    from forgedsl.runs import compare
+
+    found = compare.compare(runs)
+    if format_ == "json":
+        groups = [
+            {"settings": g.settings, "runs": [r.folder for r in g.runs], "values": g.values}
+            for g in found.groups
+        ]
+        told = [
+            {"measure": t.measure, "best": t.best, "other": t.other, "by": t.by,
+             "low": t.low, "high": t.high}
+            for t in found.told
+        ]  # fmt: skip
+        print(json.dumps({"groups": groups, "told": told}, indent=1))
+    else:
+        print(compare.render(found))
+    if out is not None:
+        with writing(out):
+            out.write_text(compare.page(found), encoding="utf-8")
+        print(out, file=sys.stderr)
+
+
+def _refuse(text: str) -> None:
+    print(f"forgec compare: {text}", file=sys.stderr)
+    raise SystemExit(2)

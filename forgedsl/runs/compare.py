@@ -1,0 +1,260 @@
+"""Runs against each other: those that differ in the seed alone are one group.
+
+    RUN folders --load_run--> Measures of each --compare--> Comparison (groups, pairs)
+        --render--> text, --page--> one HTML page with overlaid curves
+
+A group's value is the mean over its seeds, its spread their standard deviation. Two groups are told
+apart by Welch's interval: the means are 95 % likely so far apart, if values scatter normally.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from forgedsl.diagnostics import counted
+from forgedsl.records import dataclass
+from forgedsl.runs.charts import Series, chart
+from forgedsl.runs.data import RunData, load_run
+from forgedsl.runs.settings import differing, settings_of
+from forgedsl.runs.text import number
+from forgedsl.runs.verdict import Points, edges, evals, is_loss, points
+
+REWARD = "reward"
+COLORS = 6
+STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179,
+           2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086)  # fmt: skip
+"""97.5 % quantiles of Student's distribution for 1, 2, ... degrees of freedom; then 1.96"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Runs that differ in the seed alone. `values` holds the last value of each run by measure:
+    the reward (mean of the last steps) and every eval."""
+
+    settings: dict[str, Any]
+    runs: tuple[RunData, ...]
+    values: dict[str, tuple[float, ...]]
+
+    @property
+    def label(self) -> str:
+        said = (f"{name}={value_text(value)}" for name, value in self.settings.items())
+        return ", ".join(said) or "all runs"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """The best group in a measure against the next; `low` and `high` bound by how much it is
+    better, None where a group has one run."""
+
+    measure: str
+    best: str
+    other: str
+    by: float
+    low: float | None = None
+    high: float | None = None
+
+    @property
+    def text(self) -> str:
+        lead = f"{self.measure}: {self.best} is better than {self.other} by {number(self.by)}"
+        if self.low is None:
+            return f"{lead}; one run has no spread: more seeds (--seed) say how sure this is"
+        between = f"95% interval {number(self.low)} to {number(self.high)}"
+        if self.low > 0:
+            return f"{lead} ({between})"
+        return f"{lead}, which may be noise ({between}); more seeds would tell"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """Groups in the order in which their first runs were named."""
+
+    groups: tuple[Group, ...]
+    names: tuple[str, ...]
+    """the settings that differ"""
+    measures: tuple[str, ...]
+    told: tuple[Told, ...]
+
+
+def compare(folders: Sequence[Path]) -> Comparison:
+    """Read and compare runs."""
+    runs = [load_run(folder) for folder in folders]
+    found = [settings_of(run.job.model_dump(mode="json")) for run in runs]
+    paths = [path for path in differing(found) if path != "seed"]
+    names = tuple(path.removeprefix("params.").removeprefix("services.") for path in paths)
+    groups: dict[tuple[str, ...], list[tuple[RunData, dict[str, Any]]]] = {}
+    for run, settings in zip(runs, found, strict=True):
+        key = (*(str(settings.get(path)) for path in paths), code_of(run))
+        mine = {name: settings.get(path) for name, path in zip(names, paths, strict=True)}
+        groups.setdefault(key, []).append((run, mine))
+    codes = list(dict.fromkeys(key[-1] for key in groups))
+    many = len(codes) > 1 and not paths  # else a parameter says it already
+    made = tuple(
+        _group([run for run, _ in part],
+               part[0][1] | ({"losses": f"text {codes.index(key[-1]) + 1}"} if many else {}))
+        for key, part in groups.items()
+    )  # fmt: skip
+    measures = tuple(dict.fromkeys(name for group in made for name in group.values))
+    told = tuple(each for name in measures if (each := _told(name, made)) is not None)
+    shown = (*names, "losses") if many else names
+    return Comparison(groups=made, names=shown, measures=measures, told=told)
+
+
+def code_of(run: RunData) -> str:
+    """The losses and functions of a run, so that runs of other texts are not one group."""
+    losses = {name: loss.model_dump_json() for name, loss in run.job.losses.items()}
+    return f"{losses}{run.job.program}"
+
+
+def _group(runs: list[RunData], settings: dict[str, Any]) -> Group:
+    values: dict[str, list[float]] = {}
+    for run in runs:
+        reward = edges(points(run, "reward_mean"))
+        if reward is not None:
+            values.setdefault(REWARD, []).append(reward[1])
+        for name, pts in evals(run).items():
+            values.setdefault(name, []).append(pts[-1][1])
+    fixed = {name: tuple(found) for name, found in values.items()}
+    return Group(settings=settings, runs=tuple(runs), values=fixed)
+
+
+def _told(measure: str, groups: Sequence[Group]) -> Told | None:
+    """The best group against the next; None where fewer than two have the measure."""
+    having = [group for group in groups if measure in group.values]
+    if len(having) < 2:
+        return None
+    sign = -1.0 if is_loss(having[0].runs[0], measure) else 1.0
+    best, other = sorted(having, key=lambda g: -sign * statistics.fmean(g.values[measure]))[:2]
+    a, b = best.values[measure], other.values[measure]
+    by = sign * (statistics.fmean(a) - statistics.fmean(b))
+    room = interval(a, b)
+    return Told(
+        measure=measure, best=best.label, other=other.label, by=by,
+        low=None if room is None else by - room, high=None if room is None else by + room,
+    )  # fmt: skip
+
+
+def interval(a: Sequence[float], b: Sequence[float]) -> float | None:
+    """Half the width of Welch's 95 % interval of the difference of two means; None with less than
+    two values in one of them."""
+    if min(len(a), len(b)) < 2:
+        return None
+    parts = [statistics.variance(each) / len(each) for each in (a, b)]
+    if sum(parts) == 0:
+        return 0.0
+    shares = [part**2 / (len(each) - 1) for part, each in zip(parts, (a, b), strict=True)]
+    freedom = int(sum(parts) ** 2 / sum(shares))
+    quantile = STUDENT[freedom - 1] if freedom <= len(STUDENT) else 1.96
+    return quantile * math.sqrt(sum(parts))
+
+
+def value_text(value: Any) -> str:
+    """A value of a setting: 3e-06, true, 8."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, float) else "-" if value is None else str(value)[:30]
+
+
+def spread_text(values: Sequence[float]) -> str:
+    """`0.912 +- 0.013`, or the value of one run."""
+    mean = number(statistics.fmean(values))
+    return f"{mean} +- {number(statistics.stdev(values))}" if len(values) > 1 else mean
+
+
+def rows(found: Comparison) -> list[tuple[str, ...]]:
+    """The table: settings that differ, runs, steps, and each measure."""
+    head = (*found.names, "runs", "steps", *found.measures)
+    lines = [head]
+    for group in found.groups:
+        steps = sorted({run.rows[-1]["step"] if run.rows else 0 for run in group.runs})
+        lines.append((
+            *(value_text(group.settings.get(name)) for name in found.names),
+            str(len(group.runs)),
+            str(steps[0]) if len(steps) == 1 else f"{steps[0]} to {steps[-1]}",
+            *(spread_text(group.values[m]) if m in group.values else "-" for m in found.measures),
+        ))  # fmt: skip
+    return lines
+
+
+def render(found: Comparison) -> str:
+    """The table and what it tells, as text."""
+    from forgedsl.plan.text import table
+
+    notes = [each.text for each in found.told]
+    total = sum(len(group.runs) for group in found.groups)
+    title = f"{counted(total, 'run')}, {counted(len(found.groups), 'group')}"
+    kinds = "values: mean +- standard deviation over seeds, at the end of each run"
+    return "\n".join([title, "", *table(rows(found)), "", kinds, *notes])
+
+
+# ---- the page
+
+
+STYLE = """
+:root { color-scheme: light dark; --ink: #1d2330; --paper: #fff; --faint: #8888;
+  --c1: #2563c9; --c2: #d9671b; --c3: #18885c; --c4: #8d4fc4; --c5: #0f8ea3; --c6: #c9356d; }
+@media (prefers-color-scheme: dark) { :root { --ink: #e8eaf0; --paper: #14171d;
+  --c1: #6ea2f7; --c2: #f59a57; --c3: #4fc795; --c4: #bd8df0; --c5: #4cc3d6; --c6: #f07ba6; } }
+body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper);
+  max-width: 70rem; margin: 2rem auto; padding: 0 1rem; }
+.wide { overflow-x: auto; } table { border-collapse: collapse; }
+td, th { text-align: left; padding: .2rem 1rem .2rem 0; border-bottom: 1px solid var(--faint); }
+.charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(20rem, 1fr)); gap: 1rem; }
+svg { width: 100%; } svg text { fill: var(--ink); font-size: 11px; } svg .cursor { display: none; }
+svg line, svg .grid { stroke: var(--faint); } .line { fill: none; stroke-width: 1.6; }
+.raw { fill: none; opacity: .3; } .band { opacity: .15; stroke: none; }
+""" + "".join(
+    f".line.c{i}, .raw.c{i} {{ stroke: var(--c{i}); }} b.c{i} {{ color: var(--c{i}); }}\n"
+    f".band.c{i}, circle.c{i} {{ fill: var(--c{i}); }}\n"
+    for i in range(1, COLORS + 1)
+)
+
+
+def curve(group: Group, measure: str, color: str) -> Series | None:
+    """The mean over the runs of a group, at the steps that all of them have."""
+    of_runs: list[dict[float, float]] = [
+        dict(points(run, "reward_mean") if measure == REWARD else evals(run).get(measure, ()))
+        for run in group.runs
+    ]
+    steps = sorted(set.intersection(*(set(each) for each in of_runs)))
+    if not steps:
+        return None
+    columns = [[each[step] for each in of_runs] for step in steps]
+    pts: Points = tuple(
+        (step, statistics.fmean(column)) for step, column in zip(steps, columns, strict=True)
+    )
+    band = tuple(map(statistics.stdev, columns)) if len(of_runs) > 1 else ()
+    return Series(name=group.label, points=pts, spread=band, color=color)
+
+
+def page(found: Comparison) -> str:
+    """One HTML page that needs no network: table, what it tells, a chart for each measure."""
+    colors = [f"c{i % COLORS + 1}" for i in range(len(found.groups))]
+    charts = []
+    for measure in found.measures:
+        made = [curve(g, measure, c) for g, c in zip(found.groups, colors, strict=True)]
+        if drawn := [series for series in made if series is not None]:
+            charts.append(f"<figure><h2>{escape(measure)}</h2>{chart(measure, drawn).svg}</figure>")
+    head, *body = rows(found)
+    legend = "".join(
+        f'<li><b class="{color}">&#9644;</b> {escape(group.label)}: '
+        f"{escape(', '.join(run.folder for run in group.runs))}</li>"
+        for group, color in zip(found.groups, colors, strict=True)
+    )
+    cells = ["<tr>" + "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in row) + "</tr>"
+             for tag, row in (("th", head), *(("td", row) for row in body))]  # fmt: skip
+    notes = "".join(f"<li>{escape(each.text)}</li>" for each in found.told)
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>Runs compared</title><style>{STYLE}</style></head><body>"
+        f'<h1>Runs compared</h1><div class="wide"><table>{"".join(cells)}</table></div>'
+        "<p>Values: mean +- standard deviation over seeds, at the end of each run. Curves: mean "
+        "over the seeds; band: one standard deviation.</p>"
+        f"<ul>{notes}</ul><ul>{legend}</ul>"
+        f'<div class="charts">{"".join(charts)}</div></body></html>\n'
+    )
