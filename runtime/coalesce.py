@@ -1,7 +1,7 @@
-"""Many small awaited calls -> few large ones.
+"""Combine many small awaited calls into few large ones.
 
-While a call is in flight, new items wait; when it returns, all that wait go out together. Nothing
-waits for a timer, so a lone item is not delayed and a busy service gets large batches.
+While a call is in flight, new items wait. When it returns, all waiting items go out in one call.
+There is no timer, so a lone item is not delayed, and a busy service gets large batches.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ class Request:
     sampling: Sampling
     seed: int
     grades: tuple[int, ...] = ()
-    """tokens whose log-probs as first token are returned"""
+    """token ids; the log-prob of each as the first token of the completion is returned"""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -101,8 +101,7 @@ class Rollout:
     rewards: dict[str, float] = field(default_factory=dict)
     """rewards of its environment, by part, summed over the turns"""
     turn_rewards: tuple[tuple[int, dict[str, float]], ...] = ()
-    """the same by turn: index of the policy's last token of the turn, and the rewards of the
-    turn"""
+    """rewards of each turn: (index of the policy's last token of the turn, rewards by part)"""
     observed: int = 0
     """tokens that the policy did not write; `mask` is False and `logprobs` 0 on them"""
     others: tuple[str, ...] = ()
@@ -173,7 +172,7 @@ class Batch:
     ages: list[int] = field(default_factory=list)
     """policy version of the trainer minus version_min, per rollout"""
     sample_ages: list[int | None] = field(default_factory=list)
-    """the same for each of `samples`; None of one that was not sampled"""
+    """age of each of `samples`; None for a sample that no policy sampled"""
     rewards: list[float] = field(default_factory=list)
     examples: list[dict[str, Any]] = field(default_factory=list)
     """a few completions for people: prompt, response, target, score, version"""

@@ -56,7 +56,7 @@ def _sizes(job: spec.Job, job_dir: Path, temp: Path) -> tuple[int, int]:
         folder = resolve_model(job, service.model, job_dir, temp)
         try:
             _, dims = registry.by_config(json.loads((folder / "config.json").read_text("utf-8")))
-        except Unsupported:  # said where the trainer is built
+        except Unsupported:  # the error is reported when the trainer is built
             continue
         params = num_params(dims)
         if service.optimizer is not None:

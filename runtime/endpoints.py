@@ -3,9 +3,9 @@
     controller --(node, items)--> Endpoints --(Monarch messages)--> meshes
 
 `runtime/services.py` implements it over Monarch, the tests over coroutines that sleep. Rules:
-- Every call may be cancelled; a cancelled call abandons its remote work. The controller puts the
-  deadline of the node around every call but those of rewards, so implementations need none of
-  their own for that.
+- Every call may be cancelled; a cancelled call abandons its remote work. The controller bounds
+  every call by the deadline of its node, except calls of rewards. So implementations need no
+  deadlines for nodes.
 - Callers handle `RolloutError` (retried, then dropped) and `DropRollout` (dropped at once).
   `ServiceError` and every other exception end the run.
 - A service that fails while nobody calls it is put into `failures`; that ends the run too.
@@ -115,7 +115,8 @@ class SyncResult:
     transport: str
     seconds: float
     proved: int = 0
-    """tensors that the sampler holds bit for bit as published; 0 if this was not looked at"""
+    """number of tensors that the sampler holds bit for bit as published; 0 if this was not
+    checked"""
     changed: float | None = None
     """share of the elements that differ from the version before; None if that is not known"""
     unproved: tuple[str, ...] = ()
@@ -154,7 +155,8 @@ class Endpoints(Protocol):
 
     async def score(self, node: Node, rollout: Any, target: Any) -> Score:
         """Apply the reward or rubric; its `on_error` may raise `DropRollout` or `RewardError`. The
-        controller sets no deadline: each call of a reward is bounded, its wait in the queue is not.
+        controller sets no deadline. Each call of a reward has its own; the wait in the queue has
+        none.
         """
 
     async def call(self, node: Node, args: dict[str, Any]) -> Any:

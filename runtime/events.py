@@ -156,11 +156,11 @@ class EventLog:
 
     def close(self) -> None:
         if self._file is not None:
-            self._write(self._packer.rest())  # of groups that did not end: no loss
+            self._write(self._packer.rest())  # events of groups that did not end
             try:
                 self._file.close()
             except OSError:
-                if self.whole:  # else it was told, and the rest of a line is still to be written
+                if self.whole:  # otherwise the error was raised before
                     raise
 
     def __enter__(self) -> Self:

@@ -152,9 +152,9 @@ class GapGuard:
     same weights. The first step says how large it is for these kernels and dtypes."""
 
     GROWN, MOST = 8.0, 64.0
-    """times the first gap at which the run is warned, and stopped"""
+    """multiples of the first gap: above GROWN the run warns, above MOST it stops"""
     LEAST = {"f32": 1e-4, "bf16": 1e-2, "f16": 2e-3}  # noqa: RUF012
-    """gaps below which growth says nothing: 8 times these are told"""
+    """by dtype: the least gap to compare with; a smaller first gap counts as this one"""
 
     def __init__(self, dtype: str) -> None:
         self._least = self.LEAST.get(dtype, self.LEAST["bf16"])

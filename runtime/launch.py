@@ -125,7 +125,7 @@ def _scratch() -> Iterator[tuple[Scratch, Callable[[], None]]]:
 
     try:
         yield scratch, clean_up
-    finally:  # also where Ctrl-C comes before there is a loop to take it
+    finally:  # also if Ctrl-C comes before the event loop handles it
         clean_up()
 
 
@@ -300,7 +300,8 @@ async def _execute(this: Run, interrupt: Interrupt) -> Outcome:
             if watching is not None:
                 watching.cancel()
     except asyncio.CancelledError:
-        starting = True  # nobody listens yet, and nothing is to be kept: they are killed
+        # actors do not answer yet and have nothing to save, so the processes are killed
+        starting = True
         raise
     finally:
         if not starting:
@@ -323,7 +324,7 @@ async def _control(this: Run, fleet: Any, data: Any, interrupt: Interrupt) -> Ou
         )  # fmt: skip
         grace = this.job.checkpoint.grace_s
         interrupt.act = lambda noticed: controller.interrupt(grace if noticed else None)
-        gc.freeze()  # what is loaded stays: no need to look through it at every collection
+        gc.freeze()  # loaded objects stay alive: exclude them from garbage collection
         try:
             finished = await controller.run()
         finally:

@@ -157,7 +157,7 @@ async def restart(dead: Mesh, run_key: str, tell: Callable[..., Any]) -> Mesh:
     try:
         fresh = dead.again(**({"token": secrets.token_hex(4)} if sampler else {}))
         await set_up(fresh, (run_key,) if sampler else (), tell)
-    except (RunError, ValueError) as error:  # Monarch's ValueError: a host gives no answer
+    except (RunError, ValueError) as error:  # Monarch raises ValueError if a host does not answer
         if fresh is not None:
             await fresh.abandon()
         if isinstance(error, RunError):
@@ -204,7 +204,7 @@ def place(job: spec.Job) -> dict[str, list[Placement]]:
     here = launcher.one_machine
     busy = sum(
         s.mesh.procs * s.mesh.replicas * (s.mesh.hosts if here else 1)
-        for name, s in job.services.items()  # beside a sampler a frozen model has little to do
+        for name, s in job.services.items()  # frozen models are mostly idle in a run with samplers
         if not (job.samplers and name in job.trainers and not s.trained)
     )
     threads = max(1, (os.cpu_count() or 1) // max(1, busy))
@@ -293,9 +293,9 @@ def _spawn_pools(
 
 
 SAME_BITS = "AUTO,STRICT"
-"""MKL_CBWR of all processes: a row of a product has the same bits whatever the number of rows. By
-AVX2 instructions MKL gives other bits otherwise, so that a log-prob would depend on the samples
-beside it, and two runs of one seed would part."""
+"""MKL_CBWR of all processes: a row of a product has the same bits whatever the number of rows.
+Without it, MKL's AVX2 code gives other bits for another number of rows. A log-prob would then
+depend on the other samples of its batch, and two runs with one seed would differ."""
 
 
 def _environment(spot: Placement) -> dict[str, str]:

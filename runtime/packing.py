@@ -144,8 +144,9 @@ def _alike(
 def _balanced(
     samples: Sequence[Sample], budget: int, world: int, together: int, most: int
 ) -> list[list[int]]:
-    """Return the samples of each microbatch, `world` microbatches after `world`. As few
-    microbatches as the greedy fill allows, balanced by tokens, each with at most `most` samples.
+    """Return the sample indices of each microbatch, for all ranks. Their number is the smallest
+    multiple of `world` that the greedy fill allows; they are balanced by tokens, and each has at
+    most `most` samples.
 
     Raises:
         ValueError: `together` samples (a pair) are longer than the `budget` of tokens.

@@ -68,12 +68,13 @@ def changed_since(run_dir: Path, step: int) -> list[dict[str, Any]]:
 
 
 def _change(entry: dict[str, Any] | str) -> dict[str, Any]:
-    """Parse a change; the first versions wrote it as text, `setting: 0.0002 -> 0.0001`."""
+    """Parse a change. Early versions wrote changes as text: `setting: 0.0002 -> 0.0001`."""
     if isinstance(entry, dict):
         return entry
     setting, _, values = entry.partition(": ")
     before, _, after = values.partition(" -> ")
-    cut = before.endswith("...")  # such as a hash of data, which a replay does not read
+    # a shortened value, such as a hash of data, which a replay does not need
+    cut = before.endswith("...")
     return {"setting": setting, "before": before if cut else json.loads(before), "after": after}
 
 
@@ -93,7 +94,7 @@ def trainer_only(
 ) -> spec.Job:
     """Return the job with only its trainer, on `procs` ranks of this host and on `device`."""
     service = job.services[name]
-    assert isinstance(service, spec.TitanService)  # settings of its memory are changed
+    assert isinstance(service, spec.TitanService)  # only its class has the settings changed below
     mesh, parallel = service.mesh, service.parallel
     ranks = procs or mesh.hosts * mesh.procs
     if procs is not None:
@@ -117,8 +118,8 @@ def trainer_only(
 
 
 def spread(parallel: spec.TitanParallel, procs: int) -> spec.TitanParallel:
-    """Spread over `procs` ranks: `dp_shard` takes what the other degrees leave. If they do not
-    divide `procs`, it takes all."""
+    """Return degrees for `procs` ranks. `dp_shard` is `procs` divided by the product of the other
+    degrees. If that does not divide evenly, `dp_shard` is `procs` and all others are 1."""
     single = parallel.model_copy(update={"dp_shard": 1})
     share, rest = divmod(procs, prod(single.model_dump().values()))
     return (

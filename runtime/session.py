@@ -1,8 +1,8 @@
-"""The services of a job without its controller: somebody else asks them, in an order of their own.
+"""Open the services of a job without its controller, for callers that use them in any order.
 
     Job, RUN --open_services--> Services (endpoints, events, version of each trainer) --close-->
 
-Nothing is balanced, bounded in age or resumed here: that is the controller's work.
+Only the controller schedules groups, bounds policy age and resumes a run; nothing here does.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from forgedsl.runtime.temporary_files import Scratch
 from forgedsl.runtime.tracebacks import described
 
 OPENING = threading.Lock()
-"""standard error belongs to the process, so one opening after another redirects it"""
+"""held while services are opened: each opening redirects standard error of the whole process"""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -45,14 +45,14 @@ class Services:
     readers: list[Any]
 
     def check(self) -> None:
-        """Raise the failure of a service that nobody was asking.
+        """Raise the failure of a service that failed while no call to it was running.
 
         Raises:
             RunError: a service has failed for good.
         """
         if not self.ask.failures.empty():
             found = self.ask.failures.get_nowait()
-            self.ask.failures.put_nowait(found)  # it stays failed
+            self.ask.failures.put_nowait(found)  # keep the failure for the next check
             raise RunError(found.message, origin=found.origin, service=found.service)
 
     async def close(self, code: int, status: str) -> None:

@@ -3,19 +3,27 @@
     batch, StepResult, Meter counters --record--> one flat dict (the contract of metrics.jsonl)
 
 Fields without meaning in a graph (rewards in supervised training, ages without a weight sync) are
-None. `loss/<name>` holds the reports of the loss, with several updates a step their means and in
-`loss/<name>_last` those of the last one, `reward/<name>` the mean of each reward behind
-the score, `dropped/<reason>` the groups given up since the step before, `scores_failed` the scores
-of rewards that failed after their retries (`failed/<name>` by reward, `retried/<name>` the calls
-that were made again), `requests_made/<name>`, `requests_again/`, `requests_slow/` and
-`requests_failed/` the HTTP requests of a judge behind an endpoint (rewards/requests.py),
-`groups_dead` the groups of the batch whose completions all have one score.
-Groups drawn from buffers are in `replay/...`; rewards, ages and `groups` are of fresh groups.
-Weight syncs that ended since the step before: `sync_bytes/<service>` is their size,
-`sync_s/<service>` the time from publishing to use, `sync_bytes_per_s/<service>` the rate. Times are
-seconds: `reward_s/<name>` is the longest call of a reward since the step before, `step_s` is the
-wall time of the whole iteration, `trainer_idle_s` its wait for a batch or for a weight transfer,
-`sampler_idle_s` the time without a completion in progress.
+None. Times are seconds. Counts, drops and times are of the iteration since the step before.
+
+    loss/<name>               report of the loss; with several updates a step, their mean
+    loss/<name>_last          report of the last update, if a step has several
+    reward/<name>             mean of each reward that the score is made of
+    dropped/<reason>          dropped groups
+    scores_failed             rewards that gave no value after their retries
+    failed/<name>             the same by reward
+    retried/<name>            repeated calls of a reward
+    requests_made/<name>      HTTP requests of a judge behind an endpoint (rewards/requests.py);
+                              also requests_again/, requests_slow/ and requests_failed/
+    groups_dead               groups of the batch whose completions all have the same score
+    replay/...                groups drawn from buffers; rewards, ages and `groups` exclude them
+    sync_bytes/<service>      bytes of weight syncs that reached all replicas
+    sync_s/<service>          time of these syncs, from publishing to use
+    sync_bytes_per_s/<service>
+    sync_changed/<service>    share of the elements that differ from the version before
+    reward_s/<name>           longest call of a reward
+    step_s                    wall time of the whole iteration
+    trainer_idle_s            wait of the trainer for a batch or for a weight transfer
+    sampler_idle_s            time without a completion in progress
 """
 
 from __future__ import annotations

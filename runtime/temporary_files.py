@@ -90,9 +90,9 @@ class Scratch:
     def close(self) -> None:
         assert self._sweeper.stdin is not None
         self._sweeper.stdin.close()
-        with suppress(subprocess.TimeoutExpired):  # it goes on by itself
+        with suppress(subprocess.TimeoutExpired):  # it continues after this process ends
             self._sweeper.wait(SWEEP_SECONDS)
-        shutil.rmtree(self.temp, ignore_errors=True)  # a process may be writing its last
+        shutil.rmtree(self.temp, ignore_errors=True)  # a dying process may still write files
         remove_buffers(self.key)
         self._owner.close()
 

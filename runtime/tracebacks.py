@@ -93,7 +93,7 @@ def placed(error: BaseException) -> str:
     places = places_of(error)
     try:
         text = str(error)
-    except Exception as other:  # its own code: what it says is not worth a process
+    except Exception as other:  # `__str__` of a user's class may raise anything
         text = f"(its text cannot be made: {type(other).__name__})"
     if len(text) > LONGEST:
         text = f"{text[:LONGEST]}... ({len(text):,} characters)"

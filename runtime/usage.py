@@ -1,10 +1,11 @@
-"""Samples what a run takes on this host: memory of its processes, memory and load of its GPUs.
+"""Sample the resources that a run uses on this host: memory of its processes, memory and load of
+its GPUs.
 
     process.start events --on_event--> pids by service --watch--> usage events, every some seconds
 
-Memory is the resident set of a process and its children; what they share is counted in each. GPUs
-are asked through nvidia-smi, which comes with their driver. Of a run on several hosts this is the
-first one: the processes of the others are no descendants of this one.
+Memory is the resident set size of a process and its children; shared pages count in each of them.
+GPUs are queried through nvidia-smi, which comes with their driver. If the run has several hosts,
+only the first is sampled, since processes on other hosts are not descendants of this one.
 """
 
 from __future__ import annotations
@@ -78,5 +79,5 @@ class Usage:
             {"index": int(index), "memory": int(used) * MIB, "load": int(load) / 100}
             for index, uuid, used, load in (row for row in rows if len(row) == 4)
             if (mask is None or index in mask or any(uuid.startswith(word) for word in mask))
-            and used.isdigit() and load.isdigit()  # a MIG device has no load of its own
+            and used.isdigit() and load.isdigit()  # nvidia-smi reports no load for a MIG device
         ]  # fmt: skip

@@ -26,7 +26,7 @@ def write_folder(state: dict[str, Any], target: Path, folder: Path, dtype: str) 
         stale.unlink()
     save_torch_state_dict(state, target, max_shard_size=SHARD)
     for file in target.glob("*.safetensors"):
-        file.chmod(0o644)  # safetensors makes it private
+        file.chmod(0o644)  # safetensors creates files that only their owner can read
     for file in folder.glob("*"):
         if file.suffix in KEPT and not file.name.endswith(".index.json"):
             shutil.copyfile(file, target / file.name)

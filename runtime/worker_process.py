@@ -34,7 +34,7 @@ from forgedsl.runtime.temporary_files import own_semaphores
 HEAD = struct.Struct("!Q")
 PR_SET_PDEATHSIG = 1
 TOLD = -1
-"""number of a message without an answer"""
+"""number of a message that no call waits for"""
 GRACE = 1.0
 """seconds between the interrupt of a call and the kill of its process"""
 LOADING = 540.0
@@ -43,12 +43,13 @@ LOADING = 540.0
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The process has ended. `cause` says why; `mine` is True if this very call ended it."""
+    """Result of a call whose process has ended. `cause` says why; `mine` is True if this call is
+    the cause."""
 
     cause: str
     mine: bool
     late: bool = False
-    """it ignored its time limit"""
+    """the call ignored its time limit"""
 
 
 class Frames(asyncio.Protocol):
@@ -92,7 +93,7 @@ class Frames(asyncio.Protocol):
         del self._read[:begin]
 
     def connection_lost(self, error: Exception | None) -> None:
-        if not self.ended.done():  # else nobody waits any more
+        if not self.ended.done():  # the waiter may have been cancelled
             self.ended.set_result(None)
 
 
@@ -135,7 +136,7 @@ class Calls(Frames):
             self._told(answer)
             return
         future = self._waiting.pop(number)
-        if not future.done():  # else who asked has gone
+        if not future.done():  # the caller may have been cancelled
             future.set_result(answer)
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -195,7 +196,7 @@ class Child(Calls):
         super().__init__()
         self._process, self._memory, self._killed = process, memory, ""
         self._said: asyncio.Queue[str | None] = asyncio.Queue()
-        """messages before the first call: "" when it runs, then "" or an error when it has
+        """messages before the first call: "" once the process runs, then "" or an error once it has
         loaded"""
 
     @classmethod
@@ -230,7 +231,8 @@ class Child(Calls):
         try:
             limit = LOADING if seconds is None else seconds
             async with asyncio.timeout(LOADING):
-                await made._hear()  # it runs: what it imports itself is no time of theirs
+                # the process runs; importing this package does not count towards `limit`
+                await made._hear()
             made.post((served, max(limit - 5.0, limit / 2)))
             async with asyncio.timeout(limit):
                 problem = await made._hear()
@@ -278,8 +280,9 @@ class Child(Calls):
         self.alive = False
         self._killed = reason
         started: list[psutil.Process] = []
-        if self._process.poll() is None:  # else the number may be another's by now
-            with suppress(psutil.NoSuchProcess):  # also those in sessions of their own
+        if self._process.poll() is None:  # the pid of an ended process may be in use again
+            # children in other sessions are not in its process group
+            with suppress(psutil.NoSuchProcess):
                 started = psutil.Process(self._process.pid).children(recursive=True)
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
@@ -333,8 +336,8 @@ def interrupt(number: int, frame: object) -> None:
 
 
 def begin(number: int) -> tuple[socket.socket, Any]:
-    """Return the stream to the parent and what to serve; loading it is interrupted after a
-    limit."""
+    """Return the stream to the parent, and the object to serve, which the parent sends. Start the
+    time limit for loading."""
     die_with_parent()
     own_semaphores(os.environ)
     stream = socket.socket(fileno=number)

@@ -29,7 +29,7 @@ class Leaving:
         self._turn = threading.Condition()
         self._begun = 0
         self._possible: bool | None = None
-        """whether the step in progress can be abandoned; None without a step"""
+        """True if the step in progress can be abandoned; None without a step"""
         self._hold: int | None = None
         self._stop: int | None = None
 

@@ -80,7 +80,7 @@ def _add(
 ) -> None:
     lineage = flow.edges[stream.edge].lineage
     primary, scores = _scores(flow, unit, lineage)
-    sampled = Role.PAIRS not in unit.source.node.roles  # pairs were written
+    sampled = Role.PAIRS not in unit.source.node.roles  # pairs come from a dataset
     siblings, values = unit.joined([stream.input, *stream.fields])
     for row, sibling in enumerate(siblings):
         item = values[0][row]

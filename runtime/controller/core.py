@@ -300,7 +300,7 @@ class Controller:
         batch.epochs, batch.minibatches = node.epochs, node.minibatches
         batch.seed = seed_of(self._job.seed, step)
         examples = spread(batch.examples, self._job.logging.samples)
-        batch.examples = []  # for people: the trainer has no use for them
+        batch.examples = []  # only logs show them; do not send them to the trainer
         before = self._versions.trained[service]
         with self._events.span("step", step=step, service=service, version=before) as end:
             self._stepping = True
@@ -370,7 +370,7 @@ class Controller:
         await self._lanes.last()
         await self._saving.end()
         self._records.flush()
-        if self._job.evals:  # whoever goes on from here has these results, and measures no more
+        if self._job.evals:  # a resumed run finds these results and does not evaluate again
             await self._endpoints.amend(step, self._snapshot().to_json())
 
     # ---- ends
@@ -397,7 +397,7 @@ class Controller:
         errors = [error for error in _leaves(group) if not isinstance(error, _Stop)]
         if self._ended is None or len(errors) == len(_leaves(group)):
             await self._fail(errors)
-        for error in errors:  # said while everything was being cancelled
+        for error in errors:  # errors raised during cancellation
             self._events.emit("warning", message=f"{type(error).__name__}: {error}")
         if self._ended == "interrupted":
             await self._in_time()

@@ -109,7 +109,7 @@ class GroupScheduler:
         self._note(edge, sibling)
         if complete:
             self._note_all(edge)
-        if not self._mine:  # a node of the whole batch gave it
+        if not self._mine:  # a batch-level node put the value
             self._spread()
 
     def _note(self, edge: str, sibling: int) -> None:

@@ -103,7 +103,7 @@ class Intake:
             if item is None:
                 self.credits.drop(entry.local)
                 self.ledger.drop(entry.local)
-                position = -1  # wherever the source is now
+                position = -1  # unknown: seek below
                 continue
             position = _cursor(item)
             self._begin(tasks, entry.local, item)

@@ -21,7 +21,7 @@ from forgedsl.runtime.data.chat import PROBE, ChatTokenizer
 from forgedsl.runtime.data_types import Prompt
 
 OTHER = "\ue001"
-"""placeholder for an observation; like PROBE, it occurs in no conversation"""
+"""placeholder for an observation; like PROBE, it never occurs in a conversation"""
 THOUGHTS = (("<think>\n", "\n</think>\n\n"), ("<|channel>thought\n", "\n<channel|>"))
 """marks around a thought, for templates that find thoughts in the text of a turn alone"""
 SHORT = 10_000
@@ -84,7 +84,7 @@ class Bridge:
             self._endings[ending] = self._chat.ids(ending)
         written = self._endings[ending]
         if list(turn[-len(written) :]) == written:
-            return tokens, text  # the model wrote it, and only once is it there
+            return tokens, text  # the model wrote the end token itself: do not add it again
         return self._chat.ids(ending + text), ending + text
 
     def told(self, said: Said, limit: int, *, chat: bool) -> Made:
@@ -153,9 +153,10 @@ class Bridge:
         """Remove special tokens, which could end a turn, and cut to at most `limit` tokens."""
         for token in self._chat.specials:
             text = text.replace(token, "")
-        if text.isascii() and len(text) < limit:  # no token is of less than a character
+        if text.isascii() and len(text) < limit:  # each token has at least one character
             return text
-        if len(text) > SHORT:  # megabytes would hold up the controller; a token is no longer
+        # cut before tokenizing: no token is longer than the longest of the vocabulary
+        if len(text) > SHORT:
             text = text[: (limit + 1) * max(map(len, self._chat.tokenizer.get_vocab()))]
         tokens = self._chat.ids(text)
         return text if len(tokens) <= limit else self._chat.decode(tokens[:limit])

@@ -193,7 +193,8 @@ class Driver:
             RolloutError: the environment failed, and no fixed score can be given.
         """
         fixed = self._spec.on_error
-        left, lost = 1 if fixed == "drop" else TRIES, LOST  # the controller drops after two
+        # with `drop`, the controller does the second try
+        left, lost = 1 if fixed == "drop" else TRIES, LOST
         while left:
             play = _Play(self._spec, self._bridge, self._begin(), prompt, limits)
             try:

@@ -54,7 +54,7 @@ async def listen(
         return Answers(lambda item: answer(Asked(*item)), secret)
 
     servers = [await loop.create_server(made, own_address(), 0)]
-    with suppress(OSError):  # such names are Linux's
+    with suppress(OSError):  # abstract socket names exist on Linux only
         servers.append(await loop.create_unix_server(made, name))
     host, port = servers[0].sockets[0].getsockname()[:2]
     return servers, (name, host, port, secret)
@@ -71,7 +71,7 @@ async def connect(address: Address, told: Callable[[Any], object] | None = None)
     async with asyncio.timeout(SECONDS):
         try:
             transport, line = await loop.create_unix_connection(lambda: Calls(told), name)
-        except OSError:  # it is on another machine
+        except OSError:  # the process is on another machine
             transport, line = await loop.create_connection(lambda: Calls(told), host, port)
     transport.write(secret)
     return line

@@ -36,7 +36,7 @@ class EnvironmentProcess(Lasting):
         if asked.op == "bridge":
             return await self._learn(asked), False
         reply = await self.ask(self._request(asked))
-        if asked.op == "close":  # which is only told where it failed
+        if asked.op == "close":  # a close is answered only if it failed
             failed = bool(reply.error) and not reply.ended
             error = f"could not close a trajectory: {reply.error}"
             return (Reply(error=error) if failed else None), False
@@ -45,7 +45,7 @@ class EnvironmentProcess(Lasting):
             limit = self._environment.max_observation
             try:
                 made = bridge.told(step.observation, limit, chat=asked.chat)
-            except Exception:  # whoever plays it makes them then, and learns why
+            except Exception:  # the driver tokenizes it then, and gets the error
                 return reply, False
             return (*made, dict(step.rewards)), False
         return reply, False
@@ -78,7 +78,7 @@ class EnvironmentProcess(Lasting):
         found: Reply | Ended = await child.ask(request, request.seconds)
         if not isinstance(found, Ended):
             return found
-        lost = not found.mine or child is self._blamed  # who ended it is asked about once
-        if request.op != "close":  # its trajectory is over
+        lost = not found.mine or child is self._blamed  # only one call gets the blame
+        if request.op != "close":  # a closed trajectory cannot be to blame
             self._blamed = child
         return Reply(error=found.cause, ended=True, lost=lost)

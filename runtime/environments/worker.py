@@ -102,7 +102,8 @@ def load(served: Served) -> Callable[[], Environment]:
     try:
         made = cls(**spec_.args)
         tools_of(cls)
-        if cls.offered is not Environment.offered:  # a server has them: before models are loaded
+        # tools of a server: check them before models load
+        if cls.offered is not Environment.offered:
             asyncio.run(_tools(made, START_SECONDS))
     except Exception as error:
         given = ", ".join(f"{key} = {value!r}" for key, value in spec_.args.items())
@@ -178,7 +179,7 @@ class _Host:
         # By default asyncio.to_thread has only one thread per core, plus four.
         asyncio.get_running_loop().set_default_executor(self._pool)
         await serve_together(stream, self._answer)
-        os._exit(0)  # threads that are left behind would keep it
+        os._exit(0)  # hanging threads would prevent a normal exit
 
     async def _answer(self, request: Request) -> tuple[Reply, bool]:
         reply = await self._reply(request)
@@ -218,7 +219,7 @@ class _Host:
     async def _close(self, seat: _Seat | None) -> None:
         if seat is not None and seat.stuck:
             self._left.append(seat)
-        elif seat is not None:  # else it was one of a process before this one
+        elif seat is not None:  # None: its object was in an earlier process
             await seat.call(seat.environment.close)
 
 

@@ -22,5 +22,5 @@ def own_address() -> str:
 def towards(other: str) -> str:
     """Return the address of this machine that `other` can reach."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect((other, 9))  # sends nothing
+        probe.connect((other, 9))  # connecting a UDP socket sends no packet
         return str(probe.getsockname()[0])

@@ -51,7 +51,7 @@ class PodHosts(Hosts):
         return self._all.slice(hosts=slice(which.start, which.stop))
 
     def kill(self, on: range, pids: Sequence[int]) -> None:
-        if on == range(1):  # elsewhere these numbers are others'
+        if on == range(1):  # pids of other pods mean nothing here
             super().kill(on, pids)
 
 

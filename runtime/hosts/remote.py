@@ -82,7 +82,7 @@ class RemoteHosts(ProcessHosts):
         if not self.workers:
             super(ProcessHosts, self).kill(on, pids)
             return
-        for index in set(on) - set(self.lost()):  # elsewhere a number may be another's
+        for index in set(on) - set(self.lost()):  # a lost host does not answer
             words = ("kill", "-9", *map(str, pids))
             with suppress(subprocess.TimeoutExpired):
                 subprocess.run(
@@ -92,7 +92,7 @@ class RemoteHosts(ProcessHosts):
 
     def stop(self) -> None:
         for worker in self.workers:
-            worker.terminate()  # the program passes it on
+            worker.terminate()  # srun or ssh forwards the signal
         for worker in self.workers:
             try:
                 worker.wait(STOP_SECONDS)

@@ -27,7 +27,7 @@ from forgedsl.runtime.hosts.remote import WORKER, RemoteHosts
 class SlurmHosts(RemoteHosts):
     """Each host is a step of the job, on a node of its own. A single host is this node."""
 
-    last = signal.SIGTERM  # srun passes it on
+    last = signal.SIGTERM  # srun forwards this signal
     container: tuple[str, ...] = ()
     """prefix that runs a command in the container of this process"""
 

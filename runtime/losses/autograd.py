@@ -45,7 +45,7 @@ class _Apply(torch.autograd.Function):
         ctx.run = run
         ctx.sources = [(source.dtype, source.shape) for source in sources]
         with torch.no_grad():
-            loss: Tensor = run.forward(needed)  # ctx would say the same with gradients switched off
+            loss: Tensor = run.forward(needed)  # ctx.needs_input_grad ignores torch.no_grad
         return loss
 
     @staticmethod

@@ -193,7 +193,7 @@ def count_sequences(
             return given[field.name].shape[0] * (2 if "P" in field.axes else 1)
     if seq_id is None or seq_id.numel() == 0:
         return 2 if any("P" in field.axes for field in fields) else 1
-    if seq_id.is_cuda:  # a bound, checked on the device: reading the number would wait for it
+    if seq_id.is_cuda:  # an upper bound: reading the exact number would wait for the device
         torch._assert_async(seq_id[-1] < seq_id.numel(), "seq_id exceeds the number of rows")
         return seq_id.numel() + seq_id.numel() % 2
     return int(seq_id[-1]) + 1
@@ -208,7 +208,7 @@ def check_fields(
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Check the inputs; return token fields and sequence fields in the loss's dtype."""
     wanted = {f.name: f for f in fields if f.name not in (*ROW_STATISTICS, "mask")}
-    if shape.numel() == 0:  # a rank without work in this microbatch
+    if shape.numel() == 0:  # this rank has no rows in this microbatch
         given = {
             name: torch.zeros(
                 shape if "T" in field.axes else num_sequences // (2 if "P" in field.axes else 1),

@@ -104,7 +104,7 @@ class Run:
         if self.temperature != 1.0:
             z /= self.temperature
         labels = self.rows.labels[rows].long()
-        if self.rows.index is None:  # masked rows are still there: what they hold is cut off here
+        if self.rows.index is None:  # masked rows were not removed: clear them
             dropped = ~self.rows.valid[rows]
             labels = labels.masked_fill(dropped, 0)
             z.masked_fill_(dropped.unsqueeze(1), 0.0)

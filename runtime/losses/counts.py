@@ -41,7 +41,8 @@ def counted(kernels: Kernels, rows: Rows, *, sequences: bool) -> dict[str, Tenso
         count, length = rows.num_sequences, rows.seq_len
         starts = None if length else rows.starts
     programs = max(1, min(-(-count // 2), PROGRAMS * num_processors(device)))
-    found = torch.empty((2, 4), dtype=rows.dtype, device=device)  # 16 bytes apart, as kernels like
+    # rows of 16 bytes: aligned for kernels
+    found = torch.empty((2, 4), dtype=rows.dtype, device=device)
     words = kernels.counter(device, "counted", 2, dtype=torch.int64)
     overlap = overlaps(device)
     _count[(programs,)](
@@ -59,13 +60,13 @@ def _count(
     SEQUENCES: tl.constexpr, PAIRED: tl.constexpr, BLOCK: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     if OVERLAP:
-        gdc_wait()  # the kernel before may still run: until here no memory is touched
+        gdc_wait()  # the preceding kernel may still run: touch no memory before this line
         gdc_launch_dependents()
     first = tl.program_id(0) * 2
     tokens = tl.full([2], 0, tl.int32)
     present = tl.full([2], 0, tl.int32)
     seen = first * 0
-    while (first < num_sequences) & (seen < num_rows):  # after the last row come empty sequences
+    while (first < num_sequences) & (seen < num_rows):  # sequences after the last row are empty
         seqs = first + tl.arange(0, 2)
         if starts is None:
             start = seqs * seq_len

@@ -271,7 +271,7 @@ class LossFunction:
                 self.module, rows, call.step, call.temperature,
                 hidden=hidden, weight=weight, workspace=workspace, mean_logprob=mean,
             )  # fmt: skip
-        if call.shard is not None:  # as many chunks on all ranks
+        if call.shard is not None:  # all ranks need the same number of chunks
             chunk = chunk or heads.rows_of_chunk(rows.labels.device, call.shard.largest)
         kind: Any = heads.LogitsHead if call.form == "logits" else heads.LinearHead
         head = kind(*call.sources, rows, rows.dtype, chunk)
@@ -294,7 +294,8 @@ class LossFunction:
             kind: Any = fused.LogitsEvaluation if call.shard is None else sharded.Logits
             data = flat if flat.stride(-1) == 1 else flat.contiguous()
             if inplace := options.get("inplace", False):
-                torch.autograd.graph.increment_version(flat)  # whoever saved it must notice
+                # autograd must see the in-place change
+                torch.autograd.graph.increment_version(flat)
             return kind(*arguments, logits=data, inplace=inplace, **more)
         hidden, weight = call.sources
         logits_dtype, workspace = options.get("logits_dtype"), options.get("workspace")
@@ -376,7 +377,7 @@ class LossFunction:
     ) -> dict[str, Tensor]:
         """Return the counts of this microbatch. Their sums over the step are the `totals` of a
         call."""
-        if self.reads_value and "value" not in inputs:  # no count depends on it
+        if self.reads_value and "value" not in inputs:  # counts do not depend on it
             inputs["value"] = torch.zeros(labels.shape, device=labels.device)
         compact = not labels.is_cuda
         wide = torch.float64 in [value.dtype for value in inputs.values()]
@@ -447,7 +448,7 @@ class LossFunction:
             else torch.full((), value, dtype=rows.dtype, device=device)
             for name, value in given.items()
         }
-        if not clamped:  # kernels see to it as they load a count
+        if not clamped:  # kernels clamp counts themselves
             return SimpleNamespace(**step)
         return SimpleNamespace(
             **{n: v if n.startswith("batch_sum") else v.clamp(min=1) for n, v in step.items()}

@@ -58,7 +58,8 @@ class Evaluation:
         self.kernel = self.ran = ""
         module, dtype = kernels.module, rows.dtype
         count = rows.num_kept
-        aligned = -(-count // 16) * 16  # whatever the count, or kernels are compiled once more
+        # a multiple of 16 for any count, or kernels would be recompiled
+        aligned = -(-count // 16) * 16
         self.statistics = torch.empty(
             (len(module.STATISTICS), aligned), dtype=dtype, device=self.device
         )[:, :count]
@@ -196,7 +197,7 @@ class Evaluation:
         for key in ("labels", "mask", "seq_ids", "active", *self._row_arguments()):
             if arguments.get(key) is not None:
                 arguments[key] = arguments[key][rows]
-        if self.rows.seq_len:  # rows of a chunk find their sequence by number, not by place
+        if self.rows.seq_len:  # the position of a row in a chunk does not give its sequence
             arguments |= {"seq_ids": self.rows.seq_id[rows], "PADDED": False}
         return arguments
 

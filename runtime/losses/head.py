@@ -114,7 +114,7 @@ class LinearHead(Head):
         self, hidden: Tensor, weight: Tensor, rows: Rows, dtype: torch.dtype, chunk: int | None
     ):
         super().__init__(rows, weight.shape[0], chunk)
-        if rows.index is None:  # masked rows are still there, and nothing they hold may pass
+        if rows.index is None:  # masked rows were not removed: clear them
             hidden = hidden.masked_fill(~rows.valid.unsqueeze(1), 0.0)
         self.hidden, self.weight, self.dtype = hidden, weight, dtype
         self.fast = hidden.is_cuda and hidden.dtype == weight.dtype != dtype

@@ -138,7 +138,7 @@ class OnChipTiledEvaluation(Evaluation):
         clean = self._clean(chunks[0]) if len(chunks) == 1 else None
         for columns in slices(self.weight.shape[0], tile.columns):
             weight, parts = self.weight[columns], None
-            if d_weight is not None and clean is None:  # added up over chunks, in full precision
+            if d_weight is not None and clean is None:  # sum over chunks in full precision
                 parts = torch.empty_like(weight, dtype=self.rows.dtype)
             elif d_weight is not None:
                 parts = d_weight[columns]
@@ -188,7 +188,7 @@ class Tile:
         sums, and the rest, less a sixteenth, for the gradient of the logits."""
         count, width = max(1, hidden.shape[0]), hidden.shape[1]
         quarter, element = workspace // 4, max(hidden.element_size(), weight.element_size())
-        most = workspace * 7 // 16 // (GRANULE * element)  # or there is no room for columns
+        most = workspace * 7 // 16 // (GRANULE * element)  # leave room for columns
         rows = min(count, quarter // (width * element), most)
         if rows < count:
             rows = rows // LEAST_ROWS * LEAST_ROWS

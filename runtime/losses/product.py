@@ -46,7 +46,7 @@ def fits(hidden: Tensor, weight: Tensor) -> bool:
     """True if the product can be computed on chip: the copy engine must be able to fetch rows, of
     bfloat16 on Hopper, of any dtype in the interpreter."""
     for part in (hidden, weight):
-        size = part.element_size()  # also of rows that are copied without what stands between
+        size = part.element_size()  # also required of copies without gaps between rows
         begins = (part.stride(0) * size, part.shape[1] * size, part.data_ptr())
         if part.stride(1) != 1 or any(place % ALIGNMENT for place in begins):
             return False

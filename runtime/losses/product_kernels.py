@@ -92,7 +92,7 @@ def piece(
         largest = tl.max(z, 1)
         total = tl.maximum(total, largest, propagate_nan=tl.PropagateNan.ALL)
         return total, tilt, level
-    d = z - reference[:, None]  # finite, or NaN: no logit is minus infinity
+    d = z - reference[:, None]  # finite or NaN, since no logit is minus infinity
     if MODE == "gradient":
         w = exp2(d)
         dz = w * (slope[:, None] + bend[:, None] * d) if TILTED else w * slope[:, None]
@@ -128,7 +128,7 @@ def tile_of(
     for k in range(0, H, DEPTH):
         a = hidden.load([m * ROWS, k])
         b = weight.load([n * COLUMNS, k])
-        if not FAST:  # the interpreter has no products of bfloat16
+        if not FAST:  # the interpreter cannot multiply bfloat16
             a = a.to(ACC)
             b = b.to(ACC)
         acc = tl.dot(a, b.T, acc, out_dtype=ACC)

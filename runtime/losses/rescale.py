@@ -74,7 +74,7 @@ def _scaled_rows(out, rows, factor, valid, width, out_stride, stride, BLOCK: tl.
 @triton.jit
 def _rescale(gradient, weight, count, BLOCK: tl.constexpr, OVERLAP: tl.constexpr):
     if OVERLAP:
-        gdc_wait()  # the kernel before may still run: until here no memory is touched
+        gdc_wait()  # the preceding kernel may still run: touch no memory before this line
         gdc_launch_dependents()
     factor = tl.load(weight)
     if factor != 1.0:

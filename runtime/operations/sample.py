@@ -21,8 +21,8 @@ class Sample(Operation):
     name = "sample"
 
     def edge(self, node: Node, read: Sequence[Edge], job: Job, edges: Mapping[str, Edge]) -> Edge:
-        """Return facts about the output: `n` completions of a prompt, or one per completion that it
-        reads."""
+        """Return facts about the output: `n` completions of a prompt, or one for each input
+        completion."""
         prompt, plain = read[0], super().edge(node, read, job, edges)
         if prompt.width is None:
             return replace(plain, lineage=node.name, width=node.n or 1, rollouts=True)

@@ -1,1 +1,2 @@
-"""Proofs that a run makes of itself while it trains."""
+"""Checks that a run makes while it trains: published weights arrive bit for bit, and trainer and
+sampler agree."""

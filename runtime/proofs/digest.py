@@ -1,13 +1,13 @@
-"""Digests of weights: equal for equal bits, however a tensor is cut and in whichever order it is
-summed.
+"""Digests of weights. Equal bits give equal digests, for any split of a tensor and any order of
+summation.
 
     tensor [rows, columns] --> sum over all elements of row[r] * column[c] * bits[r, c], modulo 2^64
 
 `row` and `column` are odd pseudo-random numbers of 64 bits that depend on the index alone. So the
 digest of a tensor is the sum of the digests of its parts: rows or columns that ranks hold, slices
-of a fused tensor. Different tensors of elements of at most 32 bits have the same digest with a
-probability below 2^-31, if the difference does not depend on the pseudo-random numbers, as a fault
-does not (multilinear hashing, Carter and Wegman 1979).
+of a fused tensor. Two different tensors with elements of at most 32 bits have equal digests with a
+probability below 2^-31, if their difference is independent of the pseudo-random numbers, as that of
+a fault is (multilinear hashing, Carter and Wegman 1979).
 """
 
 from __future__ import annotations
@@ -20,16 +20,17 @@ from torch import Tensor
 ROWS, COLUMNS = 0x9E3779B97F4A7C15, 0xD1B54A32D192ED03
 """seeds of the two kinds of factors"""
 CHUNK = {"cpu": 1 << 20, "cuda": 1 << 24}
-"""by device: elements that are widened to 64 bits at once, 8 MiB that stay in a cache; on a GPU
-128 MiB, since there each chunk costs launches (H100: 1.2 GB take 20 to 29 ms, by 8 MiB 50 to 60)"""
+"""by device: number of elements widened to 64 bits at once. 8 MiB stay in a CPU's cache. A GPU
+takes 128 MiB, since each chunk costs launches (H100: 1.2 GB take 20 to 29 ms, in chunks of 8 MiB 50
+to 60)"""
 WORDS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def digest(value: Tensor, row: int = 0, column: int = 0) -> Tensor:
     """Return the digest of a part of a tensor, int64 [], on the tensor's device.
 
-    value: any dtype; [rows, ...], of which the dimensions behind the first count as one, or [rows].
-    `row` and `column` are the place of the part's first element in the whole tensor.
+    value: any dtype; [rows, ...], whose dimensions after the first are flattened, or [rows]. `row`
+    and `column` are the place of the part's first element in the whole tensor.
     """
     bits = value.detach().reshape(len(value), -1).view(WORDS[value.element_size()])
     rows, columns = bits.shape
@@ -45,7 +46,8 @@ def digest(value: Tensor, row: int = 0, column: int = 0) -> Tensor:
 
 @lru_cache(maxsize=256)
 def factors(seed: int, start: int, count: int, device: torch.device) -> Tensor:
-    """Return the odd factors of so many indices, int64 [count]: splitmix64 of seed and index."""
+    """Return odd factors for `count` consecutive indices, int64 [count]: splitmix64 of seed and
+    index."""
     index = torch.arange(start, start + count, dtype=torch.int64, device=device)
     mixed = (index + 1) * _signed(seed)
     mixed = (mixed ^ _shifted(mixed, 30)) * _signed(0xBF58476D1CE4E5B9)
@@ -59,10 +61,10 @@ def unsigned(found: int) -> int:
 
 
 def _shifted(value: Tensor, by: int) -> Tensor:
-    """Shift right without the sign."""
+    """Shift right logically: fill with zeros, not with the sign bit."""
     return (value >> by) & ((1 << (64 - by)) - 1)
 
 
 def _signed(number: int) -> int:
-    """Return the number that int64 has for these 64 bits."""
+    """Reinterpret an unsigned 64-bit number as int64."""
     return number - 2**64 if number >= 2**63 else number

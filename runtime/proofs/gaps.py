@@ -1,10 +1,10 @@
-"""Gap between trainer and sampler: how far apart their log-probs of the same tokens are.
+"""Gap between trainer and sampler: absolute difference of their log-probs of the same tokens.
 
     batch --chosen--> a few samples of the youngest and the oldest age --trainer's log-probs-->
         gap/age_0, gap/age_0_max, gap/age_1, ...
 
-At age 0 both have the same weights, so the gap is what their kernels and dtypes make. With age the
-policy's own movement is added.
+At age 0 both have the same weights, so the gap comes from their kernels and dtypes alone. At higher
+ages the change of the policy adds to it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ FEW = 4
 """samples of an age that are compared in a step: some 3 % of a batch of 128, one forward pass"""
 BEHAVIOR = "behavior"
 Compared = Sequence[tuple[Sample, int]]
-"""samples, and how many versions old each is"""
+"""samples, and the age of each in policy versions"""
 
 
 def chosen(batch: Batch) -> Compared:
@@ -45,6 +45,6 @@ def gaps(compared: Compared, logprobs: Sequence[Sequence[float]]) -> dict[str, f
 
 
 def _spread(samples: Sequence[Sample]) -> Sequence[Sample]:
-    """Return FEW samples, spread over all of them."""
+    """Return at most FEW samples, evenly spaced."""
     step = max(1, len(samples) // FEW)
     return samples[::step][:FEW]

@@ -4,8 +4,8 @@
                                                +--> `faults`: nothing, or what is wrong
     engine: digests of the parts it holds -----'
 
-Parts are compared by name and place, so that a tensor that is missing, from another layer, from an
-older version or of another rank is told by its name.
+Parts are compared by name and place. So an error names the tensor that is missing, or that comes
+from another layer, an older version or another rank.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 NAMED = 4
-"""tensors that a message names"""
+"""number of tensors that a message names"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +55,7 @@ class Arrival:
     proved: int = 0
     """tensors that the engine holds bit for bit; 0 if this publication is not proved"""
     placeless: tuple[str, ...] = ()
-    """tensors for which this engine has no known place, so that only a probe tells of them"""
+    """tensors that have no known place in this engine, so that only a probe can check them"""
 
 
 def arrival(published: Mapping[str, Digest], held: Iterable[Held], places: set[str]) -> Arrival:

@@ -1,8 +1,8 @@
-"""Watches what a run proves of itself, and stops it where a proof fails.
+"""Collect the evidence that a run gathers about its own weights, and stop the run if it fails.
 
     syncs, steps --Proofs--> warnings, GuardError; at the end of the run the lines of proofs.jsonl
 
-A fault of a publication itself is found by the client of the sampler, which refuses the weights.
+The client of the sampler finds faults of a publication itself, and refuses the weights.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ AT_ONCE = "gap/age_0"
 
 
 class Proofs:
-    """Evidence of one run. Reads the job for dtypes, and for whether log-probs of trainer and
-    sampler are of one distribution."""
+    """Evidence of one run. The job tells the dtypes, and if trainer and sampler compute log-probs
+    of the same distribution."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
@@ -38,12 +38,12 @@ class Proofs:
         self._largest: float | None = None
 
     def synced(self, sync: Node, result: SyncResult) -> str:
-        """Take in a weight sync; return a warning, or "".
+        """Record a weight sync; return a warning, or "".
 
         Raises:
             GuardError: updates change nothing that the sampler sees.
         """
-        if not result.bytes:  # of a rehearsal: nothing was published
+        if not result.bytes:  # a rehearsal publishes nothing
             return ""
         self._syncs += 1
         self._bits[sync.to or ""] = result.proved > 0
@@ -56,7 +56,7 @@ class Proofs:
         return "" if sampler is None else self._still.check(sync, result, sampler.precision)
 
     def stepped(self, step: Node, result: StepResult) -> str:
-        """Take in an optimizer step; return a warning, or "".
+        """Record an optimizer step; return a warning, or "".
 
         Raises:
             GuardError: trainer and sampler have drifted apart at equal weights.

@@ -40,7 +40,7 @@ class Spared:
     def on_event(self, event: Event) -> None:
         try:
             self._reader.on_event(event)
-        except Exception as error:  # whatever a tracking service or a disk comes up with
+        except Exception as error:  # a tracking service may raise anything
             self._failed = True
             raise ReaderFailed(f"{self._words(error)}; nothing more is written there") from error
 

@@ -101,7 +101,8 @@ def figures(view: View) -> list[tuple[str, str]]:
     """Return (label, value) of the smoothed metrics, most important first; missing ones are left
     out."""
     shown = [(label, view.smooth(name)) for label, name in FIELDS]
-    reports = sorted(name for name in view.row if "loss/" in name)  # also of a second step
+    # includes prefixed names of further steps
+    reports = sorted(name for name in view.row if "loss/" in name)
     shown += [(name.replace("loss/", ""), view.smooth(name)) for name in reports]
     pairs = [(label, number(value)) for label, value in shown if value is not None]
     rate, age = view.rate, view.smooth("age_mean")
@@ -197,7 +198,7 @@ class Live:
 
     def on_event(self, event: Event) -> None:
         self._view.on_event(event)
-        if event["kind"] == "run.end":  # at once: it may be the last thing that is said
+        if event["kind"] == "run.end":  # stop now: this may be the last event
             self._live.stop()
         line = news(self._view, event)
         if line:

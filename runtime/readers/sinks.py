@@ -105,7 +105,7 @@ class WandbSink:
 
         try:
             self._run.finish(exit_code=code)
-        finally:  # at the exit of the interpreter its errors would be tracebacks
+        finally:  # at interpreter exit, its errors would print tracebacks
             wandb.teardown(code)
 
 
@@ -115,7 +115,7 @@ def open_wandb(settings: Wandb, job: Job, run_dir: Path) -> WandbSink | str:
         return _open_wandb(settings, job, run_dir)
     except ImportError:
         return "wandb is not installed, so nothing is sent (pip install wandb)"
-    except Exception as error:  # a bad key, no network, a full disk: nothing of it ends a run
+    except Exception as error:  # no error of wandb may end a run
         cause = str(error).strip() or type(error).__name__
         return f"wandb cannot be reached, so nothing is sent ({cause})"
 

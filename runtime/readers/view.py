@@ -68,7 +68,7 @@ class View:
                 self.phase = event["text"]
                 self.phase_began = event["time"]
                 self.waiting = list(event.get("services", ()))
-            case "notice" if self.phase != "running":  # interrupted: nothing is started any more
+            case "notice" if self.phase != "running":  # interrupted during startup
                 self.phase, self.waiting = "stopping services", []
             case "controller.start":
                 self.phase = "running"

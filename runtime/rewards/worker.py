@@ -152,7 +152,7 @@ def _serve(stream: socket.socket, recipe: Recipe, functions: Mapping[str, Functi
 def _call(function: Callable[[], Any], reward: spec.Reward) -> Outcome:
     began = time.monotonic()
     try:
-        signal.signal(signal.SIGALRM, interrupt)  # a library may have put its own
+        signal.signal(signal.SIGALRM, interrupt)  # a library may have replaced the handler
         signal.setitimer(signal.ITIMER_REAL, reward.timeout)
         try:
             value = function()

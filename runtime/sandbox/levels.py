@@ -73,7 +73,7 @@ def choose(asked: str | None = None) -> str:
     if least not in LEVELS:
         raise SandboxError(f"there is no sandbox level {least!r}; levels are {', '.join(LEVELS)}")
     acceptable = LEVELS[: LEVELS.index(least) + 1]
-    with _LOCK:  # tried once, whoever asks first
+    with _LOCK:  # the first caller probes; others use its result
         for level in acceptable:
             if not problem(level):
                 return level

@@ -106,7 +106,7 @@ def confront(
         pipes = contextlib.ExitStack()
         for end in (to_program, asks, to_judge, answers):
             pipes.callback(os.close, end)
-        with pipes:  # each end is held by the one who uses it, so that both see the other go
+        with pipes:  # close our copies, so that each side sees when the other ends
             other = stack.enter_context(_started(program, level, limits))
             child = stack.enter_context(_started(judge, level, limits))
         output, _ = _collect(child, limits)
@@ -256,7 +256,7 @@ def _read(output: bytes, ended: str) -> Answers:
             else:
                 values[step] = _value(value)
         except (ValueError, TypeError, RecursionError, MemoryError):
-            break  # no line of ours: what follows counts for nothing either
+            break  # not written by our code: ignore the rest too
     return Answers(values=values, errors=errors, ended=ended)
 
 

@@ -42,7 +42,7 @@ async def open_data(job: spec.Job, job_dir: Path, run_dir: Path, events: EventLo
     program = load_module("program", job.program)
     loop = asyncio.get_running_loop()
 
-    def tell(kind: str, **fields: Any) -> None:  # readers of events live on the loop's thread
+    def tell(kind: str, **fields: Any) -> None:  # readers of events run on the loop's thread
         loop.call_soon_threadsafe(partial(events.emit, kind, **fields))
 
     readers = {}

@@ -197,7 +197,7 @@ class MonarchEndpoints:
     ) -> str:
         trained = [c for n, c in self.trainers.items() if self.job.services[n].trained]
         path = f"checkpoints/step-{step}"
-        if not self.run_dir.is_dir():  # a folder made anew would hold half of the run
+        if not self.run_dir.is_dir():  # a new folder would hold only half of the run
             raise CheckpointError(
                 f"the checkpoint of step {step} has no place: {self.run_dir} has been moved or "
                 "removed",
@@ -256,7 +256,7 @@ class MonarchEndpoints:
             client.close()
         trained = [c for n, c in self.trainers.items() if self.job.services[n].trained]
         results = await asyncio.gather(*(c.close() for c in trained), return_exceptions=True)
-        del results  # a service that is gone has nothing left to release
+        del results  # ignore errors of services that are gone
 
     def pool(self, mesh: Mesh) -> Pool | None:
         """Return the client of the reward or environment pool on this mesh, or None."""
@@ -375,5 +375,5 @@ def _write(path: Path, content: bytes) -> None:
     with partial.open("wb") as file:
         file.write(content)
         file.flush()
-        os.fsync(file.fileno())  # else a crash of the host may leave the name without a text
+        os.fsync(file.fileno())  # or a crash of the host may leave an empty file
     partial.rename(path)

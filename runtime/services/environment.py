@@ -121,7 +121,7 @@ class EnvironmentClient:
         except ServiceError as error:
             if not error.died:
                 raise
-            if mesh is self.mesh:  # the keeper starts another, or ends the run
+            if mesh is self.mesh:  # the supervisor restarts it or ends the run
                 self._alive.clear()
             raise Crash(error.failure.message, lost=True) from error
 

@@ -157,7 +157,7 @@ class GeneratorClient:
         index = next(i for i, r in enumerate(self.replicas) if r.mesh is dead)
         replica = Replica(mesh)
         await self._open(replica)
-        async with self._loading:  # no swap may pass by between its weights and its first request
+        async with self._loading:  # no weight swap may come between its load and its first request
             if self._weights is not None:
                 await self._load(replica)
             self.replicas[index] = replica
@@ -190,7 +190,7 @@ class GeneratorClient:
     async def _grown(manifest: Manifest, host: int, alive: Sequence[Replica]) -> Manifest:
         """Return the manifest with a broadcast tree over live replicas; dead ones are left out."""
         for replica in alive:
-            with suppress(ServiceError):  # the keeper hears of it
+            with suppress(ServiceError):  # the supervisor notices the death
                 replica.relay = replica.relay or await replica.mesh.one(0, "relay")
         members = [(r.mesh.name, r.mesh.on.start, r.relay) for r in alive if r.relay is not None]
         service = alive[0].mesh.service if alive else ""
@@ -203,7 +203,7 @@ class GeneratorClient:
         manifest, keep = self._weights
         mesh = replica.mesh
         try:
-            # a kind from outside may prove nothing
+            # a kind of an extension may return None
             found: Arrival = await mesh.one(0, "load", manifest, keep) or Arrival()
         except ServiceError as error:
             if not error.died:
@@ -255,7 +255,7 @@ class GeneratorClient:
                 return known
         if self.service.route == "least_loaded":
             return min(alive, key=lambda r: len(r.outstanding))
-        if self.service.route == "sticky":  # a group stays with the replica that has its prompt
+        if self.service.route == "sticky":  # all requests of a group go to one replica
             return alive[zlib.crc32(repr(home.prompt).encode()) % len(alive)]
         return alive[next(self._turn) % len(alive)]
 

@@ -56,7 +56,7 @@ class Asked(ABC):
                 outcome = Outcome(error=late(self._reward.timeout))
             except NoGrade as error:
                 outcome = Outcome(error=str(error))
-            except ValueError as error:  # a hole that the row does not fill
+            except ValueError as error:  # the row lacks a column of the prompt
                 outcome = Outcome(error=f"ValueError: {error}")
             outcome.seconds = time.monotonic() - began
             return [outcome]

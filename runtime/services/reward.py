@@ -117,7 +117,7 @@ class RewardPool:
                 except ServiceError as error:
                     if not error.died:
                         raise
-                    if mesh is self.mesh:  # the keeper starts another, or ends the run
+                    if mesh is self.mesh:  # the supervisor restarts it or ends the run
                         self._alive.clear()
         finally:
             self._room[rank] += 1
@@ -258,7 +258,7 @@ class RewardClient:
                 elif reward.kind == "python" and tried <= reward.retries:
                     again.append(name)
                     call.retried.append(name)
-                    if not outcome.ended:  # that has been told
+                    if not outcome.ended:  # the end of a process was already reported
                         self._tell(name, "is asked again", error, failed=True)
                 else:
                     call.failed.append(name)

@@ -124,7 +124,7 @@ class Keeper:
                     return
                 try:
                     fresh = await self._replace(mesh, failure.message, pool)
-                except (RunError, ServiceError) as problem:  # its host may have gone meanwhile
+                except (RunError, ServiceError) as problem:  # its host may be gone too
                     failure = _again(mesh, problem)
                     mesh.deaths += 1
             mesh = fresh

@@ -72,7 +72,7 @@ class SimEndpoints:
         self._job, self._latencies, self._seed, self._faults = job, latencies, seed, tuple(faults)
         self.controller = Places()
         self.fleets = {name: _fleet(job, latencies, name) for name in latencies.engines}
-        shared: dict[str, Places] = {}  # on the same GPUs services wait for each other
+        shared: dict[str, Places] = {}  # colocated services take turns
         for name in latencies.titans:
             alike = next((group for group in job.colocate if name in group), (name,))
             shared[name] = next((shared[n] for n in alike if n in shared), None) or Places()
@@ -149,7 +149,7 @@ class SimEndpoints:
         before = prompt_tokens(model, service, self._seed, group)
         turns, prefill = steps(model, env, self._seed, group, sibling), before * fleet.spec.prefill
         versions = []
-        for number, seconds in enumerate(turns):  # later turns find the earlier ones in the cache
+        for number, seconds in enumerate(turns):  # later turns need no prefill: the cache has it
             each = tokens / len(turns)
             versions.append(await fleet.sample(each, 0.0 if number else prefill))
             if seconds:

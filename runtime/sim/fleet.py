@@ -173,7 +173,7 @@ class Fleet:
             load, index = self._by_load[0]
             if not self.replicas[index].noticed and load == self._load(index):
                 return index
-            heapq.heappop(self._by_load)  # of the past: it has been noted anew since
+            heapq.heappop(self._by_load)  # outdated: a newer entry exists
         return None
 
     def _note(self, index: int) -> None:
@@ -193,7 +193,7 @@ class Fleet:
     def _tick(self, index: int, due: float) -> None:
         replica = self.replicas[index]
         if due != replica.due:
-            return  # an earlier one was ordered since
+            return  # outdated: an earlier event was scheduled
         replica.due = math.inf
         ended = replica.engine.ended(max(due, self._loop.time()))
         if ended:

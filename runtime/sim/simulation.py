@@ -56,7 +56,8 @@ class _Record(EventLog):
         self.events += 1
         match event["kind"]:
             case "step.end":
-                self._ages.setdefault(event["step"], Counter(event.get("ages")))  # none: it failed
+                # None if it failed
+                self._ages.setdefault(event["step"], Counter(event.get("ages")))
             case "group.dropped":
                 self.dropped[event["reason"]] += 1
             case "metrics":
@@ -83,7 +84,7 @@ def simulate(
         schedule = job.schedule.model_copy(update={"steps": steps})
         job = job.model_copy(update={"schedule": schedule})
     collecting = gc.isenabled()
-    gc.disable()  # next to nothing here is cyclic, and a run makes millions of objects
+    gc.disable()  # a run makes millions of objects, of which almost none are cyclic
     try:
         return run(_simulated(job, latencies, seed, faults))
     finally:

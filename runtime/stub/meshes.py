@@ -65,7 +65,7 @@ def _mesh(
     *,
     size: int = 1,
 ) -> Mesh:
-    on = range(on.start, on.start + 1)  # one process, whatever the plan gives it
+    on = range(on.start, on.start + 1)  # one process, whatever the plan assigns
     return Mesh.spawn(
         service=service, origin=job.origins.get(service, ""), name=name, size=size, actor=actor,
         args=args, kwargs={}, start=bootstrap(ENVIRONMENT, logs / name, "cpu"), logs=logs / name,

@@ -175,7 +175,7 @@ def receive(net: Any, manifest: Manifest) -> Weights:
     """Yield the weights of all ranks, bucket by bucket; later buckets are in flight meanwhile."""
     asked: deque[tuple[Part, Sequence[Entry], Tensor, Arrived]] = deque()
     buckets = [[(part, bucket) for bucket in _buckets(part)] for part in manifest.parts]
-    try:  # of all ranks in turn: each has a network card of its own
+    try:  # alternate between ranks: each has its own network card
         for part, bucket in filter(None, chain.from_iterable(zip_longest(*buckets))):
             if len(asked) > AHEAD:
                 yield from _landed(asked.popleft())
@@ -183,7 +183,7 @@ def receive(net: Any, manifest: Manifest) -> Weights:
         while asked:
             yield from _landed(asked.popleft())
     finally:
-        for part, *_ in asked:  # who takes no more leaves nothing under way
+        for part, *_ in asked:  # the caller stopped early: abort transfers in flight
             _close(part)
 
 

@@ -44,12 +44,12 @@ class Served:
         return self._buffers[turn], (self._socket.getsockname(), self._secret, turn)
 
     def written(self) -> None:
-        if torch.cuda.is_available():  # the copies, and not what is sent on another stream
+        if torch.cuda.is_available():  # wait for the copies only, which are on this stream
             torch.cuda.current_stream().synchronize()
 
     def close(self) -> None:
         if self._socket is not None:
-            with contextlib.suppress(OSError):  # a thread in `accept` is woken by it
+            with contextlib.suppress(OSError):  # wakes the thread that waits in `accept`
                 self._socket.shutdown(socket.SHUT_RDWR)
             self._socket.close()
         self._buffers.clear()
@@ -62,7 +62,7 @@ class Served:
                 threading.Thread(target=self._serve, args=(stream,), daemon=True).start()
 
     def _serve(self, stream: socket.socket) -> None:
-        with stream, contextlib.suppress(OSError):  # who went away needs nothing any more
+        with stream, contextlib.suppress(OSError):  # the receiver has gone
             stream.settimeout(SECONDS)
             asked = read(stream, SECRET + 1)
             if hmac.compare_digest(asked[:SECRET], self._secret):

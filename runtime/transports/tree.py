@@ -92,12 +92,12 @@ class Relay:
         held = self._room(manifest, place)
         if before is not None:
             with (
-                contextlib.suppress(OSError),  # it is gone: the trainer has the rest
+                contextlib.suppress(OSError),  # it is gone: get the rest from the trainer
                 ask(before, manifest.version, held.filled) as stream,
             ):
                 self._fill(held, stream, manifest.num_bytes)
         end = 0
-        for part in manifest.parts:  # one after the other, of each rank that sends one
+        for part in manifest.parts:  # one connection per sending rank
             begin, end = end, end + part.num_bytes
             if held.filled < end:
                 address, secret, turn, _ = part.buffer
@@ -137,7 +137,7 @@ class Relay:
             threading.Thread(target=self._serve, args=(stream,), daemon=True).start()
 
     def _serve(self, stream: socket.socket) -> None:
-        with stream, contextlib.suppress(OSError):  # who asked is gone, or we are
+        with stream, contextlib.suppress(OSError):  # the receiver has gone, or this relay is closed
             stream.settimeout(tcp.SECONDS)
             if not hmac.compare_digest(tcp.read(stream, tcp.SECRET), self._secret):
                 return
@@ -242,7 +242,7 @@ def _fetched(manifest: Manifest) -> Tensor:
     before = tree.first.get(tree.parents.get(host, -1)) if first == me else None
     place = f"tree-{tree.service}-{host}"
     _shared.clear()
-    if me in tree.at and first == me and rank == "0":  # one that started since knows of no host
+    if me in tree.at and first == me and rank == "0":  # a newer process is not in the tree
         _clear_others(buffer_path(manifest.parts[0].buffer[-1], place))
     try:
         return relay().take(manifest, tree.relays[before] if before else None, place)
@@ -266,7 +266,7 @@ def _from_sibling(address: Any, version: int, num_bytes: int) -> Tensor:
             name += came
     if not name:
         raise ConnectionError("it has nothing")
-    close()  # of a time when this process was the first
+    close()  # files from when this process was the first of its host
     path = name.decode()
     for gone in [each for each in _shared if not Path(each).exists()]:
         del _shared[gone]

@@ -63,7 +63,7 @@ def travels(error: Exception) -> bool:
     would wait forever (torch.compile's errors hold whole modules)."""
     try:
         pickle.loads(pickle.dumps(error))
-    except Exception:  # a class may fail in any way of its own
+    except Exception:  # `__reduce__` of a class may raise anything
         return False
     return True
 
@@ -93,7 +93,7 @@ class Callee:
         Raises:
             ActorError, SupervisionError: as Monarch's calls; the first error of a rank.
         """
-        getattr(self._actor, name)  # an AttributeError of ours is none of the actor's
+        getattr(self._actor, name)  # raise AttributeError here, not in the actor
         gone = self._gone = self._gone or self._begin()
         if gone.done():
             gone.result()
@@ -125,11 +125,11 @@ class Callee:
                 loop.call_soon_threadsafe(self._read)
 
     def _read(self) -> None:
-        self._told = False  # before the first is taken, so that none is left
+        self._told = False  # before reading, so that no later message is missed
         while self._came:
             try:
                 number, rank, value, error = self._receiver._process(self._came.popleft())
-            except Exception as failure:  # whoever waits for this one waits for nothing else
+            except Exception as failure:  # its caller is unknown, so all pending calls fail
                 self._fail(failure)
                 continue
             asked = self._asked.get(number)
@@ -145,7 +145,7 @@ class Callee:
         """Handle the end of `stay`: an actor has died, or the loop ends."""
         if not gone.cancelled() and (error := gone.exception()) is not None:
             self._fail(error)
-        self._port.send(None)  # so that the pump looks
+        self._port.send(None)  # wakes the pump
 
     def _fail(self, error: BaseException) -> None:
         for asked in self._asked.values():

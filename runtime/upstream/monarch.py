@@ -56,7 +56,7 @@ def this_host() -> Any:
     main thread as Ctrl-C does and exits with 130."""
     monarch.actor.unhandled_fault_hook = lambda failure: None
     found = monarch.actor.this_host()
-    atexit.register(shut_down)  # after Monarch's own hook, and so called before it
+    atexit.register(shut_down)  # registered after Monarch's hook, so it runs before it
     return found
 
 
@@ -69,7 +69,7 @@ def shut_down() -> None:
     if sys.stderr is first:
         sys.stderr = open(os.dup(2), "w", buffering=1, encoding="utf-8", errors="backslashreplace")  # noqa: SIM115
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-    with suppress(Exception, KeyboardInterrupt):  # the run is over, and all it had to say is said
+    with suppress(Exception, KeyboardInterrupt):  # the run is over: errors here do not matter
         monarch.actor.shutdown_context(host_timeout=FLUSH_SECONDS).get(timeout=END_SECONDS)
 
 
@@ -78,7 +78,7 @@ def attach_hosts(addresses: Sequence[str], at: str = "") -> Any:
     They reach this process at TCP address `at`, or through a file."""
     if at:
         enable_transport(f"tcp://{at}:0")
-    this_host()  # the client begins
+    this_host()  # starts the client
     return attach_to_workers(name="hosts", ca="trust_all_connections", workers=addresses)
 
 
@@ -216,7 +216,7 @@ class Mesh:
         ]
         if not asked:
             return []
-        for each in asked:  # whoever asks may be cancelled
+        for each in asked:  # retrieve errors even if this coroutine is cancelled
             each.add_done_callback(lambda done: done.cancelled() or done.exception())
         _, late = await asyncio.wait(asked, timeout=seconds)
         for each in late:
@@ -261,12 +261,12 @@ class Mesh:
         """
         async with asyncio.timeout(STOP_SECONDS):
             await self.call("leave")
-            await asyncio.sleep(LEFT_SECONDS)  # a stop that overtakes the exit waits in vain
+            await asyncio.sleep(LEFT_SECONDS)  # `stop` would hang if it came before the exit
             await self.procs.stop("end of run")
 
     async def abandon(self) -> None:
         """Stop the processes of a mesh of which one died before `describe` was answered."""
-        with suppress(Exception):  # what is gone cannot be stopped
+        with suppress(Exception):  # processes that are gone cannot be stopped
             async with asyncio.timeout(STOP_SECONDS):
                 await self.procs.stop("one of them died")
 

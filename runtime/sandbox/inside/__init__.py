@@ -50,7 +50,7 @@ def _everything(file: int) -> bytes:
 def _confine(spec: dict[str, Any]) -> None:
     level, limits = spec["level"], dict(spec["limits"])
     private = level == "namespaces"
-    if level != "bwrap":  # which sees to it itself
+    if level != "bwrap":  # bwrap does this itself
         kernel.die_with_parent()
         if os.getppid() != spec["parent"]:
             os._exit(1)

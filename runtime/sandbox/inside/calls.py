@@ -77,7 +77,7 @@ def encoded(value: Any) -> str:
 def _reason(error: BaseException) -> str:
     try:
         return str(quoted(f"{type(error).__name__}: {error}"[:300]))
-    except BaseException:  # its text is the program's too
+    except BaseException:  # `__str__` belongs to the untrusted program
         return '"it failed"'
 
 

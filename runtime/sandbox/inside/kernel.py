@@ -99,11 +99,11 @@ def drop_privileges() -> None:
     """Drop all capabilities, and forbid to gain privileges by executing a file."""
     header, data = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
     syscall("capget", CAPSET - 1, header, data)
-    if data[0] & CAP_SETPCAP:  # without it the bounding set stays, and gives nobody anything
+    if data[0] & CAP_SETPCAP:  # needed to drop; without it the bounding set is harmless
         for capability in range(64):
             try:
                 prctl(PR_CAPBSET_DROP, capability)
-            except OSError:  # beyond the last one
+            except OSError:  # this kernel has fewer capabilities
                 continue
     syscall("capset", CAPSET, header, (ctypes.c_uint32 * 6)())
     prctl(PR_SET_NO_NEW_PRIVS, 1)
@@ -129,7 +129,7 @@ def filter_calls(*, alone: bool, private: bool) -> None:
     rules = [_deny(number, EPERM) for number in NEVER.values()]
     rules += [_deny(CLONE3, ENOSYS), _deny(OPENAT2, ENOSYS)]
     rules.append(_deny(CLONE, EPERM, 0, JSET, CLONE_NEW))
-    rules.append(_deny(PRCTL, EPERM, 0, JEQ, PR_SET_PDEATHSIG))  # it dies with its caller
+    rules.append(_deny(PRCTL, EPERM, 0, JEQ, PR_SET_PDEATHSIG))  # must die with its parent
     if alone:
         rules += [_deny(number, EAGAIN) for number in FORKS.values()]
         rules.append(_deny(CLONE, EAGAIN, 0, JSET, CLONE_THREAD, unless=True))

@@ -50,10 +50,10 @@ def enter(spec: dict[str, Any]) -> None:
         try:
             os.setresgid(unique, unique, unique)
             os.setresuid(unique, unique, unique)
-        except OSError:  # a container with few ids
+        except OSError:  # a container that maps few user ids
             os.setresgid(NOBODY, NOBODY, NOBODY)
             os.setresuid(NOBODY, NOBODY, NOBODY)
-        die_with_parent()  # a change of ids has undone it
+        die_with_parent()  # changing user ids resets this setting
 
 
 def _build(spec: dict[str, Any]) -> None:

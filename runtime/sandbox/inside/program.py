@@ -147,7 +147,8 @@ class Program(Link):
             case "C":
                 return self._classes[inner]
             case "e":
-                return getattr(builtins, inner, RuntimeError)()  # of a function of the case
+                # an exception raised by a function of the case
+                return getattr(builtins, inner, RuntimeError)()
         raise ValueError(tag)
 
     def error(self, error: BaseException) -> str:
@@ -175,5 +176,5 @@ def run(spec: dict[str, Any], result: int) -> None:
     try:
         exec(compile(spec["code"], "<answer>", "exec", dont_inherit=True), names)
     except BaseException:
-        os._exit(0)  # the judge meets the end of the pipe
+        os._exit(0)  # the judge sees that the pipe is closed
     Program(reading, writing, names).serve()

@@ -256,7 +256,7 @@ class TitanTrainer(TitanActor):
             if len(terms) > 1:
                 again = any(name == other for other, _ in terms[:index])
                 whole = {"loss": sums["loss"] + found["loss"].cpu()}
-                if "entropy" in found:  # a loss of values alone has none
+                if "entropy" in found:  # a loss that reads only values has no entropy
                     whole["entropy"] = sums.get("entropy", found["entropy"])
                 found = _named(found, f"{name}_{index + 1}" if again else name) | whole
             sums |= found
@@ -364,7 +364,8 @@ class TitanTrainer(TitanActor):
             counts = loss.totals(labels=micro.labels, seq_id=micro.seq_id, **_inputs(loss, micro))
             for name, value in counts.items():
                 sums[name] = sums.get(name, 0.0) + value
-        same = self.titan.context.size  # ranks count the same samples
+        # all ranks of a context-parallel group count the same samples
+        same = self.titan.context.size
         return {name: torch.tensor(value / same) for name, value in self._reduce(sums).items()}
 
     def _loss(
@@ -403,7 +404,7 @@ class TitanTrainer(TitanActor):
         self._publications += 1
         state = self.titan.hf_state()
         manifest = self.sender.publish(state, self.version, probe)
-        if not self._moved:  # nothing was to change
+        if not self._moved:  # there was no update since the last publication
             manifest = replace(manifest, changed=None)
         self._moved = False
         return manifest if self.rank == 0 else None
@@ -454,7 +455,7 @@ class TitanTrainer(TitanActor):
 def _gauge(device: torch.device) -> float:
     on_gpu = device.type != "cpu"
     size, dtype, times = (4096, torch.bfloat16, 64) if on_gpu else (512, torch.float32, 16)
-    own = torch.Generator(device).manual_seed(0)  # training's random numbers stay as they are
+    own = torch.Generator(device).manual_seed(0)  # do not advance the random generator of training
     factor = torch.randn(size, size, dtype=dtype, device=device, generator=own)
     wait = torch.cuda.synchronize if on_gpu else int
     wait()

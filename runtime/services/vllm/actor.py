@@ -151,7 +151,7 @@ class Generator(ForgeActor):
         self.classes = {"engine": self._engine.class_name}
         begin = time.perf_counter()
         warm = spec.Sampling(max_tokens=4)
-        for i in range(4):  # the first generation compiles
+        for i in range(4):  # kernels are compiled at the first generation
             self._engine.add(f"warm-{i}", [1, 2, 3], warm, seed=i)
         while self._engine.num_running:
             self._engine.step()
@@ -177,7 +177,7 @@ class Generator(ForgeActor):
                 if self._engine.num_running:
                     self._send(self._engine.step())
         except Exception as error:
-            for _, reply in [*taken, *self._take_inbox(block=False)]:  # nobody waits for ever
+            for _, reply in [*taken, *self._take_inbox(block=False)]:  # answer all pending actions
                 reply(None, f"{type(error).__name__}: {error}")
             self._port.send(Message(error=traceback.format_exc()))
 

@@ -42,7 +42,7 @@ def masked_attention() -> type:
         def __init__(self, config: Config) -> None:
             super().__init__()
 
-        def forward(  # the TP plan places what is positional; a mask is the same on all ranks
+        def forward(  # the TP plan shards positional inputs; the mask is keyword-only
             self,
             q_BLNH: Tensor,
             k_BLNH: Tensor,
@@ -106,7 +106,7 @@ def packed_attention() -> type:
                 q, k, v, bounds, bounds, longest, longest,
                 scale=scale, window_size=(-1, 0), enable_gqa=q.shape[1] != k.shape[1],
             )  # fmt: skip
-            assert isinstance(out, Tensor)  # and not its log-sum-exp as well
+            assert isinstance(out, Tensor)  # not a tuple with the log-sum-exp
             return out.view(q_BLNH.shape)
 
     return PackedAttention

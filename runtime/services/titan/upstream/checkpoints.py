@@ -22,7 +22,7 @@ def spoilt(folder: Path) -> str:
         stored = FileSystemReader(str(folder)).read_metadata().storage_data
     except OSError as error:
         return f"{folder / '.metadata'}: {error.strerror}"
-    except Exception as error:  # whatever a pickle of other bytes comes to
+    except Exception as error:  # unpickling damaged bytes may raise anything
         return f"{folder / '.metadata'} is spoilt ({type(error).__name__}: {error})"
     parts: dict[str, list[Any]] = {}
     for part in stored.values():

@@ -64,7 +64,7 @@ def _exchanging(attend: Callable[..., Tensor], size: int, group: Any) -> Callabl
     def forward(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
         rows, width, heads, depth = q.shape
         times = math.lcm(k.shape[2], size) // k.shape[2]
-        if times > 1:  # fewer heads of keys than ranks
+        if times > 1:  # fewer key heads than ranks: repeat them
             k, v = (x.repeat_interleave(times, 2) for x in (k, v))
         own, kv = heads // size, k.shape[2] // size
         parts = torch.cat([x.reshape(rows, width, size, -1, depth) for x in (q, k, v)], 3)

@@ -99,7 +99,8 @@ class Load:
         layers (a collective, of all ranks); None if no layer has experts."""
         if not self._shape[1]:
             return None
-        table = torch.zeros(self._shape, device=self._device)  # stages have other layers
+        # other pipeline stages fill other rows
+        table = torch.zeros(self._shape, device=self._device)
         for layer, experts in self._by_layer.items():
             table[layer] = _local(experts.tokens_per_expert_E)
         torch.distributed.all_reduce(table)

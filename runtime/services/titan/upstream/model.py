@@ -134,7 +134,8 @@ class TitanModel:
         """Yield all weights whole, under the names that they have in files (a collective)."""
         for name, value in self.hf_state().items():
             for part, found in experts.split(name, whole(value, dtype)):
-                shares = found.untyped_storage().nbytes() != found.nbytes  # a file takes no parts
+                # a file cannot store a view
+                shares = found.untyped_storage().nbytes() != found.nbytes
                 yield part, found.clone() if shares else found
 
 
@@ -177,7 +178,7 @@ def init_distributed(
         WORLD_SIZE=str(world),
         MASTER_ADDR=addr,
         MASTER_PORT=str(port),
-        TORCHELASTIC_USE_AGENT_STORE="True",  # rank 0 listens nowhere itself
+        TORCHELASTIC_USE_AGENT_STORE="True",  # rank 0 starts no store: the meeting has one
     )
     # The default is the temporary folder, which is removed with the run.
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache.folder() / "inductor"))
@@ -205,7 +206,7 @@ def build_model(
     dims.build_mesh()
     arch = model_spec(model, folder)
     config = lora.with_adapters(adapt_config(arch.model, model, service), service.lora)
-    with _no_trainer():  # which refuses tied weights in a pipeline
+    with _no_trainer():  # torchtitan refuses tied weights in a pipeline
         alone = replace(parallelism, pipeline_parallel_degree=1)
         config.update_from_config(config=SimpleNamespace(parallelism=alone))
     keep_loss_whole(config)

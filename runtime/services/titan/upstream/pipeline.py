@@ -69,7 +69,7 @@ class Pipeline:
             schedule._step_microbatches(target_mbs=targets, return_outputs=False)
         else:
             stage.forwards()
-            for part in model.modules():  # weights that an update would leave behind
+            for part in model.modules():  # free gathered weights: an update would not change them
                 if isinstance(part, FSDPModule):
                     part.reshard()
 
@@ -224,7 +224,7 @@ class _Stage(PipelineStage):
     # ---- what torch's schedules call
 
     def _warmup_forward_vote(self, *_: Any, **__: Any) -> Tensor:
-        return torch.ones(1)  # all know the shapes: there is nothing to vote for
+        return torch.ones(1)  # all ranks know the shapes, so there is no vote
 
     def _warmup_backward_result(self, *_: Any, **__: Any) -> Tensor:
         return torch.ones(1)

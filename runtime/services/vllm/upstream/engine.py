@@ -213,7 +213,7 @@ class Engine:
     def text(self, done: Finished) -> str:
         """Return the text of a completion, without the token that ended it."""
         if done.text is not None and not done.truncated:
-            return done.text  # of what was cut it leaves out a character that is not whole
+            return done.text  # of a truncated text, vLLM omits an incomplete last character
         end = len(done.token_ids) - (not done.truncated)
         return self._engine.get_tokenizer().decode(done.token_ids[:end], skip_special_tokens=True)
 
@@ -293,7 +293,7 @@ class Engine:
             import torch
 
             self._engine.apply_model(lambda model: _load(model, weights))
-            torch.accelerator.synchronize()  # the sender may write over its buffer from now on
+            torch.accelerator.synchronize()  # all copies are done: the sender may reuse its buffer
         else:
             self._engine.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
         if self._on_cpu:

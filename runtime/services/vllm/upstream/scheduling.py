@@ -130,7 +130,7 @@ class ShortScheduler(Scheduler):
         for request in running:
             computed, placed = request.num_computed_tokens, request.num_output_placeholders
             if placed and computed + 2 - placed >= request.num_prompt_tokens + request.max_tokens:
-                continue  # its last token is on its way
+                continue  # its last token is being computed
             left = len(request._all_token_ids) + placed - computed
             if left == 0 or computed >= room:
                 continue
@@ -157,7 +157,7 @@ class ShortScheduler(Scheduler):
             blocks = None
             if computed % size == 0 or (
                 caches and min(computed + 1, len(request._all_token_ids)) % size == 0
-            ):  # a block more, or one that is full
+            ):  # it needs a new block, or fills one
                 slots = self.kv_cache_manager.allocate_slots(request, 1)
                 assert slots is not None, "blocks were counted before"
                 blocks = slots.get_block_ids(allow_none=True)
@@ -249,7 +249,7 @@ class ShortScheduler(Scheduler):
         for request_id, num_tokens in scheduled.items():
             request = self.requests.get(request_id)
             if request is None:
-                continue  # it ended in the step before
+                continue  # it ended in the preceding step
             request.num_in_flight_tokens -= num_tokens
             is_stale = request.num_stale_output_tokens > 0
             if is_stale:  # sampled before it was preempted
