@@ -32,9 +32,12 @@ LONGEST = 2000
 """characters of the log that an exception quotes"""
 FRAMES = ("metrics", "samples", "evals")
 STYLE = (
-    "<style>.forge-run svg{max-width:100%;font:11px sans-serif}.forge-run svg line{stroke:#8884}"
-    ".forge-run svg path,.forge-run svg polyline{fill:none;stroke:#3b82f6;stroke-width:1.5}"
-    ".forge-run svg text{fill:currentColor}</style>"
+    "<style>.forge-run svg{max-width:520px;font:11px sans-serif}.forge-run text{fill:currentColor}"
+    ".forge-run .ax{text-anchor:end}.forge-run .ax.mid{text-anchor:middle}"
+    ".forge-run .grid{stroke:#8884}.forge-run .cursor{display:none}"
+    ".forge-run .line,.forge-run .raw{fill:none;stroke:#3b82f6;stroke-width:1.5}"
+    ".forge-run .raw{opacity:.3}.forge-run .line:not(.c1){stroke:#d9671b}"
+    ".forge-run .band{fill:#3b82f6;opacity:.15}.forge-run circle{fill:#d9671b}</style>"
 )
 
 

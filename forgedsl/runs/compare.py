@@ -205,7 +205,8 @@ body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(
 td, th { text-align: left; padding: .2rem 1rem .2rem 0; border-bottom: 1px solid var(--faint); }
 .charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(20rem, 1fr)); gap: 1rem; }
 svg { width: 100%; } svg text { fill: var(--ink); font-size: 11px; } svg .cursor { display: none; }
-svg line, svg .grid { stroke: var(--faint); } .line { fill: none; stroke-width: 1.6; }
+.ax { text-anchor: end; } .ax.mid { text-anchor: middle; } .grid { stroke: var(--faint); }
+.line { fill: none; stroke-width: 1.6; }
 .raw { fill: none; opacity: .3; } .band { opacity: .15; stroke: none; }
 """ + "".join(
     f".line.c{i}, .raw.c{i} {{ stroke: var(--c{i}); }} b.c{i} {{ color: var(--c{i}); }}\n"
