@@ -1,0 +1,93 @@
+"""Prompts and chat templates as far as they are known before a run, for rules.
+
+View, a `play` of the flow --played_in--> environment, dataset --form_of--> chat or text
+                           model --template_of--> text of its chat template
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from forgedsl.ir.program import Constructor, Decl, Deferred, EnvironmentDecl, FlowStep
+from forgedsl.lint.view import View
+from forgedsl.shipped import locate
+from forgedsl.syntax import ast
+from forgedsl.syntax.walk import reads, walk
+from forgedsl.types.flow import Role
+
+CHATS = ("chat", "sharegpt")
+
+
+def played_in(view: View, step: FlowStep) -> tuple[EnvironmentDecl | None, Decl | None]:
+    """Return the environment that a step plays in, and the dataset of its prompts."""
+    env = step.settings.get("env")
+    shop = None if env is None else view.program.environments.get(getattr(env.value, "name", ""))
+    if shop is None:
+        return None, None
+    edges = {read.edge for read in step.inputs}
+    drawn = [s for s in view.program.flow if Role.PROMPTS in s.roles and s.name in edges]
+    return shop, view.program.datasets.get(drawn[0].receiver) if drawn else None
+
+
+def form_of(view: View, dataset: Decl) -> str:
+    """Return `chat` or `text`, the form of the prompt; "" if it depends on the rows."""
+    prompt = dataset.settings["prompt"].value
+    if not isinstance(prompt, Deferred):
+        return ""
+    expr = prompt.expr
+    if any(isinstance(n, ast.Call) and n.function.text in CHATS for n in walk(expr)):
+        return "chat"
+    if isinstance(expr, ast.String) or (isinstance(expr, ast.Binary) and expr.operator == "+"):
+        return "text"
+    row = first_row(view, dataset)
+    keys = next((keys for keys, node in reads(expr, "row") if node is expr), None)
+    found = None if row is None or keys is None else value_at(row, keys)
+    return "text" if isinstance(found, str) else "chat" if isinstance(found, list) else ""
+
+
+def value_at(row: Any, keys: tuple[str | int, ...]) -> Any:
+    """Return the value of a row at `row.a[0].b`, or None."""
+    for key in keys:
+        try:
+            row = row[key]
+        except (KeyError, IndexError, TypeError):
+            return None
+    return row
+
+
+def first_row(view: View, dataset: Decl) -> Any:
+    """Return the first row of a local .jsonl file, if it can be read."""
+    source = dataset.settings["source"].value
+    if view.folder is None or not view.shared.on_disk:
+        return None
+    if not isinstance(source, Constructor) or source.name != "jsonl":
+        return None
+    try:
+        with locate(str(source.args["path"]), view.folder).open(encoding="utf-8") as file:
+            return json.loads(next(filter(str.strip, file), "null"))
+    except (OSError, ValueError):
+        return None  # P210 and D611 report it
+
+
+def template_of(view: View, model: Decl) -> tuple[str, str]:
+    """Return the chat template of a model, if it is known here, and the setting that gives it."""
+    written = model.settings["chat_template"].value
+    if isinstance(written, str):
+        return written, "chat_template"
+    own = model.settings["tokenizer"].value
+    where = "tokenizer" if isinstance(own, Constructor) else "source"
+    source = model.settings[where].value
+    if not isinstance(source, Constructor) or source.name != "local" or view.folder is None:
+        return "", where
+    if not view.shared.on_disk:
+        return "", where
+    folder = locate(str(source.args["path"]), view.folder)
+    try:
+        if (folder / "chat_template.jinja").is_file():
+            return (folder / "chat_template.jinja").read_text("utf-8"), where
+        found = json.loads((folder / "tokenizer_config.json").read_text("utf-8"))
+    except (OSError, ValueError):
+        return "", where  # P210 reports a missing folder, the run a broken tokenizer
+    template = found.get("chat_template") if isinstance(found, dict) else None
+    return (template if isinstance(template, str) else ""), where
