@@ -104,6 +104,9 @@ class Rollout:
     """rewards of each turn: (index of the policy's last token of the turn, rewards by part)"""
     observed: int = 0
     """tokens that the policy did not write; `mask` is False and `logprobs` 0 on them"""
+    row_starts: tuple[int, ...] = ()
+    """indices in `token_ids` at which another training row begins: its prompt, which the chat
+    template rendered anew (`mask` is False), and what the policy wrote behind it"""
     others: tuple[str, ...] = ()
     """sibling answers, for a judge that compares them"""
     versions: tuple[tuple[int, int], ...] = ()
@@ -125,6 +128,11 @@ class Rollout:
     def target(self) -> Any:
         return self.prompt.target
 
+    @property
+    def starts(self) -> tuple[int, ...]:
+        """`row_starts` as indices in prompt and completion together."""
+        return tuple(len(self.prompt.token_ids) + at for at in self.row_starts)
+
     def part(self, name: str) -> list[float]:
         """Return a reward part per token: each turn's value at the last policy token of the turn,
         else 0."""
@@ -135,8 +143,10 @@ class Rollout:
 
     @property
     def play(self) -> dict[str, Any]:
-        """Fields that events and samples add for a trajectory: number of turns and why it ended."""
-        return {"turns": self.turns, "ended": self.ended} if self.ended else {}
+        """Fields that events and samples add for a trajectory: number of turns, why it ended, and
+        the number of its training rows if there are several."""
+        rows = {"rows": 1 + len(self.row_starts)} if self.row_starts else {}
+        return {"turns": self.turns, "ended": self.ended, **rows} if self.ended else {}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -145,7 +155,9 @@ class Sample:
 
     `token_ids` holds P prompt and T completion tokens. Token fields (behavior, ref, ...) have T
     entries, one per completion token; sequence fields (adv) are floats. `mask` has T entries.
-    Supervised samples have P = 0 or the unlearned prefix, T the rest.
+    Supervised samples have P = 0 or the unlearned prefix, T the rest. At `row_starts`, indices in
+    `token_ids`, the model begins anew: attention and positions of a row do not reach back. Losses
+    see one sequence.
     """
 
     token_ids: list[int]
@@ -153,6 +165,7 @@ class Sample:
     mask: list[bool]
     token_fields: dict[str, list[float]] = field(default_factory=dict)
     sequence_fields: dict[str, float] = field(default_factory=dict)
+    row_starts: tuple[int, ...] = ()
 
 
 @dataclass(slots=True, kw_only=True)

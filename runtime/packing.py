@@ -8,9 +8,11 @@
 (collectives must match), so short ranks get empty ones; flat microbatches are balanced by tokens,
 as far as whole sequences allow. `positions` restart at 0 for each sequence, and `bounds` say where
 they lie. Only positions that predict a token with `mask` set are scored: `index` selects their
-hidden states, so that no other logits are computed. The two sides of a preference pair always share
-a microbatch. Shapes: R rows, L tokens, D stretches of tokens that attend to each other (sequences,
-and padding of rows), N scored tokens, B sequences of the microbatch.
+hidden states, so that no other logits are computed. The rows of a trajectory (`row_starts`) are
+one sequence, each with positions and bounds of its own. The two sides of a preference pair always
+share a microbatch. Shapes: R rows, L tokens, D stretches of tokens that attend to each other
+(sequences, rows of trajectories, and padding of rows), N scored tokens, B sequences of the
+microbatch.
 """
 
 from __future__ import annotations
@@ -246,7 +248,7 @@ def _microbatch(
         start = r * length
         for i in bins[r] if bins else ():
             begins[i] = start
-            bounds.append(start)
+            bounds += [start, *(start + at for at in samples[i].row_starts)]
             end = start + len(samples[i].token_ids)
             tokens[start:end] = samples[i].token_ids
             start = end

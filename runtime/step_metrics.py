@@ -155,6 +155,7 @@ def batch_record(
     samples = [*batch.samples, *(each for _, beside in batch.beside for each in beside)]
     lengths = [len(sample.token_ids) - sample.num_prompt for sample in samples]
     compared = [scores for scores in groups if len(scores) > 1]
+    rows = sum(1 + len(sample.row_starts) for sample in samples)
     dead = sum(max(scores) - min(scores) < 1e-12 for scores in compared)
     return {
         "reward_mean": _mean(batch.rewards),
@@ -163,6 +164,7 @@ def batch_record(
         "age_mean": _mean(batch.ages),
         "groups": len(batch.groups),
         "sequences": len(samples),
+        **({"rows": rows} if rows > len(samples) else {}),
         "response_tokens_mean": _mean(lengths),
         "truncated_fraction": _mean([float(cut) for cut in truncated]),
         "groups_dead": dead if compared else None,

@@ -4,11 +4,14 @@ import hashlib
 from pathlib import Path
 
 import pytest
-from forge_texts import changed, plan_of
+from forge_texts import changed, loaded, plan_of
 
 from forgedsl.api import load_text
+from forgedsl.graph.dataflow import build
 from forgedsl.lower.build import lower
 from forgedsl.lower.lock import lock_text
+from forgedsl.plan.plan import plan
+from forgedsl.plan.sizes import step_tokens
 from forgedsl.sizes.hosts import Host
 
 DESK = '''
@@ -143,6 +146,24 @@ def test_a_play_is_a_sample_that_knows_its_environment(tmp_path: Path) -> None:
     assert (held.env, held.max_turns, held.longest) == ("shop", 3, 4096)
 
 
+def test_a_plan_counts_the_tokens_of_all_rows(tmp_path: Path) -> None:
+    assert lowered(tmp_path)[0].environments["shop"].history == "append"
+    edits = [("max_tokens = 256", "max_tokens = 32"), ("5s,", "5s, max_observation = 16,")]
+    ours = [("5s, max_observation", "5s, history = template, max_observation")]
+    job, said = lowered(tmp_path, *edits, *ours)
+    assert said == []
+    assert job.environments["shop"].history == "template"
+    # 512 + 6 x 32 + 5 x 16 in one row; the prompt, 32 x turns and 16 x (turns - 1) in six
+    assert [step_tokens_of(tmp_path, *e) for e in (edits, edits + ours)] == [128 * 784, 128 * 3984]
+
+
+def step_tokens_of(folder: Path, *edits: tuple[str, str]) -> float:
+    found = loaded(changed(TEXT, *edits), folder=folder, host=WIDE)
+    graph = build(found.program, reporter=found.reporter)
+    made = plan(found.program, graph, reporter=found.reporter, host=WIDE, base_dir=folder)
+    return step_tokens(made.request, graph)
+
+
 def test_parts_and_ends_are_read_in_a_reward(tmp_path: Path) -> None:
     job, said = lowered(tmp_path)
     assert said == []
@@ -168,6 +189,8 @@ def test_parts_and_ends_are_read_in_a_reward(tmp_path: Path) -> None:
         ((", max_turns = 3", ""), "D620", "nothing ends a trajectory in `shop`"),
         (("env = shop, max_turns = 3", "max_turns = 3"), "F113", "no effect without `env`"),
         (("max_tokens = 256", "max_tokens = 2k"), "D621", "13792 tokens"),
+        (("5s,", "5s, history = template,"), "D621", "12288 tokens together (in one row 3328)"),
+        (("5s,", "5s, history = rewritten,"), "F113", "history"),
         (("r.rewards.found", "r.rewards.fund"), "F101", "gives a part `fund`"),
         (("r.rewards.found", "r.rewards"), "F109", "has a part for each name"),
         ((PLAY, "generator.sample(prompt, n = 8)"), "F101", "gives a part `found`"),

@@ -136,7 +136,8 @@ CHANGES: dict[str, dict[str, object]] = {
     },
     "environment": {
         "procs": (PLAYED, "2"), "tool_timeout": (PLAYED, "3s"), "deadline": (PLAYED, "60s"),
-        "max_observation": (PLAYED, "64"), "on_error": (PLAYED, "0.5"),
+        "max_observation": (PLAYED, "64"), "history": (PLAYED, "template"),
+        "on_error": (PLAYED, "0.5"),
     },
     "buffer": {"groups": (REPLAYED, "32"), "max_age": (REPLAYED, "9")},
     "sync": {

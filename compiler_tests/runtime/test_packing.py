@@ -84,6 +84,19 @@ def test_sequences_do_not_see_each_other() -> None:
     assert micro.positions[0].tolist()[:6] == [0, 1, 2, 0, 1, 2]
 
 
+@pytest.mark.parametrize("flat", [False, True])
+def test_rows_of_a_trajectory_do_not_see_each_other_and_are_one_sequence(flat: bool) -> None:
+    mask = [True, True, False, False, True]
+    item = Sample(token_ids=[1, 2, 3, 1, 3, 4], num_prompt=1, mask=mask, row_starts=(3,))
+    (micro,) = pack([item, item], seq_len=12, rows=1, rank=0, world=1, flat=flat)
+    allowed = micro.mask()[0, 0]
+    assert allowed[:3, :3].equal(allowed[3:6, 3:6])
+    assert not allowed[3:6, :3].any()
+    assert micro.positions[0].tolist()[:12] == [0, 1, 2] * 4
+    assert micro.seq_id.tolist() == [0, 0, 0, 1, 1, 1]
+    assert micro.labels.tolist() == [2, 3, 4] * 2
+
+
 @settings(max_examples=80, deadline=None)
 @given(samples(), st.integers(1, 4), st.integers(1, 3))
 def test_rows_of_samples_that_are_computed_alike_are_as_wide_as_their_microbatch(

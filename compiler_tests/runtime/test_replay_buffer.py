@@ -1,6 +1,6 @@
 """Replay of samples: what is put and drawn, how old it is, and that a resume draws the same."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import pairwise
 
 import pytest
@@ -24,7 +24,7 @@ class Recording(FakeEndpoints):
         return await super().step(node, batch)
 
     def restarted(self, state, **more):
-        again = Recording(self.job, **more)
+        again = type(self)(self.job, **more)
         again.version.update(state["versions"])
         return again
 
@@ -151,6 +151,26 @@ def test_nothing_is_older_than_max_age_and_a_resume_draws_the_same(
     assert after[0] == drawn[save]
     if mode == "sync":
         assert trained(again) == trained(first)[save:]
+
+
+class OfRows(Recording):
+    """Makes completions whose first token begins a row."""
+
+    async def sample(self, node, prompt, sibling, seed):
+        return replace(await super().sample(node, prompt, sibling, seed), row_starts=(0,))
+
+
+def test_rows_of_a_trajectory_are_kept_and_resumed():
+    the_job = replaying(steps=6, checkpoint={"every": 3})
+    first = OfRows(the_job)
+    drive(the_job, first)
+    state = first.saved[0]
+    again = first.restarted(state)
+    drive(the_job, again, state=state, replay=first.replays[3])
+    for step in (*trained(first), trained(again)[0]):
+        for _, sample in step:
+            assert sample["row_starts"] == (sample["num_prompt"],)
+    assert any(not fresh for fresh, _ in trained(again)[0])
 
 
 def test_a_field_of_tokens_is_kept_by_token():

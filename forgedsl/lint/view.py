@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from forgedsl.diagnostics import Diagnostic, Reporter
-from forgedsl.ir.program import Constant, Decl, FlowStep, Function, Program, Value
+from forgedsl.ir.program import Constant, Decl, EnvironmentDecl, FlowStep, Function, Program, Value
 from forgedsl.lint.facts import Facts, structure
 from forgedsl.lint.losses import LossView
 from forgedsl.losses.intervals import Analysis
@@ -256,6 +256,6 @@ def is_closed(function: Function) -> bool:
     return all(f.default is not None for f in scalars)
 
 
-def place(value: Value, decl: Decl) -> Span:
+def place(value: Value, decl: Decl | EnvironmentDecl) -> Span:
     """Return the span of a setting, else of the name of its declaration."""
     return value.origin.span or decl.name_span

@@ -168,6 +168,7 @@ class Environment(Spec):
     tool_timeout: float = 10.0
     deadline: float | None = None
     max_observation: int = 256
+    history: Literal["append", "template"] = "append"
     on_error: Literal["drop"] | float = "drop"
 
 

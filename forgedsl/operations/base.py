@@ -78,6 +78,9 @@ class Sizes(Protocol):
     def groups(self, node: Node) -> int:
         """Return the groups of a step that a node works on."""
 
+    def whole(self, node: Node) -> int:
+        """Return the maximum tokens that the trainer computes of a completion and its prompt."""
+
     def lengths(self, node: Node) -> tuple[int, int]:
         """Return the maximum tokens of a sample node: (prompt, completion)."""
 

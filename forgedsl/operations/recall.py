@@ -264,7 +264,7 @@ class Recall(Operation):
         return sum(count for count, _ in self._drawn(node, sizes))
 
     def trained_tokens(self, node: Node, sizes: Sizes) -> int:
-        return sum(count * sum(sizes.lengths(sample)) for count, sample in self._drawn(node, sizes))
+        return sum(count * sizes.whole(sample) for count, sample in self._drawn(node, sizes))
 
     def _drawn(self, node: Node, sizes: Sizes) -> Iterator[tuple[int, Node]]:
         """Yield the maximum number of completions drawn in a step, with their sampler."""

@@ -95,7 +95,7 @@ class Sample(Operation):
         return sizes.groups(node) * int(node.settings["n"])
 
     def trained_tokens(self, node: Node, sizes: Sizes) -> int:
-        return sizes.groups(node) * int(node.settings["n"]) * sum(sizes.lengths(node))
+        return sizes.groups(node) * int(node.settings["n"]) * sizes.whole(node)
 
     def call_text(self, node: Node) -> str:
         return f"{node.target}.sample(n = {node.settings['n']})"

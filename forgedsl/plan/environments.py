@@ -60,6 +60,18 @@ def longest_text(program: Program, node: Node) -> int | None:
     return int(turns) * new + (int(turns) - 1) * int(shop.settings["max_observation"].value)
 
 
+def together(program: Program, node: Node, prompt: int) -> int | None:
+    """Tokens of all training rows of a trajectory, at most: with `history = template`, each turn
+    may open a row, which begins with all that was before. None: only a deadline ends it."""
+    text, shop = longest_text(program, node), environment_of(program, node.settings)
+    if text is None or shop is None or shop.settings["history"].value == "append":
+        return None if text is None else prompt + text
+    new = number(program.services[node.target], "sampling.max_tokens", 0)
+    said = int(shop.settings["max_observation"].value)
+    turns = range(int(node.settings["max_turns"]))
+    return sum(prompt + (turn + 1) * new + turn * said for turn in turns)
+
+
 def check_environments(
     program: Program, graph: Graph, contexts: Mapping[str, int | None], seq_len: int
 ) -> list[Diagnostic]:
@@ -124,7 +136,25 @@ def _too_long(
     context = contexts[model]
     room = seq_len if context is None else min(context, seq_len)
     prompt = max(1, number(program.datasets[graph.node(node.root).target], "max_prompt_tokens", 0))
-    if text is None or prompt + text <= room:
+    rows = together(program, node, prompt)
+    if text is None or rows is None:
+        return
+    if prompt + text <= room and rows > seq_len:
+        yield Diagnostic(
+            code="D621",
+            name="turns-over-context",
+            severity=Severity.WARNING,
+            message=f"{node.settings['max_turns']} rows of a trajectory have up to {rows} tokens "
+            f"together (in one row {prompt + text}); a row of the trainer holds {seq_len}",
+            span=node.span,
+            notes=(
+                "with `history = template` of the environment, each turn that the template "
+                "rewrites opens a row; rows are shorter by what the template drops",
+                'a trajectory that fills them ends there: `r.ended` is "tokens"',
+            ),
+            help=f"`batch.seq_len = {rows}`, or fewer turns",
+        )
+    if prompt + text <= room:
         return
     new = number(program.services[node.target], "sampling.max_tokens", 0)
     turns, said = int(node.settings["max_turns"]), int(shop.settings["max_observation"].value)

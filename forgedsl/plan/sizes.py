@@ -8,7 +8,7 @@ from __future__ import annotations
 from forgedsl.ir.graph import Graph, Node
 from forgedsl.operations.base import Role
 from forgedsl.operations.registry import operation
-from forgedsl.plan.environments import environment_of, longest_text
+from forgedsl.plan.environments import environment_of, longest_text, together
 from forgedsl.sizes.memory import Request
 from forgedsl.sizes.meshes import MeshPlan, number
 
@@ -60,6 +60,12 @@ class PlannedSizes:
 
     def groups(self, node: Node) -> int:
         return self.graph.drawn(node)
+
+    def whole(self, node: Node) -> int:
+        """Tokens that the trainer computes of a completion, with its prompt, at most."""
+        prompt, new = self.lengths(node)
+        found = together(self.program, node, prompt)
+        return min(self.row_tokens, prompt + new if found is None else found)
 
     def lengths(self, node: Node) -> tuple[int, int]:
         return lengths(self.request, self.graph, node)

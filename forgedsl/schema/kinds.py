@@ -174,6 +174,9 @@ ENVIRONMENT = Kind(
         ("deadline", replace(DURATION, optional=True), None, NUM,
          "longest life of a trajectory, which then ends with the turns that it has"),
         ("max_observation", COUNT, 256, NUM, "tokens of one observation; the rest is cut"),
+        ("history", word("append", "template"), "append", NUM,
+         "earlier turns of a chat: as they were said, or as the chat template writes them, each "
+         "rewriting in a training row of its own"),
         ("on_error", _ON_ERROR, "drop", NUM,
          "score of a trajectory whose environment failed twice"),
     ),

@@ -135,6 +135,7 @@ def sample_of(rollout: Rollout, *, sampled: bool = True) -> Sample:
             "num_tokens": float(rollout.num_tokens),
             "truncated": float(rollout.truncated),
         },
+        row_starts=rollout.starts,
     )
     if sampled:
         sample.token_fields["behavior"] = list(rollout.logprobs)

@@ -15,13 +15,12 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, Literal
 
+from forgedsl.chats import PROBE
 from forgedsl.errors import RunError
 from forgedsl.rows import ROLES
 
 Message = dict[str, Any]
 Learn = Literal["assistant_turns", "last_turn", "all"]
-PROBE = "\ue000"
-"""a character of the private use area; it occurs in no conversation"""
 
 
 class ChatTokenizer:

@@ -3,27 +3,22 @@
     prompt, start             -> tokens of the first prompt
     turn's tokens, observation -> tokens to append, up to the next model turn
 
-The model's tokens are final: nothing is rendered or tokenized again. In a chat, the text between
-two turns is found as the difference of two renderings of the template. A template that rewrites
-earlier turns is rejected. In plain text there is nothing between turns.
+The model's tokens are final: none of them is tokenized again for a loss. In a chat, the text
+between two turns is found as the difference of two renderings of the template. `Conversation` finds
+where a template rewrites earlier turns. In plain text there is nothing between turns.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any, NamedTuple
 
+from forgedsl.chats import OTHER, PROBE, appends
 from forgedsl.environment import Message
-from forgedsl.errors import RunError
-from forgedsl.runtime.data.chat import PROBE, ChatTokenizer
+from forgedsl.runtime.data.chat import ChatTokenizer
 from forgedsl.runtime.data_types import Prompt
 
-OTHER = "\ue001"
-"""placeholder for an observation; like PROBE, it never occurs in a conversation"""
-THOUGHTS = (("<think>\n", "\n</think>\n\n"), ("<|channel>thought\n", "\n<channel|>"))
-"""marks around a thought, for templates that find thoughts in the text of a turn alone"""
 SHORT = 10_000
 """longest text, in characters, that is tokenized at once"""
 Said = str | Sequence[Message]
@@ -47,7 +42,6 @@ class Bridge:
     def __init__(self, tokenizer: ChatTokenizer, tools: Sequence[Mapping[str, Any]] = ()) -> None:
         self._chat = tokenizer
         self._tools = [dict(tool) for tool in tools]
-        self._proved = False
         self._endings: dict[str, list[int]] = {}
         self._firsts: dict[int, tuple[Prompt, Said, int, Prompt]] = {}
         """cache of first prompts, which siblings have in common"""
@@ -58,13 +52,11 @@ class Bridge:
             text = self._clean(_plain(start), limit)
             tokens = [*prompt.token_ids, *self._chat.ids(text)]
             return replace(prompt, text=prompt.text + text, token_ids=tokens)
-        self.prove()
         if not start and not self._tools:
             return prompt
         found = self._firsts.get(id(prompt))
         if found is None or found[0] is not prompt or found[1:3] != (start, limit):
-            said = [self._short(message, limit) for message in _messages(start)]
-            text = self._chat.prompt_text([*prompt.messages, *said], tools=self._tools)
+            text = self.rendered([*prompt.messages, *self.short(start, limit)])
             made = replace(prompt, text=text, token_ids=self._chat.ids(text))
             found = self._firsts[id(prompt)] = (prompt, start, limit, made)
             if len(self._firsts) > FIRSTS:
@@ -92,59 +84,37 @@ class Bridge:
         if not chat:
             text = self._clean(_plain(said), limit)
             return Made(self._chat.ids(text), text, "")
-        text = self._between([self._short(message, limit) for message in _messages(said)])
+        text = self._between(self.short(said, limit))
         ending = next((t for t in self._chat.specials if text.startswith(t)), "")
         text = text.removeprefix(ending)
         return Made(self._chat.ids(text), text, ending)
 
-    def prove(self) -> None:
-        """Check that the template appends: a longer conversation begins with the shorter one and
-        the turn, written as a model writes it.
+    def appends(self) -> bool:
+        """True if the template writes earlier turns as they were said."""
+        return appends(
+            lambda messages, generate: self._chat.render(
+                [dict(m) for m in messages], generate=generate, tools=self._tools
+            ),
+            str(self._chat.tokenizer.chat_template),
+            tools=bool(self._tools),
+        )
 
-        Raises:
-            RunError: it does not, so sampled tokens would differ from those of the chat.
-        """
-        if self._proved:
-            return
-        user: dict[str, Any] = {"role": "user", "content": OTHER}
-        turn = self._probe([user])
-        answer = {"role": "assistant", "content": turn}
-        said = {"role": "tool" if self._tools else "user", "name": "t", "content": OTHER}
-        chats = [[user], [user, answer, said], [user, answer, said, answer, said]]
-        texts = [self._chat.prompt_text(chat, tools=self._tools) for chat in chats]
-        for shorter, longer in pairwise(texts):
-            if not longer.startswith(shorter + turn):
-                raise RunError(
-                    "the chat template does not append: behind a turn it writes what was said "
-                    "before in another way, so a conversation is not what the model was given",
-                    remedy="set model.chat_template to one that renders every turn as it was",
-                )
-        self._proved = True
+    def rendered(self, messages: Sequence[Mapping[str, Any]]) -> str:
+        """Return the conversation up to where the model goes on."""
+        return self._chat.prompt_text([dict(m) for m in messages], tools=self._tools)
 
-    def _probe(self, chat: list[dict[str, Any]]) -> str:
-        """Return a turn as models write it: with a thought before the answer, if the template knows
-        thoughts and its generation prompt does not exclude them."""
-        start = self._chat.prompt_text(chat, tools=self._tools)
-        turn: dict[str, Any] = {
-            "role": "assistant", "content": PROBE, "reasoning_content": OTHER
-        }  # fmt: skip
-        whole = self._chat.render([*chat, turn], tools=self._tools)
-        thought, found, _ = whole.removeprefix(start).partition(PROBE)
-        if whole.startswith(start) and found and OTHER in thought:
-            return thought + PROBE
-        known = str(self._chat.tokenizer.chat_template)
-        for opening, closing in THOUGHTS:
-            if closing.strip() in known and closing.strip() not in start:
-                opened = start.endswith((opening, opening.rstrip()))
-                return ("" if opened else opening) + OTHER + closing + PROBE
-        return PROBE
+    def ids(self, text: str) -> list[int]:
+        return self._chat.ids(text)
+
+    def short(self, said: Said, limit: int) -> list[dict[str, Any]]:
+        """Return what was said as messages of at most `limit` tokens each."""
+        return [self._short(message, limit) for message in _messages(said)]
 
     def _between(self, said: Sequence[Message]) -> str:
         """Return the text that the template writes after an assistant turn: end token, messages,
         header."""
         start = [{"role": "user", "content": OTHER}, {"role": "assistant", "content": PROBE}]
-        text = self._chat.prompt_text([*start, *map(dict, said)], tools=self._tools)
-        return text.partition(PROBE)[2]
+        return self.rendered([*start, *said]).partition(PROBE)[2]
 
     def _short(self, message: Message, limit: int) -> dict[str, Any]:
         return {**message, "content": self._clean(str(message["content"]), limit)}
@@ -160,6 +130,27 @@ class Bridge:
             text = text[: (limit + 1) * max(map(len, self._chat.tokenizer.get_vocab()))]
         tokens = self._chat.ids(text)
         return text if len(tokens) <= limit else self._chat.decode(tokens[:limit])
+
+
+class Conversation:
+    """The messages of a trajectory, as the chat template shows them (`history = template`)."""
+
+    def __init__(self, bridge: Bridge, prompt: Prompt, start: Said, limit: int) -> None:
+        self._bridge, self._limit = bridge, limit
+        self._messages = [*(prompt.messages or ()), *bridge.short(start, limit)]
+        self._text = bridge.rendered(self._messages)
+
+    def anew(self, turn: str, said: Said) -> list[int] | None:
+        """Add a turn and what was observed after it. Return None if the conversation goes on as it
+        was, else its tokens: the prompt of another row."""
+        made = self._bridge.told(said, self._limit, chat=True)
+        appended = self._text + turn + made.ending + made.text
+        self._messages += [
+            {"role": "assistant", "content": turn},
+            *self._bridge.short(said, self._limit),
+        ]
+        self._text = self._bridge.rendered(self._messages)
+        return None if self._text == appended else self._bridge.ids(self._text)
 
 
 def _messages(said: Said) -> list[Message]:

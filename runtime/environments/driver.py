@@ -1,6 +1,7 @@
 """One trajectory: turns of the policy and of the environment, one after the other.
 
     reset -> [ sample a turn -> step -> append what was observed ]* -> Rollout
+                                     `-> or open a row that the chat template renders anew
 
 It runs in the completion's task in the controller, which manages credits and deadlines of the run.
 Engine and environment are called through `Engine` and `Session`. Between two turns the engine has
@@ -13,17 +14,17 @@ no running request of the trajectory, so a weight sync has nothing to keep.
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Protocol
 
 from forgedsl.environment import Start, Step, Task, Turn
-from forgedsl.errors import RunError
 from forgedsl.lower import job as spec
 from forgedsl.runtime.data_types import Prompt, Rollout
 from forgedsl.runtime.endpoints import RolloutError, seed_of
-from forgedsl.runtime.environments.bridge import Bridge, Made
+from forgedsl.runtime.environments.bridge import Bridge, Conversation, Made
 
 TRIES = 2
 """tries of a trajectory whose environment fails, with the same seeds"""
@@ -83,16 +84,19 @@ class Session(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Limits of a trajectory besides those of its environment."""
+    """Limits of a trajectory besides those of its environment: `longest` row, and tokens of all its
+    rows `together`."""
 
     sampling: spec.Sampling
     turns: int | None
     longest: int
+    together: int = sys.maxsize
 
 
 @dataclass(slots=True)
 class Trajectory:
-    """Record of a trajectory so far; tokens are appended and never changed."""
+    """Record of a trajectory so far; tokens are appended and never changed. `starts` are indices in
+    `tokens` at which further rows begin."""
 
     prompt: Prompt
     tokens: list[int] = field(default_factory=list)
@@ -107,13 +111,23 @@ class Trajectory:
     started: float = 0.0
     finished: float = 0.0
     running: int = 0
+    starts: list[int] = field(default_factory=list)
 
     @property
-    def whole(self) -> list[int]:
+    def row(self) -> list[int]:
+        """Tokens of the last row: what the next turn is sampled behind."""
+        if self.starts:
+            return self.tokens[self.starts[-1] :]
         return [*self.prompt.token_ids, *self.tokens]
 
     @property
     def length(self) -> int:
+        """Number of tokens of the last row."""
+        return len(self.tokens) - self.starts[-1] if self.starts else self.together
+
+    @property
+    def together(self) -> int:
+        """Number of tokens of all rows."""
         return len(self.prompt.token_ids) + len(self.tokens)
 
     def wrote(self, done: Sampled) -> None:
@@ -146,6 +160,11 @@ class Trajectory:
         self.texts.append(text)
         self.observed += len(tokens)
 
+    def reopened(self, tokens: list[int], text: str) -> None:
+        """Begin another row with this prompt; `text` is what was observed."""
+        self.starts.append(len(self.tokens))
+        self.saw(tokens, text)
+
     def rollout(self, sibling: int, ended: str, fixed: float | None = None) -> Rollout:
         versions = [version for version, _ in self.versions]
         return Rollout(
@@ -154,7 +173,8 @@ class Trajectory:
             truncated=ended == "tokens", version_min=min(versions), version_max=max(versions),
             started=self.started, finished=self.finished, running=self.running, turns=self.turns,
             ended=ended, rewards=self.rewards, turn_rewards=tuple(self.turn_rewards),
-            observed=self.observed, versions=tuple(self.versions), fixed=fixed,
+            observed=self.observed, row_starts=tuple(self.starts), versions=tuple(self.versions),
+            fixed=fixed,
         )  # fmt: skip
 
 
@@ -173,16 +193,15 @@ class Driver:
         self._begin = begin
         self._failed = failed
 
-    def prove(self, origin: str) -> None:
-        """Check that the chat template appends.
-
-        Raises:
-            RunError: it does not.
-        """
-        try:
-            self._bridge.prove()
-        except RunError as error:
-            raise RunError(str(error), origin=origin, remedy=error.remedy) from error
+    def rewritten(self) -> str:
+        """Return a warning if trajectories keep what the chat template drops, else ""."""
+        if self._spec.history == "template" or self._bridge.appends():
+            return ""
+        return (
+            "the chat template writes earlier turns in another way than they were said, such as "
+            "without their thoughts; `history = append` keeps them as they were, and "
+            "`history = template` trains on what the template makes of them"
+        )
 
     async def play(
         self, engine: Engine, prompt: Prompt, sibling: int, seed: int, limits: Limits
@@ -256,10 +275,12 @@ class _Play:
         start = await self._session.reset(task, seed_of("environment", prompt.group, prompt.row))
         limit = self._spec.max_observation
         made.prompt = self._bridge.first(prompt, start.observation, limit)
+        follows = self._chat and self._spec.history == "template"
+        talk = Conversation(self._bridge, prompt, start.observation, limit) if follows else None
         if made.length >= self._limits.longest:
             raise RolloutError(f"its prompt has {made.length} tokens, which leave no room")
         for number, turn_seed in enumerate(_seeds(seed)):
-            done = await engine(made.whole, self._turn_sampling(), turn_seed)
+            done = await engine(made.row, self._turn_sampling(), turn_seed)
             made.wrote(done)
             if done.truncated:
                 return "tokens"
@@ -271,13 +292,23 @@ class _Play:
                 return "turns"
             said = step.made if isinstance(step, Told) else step.observation
             seen, text = self._bridge.after(done.token_ids, said, limit, chat=self._chat)
-            if made.length + len(seen) >= self._limits.longest:
+            anew = None if talk is None else talk.anew(done.text, step.observation)
+            if anew is None and self._fits(made.length + len(seen), len(seen)):
+                made.saw(seen, text)
+            elif anew is not None and self._fits(len(anew), len(anew)):
+                made.reopened(anew, text)
+            else:
                 return "tokens"
-            made.saw(seen, text)
         raise AssertionError("there is a seed for every turn")
 
+    def _fits(self, row: int, more: int) -> bool:
+        """True if a row of so many tokens, `more` of them new, leaves room for a turn."""
+        limits = self._limits
+        return row < limits.longest and self.made.together + more < limits.together
+
     def _turn_sampling(self) -> spec.Sampling:
-        sampling, room = self._limits.sampling, self._limits.longest - self.made.length
+        sampling, made, limits = self._limits.sampling, self.made, self._limits
+        room = min(limits.longest - made.length, limits.together - made.together)
         most = min(sampling.max_tokens or room, room)
         least = min(sampling.min_tokens, most)
         if (most, least) == (sampling.max_tokens, sampling.min_tokens):

@@ -43,6 +43,7 @@ class Kept:
     numbers: dict[str, float]
     truncated: bool
     observed: int
+    row_starts: tuple[int, ...]
     versions: tuple[int, int]
 
 
@@ -151,6 +152,7 @@ class Buffer:
             "prompts": _end_to_end([group.prompt for group in self._groups], np.int32),
             "tokens": _end_to_end([rollout.token_ids for rollout in kept], np.int32),
             "mask": _end_to_end([rollout.mask for rollout in kept], np.bool_),
+            "starts": _end_to_end([_marked(rollout) for rollout in kept], np.bool_),
         }
         for name in kept[0].rows if kept else ():
             found[f"row/{name}"] = _end_to_end([rollout.rows[name] for rollout in kept], np.float32)
@@ -169,11 +171,15 @@ class Buffer:
         ends = np.cumsum(facts[:, 0])[:-1]
         rows = {name: np.split(array, ends) for name, array in parts["row"].items()}
         tokens, masks = np.split(found["tokens"], ends), np.split(found["mask"], ends)
+        none = np.zeros(len(found["tokens"]), np.bool_)  # as checkpoints of earlier versions say
+        starts = np.split(found.get("starts", none), ends)
         kept = [
             Kept(
                 token_ids=tokens[i], mask=masks[i], rows={k: row[i] for k, row in rows.items()},
                 numbers={name: float(array[i]) for name, array in parts["number"].items()},
-                truncated=bool(cut), observed=int(observed), versions=(int(oldest), int(newest)),
+                truncated=bool(cut), observed=int(observed),
+                row_starts=tuple(np.flatnonzero(starts[i]).tolist()),
+                versions=(int(oldest), int(newest)),
             )
             for i, (_, cut, observed, oldest, newest) in enumerate(facts)
         ]  # fmt: skip
@@ -224,6 +230,13 @@ def _end_to_end(arrays: Sequence[NDArray[Any]], dtype: type[np.generic]) -> NDAr
     return np.concatenate([np.empty(0, dtype), *arrays])
 
 
+def _marked(kept: Kept) -> NDArray[np.bool_]:
+    """Return True at each token that begins another row."""
+    marks = np.zeros(len(kept.token_ids), np.bool_)
+    marks[list(kept.row_starts)] = True
+    return marks
+
+
 def _kept(rollout: Rollout, values: Mapping[str, Any], put: Node) -> Kept:
     rows = {"": rollout.logprobs} | {k: v for k, v in values.items() if isinstance(v, list)}
     return Kept(
@@ -238,6 +251,7 @@ def _kept(rollout: Rollout, values: Mapping[str, Any], put: Node) -> Kept:
         truncated=rollout.truncated,
         # A rehearsal counts tokens that it does not make, so count them by `num_tokens`.
         observed=len(rollout.token_ids) - rollout.num_tokens,
+        row_starts=rollout.row_starts,
         versions=(rollout.version_min, rollout.version_max),
     )  # fmt: skip
 
@@ -249,5 +263,5 @@ def _rollout(kept: Kept, prompt: Prompt, sibling: int) -> Rollout:
         group=prompt.group, sibling=sibling, prompt=prompt, token_ids=kept.token_ids.tolist(),
         logprobs=rows.pop(""), mask=kept.mask.tolist(), text="", truncated=kept.truncated,
         version_min=oldest, version_max=newest, started=0.0, finished=0.0,
-        observed=kept.observed, kept=rows | kept.numbers,
+        observed=kept.observed, row_starts=kept.row_starts, kept=rows | kept.numbers,
     )  # fmt: skip

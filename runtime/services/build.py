@@ -101,10 +101,14 @@ async def _environments(
     roots = {node.name: node.target for node in job.nodes if Role.PROMPTS in node.roles}
     plays = [(n.env, n.target, roots[n.inputs[0].edge]) for n in job.nodes if n.env is not None]
     plays += [(e.env, e.service, e.dataset) for e in job.evals.values() if e.env is not None]
+    told: set[tuple[str, str]] = set()
     for env, service, dataset in plays:
         reader = data.readers[dataset]
         if (env, service) not in endpoints.drivers:
             client = endpoints.environments[env]
             endpoints.drivers[env, service] = await client.driver(reader.tokenizer)
         if reader.is_chat:
-            endpoints.drivers[env, service].prove(job.origins.get(env, ""))
+            found = endpoints.drivers[env, service].rewritten()
+            if found and (env, service) not in told:
+                told.add((env, service))
+                endpoints.environments[env].tell(found)

@@ -11,6 +11,7 @@ import inspect
 import json
 import os
 import shutil
+import sys
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -106,7 +107,8 @@ class MonarchEndpoints:
         client = self.samplers[node.target]
         if node.env is None:
             return await self.complete(client, client.service.sampling, prompt, sibling, seed)
-        limits = _limits(client.service.sampling, node)
+        shape, _ = step_shape(self.job)
+        limits = _limits(client.service.sampling, node, shape.seq_len)
         return await self._play(node.env, node.target, prompt, sibling, seed, limits)
 
     async def logprobs(
@@ -291,9 +293,11 @@ class MonarchEndpoints:
         return await driver.play(engine, asked, sibling, seed, limits)
 
 
-def _limits(sampling: spec.Sampling, of: spec.Node | spec.Eval) -> Limits:
+def _limits(
+    sampling: spec.Sampling, of: spec.Node | spec.Eval, together: int = sys.maxsize
+) -> Limits:
     assert of.longest is not None
-    return Limits(sampling=sampling, turns=of.max_turns, longest=of.longest)
+    return Limits(sampling=sampling, turns=of.max_turns, longest=of.longest, together=together)
 
 
 def step_shape(job: spec.Job) -> tuple[spec.BatchShape, int]:
@@ -305,14 +309,15 @@ def step_shape(job: spec.Job) -> tuple[spec.BatchShape, int]:
 
 def as_prompt(item: Prompt | Rollout) -> Prompt:
     """Return the prompt to continue: a prompt as it is, or (for a judge) a prompt with its
-    completion."""
+    completion; of several rows, the last one."""
     if isinstance(item, Prompt):
         return item
+    whole = [*item.prompt.token_ids, *item.token_ids]
     return Prompt(
         group=item.group,
         row=item.prompt.row,
         text=item.prompt.text + item.text,
-        token_ids=[*item.prompt.token_ids, *item.token_ids],
+        token_ids=item.token_ids[item.row_starts[-1] :] if item.row_starts else whole,
         target=item.prompt.target,
         cursor=item.prompt.cursor,
     )

@@ -74,6 +74,8 @@ class EnvironmentClient:
             message = f"environment {self.name} does not tell its tools: {reply.error}"
             raise RunError(message, origin=self.mesh.origin)
         bridge, name = Bridge(tokenizer, reply.value), str(len(self._bridges))
+        if self.environment.history == "template":  # whole conversations are rendered
+            return Driver(self.environment, bridge, self.begin, self.failed)
         try:
             self._bridges[name] = told = Asked("bridge", given=pickle.dumps(bridge), bridge=name)
         except (pickle.PicklingError, TypeError, AttributeError) as error:
@@ -168,6 +170,11 @@ class EnvironmentClient:
         """Report a step that took longer than `tool_timeout`. It is no failure: the policy plays
         on."""
         self._warn("took too long", f"{cause} (`tool_timeout`), which the policy was told")
+
+    def tell(self, text: str) -> None:
+        """Warn of a fact about all trajectories."""
+        text = f"environment {self.name} ({self.mesh.origin}): {text}"
+        self._events.emit("warning", service=self.name, text=text)
 
     def _warn(self, what: str, text: str) -> None:
         """Warn on the first, the tenth, the hundredth time, ..."""

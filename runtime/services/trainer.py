@@ -127,4 +127,5 @@ def as_sample(item: Rollout | Sample) -> Sample:
         token_ids=[*item.prompt.token_ids, *item.token_ids],
         num_prompt=len(item.prompt.token_ids),
         mask=item.mask,
+        row_starts=item.starts,
     )

@@ -117,7 +117,12 @@ class TitanActor(ForgeActor):
     ) -> list[list[float]]:
         """Return one number per completion token of each sample; every rank gets all of them."""
         plain = [
-            Sample(token_ids=s.token_ids, num_prompt=s.num_prompt, mask=[True] * len(s.mask))
+            Sample(
+                token_ids=s.token_ids,
+                num_prompt=s.num_prompt,
+                mask=[True] * len(s.mask),
+                row_starts=s.row_starts,
+            )
             for s in samples
         ]
         found: dict[int, list[float]] = {}

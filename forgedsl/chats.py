@@ -1,0 +1,91 @@
+"""What a chat template does with earlier turns: it appends, or it writes them in another way.
+
+template --render--> texts of conversations of one, two and three turns --appends--> True or False
+
+A turn is written as models write it: with a thought before the answer, if the template shows
+thoughts. Templates of thinking models drop the thoughts of earlier turns.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+PROBE, OTHER = "\ue000", "\ue001"
+"""characters of the private use area, for a turn and an observation; they occur in no
+conversation"""
+THOUGHTS = (("<think>\n", "\n</think>\n\n"), ("<|channel>thought\n", "\n<channel|>"))
+"""marks around a thought, for templates that find thoughts in the text of a turn alone"""
+GENERATION = re.compile(r"\{%-?\s*(end)?generation\s*-?%\}")
+"""marks of what is learned, which do not change the text"""
+Render = Callable[[Sequence[Mapping[str, Any]], bool], str]
+"""renders messages; with True, up to where the model goes on"""
+
+
+def appends(render: Render, template: str, *, tools: bool) -> bool:
+    """True if a longer conversation begins with the shorter one and the turn."""
+    user = {"role": "user", "content": OTHER}
+    turn = _turn(render, template, user)
+    answer = {"role": "assistant", "content": turn}
+    said = {"role": "tool" if tools else "user", "name": "t", "content": OTHER}
+    chats = ([user], [user, answer, said], [user, answer, said, answer, said])
+    texts = [render(chat, True) for chat in chats]
+    return all(longer.startswith(shorter + turn) for shorter, longer in pairwise(texts))
+
+
+def _turn(render: Render, template: str, user: Mapping[str, Any]) -> str:
+    """Return a turn as models write it: with a thought before the answer, if the template knows
+    thoughts and its generation prompt does not exclude them."""
+    start = render([user], True)
+    last = {"role": "assistant", "content": PROBE, "reasoning_content": OTHER}
+    whole = render([user, last], False)
+    thought, found, _ = whole.removeprefix(start).partition(PROBE)
+    if whole.startswith(start) and found and OTHER in thought:
+        return thought + PROBE
+    for opening, closing in THOUGHTS:
+        if closing.strip() in template and closing.strip() not in start:
+            opened = start.endswith((opening, opening.rstrip()))
+            return ("" if opened else opening) + OTHER + closing + PROBE
+    return PROBE
+
+
+def known_to_append(template: str, *, tools: bool) -> bool | None:
+    """`appends` for the text of a template, without its tokenizer; None if it cannot be rendered
+    so."""
+    from jinja2 import TemplateError
+    from jinja2.ext import loopcontrols
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    def refuse(message: str) -> str:
+        raise TemplateError(message)
+
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols]
+    )
+    environment.filters["tojson"] = lambda value, **_: json.dumps(value, ensure_ascii=False)
+    given: dict[str, Any] = {"raise_exception": refuse, "strftime_now": lambda form: "2026-01-01"}
+    given |= {"bos_token": "<s>", "eos_token": "</s>", "tools": [TOOL] if tools else None}
+    try:
+        made = environment.from_string(GENERATION.sub("", template))
+        return appends(
+            lambda messages, generate: made.render(
+                messages=messages, add_generation_prompt=generate, **given
+            ),
+            template,
+            tools=tools,
+        )
+    except (TemplateError, TypeError, ValueError, LookupError, AttributeError):
+        return None  # the run says what is wrong with it
+
+
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "t",
+        "description": "",
+        "parameters": {"type": "object", "properties": {}, "required": []},
+    },
+}
