@@ -15,7 +15,7 @@ DEEP = bool(os.environ.get("FORGE_DEEP"))
 VARIATIONS = 300
 CASES, RIGHT = accidents(), right()
 SHIPPED = sorted(PIPELINES.glob("*.forge"))
-STEP = 1 if DEEP else 3
+STEP = 1 if DEEP else 5
 
 
 @pytest.mark.parametrize("case", CASES[::STEP], ids=lambda case: case.name)

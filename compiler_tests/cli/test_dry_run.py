@@ -207,6 +207,7 @@ LOOKUP = """    @tool
 TOOLS = (("    parts =", LOOKUP), ("environment import ", "environment import tool, "))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("prompt", "why"),
     [

@@ -340,7 +340,7 @@ def test_another_text_of_an_environment_is_numerics(beside: Path) -> None:
     assert [change.impact for change in found] == ["numerics"]
 
 
-EVERY = 1 if os.environ.get("FORGE_DEEP") == "1" else 9
+EVERY = 1 if os.environ.get("FORGE_DEEP") == "1" else 13
 OVERRIDES, NUMBERS = overrides()[::EVERY], numbers()[::EVERY]
 
 

@@ -133,7 +133,13 @@ for fp8, pages in ((False, "*bf16"), (True, "*i16")):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("program", [KERNELS, BACKEND], ids=["kernels", "backend"])
+@pytest.mark.parametrize(
+    "program",
+    [
+        pytest.param(KERNELS, id="kernels", marks=pytest.mark.deep),
+        pytest.param(BACKEND, id="backend"),
+    ],
+)
 def test_attention_of_a_decode_step(interpreted, program: str) -> None:
     interpreted(program)
 

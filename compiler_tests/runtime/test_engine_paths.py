@@ -66,6 +66,7 @@ def test_a_request_after_a_swap_finds_no_keys_of_older_weights(ways: Any) -> Non
     assert before != after
 
 
+@pytest.mark.full
 @pytest.mark.timeout(240)
 def test_schedules_are_those_of_vllm_in_random_histories() -> None:
     played = result("engine_schedules.py", "30")

@@ -113,10 +113,10 @@ def runs() -> list[Any]:
             marks = pytest.mark.full if turn == 1 else pytest.mark.deep
             found.append(pytest.param(name, chosen, id=f"{name} {turn}", marks=marks))
     for key, (kind, setting, other) in ALONE.items():
-        for turn, word in enumerate(here(*key)):
+        for word in here(*key):
             chosen = {key: word, (kind, setting): other}
-            marks = pytest.mark.full if turn == 1 else pytest.mark.deep
-            found.append(pytest.param(place(*key)[0], chosen, id=f"{key[1]} {word}", marks=marks))
+            name = f"{key[1]} {word}"
+            found.append(pytest.param(place(*key)[0], chosen, id=name, marks=pytest.mark.deep))
     return found
 
 

@@ -97,6 +97,7 @@ def test_it_runs(run):
     assert counts["version"] == 2
 
 
+@pytest.mark.full
 def test_a_run_goes_on_from_its_checkpoint_with_the_files_of_its_folder(run, tmp_path):
     moved = tmp_path / "moved"
     shutil.copytree(run / "run", moved)

@@ -153,7 +153,7 @@ async def two_steps(
     "lora",
     [
         pytest.param(None, id="weights", marks=pytest.mark.deep),
-        pytest.param(spec.Lora(rank=4, alpha=16.0), id="adapters"),
+        pytest.param(spec.Lora(rank=4, alpha=16.0), id="adapters", marks=pytest.mark.full),
     ],
 )
 def test_one_and_two_ranks_agree_and_resume_continues(

@@ -133,6 +133,7 @@ def test_the_trainer_sends_two_copies_to_five_replicas_on_three_hosts(
     assert not list(SHM.glob(f"forgedsl-{KEY}-*"))
 
 
+@pytest.mark.full
 def test_a_host_holds_two_versions_whoever_is_its_first(sender: Sender) -> None:
     """As many as `plan/capacity.py` counts."""
     versions = itertools.count()
