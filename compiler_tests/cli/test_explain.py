@@ -127,11 +127,11 @@ def test_a_block_of_settings():
     ("word", "said"),
     [
         ("titan", "| `optimizer.lr` |"),
-        ("loss", "What is minimized, per token"),
+        ("loss", "The objective to minimize"),
         ("param", "param group : int = 8"),
         ("lr", "# lr, of titan\n\n| setting |"),
         ("optimizer", "| `optimizer.warmup` |"),
-        ("draw", "so many prompts for one optimizer step"),
+        ("draw", "draws `count` prompts for each optimizer step"),
         ("token_mean", "sum over valid tokens"),
         ("minimize", "what a loss is"),
         ("behavior", "log-prob of each token under the weights that sampled it"),

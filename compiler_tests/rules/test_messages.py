@@ -363,4 +363,4 @@ def test_supervised_batches_need_a_chat() -> None:
     text = text.replace(
         "schedule async { steps = 10, max_policy_age = 1 }", "schedule sync { steps = 9 }"
     )
-    assert ("F110", "sums", "`chat = ...`: messages to learn from") in findings(text)
+    assert ("F110", "sums", "`chat = ...`: conversation for supervised training") in findings(text)

@@ -18,7 +18,7 @@ def parser() -> Parser:
         "-o", "--out", type=Path, metavar="PATH", help="write a page with the curves (HTML)"
     )
     parser.add_argument(
-        "--format", dest="format_", default="text", metavar="text | json", help="how it is written"
+        "--format", dest="format_", default="text", metavar="text | json", help="output format"
     )
     return parser
 

@@ -34,7 +34,7 @@ def parser() -> Parser:
     parser.add_argument(
         "-o", "--out", type=Path, metavar="PATH", help="a folder, or a file NAME.md or NAME.html"
     )
-    parser.add_choice("format", Format, Format.MARKDOWN, help="how it is written")
+    parser.add_choice("format", Format, Format.MARKDOWN, help="output format")
     return parser
 
 

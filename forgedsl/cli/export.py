@@ -17,12 +17,14 @@ def parser() -> Parser:
     parser = Parser("export", command.__doc__, "RUN")
     parser.add_argument("run", type=Path, metavar="RUN", help="a run folder, finished or stopped")
     parser.add_argument(
-        "--step", type=whole, metavar="N", help="of which checkpoint; else the newest"
+        "--step", type=whole, metavar="N", help="step of the checkpoint; default: the newest"
     )
     parser.add_argument(
-        "--best", metavar="EVAL", help="of the checkpoint with the best value of an eval"
+        "--best", metavar="EVAL", help="export the checkpoint with the best value of this eval"
     )
-    parser.add_argument("--to", metavar="FOLDER|hf(name)", help="where to; else RUN/exports/step-N")
+    parser.add_argument(
+        "--to", metavar="FOLDER|hf(name)", help="destination; default: RUN/exports/step-N"
+    )
     return parser
 
 

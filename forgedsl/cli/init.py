@@ -22,10 +22,10 @@ def parser() -> Parser:
     parser = Parser("init", command.__doc__, "[FOLDER]")
     parser.add_argument(
         "folder", nargs="?", type=Path, default=Path("."), metavar="FOLDER",
-        help="where to put it; it may not exist yet",
+        help="folder of the project; created if missing",
     )  # fmt: skip
     parser.add_argument("--template", metavar="NAME", help="grpo, sft, dapo, distill or dpo")
-    parser.add_argument("--force", action="store_true", help="overwrite files that are there")
+    parser.add_argument("--force", action="store_true", help="overwrite existing files")
     return parser
 
 

@@ -22,7 +22,9 @@ INSTALL = 'pip install "forgedsl[lsp]"'
 def parser() -> Parser:
     about = "Start the language server for editors."
     made = Parser("lsp", with_examples(about, __doc__), "", num_words=0)
-    made.add_argument("--stdio", action="store_true", help="the default; some editors say it")
+    made.add_argument(
+        "--stdio", action="store_true", help="the default; accepted because some editors pass it"
+    )
     return made
 
 

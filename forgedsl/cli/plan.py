@@ -44,7 +44,7 @@ def parser() -> Parser:
         "-o", "--out", type=Path, metavar="PATH", help="write plan.json, for `forgec run`"
     )
     parser.add_choice("format", Format, Format.TEXT, help="what to print")
-    parser.add_argument("--against", metavar="RUN|FILE", help="also say what differs from this")
+    parser.add_argument("--against", metavar="RUN|FILE", help="also list the differences from this")
     parser.add_argument(
         "--detailed-exitcode", action="store_true", help="exit 3 if it differs from --against"
     )

@@ -14,8 +14,8 @@ from forgedsl.reference.markdown import GENERATED, block, code, join, table
 INTRODUCTION = """\
 `forgec COMMAND --help` prints the same. Results go to stdout, diagnostics and progress to stderr;
 `NO_COLOR` and `FORCE_COLOR` are honoured. `forgec --install-completion` sets up completion for
-bash, zsh or fish: of commands and options, and of profiles, settings, templates and codes, read
-from the file on the line."""
+bash, zsh and fish. It completes commands and options, templates and codes, and the profiles and
+settings of the file on the command line."""
 EXIT_CODES = {
     "0": "done; warnings are allowed",
     "1": "errors in the file, or `--check` or `--diff` found a difference",
@@ -23,8 +23,8 @@ EXIT_CODES = {
     "3": "`plan --detailed-exitcode`: valid, but differs from `--against`",
     "4": "this machine cannot satisfy the plan",
     "5": "the run failed",
-    "6": "a guard stopped the run: NaN, starvation",
-    "70": "a bug of ours; the details are in a file that is named",
+    "6": "a guard stopped the run, such as for NaN or starvation",
+    "70": "a bug in ForgeDSL; the output names a file with the details",
     "75": "preempted (SIGTERM, a scheduler's time limit); a checkpoint was written: --resume",
     "130": "interrupted; a checkpoint was written",
 }
@@ -57,7 +57,7 @@ def _command(name: str, module: Any) -> str:
     rows = [(code(o.shown), code(o.default), o.help) for o in options]
     return join([
         f"## forgec {name}", text, block(usage),
-        table(("argument or option", "default", "is"), rows) if rows else "",
+        table(("argument or option", "default", "meaning"), rows) if rows else "",
         block(examples) if examples else "",
     ])  # fmt: skip
 

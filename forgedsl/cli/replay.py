@@ -16,10 +16,12 @@ DEVICES: dict[str, Literal["cpu", "gpu"]] = {"cpu": "cpu", "gpu": "gpu"}
 def parser() -> Parser:
     parser = Parser("replay", command.__doc__, "RUN")
     parser.add_argument("run", type=Path, metavar="RUN", help="a run folder")
-    parser.add_argument("--step", type=whole, default=1, metavar="N", help="which recorded step")
+    parser.add_argument(
+        "--step", type=whole, default=1, metavar="N", help="number of the recorded step"
+    )
     parser.add_argument("--procs", type=whole, metavar="N", help="ranks of the trainer")
     parser.add_argument(
-        "--device", metavar="cpu|gpu", help="where it runs, as in the run if not said"
+        "--device", metavar="cpu|gpu", help="device to run on; default: as in the run"
     )
     parser.add_argument("--out", type=Path, metavar="PATH", help="where the weights go")
     return parser

@@ -41,7 +41,7 @@ def parser() -> Parser:
     passes.add_profile(parser)
     parser.add_overrides()
     parser.add_argument("--seed", type=whole, metavar="N", help="the same as --set run.seed=N")
-    parser.add_argument("--run-dir", type=Path, metavar="PATH", help="where the run is kept")
+    parser.add_argument("--run-dir", type=Path, metavar="PATH", help="folder of the run")
     parser.add_argument(
         "--resume", type=Path, metavar="RUN", help="continue the run in this folder"
     )
@@ -58,7 +58,7 @@ def parser() -> Parser:
     parser.add_argument(
         "--locked", action="store_true", help="refuse to run if anything drifted from the lock"
     )
-    parser.add_argument("--lock", type=Path, metavar="LOCK", help="another lock")
+    parser.add_argument("--lock", type=Path, metavar="LOCK", help="use this lock file")
     parser.add_argument(
         "--record-batches", type=at_least(0), default=1, metavar="N",
         help="keep the first N batches for forgec replay",

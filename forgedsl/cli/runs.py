@@ -20,10 +20,10 @@ def parser() -> Parser:
     parser = Parser("runs", command.__doc__, "[FOLDER]")
     parser.add_argument(
         "folder", nargs="?", type=Path, default=Path("runs"), metavar="FOLDER",
-        help="what holds runs",
+        help="folder with the runs",
     )  # fmt: skip
     parser.add_argument(
-        "--format", dest="format_", default="text", metavar="text | json", help="how it is written"
+        "--format", dest="format_", default="text", metavar="text | json", help="output format"
     )
     return parser
 

@@ -41,11 +41,15 @@ def parser() -> Parser:
         "--steps", type=at_least(1), default=STEPS, metavar="N", help="optimizer steps to simulate"
     )
     parser.add_argument(
-        "--seed", type=whole, default=0, metavar="N", help="of lengths, latencies and failures"
+        "--seed",
+        type=whole,
+        default=0,
+        metavar="N",
+        help="random seed of lengths, latencies and failures",
     )
     passes.add_faults(parser)
     parser.add_argument(
-        "--calibrate", type=Path, metavar="RUN", help="take the latencies from this run"
+        "--calibrate", type=Path, metavar="RUN", help="use the latencies measured in this run"
     )
     passes.add_host(parser)
     parser.add_choice("format", Format, Format.TEXT, help="what to print")

@@ -26,7 +26,7 @@ class Batches(Operation):
             owner="dataset",
             method="batches",
             columns=("chat",),
-            doc="batches of the dataset's conversations, for supervised training",
+            doc="draws batches of the dataset's conversations, for supervised training",
         ),
     )
 

@@ -36,15 +36,16 @@ DRAW = Form(
     params=("count", "weight"),
     counts=("count",),
     columns=("prompt",),
-    doc="so many prompts for one optimizer step; `weight` names a `fn` of `mean` and `count`, "
-    "what a row's `level` scored lately and how often: the chance that the row is taken",
+    doc="draws `count` prompts for each optimizer step. `weight` names a `fn` that returns the "
+    "probability of taking a row, from the `mean` of the recent scores of its `level` and "
+    "their `count`",
 )
 OBSERVE = Form(
     owner="dataset",
     method="observe",
     params=("prompt", "score"),
     result=False,
-    doc="the score whose results the weight of a draw is given",
+    doc="passes this score to the `weight` of the draw",
 )
 
 

@@ -29,7 +29,7 @@ class Keep(Operation):
             params=("mask",),
             streams=("mask",),
             shown="rollout.keep(mask)",
-            doc="the groups of a stream for which a filter holds",
+            doc="keeps the groups for which a filter is true",
         ),
     )
 

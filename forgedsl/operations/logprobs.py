@@ -23,8 +23,8 @@ LOGPROBS = Form(
     capability=Capability.MEASURES,
     params=("rollout",),
     streams=("rollout",),
-    doc="log-probs of the rollout's tokens: `[B, T]`; of the trainer, under the weights at "
-    "the start of the step",
+    doc="computes log-probs of the rollout's tokens, `[B, T]`. A trained service computes them "
+    "under the weights at the start of the step",
 )
 VALUES = Form(
     owner="service",
@@ -32,8 +32,9 @@ VALUES = Form(
     capability=Capability.MEASURES,
     params=("rollout",),
     streams=("rollout",),
-    doc="what the value head of `titan(value_head(policy))` says of the rollout's tokens: "
-    "`[B, T]`; of the trainer, under the weights at the start of the step",
+    doc="computes the output of the value head of `titan(value_head(policy))` for the rollout's "
+    "tokens, `[B, T]`. A trained service computes it under the weights at the start of the "
+    "step",
 )
 
 

@@ -33,13 +33,14 @@ if TYPE_CHECKING:
 BUFFER = Declaration(
     kind=Kind(
         name="buffer",
-        doc="groups that were trained on, for later steps to learn from again",
+        doc="replay buffer: stores groups that were trained on, so that later steps can train on "
+            "them again",
         settings=(
             Setting(name="groups", type=COUNT, default=REQUIRED, impact="numerics",
-                    doc="the most that it holds; the oldest leaves first"),
+                    doc="maximum number of stored groups; the oldest are removed first"),
             Setting(name="max_age", type=COUNT, default=REQUIRED, impact="numerics",
-                    doc="oldest policy version that a drawn group may hold, in steps; older ones "
-                    "leave"),
+                    doc="maximum age of a drawn group, in policy versions; older groups are "
+                        "removed"),
         ),
     ),
     shown="buffer good { groups = 256, max_age = 16 }",
@@ -71,8 +72,8 @@ class Put(Operation):
             streams=("rollout",),
             result=False,
             shown="buffer.put(rollout, keep = ..., NAME = ..., ...)",
-            doc="what the step was made of, for later ones: the rollout, and by name what a loss "
-            "reads beside it; of the groups for which the filter `keep` holds",
+            doc="stores the groups of a step for later steps: the rollout and, by name, further "
+            "fields that a loss reads. With `keep`, only groups for which this filter is true",
         ),
     )
     roles = frozenset({Role.STORES})
@@ -158,9 +159,9 @@ class Recall(Operation):
             method="draw",
             params=("count",),
             counts=("count",),
-            doc="so many groups of earlier steps, or what there is: rollouts whose parts are what "
-            "was put beside them (`old.adv`); no group twice in a step, and none older than "
-            "`max_age`",
+            doc="draws at most `count` groups of earlier steps for each step, none twice and none "
+            "older than `max_age`. Fields stored with the rollout are attributes, such as "
+            "`old.adv`",
         ),
     )
 

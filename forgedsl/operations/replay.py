@@ -22,14 +22,15 @@ REPLAY = Form(
     params=("rollout",),
     streams=("rollout",),
     shown="replay(rollout, NAME = ..., ...)",
-    doc="what the loss needs besides the rollout's own fields, joined by rollout; groups wait here "
-    "for a batch",
+    doc="joins rollouts with further named fields that the loss reads, and collects groups until "
+    "they fill the batch of a step",
 )
 MERGE = Form(
     owner="",
     method="merge",
     shown="merge(batch, batch, ...)",
-    doc="batches of several draws or generators as one, under one loss; their fields are the same",
+    doc="joins batches of several draws or generators under one loss; they must have the same "
+    "fields",
 )
 
 

@@ -24,7 +24,7 @@ SAMPLE = Form(
     params=("prompt", "n"),
     streams=("prompt",),
     counts=("n",),
-    doc="`n` completions of each prompt: groups of siblings",
+    doc="samples `n` completions of each prompt, which form a group of siblings",
 )
 PLAY = Form(
     owner="service",
@@ -33,8 +33,9 @@ PLAY = Form(
     params=("prompt", "env", "n", "max_turns"),
     streams=("prompt",),
     counts=("n", "max_turns"),
-    doc="`n` trajectories of each prompt in an environment, of several turns each; a rollout "
-    "whose completion is all behind the first prompt, masked to what the policy wrote",
+    doc="plays `n` trajectories of each prompt in an environment, with at most `max_turns` turns. "
+    "The completion is everything after the first prompt; `mask` is true for the tokens that "
+    "the policy wrote",
 )
 ENVIRONMENT = Type(base="ref", kinds=("environment",))
 

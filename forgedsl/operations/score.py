@@ -43,7 +43,8 @@ class Score(Operation):
             params=("rollout", "target"),
             streams=("rollout",),
             shown="NAME(rollout, target)",
-            doc="a rubric or a reward is called by its name: `grade(rollout, prompt.target)`",
+            doc="scores each completion by the rubric or reward of this name: `grade(rollout, "
+            "prompt.target)`",
         ),
         Form(owner="reward", params=("rollout", "target"), streams=("rollout",)),
     )

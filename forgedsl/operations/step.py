@@ -29,9 +29,10 @@ STEP = Form(
     streams=("batch",),
     counts=("epochs", "minibatches"),
     result=False,
-    doc="`epochs` passes over the batch, each in `minibatches` updates of whole groups in an "
-    "order of its own; one pass and one update where they are not given. A step makes one version. "
-    "`step(a, loss = x, b, loss = y)` adds the gradients of both, each loss over its own batch",
+    doc="trains on the batch: `epochs` passes (default 1), each split into `minibatches` updates "
+    "(default 1) of whole groups in a new random order. A step makes one policy version. "
+    "`step(a, loss = x, b, loss = y)` adds the gradients of two losses, each over its own "
+    "batch",
 )
 
 

@@ -18,7 +18,7 @@ SYNC = Form(
     method="sync",
     shown="sync TRAINER -> GENERATOR { ... }",
     result=False,
-    doc="new weights for the generator; [settings](settings.md#sync-in-a-flow)",
+    doc="sends the trainer's weights to the generator; [settings](settings.md#sync-in-a-flow)",
 )
 
 

@@ -14,15 +14,14 @@ from forgedsl.sizes.params import (
 )
 
 INTRODUCTION = """\
-`arch = auto` finds the family by `model_type` of the source's config.json, or by the model's name
-on the hub; `arch = NAME("SIZE")` names it. All else in a config.json that changes a logit is read:
-widths, heads, biases, norms and their epsilon, rotations, tied embeddings, experts. A model of
-another family, or one that asks for what is not carried out, is refused before anything starts
-([P213](rules.md#p213-model-family)).
+`arch = auto` finds the family by `model_type` in the source's config.json, or by the model's name
+on the hub; `arch = NAME("SIZE")` sets it. Every field of config.json that changes a logit is read:
+widths, heads, biases, norms and their epsilon, RoPE, tied embeddings, experts. The compiler rejects
+a model of another family, or with an unsupported feature ([P213](rules.md#p213-model-family)).
 
-Parameters are exact; *active* are those that a token goes through. KV bytes are of one token in
-bf16, FLOPs of one token forward with 4,096 tokens of context; a training step takes three times as
-many. Parts are parameters of one layer, and of embedding and head."""
+Numbers of parameters are exact; *active* counts those used for one token. KV bytes are for one
+token in bf16. GFLOPs are for the forward pass of one token with 4,096 tokens of context; a training
+step takes three times as many. Attention and MLP are parameters of one layer."""
 COLUMNS = (
     "size", "layers", "hidden", "parameters", "active", "attention", "MLP or experts",
     "embedding", "head", "KV bytes", "GFLOPs", "context",

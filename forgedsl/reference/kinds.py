@@ -17,21 +17,27 @@ the kinds below; their order does not matter. `##` comments above a declaration 
 documentation, which `forgec doc` prints."""
 
 WORDS = {
-    "forge": ("forge 1", "the edition of the language; optional, first"),
+    "forge": (
+        "forge 1",
+        "the edition of the language. Optional; if given, it is the first declaration",
+    ),
     "import": (
         'import "std/rl" as rl\nimport "shared/losses" as mine(eps = 0.1)\n'
         'import python "rewards/grading.py" as grading',
-        "the declarations of another .forge file as `mine.NAME`, its parameters set by name; its "
-        "flow, evals and settings of the run stay there. Or the functions of a Python file, whose "
-        "signatures are read and which is not executed by the compiler",
+        "makes the declarations of another .forge file available as `mine.NAME`, with its "
+        "parameters set by name. Its flow, evals and run settings are not imported. `import "
+        "python` makes the functions of a Python file available; the compiler reads their "
+        "signatures and does not execute the file",
     ),
     "param": (
         "param group : int = 8",
-        "a value that can be set from outside; types are `str int float bool duration bytes list`",
+        "declares a value that can be overridden, such as with `--set group=4`. Types: `str "
+        "int float bool duration bytes list`",
     ),
     "require": (
         'require group >= 2 else "a group needs siblings"',
-        "checked when the file is read, with all values in force",
+        "a condition that is checked at compile time, after all overrides; if it is false, the "
+        "text after `else` is the error",
     ),
 }
 SHAPES = {
@@ -68,19 +74,22 @@ SHAPES = {
     "fn": "fn k1(lp: [B, T] f32, ref: [B, T] f32) -> [B, T] f32 = lp - ref",
 }
 MEANINGS = {
-    "service": "processes that hold a model: `titan` trains it, or keeps it frozen where no step "
-    "names it; `titan(value_head(policy))` has a head besides that says a number of "
-    "each token; `vllm` samples from it, or judges; `openai` is a model elsewhere that judges",
-    "flow": "how samples become optimizer steps: a graph of streams. Every name is bound once; "
-    "`sync` and a buffer alone close a cycle",
-    "profile": "settings for one place to run. `--profile NAME` chooses it; where none is named, "
-    "the first whose `when` holds, which is said",
-    "loss": "what is minimized, per token, over named axes; the compiler differentiates it",
-    "advantage": "from scores to a weight for each completion: over `[G]` for the siblings of one "
-    "prompt, over `[B]` for the whole step, over `[B, T]` for each of its tokens",
-    "filter": "whether a group of siblings is kept: `kept = rollout.keep(mixed(score))`; a dropped "
-    "group is replaced by another from the dataset",
-    "fn": "a part of losses and advantages, with a name; or the weight of a draw",
+    "service": "processes that hold a model. `titan` trains it if the flow has a `step` of this "
+    "service, else keeps it frozen; `titan(value_head(policy))` adds a value head, which returns "
+    "one number per token. `vllm` samples from it or judges. `openai` is a remote model that "
+    "judges",
+    "flow": "how samples become optimizer steps: a dataflow graph. Every name is bound once; only "
+    "`sync` and buffers can close a cycle",
+    "profile": "settings for one environment, such as a laptop or a cluster. `--profile NAME` "
+    "selects it. Without `--profile`, the first profile whose `when` is true is used, and the "
+    "output names it",
+    "loss": "the objective to minimize, as mathematics over named axes; the compiler derives its "
+    "gradient",
+    "advantage": "computes advantages from scores: over `[G]` among the siblings of one prompt, "
+    "over `[B]` among all sequences of the step, over `[B, T]` for each token",
+    "filter": "decides if a group of siblings is kept: `kept = rollout.keep(mixed(score))`. "
+    "Another group is drawn for each dropped one",
+    "fn": "a named function for losses and advantages, or for the weight of a draw",
 }
 
 
@@ -137,10 +146,11 @@ def _entry(name: str, shape: str, text: str) -> str:
 def _flow() -> list[str]:
     rows = [_row(owner, form) for owner in METHODS for _, form in forms(owner)]
     rows += [_row("", form) for owner in ("rubric", "stream") for _, form in forms(owner)]
-    text = f"no statement, but the value of a reward: {JUDGE.doc}"
+    meaning = f"{JUDGE.doc[:1].upper()}{JUDGE.doc[1:]}"
+    text = f"not a statement: the right-hand side of a reward declaration. {meaning}"
     rows.append((code("SERVICE.score(prompt, scale = [1, 5], range = [0.0, 1.0])"), text))
     rows += [_row("", form) for _, form in forms("")]
-    return ["## Statements of a flow", table(("statement", "is"), rows)]
+    return ["## Statements of a flow", table(("statement", "meaning"), rows)]
 
 
 def _row(owner: str, form: Form) -> tuple[str, str]:

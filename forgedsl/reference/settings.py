@@ -17,13 +17,14 @@ from forgedsl.settings import (
 )
 
 INTRODUCTION = """\
-What can be set, kind by kind. `a.b` is written `a { b = ... }` or `a.b = ...`. From outside, a
-setting is addressed by the name of its declaration (`--set trainer.optimizer.lr=1e-5`), or by its
-kind where there is only one (`--set schedule.steps=100`). `auto` is worked out by the plan, which
-shows what it chose. `forgec explain trainer.procs FILE` says where a value comes from.
+All settings, by kind of declaration. Write `a.b` as `a { b = ... }` or `a.b = ...`. On the command
+line, a setting is addressed by the name of its declaration (`--set trainer.optimizer.lr=1e-5`), or
+by its kind if the file has only one of it (`--set schedule.steps=100`). The plan chooses a value
+for `auto` and shows it. `forgec explain trainer.procs FILE` shows where a value comes from.
 
-*Changes* says what another value changes: **numerics**, what is computed; **placement**, where;
-**observability**, what is seen of it. `forgec diff` uses the same classes."""
+The column *changes* shows what a setting affects: **numerics** (what is computed), **placement**
+(where it is computed) or **observability** (what is logged or saved). `forgec diff` uses the same
+classes."""
 
 
 def page() -> str:
@@ -44,10 +45,13 @@ def _section(title: str, kind: Kind) -> str:
     parts = [f"## {title}", f"{kind.doc[:1].upper()}{kind.doc[1:]}.", settings_table(kind)]
     if kind.open:
         names = " and ".join(f"`{prefix} {{ ... }}`" for prefix in kind.open)
-        parts.append(f"Whatever stands in {names} is passed through as it is.")
+        parts.append(f"Settings in {names} are passed on unchanged.")
         if kind.taken:
             rows = (f"`{n.rpartition('.')[2]}` ({why})" for n, why in kind.taken)
-            parts[-1] += f" Refused is what the runtime sets itself: {'; '.join(rows)}."
+            parts[-1] += (
+                " The runtime sets the following arguments itself, so they are rejected:"
+                f" {'; '.join(rows)}."
+            )
     return join(parts)
 
 

@@ -107,13 +107,14 @@ DATA_SOURCES = _group(
     ),
 )
 
-SEED = _group(_signature("seed", "shuffled in an order of its own", _param("seed", NATURAL)))
+SEED = _group(_signature("seed", "shuffled in the order of this seed", _param("seed", NATURAL)))
 EXPORTS = _group(_signature("hf", "a folder in Hugging Face layout", _param("path", STR)))
 
 GRADES = Type(base="list", item=NATURAL, size=2)
 JUDGE = _signature(
     "score",
-    "the grade that a model gives: the one expected of its next token, or what an endpoint answers",
+    "the grade that a model gives: the expected grade under its next-token distribution, or the "
+    "answer of an endpoint",
     _param("prompt", STR),
     _param("scale", GRADES, [1, 5], keyword=True),
     _param("range", Type(base="list", item=FLOAT, size=2), [0.0, 1.0], keyword=True),
@@ -123,35 +124,41 @@ JUDGE = _signature(
 STANDARD_REWARDS = _group(
     _signature(
         "math_equal",
-        "1 if the answer equals the target as mathematics; `partial` if a number outside of "
-        "answers does; `which`: the last `<answer>`, else the last box, else the last number; the "
-        "first of these; or what a tag holds and nothing else",
+        "1 if the answer equals the target mathematically; `partial` if only a number outside of "
+        "the answer does. The answer is the last `<answer>` tag, else the last `\\boxed`, else the "
+        "last number. `which = first` takes the first of them; `first_tag` and `last_tag` accept a "
+        "tag only",
         _param("tolerance", replace(FLOAT, minimum=0.0), 1e-6),
         _param("partial", replace(FLOAT, minimum=0.0, maximum=1.0), 0.0, keyword=True),
         _param("which", word("last", "first", "last_tag", "first_tag"), "last", keyword=True),
     ),
     _signature(
         "think_tags",
-        "1 for one <think> block, then one <answer> block, none of them blank, or with `any` for "
-        "a <think> block that is not blank, of several or nested ones; `partial` for any tag of "
-        "them; `tag` is another name for `think`; case and spaces in a tag do not matter",
+        "1 for one <think> block followed by one <answer> block, neither blank; with `which = "
+        "any`, 1 for a <think> block that is not blank (several or nested ones are allowed). "
+        "`partial` if any of the tags occurs. `tag` is another name for `think`. Case and spaces "
+        "in a tag do not matter",
         _param("partial", replace(FLOAT, minimum=0.0, maximum=1.0), 0.0),
         _param("which", word("pair", "any"), "pair", keyword=True),
         _param("tag", STR, "think", keyword=True),
     ),
     _signature(
         "exact",
-        "1 if the answer is the target",
+        "1 if the completion equals the target",
         _param("strip", BOOL, True),
         _param("lower", BOOL, False),
     ),
     _signature(
         "contains",
-        "1 if the response contains the target, or `text`",
+        "1 if the completion contains `text` (default: the target)",
         _param("text", _OPTIONAL_STR, None),
         _param("lower", BOOL, False),
     ),
-    _signature("format_regex", "1 if the whole response matches", _param("pattern", STR)),
+    _signature(
+        "format_regex",
+        "1 if the whole completion matches the regular expression",
+        _param("pattern", STR),
+    ),
     _signature(
         "overlong",
         "0 up to `soft` tokens, then falling to -1 at `hard` (DAPO, 2503.14476)",

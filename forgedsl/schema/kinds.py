@@ -58,16 +58,16 @@ _ON_ERROR = Type(base="float", words=("drop",))
 RUN = Kind(
     name="run",
     singleton=True,
-    doc="identity of a run",
+    doc="seed and name of a run",
     settings=rows(
-        ("seed", NATURAL, 17, NUM, "seeds data order, sampling and initial weights"),
-        ("name", STR, Derived("the file's name"), OBS, "names the run folder"),
+        ("seed", NATURAL, 17, NUM, "random seed of data order, sampling and initial weights"),
+        ("name", STR, Derived("the file's name"), OBS, "name of the run, used for the run folder"),
     ),
 )
 CLUSTER = Kind(
     name="cluster",
     singleton=True,
-    doc="the hosts the plan may use",
+    doc="the hosts that the plan may use",
     settings=rows(
         ("hosts", COUNT, Derived("the host"), PLACE, "number of hosts"),
         ("gpus", NATURAL, Derived("the host"), PLACE, "GPUs per host"),
@@ -103,60 +103,67 @@ MODEL = Kind(
         ("source", _SOURCE, REQUIRED, NUM, "where the weights come from"),
         ("arch", Type(base="ctor", ctors=c.ARCHITECTURES, auto=True), AUTO, NUM,
          "architecture; auto reads the source's config.json"),
-        ("dtype", word("f32", "bf16", "f16"), "bf16", NUM, "dtype of the weights in use"),
-        ("context", _CONTEXT, AUTO, NUM, "longest sequence; auto is the source's"),
+        ("dtype", word("f32", "bf16", "f16"), "bf16", NUM, "dtype of the weights"),
+        ("context", _CONTEXT, AUTO, NUM, "maximum number of tokens of a sequence; auto: that of "
+            "the source"),
         ("tokenizer", Type(base="ctor", ctors=c.TOKENIZERS, auto=True), AUTO, NUM,
-         "tokenizer; auto is the source's"),
+         "tokenizer; auto: that of the source"),
         ("chat_template", replace(STR, auto=True), AUTO, NUM,
-         "Jinja text; auto is the tokenizer's"),
+         "chat template (Jinja); auto: that of the tokenizer"),
     ),
 )  # fmt: skip
 DATASET = Kind(
     name="dataset",
-    doc="rows, and the prompt and target made of each",
+    doc="rows of data, and the prompt and target made from each row",
     settings=rows(
         ("source", _DATA, REQUIRED, NUM, "where the rows come from"),
         ("system", _STR, None, NUM, "system message, usable in `prompt`"),
-        ("prompt", _COLUMN, None, NUM, "what the policy sees"),
-        ("target", _COLUMN, None, NUM, "what rewards compare with"),
-        ("chat", _COLUMN, None, NUM, "messages to learn from"),
+        ("prompt", _COLUMN, None, NUM, "prompt text or chat messages"),
+        ("target", _COLUMN, None, NUM, "reference answer for rewards"),
+        ("chat", _COLUMN, None, NUM, "conversation for supervised training"),
         ("learn", word("assistant_turns", "last_turn", "all"), "assistant_turns", NUM,
          "which tokens of `chat` carry loss"),
         ("chosen", _COLUMN, None, NUM, "preferred answer of a pair"),
         ("rejected", _COLUMN, None, NUM, "other answer of a pair"),
         ("shuffle", Type(base="ctor", ctors=c.SEED, optional=True), Derived("seed(run.seed)"), NUM,
          "order of the rows"),
-        ("streaming", replace(BOOL, auto=True), AUTO, NUM, "read rows as they are needed"),
+        ("streaming", replace(BOOL, auto=True), AUTO, NUM, "read rows while they are needed "
+            "instead of downloading all"),
         ("level", _COLUMN, None, NUM,
-         "what a weighted draw counts results by; without it, each row by itself"),
+         "key by which a weighted draw averages scores; none: each row separately"),
         ("max_prompt_tokens", _COUNT, None, NUM,
-         "longest prompt; without it, what the context and a row leave beside `max_tokens`"),
-        ("on_long", word("drop", "truncate", "error"), "drop", NUM, "what to do with longer ones"),
+         "maximum number of tokens of a prompt; none: what `max_tokens` leaves of the context and "
+         "of a row"),
+        ("on_long", word("drop", "truncate", "error"), "drop", NUM, "what to do with rows that are "
+            "too long"),
         ("max_bad_rows", FRACTION, 0.05, NUM,
-         "share of rows that may be left out because they cannot be used; more end the run"),
+         "maximum fraction of unusable rows, which are skipped; above it the run ends"),
     ),
 )  # fmt: skip
 REWARD = Kind(
     name="reward",
     doc="scores one rollout",
     settings=rows(
-        ("procs", COUNT, 1, PLACE, "processes of its pool"),
-        ("concurrency", COUNT, 16, PLACE, "calls at a time in a process, if it is `async def`"),
-        ("timeout", DURATION, 30.0, NUM, "longest call"),
-        ("retries", NATURAL, 1, NUM, "tries after a failed call"),
-        ("on_error", replace(_ON_ERROR, auto=True), AUTO, NUM, "auto is the rubric's"),
-        ("max_failed", FRACTION, 0.25, OBS, "part of the last 256 scores that may fail"),
-        ("monitor", BOOL, False, OBS, "reported beside every score, and no part of it"),
+        ("procs", COUNT, 1, PLACE, "number of processes that evaluate it"),
+        ("concurrency", COUNT, 16, PLACE, "concurrent calls per process, for `async def` "
+            "functions"),
+        ("timeout", DURATION, 30.0, NUM, "time limit of a call"),
+        ("retries", NATURAL, 1, NUM, "number of retries after a failed call"),
+        ("on_error", replace(_ON_ERROR, auto=True), AUTO, NUM, "score if the reward fails, or drop "
+            "the rollout; auto: as in the rubric"),
+        ("max_failed", FRACTION, 0.25, OBS, "maximum fraction of failed scores among the last 256; "
+            "above it the run stops"),
+        ("monitor", BOOL, False, OBS, "only report this reward; do not use it in the score"),
         ("effects", Type(base="list", item=word("io", "net", "exec", "random", "gpu")), [], NUM,
-         "what the Python function does besides computing"),
+         "side effects of the Python function"),
         ("memory", replace(BYTES, optional=True), None, NUM,
-         "data a process may allocate; a call that needs more fails"),
-        ("cache", BOOL, False, NUM, "a call with the same arguments is not made again"),
+         "memory limit of a process; a call that exceeds it fails"),
+        ("cache", BOOL, False, NUM, "reuse the value of an earlier call with the same arguments"),
     ),
 )  # fmt: skip
 RUBRIC = Kind(
     name="rubric",
-    doc="the score of a rollout out of its rewards",
+    doc="combines rewards into the score of a rollout",
     settings=rows(
         ("score", EXPRESSION, REQUIRED, NUM, "expression over rewards"),
         ("on_truncated", Type(base="float", optional=True), None, NUM,
@@ -166,17 +173,20 @@ RUBRIC = Kind(
 )  # fmt: skip
 ENVIRONMENT = Kind(
     name="environment",
-    doc="what a policy plays against over several turns: a Python class, in processes of its own",
+    doc="an environment for multi-turn trajectories: a Python class that runs in separate "
+        "processes",
     settings=rows(
-        ("procs", COUNT, 1, PLACE, "processes of its pool; each holds many trajectories"),
+        ("procs", COUNT, 1, PLACE, "number of processes; each holds many trajectories"),
         ("tool_timeout", DURATION, 10.0, NUM,
-         "longest call of a tool or of `step`; a later one is told to the policy"),
+         "time limit of a tool call or of `step`; if it passes, the policy gets an error as "
+         "observation"),
         ("deadline", replace(DURATION, optional=True), None, NUM,
-         "longest life of a trajectory, which then ends with the turns that it has"),
-        ("max_observation", COUNT, 256, NUM, "tokens of one observation; the rest is cut"),
+         "time limit of a trajectory; it then ends with the turns played so far"),
+        ("max_observation", COUNT, 256, NUM,
+         "maximum number of tokens of an observation; the rest is cut"),
         ("history", word("append", "template"), "append", NUM,
-         "earlier turns of a chat: as they were said, or as the chat template writes them, each "
-         "rewriting in a training row of its own"),
+         "earlier turns in later prompts. append: as they were sampled; template: as the chat "
+         "template writes them, where each rewriting begins a new training row"),
         ("on_error", _ON_ERROR, "drop", NUM,
          "score of a trajectory whose environment failed twice"),
     ),
@@ -185,20 +195,22 @@ SCHEDULE = Kind(
     name="schedule",
     singleton=True,
     labels=("sync", "async"),
-    doc="how long, and how far sampling may run ahead of training",
+    doc="length of training, and how far sampling may run ahead of it",
     settings=rows(
         ("steps", replace(_COUNT, maximum=1e9, usual=(1, 1e7)), None, NUM, "optimizer steps"),
         ("epochs", replace(SOME, optional=True, usual=(1e-6, 1e4)), None, NUM,
          "passes over the dataset"),
         ("max_policy_age", replace(NATURAL, optional=True, usual=(0, 1000)), None, NUM,
-         "oldest policy version a batch may hold, in steps"),
+         "maximum policy age of a sample in a batch, in versions"),
         ("window", Type(base="float", minimum=0.0, maximum=1.0), 0.0, NUM,
-         "part of the buffer that may overtake"),
-        ("on_stale", word("drop", "error"), "drop", NUM, "what to do with an older group"),
+         "how far groups may be trained out of order, as a fraction of the groups in flight; 0: in "
+         "order"),
+        ("on_stale", word("drop", "error"), "drop", NUM, "what to do with a group older than "
+            "`max_policy_age`"),
         ("starve_timeout", replace(DURATION, optional=True), None, OBS,
-         "stop when no group arrives for so long"),
+         "stop the run if no group arrives within this time"),
         ("restarts", replace(NATURAL, maximum=1000), 0, OBS,
-         "times that a run whose service failed starts again from its last checkpoint"),
+         "how often a run may restart from its last checkpoint after a service failed"),
     ),
 )  # fmt: skip
 _SAMPLE = rows(
@@ -215,23 +227,24 @@ _SAMPLE = rows(
 )  # fmt: skip
 EVAL = Kind(
     name="eval",
-    doc="measures the policy while it trains: the score of answers that a generator samples, or a "
-    "loss of held-out data",
+    doc="evaluates the policy during training: the score of sampled answers, or a loss on held-out "
+        "data",
     settings=(
         *rows(
             ("dataset", Type(base="ref", kinds=("dataset",)), REQUIRED, OBS, "prompts and targets"),
-            ("split", _STR, None, OBS, "another split of the dataset's source"),
-            ("source", replace(_DATA, optional=True), None, OBS, "other rows, same columns"),
+            ("split", _STR, None, OBS, "use another split of the dataset's source"),
+            ("source", replace(_DATA, optional=True), None, OBS, "use another source of rows with "
+                "the same columns"),
             ("score", Type(base="ref", kinds=("reward", "rubric"), optional=True), None, OBS,
-             "what to report of sampled answers"),
+             "reward or rubric to report for sampled answers"),
             ("loss", Type(base="loss", optional=True), None, OBS,
-             "what to report of the dataset's own conversations or pairs, by the trainer, "
-             "without an update; instead of `score`"),
+             "loss to report on the dataset's conversations or pairs, computed by the trainer "
+             "without an update; an alternative to `score`"),
             ("every", COUNT, REQUIRED, OBS, "optimizer steps between evaluations"),
-            ("limit", _COUNT, None, OBS, "use so many rows"),
+            ("limit", _COUNT, None, OBS, "maximum number of rows to use"),
             ("env", Type(base="ref", kinds=("environment",), optional=True), None, OBS,
              "play in an environment, as the flow does"),
-            ("max_turns", _COUNT, None, OBS, "turns of a trajectory, with `env`"),
+            ("max_turns", _COUNT, None, OBS, "maximum number of turns of a trajectory, with `env`"),
         ),
         *_SAMPLE,
     ),
@@ -242,13 +255,14 @@ CHECKPOINT = Kind(
     doc="saved state, in the run folder",
     settings=rows(
         ("every", replace(INTERVAL, optional=True), 600.0, OBS,
-         "from checkpoint to checkpoint; there is one at the end in any case"),
-        ("keep", COUNT, 2, OBS, "how many stay"),
+         "interval between checkpoints; one is always written at the end"),
+        ("keep", COUNT, 2, OBS, "number of checkpoints to keep"),
         ("grace", replace(DURATION, auto=True, usual=(10.0, 7200.0)), AUTO, OBS,
-         "from SIGTERM to the end: for the step in progress and a checkpoint; schedulers give so "
-         "much notice. auto is what the plan needs, at least 2min"),
+         "time from SIGTERM to the end of the run, for finishing the step and writing a "
+         "checkpoint; set it to the notice that your scheduler gives. auto: what the plan needs, "
+         "at least 2min"),
         ("export", Type(base="ctor", ctors=c.EXPORTS, optional=True), None, OBS,
-         "Hugging Face export at the end"),
+         "write the weights in Hugging Face format at the end"),
     ),
 )  # fmt: skip
 LOGGING = Kind(
@@ -260,30 +274,37 @@ LOGGING = Kind(
         ("jsonl", BOOL, True, OBS, "metrics.jsonl"),
         ("tensorboard", BOOL, True, OBS, "TensorBoard events"),
         ("prometheus", replace(_COUNT, maximum=65535), None, OBS,
-         "port that Prometheus may ask for the last row; none is off"),
-        ("wandb.project", _STR, None, OBS, "Weights & Biases project; none is off"),
+         "port on which Prometheus can read the latest metrics; none: off"),
+        ("wandb.project", _STR, None, OBS, "Weights & Biases project; none: off"),
         ("wandb.entity", _STR, None, OBS, "Weights & Biases entity"),
         ("wandb.mode", replace(word("online", "offline", "disabled"), optional=True), None, OBS,
          "Weights & Biases mode"),
-        ("samples", NATURAL, 8, OBS, "sample completions kept per step"),
+        ("samples", NATURAL, 8, OBS, "number of sample completions logged per step"),
     ),
 )  # fmt: skip
 
 SYNC = Kind(
     name="sync",
-    doc="weights go from a trainer to a generator",
+    doc="sends weights from a trainer to a generator",
     settings=rows(
         ("every", COUNT, 1, NUM, "optimizer steps between two syncs"),
-        ("overlap", BOOL, True, NUM, "sampling goes on while weights travel"),
+        ("overlap", BOOL, True, NUM, "continue sampling during the transfer"),
         (
             "on_swap",
             word("recompute", "keep"),
             "recompute",
             NUM,
-            "what completions in flight do with keys and values of the old weights",
+            "what to do with the KV caches of running completions: recompute them under the new "
+            "weights, or keep them",
         ),
-        ("transport", word("auto", *transports.NAMES), "auto", PLACE, "how they travel"),
-        ("timeout", DURATION, 300.0, OBS, "longest sync"),
+        (
+            "transport",
+            word("auto", *transports.NAMES),
+            "auto",
+            PLACE,
+            "how weights are transferred",
+        ),
+        ("timeout", DURATION, 300.0, OBS, "time limit of a sync"),
     ),
 )
 

@@ -54,7 +54,7 @@ _DEVICE = Setting(
     type=Type(base="word", words=("gpu", "cpu"), auto=True),
     default=Derived("gpu where the cluster has GPUs, else cpu"),
     impact="placement",
-    doc="where it computes",
+    doc="device on which it computes",
 )
 _GPUS = Setting(
     name="gpus",
@@ -66,41 +66,45 @@ _GPUS = Setting(
 COMMON = (
     row("hosts", COUNT, 1, PLACE, "hosts"),
     _GPUS,
-    row("cpus", replace(COUNT, auto=True), AUTO, PLACE, "threads of each of its processes"),
+    row("cpus", replace(COUNT, auto=True), AUTO, PLACE, "threads per process"),
     _DEVICE,
-    row("dtype", word("f32", "bf16", "f16"), Derived("the model's"), NUM, "dtype in use"),
-    row("mesh_name", STR, Derived("the service's name"), PLACE, "name of its process mesh"),
+    row("dtype", word("f32", "bf16", "f16"), Derived("the model's"), NUM, "dtype of computation"),
+    row("mesh_name", STR, Derived("the service's name"), PLACE, "name of the process mesh"),
 )
 SAMPLING = (
     row("sampling.temperature", replace(POSITIVE, usual=(0.0, 5.0)), 1.0, NUM,
-         "divides the logits"),
-    row("sampling.top_p", PART, 1.0, NUM, "keep the likeliest tokens of this mass"),
-    row("sampling.top_k", OPTIONAL_COUNT, None, NUM, "keep so many tokens"),
-    row("sampling.min_p", FRACTION, 0.0, NUM, "keep tokens this likely against the best"),
+         "divisor of the logits"),
+    row("sampling.top_p", PART, 1.0, NUM, "sample from the most likely tokens whose total "
+        "probability reaches this value"),
+    row("sampling.top_k", OPTIONAL_COUNT, None, NUM, "sample from this many of the most likely "
+        "tokens"),
+    row("sampling.min_p", FRACTION, 0.0, NUM, "sample from tokens with at least this probability "
+        "relative to the most likely one"),
     row("sampling.max_tokens", replace(COUNT, optional=True), None, NUM,
-         "longest completion"),
-    row("sampling.min_tokens", NATURAL, 0, NUM, "shortest completion"),
+         "maximum number of tokens of a completion"),
+    row("sampling.min_tokens", NATURAL, 0, NUM, "minimum number of tokens of a completion"),
     row("sampling.stop", Type(base="list", item=STR, auto=True), AUTO, NUM,
-         "strings that end a completion; auto is the model's"),
+         "strings that end a completion; auto: those of the model"),
 )  # fmt: skip
 """settings of every kind that samples"""
 
 
 TEMPERATURE = row(
     "temperature", replace(SOME, usual=(0.01, 5.0)), 1.0, NUM,
-    "divides the logits before every log-prob",
+    "divisor of the logits for all log-probs",
 )  # fmt: skip
 """setting of every kind that measures log-probs"""
 BATCH = (
     row("batch.seq_len", replace(COUNT, auto=True), AUTO, NUM,
-         "tokens per packed row; auto is the model's context"),
+         "tokens per packed row; auto: the model's context"),
     row("batch.rows", replace(OPTIONAL_COUNT, auto=True), None, NUM,
-         "rows per rank and microbatch; auto is as many as are of use and fit"),
-    row("batch.tokens", OPTIONAL_COUNT, None, NUM, "or tokens per rank and microbatch"),
+         "rows per rank and microbatch; auto: as many as fit in memory and the batch can use"),
+    row("batch.tokens", OPTIONAL_COUNT, None, NUM, "tokens per rank and microbatch; an alternative "
+        "to `batch.rows`"),
     row("batch.pack", BOOL, True, NUM,
-         "several sequences share a row, or each has its own"),
+         "pack several sequences in a row; false: one sequence per row"),
     row("batch.accumulate", replace(COUNT, auto=True), AUTO, NUM,
-         "microbatches per step; auto is as many as the batch needs"),
+         "microbatches per step; auto: as many as the batch needs"),
 )  # fmt: skip
 """settings of every kind that trains"""
 

@@ -8,18 +8,19 @@ from forgedsl.settings import BOOL, COUNT, REQUIRED, STR, Kind, Type, word
 
 SCHEMA = Kind(
     name="service",
-    doc="a model behind an endpoint in the OpenAI form, outside of the plan; it judges",
+    doc="a judge model behind an OpenAI-compatible HTTP endpoint, which the run does not start",
     settings=(
-        row("url", STR, REQUIRED, PLACE, "where it answers, `/v1` included"),
+        row("url", STR, REQUIRED, PLACE, "base address of the endpoint, including `/v1`"),
         row("key", replace(STR, optional=True), None, PLACE,
-            "name of the environment variable that holds the key; the key itself stands nowhere"),
-        row("max_tokens", COUNT, 64, NUM, "longest answer"),
+            "name of the environment variable with the API key; the key itself is not stored"),
+        row("max_tokens", COUNT, 64, NUM, "maximum number of tokens of an answer"),
         row("structured", BOOL, True, NUM,
-            "the endpoint holds the answer to a JSON schema; else it is to be the grade alone"),
+            "the endpoint enforces a JSON schema for the answer; false: the prompt asks for the "
+            "grade alone"),
         row("rename", Type(base="list", item=STR), [], NUM,
-            'fields of the request under another name: "max_tokens=max_completion_tokens"'),
+            'request fields to rename, such as "max_tokens=max_completion_tokens"'),
         row("omit", Type(base="list", item=word("max_tokens", "temperature")), [], NUM,
-            "fields that are left out of the request"),
+            "request fields to omit"),
     ),
 )  # fmt: skip
 

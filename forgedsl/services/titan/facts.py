@@ -39,7 +39,7 @@ _BETA = Type(base="float", minimum=0.0, below=1.0)
 
 SCHEMA = Kind(
     name="service",
-    doc="a torchtitan model: trained where the flow steps it, else frozen",
+    doc="a torchtitan model; trained if the flow has a `step` of it, else frozen",
     support=(
         Limit(setting="dtype", words=("f16",), instead="`bf16` has the range that gradients need, "
               "with as many bytes; an engine may have `dtype = f16`"),
@@ -56,54 +56,59 @@ SCHEMA = Kind(
         *COMMON,
         row("procs", replace(COUNT, auto=True), 1, PLACE, "processes per host"),
         TEMPERATURE,
-        row("compile", replace(BOOL, auto=True), AUTO, PLACE, "torch.compile the model"),
+        row("compile", replace(BOOL, auto=True), AUTO, PLACE, "compile the model with "
+            "torch.compile"),
         row("parallel.dp_shard", replace(COUNT, auto=True), AUTO, PLACE,
-             "sharded data parallel; auto is hosts x procs over the others"),
-        row("parallel.dp_replicate", COUNT, 1, PLACE, "replicated data parallel"),
-        row("parallel.tp", replace(COUNT, auto=True), 1, PLACE, "tensor parallel"),
+             "sharded data-parallel degree (FSDP); auto: hosts x procs divided by the other "
+             "degrees"),
+        row("parallel.dp_replicate", COUNT, 1, PLACE, "replicated data-parallel degree"),
+        row("parallel.tp", replace(COUNT, auto=True), 1, PLACE, "tensor-parallel degree"),
         row("parallel.cp", replace(COUNT, auto=True), 1, PLACE,
-             "context parallel: so many ranks share each row, in attention its heads"),
+             "context-parallel degree: number of ranks that split each row; in attention they "
+             "split the heads"),
         row("parallel.pp", COUNT, 1, PLACE,
-             "pipeline parallel: each process has some of the layers"),
+             "pipeline-parallel degree: number of stages that split the layers"),
         row("parallel.ep", replace(COUNT, auto=True), 1, PLACE,
-             "expert parallel: so many of the ranks that share weights (dp_shard x cp x tp) share "
-             "experts, and tokens travel to them"),
+             "expert-parallel degree: number of ranks, among dp_shard x cp x tp, that split the "
+             "experts; tokens are sent to them"),
         row("optimizer.kind", word(*READS), "adamw", NUM,
-             "optimizer; muon steps the matrices of the layers, and adamw beside it the rest"),
+             "optimizer; muon updates the matrices of the layers, and adamw all other weights"),
         row("optimizer.lr", replace(POSITIVE, usual=(1e-10, 0.1)), 1e-6, NUM, "learning rate"),
         row("optimizer.betas", Type(base="list", item=_BETA, size=2), [0.9, 0.95], NUM,
-             "decay of the moments"),
+             "decay rates of the moments"),
         row("optimizer.eps", replace(POSITIVE, usual=(0.0, 1e-2)), 1e-8, NUM,
-             "added to the denominator"),
+             "constant added to the denominator"),
         row("optimizer.weight_decay", replace(POSITIVE, usual=(0.0, 1.0)), 0.1, NUM,
              "weight decay"),
         row("optimizer.momentum", replace(_BETA, auto=True), AUTO, NUM,
-             "decay of the momentum, of muon and sgd; auto is 0.95 and 0"),
+             "momentum of muon and sgd; auto: 0.95 for muon, 0 for sgd"),
         row("optimizer.nesterov", replace(BOOL, auto=True), AUTO, NUM,
-             "look one step of momentum ahead, of muon and sgd; auto is true and false"),
+             "Nesterov momentum for muon and sgd; auto: true for muon, false for sgd"),
         row("optimizer.ns_steps", replace(COUNT, maximum=99), 5, NUM,
-             "steps of muon's Newton-Schulz iteration"),
+             "number of Newton-Schulz iterations of muon"),
         row("optimizer.adjust_lr", word("match_rms_adamw", "original"), "match_rms_adamw", NUM,
-             "how muon's rate follows the shape of a matrix: as large as a step of adamw, or as in "
-             "the first Muon"),
+             "how muon scales its learning rate by the shape of a matrix: to the RMS of an adamw "
+             "update, or as in the original Muon"),
         row("optimizer.warmup", NATURAL, 0, NUM, "steps of linear warm-up"),
         row("optimizer.decay", word("none", "linear", "cosine"), "none", NUM,
-             "decay of the learning rate"),
-        row("optimizer.max_norm", POSITIVE, 1.0, NUM, "gradients are clipped to it"),
+             "schedule by which the learning rate decays"),
+        row("optimizer.max_norm", POSITIVE, 1.0, NUM, "maximum gradient norm; gradients are "
+            "clipped to it"),
         row("optimizer.on_nan", word("stop", "skip"), "stop", NUM,
-             "what a non-finite gradient does"),
+             "what to do at a non-finite gradient: stop the run, or skip the update"),
         row("optimizer.precision", word(*PRECISIONS), "f32", NUM,
-             "what is kept of a weight: all in f32; the moments in bf16; or weight, gradient and "
-             "moments in bf16, where a change of less than 0.4 % of a weight is lost"),
+             "dtypes of stored weights, gradients and moments. f32: all in f32; bf16_moments: only "
+             "moments in bf16; bf16: all in bf16, where updates below 0.4 % of a weight are lost"),
         row("lora.rank", replace(OPTIONAL_COUNT, usual=(1, 2048)), None, NUM,
-             "train adapters of this rank on every linear layer instead of the weights"),
-        row("lora.alpha", SOME, 32.0, NUM, "adapters are scaled by alpha / rank"),
+             "rank of LoRA adapters, which are trained on every linear layer instead of the "
+             "weights"),
+        row("lora.alpha", SOME, 32.0, NUM, "scale of LoRA adapters: alpha / rank"),
         *BATCH,
         row("memory.activation_checkpoint", _RECOMPUTED, "none", PLACE,
-             "recompute activations in the backward pass"),
+             "which activations are recomputed in the backward pass"),
         row("memory.offload", BOOL, False, PLACE,
-             "weights, gradients and moments stay in the host's memory, where the optimizer steps; "
-             "a GPU has the layers in use"),
+             "keep weights, gradients and moments in host memory and update there; a GPU holds "
+             "only the layers in use"),
     ),
 )  # fmt: skip
 

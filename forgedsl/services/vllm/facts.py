@@ -27,26 +27,26 @@ if TYPE_CHECKING:
     from forgedsl.job.parts import Service
 
 ENGINE_ARGUMENTS = (
-    ("model", "the model of the service does"),
-    ("tokenizer", "the model's `tokenizer` does"),
-    ("dtype", "the service's `dtype` does"),
-    ("max_model_len", "the model's `context` does"),
-    ("seed", "`run.seed` does"),
-    ("enable_prefix_caching", "`engine.prefix_caching` does"),
-    ("enforce_eager", "`engine.cuda_graphs` does"),
-    ("max_num_seqs", "`engine.max_running` does"),
-    ("kv_cache_dtype", "`engine.kv_dtype` does"),
-    ("gpu_memory_utilization", "`engine.gpu_memory` does"),
-    ("tensor_parallel_size", "`parallel.tp` does"),
-    ("pipeline_parallel_size", "`parallel.pp` does"),
-    ("data_parallel_size", "`parallel.dp` does"),
-    ("logprobs_mode", "log-probs are those of the distribution that was sampled from"),
-    ("load_format", "the folder of the model does"),
+    ("model", "the model of the service is used"),
+    ("tokenizer", "set the model's `tokenizer` instead"),
+    ("dtype", "set the service's `dtype` instead"),
+    ("max_model_len", "set the model's `context` instead"),
+    ("seed", "set `run.seed` instead"),
+    ("enable_prefix_caching", "set `engine.prefix_caching` instead"),
+    ("enforce_eager", "set `engine.cuda_graphs` instead"),
+    ("max_num_seqs", "set `engine.max_running` instead"),
+    ("kv_cache_dtype", "set `engine.kv_dtype` instead"),
+    ("gpu_memory_utilization", "set `engine.gpu_memory` instead"),
+    ("tensor_parallel_size", "set `parallel.tp` instead"),
+    ("pipeline_parallel_size", "set `parallel.pp` instead"),
+    ("data_parallel_size", "set `parallel.dp` instead"),
+    ("logprobs_mode", "log-probs are always those of the distribution sampled from"),
+    ("load_format", "weights are loaded from the model's folder"),
     ("distributed_executor_backend", "Monarch starts the ranks"),
-    ("disable_log_stats", "events.jsonl has the figures"),
-    ("scheduler_cls", "the runtime has its own"),
+    ("disable_log_stats", "events.jsonl has the statistics"),
+    ("scheduler_cls", "the runtime uses its own scheduler"),
     *(
-        (name, f"`sampling.{name}` does")
+        (name, f"set `sampling.{name}` instead")
         for name in ("temperature", "top_p", "top_k", "min_p", "max_tokens", "min_tokens", "stop")
     ),
 )
@@ -70,24 +70,26 @@ SCHEMA = Kind(
         *COMMON,
         row("procs", replace(COUNT, auto=True), Derived("tp x pp x dp over hosts"), PLACE,
              "processes per host"),
-        row("replicas", replace(COUNT, auto=True), 1, PLACE, "engines behind the router"),
+        row("replicas", replace(COUNT, auto=True), 1, PLACE, "number of engines among which "
+            "requests are distributed"),
         row("route", word("least_loaded", "round_robin", "sticky"), "least_loaded", PLACE,
-             "how requests find a replica; sticky: those of one prompt share one"),
-        row("parallel.tp", replace(COUNT, auto=True), 1, PLACE, "tensor parallel"),
-        row("parallel.pp", COUNT, 1, PLACE, "pipeline parallel"),
-        row("parallel.dp", COUNT, 1, PLACE, "data parallel"),
+             "how a replica is chosen for a request; sticky: all requests of a prompt go to the "
+             "same replica"),
+        row("parallel.tp", replace(COUNT, auto=True), 1, PLACE, "tensor-parallel degree"),
+        row("parallel.pp", COUNT, 1, PLACE, "pipeline-parallel degree"),
+        row("parallel.dp", COUNT, 1, PLACE, "data-parallel degree"),
         *SAMPLING,
         row("engine.gpu_memory", replace(PART, auto=True), AUTO, PLACE,
-             "part of its GPU that it may use"),
-        row("engine.prefix_caching", BOOL, True, PLACE, "reuse the KV of shared prefixes"),
-        row("engine.cuda_graphs", BOOL, True, PLACE, "replay recorded kernels, on a GPU"),
+             "fraction of the GPU's memory that the engine may use"),
+        row("engine.prefix_caching", BOOL, True, PLACE, "reuse the KV cache of shared prefixes"),
+        row("engine.cuda_graphs", BOOL, True, PLACE, "use CUDA graphs, on a GPU"),
         row("engine.max_running", replace(COUNT, auto=True), AUTO, PLACE,
-             "completions decoded at once"),
+             "maximum number of completions decoded at once"),
         row("engine.kv_dtype", word("auto", "fp8"), "auto", NUM,
-             "what keys and values are kept in; auto is the service's dtype"),
+             "dtype of the KV cache; auto: the service's dtype"),
         row("engine.weight_dtype", word("auto", "fp8"), "auto", NUM,
-             "dtype of the weights of layers; fp8 is made anew at every sync, on a GPU, and leaves "
-             "embedding and head as they are; auto is the service's dtype"),
+             "dtype of the weights of layers, without embedding and head; fp8 weights are "
+             "quantized again at every sync and need a GPU; auto: the service's dtype"),
     ),
 )  # fmt: skip
 
