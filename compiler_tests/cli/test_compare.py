@@ -12,7 +12,7 @@ from forge_commands import CliRunner
 
 import forgedsl
 from forgedsl.cli.app import app
-from forgedsl.runs.compare import compare, interval, page, render
+from forgedsl.runs.compare import MOST, compare, interval, page, render
 
 GRPO = Path(__file__).parents[2] / "pipelines" / "grpo_math.forge"
 JOBS: dict[tuple[str, ...], Any] = {}
@@ -76,6 +76,18 @@ def test_one_run_each_has_no_spread(six: list[Path]) -> None:
     text = render(compare([six[0], six[3]]))
     assert "one run has no spread: more seeds" in text
     assert "+- " not in text.split("values:")[0]
+
+
+def test_groups_that_differ_in_much_are_named_by_their_runs(tmp_path: Path) -> None:
+    changes = [f"services.trainer.s{i}" for i in range(MOST + 1)]
+    runs = [run_folder(tmp_path / name, 0.5, value) for name, value in (("a", 0.6), ("b", 0.7))]
+    for run, rate in zip(runs, (1, 2), strict=True):
+        job = json.loads((run / "job.json").read_text())
+        job["params"] |= dict.fromkeys(changes, rate)
+        (run / "job.json").write_text(json.dumps(job))
+    found = compare(runs)
+    assert [group.label for group in found.groups] == ["run=a", "run=b"]
+    assert f"{MOST + 1} settings differ: `forgec diff RUN RUN` lists them" in render(found)
 
 
 def test_equal_values_leave_no_doubt() -> None:

@@ -26,6 +26,8 @@ from forgedsl.runs.verdict import Points, edges, evals, is_loss, points
 
 REWARD = "reward"
 COLORS = 6
+MOST = 12
+"""most settings shown as columns; where more differ, groups are named by their runs"""
 STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179,
            2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086)  # fmt: skip
 """97.5 % quantiles of Student's distribution for 1, 2, ... degrees of freedom; then 1.96"""
@@ -78,6 +80,7 @@ class Comparison:
     """the settings that differ"""
     measures: tuple[str, ...]
     told: tuple[Told, ...]
+    num_differing: int
 
 
 def compare(folders: Sequence[Path]) -> Comparison:
@@ -95,13 +98,21 @@ def compare(folders: Sequence[Path]) -> Comparison:
     many = len(codes) > 1 and not paths  # else a parameter says it already
     made = tuple(
         _group([run for run, _ in part],
+               {"run": _names([run for run, _ in part])} if len(paths) > MOST else
                part[0][1] | ({"losses": f"text {codes.index(key[-1]) + 1}"} if many else {}))
         for key, part in groups.items()
     )  # fmt: skip
     measures = tuple(dict.fromkeys(name for group in made for name in group.values))
     told = tuple(each for name in measures if (each := _told(name, made)) is not None)
-    shown = (*names, "losses") if many else names
-    return Comparison(groups=made, names=shown, measures=measures, told=told)
+    shown = ("run",) if len(paths) > MOST else (*names, "losses") if many else names
+    return Comparison(
+        groups=made, names=shown, measures=measures, told=told, num_differing=len(paths)
+    )
+
+
+def _names(runs: Sequence[RunData]) -> str:
+    """The first run of a group, and how many others it has."""
+    return runs[0].folder + (f" and {len(runs) - 1} more" if len(runs) > 1 else "")
 
 
 def code_of(run: RunData) -> str:
@@ -185,6 +196,8 @@ def render(found: Comparison) -> str:
     from forgedsl.plan.text import table
 
     notes = [each.text for each in found.told]
+    if found.num_differing > MOST:
+        notes.append(f"{found.num_differing} settings differ: `forgec diff RUN RUN` lists them")
     total = sum(len(group.runs) for group in found.groups)
     title = f"{counted(total, 'run')}, {counted(len(found.groups), 'group')}"
     kinds = "values: mean +- standard deviation over seeds, at the end of each run"
