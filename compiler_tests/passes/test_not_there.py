@@ -59,8 +59,6 @@ REFUSED = [
 ]  # fmt: skip
 """a setting, and the diagnostic that refuses it, with its remedy"""
 HELD = [
-    ("environments.md", "a template that rewrites earlier turns is refused",
-     "runtime/test_environment_driver.py", "a_template_that_rewrites_what_was_said_is_refused"),
     ("extensions.md", "If a copy has changed, the run is refused",
      "runtime/test_extensions.py", "has changed since the job was compiled"),
     ("3-sampling.md", "a loss without it is refused", "rules/L431.md", "## fires"),
