@@ -101,7 +101,8 @@ def _missing(name: str, span: Span, batch: Node, loss: Function, drawn: str) -> 
         if name == "ref":
             help += " of a `service reference : titan(MODEL) {}`"
             fields = {field.name for field in loss.fields}
-            help += ", or train without it: `beta = 0.0`" if "beta" in fields else ""
+            if "beta" in fields:
+                help += ", or train without it: write `(beta = 0.0)` behind the name of the loss"
         help = f"did you mean `{close[0]}`?" if close else help
     declared = Label(text="declared here", span=span)
     return _error(message, batch.span, declared, help, "the batch is made here")
