@@ -72,7 +72,7 @@ class Engine:
     """A rehearsal's engine in this process. Every turn calls a tool."""
 
     def __init__(self, given: argparse.Namespace, tool: str, step: float) -> None:
-        from forgedsl.runtime.actors.twin_engine import StubEngine
+        from forgedsl.runtime.actors.stub_engine import StubEngine
         from forgedsl.sim.latency import Engine as Spec
         from forgedsl.sim.values import Dist
 
@@ -93,7 +93,7 @@ class Engine:
         return batching.tokens
 
     async def sample(self, token_ids: list[int], sampling: Any, seed: int) -> Any:
-        from forgedsl.runtime.actors.twin_engine import StubRequest
+        from forgedsl.runtime.actors.stub_engine import StubRequest
 
         self._count += 1
         ident, tokens = str(self._count), round(random.uniform(0.5, 1.5) * self._tokens)

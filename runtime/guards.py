@@ -6,7 +6,7 @@
     NonFiniteGuard            a loss or gradient that is not a number (GuardError, or a skip)
     AgeGuard                  drops stale groups; checks the age bound that the plan proved
     GapGuard                  trainer and sampler drift apart at equal weights (GuardError)
-    StillGuard                updates after which no published weight differs (GuardError)
+    UnchangedWeightsGuard     updates after which no published weight differs (GuardError)
 
 Starvation is guarded where the trainer waits, in `controller/group_source.py`.
 """
@@ -198,7 +198,7 @@ class GapGuard:
         return "" if told else what
 
 
-class StillGuard:
+class UnchangedWeightsGuard:
     """Stops a run whose updates change no published weight. In bf16 an update may be smaller than
     half of the last digit of every weight: the trainer learns, and the sampler never sees it."""
 

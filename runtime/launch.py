@@ -35,7 +35,7 @@ from forgedsl.runs.checkpoints import REPLAY, drop_partial, last_step
 from forgedsl.runtime.events import EventLog, Reader
 from forgedsl.runtime.interrupt import EXIT_INTERRUPTED, Interrupt
 from forgedsl.runtime.kept import kept
-from forgedsl.runtime.service_backend import Backing, Run
+from forgedsl.runtime.service_backend import Run, ServiceBackend
 from forgedsl.runtime.temporary_files import Scratch, remove_dead
 from forgedsl.runtime.tracebacks import described
 from forgedsl.runtime.usage import Usage
@@ -162,18 +162,18 @@ def _run(this: Run, left: int, *, heard: bool) -> Outcome | None:
     return outcome
 
 
-def _parts(run_dir: Path, rehearsal: Any) -> tuple[EventLog, Backing]:
+def _parts(run_dir: Path, rehearsal: Any) -> tuple[EventLog, ServiceBackend]:
     """Return the event log and the backend of the services."""
     path = run_dir / "events.jsonl"
     if rehearsal is None:
-        from forgedsl.runtime.services.backing import Real
+        from forgedsl.runtime.services.real_backend import RealBackend
 
-        return EventLog(path), Real()
-    from forgedsl.runtime.stub.backing import Rehearsed
+        return EventLog(path), RealBackend()
+    from forgedsl.runtime.stub.backend import RehearsalBackend
     from forgedsl.runtime.stub.rehearsal import RehearsalLog
 
     rehearsal.write(run_dir)
-    return RehearsalLog(path), Rehearsed(rehearsal)
+    return RehearsalLog(path), RehearsalBackend(rehearsal)
 
 
 def _announce(this: Run) -> None:
@@ -311,11 +311,13 @@ async def _execute(this: Run, interrupt: Interrupt) -> Outcome:
 async def _control(this: Run, fleet: Any, data: Any, interrupt: Interrupt) -> Outcome:
     """Build the endpoints, bring all weights to one version, and run the controller."""
     from forgedsl.runtime.controller import Controller
-    from forgedsl.runtime.services.supervisor import Keeper
+    from forgedsl.runtime.services.supervisor import Supervisor
 
     state = None if this.resume is None else read_state(this.run_dir, this.resume)
     endpoints = await this.backing.connect(this, fleet, data)
-    keeper = Keeper(fleet, endpoints, this.events, lambda dead: this.backing.restart(this, dead))
+    keeper = Supervisor(
+        fleet, endpoints, this.events, lambda dead: this.backing.restart(this, dead)
+    )
     keeper.start()
     try:
         controller = Controller(

@@ -30,7 +30,7 @@ TOKENIZER_FILES = (
 HF_DTYPES = {"f32": "float32", "bf16": "bfloat16", "f16": "float16"}
 
 
-class NotHere(LaunchError):
+class NotAvailableOffline(LaunchError):
     """A model or its tokenizer is not on this machine, and downloads are off."""
 
 
@@ -89,7 +89,7 @@ def _folder(source: Any, job_dir: Path, origin: str, offline: bool = False) -> P
         raise LaunchError(f"{origin}: random(...) has no files; name a tokenizer source")
     folder = resolve_path(source.path, job_dir)
     if not folder.is_dir():
-        raise NotHere(f"{origin}: model folder {source.path} does not exist")
+        raise NotAvailableOffline(f"{origin}: model folder {source.path} does not exist")
     return folder
 
 
@@ -102,7 +102,9 @@ def _snapshot(source: spec.HfSource, origin: str, offline: bool) -> Path:
         return Path(snapshot_download(source.id, revision=revision, local_files_only=offline))
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
         if offline:
-            raise NotHere(f'hf("{source.id}") is not in the cache of the hub') from error
+            raise NotAvailableOffline(
+                f'hf("{source.id}") is not in the cache of the hub'
+            ) from error
         why = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         if isinstance(error, LocalEntryNotFoundError):
             why = (

@@ -20,7 +20,7 @@ from forgedsl.schema import SERVICES
 from forgedsl.types.flow import Role
 
 
-class Backing(Protocol):
+class ServiceBackend(Protocol):
     """Backend of the services: models and engines, or the latencies of a rehearsal."""
 
     loads_models: bool
@@ -49,7 +49,7 @@ class Run:
     events: EventLog
     resume: int | None
     record_batches: int
-    backing: Backing
+    backing: ServiceBackend
     scratch: Scratch
     clean_up: Callable[[], None]
     """kills every process of the run and removes its files outside of the run folder"""

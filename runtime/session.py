@@ -23,9 +23,9 @@ from forgedsl.runtime.events import EventLog
 from forgedsl.runtime.meshes import Fleet
 from forgedsl.runtime.readers import close_readers, open_readers
 from forgedsl.runtime.service_backend import Run
-from forgedsl.runtime.services.backing import Real
 from forgedsl.runtime.services.endpoints import MonarchEndpoints
-from forgedsl.runtime.services.supervisor import Keeper
+from forgedsl.runtime.services.real_backend import RealBackend
+from forgedsl.runtime.services.supervisor import Supervisor
 from forgedsl.runtime.stderr import native_stderr
 from forgedsl.runtime.temporary_files import Scratch
 from forgedsl.runtime.tracebacks import described
@@ -41,7 +41,7 @@ class Services:
     this: Run
     ask: MonarchEndpoints
     fleet: Fleet
-    keeper: Keeper
+    keeper: Supervisor
     readers: list[Any]
 
     def check(self) -> None:
@@ -86,7 +86,7 @@ async def open_services(job: spec.Job, run_dir: Path) -> Services:
 
 
 async def _opened(job: spec.Job, run_dir: Path) -> Services:
-    backing, scratch = Real(), Scratch()
+    backing, scratch = RealBackend(), Scratch()
     with ExitStack() as undo:
         undo.callback(scratch.close)
         events = EventLog(run_dir / "events.jsonl")
@@ -109,6 +109,6 @@ async def _opened(job: spec.Job, run_dir: Path) -> Services:
         data = await backing.prepare(this, fleet)
         ask = await backing.connect(this, fleet, data)
         undo.pop_all()
-    keeper = Keeper(fleet, ask, events, lambda dead: backing.restart(this, dead))
+    keeper = Supervisor(fleet, ask, events, lambda dead: backing.restart(this, dead))
     keeper.start()
     return Services(this=this, ask=ask, fleet=fleet, keeper=keeper, readers=readers)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 
-class Patient(io.FileIO):
+class TolerantStderr(io.FileIO):
     """Standard error whose reader may vanish: a closed pager or terminal, or a log on a full disk.
     Failed writes are ignored, and the run goes on."""
 
@@ -42,7 +42,7 @@ def native_stderr(log: Path) -> Iterator[None]:
         os.dup2(file.fileno(), 2)
     first: Any = sys.__stderr__  # mypy would narrow to None
     if before is first:
-        raw = io.BufferedWriter(Patient(kept, "w", closefd=False))
+        raw = io.BufferedWriter(TolerantStderr(kept, "w", closefd=False))
         sys.stderr = io.TextIOWrapper(
             raw, encoding=before.encoding, errors=before.errors, line_buffering=True
         )

@@ -1,7 +1,7 @@
 """A worker process that answers calls of its parent, so that a crash or hang affects only the
 worker.
 
-    Child.ask(value) --(number, value)--> the loop of a worker --(number, answer, last)--> answer
+    WorkerProcess.ask(value) --(number, value)--> a worker's loop --(number, answer, last)--> answer
 
 Answers come one by one, over a socket. If a call ignores its time limit, the worker is killed with
 all processes that it started; the other calls in it are told to retry. A worker starts in a
@@ -42,7 +42,7 @@ LOADING = 540.0
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class ProcessEnded:
     """Result of a call whose process has ended. `cause` says why; `mine` is True if this call is
     the cause."""
 
@@ -52,7 +52,7 @@ class Ended:
     """the call ignored its time limit"""
 
 
-class Frames(asyncio.Protocol):
+class PickleStream(asyncio.Protocol):
     """Pickled values over a stream; `got` is called with each. Values sent in one turn of the event
     loop are written together, because each write wakes the reader."""
 
@@ -97,7 +97,7 @@ class Frames(asyncio.Protocol):
             self.ended.set_result(None)
 
 
-class Calls(Frames):
+class Calls(PickleStream):
     """Client: numbered calls over a stream; answers come in any order."""
 
     def __init__(self, told: Callable[[Any], object] | None = None) -> None:
@@ -148,7 +148,7 @@ class Calls(Frames):
                 future.set_exception(ConnectionError("the line has ended"))
 
 
-class Answers(Frames):
+class Answers(PickleStream):
     """Server: answers calls concurrently; the client bounds their number. `answer` returns the
     reply, and True if the process ends after sending it. With a `secret`, a client must send it
     first."""
@@ -189,7 +189,7 @@ class Answers(Frames):
             os._exit(0)
 
 
-class Child(Calls):
+class WorkerProcess(Calls):
     """Parent's side of one worker process, from its start to its end."""
 
     def __init__(self, process: subprocess.Popen[bytes], memory: int | None = None) -> None:
@@ -208,7 +208,7 @@ class Child(Calls):
         names: str,
         memory: int | None = None,
         seconds: float | None = None,
-    ) -> Child:
+    ) -> WorkerProcess:
         """Start `main` of a module in a process and wait until it has loaded what it serves. The
         limit is LOADING, as in a run, or `seconds`.
 
@@ -263,17 +263,17 @@ class Child(Calls):
         return said
 
     async def ask(self, value: Any, limit: float) -> Any:
-        """Return the answer, or `Ended` if the process ended."""
+        """Return the answer, or `ProcessEnded` if the process ended."""
         try:
             async with asyncio.timeout(limit + GRACE):
                 return await self.call(value)
         except TimeoutError:
             self.kill("another call took too long")
             cause = f"{late(limit)}, nor did it react: the process was killed"
-            return Ended(cause, mine=True, late=True)
+            return ProcessEnded(cause, mine=True, late=True)
         except ConnectionError:
             why = await asyncio.to_thread(ending, self._process, " in the call", self._memory)
-            return Ended(self._killed or why, mine=not self._killed)
+            return ProcessEnded(self._killed or why, mine=not self._killed)
 
     def kill(self, reason: str) -> None:
         """Kill the process and all processes that it started."""
@@ -291,15 +291,15 @@ class Child(Calls):
                 each.kill()
 
 
-class Lasting:
+class RestartingWorker:
     """A worker process that is started again after it ended; `begin` starts one."""
 
-    def __init__(self, begin: Callable[..., Awaitable[Child]]) -> None:
+    def __init__(self, begin: Callable[..., Awaitable[WorkerProcess]]) -> None:
         self._begin = begin
         self._starting = asyncio.Lock()
-        self._now: Child | None = None
+        self._now: WorkerProcess | None = None
 
-    async def start(self, seconds: float | None = None) -> Child:
+    async def start(self, seconds: float | None = None) -> WorkerProcess:
         """Return a running process; start one if needed. `seconds` is the limit for loading.
 
         Raises:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from forgedsl.lower.job import Node
 from forgedsl.runtime.endpoints import SyncResult
-from forgedsl.runtime.guards import GuardError, StillGuard
+from forgedsl.runtime.guards import GuardError, UnchangedWeightsGuard
 from forgedsl.runtime.proofs.digest import digest, unsigned
 from forgedsl.runtime.proofs.publication import Digest, Held, arrival, faults, text
 from forgedsl.runtime.transports import base
@@ -203,7 +203,7 @@ def result(changed: float | None) -> SyncResult:
 
 
 def test_an_update_that_changes_nothing_in_f32_stops_the_run() -> None:
-    guard = StillGuard()
+    guard = UnchangedWeightsGuard()
     assert guard.check(sync_node(), result(None), "f32") == ""
     assert guard.check(sync_node(), result(0.3), "f32") == ""
     with pytest.raises(GuardError, match="no weight of generator"):
@@ -211,7 +211,7 @@ def test_an_update_that_changes_nothing_in_f32_stops_the_run() -> None:
 
 
 def test_in_bf16_it_is_told_first_and_stops_when_it_goes_on() -> None:
-    guard = StillGuard()
+    guard = UnchangedWeightsGuard()
     assert "smaller than their last digit" in guard.check(sync_node(), result(0.0), "bf16")
     for _ in range(6):
         assert guard.check(sync_node(), result(0.0), "bf16") == ""
@@ -220,7 +220,7 @@ def test_in_bf16_it_is_told_first_and_stops_when_it_goes_on() -> None:
 
 
 def test_an_update_that_changes_something_begins_the_count_anew() -> None:
-    guard = StillGuard()
+    guard = UnchangedWeightsGuard()
     for _ in range(3):
         for _ in range(7):
             guard.check(sync_node(), result(0.0), "bf16")

@@ -13,7 +13,7 @@ from forgedsl.errors import LaunchError
 from forgedsl.lower import job as spec
 from forgedsl.runtime import disk_space
 from forgedsl.runtime.disk_space import check_room
-from forgedsl.runtime.services import backing
+from forgedsl.runtime.services import real_backend
 
 STEP = spec.Node(
     id="train/step", name="step", op="step", target="trainer", inputs=(), level="batch", origin=""
@@ -57,11 +57,11 @@ def test_a_run_without_room_starts_nothing(
     job: spec.Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     free(monkeypatch, 0)
-    monkeypatch.setattr(backing, "started", lambda *_: pytest.fail("hosts are started"))
+    monkeypatch.setattr(real_backend, "started", lambda *_: pytest.fail("hosts are started"))
     scratch = SimpleNamespace(temp=tmp_path, key="k", environment=dict)
     this: Any = SimpleNamespace(job=job, job_dir=tmp_path, run_dir=tmp_path, scratch=scratch)
     with pytest.raises(LaunchError, match="no room for 1 checkpoint of "):
-        backing.Real().spawn(this)
+        real_backend.RealBackend().spawn(this)
 
 
 @pytest.mark.parametrize(

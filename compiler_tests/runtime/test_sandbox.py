@@ -327,7 +327,7 @@ def test_the_reward_pool_scores_programs_in_the_sandbox(tmp_path: Path) -> None:
 
 
 def _emitted(job: Any, folder: Path) -> list[dict[str, Any]]:
-    from forgedsl.runtime.services.backing import _tell_sandbox
+    from forgedsl.runtime.services.real_backend import _tell_sandbox
 
     found: list[dict[str, Any]] = []
     events = SimpleNamespace(emit=lambda kind, **fields: found.append({"kind": kind, **fields}))

@@ -15,7 +15,7 @@ import pytest
 from fake_endpoints import FakeEndpoints, drive, evaluation, job, math_nodes, node
 
 from forgedsl.lower import job as spec
-from forgedsl.runtime.actors.twin_engine import StubEngine, StubRequest
+from forgedsl.runtime.actors.stub_engine import StubEngine, StubRequest
 from forgedsl.runtime.coalesce import Coalescer
 from forgedsl.runtime.data_types import Rollout
 from forgedsl.runtime.endpoints import Score

@@ -88,7 +88,7 @@ def look_at_data(job: Job, folder: Path, names: Iterable[str], *, offline: bool)
     nothing is downloaded, and the look says what is missing."""
     from forgedsl.lint.deep import Look
     from forgedsl.runtime.data.reader import load_tokenizer, reader_of
-    from forgedsl.runtime.models import NotHere
+    from forgedsl.runtime.models import NotAvailableOffline
     from forgedsl.runtime.modules import load_module
 
     program = load_module("program", job.program)
@@ -97,7 +97,7 @@ def look_at_data(job: Job, folder: Path, names: Iterable[str], *, offline: bool)
     def tokenizer(model: str) -> ChatTokenizer | str:
         try:
             return load_tokenizer(job, model, folder, folder, offline=offline)
-        except (NotHere, ModuleNotFoundError) as why:
+        except (NotAvailableOffline, ModuleNotFoundError) as why:
             if not offline:
                 raise
             return str(why)
@@ -111,7 +111,7 @@ def look_at_data(job: Job, folder: Path, names: Iterable[str], *, offline: bool)
             unmeasured = chat if isinstance(chat, str) else ""
             found[name] = _look(job, name, reader, unmeasured, offline=offline)
         except (LaunchError, ModuleNotFoundError) as why:
-            is_open = offline and isinstance(why, NotHere | ModuleNotFoundError)
+            is_open = offline and isinstance(why, NotAvailableOffline | ModuleNotFoundError)
             found[name] = Look(unread=str(why)) if is_open else Look(refused=str(why))
     return found
 

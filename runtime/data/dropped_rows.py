@@ -30,7 +30,7 @@ Tell = Callable[..., Any]
 """`EventLog.emit`, callable from any thread"""
 
 
-class Drops:
+class DroppedRows:
     """Rows of one dataset that were left out; each counts once."""
 
     def __init__(self, dataset: str, origin: str, budget: float) -> None:

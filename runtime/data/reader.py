@@ -25,7 +25,7 @@ from forgedsl.lower import dataset_columns
 from forgedsl.lower import job as spec
 from forgedsl.rows import NOTHING, TOO_LONG, DroppedRow
 from forgedsl.runtime.data.chat import ChatTokenizer
-from forgedsl.runtime.data.dropped_rows import Drops
+from forgedsl.runtime.data.dropped_rows import DroppedRows
 from forgedsl.runtime.data.sources import Mixture, Source, Unreadable, open_source
 from forgedsl.runtime.data_types import Prompt, Rollout, Sample
 from forgedsl.runtime.models import tokenizer_folder
@@ -171,7 +171,7 @@ class DatasetReader:
         self.end: int | None = None
         self.checked = 0
         """rows of the first epoch that were checked"""
-        self.drops = Drops(name, origin, dataset.max_bad_rows)
+        self.drops = DroppedRows(name, origin, dataset.max_bad_rows)
 
     @property
     def num_rows(self) -> int | None:

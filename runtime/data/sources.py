@@ -22,7 +22,7 @@ from forgedsl.errors import LaunchError
 from forgedsl.lower import job
 from forgedsl.lower.paths import digest as digest_of
 from forgedsl.runtime.data.tables import csv_rows, disk_rows, json_rows
-from forgedsl.runtime.models import NotHere, resolve_path
+from forgedsl.runtime.models import NotAvailableOffline, resolve_path
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +207,7 @@ def _file_rows(spec: job.FileSource, job_dir: Path) -> Sequence[Row]:
         raise LaunchError(f"{name} is a folder, and `{spec.kind}` reads one file; several are a "
                           "`mixture([...], weights = [...])`")  # fmt: skip
     if not path.is_file():
-        raise NotHere(f"the data file {name} is missing")
+        raise NotAvailableOffline(f"the data file {name} is missing")
     content = path.read_bytes()
     _check_digest(hashlib.sha256(content).hexdigest(), spec, f"{name} is not the file")
     match spec.kind:
@@ -236,7 +236,7 @@ def _form_of(content: bytes, path: Path) -> str:
 
 def _disk_rows(spec: job.FileSource, path: Path, name: str) -> Sequence[Row]:
     if not path.exists():
-        raise NotHere(f"the data folder {name} is missing")
+        raise NotAvailableOffline(f"the data folder {name} is missing")
     _check_digest(digest_of(path), spec, f"{name} is not the folder")
     return disk_rows(path, name)
 
@@ -375,14 +375,14 @@ def _hub_rows(spec: job.HfSource, streaming: bool, job_dir: Path, offline: bool)
         from datasets import load_dataset
         from huggingface_hub import constants
     except ImportError as error:
-        raise NotHere(f'hf("{spec.id}") needs the package `datasets`') from error
+        raise NotAvailableOffline(f'hf("{spec.id}") needs the package `datasets`') from error
     where, revision = spec.id, spec.revision
     if (job_dir / spec.id).is_dir():
         where, revision = str(job_dir / spec.id), None
     elif offline or constants.HF_HUB_OFFLINE:
         snapshot = _local_snapshot(spec)
         if snapshot is None and offline:
-            raise NotHere(f'hf("{spec.id}") is not in the cache of the hub')
+            raise NotAvailableOffline(f'hf("{spec.id}") is not in the cache of the hub')
         where, revision = (where, revision) if snapshot is None else (snapshot, None)
     try:
         return load_dataset(

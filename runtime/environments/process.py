@@ -12,7 +12,7 @@ from forgedsl.runtime.environments.bridge import Bridge
 from forgedsl.runtime.environments.line import Asked, Wire
 from forgedsl.runtime.environments.worker import START_SECONDS, Reply, Request, Served
 from forgedsl.runtime.tracebacks import described
-from forgedsl.runtime.worker_process import Child, Ended, Lasting
+from forgedsl.runtime.worker_process import ProcessEnded, RestartingWorker, WorkerProcess
 
 WORKER = "forgedsl.runtime.environments.worker"
 UNREADABLE = "its process makes no tokens of what is observed, the controller does"
@@ -20,14 +20,16 @@ CALL_GRACE = 0.5
 """seconds added to the time limits of the tools that a turn calls"""
 
 
-class EnvironmentProcess(Lasting):
+class EnvironmentProcess(RestartingWorker):
     """Holds trajectories in one process at a time; if it ends, its trajectories are lost."""
 
     def __init__(self, served: Served) -> None:
-        super().__init__(partial(Child.begin, WORKER, served, names=f"environment {served.name}"))
+        super().__init__(
+            partial(WorkerProcess.begin, WORKER, served, names=f"environment {served.name}")
+        )
         self._environment = served.environment
         self._bridges: dict[str, Bridge] = {}
-        self._blamed: Child | None = None
+        self._blamed: WorkerProcess | None = None
         """the last child whose end was attributed to a trajectory"""
 
     async def answer(self, asked: Asked) -> tuple[Reply | Wire | None, bool]:
@@ -75,8 +77,8 @@ class EnvironmentProcess(Lasting):
             child = await self.start()
         except LaunchError as error:
             return Reply(error=str(error), ended=True)
-        found: Reply | Ended = await child.ask(request, request.seconds)
-        if not isinstance(found, Ended):
+        found: Reply | ProcessEnded = await child.ask(request, request.seconds)
+        if not isinstance(found, ProcessEnded):
             return found
         lost = not found.mine or child is self._blamed  # only one call gets the blame
         if request.op != "close":  # a closed trajectory cannot be to blame

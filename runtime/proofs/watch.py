@@ -14,7 +14,7 @@ from typing import Any
 from forgedsl.lower.job import Job, Node
 from forgedsl.runtime.data_types import StepResult
 from forgedsl.runtime.endpoints import SyncResult
-from forgedsl.runtime.guards import GapGuard, StillGuard
+from forgedsl.runtime.guards import GapGuard, UnchangedWeightsGuard
 
 FILE = "proofs.jsonl"
 AT_ONCE = "gap/age_0"
@@ -26,7 +26,7 @@ class Proofs:
 
     def __init__(self, job: Job) -> None:
         self._job = job
-        self._still = StillGuard()
+        self._still = UnchangedWeightsGuard()
         self._gap = GapGuard(_dtype(job))
         self._alike = _alike(job)
         self._bits: dict[str, bool] = {}

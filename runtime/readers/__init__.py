@@ -29,8 +29,8 @@ class Reader(Protocol):
         """Write what is buffered; release the terminal or file."""
 
 
-class Spared:
-    """Wraps a reader so that its failures do not end the run."""
+class GuardedReader:
+    """Wrapper of a reader: its failures do not end the run."""
 
     def __init__(self, name: str, reader: Reader) -> None:
         self._name = name
@@ -72,8 +72,8 @@ def open_readers(job: Job, run_dir: Path, *, quiet: bool = False) -> list[Reader
     readers: list[Reader] = []
     if job.logging.console and not quiet:
         readers.append(open_progress(job, notices))
-    readers += [Spared(sink.name, Rows(sink)) for sink in sinks]
-    readers.append(Spared("samples.jsonl", Samples(run_dir / "samples.jsonl")))
+    readers += [GuardedReader(sink.name, Rows(sink)) for sink in sinks]
+    readers.append(GuardedReader("samples.jsonl", Samples(run_dir / "samples.jsonl")))
     return readers
 
 

@@ -14,19 +14,19 @@ from functools import partial
 
 from forgedsl.errors import LaunchError
 from forgedsl.runtime.rewards.worker import Item, Outcome, Recipe
-from forgedsl.runtime.worker_process import GRACE, Child, Ended, Lasting
+from forgedsl.runtime.worker_process import GRACE, ProcessEnded, RestartingWorker, WorkerProcess
 
 __all__ = ["GRACE", "RewardProcess"]
 WORKER = "forgedsl.runtime.rewards.worker"
 
 
-class RewardProcess(Lasting):
+class RewardProcess(RestartingWorker):
     """Evaluates the rewards of a recipe, in one process at a time."""
 
     def __init__(self, recipe: Recipe) -> None:
         names = ", ".join(map(recipe.named, recipe.rewards))
         super().__init__(
-            partial(Child.begin, WORKER, recipe, names=names, memory=recipe.memory)
+            partial(WorkerProcess.begin, WORKER, recipe, names=names, memory=recipe.memory)
         )  # fmt: skip
         self._recipe = recipe
         self._slots = asyncio.Semaphore(recipe.concurrency or 1)
@@ -40,8 +40,8 @@ class RewardProcess(Lasting):
                 except LaunchError as error:
                     return [Outcome(error=str(error)) for _ in item[0]]
                 limit = self._recipe.limit(item)
-                found: list[Outcome] | Ended = await child.ask(item, limit)
-                if not isinstance(found, Ended):
+                found: list[Outcome] | ProcessEnded = await child.ask(item, limit)
+                if not isinstance(found, ProcessEnded):
                     return found
                 if found.mine:
                     seconds = limit if found.late else 0.0

@@ -5,7 +5,7 @@
                      `------- the replica died ------'
 
 Rank 0 of a replica takes requests and answers; its other ranks follow it. When a replica dies, the
-keeper calls `lost`: its open requests go to other replicas, or wait. `restore` adds the replica
+supervisor calls `lost`: its open requests go to other replicas, or wait. `restore` adds the replica
 that replaces it, with the newest weights.
 """
 

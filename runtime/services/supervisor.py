@@ -36,7 +36,7 @@ also while the rank computes"""
 Restart = Callable[[Mesh], Awaitable[Mesh]]
 
 
-class Keeper:
+class Supervisor:
     """Restarts dead meshes of a fleet where possible."""
 
     def __init__(

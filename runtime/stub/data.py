@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from forgedsl.runtime.actors.twin_engine import TOKEN
+from forgedsl.runtime.actors.stub_engine import TOKEN
 from forgedsl.runtime.data_types import Prompt, Rollout, Sample
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from forgedsl.lower import job as spec
 from forgedsl.lower.dataset_columns import read_by
-from forgedsl.runtime.actors.twin_engine import StubRequest
+from forgedsl.runtime.actors.stub_engine import StubRequest
 from forgedsl.runtime.data_types import Prompt, Rollout, Sample
 from forgedsl.runtime.endpoints import Measured, RewardError, RolloutError, Score
 from forgedsl.runtime.events import Event
@@ -198,11 +198,11 @@ async def build(
         client = StubClient(job.samplers[name], meshes, endpoints.report_failure)
         await client.start()
         endpoints.samplers[name] = client
-    events.subscribe(Trouble(rehearsal.faults, fleet, endpoints))
+    events.subscribe(FaultInjector(rehearsal.faults, fleet, endpoints))
     return endpoints
 
 
-class Trouble:
+class FaultInjector:
     """Starts and ends faults: before the step that they name, or from the start."""
 
     def __init__(self, faults: Sequence[Fault], fleet: Fleet, endpoints: StubEndpoints) -> None:

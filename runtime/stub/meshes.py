@@ -9,7 +9,7 @@ from typing import Any
 
 from forgedsl.lower import job as spec
 from forgedsl.lower.hosts import hosts_of
-from forgedsl.runtime.actors.twins import StubGenerator, StubRewards, StubTitan
+from forgedsl.runtime.actors.stub_actors import StubGenerator, StubRewards, StubTitan
 from forgedsl.runtime.hosts.base import Hosts
 from forgedsl.runtime.meshes import POOL, Fleet, set_up
 from forgedsl.runtime.stub.rehearsal import Rehearsal

@@ -17,7 +17,7 @@ from typing import Any
 from monarch.actor import Port, concurrent_endpoint
 
 from forgedsl.runtime.actors.base import ForgeActor
-from forgedsl.runtime.actors.twin_engine import StubEngine, StubRequest
+from forgedsl.runtime.actors.stub_engine import StubEngine, StubRequest
 from forgedsl.runtime.data_types import Batch, Message, Rollout, Sample, StepResult
 from forgedsl.runtime.rewards.worker import Outcome
 from forgedsl.sim.latency import Engine, Reward, Titan, step_seconds

@@ -31,8 +31,8 @@ async def _tell_sandbox(this: Run) -> None:
         this.events.emit("note", text=text)
 
 
-class Real:
-    """Backend of a real run; implements `service_backend.Backing`."""
+class RealBackend:
+    """Backend of a real run; implements `service_backend.ServiceBackend`."""
 
     loads_models = True
 

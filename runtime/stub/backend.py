@@ -15,9 +15,9 @@ NOTICE = 10.0
 """seconds until a death is noticed; part of `Engine.start`"""
 
 
-class Rehearsed:
-    """Backend of a rehearsal; implements `service_backend.Backing`. It needs no GPU, model or data,
-    and starts only hosts on this machine."""
+class RehearsalBackend:
+    """Backend of a rehearsal; implements `service_backend.ServiceBackend`. It needs no GPU, model
+    or data, and starts only hosts on this machine."""
 
     loads_models = False
 

@@ -13,7 +13,7 @@ from forgedsl.runtime.endpoints import ServiceError, ServiceFailure
 from forgedsl.runtime.events import EventLog
 from forgedsl.runtime.meshes import Fleet
 from forgedsl.runtime.services import supervisor as module
-from forgedsl.runtime.services.supervisor import DEATHS, Keeper
+from forgedsl.runtime.services.supervisor import DEATHS, Supervisor
 
 FAILURE = ServiceFailure(service="correct", origin="x.forge:3:1", message="killed")
 
@@ -79,7 +79,7 @@ def kept(lives: int, *, starts: int = 0) -> tuple[FakePool, Fleet, Any, list[Any
         endpoints = SimpleNamespace(samplers={}, pool=lambda mesh: pool, failures=asyncio.Queue())
         events = EventLog()
         events.subscribe(seen.append)
-        keeper = Keeper(fleet, endpoints, events, restart)  # type: ignore[arg-type]
+        keeper = Supervisor(fleet, endpoints, events, restart)  # type: ignore[arg-type]
         await keeper._keep(first)
         return endpoints
 
@@ -129,7 +129,7 @@ def test_a_rank_that_is_silent_is_named(monkeypatch: pytest.MonkeyPatch) -> None
         endpoints: Any = SimpleNamespace(
             samplers={}, pool=lambda mesh: None, failures=asyncio.Queue()
         )
-        await Keeper(fleet, endpoints, EventLog(), None)._keep(trainer)  # type: ignore[arg-type]
+        await Supervisor(fleet, endpoints, EventLog(), None)._keep(trainer)  # type: ignore[arg-type]
         return endpoints.failures.get_nowait().message
 
     assert asyncio.run(main()) == "reward_correct: ranks [1] has not answered for 0 s"
@@ -182,7 +182,7 @@ def after_the_loss_of_host_1(
         )
         events, seen = EventLog(), []
         events.subscribe(seen.append)
-        keeper = Keeper(fleet, endpoints, events, restart)
+        keeper = Supervisor(fleet, endpoints, events, restart)
         keeper.start()
         for _ in range(20):
             await asyncio.sleep(0)
