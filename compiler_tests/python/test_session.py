@@ -221,7 +221,7 @@ def test_a_buffer_forgets_the_oldest(groups: list[Group]) -> None:
     assert sorted(map(id, buffer.draw(5, 0))) == sorted(map(id, groups[-2:]))
 
 
-@pytest.mark.full
+@pytest.mark.deep
 @pytest.mark.timeout(600)
 def test_the_example_reaches_the_reward_of_the_file(tmp_path: Path) -> None:
     file = tmp_path / "sums.forge"

@@ -99,8 +99,8 @@ def here(kind: str, setting: str) -> list[str]:
 
 
 def runs() -> list[Any]:
-    """(program, overrides, its transports and swaps): one value of each setting at a time. Runs of
-    other values than the first, which is mostly the default, are those of `make test-all`."""
+    """(program, overrides, its transports and swaps): one value of each setting at a time. The
+    first is mostly the default; `make test-all` runs others of one program, `make deep` all."""
     found = []
     for name in NAMES:
         mine = [key for key in VALUES if place(*key)[0] == name and key not in ALONE]
@@ -110,7 +110,7 @@ def runs() -> list[Any]:
             for key, word in [*chosen.items()]:
                 for kind, setting, other in [*filter(None, [BESIDE.get((*key, word))])]:
                     chosen[kind, setting] = other
-            marks = pytest.mark.full if turn == 1 else pytest.mark.deep
+            marks = pytest.mark.full if (name, turn) == ("shown", 1) else pytest.mark.deep
             found.append(pytest.param(name, chosen, id=f"{name} {turn}", marks=marks))
     for key, (kind, setting, other) in ALONE.items():
         for word in here(*key):

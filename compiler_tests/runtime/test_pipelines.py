@@ -47,7 +47,7 @@ PROFILES = {
     "writing": ("none",),
 }
 DEEP = bool(os.environ.get("FORGE_DEEP"))
-RUNS: Any = [pytest.param("desk", marks=pytest.mark.full), "dpo_math"]
+RUNS = ["dpo_math"]
 if DEEP:
     RUNS = [name for name in NAMES if not name.startswith("smollm")]
 ONLY_CPU = (

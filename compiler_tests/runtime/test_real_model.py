@@ -255,7 +255,7 @@ def test_texts_come_back_with_their_spaces_and_characters(served: Any) -> None:
     assert [(e["free"], e["watched"]) for e in texts] == [(e["said"], e["said"]) for e in texts]
 
 
-@pytest.mark.full
+@pytest.mark.deep
 def test_an_export_answers_greedily_as_the_generator(served: Any, trained: Any) -> None:
     assert trained["greedy"] == [each["tokens"] for each in of(served, "greedy").values()]
     in_vllm = printed("vllm", trained["out"], "f32")
