@@ -54,12 +54,12 @@ def test_seeds_are_one_group_and_the_better_rate_is_named(six: list[Path]) -> No
     assert [len(group.runs) for group in found.groups] == [3, 3]
     assert found.names == ("trainer.optimizer.lr",)
     assert found.groups[0].values["held_out"] == pytest.approx((0.61, 0.62, 0.63))
-    told = {each.measure: each for each in found.told}["held_out"]
-    assert told.best == "trainer.optimizer.lr=3e-05"
-    assert told.by == pytest.approx(0.2)
+    best = {each.measure: each for each in found.best}["held_out"]
+    assert best.group == "trainer.optimizer.lr=3e-05"
+    assert best.by == pytest.approx(0.2)
     # equal variances of 1e-4: Welch's 4 degrees of freedom, 2.776 * sqrt(2e-4 / 3)
-    assert told.high - told.by == pytest.approx(2.776 * math.sqrt(2e-4 / 3))
-    assert "is better than trainer.optimizer.lr=1e-05 by 0.200 (95% interval" in told.text
+    assert best.high - best.by == pytest.approx(2.776 * math.sqrt(2e-4 / 3))
+    assert "is better than trainer.optimizer.lr=1e-05 by 0.200 (95% interval" in best.text
 
 
 def test_noise_is_called_noise(tmp_path: Path) -> None:
@@ -90,6 +90,20 @@ def test_groups_that_differ_in_much_are_named_by_their_runs(tmp_path: Path) -> N
     assert f"{MOST + 1} settings differ: `forgec diff RUN RUN` lists them" in render(found)
 
 
+def test_rewards_of_other_definitions_are_not_compared(tmp_path: Path) -> None:
+    a, b = run_folder(tmp_path / "a", 0.6, 0.6), run_folder(tmp_path / "b", 0.7, 0.7)
+    slower = run_folder(tmp_path / "c", 0.8, 0.8, "correct.timeout=7s")
+    job = json.loads((b / "job.json").read_text())
+    job["rewards"]["correct"]["sha256"] = "another text of its file"
+    (b / "job.json").write_text(json.dumps(job))
+    assert [each.measure for each in compare([a, slower]).best] == ["reward", "held_out"]
+    found = compare([a, b])
+    assert [group.label for group in found.groups] == ["code=text 1", "code=text 2"]
+    assert [each.measure for each in found.best] == ["held_out"]
+    assert "reward: not compared, because the runs have different rewards" in render(found)
+    assert "reward: not compared" in page(found)
+
+
 def test_equal_values_leave_no_doubt() -> None:
     assert interval([1.0, 1.0], [0.5, 0.5]) == 0.0
     assert interval([1.0], [0.5, 0.5]) is None
@@ -115,6 +129,7 @@ def test_the_command(six: list[Path], tmp_path: Path) -> None:
     assert out.read_text().startswith("<!doctype html>")
     read = json.loads(invoke("compare", *map(str, six), "--format", "json").stdout)
     assert [len(group["runs"]) for group in read["groups"]] == [3, 3]
+    assert [each["measure"] for each in read["best"]] == ["reward", "held_out"]
 
 
 @pytest.mark.parametrize(

@@ -55,12 +55,12 @@ def command(runs: list[Path], out: Path | None, format_: str) -> None:
             {"settings": g.settings, "runs": [r.folder for r in g.runs], "values": g.values}
             for g in found.groups
         ]
-        told = [
-            {"measure": t.measure, "best": t.best, "other": t.other, "by": t.by,
-             "low": t.low, "high": t.high}
-            for t in found.told
+        best = [
+            {"measure": b.measure, "group": b.group, "other": b.other, "by": b.by,
+             "low": b.low, "high": b.high}
+            for b in found.best
         ]  # fmt: skip
-        print(json.dumps({"groups": groups, "told": told}, indent=1))
+        print(json.dumps({"groups": groups, "best": best}, indent=1))
     else:
         print(compare.render(found))
     if out is not None:

@@ -1,10 +1,10 @@
 """Runs against each other: those that differ in the seed alone are one group.
 
-    RUN folders --load_run--> Measures of each --compare--> Comparison (groups, pairs)
+    RUN folders --load_run--> Measures of each --compare--> Comparison (groups, the best of each measure)
         --render--> text, --page--> one HTML page with overlaid curves
 
-A group's value is the mean over its seeds, its spread their standard deviation. Two groups are told
-apart by Welch's interval: the means are 95 % likely so far apart, if values scatter normally.
+A group's value is the mean over its seeds, its spread their standard deviation. The difference of
+two groups has Welch's 95 % interval, which assumes that values scatter normally.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
-    """The best group in a measure against the next; `low` and `high` bound by how much it is
-    better, None where a group has one run."""
+class Best:
+    """The best group in a measure, and by how much it is better than the next one. `low` and `high`
+    are the 95 % interval of that difference, None if one of the groups has a single run."""
 
     measure: str
-    best: str
+    group: str
     other: str
     by: float
     low: float | None = None
@@ -62,7 +62,7 @@ class Told:
 
     @property
     def text(self) -> str:
-        lead = f"{self.measure}: {self.best} is better than {self.other} by {number(self.by)}"
+        lead = f"{self.measure}: {self.group} is better than {self.other} by {number(self.by)}"
         if self.low is None:
             return f"{lead}; one run has no spread: more seeds (--seed) say how sure this is"
         between = f"95% interval {number(self.low)} to {number(self.high)}"
@@ -79,8 +79,20 @@ class Comparison:
     names: tuple[str, ...]
     """the settings that differ"""
     measures: tuple[str, ...]
-    told: tuple[Told, ...]
+    best: tuple[Best, ...]
+    """by measure; not the reward if its definition differs"""
     num_differing: int
+    rewards_differ: bool
+
+    @property
+    def notes(self) -> list[str]:
+        """What the values tell, in sentences."""
+        found = [each.text for each in self.best]
+        if self.rewards_differ and REWARD in self.measures:
+            found.append("reward: not compared, because the runs have different rewards")
+        if self.num_differing > MOST:
+            found.append(f"{self.num_differing} settings differ: `forgec diff RUN RUN` lists them")
+        return found
 
 
 def compare(folders: Sequence[Path]) -> Comparison:
@@ -99,15 +111,18 @@ def compare(folders: Sequence[Path]) -> Comparison:
     made = tuple(
         _group([run for run, _ in part],
                {"run": _names([run for run, _ in part])} if len(paths) > MOST else
-               part[0][1] | ({"losses": f"text {codes.index(key[-1]) + 1}"} if many else {}))
+               part[0][1] | ({"code": f"text {codes.index(key[-1]) + 1}"} if many else {}))
         for key, part in groups.items()
     )  # fmt: skip
     measures = tuple(dict.fromkeys(name for group in made for name in group.values))
-    told = tuple(each for name in measures if (each := _told(name, made)) is not None)
-    shown = ("run",) if len(paths) > MOST else (*names, "losses") if many else names
+    rewards_differ = len({reward_of(run) for run in runs}) > 1
+    compared = [name for name in measures if name != REWARD or not rewards_differ]
+    best = tuple(each for name in compared if (each := _best(name, made)) is not None)
+    shown = ("run",) if len(paths) > MOST else (*names, "code") if many else names
     return Comparison(
-        groups=made, names=shown, measures=measures, told=told, num_differing=len(paths)
-    )
+        groups=made, names=shown, measures=measures, best=best, num_differing=len(paths),
+        rewards_differ=rewards_differ,
+    )  # fmt: skip
 
 
 def _names(runs: Sequence[RunData]) -> str:
@@ -116,9 +131,19 @@ def _names(runs: Sequence[RunData]) -> str:
 
 
 def code_of(run: RunData) -> str:
-    """The losses and functions of a run, so that runs of other texts are not one group."""
-    losses = {name: loss.model_dump_json() for name, loss in run.job.losses.items()}
-    return f"{losses}{run.job.program}"
+    """The losses, functions and Python files of a run: runs that differ in them are no group."""
+    job = run.job
+    losses = {name: loss.model_dump_json() for name, loss in job.losses.items()}
+    files = [each.sha256 for each in (*job.rewards.values(), *job.environments.values())]
+    return f"{losses}{job.program}{files}"
+
+
+def reward_of(run: RunData) -> str:
+    """What decides the value of a reward; values under different definitions cannot be compared."""
+    kept = {"kind", "function", "args", "service", "path", "sha256", "inputs", "makes"}
+    rewards = {name: each.model_dump(include=kept) for name, each in run.job.rewards.items()}
+    rubrics = {name: each.model_dump() for name, each in run.job.rubrics.items()}
+    return f"{rewards}{rubrics}"
 
 
 def _group(runs: list[RunData], settings: dict[str, Any]) -> Group:
@@ -133,7 +158,7 @@ def _group(runs: list[RunData], settings: dict[str, Any]) -> Group:
     return Group(settings=settings, runs=tuple(runs), values=fixed)
 
 
-def _told(measure: str, groups: Sequence[Group]) -> Told | None:
+def _best(measure: str, groups: Sequence[Group]) -> Best | None:
     """The best group against the next; None where fewer than two have the measure."""
     having = [group for group in groups if measure in group.values]
     if len(having) < 2:
@@ -143,8 +168,8 @@ def _told(measure: str, groups: Sequence[Group]) -> Told | None:
     a, b = best.values[measure], other.values[measure]
     by = sign * (statistics.fmean(a) - statistics.fmean(b))
     room = interval(a, b)
-    return Told(
-        measure=measure, best=best.label, other=other.label, by=by,
+    return Best(
+        measure=measure, group=best.label, other=other.label, by=by,
         low=None if room is None else by - room, high=None if room is None else by + room,
     )  # fmt: skip
 
@@ -195,13 +220,10 @@ def render(found: Comparison) -> str:
     """The table and what it tells, as text."""
     from forgedsl.plan.text import table
 
-    notes = [each.text for each in found.told]
-    if found.num_differing > MOST:
-        notes.append(f"{found.num_differing} settings differ: `forgec diff RUN RUN` lists them")
     total = sum(len(group.runs) for group in found.groups)
     title = f"{counted(total, 'run')}, {counted(len(found.groups), 'group')}"
     kinds = "values: mean +- standard deviation over seeds, at the end of each run"
-    return "\n".join([title, "", *table(rows(found)), "", kinds, *notes])
+    return "\n".join([title, "", *table(rows(found)), "", kinds, *found.notes])
 
 
 # ---- the page
@@ -261,7 +283,7 @@ def page(found: Comparison) -> str:
     )
     cells = ["<tr>" + "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in row) + "</tr>"
              for tag, row in (("th", head), *(("td", row) for row in body))]  # fmt: skip
-    notes = "".join(f"<li>{escape(each.text)}</li>" for each in found.told)
+    notes = "".join(f"<li>{escape(note)}</li>" for note in found.notes)
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
