@@ -41,7 +41,7 @@ class Services:
     this: Run
     ask: MonarchEndpoints
     fleet: Fleet
-    keeper: Supervisor
+    supervisor: Supervisor
     readers: list[Any]
 
     def check(self) -> None:
@@ -57,7 +57,7 @@ class Services:
 
     async def close(self, code: int, status: str) -> None:
         """Stop all processes and write the report."""
-        self.keeper.close()
+        self.supervisor.close()
         await self.ask.close()
         meshes = list(self.fleet.all())
         ended = await asyncio.gather(*(mesh.stop() for mesh in meshes), return_exceptions=True)
@@ -86,7 +86,7 @@ async def open_services(job: spec.Job, run_dir: Path) -> Services:
 
 
 async def _opened(job: spec.Job, run_dir: Path) -> Services:
-    backing, scratch = RealBackend(), Scratch()
+    backend, scratch = RealBackend(), Scratch()
     with ExitStack() as undo:
         undo.callback(scratch.close)
         events = EventLog(run_dir / "events.jsonl")
@@ -98,17 +98,17 @@ async def _opened(job: spec.Job, run_dir: Path) -> Services:
         nothing: Callable[[], None] = lambda: None  # noqa: E731
         this = Run(
             job=job, run_dir=run_dir, job_dir=run_dir, resume=None, events=events,
-            record_batches=0, backing=backing, scratch=scratch, clean_up=nothing,
+            record_batches=0, backing=backend, scratch=scratch, clean_up=nothing,
         )  # fmt: skip
         events.emit(
             "run.start", name=job.name, steps=None, profile=job.profile,
             content_hash=job.content_hash, run_dir=run_dir.name, resumed_from=None, recorded=0,
         )  # fmt: skip
-        fleet = backing.spawn(this)
+        fleet = backend.spawn(this)
         undo.callback(fleet.hosts.stop)
-        data = await backing.prepare(this, fleet)
-        ask = await backing.connect(this, fleet, data)
+        data = await backend.prepare(this, fleet)
+        ask = await backend.connect(this, fleet, data)
         undo.pop_all()
-    keeper = Supervisor(fleet, ask, events, lambda dead: backing.restart(this, dead))
-    keeper.start()
-    return Services(this=this, ask=ask, fleet=fleet, keeper=keeper, readers=readers)
+    supervisor = Supervisor(fleet, ask, events, lambda dead: backend.restart(this, dead))
+    supervisor.start()
+    return Services(this=this, ask=ask, fleet=fleet, supervisor=supervisor, readers=readers)

@@ -24,7 +24,7 @@ from forgedsl.python.work import Work, settle, told
 from forgedsl.types.flow import Role
 
 if TYPE_CHECKING:
-    from forgedsl.lower.job import Job
+    from forgedsl.lower.job import Job, Node
     from forgedsl.runtime.data_types import Batch, Passed, Prompt, StepResult
     from forgedsl.runtime.losses import LossFunction
     from forgedsl.runtime.session import Services
@@ -62,9 +62,11 @@ class Session:
 
     def close(self, status: str = "done") -> None:
         """Stop all processes, and write report.html."""
-        if self._services is not None:
-            self._end(status).result()
-        self._ended()
+        try:
+            if self._services is not None:
+                self._end(status).result()
+        finally:
+            self._ended()
 
     def __enter__(self) -> Self:
         return self.open()
@@ -92,9 +94,11 @@ class Session:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._services is not None:
-            await self._end("done" if kind is None else "failed")
-        self._ended()
+        try:
+            if self._services is not None:
+                await self._end("done" if kind is None else "failed")
+        finally:
+            self._ended()
 
     def _check_new(self) -> None:
         if self._loop.is_closed():
@@ -173,10 +177,8 @@ class Session:
     def sync(self, trainer: Trainer, generator: Generator) -> Work[int]:
         """Send the weights of the trainer to the generator, after all calls that the trainer was
         given before; the result is their version."""
-        sync = next(
-            (n for n in self.job.nodes if Role.TRANSFERS in n.roles
-             and (n.target, n.to) == (trainer.name, generator.name)), None,
-        )  # fmt: skip
+        syncs = self._nodes(Role.TRANSFERS, trainer.name)
+        sync = next((node for node in syncs if node.to == generator.name), None)
         if sync is None:
             raise PipelineError(
                 f"the flow has no `sync {trainer.name} -> {generator.name}`, which says the "
@@ -238,6 +240,10 @@ class Session:
         if self._services is None:
             raise PipelineError("this Session is not open: use `with pipeline.session() as s:`")
         return self._services
+
+    def _nodes(self, role: Role, target: str) -> list[Node]:
+        """The operations of the flow with this role on a service or dataset."""
+        return [n for n in self.job.nodes if role in n.roles and n.target == target]
 
     def _state(self, name: str) -> int:
         """The number of a saved state; a new one for a new name."""
@@ -428,15 +434,8 @@ class Generator(Handle):
 
         asked = [prompts] if isinstance(prompts, Prompt) else list(prompts)
         settings = self._sampling(sampling)
-        node = next(
-            (
-                x
-                for x in self.session.job.nodes
-                if Role.SAMPLES in x.roles and x.target == self.name
-            ),
-            None,
-        )
-        played = node if node is not None and node.env is not None else None
+        nodes = self.session._nodes(Role.SAMPLES, self.name)
+        played = nodes[0] if nodes and nodes[0].env is not None else None
         if played is not None and sampling:
             raise PipelineError(f"{self.name} plays in an environment, with the file's sampling")
         self.session._samples += 1
@@ -521,17 +520,10 @@ class Dataset(Handle):
 
     def batch(self) -> Batch | None:
         """The next batch of a supervised step, for a dataset of demonstrations; None at the end."""
-        node = next(
-            (
-                x
-                for x in self.session.job.nodes
-                if Role.SUPERVISED in x.roles and x.target == self.name
-            ),
-            None,
-        )
-        if node is None:
+        nodes = self.session._nodes(Role.SUPERVISED, self.name)
+        if not nodes:
             raise PipelineError(f"the flow has no `{self.name}.batches()`: draw prompts instead")
-        return self.session.submit(lambda: self._services.ask.batches(node), self.name).result()
+        return self.session.submit(lambda: self._services.ask.batches(nodes[0]), self.name).result()
 
 
 class Scorer(Handle):
