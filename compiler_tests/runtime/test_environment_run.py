@@ -6,16 +6,13 @@ What the engine saw is what the trainer scores: with equal weights the ratio of 
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import tolerance
 import torch
+from shipped_game import PIPELINES, lines, played
 
-PIPELINES = Path(__file__).parents[2] / "pipelines"
 DIES = """
     def step(self, turn: Turn) -> Step:
         import os
@@ -30,32 +27,16 @@ DIES = """
     def answered(self, turn: Turn) -> Step:"""
 
 
+def dying(source: str) -> str:
+    """The environment whose process ends once, in the second turn of a trajectory."""
+    made = source.replace("\n    def step(self, turn: Turn) -> Step:", DIES)
+    assert made != source
+    return made
+
+
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("game")
-    text = (PIPELINES / "guess_math.forge").read_text("utf-8")
-    for form in ("local", "jsonl"):
-        text = text.replace(f'{form}("', f'{form}("forgedsl:')
-    (folder / "game.forge").write_text(text, "utf-8")
-    source = (PIPELINES / "environments/sums.py").read_text("utf-8")
-    (folder / "environments").mkdir()
-    dying = source.replace("\n    def step(self, turn: Turn) -> Step:", DIES)
-    assert dying != source
-    (folder / "environments/sums.py").write_text(dying, "utf-8")
-    command = [
-        "run", "game.forge", "schedule.steps=2", "prompts=6", "held_out.limit=8",
-        "--run-dir", "run", "--record-batches", "2",
-    ]  # fmt: skip
-    done = subprocess.run(
-        [sys.executable, "-m", "forgedsl.cli.main", *command],
-        cwd=folder, capture_output=True, text=True, timeout=280, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    return folder / "run"
-
-
-def lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    return played(tmp_path_factory.mktemp("game"), steps=2, environment=dying)
 
 
 @pytest.mark.full

@@ -6,8 +6,6 @@ Every row is what the engine saw, so that with equal weights the ratio of every 
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -16,8 +14,8 @@ from typing import Any
 import pytest
 import tolerance
 import torch
+from shipped_game import PIPELINES, lines, played
 
-PIPELINES = Path(__file__).parents[2] / "pipelines"
 SHORTENS = (
     "{% for m in messages %}{% if m.role == 'assistant' %}"
     "{{ m.content.split('<answer>')[-1].split('</answer>')[0] }}{{ eos_token }}"
@@ -36,31 +34,7 @@ EDITS = (
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("history")
-    text = (PIPELINES / "guess_math.forge").read_text("utf-8")
-    for form in ("local", "jsonl"):
-        text = text.replace(f'{form}("', f'{form}("forgedsl:')
-    for old, new in EDITS:
-        assert text.count(old) == 1
-        text = text.replace(old, new)
-    (folder / "game.forge").write_text(text, "utf-8")
-    (folder / "environments").mkdir()
-    source = (PIPELINES / "environments/sums.py").read_text("utf-8")
-    (folder / "environments/sums.py").write_text(source, "utf-8")
-    command = [
-        "run", "game.forge", "schedule.steps=3", "prompts=6", "held_out.limit=8",
-        "--run-dir", "run", "--record-batches", "3",
-    ]  # fmt: skip
-    done = subprocess.run(
-        [sys.executable, "-m", "forgedsl.cli.main", *command],
-        cwd=folder, capture_output=True, text=True, timeout=280, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    return folder / "run"
-
-
-def lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    return played(tmp_path_factory.mktemp("history"), steps=3, edits=EDITS)
 
 
 def samples(run: Path) -> list[dict[str, Any]]:
