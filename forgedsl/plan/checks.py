@@ -146,7 +146,7 @@ def check_sampling(decl: Decl) -> list[Diagnostic]:
     ]
 
 
-def check_rounded(decl: Decl, dtype: str) -> list[Diagnostic]:
+def check_fp8_weights(decl: Decl, dtype: str) -> list[Diagnostic]:
     """F113: a GPU makes fp8 weights of weights in bf16 or f16 only."""
     if value(decl, "engine.weight_dtype") != "fp8" or dtype != "f32":
         return []

@@ -252,7 +252,7 @@ def _checks(
         dtype = str(value(decl, "dtype") or model.settings["dtype"].value)
         if kind_of(mesh.kind).samples:
             found += checks.check_sampling(decl)
-            found += checks.check_rounded(decl, dtype) if mesh.device == "gpu" else []
+            found += checks.check_fp8_weights(decl, dtype) if mesh.device == "gpu" else []
         if name in request.rows:
             found += checks.check_batch(decl) + checks.check_adapters(decl)
             found += checks.check_kept(decl, mesh, dtype)
