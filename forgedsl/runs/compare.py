@@ -1,6 +1,6 @@
 """Runs against each other: those that differ in the seed alone are one group.
 
-    RUN folders --load_run--> Measures of each --compare--> Comparison (groups, the best of each measure)
+    RUN folders --load_run--> Measures of each --compare--> Comparison (groups, best by measure)
         --render--> text, --page--> one HTML page with overlaid curves
 
 A group's value is the mean over its seeds, its spread their standard deviation. The difference of
