@@ -134,7 +134,8 @@ def code_of(run: RunData) -> str:
     """The losses, functions and Python files of a run: runs that differ in them are no group."""
     job = run.job
     losses = {name: loss.model_dump_json() for name, loss in job.losses.items()}
-    files = [each.sha256 for each in (*job.rewards.values(), *job.environments.values())]
+    files = [each.sha256 for each in job.rewards.values()]
+    files += [each.sha256 for each in job.environments.values()]
     return f"{losses}{job.program}{files}"
 
 
