@@ -27,7 +27,8 @@ from forgedsl.runtime.data_types import Batch, Prompt, Rollout, Sample, StepResu
 from forgedsl.runtime.rewards.requests import Requests
 
 GROUP = "group"
-"""The argument of a function over the whole batch that numbers the group of each completion."""
+"""Name of the argument with which a batch-level function gets the group number of each
+completion."""
 
 
 class RolloutError(Exception):

@@ -32,8 +32,8 @@ FLAT_STEP = 128
 """a flat row is padded to a multiple of this; its longest stretch is rounded up to a power of
 two"""
 LANES, FINE = 16, 4
-"""`alike` rows have a width that is a multiple of LANES, and for long rows of 2^-FINE (a 16th) of
-the power of two above their length: few distinct widths, little padding"""
+"""widths of rows with `alike`: multiples of LANES or, for long rows, of a 16th (2^-FINE) of the
+next power of two. This gives few distinct widths and little padding"""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -38,7 +38,7 @@ TOLD = -1
 GRACE = 1.0
 """seconds between the interrupt of a call and the kill of its process"""
 LOADING = 540.0
-"""seconds for a worker to load, of the 600 s of a mesh"""
+"""time limit in seconds for a worker to load; a mesh has 600 s to start"""
 
 
 @dataclass(frozen=True, slots=True)

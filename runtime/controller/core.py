@@ -71,8 +71,8 @@ MIN_FAILURES_IN_A_ROW = 16
 CAUSE_SECONDS = 5.0
 """seconds to wait for a report that another service died, before blaming this one"""
 SAVE_MARGIN, SAVE_PART = 1.5, 0.25
-"""time reserved for a checkpoint: multiple of the last one's duration, minimum part of the time
-left"""
+"""time reserved for a checkpoint: SAVE_MARGIN times the duration of the last one, and at least
+SAVE_PART of the time left"""
 COLLECT = (100_000, 100, 100)
 """thresholds of the garbage collector during a run. In-flight objects are long-lived and acyclic.
 With Python's default thresholds, garbage collection took half of the controller's CPU time."""

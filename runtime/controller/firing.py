@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 async def bounded(call: Awaitable[T], *, what: str, node: Node, seconds: float | None) -> T:
     """Await an endpoint call, with a deadline unless `seconds` is None. `RolloutError`,
-    `DropRollout` and `Late` pass through: the caller decides what they cost.
+    `DropRollout` and `Late` pass through to the caller, which handles them.
 
     Raises:
         RunError: any other failure, with the origin of the service or node.

@@ -20,7 +20,7 @@ from forgedsl.runtime.program import RowError
 from forgedsl.runtime.tracebacks import described, placed
 
 FEW = 100
-"""the budget is a fraction of the checked rows, but at least of this number"""
+"""the budget is a fraction of the number of checked rows, which counts as at least this"""
 SHOWN = 5
 """number of mistakes that a message names"""
 MAX_EVENTS = 100

@@ -65,7 +65,7 @@ class Evidence:
 
     @property
     def hopeless(self) -> str:
-        """Return an example if most targets are nothing that an answer could equal; else ""."""
+        """Return an example if no answer could equal most of the targets; else ""."""
         bad = [text for text in self._targets if not is_answer(text)]
         return bad[0] if 2 * len(bad) > len(self._targets) else ""
 

@@ -4,8 +4,8 @@
                                                  `-> rows left out: dropped_rows.py
 
 Lives in the controller's process and is read by one caller at a time. `cursor` counts the consumed
-source rows, including dropped ones, and is the only state. Whether a row is dropped depends only on
-the row, so a resumed run drops the same ones.
+source rows, including dropped ones, and is the only state. Only the row itself decides if it is
+dropped, so a resumed run drops the same rows.
 """
 
 from __future__ import annotations

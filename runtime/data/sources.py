@@ -225,7 +225,8 @@ def _file_rows(spec: job.FileSource, job_dir: Path) -> Sequence[Row]:
 
 
 def _form_of(content: bytes, path: Path) -> str:
-    """Return the source that reads such a file, by its first bytes or its name; "" if unknown."""
+    """Return the name of the source for a file (such as `jsonl`), by its first bytes or its suffix;
+    "" if unknown."""
     start = content.removeprefix(b"\xef\xbb\xbf").lstrip()[:4]
     if start == b"PAR1":
         return "parquet"

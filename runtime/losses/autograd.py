@@ -1,11 +1,11 @@
-"""Runs of a loss as autograd sees them.
+"""Autograd functions that run a loss.
 
     apply      a run and its sources  ->  the loss, with gradient; eager
     evaluate   the same as one operator that torch.compile does not look into
 
-A run knows the gradients of a loss of weight one when forward ends; backward rescales them. Eager,
-it hands them over once. In a compiled graph they are results of the operator, so the graph may keep
-them.
+Forward already computes the gradients, for an upstream gradient of 1; backward rescales them. In
+eager mode they are passed on once. In a compiled graph they are outputs of the operator, so the
+graph may keep them.
 """
 
 from __future__ import annotations

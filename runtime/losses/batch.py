@@ -4,9 +4,8 @@
 
 Inputs come padded (`[B, T]`, sequence fields `[B]`) or packed (`[N]` with `seq_id [N]`), pairs as
 sequences 2p (chosen) and 2p + 1 (rejected). On a CPU rows whose mask is false are left out and cost
-nothing. On a GPU their number is not known without waiting for the device, so all rows stay and
-kernels select them away by their labels and the mask: nothing that a masked row holds can reach
-the loss.
+nothing. On a GPU their number is unknown without waiting for the device, so all rows stay, and
+kernels skip rows by label and mask. No value of a masked row can reach the loss.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from forgedsl.lower.job import LossField
 ROW_STATISTICS = ("logprob", "entropy", "logsumexp", "mean_logprob")
 IGNORE_INDEX = -100
 NO_LABEL = -(2**31)
-"""An ignore_index that leaves every label in."""
+"""ignore_index that ignores no label."""
 
 
 @dataclass(kw_only=True)
@@ -57,7 +56,7 @@ class Rows:
         return valid if self.mask is None else valid & self.mask
 
     def relabeled(self, labels: Tensor) -> Rows:
-        """Return the same rows and valid rows, with labels of another meaning."""
+        """Replace the labels; the same rows stay valid."""
         return replace(self, labels=labels, mask=self.valid, ignore_index=NO_LABEL)
 
     @functools.cached_property

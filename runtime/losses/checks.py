@@ -1,6 +1,7 @@
 """Check shapes, dtypes and devices of a loss call, with errors that name the cause.
 
-`batch.pack` checks the inputs of the loss; here are the sources of the gradient and the labels.
+`batch.pack` checks the inputs of the loss. This module checks logits, hidden states, weight and
+labels.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""A loss by its torch module: chunks of rows, in plain torch, on any device.
+"""Evaluate a loss by its torch module, in chunks of rows, on any device.
 
-A token-local loss is differentiated while its logits are at hand: forward already forms the
-gradients of hidden and weight, three products in all. A sequence-coupled one needs the log-probs
-of whole sequences first and computes the logits again in backward.
+For a token-local loss, forward computes the gradients of hidden states and weight while the logits
+of a chunk exist: three matrix products in all. A sequence-coupled loss needs the log-probs of whole
+sequences first, so backward computes the logits again.
 """
 
 from __future__ import annotations

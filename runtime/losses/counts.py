@@ -1,4 +1,4 @@
-"""The counts of a call that is a whole step, in one launch: rows that count, sequences with one.
+"""Count valid rows, and sequences that have one, in one launch, for a call that is a whole step.
 
     labels, mask, sequences  ->  counted  ->  num_tokens, num_sequences, where kernels read them
 
@@ -29,7 +29,7 @@ BLOCK, WARPS = 1024, 8
 PROGRAMS = 4
 """largest number of programs per multiprocessor"""
 ARRIVED = tl.constexpr(1 << 40)
-"""An arrival in a word whose lower bits are the sum."""
+"""Value that a program adds to count its arrival; the lower bits of the word are the sum."""
 
 
 def counted(kernels: Kernels, rows: Rows, *, sequences: bool) -> dict[str, Tensor]:

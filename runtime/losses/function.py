@@ -3,7 +3,7 @@
     loss(logits=..., labels=..., ...)            ->  LossOutput(loss, metrics, kernel)
     loss.linear(hidden=..., weight=..., ...)     ->  the same, without ever holding the logits
 
-By the generated Triton kernels on a GPU (`fused`, `linear`), by the torch module elsewhere
+On a GPU the generated Triton kernels run (`fused`, `linear`), elsewhere the torch module
 (`chunked`).
 """
 
@@ -122,16 +122,17 @@ class LossFunction:
         vocabulary: int | None = None,
         **inputs: Tensor,
     ) -> LossOutput:
-        """The loss of logits `[B, T, V]` or packed `[N, V]`; `logits[b, t]` scores `labels[b, t]`.
+        """Compute the loss of logits `[B, T, V]` or packed `[N, V]`; `logits[b, t]` scores
+        `labels[b, t]`.
 
         Inputs are `[B, T]` or `[B]` as declared (packed: `[N]`, with `seq_id [N]`). `num_tokens`
         and `num_sequences` count the valid tokens, and the sequences that have one, of the whole
         optimizer step; without them this call is the whole step. `inplace` lets the kernels write
         the gradient over the logits: half the memory, and the logits are gone.
 
-        With `group`, the logits are this rank's columns of a vocabulary that the ranks of the group
-        share, all else is the same on all of them; `vocabulary` is the size of the whole one where
-        it does not divide evenly.
+        With `group`, the vocabulary is split over the ranks of this group: `logits` are this rank's
+        columns, and all other inputs are equal on all ranks. `vocabulary` is the size of the whole
+        vocabulary, needed if it does not divide evenly.
         """
         check_logits(logits, labels)
         counts = {"num_tokens": num_tokens, "num_sequences": num_sequences, **(totals or {})}
@@ -166,19 +167,22 @@ class LossFunction:
         vocabulary: int | None = None,
         **inputs: Tensor,
     ) -> LossOutput:
-        """The loss of logits `hidden @ weight.T`: hidden `[N, H]` or `[B, T, H]`, weight `[V, H]`.
+        """Compute the loss of logits `hidden @ weight.T`: hidden `[N, H]` or `[B, T, H]`, weight
+        `[V, H]`.
 
         Logits exist for `chunk_rows` rows at a time, in float32 unless `logits_dtype` says
-        otherwise. `compact` leaves rows without gradient out of the products, exactly: where a loss
-        of single tokens keeps logits on chip those that do not count or whose inputs say so (of no
-        advantage), and it waits for the device once; elsewhere clipped ones too, once a chunk. With
-        `workspace` the call holds at most so many bytes besides the gradients, for any number of
-        rows and any vocabulary; it computes the logits twice. The gradient of `weight` is that of a
-        plain tensor; under FSDP pass the gathered weight.
+        otherwise. `compact` omits rows without gradient from the products; the result is the same.
+        If the loss is token-local and logits stay on chip, it omits masked rows and rows whose
+        inputs make the gradient zero (such as a zero advantage), and waits for the device once.
+        Otherwise it omits clipped rows too, and waits once per chunk. `workspace` limits the bytes
+        held besides the gradients, for any number of rows and any vocabulary; logits are then
+        computed twice. The gradient of `weight` is that of a plain tensor; under FSDP pass the
+        gathered weight.
 
-        With `group`, the weight is this rank's rows of a vocabulary that the ranks of the group
-        share (of `vocabulary` rows in all where they do not divide evenly); all else is the same on
-        all of them, and so is the gradient of `hidden`, which is added up over the group.
+        With `group`, the vocabulary is split over the ranks of this group: `weight` holds this
+        rank's rows, and all other inputs are equal on all ranks. `vocabulary` is the number of rows
+        in all, needed if it does not divide evenly. The gradient of `hidden` is summed over the
+        group.
         """
         check_linear(hidden, weight, labels)
         counts = {"num_tokens": num_tokens, "num_sequences": num_sequences, **(totals or {})}

@@ -47,7 +47,7 @@ def rows_of_chunk(device: torch.device, vocabulary: int) -> int:
 
 
 class Head:
-    """Source of logits for a set of rows; collects the gradients of what made them."""
+    """Source of logits for a set of rows; accumulates the gradients of its inputs."""
 
     kernel = ""
 

@@ -28,9 +28,10 @@ INTERPRET = "TRITON_INTERPRET"
 SEQUENCE_BLOCK = 512
 """tokens that a program over sequences takes at once, the same for all lengths"""
 INTERPRETED_BLOCK = 4
-"""The same where kernels are interpreted, and short sequences are to take several turns."""
+"""The same in Triton's interpreter; small, so that short sequences of tests take several
+iterations."""
 SEQUENCE_OPTIONS = {"num_warps": 4, "maxnreg": 128}
-"""Without a bound on registers ptxas sets itself a lower one, for which some losses spill."""
+"""Without `maxnreg` ptxas chooses a lower limit of registers, at which some losses spill."""
 
 
 @dataclass(frozen=True, slots=True)

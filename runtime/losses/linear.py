@@ -1,4 +1,5 @@
-"""Chunked fused linear: hidden states and lm_head in, their gradients out, logits never whole.
+"""Chunked fused linear loss: from hidden states and lm_head to their gradients, without holding all
+logits.
 
 For each chunk of rows: logits by one product into a buffer that all chunks share (in float32, so
 that a log-prob is not rounded to bfloat16), the loss kernel writes their gradient over them, two
@@ -22,7 +23,7 @@ from forgedsl.runtime.losses.fused import Evaluation
 from forgedsl.runtime.losses.rescale import scaled_rows
 
 CHUNK_ROWS = 4096
-"""Fewer rows make the products slow (kernels.md 2.3), more cost memory."""
+"""Rows per chunk. Fewer make the products slow, more cost memory."""
 
 
 class LinearEvaluation(Evaluation):

@@ -8,10 +8,10 @@
     workspace      statistics of all rows, then gradients of a tile of rows and vocabulary at a
                    time, each added up into those of hidden and of a part of the lm_head
 
-Where a loss knows only the log-prob, weights are the gradient of the logits but for the label's
-entry and a factor of the row. The factor goes to the hidden states on the one side and to the
-result on the other, so nothing passes over the logits at all. Losses with an entropy or a mean
-log-prob bend the weights in their place.
+If a loss depends only on log-probs, the gradient of the logits is weights times a factor per row,
+except at the label. One product applies the factor to the hidden states, the other to its result,
+so no pass over the logits is needed. Losses with an entropy or a mean log-prob need a pass that
+changes the weights in place.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@
     Product.differentiate(...)      the gradients of the statistics -> factors of the rows
     Product.gradient(rows, columns, hidden, out)   d loss / d logits of a part of the vocabulary
 
-A range of rows at a time; `arguments` are the tensors of an Evaluation by the names that kernels
-give them, among them the statistics, which are written, and their gradients.
+Each call handles a range of rows. `arguments` are the tensors of an Evaluation by their names in
+the kernels. They include the statistics, which are written, and the gradients of these.
 """
 
 from __future__ import annotations
@@ -57,7 +57,8 @@ def fits(hidden: Tensor, weight: Tensor) -> bool:
 
 
 class Product:
-    """The product of the rows of a loss, and what it keeps of them between two launches."""
+    """Launches the product kernels for the rows of a loss, and holds their sums between
+    launches."""
 
     def __init__(
         self,

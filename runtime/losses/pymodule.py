@@ -1,4 +1,4 @@
-"""A loss that is a `torch.nn.Module` of the user.
+"""Run a loss that is a user's `torch.nn.Module`.
 
     x  ->  forward(logprob=[N], adv=[B], seq_id=[N], num_tokens=[])  ->  loss, or (loss, reports)
 
@@ -24,7 +24,7 @@ class ModuleError(ValueError):
 
 
 class ModuleLoss:
-    """An object of the class `type_name` in the file `path`, of which `text` is the text."""
+    """An object of the class `type_name`, which the file `path` with content `text` defines."""
 
     def __init__(
         self,

@@ -1,11 +1,11 @@
-"""Products with numbers on the device.
+"""Multiply by numbers on the device, without waiting for them.
 
     rescale        a gradient in place by one number; nothing happens where it is one
     scaled_rows    each row of a matrix by a number of its own, rows that do not count by zero
 
 Autograd gives the weight of the loss in the backward pass as a tensor. Reading it would wait for
-the device, multiplying by it costs a pass over the gradient; a kernel that looks first costs
-neither.
+the device, multiplying by it costs a pass over the gradient; a kernel that first checks if it is
+one costs neither.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from forgedsl.runtime.losses.kernels import num_processors, overlapped, overlaps
 
 BLOCK, WARPS = 16384, 16
-"""One program a multiprocessor, so that few look; each has 32 KB of bfloat16 under way at once."""
+"""One program per multiprocessor, so that few check the number; each has 32 KB of bfloat16 in
+flight."""
 
 
 def rescale(gradient: Tensor, weight: Tensor) -> None:

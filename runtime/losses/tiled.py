@@ -4,8 +4,8 @@
     once                 the loss, and its gradients by the statistics
     for tiles, rows      logits again -> their gradient -> those of hidden and of the tile's weight
 
-Four products instead of three, and besides the gradients of hidden (in float32 while it is added
-up) and weight no more memory than `workspace` bytes, for any number of rows and any vocabulary.
+This takes four products instead of three. Besides the gradients of weight and hidden (summed in
+float32), it needs at most `workspace` bytes, for any number of rows and any vocabulary.
 """
 
 from __future__ import annotations

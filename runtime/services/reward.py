@@ -30,8 +30,8 @@ from forgedsl.runtime.services.judge import Asked
 from forgedsl.runtime.upstream.monarch import Mesh
 
 DEPTH = 2
-"""calls of a synchronous Python reward sent to a process at once: the next one is there already
-when one ends"""
+"""calls of a synchronous Python reward sent to a process ahead, so that it starts the next one at
+once"""
 PURE_BATCH = 256
 SLOW_SECONDS = 10.0
 """a longer call causes a warning"""

@@ -21,7 +21,7 @@ NOTICE = 10.0
 
 
 class Places:
-    """A server that does `count` things at a time, in order."""
+    """Server that works on at most `count` tasks at a time, first come, first served."""
 
     def __init__(self, count: int = 1) -> None:
         self._loop = asyncio.get_running_loop()

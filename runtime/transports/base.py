@@ -27,8 +27,8 @@ ALIGN = 64
 SAMPLED = 1 << 22
 """elements of a publication that are compared with the version before: 4 million"""
 EAGER_BYTES, STRIDE, FIRST = 16 << 20, 10, 3
-"""a publication in the memory of a host is proved if it has at most EAGER_BYTES, is one of the
-FIRST or each STRIDE-th; one on a GPU always"""
+"""which publications are proved: on a GPU all of them; in host memory those of at most EAGER_BYTES,
+the first FIRST, and every STRIDE-th"""
 Gather = Callable[[Tensor, torch.dtype], Tensor]
 """gathers a sharded tensor; a collective call on all ranks"""
 Weights = Iterator[tuple[str, Tensor]]
@@ -104,7 +104,7 @@ class Manifest:
     probe: Probe | None = None
     tree: Tree | None = None
     digests: Mapping[str, Digest] | None = None
-    """of each tensor, if receivers are to prove what they hold"""
+    """digest of each tensor, if receivers must prove what they hold"""
     changed: float | None = None
     """share of the elements that differ from the version before, of a sample of SAMPLED elements at
     most; None if nothing was published before"""

@@ -127,11 +127,11 @@ class Mesh:
     recipe: dict[str, Any] = field(default_factory=dict)
     """arguments of `spawn`, to start it again"""
     on: range = range(1)
-    """hosts of the run"""
+    """numbers of its hosts in the run"""
     on_gpus: bool = False
     end: Callable[[range, Sequence[int]], None] = lambda on, pids: None
     deaths: int = 0
-    """number of meshes that died in its place before"""
+    """number of earlier meshes of this replica that died"""
     members: list[dict[str, Any]] = field(default_factory=list)
     called: dict[int | None, Callee] = field(default_factory=dict)
     """callees by rank (None: all ranks), kept because Monarch leaks 7 KiB per slice"""

@@ -1,4 +1,4 @@
-"""Experts that lie on several ranks: whole tensors for generators and exports, and their load.
+"""Experts split over ranks: gather whole tensors for generators and exports; measure their load.
 
     w1, w3, w2 of a layer's experts --names--> experts.gate_up_proj, experts.down_proj
                                     --split--> experts.0.gate_proj, experts.0.up_proj, ...
@@ -25,8 +25,8 @@ FUSED = ("gate_up_proj", "down_proj")
 
 @dataclass(frozen=True, slots=True)
 class Stacked:
-    """Weights of all experts of a layer that are one tensor elsewhere, joined along the second
-    dimension. Each lies on its ranks until it is gathered."""
+    """Weights of a layer's experts that other frameworks keep in one tensor: `parts`, joined along
+    the second dimension. Each part stays sharded until it is gathered."""
 
     parts: tuple[Tensor, ...]
     dtype: torch.dtype

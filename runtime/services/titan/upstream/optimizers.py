@@ -69,7 +69,7 @@ def _groups(model: nn.Module, opt: spec.Optimizer) -> Iterator[tuple[str, str, d
 
 
 def settings_of(name: str, opt: spec.Optimizer) -> dict[str, Any]:
-    """Return the settings of a group that torch's optimizer of this name steps."""
+    """Return the settings of a parameter group for torch's optimizer of this name."""
     common = {"lr": opt.lr, "weight_decay": opt.weight_decay}
     own: dict[str, Any]
     if name == "SGD":
@@ -121,7 +121,7 @@ class Muon(torch.optim.Muon):
                 weight.add_(turned, alpha=-_rate(group, weight.shape))
 
     def _ahead(self, weight: Tensor, group: dict[str, Any]) -> Tensor:
-        """Return the momentum after this gradient, or where Nesterov's lies after one more."""
+        """Return the momentum after this gradient; with Nesterov, the momentum one step ahead."""
         gradient, state, momentum = weight.grad, self.state[weight], group["momentum"]
         assert gradient is not None
         if "momentum_buffer" not in state:

@@ -3,12 +3,12 @@
     model --split--> the layers of this rank
     microbatches --Pipeline.run--> first stage -> hidden states -> ... -> last stage: the loss
 
-Every stage packs the same samples, so each knows the shapes of all microbatches, and nothing but
-hidden states and their gradients travels. A rank builds its stage again for each pass: torch's
-stage has buffers of one shape for a fixed number of microbatches, all allocated at once. Here each
-buffer has the shape of its microbatch, and lives from its arrival to its backward. A weight shared
-by embedding and head is kept on both ends; their gradients are summed before each update. Part of
-the adapter in `titan.py`; import it only if there is a pipeline.
+Every stage packs the same samples, so each knows the shapes of all microbatches, and only hidden
+states and their gradients are sent. A rank builds its stage again for each pass: torch's stage has
+buffers of one shape for a fixed number of microbatches, all allocated at once. Here each buffer has
+the shape of its microbatch, and lives from its arrival to its backward. A weight shared by
+embedding and head is kept on both ends; their gradients are summed before each update. Part of the
+adapter in `titan.py`; import it only if there is a pipeline.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
     module, parameter --class of the layer--> parts of published tensors: (name, rows, columns)
 
 vLLM fuses tensors (q, k and v; gate and up) and gives each rank of a replica a part of them. Where
-each part comes from follows from the class of its layer. An engine that keeps weights in another
-form (packed for a CPU, quantized) is looked at before it makes that form: `quant_method` of a layer
-does so in `process_weights_after_loading`, which every load calls.
+each part comes from follows from the class of its layer. If an engine stores weights in another
+form (packed for a CPU, quantized), digests are taken before the conversion, which `quant_method` of
+a layer does in `process_weights_after_loading` at every load.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from forgedsl.runtime.proofs.digest import digest, unsigned
 from forgedsl.runtime.proofs.publication import Held
 
 STEPS_ASIDE = ".base_layer"
-"""what vLLM puts into the name of a layer with adapters"""
+"""part that vLLM adds to the names of layers with adapters"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
