@@ -73,7 +73,7 @@ def engine(context: int, running: int, folder: Path) -> upstream.Engine:
         sampling=spec.Sampling(max_tokens=4),
     )  # fmt: skip
     model = spec.Model(source=spec.LocalModel(path="", sha256=""), dtype="f32", context=context)
-    seat = upstream.Seat(rank=0, ranks=1, meeting=folder / "meeting")
+    seat = upstream.EngineRank(rank=0, ranks=1, meeting=folder / "meeting")
     return upstream.Engine(service, model, folder / "m", 1, seat)
 
 

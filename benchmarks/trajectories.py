@@ -119,12 +119,12 @@ class Timed:
         self.reset, self.close = session.reset, session.close
 
     async def step(self, turn: Any) -> Any:
-        from forgedsl.runtime.environments.driver import Told
+        from forgedsl.runtime.environments.driver import TokenizedStep
 
         began = time.monotonic()
         step = await self._session.step(turn)
         spent = time.monotonic() - began
-        said = step.made.text if isinstance(step, Told) else step.observation[0]["content"]
+        said = step.made.text if isinstance(step, TokenizedStep) else step.observation[0]["content"]
         self._delays.append(spent - float(said.split("tool\n")[-1].split("<")[0]))
         return step
 

@@ -194,7 +194,7 @@ class Batch:
 
 
 @dataclass(slots=True, kw_only=True)
-class Passed:
+class PassResult:
     """Result of a forward and a backward pass, reduced over ranks; no weights have changed."""
 
     loss: float

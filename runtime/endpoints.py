@@ -99,7 +99,7 @@ class Score:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class HeldOutLoss:
     """Loss on held-out data; `value` is None if no row can be used. A pair counts as two
     samples."""
 
@@ -183,7 +183,7 @@ class Endpoints(Protocol):
     async def eval_prompts(self, name: str) -> list[Prompt]:
         """Return the held-out prompts of `Job.evals[name]`, with `limit` applied."""
 
-    async def evaluate_loss(self, name: str) -> Measured:
+    async def evaluate_loss(self, name: str) -> HeldOutLoss:
         """Return the loss on the held-out rows of `Job.evals[name]` under the trainer's weights."""
 
     async def evaluate_sample(self, name: str, prompt: Prompt, sibling: int, seed: int) -> Rollout:

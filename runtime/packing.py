@@ -8,11 +8,10 @@
 (collectives must match), so short ranks get empty ones; flat microbatches are balanced by tokens,
 as far as whole sequences allow. `positions` restart at 0 for each sequence, and `bounds` say where
 they lie. Only positions that predict a token with `mask` set are scored: `index` selects their
-hidden states, so that no other logits are computed. The rows of a trajectory (`row_starts`) are
-one sequence, each with positions and bounds of its own. The two sides of a preference pair always
-share a microbatch. Shapes: R rows, L tokens, D stretches of tokens that attend to each other
-(sequences, rows of trajectories, and padding of rows), N scored tokens, B sequences of the
-microbatch.
+hidden states, so that no other logits are computed. The rows of a trajectory (`row_starts`) are one
+sequence, each with positions and bounds of its own. The two sides of a preference pair always share
+a microbatch. Shapes: R rows, L tokens, D segments of tokens that attend to each other (sequences,
+rows of trajectories, and padding of rows), N scored tokens, B sequences of the microbatch.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from torch import Tensor
 from forgedsl.runtime.data_types import Sample
 
 FLAT_STEP = 128
-"""a flat row is padded to a multiple of this; its longest stretch is rounded up to a power of
+"""a flat row is padded to a multiple of this; its longest segment is rounded up to a power of
 two"""
 LANES, FINE = 16, 4
 """widths of rows with `alike`: multiples of LANES or, for long rows, of a 16th (2^-FINE) of the
@@ -42,8 +41,8 @@ class Microbatch:
 
     tokens: Tensor  # int64 [R, L]
     positions: Tensor  # int64 [R, L]
-    bounds: Tensor  # int32 [D + 1], where stretches begin in R * L, and R * L
-    longest: int  # tokens of the longest stretch, or a little more
+    bounds: Tensor  # int32 [D + 1], where segments begin in R * L, and R * L
+    longest: int  # tokens of the longest segment, or a little more
     index: Tensor  # int64 [N], into R * L
     labels: Tensor  # int64 [N]
     seq_id: Tensor  # int64 [N], 0 .. B-1, non-decreasing
@@ -66,12 +65,12 @@ class Microbatch:
         """Return bool [R, 1, L, L]: True where a query may attend."""
         rows = self.tokens.shape[0]
         length = int(self.bounds[-1]) // rows
-        stretch = torch.searchsorted(
+        segment = torch.searchsorted(
             self.bounds[1:].long(), torch.arange(rows * length, device=self.bounds.device),
             right=True,
         ).view(rows, length)  # fmt: skip
         causal = torch.ones(length, length, dtype=torch.bool, device=self.tokens.device).tril()
-        return ((stretch[:, :, None] == stretch[:, None, :]) & causal)[:, None]
+        return ((segment[:, :, None] == segment[:, None, :]) & causal)[:, None]
 
 
 def pack(

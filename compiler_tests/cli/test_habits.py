@@ -124,14 +124,14 @@ def test_arguments_that_the_runtime_sets_are_no_extras(name):
 @pytest.mark.parametrize("device", ["cpu", "gpu"])
 def test_whatever_the_runtime_sets_is_refused_as_an_extra(device):
     from forgedsl.lower import job
-    from forgedsl.runtime.services.vllm.upstream.engine import Seat, _arguments
+    from forgedsl.runtime.services.vllm.upstream.engine import EngineRank, _arguments
 
     service = job.VllmService(
         model="policy", mesh=job.Mesh(name="gen", device=device), dtype="f32", gpu_memory=0.5,
         sampling=job.Sampling(max_tokens=16),
     )  # fmt: skip
     model = job.Model(source=job.RandomModel(seed=1), dtype="f32", context=256)
-    seat = Seat(rank=0, ranks=1, meeting=Path("x"))
+    seat = EngineRank(rank=0, ranks=1, meeting=Path("x"))
     mine = _arguments(service, model, Path("x"), 1, seat)
     tunable = {"enable_chunked_prefill", "max_num_batched_tokens"} if device == "cpu" else set()
     assert set(mine) - tunable <= dict(ENGINE_ARGUMENTS).keys()

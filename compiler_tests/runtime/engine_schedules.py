@@ -28,12 +28,15 @@ from vllm.v1.outputs import LogprobsLists, ModelRunnerOutput
 from vllm.v1.request import Request
 from vllm.v1.structured_output import StructuredOutputManager
 
-from forgedsl.runtime.services.vllm.upstream.scheduling import ShortAsyncScheduler, ShortScheduler
+from forgedsl.runtime.services.vllm.upstream.scheduling import (
+    FastDecodeAsyncScheduler,
+    FastDecodeScheduler,
+)
 
 BLOCK, CONTEXT, END = 4, 64, 3
 CLASSES = {
-    False: {"theirs": Scheduler, "ours": ShortScheduler},
-    True: {"theirs": AsyncScheduler, "ours": ShortAsyncScheduler},
+    False: {"theirs": Scheduler, "ours": FastDecodeScheduler},
+    True: {"theirs": AsyncScheduler, "ours": FastDecodeAsyncScheduler},
 }
 
 
@@ -119,7 +122,7 @@ def play(
     hash_of = get_hash_fn_by_name("sha256")
     init_none_hash(hash_of)
     hasher = get_request_block_hasher(BLOCK, hash_of) if setting.caches else None
-    short = isinstance(made, ShortScheduler)
+    short = isinstance(made, FastDecodeScheduler)
     given: dict[str, Any] = {}
     steps: list[Any] = []
     queue: deque[Any] = deque()

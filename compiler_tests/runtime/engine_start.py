@@ -28,7 +28,7 @@ def key(folder: Path) -> str:
         model="m", mesh=mesh, dtype="f32", sampling=spec.Sampling(max_tokens=4)
     )
     model = spec.Model(source=spec.LocalModel(path="", sha256=""), dtype="f32", context=64)
-    seat = upstream.Seat(rank=0, ranks=1, meeting=folder / "meeting")
+    seat = upstream.EngineRank(rank=0, ranks=1, meeting=folder / "meeting")
     try:
         upstream.Engine(service, model, folder, 1, seat)
     except Configured as found:

@@ -24,7 +24,7 @@ from forgedsl.runtime.data_types import Batch, Prompt, Rollout, Sample, StepResu
 from forgedsl.runtime.endpoints import (
     GROUP,
     DropRollout,
-    Measured,
+    HeldOutLoss,
     RolloutError,
     Score,
     ServiceFailure,
@@ -304,12 +304,12 @@ class FakeEndpoints:
     async def eval_prompts(self, name: str) -> list[Prompt]:
         return [Prompt(group=-1, row=row, text="", token_ids=[row], target=0) for row in range(3)]
 
-    async def evaluate_loss(self, name: str) -> Measured:
+    async def evaluate_loss(self, name: str) -> HeldOutLoss:
         service = self.job.evals[name].service
         version = self.version[service]
         await self._work("eval loss", name=name)
         assert version == self.version[service], "a step went on meanwhile"
-        return Measured(value=10.0 - version, reports={"nll": 1.0}, samples=4)
+        return HeldOutLoss(value=10.0 - version, reports={"nll": 1.0}, samples=4)
 
     async def evaluate_sample(self, name: str, prompt: Prompt, sibling: int, seed: int) -> Rollout:
         version = self.served[self.job.evals[name].service]

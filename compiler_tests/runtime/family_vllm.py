@@ -36,7 +36,7 @@ def scored(folder: Path) -> list[list[float]]:
         extra={"skip_tokenizer_init": True},
     )
     model = spec.Model(source=spec.LocalModel(path="", sha256=""), dtype="f32", context=64)
-    seat = upstream.Seat(rank=0, ranks=1, meeting=folder / "meeting")
+    seat = upstream.EngineRank(rank=0, ranks=1, meeting=folder / "meeting")
     engine = upstream.Engine(service, model, folder, 1, seat)
     found = [engine.score("a", TOKENS)[0]]
     weights = load_file(folder / "model.safetensors")

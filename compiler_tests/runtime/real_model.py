@@ -46,7 +46,7 @@ def vllm(folder: Path, dtype: Any) -> dict[str, Any]:
     service = spec.VllmService(
         model="m", mesh=mesh, dtype=dtype, sampling=WAYS["free"], max_running=16
     )
-    seat = upstream.Seat(rank=0, ranks=1, meeting=folder / "meeting")
+    seat = upstream.EngineRank(rank=0, ranks=1, meeting=folder / "meeting")
     engine = upstream.Engine(service, MODEL, folder, 1, seat)
     asked = prompts(folder)
     for way, sampling in WAYS.items():

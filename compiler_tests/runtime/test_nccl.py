@@ -127,7 +127,7 @@ def test_what_is_written_waits_for_no_send(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: waits.append("sends"))
-    nccl.Sent(gloo_wire, "run").written()
+    nccl.NcclBuffers(gloo_wire, "run").written()
     assert waits == ["copies"]
 
 

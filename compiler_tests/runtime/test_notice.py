@@ -11,7 +11,7 @@ import pytest
 from fake_endpoints import FakeEndpoints, drive, job, metrics
 from test_trainer_ranks import published, recorded_batch, recorded_loss, trainer_of
 
-from forgedsl.runtime.actors.leaving import Leaving, StepLeft
+from forgedsl.runtime.actors.abandon_step import AbandonStep, StepAbandoned
 
 STEP, SAVE = 240.0, 10.0
 
@@ -78,7 +78,7 @@ def test_a_step_that_cannot_be_left_is_given_up_when_the_time_is_over() -> None:
 @pytest.mark.parametrize("ahead", [0, 1, 2])
 def test_ranks_that_meet_in_each_microbatch_leave_at_the_same_one(ahead: int) -> None:
     """One rank may be told while it is `ahead` microbatches before the others."""
-    ranks, micros = [Leaving() for _ in range(3)], 30
+    ranks, micros = [AbandonStep() for _ in range(3)], 30
     meet = threading.Barrier(len(ranks), timeout=20)
     slow, done, left = threading.Event(), [0] * len(ranks), [False] * len(ranks)
 
@@ -92,7 +92,7 @@ def test_ranks_that_meet_in_each_microbatch_leave_at_the_same_one(ahead: int) ->
                     if i < 5 or i > 5 + ahead:
                         meet.wait()
                     done[rank] += 1
-            except StepLeft:
+            except StepAbandoned:
                 left[rank] = True
 
     threads = [threading.Thread(target=work, args=(rank,)) for rank in range(len(ranks))]
@@ -111,7 +111,7 @@ def test_ranks_that_meet_in_each_microbatch_leave_at_the_same_one(ahead: int) ->
 
 
 def test_a_step_of_several_updates_is_not_left() -> None:
-    rank = Leaving()
+    rank = AbandonStep()
     with rank.step(possible=False):
         assert rank.hold() is None
         rank.decide(0)

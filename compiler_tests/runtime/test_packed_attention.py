@@ -14,7 +14,7 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a G
 
 @pytest.mark.parametrize(("dtype", "bound"), [(torch.bfloat16, 2e-2), (torch.float32, 2e-5)])
 def test_packed_attention_is_attention_under_the_mask(dtype: torch.dtype, bound: float) -> None:
-    from forgedsl.runtime.services.titan.upstream.attention import Stretches, packed_attention
+    from forgedsl.runtime.services.titan.upstream.attention import Segments, packed_attention
 
     lengths = [1, 7, 300, 64, 129, 2]
     items = [Sample(token_ids=[1] * n, num_prompt=1, mask=[True] * (n - 1)) for n in lengths]
@@ -25,7 +25,7 @@ def test_packed_attention_is_attention_under_the_mask(dtype: torch.dtype, bound:
     inputs = [torch.randn(s, device="cuda", dtype=dtype, requires_grad=True) for s in shapes]
     twins = [x.detach().double().requires_grad_() for x in inputs]
     attend = packed_attention().Config().build()
-    out = attend(*inputs, attention_masks=Stretches(micro.bounds, micro.longest))
+    out = attend(*inputs, attention_masks=Segments(micro.bounds, micro.longest))
     q, k, v = (x.transpose(1, 2) for x in twins)
     wanted = F.scaled_dot_product_attention(
         q, k, v, attn_mask=micro.mask(), enable_gqa=True

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from forgedsl.lower import job as spec
-from forgedsl.runtime.services.generator import GeneratorClient, Home
+from forgedsl.runtime.services.generator import GeneratorClient, ReplicaAffinity
 from forgedsl.runtime.stub.endpoints import StubClient
 
 PROMPTS = [[1, 2, 3], [4, 5], [6], [7, 8, 9]]
@@ -83,7 +83,7 @@ def turns(route: Any, *, dies: bool = False, owes: int = 0) -> list[int]:
                 return asyncio.get_running_loop().create_future()
 
             replica.submitter = SimpleNamespace(post=post)
-        home = Home([1, 2, 3])
+        home = ReplicaAffinity([1, 2, 3])
         for turn in range(3):
             await client.sample([1, 2, 3, *range(turn)], service.sampling, 1, home=home)
             first = client.replicas[asked[0]]

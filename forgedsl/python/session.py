@@ -25,7 +25,7 @@ from forgedsl.types.flow import Role
 
 if TYPE_CHECKING:
     from forgedsl.lower.job import Job, Node
-    from forgedsl.runtime.data_types import Batch, Passed, Prompt, StepResult
+    from forgedsl.runtime.data_types import Batch, PassResult, Prompt, StepResult
     from forgedsl.runtime.losses import LossFunction
     from forgedsl.runtime.session import Services
 
@@ -299,7 +299,7 @@ class Trainer(Reference):
 
     def forward_backward(
         self, batch: Batch, loss: str | LossFunction, *, counts: Mapping[str, float] | None = None
-    ) -> Work[Passed]:
+    ) -> Work[PassResult]:
         """Compute the loss and its gradients, which add up until `optim_step`.
 
         A loss divides by counts, such as the number of tokens. Without `counts` they are those of
@@ -308,7 +308,7 @@ class Trainer(Reference):
         """
         given = None if counts is None else dict(counts)
 
-        async def run() -> Passed:
+        async def run() -> PassResult:
             client, name = self._services.ask.trainers[self.name], await self._known(loss)
             return await client.accumulate(self._numbered(batch), name, given)
 

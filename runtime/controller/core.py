@@ -1,8 +1,8 @@
 """The controller: executes `Job.nodes` over the endpoints until the steps or the data end.
 
-    Intake (draw, fire nodes) --batch--> assemble --> step --> sync, eval, checkpoint --+
-        ^                                                                               |
-        `------------- credits, when samplers have pulled the new weights --------------'
+    GroupSource (draw, fire) --batch--> assemble --> step --> sync, eval, checkpoint --+
+        ^                                                                              |
+        `------------- credits, when samplers have pulled the new weights -------------'
 
 All work runs as tasks of one asyncio task group: groups of completions, weight transfers,
 evaluations, the trainer loop, and watchers for failures and for an interrupt. The first failure
@@ -25,14 +25,14 @@ from typing import Any, Literal, NoReturn
 from forgedsl.errors import GuardError, RunError
 from forgedsl.lower.job import Job, Node
 from forgedsl.runtime.controller.assembly import Assembled, assemble, spread
+from forgedsl.runtime.controller.checkpoint_writer import CheckpointWriter
 from forgedsl.runtime.controller.context import Context
 from forgedsl.runtime.controller.firing import Firing, demand
 from forgedsl.runtime.controller.flow import analyse
-from forgedsl.runtime.controller.group_source import Intake, Pool
+from forgedsl.runtime.controller.group_source import GroupSource, Pool
 from forgedsl.runtime.controller.records import Records
-from forgedsl.runtime.controller.saving import Saving
 from forgedsl.runtime.controller.stores import packed, unpack
-from forgedsl.runtime.controller.sync_and_eval import Lanes
+from forgedsl.runtime.controller.sync_and_eval import SyncsAndEvals
 from forgedsl.runtime.data_types import StepResult
 from forgedsl.runtime.endpoints import (
     CheckpointError,
@@ -90,7 +90,7 @@ class Outcome:
     progress"""
 
 
-class StepLeft(Exception):
+class StepAbandoned(Exception):
     """A step was abandoned; the weights are those before it."""
 
 
@@ -140,7 +140,9 @@ class Controller:
         self._wall_before = self._state.wall_s
         trained = {node.target: self._state.versions.get(node.target, 0) for node in flow.steps}
         self._versions = Versions(trained, served={sync.to or "": 0 for sync in flow.syncs})
-        self._saving = Saving(endpoints, events, flow.steps[0], self._state.step if state else None)
+        self._saving = CheckpointWriter(
+            endpoints, events, flow.steps[0], self._state.step if state else None
+        )
         self._context = context = Context(
             job=job, flow=flow, endpoints=endpoints, events=events, state=self._state,
             versions=self._versions, changed_data=changed_data, proofs=Proofs(job),
@@ -149,7 +151,7 @@ class Controller:
         self._meter = context.meter
         self._finite = NonFiniteGuard()
         self._firing = Firing(context)
-        self._intakes = [Intake(context, source, self._firing) for source in flow.sources]
+        self._intakes = [GroupSource(context, source, self._firing) for source in flow.sources]
         for intake in self._intakes if state else ():
             intake.load(self._state.ledgers[intake.source.node.name], self._state.step)
         self._pool = Pool(context, self._intakes)
@@ -228,7 +230,7 @@ class Controller:
 
     async def _train(self) -> NoReturn:
         steps = self._job.schedule.steps
-        self._lanes = Lanes(self._context, self._intakes, self._records, self._tasks)
+        self._lanes = SyncsAndEvals(self._context, self._intakes, self._records, self._tasks)
         await self._lanes.first()
         for intake in self._intakes:
             wanted = partial(self._wanted, intake)
@@ -307,7 +309,7 @@ class Controller:
             result = await demand(node, self._endpoints.step(node, batch))
             self._stepping = False
             if result.left:
-                raise StepLeft(f"step {step} did not end in time, and is left")
+                raise StepAbandoned(f"step {step} did not end in time, and is left")
             end.update(
                 version=result.version,
                 groups=batch.groups,
@@ -375,7 +377,7 @@ class Controller:
 
     # ---- ends
 
-    def _wanted(self, intake: Intake) -> int:
+    def _wanted(self, intake: GroupSource) -> int:
         """Number of groups of a source that the remaining steps still need."""
         steps = self._job.schedule.steps
         if steps is None:
@@ -440,7 +442,7 @@ class Controller:
             await asyncio.wait([task])
             self._events.emit("warning", message=f"{late}; it is lost")
         if not task.cancelled() and (error := task.exception()) is not None:
-            if isinstance(error, StepLeft):
+            if isinstance(error, StepAbandoned):
                 self._events.emit("notice", text=str(error))
                 return
             self._events.emit("warning", message=f"{type(error).__name__}: {error}")

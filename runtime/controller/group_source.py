@@ -4,9 +4,9 @@
               ^ credit                   | filter, failure, staleness
               `--------------------------'  the credit returns, another group is drawn
 
-One `Intake` per source keeps the credits (`forgedsl.plan.credits`) and the ledger (`Ledger`); the
-`Pool` puts batches together out of one quota per source. The last batch at the end of the data may
-be smaller: every group is trained on, none is left out.
+One `GroupSource` per source keeps the credits (`forgedsl.plan.credits`) and the ledger (`Ledger`);
+the `Pool` assembles batches from one quota per source. The last batch at the end of the data may be
+smaller: no group is left out.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from forgedsl.lower.job import Node
 from forgedsl.plan.credits import IN_FLIGHT, TRAINING, WAITING, Credits
 from forgedsl.runtime.controller.context import Context
 from forgedsl.runtime.controller.firing import Firing, demand
-from forgedsl.runtime.controller.weighted_draw import Choice
+from forgedsl.runtime.controller.weighted_draw import WeightedDraw
 from forgedsl.runtime.data_types import Batch
 from forgedsl.runtime.flow import Source
 from forgedsl.runtime.group import GroupState
@@ -32,7 +32,7 @@ from forgedsl.types.flow import Role
 HEALTH_SECONDS = 10.0
 
 
-class Intake:
+class GroupSource:
     """One source: draws groups while credits last and runs each group through its nodes."""
 
     def __init__(self, context: Context, source: Source, firing: Firing) -> None:
@@ -43,7 +43,7 @@ class Intake:
         self.in_flight: dict[int, GroupState] = {}
         self.fresh: dict[int, GroupState] = {}
         """waiting groups whose age was not checked yet"""
-        self._choice = Choice(context, source) if source.node.weight is not None else None
+        self._choice = WeightedDraw(context, source) if source.node.weight is not None else None
         self._pulled = {sync.name: 0 for sync in source.syncs}
         self._flow = context.flow
         self._endpoints = context.endpoints
@@ -213,7 +213,7 @@ class Intake:
 class Pool:
     """Makes batches from all sources, in order of admission within each."""
 
-    def __init__(self, context: Context, intakes: list[Intake]) -> None:
+    def __init__(self, context: Context, intakes: list[GroupSource]) -> None:
         self.intakes = intakes
         self._job = context.job
         self._flow = context.flow
@@ -292,7 +292,7 @@ class Pool:
                 if age is not None and self._ages.stale(unit.group, age, origin):
                     intake.drop(unit, "stale")
 
-    def _over(self, intake: Intake) -> bool:
+    def _over(self, intake: GroupSource) -> bool:
         """True if the source has ended and cannot fill its quota any more."""
         return intake.ended and not intake.in_flight and not intake.credits.ready()
 

@@ -17,17 +17,17 @@ from forgedsl.lower.job import Node
 from forgedsl.runtime.controller.context import Context
 from forgedsl.runtime.controller.evals import Evals
 from forgedsl.runtime.controller.firing import demand
-from forgedsl.runtime.controller.group_source import Intake
+from forgedsl.runtime.controller.group_source import GroupSource
 from forgedsl.runtime.controller.records import Records
 
 
-class Lanes:
+class SyncsAndEvals:
     """Orders transfers and evaluations, and runs them in the task group of the run."""
 
     def __init__(
         self,
         context: Context,
-        intakes: Sequence[Intake],
+        intakes: Sequence[GroupSource],
         records: Records,
         tasks: asyncio.TaskGroup,
     ) -> None:

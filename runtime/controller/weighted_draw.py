@@ -26,7 +26,7 @@ PATIENCE = 20_000
 """consecutive skipped rows before all weights count as 0"""
 
 
-class Choice:
+class WeightedDraw:
     """The results of one weighted draw, by level."""
 
     def __init__(self, context: Context, source: Source) -> None:

@@ -65,7 +65,7 @@ Engine = Callable[[list[int], spec.Sampling, int], Awaitable[Sampled]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Told(Step):
+class TokenizedStep(Step):
     """A step whose observation was already tokenized in the environment's process."""
 
     made: Made
@@ -290,7 +290,7 @@ class _Play:
                 return "done"
             if number + 1 == self._limits.turns:
                 return "turns"
-            said = step.made if isinstance(step, Told) else step.observation
+            said = step.made if isinstance(step, TokenizedStep) else step.observation
             seen, text = self._bridge.after(done.token_ids, said, limit, chat=self._chat)
             anew = None if talk is None else talk.anew(done.text, step.observation)
             if anew is None and self._fits(made.length + len(seen), len(seen)):

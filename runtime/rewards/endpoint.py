@@ -17,7 +17,7 @@ from typing import Any
 from forgedsl.errors import LaunchError
 from forgedsl.lower import job
 from forgedsl.runtime.data_types import Rollout
-from forgedsl.runtime.rewards.inputs import Once, expected, questions
+from forgedsl.runtime.rewards.inputs import RequestCache, expected, questions
 from forgedsl.runtime.rewards.requests import count
 
 SHOWN = 80
@@ -54,7 +54,7 @@ class Endpoint:
         )
         least, most = args["scale"]
         self._grades = range(least, most + 1)
-        self._once = Once(self._asked) if "other" in reward.inputs.values() else self._asked
+        self._once = RequestCache(self._asked) if "other" in reward.inputs.values() else self._asked
 
     async def __call__(self, rollout: Rollout, target: Any) -> float:
         asked = questions(self._reward, rollout, target)

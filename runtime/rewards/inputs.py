@@ -89,7 +89,7 @@ async def expected(
     return on_range(reward, sum(fair) / len(grades))
 
 
-class Once:
+class RequestCache:
     """Asks once for equal texts; siblings that are compared with each other have equal ones."""
 
     def __init__(self, ask: Callable[[str], Awaitable[float]]) -> None:

@@ -27,7 +27,7 @@ from forgedsl.runtime.data_types import Batch, Completion, Prompt, Rollout, Samp
 from forgedsl.runtime.endpoints import (
     GROUP,
     CheckpointError,
-    Measured,
+    HeldOutLoss,
     Score,
     ServiceError,
     ServiceFailure,
@@ -36,7 +36,7 @@ from forgedsl.runtime.endpoints import (
 from forgedsl.runtime.environments.driver import Driver, Limits
 from forgedsl.runtime.recording import record
 from forgedsl.runtime.services.environment import EnvironmentClient
-from forgedsl.runtime.services.generator import GeneratorClient, Home
+from forgedsl.runtime.services.generator import GeneratorClient, ReplicaAffinity
 from forgedsl.runtime.services.reward import RewardClient
 from forgedsl.runtime.services.trainer import TrainerClient
 from forgedsl.runtime.upstream.monarch import Mesh
@@ -161,7 +161,7 @@ class MonarchEndpoints:
         spec_ = self.job.evals[name]
         return self.datasets[spec_.dataset].prompts(spec_.limit)
 
-    async def evaluate_loss(self, name: str) -> Measured:
+    async def evaluate_loss(self, name: str) -> HeldOutLoss:
         spec_ = self.job.evals[name]
         assert spec_.loss is not None
         if name not in self._held_out:
@@ -172,7 +172,7 @@ class MonarchEndpoints:
             )
         items = self._held_out[name]
         found = await self.trainers[spec_.service].evaluate(items, spec_.loss) if items else {}
-        return Measured(value=found.pop("loss", None), reports=found, samples=len(items))
+        return HeldOutLoss(value=found.pop("loss", None), reports=found, samples=len(items))
 
     async def evaluate_sample(self, name: str, prompt: Prompt, sibling: int, seed: int) -> Rollout:
         spec_ = self.job.evals[name]
@@ -289,7 +289,7 @@ class MonarchEndpoints:
         """Play a trajectory; each of its turns is a completion of its own."""
         client = self.samplers[service]
         driver, asked = self.drivers[env, service], as_prompt(prompt)
-        engine = partial(client.sample, home=Home(asked.token_ids))
+        engine = partial(client.sample, home=ReplicaAffinity(asked.token_ids))
         return await driver.play(engine, asked, sibling, seed, limits)
 
 

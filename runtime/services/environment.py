@@ -23,7 +23,7 @@ from forgedsl.runtime.data.chat import ChatTokenizer
 from forgedsl.runtime.data_types import Prompt
 from forgedsl.runtime.endpoints import ServiceError
 from forgedsl.runtime.environments.bridge import Bridge, Made
-from forgedsl.runtime.environments.driver import Crash, Driver, Late, Told
+from forgedsl.runtime.environments.driver import Crash, Driver, Late, TokenizedStep
 from forgedsl.runtime.environments.line import Asked, connect
 from forgedsl.runtime.environments.process import UNREADABLE
 from forgedsl.runtime.environments.worker import Reply
@@ -211,7 +211,7 @@ class PoolSession:
             assert isinstance(reply.value, Step)
             return reply.value
         *made, rewards = reply
-        return Told(rewards=rewards, made=Made(*made))
+        return TokenizedStep(rewards=rewards, made=Made(*made))
 
     def close(self) -> None:
         self._client.ended(self, self._mesh)

@@ -24,7 +24,7 @@ from forgedsl.runtime.coalesce import Coalescer
 from forgedsl.runtime.data_types import Completion, Message, Request
 from forgedsl.runtime.endpoints import ServiceError, ServiceFailure
 from forgedsl.runtime.proofs.publication import Arrival, text
-from forgedsl.runtime.services.straggler_detection import SLOW, WINDOW, Pace
+from forgedsl.runtime.services.straggler_detection import SLOW, WINDOW, StragglerDetector
 from forgedsl.runtime.transports import tree
 from forgedsl.runtime.transports.base import Manifest
 from forgedsl.runtime.upstream.monarch import Channel, Mesh
@@ -38,7 +38,7 @@ the least loaded one, plus FEW: then waiting costs more than recomputing the KV 
 
 
 @dataclass(slots=True)
-class Home:
+class ReplicaAffinity:
     """Replica of a trajectory: after the first answer, later turns go to the replica whose prefix
     cache holds the earlier ones."""
 
@@ -47,12 +47,12 @@ class Home:
 
 
 @dataclass(slots=True)
-class Owed:
+class OpenRequest:
     """An open request and the future of its completion."""
 
     request: Any
     future: asyncio.Future[Completion]
-    home: Home
+    home: ReplicaAffinity
     replica: Replica | None = None
     """the replica that works on it now"""
 
@@ -63,7 +63,7 @@ class Replica:
 
     mesh: Mesh
     alive: bool = True
-    outstanding: dict[str, Owed] = field(default_factory=dict)
+    outstanding: dict[str, OpenRequest] = field(default_factory=dict)
     receiver: Any = None
     submitter: Coalescer[Any, None] | None = None
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
@@ -85,10 +85,10 @@ class GeneratorClient:
         self.replicas = [Replica(mesh) for mesh in meshes]
         self._on_failure = on_failure
         text = "{} takes {:.1f} times as long for a token as the other replicas (median of {})"
-        self._pace = Pace(tell, text, WINDOW, SLOW)
+        self._pace = StragglerDetector(tell, text, WINDOW, SLOW)
         self._ids = itertools.count()
         self._turn = itertools.count()
-        self._nobody: list[Owed] = []
+        self._nobody: list[OpenRequest] = []
         """requests that wait because no replica is alive"""
         self._weights: tuple[Manifest, bool] | None = None
         self._loading = asyncio.Lock()
@@ -104,15 +104,15 @@ class GeneratorClient:
         sampling: spec.Sampling,
         seed: int,
         grades: tuple[int, ...] = (),
-        home: Home | None = None,
+        home: ReplicaAffinity | None = None,
     ) -> Completion:
         """Sample a completion on the replica that the routing policy picks, or on the `home`
         replica. `grades` are tokens whose log-probs as first token are returned too."""
         ident = str(next(self._ids))
-        owed = Owed(
+        owed = OpenRequest(
             self._request(ident, token_ids, sampling, seed, grades),
             asyncio.get_running_loop().create_future(),
-            home or Home(token_ids),
+            home or ReplicaAffinity(token_ids),
         )
         self._hand_out(owed)
         try:
@@ -232,7 +232,7 @@ class GeneratorClient:
             ServiceFailure(service=mesh.service, origin=mesh.origin, message=message)
         )
 
-    def _hand_out(self, owed: Owed) -> None:
+    def _hand_out(self, owed: OpenRequest) -> None:
         if owed.future.done():
             return
         replica = self._route(owed.home)
@@ -245,7 +245,7 @@ class GeneratorClient:
         sent = replica.submitter.post(owed.request)
         sent.add_done_callback(lambda done: _submitted(done, owed))
 
-    def _route(self, home: Home) -> Replica | None:
+    def _route(self, home: ReplicaAffinity) -> Replica | None:
         alive = [replica for replica in self.replicas if replica.alive]
         if not alive:
             return None
@@ -281,7 +281,7 @@ class GeneratorClient:
                     owed.future.set_result(completion)
 
 
-def _submitted(done: asyncio.Future[None], owed: Owed) -> None:
+def _submitted(done: asyncio.Future[None], owed: OpenRequest) -> None:
     """Fail a request that could not be delivered. If the process is dead, `lost` routes it
     again."""
     error = None if done.cancelled() else done.exception()

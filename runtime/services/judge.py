@@ -20,7 +20,7 @@ from typing import Any
 from forgedsl.errors import LaunchError
 from forgedsl.lower import job as spec
 from forgedsl.runtime.data.chat import ChatTokenizer
-from forgedsl.runtime.rewards.inputs import Once, expected, questions
+from forgedsl.runtime.rewards.inputs import RequestCache, expected, questions
 from forgedsl.runtime.rewards.worker import Item, Outcome
 from forgedsl.runtime.services.generator import GeneratorClient
 from forgedsl.runtime.services.trainer import TrainerClient
@@ -97,7 +97,7 @@ class Judge(Asked):
         self._client, self._tokenizer = client, tokenizer
         self._grades: dict[int, int] = {}
         """grade of each token"""
-        self._once = Once(self._grade) if "other" in reward.inputs.values() else self._grade
+        self._once = RequestCache(self._grade) if "other" in reward.inputs.values() else self._grade
         for grade in range(least, most + 1):
             tokens = tokenizer.tokenizer(str(grade), add_special_tokens=False)["input_ids"]
             if len(tokens) != 1:

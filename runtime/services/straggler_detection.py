@@ -18,7 +18,7 @@ PROBES, SLOW_RANK, LEAST = 5, 1.5, 0.004
 REMEDY = ": look at what else runs there and at the clocks of its device, or leave the host out"
 
 
-class Pace:
+class StragglerDetector:
     """Compares the times of peers. Calls `tell` once with `text` for each peer whose median over
     `window` times is `slow` times that of the others, and at least `least` seconds longer."""
 

@@ -8,8 +8,13 @@ from functools import partial
 
 from forgedsl.lower import job as spec
 from forgedsl.runtime.coalesce import Coalescer
-from forgedsl.runtime.data_types import Batch, Passed, Rollout, Sample, StepResult
-from forgedsl.runtime.services.straggler_detection import LEAST, PROBES, SLOW_RANK, Pace
+from forgedsl.runtime.data_types import Batch, PassResult, Rollout, Sample, StepResult
+from forgedsl.runtime.services.straggler_detection import (
+    LEAST,
+    PROBES,
+    SLOW_RANK,
+    StragglerDetector,
+)
 from forgedsl.runtime.transports.base import Manifest
 from forgedsl.runtime.upstream.monarch import Mesh
 
@@ -26,7 +31,7 @@ class TrainerClient:
             "{} takes {:.1f} times as long as its peers, who wait for it in every step, for a "
             "product of matrices (median of {})"
         )
-        self._pace = tell and Pace(tell, text, PROBES, SLOW_RANK, LEAST)
+        self._pace = tell and StragglerDetector(tell, text, PROBES, SLOW_RANK, LEAST)
         self._gauged = 0.0
         asked = {name: partial(self._ask, name) for name in ("logprobs", "values")}
         self._asked: dict[str, Coalescer[list[Sample], list[list[float]]]] = {
@@ -59,9 +64,9 @@ class TrainerClient:
 
     async def accumulate(
         self, samples: Sequence[Sample], loss: str, counts: dict[str, float] | None
-    ) -> Passed:
+    ) -> PassResult:
         """Add the gradients of these samples to those that wait for `apply`."""
-        passed: Passed = await self.mesh.first("accumulate", samples, loss, counts)
+        passed: PassResult = await self.mesh.first("accumulate", samples, loss, counts)
         return passed
 
     async def apply(self, lr: float | None) -> StepResult:

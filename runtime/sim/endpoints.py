@@ -16,7 +16,7 @@ from forgedsl.lower.job import Job, Node
 from forgedsl.runtime.coalesce import Coalescer
 from forgedsl.runtime.data_types import Batch, Prompt, Rollout, Sample, StepResult
 from forgedsl.runtime.endpoints import (
-    Measured,
+    HeldOutLoss,
     RewardError,
     RolloutError,
     Score,
@@ -39,7 +39,7 @@ PURE = "rewards"
 
 
 @dataclass(slots=True, kw_only=True)
-class Told(Rollout):
+class SimulatedRollout(Rollout):
     """A completion of which only the length is known (with the prompt's)."""
 
     length: int
@@ -271,13 +271,13 @@ class SimEndpoints:
     async def eval_prompts(self, name: str) -> list[Prompt]:
         return [_prompt(row) for row in range(self._held_out(name))]
 
-    async def evaluate_loss(self, name: str) -> Measured:
+    async def evaluate_loss(self, name: str) -> HeldOutLoss:
         """Simulate one forward pass of the trainer over the rows, as for log-probs."""
         service, count = self._job.evals[name].service, self._held_out(name)
         titan = self._latencies.titans[service]
         rate = titan.logprobs_token or titan.token / 3
         await self.titans[service].work(titan.logprobs + count * self._row_tokens / 2 * rate)
-        return Measured(value=0.0, samples=count)
+        return HeldOutLoss(value=0.0, samples=count)
 
     def _held_out(self, name: str) -> int:
         spec = self._job.evals[name]
@@ -332,8 +332,8 @@ def _prompt(row: int) -> Prompt:
     return Prompt(group=-1, row=row, text="", token_ids=[0], target=None, cursor=row + 1)
 
 
-def _told(prompt: Prompt, sibling: int, length: int, versions: tuple[int, int]) -> Told:
-    return Told(
+def _told(prompt: Prompt, sibling: int, length: int, versions: tuple[int, int]) -> SimulatedRollout:
+    return SimulatedRollout(
         group=prompt.group, sibling=sibling, prompt=prompt, token_ids=[0], logprobs=[0.0],
         mask=[True], text="", truncated=False, version_min=versions[0], version_max=versions[1],
         started=0.0, finished=0.0, length=length,

@@ -17,7 +17,7 @@ from forgedsl.lower import job as spec
 from forgedsl.lower.dataset_columns import read_by
 from forgedsl.runtime.actors.stub_engine import StubRequest
 from forgedsl.runtime.data_types import Prompt, Rollout, Sample
-from forgedsl.runtime.endpoints import Measured, RewardError, RolloutError, Score
+from forgedsl.runtime.endpoints import HeldOutLoss, RewardError, RolloutError, Score
 from forgedsl.runtime.events import Event
 from forgedsl.runtime.meshes import Fleet
 from forgedsl.runtime.services.endpoints import MonarchEndpoints, as_prompt
@@ -73,7 +73,7 @@ class StubEndpoints(MonarchEndpoints):
             raise RolloutError("injected failure")
         return rollout
 
-    async def evaluate_loss(self, name: str) -> Measured:
+    async def evaluate_loss(self, name: str) -> HeldOutLoss:
         """Simulate an eval of a loss: the trainer computes log-probs of the rows once; the value is
         0."""
         spec_ = self.job.evals[name]
@@ -82,7 +82,7 @@ class StubEndpoints(MonarchEndpoints):
         _, seq_len = read_by(self.job, spec_.dataset)
         row = Sample(token_ids=[0] * (seq_len // 2), num_prompt=1, mask=[True] * (seq_len // 2 - 1))
         await self.trainers[spec_.service].logprobs([row] * count)
-        return Measured(value=0.0, samples=count)
+        return HeldOutLoss(value=0.0, samples=count)
 
     async def evaluate_sample(self, name: str, prompt: Prompt, sibling: int, seed: int) -> Rollout:
         spec_ = self.job.evals[name]

@@ -55,7 +55,7 @@ GLANCE, NAP = 1000, 2e-4
 Arrived = Callable[[], bool]
 
 
-class Sent(tcp.Served):
+class NcclBuffers(tcp.Served):
     """Two buffers on this rank's device, and a thread for each engine process that connects. `net`
     moves the bytes: `upstream.nccl`, or in tests a module with the same functions over gloo."""
 
@@ -134,7 +134,7 @@ def _patience(stream: socket.socket) -> Callable[[], None]:
     return wait
 
 
-class Taken:
+class NcclConnection:
     """Connection and communicator of an engine process to one rank of the trainer."""
 
     def __init__(self, net: Any, address: Sequence[Any], secret: bytes) -> None:
@@ -167,7 +167,7 @@ class Taken:
         self._wire.abort()
 
 
-_open: dict[tuple[Any, ...], Taken] = {}
+_open: dict[tuple[Any, ...], NcclConnection] = {}
 """by address: open connections of this process"""
 
 
@@ -191,7 +191,7 @@ def _ask(net: Any, part: Part, bucket: Sequence[Entry]) -> tuple[Tensor, Arrived
     address, secret, turn = part.buffer
     with _named(part):
         if address not in _open:
-            _open[address] = Taken(net, address, secret)
+            _open[address] = NcclConnection(net, address, secret)
         return _open[address].ask(turn, bucket[0].offset, bucket[-1].offset + size_of(bucket[-1]))
 
 
@@ -244,7 +244,9 @@ def _who() -> str:
 
 def over(name: str, net: Any) -> Transport:
     """Make a transport over a module that moves the bytes."""
-    return Transport(name=name, buffers=partial(Sent, net), open=partial(receive, net), shared=True)
+    return Transport(
+        name=name, buffers=partial(NcclBuffers, net), open=partial(receive, net), shared=True
+    )
 
 
 TRANSPORT = over("nccl", nccl)

@@ -25,9 +25,9 @@ from torch import Tensor
 
 from forgedsl.errors import RunError
 from forgedsl.lower import job as spec
-from forgedsl.runtime.actors.leaving import Leaving, StepLeft
+from forgedsl.runtime.actors.abandon_step import AbandonStep, StepAbandoned
 from forgedsl.runtime.context_parallel import cut
-from forgedsl.runtime.data_types import Batch, Passed, Sample, StepResult
+from forgedsl.runtime.data_types import Batch, PassResult, Sample, StepResult
 from forgedsl.runtime.losses import LossFunction
 from forgedsl.runtime.packing import Microbatch
 from forgedsl.runtime.proofs import gaps
@@ -62,7 +62,7 @@ class TitanTrainer(TitanActor):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self._leaving = Leaving()
+        self._leaving = AbandonStep()
 
     @concurrent_endpoint
     async def step(self, batch: Batch, loss: str) -> StepResult:
@@ -93,7 +93,7 @@ class TitanTrainer(TitanActor):
     @concurrent_endpoint
     async def accumulate(
         self, samples: Sequence[Sample], loss: str, counts: dict[str, float] | None
-    ) -> Passed:
+    ) -> PassResult:
         """Do a forward and a backward pass. Gradients add up until `apply`."""
         return await self.run(self._accumulate, samples, loss, counts)
 
@@ -219,7 +219,7 @@ class TitanTrainer(TitanActor):
         with self._leaving.step(possible=single and self.titan.pipeline is None):
             try:
                 return self._stepped(batch, loss_name)
-            except StepLeft:
+            except StepAbandoned:
                 self.optimizers.zero_grad()
         return StepResult(
             version=self.version, loss=0.0, grad_norm=0.0, lr=0.0, tokens=0, metrics={}, kernel="",
@@ -286,7 +286,7 @@ class TitanTrainer(TitanActor):
 
     def _accumulate(
         self, samples: Sequence[Sample], loss_name: str, counts: dict[str, float] | None
-    ) -> Passed:
+    ) -> PassResult:
         if self._held is None:
             self._held = {}
             self.load.begin()
@@ -295,7 +295,7 @@ class TitanTrainer(TitanActor):
         for name, value in found.items():
             self._held[name] = self._held.get(name, torch.zeros(())) + value.cpu()
         told = self._reduce(found)
-        return Passed(
+        return PassResult(
             loss=told.pop("loss"), tokens=int(told.pop(COUNT)), metrics=told, kernel=self._kernel
         )
 

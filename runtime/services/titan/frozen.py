@@ -25,7 +25,7 @@ from forgedsl.runtime.losses.logprobs import whole_tiles
 from forgedsl.runtime.packing import Microbatch, pack
 from forgedsl.runtime.services.titan.upstream import model as titan
 from forgedsl.runtime.services.titan.upstream import value_head
-from forgedsl.runtime.services.titan.upstream.attention import Stretches
+from forgedsl.runtime.services.titan.upstream.attention import Segments
 
 
 class TitanActor(ForgeActor):
@@ -158,7 +158,7 @@ class TitanActor(ForgeActor):
 
         def of(i: int, hidden: Tensor | None) -> Any:
             micro = micros[i]
-            attention = Stretches(micro.bounds, micro.longest) if self.titan.flat else micro.mask()
+            attention = Segments(micro.bounds, micro.longest) if self.titan.flat else micro.mask()
             taken = micro.tokens if hidden is None else hidden
             return self.titan.hidden_to(partial(head, micro), taken, micro.positions, attention)
 

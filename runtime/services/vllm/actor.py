@@ -142,7 +142,7 @@ class Generator(ForgeActor):
         import torch
 
         torch.set_num_threads(self._threads)
-        seat = upstream.Seat(
+        seat = upstream.EngineRank(
             rank=self.rank,
             ranks=self.service.parallel.tp,
             meeting=buffer_path(run_key, self._token),

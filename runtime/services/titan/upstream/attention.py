@@ -19,13 +19,13 @@ CAUSAL = 1
 corner"""
 
 
-class Stretches(NamedTuple):
-    """Stretches of one long row; tokens attend to earlier tokens of their stretch."""
+class Segments(NamedTuple):
+    """Segments of one long row; tokens attend to earlier tokens of their segment."""
 
     bounds: Tensor
-    """int32 [D + 1]: starts of stretches, then the row's length"""
+    """int32 [D + 1]: starts of segments, then the row's length"""
     longest: int
-    """upper bound of the length of a stretch"""
+    """upper bound of the length of a segment"""
 
 
 def masked_attention() -> type:
@@ -71,7 +71,7 @@ def packed_attention() -> type:
     from torchtitan.protocols.module import Module
 
     class PackedAttention(Module):
-        """Causal attention within `Stretches` of one row, without an L x L mask (GPU). 16-bit
+        """Causal attention within `Segments` of one row, without an L x L mask (GPU). 16-bit
         dtypes use flash attention, f32 the memory-efficient kernel. torchtitan's own module would
         need a build of flash attention that torch does not include."""
 
@@ -88,7 +88,7 @@ def packed_attention() -> type:
             k_BLNH: Tensor,
             v_BLNH: Tensor,
             *,
-            attention_masks: Stretches,
+            attention_masks: Segments,
             scale: float | None = None,
             enable_gqa: bool = False,
         ) -> Tensor:

@@ -34,7 +34,7 @@ from forgedsl.runtime.services.titan.upstream.arch import (
     model_spec,
     read_model,
 )
-from forgedsl.runtime.services.titan.upstream.attention import Stretches
+from forgedsl.runtime.services.titan.upstream.attention import Segments
 from forgedsl.runtime.services.titan.upstream.checkpoints import spoilt
 from forgedsl.runtime.services.titan.upstream.context import share_rows
 from forgedsl.runtime.services.titan.upstream.draws import WholeDraws
@@ -86,7 +86,7 @@ class TitanModel:
     context: Context
     """the ranks that share its rows; `dp_rank` numbers the groups with different samples"""
     flat: bool
-    """True if attention takes `Stretches` of one long row, False if it takes a mask over short
+    """True if attention takes `Segments` of one long row, False if it takes a mask over short
     rows"""
     classes: dict[str, str]
     size: int
@@ -95,19 +95,19 @@ class TitanModel:
     lora: spec.Lora | None = None
 
     def hidden_to(
-        self, head: HeadFn, tokens: Tensor, positions: Tensor, attention: Tensor | Stretches
+        self, head: HeadFn, tokens: Tensor, positions: Tensor, attention: Tensor | Segments
     ) -> Any:
         """Run the model on packed rows and return `head(hidden [R, L, H], lm_head weight [V, H],
         shared)`. Under tensor parallelism the weight is this rank's shard, described by `shared`.
 
-        tokens, positions: int64 [R, L]; attention: `Stretches` of a flat model (R = 1), else bool
+        tokens, positions: int64 [R, L]; attention: `Segments` of a flat model (R = 1), else bool
         [R, 1, L, L], True where a query may attend. In a pipeline, `tokens` are the hidden states
         of the stage before, and only the last stage calls `head`; the others return hidden states.
         """
         lm_head: Any = self.model.lm_head
         if lm_head is not None:
             lm_head.head = head
-        if isinstance(attention, Stretches):
+        if isinstance(attention, Segments):
             torch._dynamo.maybe_mark_dynamic(attention.bounds, 0)
         try:
             return self.model(tokens, positions=positions, attention_masks=attention)

@@ -31,7 +31,7 @@ from forgedsl.runtime.services.vllm.upstream.start import graph_sizes, preload, 
 from forgedsl.runtime.temporary_files import short_folder
 
 if TYPE_CHECKING:
-    from forgedsl.runtime.services.vllm.upstream.scheduling import ShortScheduler, Tally
+    from forgedsl.runtime.services.vllm.upstream.scheduling import FastDecodeScheduler, Tally
 
 T = TypeVar("T")
 
@@ -60,7 +60,7 @@ class Finished:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seat:
+class EngineRank:
     """Rank of an engine in its replica, and the file at which the ranks meet. vLLM derives the name
     of shared memory for CPU reductions from this file."""
 
@@ -83,7 +83,12 @@ class Engine:
     """An in-process vLLM engine for one model, or one rank of it."""
 
     def __init__(
-        self, service: spec.VllmService, model: spec.Model, folder: Path, seed: int, seat: Seat
+        self,
+        service: spec.VllmService,
+        model: spec.Model,
+        folder: Path,
+        seed: int,
+        seat: EngineRank,
     ):
         self.seconds = {"imports": preload(service.mesh.device)}
         """by startup phase: its seconds"""
@@ -119,7 +124,7 @@ class Engine:
                 f"vLLM does not know an argument of `engine.extra`: {error}"
             ) from error
         core: Any = self._engine.engine_core
-        self._core, self._scheduler = core, cast("ShortScheduler", core.engine_core.scheduler)
+        self._core, self._scheduler = core, cast("FastDecodeScheduler", core.engine_core.scheduler)
         hide_what_has_no_weights(self._engine.model_config.hf_text_config.tie_word_embeddings)
         if seat.ranks > 1 and seat.rank == 0:
             # All ranks have mapped it. Unlink the name now, since a killed process would leave it
@@ -321,7 +326,7 @@ class Engine:
 
 
 def _arguments(
-    service: spec.VllmService, model: spec.Model, folder: Path, seed: int, seat: Seat
+    service: spec.VllmService, model: spec.Model, folder: Path, seed: int, seat: EngineRank
 ) -> dict[str, Any]:
     """Return vLLM's engine arguments; those of `engine.extra` come last. The model path is relative
     to its parent: vLLM's compile cache key holds it, and with the run folder in it every run would
@@ -360,14 +365,16 @@ def _configured(arguments: dict[str, Any]) -> Any:
     from vllm import EngineArgs
 
     from forgedsl.runtime.services.vllm.upstream.scheduling import (
-        ShortAsyncScheduler,
-        ShortScheduler,
+        FastDecodeAsyncScheduler,
+        FastDecodeScheduler,
     )
 
     config = EngineArgs(**arguments).create_engine_config()
     logging.getLogger("vllm.config.scheduler").addFilter(_says_not_that_it_is_ours)
     scheduler = config.scheduler_config
-    scheduler.scheduler_cls = ShortAsyncScheduler if scheduler.async_scheduling else ShortScheduler
+    scheduler.scheduler_cls = (
+        FastDecodeAsyncScheduler if scheduler.async_scheduling else FastDecodeScheduler
+    )
     return config
 
 
@@ -395,16 +402,16 @@ def hide_what_has_no_weights(is_tied: bool) -> None:
     logging.getLogger(RELOAD_LOGGER).addFilter(says_something)
 
 
-def _executor_at(seat: Seat) -> type:
+def _executor_at(seat: EngineRank) -> type:
     """Return vLLM's executor for ranks that are started outside of vLLM and meet at `seat`. vLLM's
     default rendezvous `env://` gives no name for shared memory."""
     from vllm.v1.executor.uniproc_executor import ExecutorWithExternalLauncher
 
-    class SeatExecutor(ExecutorWithExternalLauncher):
+    class EngineRankExecutor(ExecutorWithExternalLauncher):
         def _distributed_args(self) -> tuple[str, int, int]:
             return f"file://{seat.meeting}", seat.rank, seat.rank
 
-    executor: type = SeatExecutor
+    executor: type = EngineRankExecutor
     return executor
 
 

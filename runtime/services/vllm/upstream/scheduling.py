@@ -39,7 +39,7 @@ class Tally:
     reason: FinishReason | None = None
 
 
-class ShortScheduler(Scheduler):
+class FastDecodeScheduler(Scheduler):
     """vLLM's scheduler for engines whose steps do not overlap."""
 
     overlaps = False
@@ -297,7 +297,7 @@ class ShortScheduler(Scheduler):
             self.deferred_waiting.difference_update(waiting)
 
 
-class ShortAsyncScheduler(ShortScheduler, AsyncScheduler):
+class FastDecodeAsyncScheduler(FastDecodeScheduler, AsyncScheduler):
     """vLLM's scheduler for engines that schedule a step while the one before is computed."""
 
     overlaps = True

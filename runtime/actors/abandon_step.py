@@ -17,11 +17,11 @@ AHEAD = 2
 """microbatches that a rank may begin before the decision arrives"""
 
 
-class StepLeft(Exception):
+class StepAbandoned(Exception):
     """The step in progress is abandoned."""
 
 
-class Leaving:
+class AbandonStep:
     """One rank's side of the protocol. `hold` and `decide` are called while a worker thread
     computes."""
 
@@ -48,14 +48,14 @@ class Leaving:
         """Wait here before each microbatch of a step, if the controller holds the step.
 
         Raises:
-            StepLeft: all ranks stop here.
+            StepAbandoned: all ranks stop here.
         """
         with self._turn:
             if not self._possible:
                 return
             self._turn.wait_for(lambda: self._hold is None or self._begun < self._hold)
             if self._stop is not None and self._begun >= self._stop:
-                raise StepLeft
+                raise StepAbandoned
             self._begun += 1
 
     def hold(self) -> int | None:

@@ -19,7 +19,7 @@ from forgedsl.runtime.events import EventLog
 from forgedsl.runtime.guards import Late
 
 
-class Saving:
+class CheckpointWriter:
     """Writes checkpoints one at a time. `step` and `path` are those of the newest complete one,
     `took` its duration in seconds. `asked` and `at` are the step and loop time at which the last
     one began (`at` is the start of training before that)."""

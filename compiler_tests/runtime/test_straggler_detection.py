@@ -15,7 +15,7 @@ from forgedsl.runtime.services.straggler_detection import (
     SLOW,
     SLOW_RANK,
     WINDOW,
-    Pace,
+    StragglerDetector,
 )
 from forgedsl.runtime.services.trainer import TrainerClient
 from forgedsl.runtime.upstream.monarch import Mesh
@@ -26,7 +26,7 @@ TEXT = "{} takes {:.1f} times as long (median of {})"
 @pytest.mark.parametrize(("times", "named"), [(3.0, ["gen1 on host 1 takes 3.0 times"]), (1.6, [])])
 def test_a_replica_on_a_slow_host_is_named_once(times: float, named: list[str]) -> None:
     said: list[str] = []
-    pace = Pace(said.append, TEXT, WINDOW, SLOW)
+    pace = StragglerDetector(said.append, TEXT, WINDOW, SLOW)
     for turn in range(3 * WINDOW):
         for index in range(3):
             slower = times if index == 1 else 1.0
@@ -41,7 +41,7 @@ def test_a_replica_on_a_slow_host_is_named_once(times: float, named: list[str]) 
 )
 def test_a_slow_rank_is_named_once(scale: float, times: float, named: list[str]) -> None:
     said: list[str] = []
-    pace = Pace(said.append, TEXT, PROBES, SLOW_RANK, LEAST)
+    pace = StragglerDetector(said.append, TEXT, PROBES, SLOW_RANK, LEAST)
     for turn in range(4 * PROBES):
         stalled = 9.0 if turn == PROBES else 1.0  # a single one says nothing
         for rank, factor in enumerate((1.0, stalled, times)):
