@@ -140,9 +140,8 @@ class Controller:
         self._wall_before = self._state.wall_s
         trained = {node.target: self._state.versions.get(node.target, 0) for node in flow.steps}
         self._versions = Versions(trained, served={sync.to or "": 0 for sync in flow.syncs})
-        self._saving = CheckpointWriter(
-            endpoints, events, flow.steps[0], self._state.step if state else None
-        )
+        step = self._state.step if state else None
+        self._saving = CheckpointWriter(endpoints, events, flow.steps[0], step)
         self._context = context = Context(
             job=job, flow=flow, endpoints=endpoints, events=events, state=self._state,
             versions=self._versions, changed_data=changed_data, proofs=Proofs(job),
@@ -161,12 +160,9 @@ class Controller:
             text = f"buffer {name} starts empty: it is filled with other fields than before"
             events.emit("warning", text=text)
         self._records = Records(
-            events,
-            job.evals,
-            recorded=self._state.recorded,
-            held=self._state.records,
+            events, job.evals, recorded=self._state.recorded, held=self._state.records,
             hold_last=job.schedule.steps is None and bool(job.evals),
-        )
+        )  # fmt: skip
         self._interrupted = asyncio.Event()
         self._uncut: asyncio.Task[None] | None = None
         self._stepping = False

@@ -83,13 +83,9 @@ class Engine:
     """An in-process vLLM engine for one model, or one rank of it."""
 
     def __init__(
-        self,
-        service: spec.VllmService,
-        model: spec.Model,
-        folder: Path,
-        seed: int,
+        self, service: spec.VllmService, model: spec.Model, folder: Path, seed: int,
         seat: EngineRank,
-    ):
+    ):  # fmt: skip
         self.seconds = {"imports": preload(service.mesh.device)}
         """by startup phase: its seconds"""
         from vllm import SamplingParams, TokensPrompt
@@ -120,9 +116,8 @@ class Engine:
                 config = _configured(arguments)
                 self._engine = LLMEngine.from_vllm_config(config, disable_log_stats=True)
         except TypeError as error:
-            raise LaunchError(
-                f"vLLM does not know an argument of `engine.extra`: {error}"
-            ) from error
+            text = f"vLLM does not know an argument of `engine.extra`: {error}"
+            raise LaunchError(text) from error
         core: Any = self._engine.engine_core
         self._core, self._scheduler = core, cast("FastDecodeScheduler", core.engine_core.scheduler)
         hide_what_has_no_weights(self._engine.model_config.hf_text_config.tie_word_embeddings)
