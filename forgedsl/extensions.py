@@ -22,11 +22,12 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-import traceback
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
+
+from forgedsl.project import Project, ProjectError, project_of
 
 T = TypeVar("T")
 VARIABLE = "FORGEDSL_EXTENSIONS"
@@ -46,22 +47,16 @@ class ExtensionError(Exception):
 
 def use_near(path: Path) -> None:
     """Install the extensions that the nearest pyproject.toml above a .forge file names."""
-    for folder in path.resolve().parents:
-        found = folder / "pyproject.toml"
-        if found.is_file():
-            if b"forgec" in (content := found.read_bytes()):
-                install(_named(found, content), folder)
-            return
-
-
-def _named(path: Path, content: bytes) -> list[str]:
-    import tomllib
-
     try:
-        data = tomllib.loads(content.decode("utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ExtensionError(f"{path}: {error}") from error
-    section = data.get("tool", {}).get("forgec", {})
+        project = project_of(path)
+    except ProjectError as error:
+        raise ExtensionError(str(error)) from error
+    if project is not None:
+        install(_named(project), project.path.parent)
+
+
+def _named(project: Project) -> list[str]:
+    path, section = project
     if unknown := sorted(section.keys() - set(KEYS)):
         raise ExtensionError(
             f"{path}: [tool.forgec] has no `{unknown[0]}`; it has {' and '.join(KEYS)}"
@@ -111,6 +106,8 @@ def _module(name: str) -> ModuleType:
         if isinstance(error, SyntaxError):
             place = f"{error.filename}:{error.lineno}"
         else:
+            import traceback
+
             last = traceback.extract_tb(error.__traceback__)[-1]
             place = f"{last.filename}:{last.lineno}"
         raise ExtensionError(

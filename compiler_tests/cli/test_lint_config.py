@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from forgedsl.cli import lint as command
+from forgedsl.lint.config import ConfigError, load
 
 ROOT = Path(__file__).parents[2]
 _SPEC = importlib.util.spec_from_file_location(
@@ -142,3 +143,39 @@ def test_every_format_is_offered_by_the_command():
         capture_output=True, text=True, check=True, cwd=ROOT,
     )  # fmt: skip
     assert all(word in done.stdout for word in ("sarif", "github", "--unsafe-fixes", "--deep"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '[tool.forgec.lint]\nselect = ["N9"]\n',
+        '[ tool . forgec . lint ]\nselect = ["N9"]\n',
+        '["tool"."forgec".lint]\nselect = ["N9"]\n',
+        '[tool]\nforgec.lint.select = ["N9"]\n',
+        'tool.forgec.lint.select = ["N9"]\n',
+        'tool = { forgec = { lint = { select = ["N9"] } } }\n',
+    ],
+)
+def test_any_spelling_of_the_section_is_found(tmp_path: Path, text: str) -> None:
+    (tmp_path / "pyproject.toml").write_text(text, "utf-8")
+    assert load(tmp_path / "x.forge").select == ("N9",)
+
+
+def test_a_project_without_the_section_is_not_parsed(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text('[project.scripts]\nforgec = "a:b"\n[broken', "utf-8")
+    assert load(tmp_path / "x.forge").select is None
+
+
+def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "pyproject.toml"
+    path.write_text('[tool.forgec.lint]\nselect = ["N9"]\n', "utf-8")
+    load(tmp_path / "x.forge")
+    path.write_text('[tool.forgec.lint]\nselect = ["N9", "R"]\n', "utf-8")
+    assert load(tmp_path / "x.forge").select == ("N9", "R")
+
+
+@pytest.mark.parametrize("text", ['[tool]\nforgec = "x"\n', '[tool.forgec]\nlint = "x"\n'])
+def test_a_section_that_is_no_table_is_told(tmp_path: Path, text: str) -> None:
+    (tmp_path / "pyproject.toml").write_text(text, "utf-8")
+    with pytest.raises(ConfigError, match="is a table"):
+        load(tmp_path / "x.forge")

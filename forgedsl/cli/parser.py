@@ -7,7 +7,6 @@ Parser.parse(arguments) -> Namespace    `--help` exits with 0, misuse with 2
 from __future__ import annotations
 
 import argparse
-import inspect
 import os
 import re
 import sys
@@ -43,7 +42,7 @@ class Parser(argparse.ArgumentParser):
         self, name: str, doc: str | None, words: str = "FILE", *, num_words: int | None = 1
     ) -> None:
         self.command, self.num_words = name, num_words
-        about, _, examples = inspect.cleandoc(doc or "").partition("\nExamples:\n")
+        about, _, examples = _cleaned(doc or "").partition("\nExamples:\n")
         super().__init__(
             prog=f"forgec {name}",
             usage=f"forgec {name} [OPTIONS] {words}".rstrip(),
@@ -115,8 +114,17 @@ def expand(paths: Sequence[Path], command: str) -> list[Path]:
 
 def with_examples(about: str, doc: str | None) -> str:
     """Return the help of a command with examples: the indented lines of its module's docstring."""
-    lines = re.findall(r"^    (.*)$", inspect.cleandoc(doc or ""), re.M)
+    lines = re.findall(r"^    (.*)$", _cleaned(doc or ""), re.M)
     return "\n".join([about, "", "Examples:", *(f"  {line}" for line in lines)])
+
+
+def _cleaned(doc: str) -> str:
+    """Return a docstring without the indentation that its lines share."""
+    if any(line[:1].strip() for line in doc.splitlines()[1:]):  # they share none
+        return doc.strip()
+    import inspect  # slow to import; modules' docstrings do without
+
+    return inspect.cleandoc(doc)
 
 
 def whole(text: str) -> int:

@@ -19,6 +19,7 @@ from typing import Any
 from forgedsl.diagnostics import Diagnostic, Severity
 from forgedsl.lint.registry import FINDINGS
 from forgedsl.lint.suppress import SUPPRESSIBLE
+from forgedsl.project import ProjectError, project_of
 from forgedsl.records import dataclass, field, replace
 
 KEYS = ("select", "ignore", "error", "warn", "per-file-ignores")
@@ -95,24 +96,18 @@ def _longest(selectors: Iterable[str], code: str) -> int:
 
 def load(path: Path) -> Config:
     """Read the configuration that applies to a file. Raises ConfigError."""
-    for folder in path.resolve().parents:
-        found = folder / "pyproject.toml"
-        if found.is_file():
-            return _read(found)
-    return DEFAULT
-
-
-def _read(path: Path) -> Config:
-    content = path.read_bytes()
-    if b"forgec" not in content:
-        return DEFAULT  # most projects configure nothing, and importing a TOML parser takes time
-    import tomllib
-
     try:
-        data = tomllib.loads(content.decode("utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path.name}: {error}") from error
-    section: dict[str, Any] = data.get("tool", {}).get("forgec", {}).get("lint", {})
+        project = project_of(path)
+    except ProjectError as error:
+        raise ConfigError(str(error)) from error
+    if project is None or not (section := project.section.get("lint", {})):
+        return DEFAULT
+    if not isinstance(section, dict):
+        raise ConfigError("[tool.forgec.lint] is a table")
+    return _config(section, project.path.parent)
+
+
+def _config(section: dict[str, Any], root: Path) -> Config:
     unknown = sorted(section.keys() - set(KEYS))
     if unknown:
         raise ConfigError(f"[tool.forgec.lint] has no `{unknown[0]}`; it has {', '.join(KEYS)}")
@@ -127,7 +122,7 @@ def _read(path: Path) -> Config:
             error=lists.get("error", ()),
             warn=lists.get("warn", ()),
             per_file={glob: _codes("per-file-ignores", codes) for glob, codes in per_file.items()},
-            root=path.parent,
+            root=root,
         )
     )
 

@@ -33,6 +33,7 @@ from forgedsl.types.ops import TRANSFER
 if TYPE_CHECKING:
     import ast as python
 
+    from forgedsl.hir.pyimport import PythonCallable
     from forgedsl.types.effects import Use
 
 STANDARD = {
@@ -366,33 +367,42 @@ def first_line(source: SourceFile, node: python.AST) -> Span:
 
 
 def python_rewards(view: View) -> list[PythonReward]:
-    """Return the Python rewards of the program, each read from its file."""
-    import ast as python
-
-    from forgedsl.hir.pyimport import callables
-    from forgedsl.types.effects import uses
-
+    """Return the Python rewards of the program. Each is read from its file, once for all rules and
+    profiles."""
     found = []
     for reward in view.program.rewards.values():
         body = reward.body
         if not isinstance(body, PythonFunction) or view.folder is None:
             continue
-        text = (view.folder / body.module).read_text("utf-8")
-        module = python.parse(text)
-        called = callables(module)[body.name]
-        source = view.sources.setdefault(body.module, SourceFile(body.module, text))
+        key = ("reward", body.module, body.name)
+        if key not in view.shared.answers:
+            view.shared.answers[key] = _read((view.folder / body.module).read_text("utf-8"), body)
+        module, called, reached, text = view.shared.answers[key]
         found.append(
             PythonReward(
                 reward=reward,
                 function=body,
                 definition=called.definition,
                 module=module,
-                source=source,
+                source=view.sources.setdefault(body.module, SourceFile(body.module, text)),
                 top=called.top,
-                uses=uses(module, called.top),
+                uses=reached,
             )
         )
     return found
+
+
+def _read(
+    text: str, body: PythonFunction
+) -> tuple[python.Module, PythonCallable, tuple[Use, ...], str]:
+    import ast as python  # imported late: most programs have no Python
+
+    from forgedsl.hir.pyimport import callables
+    from forgedsl.types.effects import uses
+
+    module = python.parse(text)
+    called = callables(module)[body.name]
+    return module, called, uses(module, called.top), text
 
 
 def place_of(reward: RewardDecl, view: View, setting: str = "") -> Span:

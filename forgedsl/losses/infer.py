@@ -9,7 +9,6 @@ expression. An expression with a mistake gets the type `ERROR`, which causes no 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from hashlib import sha256
 from typing import Any
 
 from forgedsl.diagnostics import Label, Reporter
@@ -42,6 +41,8 @@ def infer(
 
 def described(module: ir.PythonModule) -> str:
     """Describe a Python loss: `Clip(eps = 0.2) of losses.py 1a2b3c4d5e6f`."""
+    from hashlib import sha256  # loads OpenSSL, which files without Python losses do not need
+
     args = ", ".join(f"{name} = {value!r}" for name, value in module.args.items())
     digest = sha256(module.text.encode()).hexdigest()[:12]
     return f"{module.name}({args}) of {module.module} {digest}"

@@ -10,7 +10,6 @@ P210.
 
 from __future__ import annotations
 
-import hashlib
 import os
 from pathlib import Path
 
@@ -73,6 +72,8 @@ def near(path: Path) -> str:
 def digest(path: Path) -> str:
     """Return the sha256 of a file; for a folder, that of the sorted list of its files with their
     digests."""
+    import hashlib  # loads OpenSSL; `near` alone does not need it
+
     if path.is_dir():
         files = sorted(f for f in path.rglob("*") if f.is_file())
         listing = "".join(f"{f.relative_to(path).as_posix()} {digest(f)}\n" for f in files)

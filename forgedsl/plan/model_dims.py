@@ -3,7 +3,6 @@ hub."""
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -99,9 +98,11 @@ def cached_config(model: Decl) -> Mapping[str, Any] | None:
 
 
 def _read(path: Path) -> Mapping[str, Any] | None:
-    found: Mapping[str, Any] | None = (
-        json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
-    )
+    if not path.is_file():
+        return None
+    import json  # only models on disk need it
+
+    found: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return found
 
 

@@ -156,21 +156,16 @@ class Firing:
         for value in args:
             if isinstance(value, Dead):
                 return value
+        first = self._flow.edges[node.name].lineage or ""
+        number = self._flow.offsets.get(first, 0) + sibling
+        call = Call(node=node, args=args, unit=unit, sibling=sibling, number=number)
         try:
-            return await self._rollout_call(unit, node, sibling, args)
+            return await unit_of(node.op).fire(self, call)
         except DropRollout as drop:
             self.meter.rollouts_dropped += 1
             where = {"node": node.name, "group": unit.group, "sibling": sibling}
             self.events.emit("rollout.dropped", **where, reason=drop.reason, message=str(drop))
             return Dead(drop.reason)
-
-    async def _rollout_call(
-        self, unit: GroupState, node: Node, sibling: int, args: list[Any]
-    ) -> Any:
-        first = self._flow.edges[node.name].lineage or ""
-        number = self._flow.offsets.get(first, 0) + sibling
-        call = Call(node=node, args=args, unit=unit, sibling=sibling, number=number)
-        return await unit_of(node.op).fire(self, call)
 
     async def _joint(self, units: Sequence[GroupState], node: Node) -> None:
         """Fire a node once for the whole batch: concatenate its inputs, split the result back."""

@@ -42,15 +42,10 @@ class Place:
     """completions for which it has not fired"""
     queue: list[int] | None = field(default_factory=list)
     """completions that are ready before the group has its slot; None once it has the slot"""
-
-    def compares(self, edge: str) -> bool:
-        """True if the node needs all completions of this edge before it fires for any
-        (comparison)."""
-        return self.node.compares and edge == self.node.inputs[0].edge
-
-    def judged_by(self, edge: str) -> bool:
-        """True if the node is a filter and the edge is its verdict."""
-        return Role.DROPS in self.node.roles and edge == self.node.inputs[1].edge
+    compared: str | None = None
+    """edge of which the node needs all completions before it fires for any (comparison)"""
+    verdict: str | None = None
+    """of a filter: the edge of its verdict"""
 
 
 class GroupScheduler:
@@ -117,18 +112,18 @@ class GroupScheduler:
         if self._unit.flow.edges[edge].width is None:
             return
         for place in self._readers.get(edge, ()):
-            if place.each and not place.judged_by(edge) and not place.compares(edge):
+            if place.each and edge not in (place.verdict, place.compared):
                 self._less(place, sibling)
 
     def _note_all(self, edge: str) -> None:
         """Handle an edge that is complete."""
         wide = self._unit.flow.edges[edge].width is not None
         for place in self._readers.get(edge, ()):
-            if place.judged_by(edge):
+            if edge == place.verdict:
                 self._judge(place)
             elif not place.each:
                 self._less(place, 0)
-            elif not wide or place.compares(edge):
+            elif not wide or edge == place.compared:
                 for sibling in range(len(place.need)):
                     self._less(place, sibling)
 
@@ -161,7 +156,7 @@ class GroupScheduler:
     async def _one(self, place: Place, sibling: int) -> None:
         unit, node = self._unit, place.node
         siblings: Sequence[int] = ()
-        if Role.DROPS in node.roles:
+        if place.verdict is not None:
             value = unit.cells(node.inputs[0].edge)[sibling]
         elif not place.each:
             await self._slots[node.name].acquire()
@@ -198,7 +193,11 @@ def _place(flow: Flow, node: Node) -> Place:
     width = flow.edges[node.name].width
     each = width is not None and unit_of(node.op).fires == "completion"
     count = (width or 1) if each else 1
+    verdict = None
     if Role.DROPS in node.roles:
         edge = flow.edges[node.inputs[0].edge]
-        each, count = True, edge.width or 1
-    return Place(node=node, edges=edges, each=each, need=[len(edges)] * count, left=count)
+        each, count, verdict = True, edge.width or 1, node.inputs[1].edge
+    return Place(
+        node=node, edges=edges, each=each, need=[len(edges)] * count, left=count,
+        compared=node.inputs[0].edge if node.compares else None, verdict=verdict,
+    )  # fmt: skip

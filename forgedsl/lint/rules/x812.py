@@ -22,10 +22,11 @@ from forgedsl.lint.environments import PythonClass, python_environments
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.rewards import PythonReward, place_of, python_rewards
 from forgedsl.lint.view import View
-from forgedsl.types.effects import Use
 
 if TYPE_CHECKING:
     import ast as python
+
+    from forgedsl.types.effects import Use
 
 finding = rule(__doc__, "W")
 VERBS = ("get", "post", "put", "patch", "delete", "head", "request")
