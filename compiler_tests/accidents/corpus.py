@@ -11,7 +11,7 @@
     ```python NAME                    a file beside the program, or jsonl
 
 `*.txt`: those of one line, `CODE PIPELINE: text => other text ;; text => other text`;
-RIGHT is no code, <br> ends a line
+RIGHT is no code, <br> ends a line, `CODE?` is open: nothing tells it yet
 """
 
 import re
@@ -80,9 +80,10 @@ def _short(folder):
                 continue
             head, _, edits = line.partition(": ")
             code, on = head.split()
-            pairs = [edit.split(" => ") for edit in edits.replace(" <br> ", "\n").split(" ;; ")]
-            code = code.replace(NOTHING, "")
-            yield Program(line, code, edited(pipeline(on), pairs, line))
+            parts = [e.partition(" =>") for e in edits.replace(" <br> ", "\n").split(" ;; ")]
+            pairs = [(old, new.removeprefix(" ")) for old, _, new in parts]
+            is_open, code = code.endswith("?"), code.rstrip("?").replace(NOTHING, "")
+            yield Program(line, code, edited(pipeline(on), pairs, line), is_open)
 
 
 def edited(text, edits, name):
@@ -117,6 +118,9 @@ if __name__ == "__main__":
     import sys
 
     cases = right() if "right" in sys.argv else accidents()
+    if "in" in sys.argv:  # `in assurance.txt`: the lines of one file
+        lines = (FOLDER / sys.argv[-1]).read_text("utf-8").splitlines()
+        cases = [case for case in cases if case.name in lines]
     missed = [case for case in cases if not is_as_wanted(case)]
     for case in missed:
         print(case.name, "->", found(case.text, case.files, case.is_deep) or "silence")

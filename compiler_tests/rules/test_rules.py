@@ -42,6 +42,16 @@ def test_unused_means_unused_under_every_profile(findings, asked):
     assert findings(*edits, profile=asked) == []
 
 
+@pytest.mark.parametrize("asked", [None, "none", "big"])
+def test_a_finding_that_all_profiles_have_is_told_under_one_too(findings, asked):
+    edits = [
+        ("param group : int = 4", "param group : int = 4\nparam extra : int = 1"),
+        ("forge 1\n", "forge 1\nprofile big { trainer.procs = 2 }\n"),
+        ("{ every = 1 }", "{ every = 1000 }"),
+    ]
+    assert {code for code, _ in findings(*edits, profile=asked)} >= {"F104", "A310"}
+
+
 def test_one_mistake_gives_one_message(findings):
     assert findings(("adv = norm(score)", "adv = norn(score)")) == [("F101", "norn")]
     assert findings(("ratio = exp(", "ratio = exq(")) == [("F101", "exq")]

@@ -109,8 +109,7 @@ def lint_source(
     if reporter.has_errors:
         return Linted(diagnostics=_ordered(reporter), sources=sources)
     layered = overrides_of(overrides, set_files, Context(reporter), sources)
-    views: dict[str, Reporter] = {}
-    modules: dict[str, Module] = {}
+    views, modules = dict[str, Reporter](), dict[str, Module]()
     checked: Checked = {}
     shared = Shared(on_disk=on_disk or deep is not None)
 
@@ -118,7 +117,7 @@ def lint_source(
         views[view] = Reporter()
         return Loader(views[view], sources, modules, checked, texts or {})
 
-    def look(view: str) -> None:
+    def look(view: str, deep: Deep | None = deep) -> None:
         program = _resolved(file, source.name, folder, layered, loader(view), view, host)
         if program is not None:
             found = View(
@@ -129,11 +128,13 @@ def lint_source(
     profiles = _looked_at(look, profile, file, modules)
     if deep is not None and profile is None and not is_module(file):
         _check_host(file, source.name, folder, layered, loader(HERE), deep.host)
+    asked = profile if profiles else None
     # a suppressed finding may occur under a profile that is not checked, or without overrides
-    whole = not layered and (profile is None or not profiles)
+    whole = not layered and asked is None
     known = frozenset(rule.code for rule in FINDINGS if whole and config.runs(rule.code))
-    one_of_many = profile is not None and bool(profiles)
-    merged = suppress((*reporter, *_merge(views, one_of_many)), sources, known)
+    for view in _compared(views, asked, profiles):
+        look(view, None)
+    merged = suppress((*reporter, *_merge(views, asked)), sources, known)
     found = _ordered(d for d in map(config.applied, merged) if d is not None)
     return Linted(diagnostics=found, sources=sources, looked=_looked(shared))
 
@@ -147,6 +148,16 @@ def _looked_at(
     for name in profiles if profile is None else ():
         look(name)
     return profiles
+
+
+def _compared(
+    views: dict[str, Reporter], asked: str | None, profiles: tuple[str, ...]
+) -> tuple[str, ...]:
+    """Return the views to check beside the one that was asked for: all others, if it has a finding
+    that counts only where every view has it."""
+    if asked is None or all(d.code not in _EVERYWHERE for d in views[asked]):
+        return ()
+    return tuple(view for view in (AS_WRITTEN, *profiles) if view != asked)
 
 
 def _looked(shared: Shared) -> tuple[str, ...]:
@@ -264,22 +275,23 @@ def _plan(
     return graph, made
 
 
-def _merge(views: dict[str, Reporter], one_of_many: bool) -> Iterator[Diagnostic]:
-    """Yield the findings of all views, equal ones once.
+_EVERYWHERE = frozenset(rule.code for rule in FINDINGS if rule.everywhere)
+"""codes of rules whose findings count only if all views have them"""
 
-    A finding of a rule marked `everywhere` counts only if all views have it, so never if only one
-    of several views was checked.
-    """
+
+def _merge(views: dict[str, Reporter], asked: str | None) -> Iterator[Diagnostic]:
+    """Yield the findings of all views, or of the view that was `asked` for, equal ones once."""
     found: dict[Diagnostic, list[str]] = {}
     for view, reporter in views.items():
         for diagnostic in reporter:
             found.setdefault(diagnostic, []).append(view)
-    everywhere = {rule.code for rule in FINDINGS if rule.everywhere}
     for diagnostic, names in found.items():
-        if diagnostic.code in everywhere:
-            if not one_of_many and len({*names} - {HERE}) == len(views.keys() - {HERE}):
+        if asked is not None and asked not in names:
+            continue
+        if diagnostic.code in _EVERYWHERE:
+            if len({*names} - {HERE}) == len(views.keys() - {HERE}):
                 yield diagnostic
-        elif AS_WRITTEN in names or len(views) == 1:
+        elif asked is not None or AS_WRITTEN in names or len(views) == 1:
             yield diagnostic
         else:
             yield replace(diagnostic, profiles=tuple(names))

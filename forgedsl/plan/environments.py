@@ -84,6 +84,7 @@ def check_environments(
             found += _too_long(program, graph, node, shop, contexts, seq_len)
     for decl in program.evals.values():
         found += _eval(program, decl)
+        found += _eval_too_long(program, graph, decl, contexts)
     return found + list(_parts(program, graph))
 
 
@@ -186,6 +187,35 @@ def _eval(program: Program, decl: Decl) -> Iterator[Diagnostic]:
             turns.origin.span or decl.name_span,
             help="`env = NAME`, or remove it",
         )
+
+
+def _eval_too_long(
+    program: Program, graph: Graph, decl: Decl, contexts: Mapping[str, int | None]
+) -> Iterator[Diagnostic]:
+    """D621: turns of an eval do not fit in the context of the model, though those of the flow do:
+    it measures trajectories that end early."""
+    shop = environment_of(program, {"env": decl.settings["env"].value})
+    turns, played = decl.settings["max_turns"].value, graph.having(Role.SAMPLES)
+    if shop is None or turns is None or len(played) != 1:
+        return
+    service = program.services[played[0].target]
+    context = contexts[model_of(service)]
+    own, said = decl.settings["sample.max_tokens"].value, shop.settings["max_observation"].value
+    new = own if isinstance(own, int) else number(service, "sampling.max_tokens", 0)
+    text = int(turns) * new + (int(turns) - 1) * int(said)
+    flow = played[0].settings.get("max_turns")
+    if context is None or text < context or (flow is not None and flow >= turns):
+        return
+    yield Diagnostic(
+        code="D621",
+        name="turns-over-context",
+        severity=Severity.WARNING,
+        message=f"{turns} turns of {new} tokens and observations of {said} are {text} tokens in "
+        f"eval `{decl.name}`; the context of model `{model_of(service)}` is {context}",
+        span=decl.settings["max_turns"].origin.span or decl.name_span,
+        notes=('a trajectory that fills it ends there: `r.ended` is "tokens"',),
+        help="fewer turns, a smaller `sample.max_tokens`, or a larger context",
+    )
 
 
 def _parts(program: Program, graph: Graph) -> Iterator[Diagnostic]:

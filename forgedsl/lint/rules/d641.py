@@ -8,19 +8,30 @@ for every completion (open-instruct #538 and #1041). Remove the stop string.
     sampling { stop = ["\nQuestion:"], max_tokens = 512 }     # silent
 
 `math_equal` needs the closing tag around an answer, too. The rule also fires for an empty stop
-string.
+string, and for one that the class of an environment looks for in `turn.text`.
 """
 
-from collections.abc import Mapping
-from typing import Any
+from __future__ import annotations
 
-from forgedsl.diagnostics import Label
-from forgedsl.ir.program import Constructor
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from forgedsl.diagnostics import Diagnostic, Label
+from forgedsl.ir.program import Constructor, Decl
+from forgedsl.lint.environments import PythonClass, python_environments
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.rewards import place_of
 from forgedsl.lint.view import View, place
 
+if TYPE_CHECKING:
+    import ast as python
+
 finding = rule(__doc__, "D")
+SEARCHES = ("search", "match", "fullmatch", "findall", "finditer", "compile", "split", "partition",
+            "rpartition", "find", "rfind", "index", "count", "startswith", "endswith")  # fmt: skip
+"""methods of `re` and of strings whose argument is looked for"""
+SHORT = 3
+"""stop strings with fewer characters occur in patterns by chance"""
 
 
 def check(view: View) -> Findings:
@@ -46,6 +57,36 @@ def check(view: View) -> Findings:
                         help="leave it out of `stop`: the model's end token ends an answer",
                     )
                     break
+            yield from _environments(view, service, text)
+
+
+def _environments(view: View, service: Decl, text: str) -> Iterator[Diagnostic]:
+    """Yield a finding if the class of an environment looks for a stop string."""
+    for env in python_environments(view) if len(text.strip()) >= SHORT else ():
+        node = next((n for n, said in _sought(env) if text in said.replace("\\", "")), None)
+        if node is not None:
+            yield finding(
+                f"turns end before `{text}`, which environment `{env.env.name}` looks for",
+                place(service.settings["sampling.stop"], service),
+                related=(Label(text="looks for it", span=env.at(node)),),
+                help="leave it out of `stop`: the model's end token ends a turn",
+            )
+
+
+def _sought(env: PythonClass) -> Iterator[tuple[python.AST, str]]:
+    """Yield the strings that a file searches for, with the node of each search."""
+    import ast as python
+
+    for node in python.walk(env.module):
+        if isinstance(node, python.Call) and getattr(node.func, "attr", "") in SEARCHES:
+            said: list[python.expr] = node.args[:1]
+        elif isinstance(node, python.Compare) and isinstance(node.ops[0], python.In | python.NotIn):
+            said = [node.left]
+        else:
+            continue
+        for value in said:
+            if isinstance(value, python.Constant) and isinstance(value.value, str):
+                yield node, value.value
 
 
 def _tags(name: str, args: Mapping[str, Any]) -> str:

@@ -1,54 +1,93 @@
-"""N905 secret: the file contains something that looks like a token or a password.
+"""N905 secret: the file, or Python that it imports, contains something like a token or a password.
 
     logging { wandb { project = "x", entity = "hf_abcdefghijklmnopqrstuvwxyz01" } }       # fires
-    logging { wandb { project = "x", entity = env("WANDB_ENTITY") } }       # silent
+    launcher = slurm("gpu", setup = ["export WANDB_API_KEY=e668fbfb1fd84f5f4e9fdc0c43e0e4bbaba8"])
+    url = "https://me:passw0rd9x@judge.example.org/v1"         # fires, as the line above
+    service judge : openai("m") { url = "https://judge.example.org/v1", key = "JUDGE_KEY" } # silent
 
-Files are shared and committed, and job.json keeps their values. Read it from the environment:
-`env("HF_TOKEN")`. A recipe of verl was published with its key (#670).
+Files are shared and committed, and job.json keeps their values. Recipes were published with their
+keys in verl #670, naver-ai DUO #2 and exUMI #2. Revoke the key, and set the new one in the shell
+that starts the run: `export WANDB_API_KEY=...`. The tools read `HF_TOKEN` and `WANDB_API_KEY` by
+themselves, an endpoint the variable that its `key` names, Python `os.environ["NAME"]`.
 """
 
 import re
+from collections.abc import Iterator
 from functools import lru_cache
 
 from forgedsl.diagnostics import Diagnostic
+from forgedsl.ir.program import PythonFunction
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.view import View
+from forgedsl.source import SourceFile, Span
 from forgedsl.syntax import ast
 from forgedsl.syntax.walk import walk
 
 finding = rule(__doc__, "E")
 SECRET = re.compile(
     r"\b(hf_[A-Za-z0-9]{20,}|sk-[A-Za-z0-9_-]{20,}|gh[pousr]_[A-Za-z0-9]{30,}|github_pat_\w{30,}"
-    r"|AKIA[0-9A-Z]{16}|xox[abprs]-[A-Za-z0-9-]{20,}|AIza[A-Za-z0-9_-]{35}|glpat-[A-Za-z0-9_-]{20,})"
+    r"|AKIA[0-9A-Z]{16}|xox[abprs]-[A-Za-z0-9-]{20,}|AIza[A-Za-z0-9_-]{35}|glpat-[A-Za-z0-9_-]{20,}"
+    r"|wandb_v\d_[A-Za-z0-9_]{20,})"
     r"|-----BEGIN [A-Z ]*PRIVATE KEY-----"
 )
+"""tokens of Hugging Face, OpenAI, GitHub, AWS, Slack, Google, GitLab, W&B, and private keys"""
+NAME = r"(?:token|secret|password|api_?key|_key)"
 NAMED = re.compile(r"(token|secret|password|api_key|apikey)$", re.IGNORECASE)
 NAMED_ANYWHERE = re.compile(r"(token|secret|password|api_key|apikey)\s*:", re.IGNORECASE)
 LONG = re.compile(r"[A-Za-z0-9+/_=-]{20,}")
+VALUE = r"(?=[\w+/.-]*\d)(?=[\w+/.-]*[A-Za-z])[A-Za-z0-9][\w+.-]{11,}"
+"""12 characters or more, among them a letter and a digit, and neither a path nor a `$VARIABLE`"""
+GIVEN = re.compile(rf"{NAME}=[\"']?{VALUE}(?![\w/])|://[^/\s:@]+:[^/\s@${{]{{6,}}@", re.IGNORECASE)
+"""`WANDB_API_KEY=e668...` of a shell, `?api_key=7f3k...` and `//user:password@` of an address"""
+IN_PYTHON = re.compile(
+    rf"""{NAME}\w*["']?\]?\s*[=:]\s*["']({VALUE}|(?i:bearer) {VALUE})["']""", re.IGNORECASE
+)
+"""`os.environ["JUDGE_KEY"] = "7f3k..."`, `api_key="7f3k..."`, `{"token": "7f3k..."}`"""
 
 
 def check(view: View) -> Findings:
     source = view.sources[view.program.file]
+    for file in _python(view):
+        found = SECRET.search(file.text) or IN_PYTHON.search(file.text)
+        if found is not None:
+            yield _report(Span(file.name, found.start(), found.end()))
     if not _is_suspicious(source.text):
         return
     for decl in view.file.decls:
         for node in walk(decl):
-            if isinstance(node, ast.String) and SECRET.search(node.value):
-                yield _report(node)
+            if isinstance(node, ast.String) and _is_secret(node.value):
+                yield _report(node.span)
             elif isinstance(node, ast.Param) and NAMED.search(node.name):
                 default = node.default
                 if isinstance(default, ast.String) and LONG.fullmatch(default.value):
-                    yield _report(default)
+                    yield _report(default.span)
 
 
 @lru_cache(maxsize=4)  # equal for all views of a file, so computed once
 def _is_suspicious(text: str) -> bool:
-    return bool(SECRET.search(text) or NAMED_ANYWHERE.search(text))
+    return _is_secret(text) or bool(NAMED_ANYWHERE.search(text))
 
 
-def _report(node: ast.String) -> Diagnostic:
+def _is_secret(text: str) -> bool:
+    return bool(SECRET.search(text) or GIVEN.search(text))
+
+
+def _python(view: View) -> Iterator[SourceFile]:
+    """Yield the Python files of rewards and environments, once each."""
+    bodies = [reward.body for reward in view.program.rewards.values()]
+    files = {body.module for body in bodies if isinstance(body, PythonFunction)}
+    files |= {env.body.module for env in view.program.environments.values()}
+    for name in sorted(files) if view.folder is not None else ():
+        assert view.folder is not None
+        if name not in view.sources:
+            view.sources[name] = SourceFile(name, (view.folder / name).read_text("utf-8"))
+        yield view.sources[name]
+
+
+def _report(span: Span) -> Diagnostic:
     return finding(
-        "this looks like a secret",
-        node.span,
-        help='read it from the environment, `env("NAME")`, and revoke this one',
+        "this looks like a secret: whoever reads the file, or the job made from it, can use it",
+        span,
+        help="revoke it, and pass the new one as an environment variable, `export NAME=...` in the "
+        "shell that starts the run",
     )

@@ -8,14 +8,20 @@ something that makes the reward fail (TRL #3248 and #3229, open-r1 #159, NeMo-RL
     rubric grade { score = correct, on_truncated = 0.0, on_error = 1.0 }    # fires
     rubric grade { score = 2.0 * correct - 1.0, on_truncated = -1.0 }       # silent
 
+    environment shop = game.Game { on_error = 1.0 }                         # fires
+
 The comparison is with a wrong answer without penalties. The rule fires if the difference is at
 least a quarter of the distance to the best score. It assumes that rewards in Python are between 0
 and 1.
 """
 
+from collections.abc import Iterator
+
+from forgedsl.ir.program import Decl, EnvironmentDecl
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.rewards import Score, inverted, score_of
 from forgedsl.lint.view import View, place
+from forgedsl.types.flow import Role
 
 finding = rule(__doc__, "D")
 PART = 0.25
@@ -26,18 +32,33 @@ def check(view: View) -> Findings:
     for rubric in view.program.rubrics.values():
         score = score_of(view, rubric)
         found = None if inverted(score) else score.interval
-        for key, what in WHAT.items():
-            value = rubric.settings[key].value
+        for key, what, decl in _given(view, rubric):
+            value = decl.settings[key].value
             if found is None or not isinstance(value, int | float):
                 continue
             wrong = _wrong(score)
             if found.hi > found.lo and value >= wrong + PART * (found.hi - wrong):
                 yield finding(
                     f"{what} scores {value:g}, a finished answer that is wrong {wrong:g}",
-                    place(rubric.settings[key], rubric),
+                    place(decl.settings[key], decl),
                     notes=(f"finished answers score from {found.lo:g} to {found.hi:g}",),
                     help=f"`{key} = {found.lo:g}`, so that it is never better than to finish",
                 )
+
+
+def _given(view: View, rubric: Decl) -> Iterator[tuple[str, str, Decl | EnvironmentDecl]]:
+    """Yield the settings that score failures: those of a rubric, and of the environments whose
+    trajectories it scores."""
+    for key, what in WHAT.items():
+        yield key, what, rubric
+    flow = view.program.flow
+    played = {step.name: step.settings["env"].value for step in flow if "env" in step.settings}
+    for step in flow if played else ():
+        scored = Role.SCORES in step.roles and step.receiver == rubric.name
+        for read in step.inputs if scored else ():
+            shop = view.program.environments.get(getattr(played.get(read.edge), "name", ""))
+            if shop is not None:
+                yield "on_error", "a trajectory whose environment failed", shop
 
 
 def _wrong(score: Score) -> float:

@@ -1,0 +1,44 @@
+"""R511 observation-scored: a reward reads the text of a trajectory, and tools wrote parts of it.
+
+    reward found = rl.contains                      # fires: the search result has it
+    reward found(r: Rollout) -> f32 = clamp(r.rewards.found, 0.0, 1.0)     # silent
+
+`r.response` of a trajectory is everything after the first prompt: turns of the policy and what the
+environment answered. `contains` then pays a policy that only makes a tool return the target, as in
+verl #6392. Compare in `step` of the environment, where `turn.text` is
+what the policy wrote: `return Step(rewards={"found": ...}, done=True)`.
+"""
+
+from forgedsl.diagnostics import Label
+from forgedsl.ir.program import FlowStep, rewards_of
+from forgedsl.lint.finding import Findings, rule
+from forgedsl.lint.rewards import place_of
+from forgedsl.lint.view import View
+from forgedsl.types.flow import Role
+
+finding = rule(__doc__, "W")
+
+
+def check(view: View) -> Findings:
+    program = view.program
+    played = {step.name: step for step in program.flow if _has_turns(step)}
+    told: set[str] = set()
+    for step in program.flow if played else ():
+        plays = [played[read.edge] for read in step.inputs if read.edge in played]
+        for name in rewards_of(program, step.receiver) if Role.SCORES in step.roles else ():
+            body = program.rewards[name].body
+            if plays and name not in told and getattr(body, "name", "") == "contains":
+                told.add(name)
+                yield finding(
+                    f"reward `{name}` finds its text also in what the environment answered",
+                    place_of(program.rewards[name], view),
+                    related=(Label(text="a trajectory of several turns", span=plays[0].span),),
+                    help="compare `turn.text` in `step` of the environment, and read the reward "
+                    "that it gives: `r.rewards.NAME`",
+                )
+
+
+def _has_turns(step: FlowStep) -> bool:
+    """True for `play` with more than one turn."""
+    turns = step.settings["max_turns"].value if "max_turns" in step.settings else None
+    return "env" in step.settings and turns != 1
