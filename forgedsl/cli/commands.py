@@ -20,6 +20,7 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("graph", "forgedsl.cli.graph", "print the dataflow graph of a .forge file"),
     ("sim", "forgedsl.cli.sim", "predict step time, idle time and policy ages by simulation"),
     ("run", "forgedsl.cli.run", "train"),
+    ("sweep", "forgedsl.cli.sweep", "run a file with each combination of values, and compare"),
     (
         "calibrate",
         "forgedsl.cli.calibrate",

@@ -51,16 +51,7 @@ def command(runs: list[Path], out: Path | None, format_: str) -> None:
 
     found = compare.compare(runs)
     if format_ == "json":
-        groups = [
-            {"settings": g.settings, "runs": [r.folder for r in g.runs], "values": g.values}
-            for g in found.groups
-        ]
-        best = [
-            {"measure": b.measure, "group": b.group, "other": b.other, "by": b.by,
-             "low": b.low, "high": b.high}
-            for b in found.best
-        ]  # fmt: skip
-        print(json.dumps({"groups": groups, "best": best}, indent=1))
+        print(json.dumps(compare.as_data(found), indent=1))
     else:
         print(compare.render(found))
     if out is not None:

@@ -21,7 +21,7 @@ from forgedsl.records import dataclass
 VARIABLE = "_FORGEC_COMPLETE"
 ROOT = ("--help", "--version", "--install-completion", "--show-completion")
 CODES = ("--select", "--ignore", "--error", "--warn")
-COMPILING = ("plan", "build", "lock", "explain", "graph", "sim", "run")
+COMPILING = ("plan", "build", "lock", "explain", "graph", "sim", "run", "sweep")
 """commands that take one .forge file; further words are overrides"""
 RUNS = ("--resume", "--against")
 

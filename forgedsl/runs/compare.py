@@ -227,6 +227,17 @@ def render(found: Comparison) -> str:
     return "\n".join([title, "", *table(rows(found)), "", kinds, *found.notes])
 
 
+def as_data(found: Comparison) -> dict[str, Any]:
+    """Groups with their runs and values, and the best of each measure, for JSON."""
+    groups = [
+        {"settings": g.settings, "runs": [r.folder for r in g.runs], "values": g.values}
+        for g in found.groups
+    ]
+    names = ("measure", "group", "other", "by", "low", "high")
+    best = [{name: getattr(each, name) for name in names} for each in found.best]
+    return {"groups": groups, "best": best}
+
+
 # ---- the page
 
 
