@@ -20,11 +20,11 @@ import forgedsl
 from forgedsl.cli.app import app
 from forgedsl.cli.overrides import UsageError
 from forgedsl.cli.sweep_points import Axis, Manifest, axes_of, points_of, values_of
-from forgedsl.cli.sweep_runs import Sweep, Task
+from forgedsl.cli.sweep_runs import Sweep, Task, is_alive
 from forgedsl.records import replace
 
-# takes the lock and writes the files that `forgec run` does, a step every few milliseconds; it is
-# the process that is killed here, since a real run takes ten seconds to start
+# takes the lock and writes the files that `forgec run` does; it is the process that is killed here,
+# since a real run takes ten seconds to start. Seeds 2 and 3 stop after step 2 while `hold` exists
 RUN = """
 import fcntl, json, os, pathlib, sys, time
 resumes = sys.argv[1] == "--resume"
@@ -40,7 +40,8 @@ def event(**fields):
 event(kind="run.start", time=time.time())
 done = max([0, *(int(p.name[5:]) for p in folder.glob("checkpoints/step-*"))]) if resumes else 0
 for step in range(done + 1, 5):
-    time.sleep(0.1)
+    while step == 3 and "seed1" not in folder.name and (folder.parent / "hold").exists():
+        time.sleep(0.02)
     with (folder / "metrics.jsonl").open("a") as file:
         file.write(json.dumps({"step": step, "reward_mean": 0.5}) + chr(10))
     if step == 2:
@@ -199,50 +200,55 @@ def steps(folder: Path) -> list[int]:
 
 
 def until(condition: Any) -> None:
-    for _ in range(600):
+    for _ in range(1200):
         if condition():
             return
         time.sleep(0.05)
-    raise AssertionError("did not come about in 30 s")
+    raise AssertionError("did not come about in 60 s")
 
 
 def started(folder: Path, job: Path) -> subprocess.Popen[bytes]:
-    """A process that runs `sweep_of`, when the first two of its runs are done."""
+    """A process that runs `sweep_of`: two of its runs are done, and two wait after step 2."""
     code = f"import sys, pathlib; sys.path[:0] = {sys.path!r}; import test_sweep as t; "
     code += f"sys.exit(t.sweep_of(pathlib.Path({str(folder)!r}), pathlib.Path({str(job)!r})).run())"
     folder.mkdir()
+    (folder / "hold").touch()
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
-    manifest = folder / "sweep.json"
-    until(lambda: manifest.exists() and sum(p["state"] == "done" for p in states(folder)) >= 2)
+    until(lambda: len(list(folder.glob("*-seed2/checkpoints/step-2/controller.json"))) == 2)
     return process
 
 
 def test_six_runs_killed_in_the_middle_each_run_exactly_once(tmp_path: Path, job: Path) -> None:
     folder = tmp_path / "s"
     process = started(folder, job)
-    until(lambda: any(p["state"] == "running" and (folder / p["folder"] / "metrics.jsonl").exists()
-                      for p in states(folder)))  # fmt: skip
     process.send_signal(signal.SIGKILL)
-    process.wait()
-    process.stdout.close()
-    before = [p for p in states(folder) if p["state"] == "done"]
-    # one of the runs that the sweep left behind is killed as well, with a checkpoint or without
-    (left,) = [p for p in states(folder) if p["state"] == "running"][:1]
-    pid = json.loads((folder / left["folder"] / ".running").read_text())["pid"]
-    os.kill(pid, signal.SIGKILL)
+    process.communicate()
+    assert [p["state"] for p in states(folder)] == ["done"] * 2 + ["running"] * 2 + ["waiting"] * 2
+    # of the two runs that the killed sweep left behind, one is killed as well
+    left = folder / "lr1e-5-seed2"
+    os.kill(json.loads((left / ".running").read_text())["pid"], signal.SIGKILL)
+    until(lambda: not is_alive(left))
     said: list[str] = []
-    assert sweep_of(folder, job, say=said.append).run() == 0
-    points = states(folder)
-    assert [p["state"] for p in points] == ["done"] * 6
-    assert [steps(folder / p["folder"]) for p in points if p["folder"] != left["folder"]] == [
-        [1, 2, 3, 4]
-    ] * 5
-    assert sum("done in an earlier call" in line for line in said) >= len(before)
-    # what was killed did its steps again from the last checkpoint at most
-    again = steps(folder / left["folder"])
-    assert again[-1] == 4
-    assert [p["starts"] for p in points if p["folder"] != left["folder"]] == [1] * 5
-    assert {p["starts"] for p in points if p["folder"] == left["folder"]} == {2}
+
+    def say(line: str) -> None:
+        said.append(line)
+        if "still runs" in line:
+            (folder / "hold").unlink()
+
+    assert sweep_of(folder, job, say=say).run() == 0
+    points = {p["folder"]: p for p in states(folder)}
+    assert [p["state"] for p in points.values()] == ["done"] * 6
+    assert [steps(folder / name) for name in points] == [[1, 2, 3, 4]] * 6
+    assert {name: p["starts"] for name, p in points.items() if p["starts"] > 1} == {left.name: 2}
+    told = [line.partition("seed=")[2] for line in said]
+    assert [line for line in told if ", 4 steps" not in line] == [
+        "1: done in an earlier call",
+        "1: done in an earlier call",
+        "2: resumes from the checkpoint of step 2",
+        "2: still runs since an earlier call: waits for it",
+        "3: begins",
+        "3: begins",
+    ]
 
 
 def test_a_run_with_a_checkpoint_is_resumed_and_another_begins_anew(
@@ -269,12 +275,11 @@ def test_an_interrupt_ends_the_runs_and_starts_no_more(tmp_path: Path, job: Path
     folder = tmp_path / "s"
     process = started(folder, job)
     process.send_signal(signal.SIGINT)
-    out, _ = process.communicate(timeout=30)
+    out, _ = process.communicate(timeout=60)
     assert process.returncode == signal.SIGINT
     found = [p["state"] for p in states(folder)]
-    assert "waiting" in found
-    assert "running" not in found
-    assert b"to save a checkpoint; once more ends them at once" in out
+    assert found == ["done"] * 2 + ["interrupted"] * 2 + ["waiting"] * 2
+    assert b"waits for 2 runs to save a checkpoint; once more ends them at once" in out
 
 
 def test_a_failed_run_is_told_and_the_rest_goes_on(tmp_path: Path, job: Path) -> None:
