@@ -172,3 +172,17 @@ def test_what_a_command_has_no_place_for_is_refused(forgec, words, said: str) ->
     done = forgec(*words)
     assert done.exit_code == 2
     assert done.stderr.startswith(f"forgec {words[0]}: {said}")
+
+
+def test_text_whose_quotes_the_shell_took_is_told(forgec) -> None:
+    done = forgec("lint", str(PIPELINES / "grpo_math.forge"), "--set", "gsm8k.source=csv(q.csv)")
+    assert 'write `"q.csv"`, and put single quotes around the whole argument' in done.output
+
+
+def test_a_diff_names_the_run_whose_profile_the_file_lacks(forgec, tmp_path: Path) -> None:
+    text = (PIPELINES / "dpo_math.forge").read_text("utf-8")
+    (tmp_path / "x.forge").write_text(text, "utf-8")
+    assert forgec("build", "x.forge", "--profile", "cpu", "-o", "built").exit_code == 0
+    (tmp_path / "x.forge").write_text(text.replace("profile cpu ", "profile other "), "utf-8")
+    done = forgec("diff", "built", "x.forge")
+    assert "built ran under profile `cpu`, which x.forge does not have" in done.output

@@ -239,7 +239,7 @@ MISTAKES = [
     ('jsonl("forgedsl:data/arithmetic.jsonl")', 'mixture(jsonl("a"), jsonl("b"))', "F114",
      'mixture(jsonl("a"), jsonl("b"))', "`mixture([a, b], weights = [0.5, 0.5])`"),
     ("lr = 2e-4", "lr = 2e-4s", "S007", "2e-4s",
-     "units are ms s min h d KiB MiB GiB TiB k M, behind plain digits"),
+     "units are ms s min h d KiB MiB GiB TiB k M after plain digits"),
     ("adv: [B] f32", "adv: Tensor", "F101", "Tensor", ""),
     ("max_tokens = 16 }", 'max_tokens = 16, stop = "\\n" }', "F109", '"\\n"',
      'write a list: `["\\n"]`'),

@@ -248,6 +248,24 @@ def test_a_difference_of_times_or_sizes_has_its_unit() -> None:
     assert str(Difference("rewards.a.memory", None, 1024)) == "rewards.a.memory: null -> 1024 bytes"
 
 
+def test_a_file_that_changed_is_named(tmp_path: Path) -> None:
+    old, new = with_data(tmp_path, "{"), with_data(tmp_path, "{}")
+    assert [str(found) for found in differences(old, new)] == [
+        "inputs/rows.jsonl, which datasets.sums.source reads, has changed since the run began"
+    ]
+
+
+def test_a_resume_with_overrides_says_the_command_that_can_have_them(tmp_path: Path) -> None:
+    step = tmp_path / "checkpoints/step-3/controller.json"
+    step.parent.mkdir(parents=True)
+    step.write_text("{}")
+    (tmp_path / "job.json").write_text(make_job().model_dump_json())
+    asked = request(resume=tmp_path, file=None, overrides=("schedule.steps=6",))
+    wanted = rf"forgec run \S+ --resume {tmp_path} schedule\.steps=6"
+    with pytest.raises(UsageError, match=wanted):
+        command.execute(asked)
+
+
 def test_resume_may_tolerate_more_bad_rows(tmp_path: Path) -> None:
     old, new = with_data(tmp_path, "{}"), with_data(tmp_path, "{}", max_bad_rows=0.5)
     assert differences(old, new) == []

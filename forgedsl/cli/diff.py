@@ -109,12 +109,16 @@ def _sides(
     if given and len(compiled) == 2:
         raise SideError(f"{given[0]} cannot apply: {old} and {new} are compiled and final")
     known = {text: read_side(text, profile="none") for text in compiled}
-    chosen = profile or next((side.job.profile or "none" for side in known.values()), "auto")
+    other = next(iter(known.values()), None)
+    chosen = profile or (other.job.profile or "none" if other is not None else "auto")
+    of = other.label if other is not None and profile is None else ""
     layers = {"overrides": overrides, "set_files": set_files}
     bare = {"overrides": (), "set_files": ()}
 
     def side(text: str, layers: dict[str, Any]) -> Side:
-        return known.get(text) or read_side(text, profile=chosen, beside=beside, **layers)
+        return known.get(text) or read_side(
+            text, profile=chosen, beside=beside, profile_of=of, **layers
+        )
 
     return side(old, bare if old == new else layers), side(new, layers)
 

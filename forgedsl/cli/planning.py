@@ -141,18 +141,21 @@ def read_side(
     set_files: tuple[Path, ...] = (),
     beside: Path | None = None,
     host: Host | None = None,
+    profile_of: str = "",
 ) -> Side:
     """Read a side of a comparison: a file, a run folder, a job or plan, or a git revision of a
     file.
 
-    `git:REV` is the revision of `beside`. Raises SideError, with diagnostics printed if the file
+    `git:REV` is the revision of `beside`. `profile_of` is the run that `profile` was taken from, if
+    it was not asked for. Raises SideError, with diagnostics printed if the file
     has errors.
     """
     if text.startswith("git:"):
         from forgedsl.cli.revisions import checked_out
 
         with checked_out(text, beside) as file:
-            return Side(label=text, job=_compiled(file, profile, overrides, set_files, host).job)
+            made = _compiled(file, profile, overrides, set_files, host, profile_of)
+            return Side(label=text, job=made.job)
     path = Path(text)
     if path.is_dir():
         path = path / "job.json"
@@ -162,7 +165,8 @@ def read_side(
             raise SideError(no_run(path.parent))
     if path.suffix == ".json":
         return Side(label=text, job=read_job(path))
-    return Side(label=text, job=_compiled(path, profile, overrides, set_files, host).job)
+    made = _compiled(path, profile, overrides, set_files, host, profile_of)
+    return Side(label=text, job=made.job)
 
 
 def _compiled(
@@ -171,13 +175,21 @@ def _compiled(
     overrides: tuple[str, ...],
     set_files: tuple[Path, ...],
     host: Host | None,
+    profile_of: str,
 ) -> Lowered:
     from forgedsl.cli.compiling import print_diagnostics
+    from forgedsl.hir.resolver import PROFILE_LINE
 
     planned = plan_file(file, profile=profile, overrides=overrides, set_files=set_files, host=host)
     if planned.lowered is None:
         if planned.code == 2:
             raise SideError(planned.loaded.reporter.diagnostics[0].message)
+        spans = [d.span for d in planned.loaded.reporter.diagnostics]
+        if profile_of and any(span and span.file == PROFILE_LINE for span in spans):
+            raise SideError(
+                f"{profile_of} ran under profile `{profile}`, which {file} does not have; name one "
+                "with --profile, or --profile none"
+            )
         print_diagnostics(planned.loaded)
         raise SideError(f"{file} has errors")
     return planned.lowered

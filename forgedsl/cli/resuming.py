@@ -34,13 +34,18 @@ PLACE = re.compile(r"[\w.+-]+\.forge:\d+:\d+")
 
 
 class Difference(NamedTuple):
-    """A changed setting of a job: values before and after; times in seconds, sizes in bytes."""
+    """A changed setting of a job: values before and after; times in seconds, sizes in bytes. Of a
+    changed file: its path, and the digests of its contents."""
 
     setting: str
     before: Any
     after: Any
+    file: str = ""
 
     def __str__(self) -> str:
+        if self.file:
+            user = self.setting.removesuffix(".sha256")
+            return f"{self.file}, which {user} reads, has changed since the run began"
         unit = UNITS.get(self.setting.rpartition(".")[2], "")
         before, after = (f"{short(v)}{unit * (v is not None)}" for v in (self.before, self.after))
         return f"{self.setting}: {before} -> {after}"
@@ -74,6 +79,12 @@ def load_run_job(run_dir: Path) -> Job:
             f"forgec run {shlex.quote(str(run_dir))}/job.json"
         )
     return job
+
+
+def file_of(job: Job) -> str:
+    """Return the name of the .forge file that a job was compiled from; "" if it is not known."""
+    place = next(filter(None, (PLACE.search(node.origin) for node in job.nodes)), None)
+    return place.group().partition(".forge")[0] + ".forge" if place else ""
 
 
 def split(found: list[Difference], allowed: str) -> tuple[list[Difference], list[Difference]]:
@@ -135,7 +146,9 @@ def note_changes(run_dir: Path, taken: list[Difference]) -> None:
         print(f"from step {step + 1} on: {each}", file=sys.stderr)
     if any(_of_placement(each) for each in taken):
         print("its sums are taken in another order: equal up to rounding", file=sys.stderr)
-    changes = [each._asdict() for each in taken]
+    changes = [
+        {"setting": each.setting, "before": each.before, "after": each.after} for each in taken
+    ]
     with (run_dir / "changes.jsonl").open("a", encoding="utf-8") as file:
         file.write(json.dumps({"after_step": step, "changes": changes}) + "\n")
 
@@ -165,12 +178,18 @@ def differences(old: Job, new: Job) -> list[Difference]:
     )
     skip = CHANGEABLE + DERIVED
     return [
-        Difference(path, before.get(path), after.get(path))
+        Difference(path, before.get(path), after.get(path), _file_of(path, after))
         for path in sorted(before.keys() | after.keys())
         if before.get(path) != after.get(path)
         and not path.endswith(".max_bad_rows")
         and not any(path == name or path.startswith(f"{name}.") for name in skip)
     ]
+
+
+def _file_of(path: str, values: dict[str, Any]) -> str:
+    """Return the path of the file of which a setting is the digest; "" of other settings."""
+    home, _, name = path.rpartition(".")
+    return str(values.get(f"{home}.path") or "") if name == "sha256" else ""
 
 
 def short(value: Any) -> str:

@@ -265,13 +265,21 @@ def _resume(request: Request) -> int:
 
 def _changed(request: Request, run_dir: Path, old: Job) -> tuple[Prepared, list[Difference]] | int:
     """Return the job of a resumed run and its permitted changes, or an exit code."""
-    from forgedsl.cli.resuming import differences, refused, rehashed, split, with_changes
+    from forgedsl.cli.resuming import (
+        differences,
+        file_of,
+        refused,
+        rehashed,
+        split,
+        with_changes,
+    )
     from forgedsl.lower.lock import choices
 
     if request.file is None:
         if request.of_compiling:
             raise UsageError(
-                f"{request.of_compiling[0]} needs the .forge file as well: {run_dir} is compiled"
+                f"{request.of_compiling[0]} needs the .forge file as well: forgec run "
+                f"{file_of(old) or 'FILE'} --resume {run_dir} {' '.join(request.of_compiling)}"
             )
         job = rehashed(old, run_dir) if request.allow == "data" else old
         return Prepared(job=job, inputs={}), differences(old, job)

@@ -11,7 +11,7 @@ from typing import Any
 
 from forgedsl.cli.parser import Parser
 
-COLUMNS = ("run", "state", "steps", "reward", "best eval", "began")
+COLUMNS = ("run", "state", "steps", "last reward", "best eval", "began")
 MOST = 4
 """maximum number of columns for differing settings; --format json has all"""
 

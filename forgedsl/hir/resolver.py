@@ -32,6 +32,9 @@ from forgedsl.syntax import ast
 
 ASYNC_ONLY = ("max_policy_age", "window", "on_stale", "starve_timeout")
 
+PROFILE_LINE = "<command line: --profile>"
+"""name of the source that a profile on the command line stands in"""
+
 
 class Resolver(File):
     """Implements `File`: applies layers, evaluates settings on demand, resolves declarations."""
@@ -197,9 +200,8 @@ class Resolver(File):
         else:
             known = imports.profiles(self)
             if profile not in known:
-                line = "<command line: --profile>"
-                self.loader.sources[line] = SourceFile(line, f"--profile {profile}")
-                span = Span(line, len("--profile "), len(f"--profile {profile}"))
+                self.loader.sources[PROFILE_LINE] = SourceFile(PROFILE_LINE, f"--profile {profile}")
+                span = Span(PROFILE_LINE, len("--profile "), len(f"--profile {profile}"))
                 what = "there is no profile"
                 none = "" if known else "the file has no profiles"
                 self.ctx.unknown("F101", what, profile, span, known, none)

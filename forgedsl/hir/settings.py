@@ -91,6 +91,11 @@ class Coercer:
             help_text = f"write `{small}`" if small in ("true", "false", "none") else ""
             if small == "auto":
                 help_text = "write its value: nothing works this one out"
+            if type_.base == "str" and not help_text:
+                help_text = (
+                    f'write `"{expr.text}"`, and put single quotes around the whole argument: '
+                    "without them the shell removes the double quotes"
+                )
             message = f"{what} is {type_.text}, not `{expr.text}`"
             return self.ctx.error("F109", message, expr.span, help=help_text)
         if isinstance(expr, ast.Path) and not self.names.knows(expr.parts[0]):

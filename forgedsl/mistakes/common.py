@@ -202,6 +202,8 @@ def _quantity_with_space(place: Place) -> Diagnostic | None:
         )
     if match[2] and re.match(r"[\w.]*\s*[={]", place.source.text[place.start :][:WINDOW]):
         return None
+    other = OTHER_UNITS.get(place.text.lower(), "")
+    known = "units are " + " ".join(UNITS) + (" after plain digits" if place.text in UNITS else "")
     return place.error(
         "S007",
         "unknown-unit",
@@ -209,11 +211,18 @@ def _quantity_with_space(place: Place) -> Diagnostic | None:
         span=span,
         help="`cluster { hosts = ... }` says how many hosts there are"
         if place.text in ("hosts", "nodes")
-        else "units are "
-        + " ".join(UNITS)
-        + (", behind plain digits" if place.text in UNITS else ""),
+        else f"write `{match[1]}{other}`: {known}"
+        if other
+        else known,
     )
 
+
+OTHER_UNITS = {
+    "m": "min", "mins": "min", "minutes": "min", "sec": "s", "secs": "s", "seconds": "s",
+    "hours": "h", "hr": "h", "hrs": "h", "day": "d", "days": "d", "kb": "KiB", "mb": "MiB",
+    "gb": "GiB", "tb": "TiB", "g": "GiB", "gib": "GiB", "mib": "MiB", "kib": "KiB", "tib": "TiB",
+}  # fmt: skip
+"""units as people write them elsewhere, in lower case -> units of the language"""
 
 BLOCKS = frozenset({
     "batch", "checkpoint", "cluster", "engine", "extra", "logging", "lora", "memory", "optimizer",
