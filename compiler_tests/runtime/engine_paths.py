@@ -110,6 +110,15 @@ def probed(played: Played, step: int) -> None:
         played.add(8, min_tokens=20)
 
 
+def aborted(played: Played, step: int) -> None:
+    if step == 0:
+        played.add(6, min_tokens=20)
+        played.add(3, min_tokens=20, stop=("never said",))
+        played.add(12, min_tokens=20)  # more than run at a time
+    if step == 5:
+        played.own.abort(["1", "4", "7", "20", "unknown"])
+
+
 def through_vllm(own: upstream.Engine) -> None:
     """From now on requests are added as LLMEngine adds them."""
     core, processor = own._core, own._engine.output_processor
@@ -136,6 +145,9 @@ def grown(own: upstream.Engine, lengths: range) -> float:
     return float(process.memory_full_info().uss - before) / 2**20
 
 
+ACTS = (plain, watched, swapped, probed, aborted)
+
+
 def main() -> None:
     from safetensors.torch import load_file
 
@@ -148,7 +160,7 @@ def main() -> None:
         if way == "theirs":
             through_vllm(own)
         before = own._scheduler.num_short
-        ways[way] = {act.__name__: played.play(act) for act in (plain, watched, swapped, probed)}
+        ways[way] = {act.__name__: played.play(act) for act in ACTS}
         ways[way + " short"] = own._scheduler.num_short - before
     for name in ("before", "after"):
         own.add(name, PROMPTS[0], spec.Sampling(max_tokens=4), 1)

@@ -30,9 +30,15 @@ def ways() -> Any:
 
 @pytest.mark.full
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("case", ["plain", "watched", "swapped", "probed"])
+@pytest.mark.parametrize("case", ["plain", "watched", "swapped", "probed", "aborted"])
 def test_both_ways_give_the_same(ways: Any, case: str) -> None:
     assert ways["ours"][case] == ways["theirs"][case]
+
+
+@pytest.mark.full
+def test_aborted_requests_are_not_answered_and_all_others_are(ways: Any) -> None:
+    given = {*ways["ours"]["aborted"]["given"]}
+    assert given == {str(i) for i in range(21)} - {"1", "4", "7", "20"}
 
 
 @pytest.mark.full

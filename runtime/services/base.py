@@ -23,6 +23,7 @@ class Kind:
     """A kind of service.
 
     actor   returns the class of its processes
+    aborts  its actors have `abort`, which ends requests that nobody waits for any more
     spoilt  checks the files of its checkpoint: it returns what is wrong, or ""
     export  writes the weights of a checkpoint in Hugging Face layout:
             (model, service, folder of the model, checkpoint, target)
@@ -30,5 +31,6 @@ class Kind:
 
     name: str
     actor: Callable[[spec.Service], type]
+    aborts: bool = False
     spoilt: Callable[[Path], str] = lambda folder: ""
     export: Export | None = None

@@ -22,6 +22,7 @@ from forgedsl.runtime.services.endpoints import MonarchEndpoints
 from forgedsl.runtime.services.environment import EnvironmentClient
 from forgedsl.runtime.services.generator import GeneratorClient
 from forgedsl.runtime.services.judge import Judge, Scorer
+from forgedsl.runtime.services.registry import kind_of
 from forgedsl.runtime.services.reward import RewardClient
 from forgedsl.runtime.services.trainer import TrainerClient
 from forgedsl.types.flow import Role
@@ -78,7 +79,10 @@ async def build_endpoints(
         record_batches=record_batches,
     )  # fmt: skip
     for name, meshes in fleet.samplers.items():
-        client = GeneratorClient(job.samplers[name], meshes, endpoints.report_failure, slow(name))
+        service = job.samplers[name]
+        client = GeneratorClient(
+            service, meshes, endpoints.report_failure, slow(name), aborts=kind_of(service).aborts
+        )
         await client.start()
         endpoints.samplers[name] = client
     for name, reward in job.rewards.items():
@@ -106,8 +110,9 @@ async def _environments(
         reader = data.readers[dataset]
         if (env, service) not in endpoints.drivers:
             client = endpoints.environments[env]
-            endpoints.drivers[env, service] = await client.driver(reader.tokenizer)
-        if reader.is_chat:
+            model = job.services[service].model
+            endpoints.drivers[env, service] = await client.driver(reader.tokenizer, model)
+        if reader.is_chat or job.environments[env].agent:
             found = endpoints.drivers[env, service].rewritten()
             if found and (env, service) not in told:
                 told.add((env, service))

@@ -66,13 +66,15 @@ class Replica:
     outstanding: dict[str, OpenRequest] = field(default_factory=dict)
     receiver: Any = None
     submitter: Coalescer[Any, None] | None = None
+    aborter: Coalescer[str, None] | None = None
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
     relay: Any = None
     """address at which it relays weights to others"""
 
 
 class GeneratorClient:
-    """All replicas of one vllm service; `tell` is called with a warning about a slow replica."""
+    """All replicas of one vllm service; `tell` is called with a warning about a slow replica.
+    `aborts`: its actors can end requests that nobody waits for any more."""
 
     def __init__(
         self,
@@ -80,8 +82,11 @@ class GeneratorClient:
         meshes: Sequence[Mesh],
         on_failure: Callable[[Mesh, str], None],
         tell: Callable[[str], object] = lambda text: None,
+        *,
+        aborts: bool = False,
     ) -> None:
         self.service = service
+        self._aborts = aborts
         self.replicas = [Replica(mesh) for mesh in meshes]
         self._on_failure = on_failure
         text = "{} takes {:.1f} times as long for a token as the other replicas (median of {})"
@@ -107,7 +112,8 @@ class GeneratorClient:
         home: ReplicaAffinity | None = None,
     ) -> Completion:
         """Sample a completion on the replica that the routing policy picks, or on the `home`
-        replica. `grades` are tokens whose log-probs as first token are returned too."""
+        replica. `grades` are tokens whose log-probs as first token are returned too. A call that
+        is cancelled ends its request in the engine."""
         ident = str(next(self._ids))
         owed = OpenRequest(
             self._request(ident, token_ids, sampling, seed, grades),
@@ -120,6 +126,8 @@ class GeneratorClient:
         finally:
             if owed.replica is not None:
                 owed.replica.outstanding.pop(ident, None)
+                if owed.future.cancelled() and owed.replica.aborter is not None:
+                    owed.replica.aborter.post(ident).add_done_callback(_aborted)
 
     async def load(self, manifest: Manifest, *, keep: bool, host: int = 0) -> Arrival:
         """Load weights that are published on `host` into all replicas; return when all live ones
@@ -183,6 +191,8 @@ class GeneratorClient:
     async def _open(self, replica: Replica) -> None:
         port, replica.receiver = Channel.open()
         replica.submitter = Coalescer(self._submitter(replica))
+        if self._aborts:
+            replica.aborter = Coalescer(self._aborter(replica))
         await replica.mesh.call("serve", port)
         replica.tasks.append(asyncio.create_task(self._receive(replica)))
 
@@ -266,6 +276,13 @@ class GeneratorClient:
 
         return submit
 
+    def _aborter(self, replica: Replica) -> Callable[[Sequence[str]], Any]:
+        async def abort(idents: Sequence[str]) -> list[None]:
+            await replica.mesh.one(0, "abort", list(idents))
+            return [None] * len(idents)
+
+        return abort
+
     async def _receive(self, replica: Replica) -> None:
         while True:
             message: Message = await replica.receiver.recv()
@@ -279,6 +296,13 @@ class GeneratorClient:
                 owed = replica.outstanding.get(completion.id)
                 if owed is not None and not owed.future.done():
                     owed.future.set_result(completion)
+
+
+def _aborted(done: asyncio.Future[None]) -> None:
+    """Ignore the death of a process whose request was to end: it has ended."""
+    error = None if done.cancelled() else done.exception()
+    if error is not None and not (isinstance(error, ServiceError) and error.died):
+        raise error
 
 
 def _submitted(done: asyncio.Future[None], owed: OpenRequest) -> None:

@@ -1,10 +1,10 @@
 """Generator: a vLLM engine in an actor, with continuous batching and hot weight updates.
 
-One thread owns the engine. Between two engine steps it carries out the queued actions: add
-requests, load weights. Completions go back through the port given at `serve`, many per message, as
-soon as they finish.
+One thread owns the engine. Between two engine steps it carries out the queued actions: add and
+abort requests, load weights. Completions go back through the port given at `serve`, many per
+message, as soon as they finish.
 
-    submit(requests) --> inbox --> [ add | load | step | step ... ] --> port (completions)
+    submit(requests) --> inbox --> [ add | abort | load | step ... ] --> port (completions)
 
 A tensor-parallel replica is one actor per rank. Only rank 0 takes requests and answers. Before each
 step it broadcasts what it took from its inbox, so that all ranks do the same in the same order.
@@ -47,7 +47,12 @@ class _Load:
     keep: bool
 
 
-Action = _Add | _Load
+@dataclass(frozen=True, slots=True)
+class _Abort:
+    ids: list[str]
+
+
+Action = _Add | _Load | _Abort
 
 
 class Reply(Protocol):
@@ -110,6 +115,11 @@ class Generator(ForgeActor):
     async def submit(self, requests: list[Request]) -> None:
         """Queue requests; they enter the engine before its next step."""
         self._inbox.put((_Add(requests), _no_reply))
+
+    @concurrent_endpoint
+    async def abort(self, ids: list[str]) -> None:
+        """End requests without an answer, before the engine's next step."""
+        self._inbox.put((_Abort(ids), _no_reply))
 
     @concurrent_endpoint
     async def load(self, manifest: Manifest, keep: bool) -> Arrival:
@@ -196,6 +206,9 @@ class Generator(ForgeActor):
         match action:
             case _Add(requests):
                 self._add(requests)
+            case _Abort(ids):
+                known = [ident for ident in ids if self._in_flight.pop(ident, None) is not None]
+                self._engine.abort(known)
             case _Load(manifest, keep):
                 written = self._engine.progress(keep=keep)
                 for name, entry in self._in_flight.items():

@@ -5,4 +5,4 @@ from __future__ import annotations
 from forgedsl.runtime.services.base import Kind
 from forgedsl.runtime.services.vllm.actor import Generator
 
-KIND = Kind(name="vllm", actor=lambda service: Generator)
+KIND = Kind(name="vllm", actor=lambda service: Generator, aborts=True)

@@ -18,7 +18,7 @@ import contextlib
 import logging
 import math
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -210,6 +210,19 @@ class Engine:
         inputs.assign_request_id(request)
         self._scheduler.follow(request.request_id, request_id)
         self._core.add_request(request)
+
+    def abort(self, request_ids: Sequence[str]) -> None:
+        """End unfinished requests without an output."""
+        ids = {*request_ids}
+        tallies = self._scheduler.tallies
+        followed = [key for key, tally in tallies.items() if tally.name in ids]
+        for key in followed:
+            ids.discard(tallies.pop(key).name)
+        self._core.abort_requests(followed)
+        self._engine.abort_request(sorted(ids))
+        for ident in ids:
+            self._watched.discard(ident)
+            self._graded.pop(ident, None)
 
     def text(self, done: Finished) -> str:
         """Return the text of a completion, without the token that ended it."""
