@@ -15,6 +15,7 @@ if not os.path.isdir(os.path.join(os.path.dirname(__file__), "runtime")):
     __path__.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 HOMES = {
+    "Agent": "forgedsl.agent",
     "Pipeline": "forgedsl.python.pipeline",
     "PipelineError": "forgedsl.python.pages",
     "compile_loss": "forgedsl.runtime.losses",
@@ -23,12 +24,15 @@ HOMES = {
 }
 """what is imported on first use, and from where"""
 
-__all__ = ["Pipeline", "PipelineError", "__version__", "compile_loss", "load", "open_run"]
+__all__ = [
+    "Agent", "Pipeline", "PipelineError", "__version__", "compile_loss", "load", "open_run",
+]  # fmt: skip
 
 TYPE_CHECKING = False  # that of `typing`, whose import would take longer than all the rest here
 if TYPE_CHECKING:
     from typing import Any
 
+    from forgedsl.agent import Agent
     from forgedsl.python.pages import PipelineError
     from forgedsl.python.pipeline import Pipeline, load
     from forgedsl.python.results import open_run

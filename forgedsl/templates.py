@@ -11,7 +11,7 @@ function beside the file).
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from pathlib import Path
 from string import Template as Text
 
@@ -83,6 +83,14 @@ TEMPLATES: dict[str, Template] = {
         replaced=PYTHON_REWARD,
         files=REWARD_FILES,
     ),
+    "agent": Template(
+        pipeline="guess_agent",
+        about="An agent that asks the policy through OpenAI's protocol: a sum is guessed in turns.",
+        data="data/arithmetic.jsonl",
+        loss="dapo",
+        first_try="schedule.steps=3 held_out.limit=20",
+        files={"agents/guesser.py": "the agent"},
+    ),
     "distill": Template(
         pipeline="distill_math",
         about="On-policy distillation: the student answers, the teacher rates every token of it.",
@@ -106,7 +114,7 @@ def project(name: str) -> dict[str, str]:
     file = f"{name}.forge"
     return {
         file: pipeline_text(template, file),
-        **{path: _shipped(f"templates/{Path(path).name}") for path in template.files},
+        **{path: _of_template(path) for path in template.files},
         "pyproject.toml": _shipped("templates/pyproject.toml"),
         ".gitignore": _shipped("templates/gitignore"),
         "README.md": _readme(name, template, file),
@@ -123,7 +131,7 @@ def pipeline_text(template: Template, file: str) -> str:
     text = _shipped(f"{template.pipeline}.forge")
     text = text.replace(f"pipelines/{template.pipeline}.forge", file)
     text = WANDB.sub("", _with_declarations(text, template))
-    text = TOKENS.sub(lambda match: _stand_alone(match[0]), text)
+    text = TOKENS.sub(lambda match: _stand_alone(match[0], template.files), text)
     source = SourceFile(file, text)
     return format_source(source, _parsed(source))
 
@@ -146,11 +154,17 @@ def _with_declarations(text: str, template: Template) -> str:
     return text
 
 
-def _stand_alone(token: str) -> str:
-    """Rewrite a string that names shipped data to `forgedsl:...`; return other tokens as they
-    are."""
+def _of_template(path: str) -> str:
+    """Return the text of a Python file: that of the pipeline, or one written for templates."""
+    here = _folder().joinpath(path).exists()
+    return _shipped(path if here else f"templates/{Path(path).name}")
+
+
+def _stand_alone(token: str, own: Container[str]) -> str:
+    """Rewrite a string that names shipped data to `forgedsl:...`; return other tokens, and paths of
+    the project's `own` files, as they are."""
     name = token.strip('"')
-    is_path = re.fullmatch(r'"[\w./-]+"', token) is not None and "/" in name
+    is_path = re.fullmatch(r'"[\w./-]+"', token) is not None and "/" in name and name not in own
     return f'"forgedsl:{name}"' if is_path and _folder().joinpath(name).exists() else token
 
 

@@ -168,6 +168,33 @@ def test_an_environment_that_is_broken_in_step_does_not_start(folder, words):
     assert not (folder / "runs").exists()
 
 
+def guessed(folder, *edits, pipeline=lambda text: text):
+    """The project of `forgec init --template agent`, with edits of the agent and of its file."""
+    from forgedsl.templates import project
+
+    for path, text in project("agent").items():
+        for old, new in edits if path.startswith("agents/") else ():
+            assert old in text, old
+            text = text.replace(old, new, 1)
+        (folder / path).parent.mkdir(exist_ok=True)
+        (folder / path).write_text(pipeline(text) if path.endswith(".forge") else text)
+
+
+@pytest.mark.full
+def test_an_agent_is_run_up_to_its_first_request(folder):
+    guessed(folder)
+    done = CliRunner().invoke(app, ["run", "agent.forge", "--dry-run"])
+    assert done.exit_code == 0, done.output
+    assert "environments ok      game\n" in done.stdout
+
+
+def test_an_agent_that_is_broken_does_not_start(folder):
+    guessed(folder, ("= [dict(message)", "= nowhere or [dict(message)"))
+    said = refused("agent.forge", "--dry-run")
+    assert "environment game fails in `run` for forgedsl:data/arithmetic.jsonl:" in said
+    assert "NameError: name 'nowhere' is not defined" in said
+
+
 JUDGE = """service judge : openai("m") { url = "http://127.0.0.1:9/v1" }
 reward early = judge.score(prompt = "Grade {response} from 1 to 5", scale = [1, 5]) {
   effects = [net], timeout = 2s, retries = 0

@@ -30,7 +30,8 @@ ROWS = tuple(
 COMPILED = ("test_machine_code", "test_machine_code_fuzz", "test_emission", "test_page")
 """of code for GPUs, and of texts: no numbers of this CPU"""
 RUNTIME = (
-    "test_decode_attention", "test_environment_run", "test_family_logits", "test_history_run",
+    "test_agent_run", "test_decode_attention", "test_environment_run", "test_family_logits",
+    "test_history_run",
     "test_lora", "test_mixed_run", "test_optimizers", "test_precision", "test_real_model",
     "test_sampled_logprobs", "test_trainer_context", "test_trainer_experts",
     "test_trainer_pipeline", "test_trainer_products", "test_trainer_ranks",

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from forgedsl.cli.running import Prepared
     from forgedsl.lint.deep import Look
     from forgedsl.lower.job import Job
+    from forgedsl.runtime.agents.process import AgentProcess
     from forgedsl.runtime.data_types import Prompt
     from forgedsl.runtime.environments.process import EnvironmentProcess
     from forgedsl.runtime.environments.worker import Reply
@@ -81,16 +82,21 @@ def _never_works(cause: str) -> bool:
 
 def play_environments(job: Job, folder: Path, looks: Mapping[str, Look]) -> dict[str, Played]:
     """Load environments as a run does, and play one turn of each on the first row."""
+    from forgedsl.runtime.agents.process import AgentProcess
     from forgedsl.runtime.environments.process import EnvironmentProcess
     from forgedsl.runtime.environments.worker import Served
 
     async def play() -> dict[str, Played]:
         found = {}
         for name, spec in job.environments.items():
-            process = EnvironmentProcess(Served(name=name, environment=spec, job_dir=str(folder)))
+            served = Served(name=name, environment=spec, job_dir=str(folder))
+            process = AgentProcess(served) if spec.agent else EnvironmentProcess(served)
             try:
                 await process.start(SECONDS)
-                found[name] = await _played(process, name, job, folder, looks)
+                if isinstance(process, AgentProcess):
+                    found[name] = await _asked(process, name, job, folder, looks)
+                else:
+                    found[name] = await _played(process, name, job, folder, looks)
             except LaunchError as error:
                 found[name] = Played(problem=str(error))
             finally:
@@ -124,6 +130,52 @@ async def _played(
         return _failed(name, "step", look, answered)
     await process.ask(Request(key="0", op="close", seconds=seconds))
     return _seen(job, folder, name, dataset, prompt, begun.value.observation, told)
+
+
+async def _asked(
+    process: AgentProcess, name: str, job: Job, folder: Path, looks: Mapping[str, Look]
+) -> Played:
+    """Run an agent on a row up to its first request to the policy, which is not answered."""
+    import pickle
+
+    from forgedsl.environment import Task
+    from forgedsl.lower.job import Sampling
+    from forgedsl.runtime.agents.session import Terms
+    from forgedsl.runtime.data.reader import load_tokenizer
+    from forgedsl.runtime.environments.bridge import Bridge
+    from forgedsl.runtime.environments.line import Asked
+
+    dataset = _played_on(job, name)
+    look = looks.get(dataset)
+    if look is None or not look.answers:
+        return Played()
+    prompt, model = look.answers[0].prompt, job.datasets[dataset].tokenizer
+    bridge = Bridge(load_tokenizer(job, model, folder, folder))
+    if not bridge.reads_chats:
+        why = "sends messages, and the model has no chat template: set its `chat_template`"
+        return Played(problem=f"agent {name} {why}")
+    messages = None if prompt.messages is None else tuple(prompt.messages)
+    task = Task(text=prompt.text, messages=messages, target=prompt.target)
+    terms = Terms(model=model, sampling=Sampling(max_tokens=1), longest=2**20, rewrites=False)
+    await process.endpoint.start()
+    await process.answer(Asked("bridge", given=pickle.dumps(bridge), bridge="0"))
+    await process.answer(Asked("run", "0", (task, terms), 0, "0"))
+    try:
+        async with asyncio.timeout(SECONDS):
+            (events, _), _ = await process.answer(Asked("events", "0"))
+    except TimeoutError:
+        return Played(problem=f"agent {name} asked the policy nothing within {SECONDS:g} s",
+                      cause="late")  # fmt: skip
+    finally:
+        await process.answer(Asked("close", "0"))
+        await process.endpoint.close()
+    event, reply = events[-1]
+    if event == "ask":
+        return Played()
+    if reply.error:
+        return _failed(name, "run", look, reply)
+    silent = f"agent {name} asked the policy nothing for {look.first}"
+    return Played(problem=silent, cause="silent")
 
 
 def _failed(name: str, method: str, look: Look, reply: Reply) -> Played:

@@ -5,12 +5,17 @@ from __future__ import annotations
 from forgedsl.hir.context import ERROR
 from forgedsl.hir.file import File
 from forgedsl.hir.table import Declared, part_span
-from forgedsl.ir.program import EnvironmentDecl, PythonEnvironment, PythonModule, Scope
+from forgedsl.ir.program import EnvironmentDecl, PythonEnvironment, PythonModule, Scope, Value
 from forgedsl.records import replace
 from forgedsl.settings import ANY, BOOL, FLOAT, INT, REQUIRED, STR, Parameter, Signature, Type
 from forgedsl.syntax import ast
 
 TYPES = {"int": INT, "float": FLOAT, "str": STR, "bool": BOOL, "list": Type(base="list")}
+NO_AGENT = {
+    "max_observation": "which writes its prompts itself",
+    "tool_timeout": "which calls its tools itself",
+}
+"""settings of environments without use for an agent, and why"""
 
 
 def resolve_environments(resolver: File, found: dict[str, EnvironmentDecl]) -> None:
@@ -20,7 +25,7 @@ def resolve_environments(resolver: File, found: dict[str, EnvironmentDecl]) -> N
             continue
         settings = {s.name: resolver.setting(declared, s.name) for s in declared.kind.settings}
         body = _body(resolver, declared)
-        if body is not None:
+        if body is not None and not _ignored(resolver, body, settings):
             found[declared.name] = EnvironmentDecl(
                 name=declared.name, body=body, settings=settings, span=declared.span,
                 name_span=declared.name_span,
@@ -41,6 +46,9 @@ def _body(resolver: File, declared: Declared) -> PythonEnvironment | None:
     if not isinstance(found, PythonEnvironment):
         _not_found(resolver, path)
         return None
+    if found.problem:
+        ctx.error("X802", f"agent `{found.name}` {found.problem}", value.span)
+        return None
     bad = next((tool for tool in found.tools if tool.problem), None)
     if bad is not None:
         message = f"tool `{bad.name}` of `{found.name}` {bad.problem}"
@@ -53,6 +61,15 @@ def _body(resolver: File, declared: Declared) -> PythonEnvironment | None:
     order = [param.name for param in found.init if not param.keyword]
     given = {arg.name or order[index] for index, arg in enumerate(args)}
     return replace(found, args={name: bound[name] for name in bound if name in given})
+
+
+def _ignored(resolver: File, body: PythonEnvironment, settings: dict[str, Value]) -> bool:
+    """Refuse settings of environments that an agent has no use for."""
+    given = [name for name in NO_AGENT if body.agent and settings[name].origin.layer != "default"]
+    for name in given:
+        message = f"`{name}` has no effect: {body.name} is an agent, {NO_AGENT[name]}"
+        resolver.ctx.error("F113", message, settings[name].origin.span or body.span)
+    return bool(given)
 
 
 def signature_of(found: PythonEnvironment | PythonModule) -> Signature:
@@ -82,7 +99,7 @@ def _not_found(resolver: File, path: ast.Path) -> None:
         return  # the import failed, which has been reported
     known = [n for n, each in module.names.items() if isinstance(each, PythonEnvironment)]
     what, name = f"`{path.parts[0]}` has no environment", ".".join(path.parts[1:])
-    help_text = "its class has `Environment` of forgedsl.environment as base" + (
-        f"; known are {', '.join(f'`{n}`' for n in sorted(known)[:12])}" if known else ""
-    )
+    help_text = (
+        "its class has `Environment` of forgedsl.environment as base, or `Agent` of forgedsl.agent"
+    ) + (f"; known are {', '.join(f'`{n}`' for n in sorted(known)[:12])}" if known else "")
     resolver.ctx.unknown("X801", what, name, part_span(path, 1), known, help_text)

@@ -1,10 +1,12 @@
 """Classes of `import python "x.py" as x`, read from the source text, never executed.
 
     class Desk(Environment):     parameters of `__init__` with types, tools, reward parts
+    class Fixer(Agent):          the same, and what is wrong with `run`
     class Clip(nn.Module):       parameters of `__init__` and of `forward`, reports
 
 A class is an environment if it derives, directly or through classes of the file, from `Environment`
-or `MCPTools`. It can be a loss if it derives from `Module` and has a method `forward`.
+or `MCPTools`, and an agent if from `Agent` of forgedsl. It can be a loss if it derives from
+`Module` and has a method `forward`.
 """
 
 from __future__ import annotations
@@ -19,20 +21,29 @@ if TYPE_CHECKING:
     import ast as python
 
 BASES = ("Environment", "MCPTools")
+AGENTS = ("forgedsl.Agent", "forgedsl.agent.Agent")
+"""full names: other packages have a class `Agent` too"""
+REWARD = ("reward",)
+"""reward parts of an agent that names none"""
+RUN = "`async def run(self, task, model)`"
 MODULE = "Module"
 SERVED = "MCPTools"
 """base class of environments whose tools are known only when they run"""
 MARK = "tool"
+CALLED = 3
+"""arguments of `run`: self, task, model"""
 TOOL_TYPES = ("str", "int", "float", "bool", "list", "dict")
 
 
 def environments(tree: python.Module, module: str, span: Span) -> dict[str, PythonEnvironment]:
-    """The environment classes of a file, by name."""
+    """The environment and agent classes of a file, by name."""
     import ast as python
 
     found = {}
+    agents = _agents(tree)
     for name, bases, items in classes(tree):
-        if bases.isdisjoint(BASES):
+        agent = name in agents
+        if not agent and bases.isdisjoint(BASES):
             continue
         init = items.get("__init__")
         found[name] = PythonEnvironment(
@@ -43,10 +54,53 @@ def environments(tree: python.Module, module: str, span: Span) -> dict[str, Pyth
             texts=tuple(_texts(tree, items)),
             served=SERVED in bases,
             scripts=tuple(t for t in _parts(items.get("command")) if t.endswith(".py")),
-            parts=_parts(items.get("parts")),
+            parts=REWARD if agent and "parts" not in items else _parts(items.get("parts")),
+            agent=agent,
+            problem=_run_problem(items.get("run")) if agent else "",
             span=span,
         )
     return found
+
+
+def _agents(tree: python.Module) -> set[str]:
+    """Return the names of the classes of a file that derive from forgedsl's `Agent`."""
+    import ast as python
+
+    from forgedsl.types.effects import names_in
+
+    full = names_in(tree, python.Pass())
+    found = {node.name: node for node in tree.body if isinstance(node, python.ClassDef)}
+    return {
+        name
+        for name, node in found.items()
+        if any(full(base) in AGENTS for each in _lineage(node, found) for base in each.bases)
+    }
+
+
+def _run_problem(run: python.stmt | None) -> str:
+    """Return what is wrong with the method `run` of an agent, else ""."""
+    import ast as python
+
+    if run is None:
+        return f"has no {RUN}"
+    if isinstance(run, python.FunctionDef):
+        return f"has a `run` that is not async: write {RUN}"
+    if not isinstance(run, python.AsyncFunctionDef):
+        return f"has a `run` that is no method: write {RUN}"
+    if any(_last(mark) in ("staticmethod", "classmethod") for mark in run.decorator_list):
+        return f"has a `run` that is no method of its objects: write {RUN}"
+    yields = (n for n in python.walk(run) if isinstance(n, python.Yield | python.YieldFrom))
+    if any(yields):
+        return "has a `run` that yields; it returns the reward at its end"
+    arguments = run.args
+    positional = len(arguments.posonlyargs) + len(arguments.args)
+    least = positional - len(arguments.defaults)
+    most = positional if arguments.vararg is None else max(positional, CALLED)
+    required = [d for d in arguments.kw_defaults if d is None]
+    if least > CALLED or most < CALLED or required:
+        given = python.unparse(arguments)
+        return f"has `run({given})`, which is called with a task and a model: write {RUN}"
+    return ""
 
 
 def modules(tree: python.Module, module: str, text: str, span: Span) -> dict[str, PythonModule]:

@@ -118,7 +118,8 @@ class PythonTool:
 class PythonEnvironment:
     """An environment class of `import python`. `parts` are the names of its reward parts, `args`
     the given arguments of `init`. `served`: its tools come from an MCP server, which is started
-    with `scripts`. `texts` are strings that may describe its tools to the policy."""
+    with `scripts`. `texts` are strings that may describe its tools to the policy. `agent`: it asks
+    the policy by itself. `problem` says why it cannot be used, else ""."""
 
     module: str
     name: str
@@ -128,6 +129,8 @@ class PythonEnvironment:
     served: bool = False
     scripts: tuple[str, ...] = ()
     parts: tuple[str, ...]
+    agent: bool = False
+    problem: str = ""
     args: Mapping[str, Any] = field(default_factory=dict)
     span: Span
 

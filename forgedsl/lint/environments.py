@@ -31,6 +31,11 @@ class PythonClass:
     source: SourceFile
 
     @property
+    def what(self) -> str:
+        """The word for it in messages."""
+        return "agent" if self.env.body.agent else "environment"
+
+    @property
     def methods(self) -> dict[str, Method]:
         """Its methods by name."""
         import ast as python
@@ -88,6 +93,38 @@ def steps_in(node: python.AST) -> Iterator[python.Call]:
             name = getattr(each.func, "attr", getattr(each.func, "id", ""))
             if name == "Step":
                 yield each
+
+
+def scores_by_return(env: PythonClass, method: Method) -> bool:
+    """True if what a method returns is a reward: `run` of an agent."""
+    return env.env.body.agent and method.name == "run"
+
+
+def scored_in(node: python.AST) -> Iterator[tuple[python.AST, list[float]]]:
+    """Yield what a class scores inside a node, with the numbers in it: `Step`s with rewards of an
+    environment, returned numbers and dicts of an agent."""
+    import ast as python
+
+    for step in steps_in(node):
+        rewards = argument(step, "rewards", 1)
+        if rewards is not None:
+            yield step, _numbers(rewards)
+    for each in python.walk(node):
+        if isinstance(each, python.Return) and each.value is not None and _numbers(each.value):
+            yield each, _numbers(each.value)
+
+
+def _numbers(value: python.expr) -> list[float]:
+    """Return the constant numbers of a value, or of the values of a dict."""
+    import ast as python
+
+    found = []
+    for each in value.values if isinstance(value, python.Dict) else [value]:
+        sign = isinstance(each, python.UnaryOp) and isinstance(each.op, python.USub)
+        number = getattr(each.operand if isinstance(each, python.UnaryOp) else each, "value", None)
+        if isinstance(number, int | float) and not isinstance(number, bool):
+            found.append(-number if sign else number)
+    return found
 
 
 def argument(call: python.Call, name: str, place: int) -> python.expr | None:

@@ -95,6 +95,8 @@ def _played(program: Program, settings: Mapping[str, Any], turn: float) -> float
     shop = environment_of(program, settings)
     assert shop is not None
     deadline, turns = shop.settings["deadline"].value, settings.get("max_turns")
+    if shop.body.agent:  # it may wait for other things than turns
+        turns = None
     step = turn + 2 * float(shop.settings["tool_timeout"].value)
     found = [d for d in (deadline, None if turns is None else turns * step) if d is not None]
     return CALL_TIMEOUT + 2 * float(min(found))

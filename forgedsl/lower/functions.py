@@ -133,6 +133,7 @@ def lower_environments(
             sha256=sha256,
             tools=tuple(tool.name for tool in decl.body.tools),
             parts=decl.body.parts,
+            agent=decl.body.agent,
             scripts=dict(
                 files.add(script, decl.body.span)
                 for script in decl.body.scripts

@@ -154,7 +154,8 @@ class Environment(Spec):
 
     `tools` are the names of its tools, `parts` those of its reward parts. A trajectory whose
     environment failed twice gets the score `on_error`, or is dropped. `scripts` are the Python
-    files in the command of its MCP server, each with its sha256.
+    files in the command of its MCP server, each with its sha256. An `agent` asks the policy by
+    itself; it has no tool_timeout and no max_observation.
     """
 
     type_name: str
@@ -170,6 +171,7 @@ class Environment(Spec):
     max_observation: int = 256
     history: Literal["append", "template"] = "append"
     on_error: Literal["drop"] | float = "drop"
+    agent: bool = Field(default=False, exclude_if=operator.not_)
 
 
 class Buffer(Spec):

@@ -48,14 +48,15 @@ def played(program: Program, graph: Graph) -> tuple[str, ...]:
 
 
 def longest_text(program: Program, node: Node) -> int | None:
-    """Return the maximum tokens of all turns of a trajectory; None if only a deadline ends it."""
+    """Return the maximum tokens of all turns of a trajectory; None if only a deadline ends it, or
+    if an agent writes its prompts."""
     service = program.services[node.target]
     new = number(service, "sampling.max_tokens", 0)
     shop = environment_of(program, node.settings)
     if shop is None:
         return new
     turns = node.settings.get("max_turns")
-    if turns is None:
+    if turns is None or shop.body.agent:
         return None
     return int(turns) * new + (int(turns) - 1) * int(shop.settings["max_observation"].value)
 
@@ -94,25 +95,41 @@ def check_tools(program: Program, graph: Graph, base_dir: Path | None) -> list[D
     for node in graph.having(Role.SAMPLES):
         shop = environment_of(program, node.settings)
         model = program.models[model_of(program.services[node.target])]
-        offers = shop is not None and (shop.body.tools or shop.body.served)
+        offers = shop is not None and (shop.body.tools or shop.body.served or shop.body.agent)
         known = read_model(model, base_dir) if offers else None
         if shop is not None and known is not None and not known[0].tools:
-            tools = ", ".join(f"`{tool.name}`" for tool in shop.body.tools) or "those of a server"
-            found.append(
-                error(
-                    "D622",
-                    "no-tool-format",
-                    f"nothing reads how `{known[0].name}` calls tools; `{shop.name}` has {tools}",
-                    node.span,
-                    related=(Label(text="the model", span=model.name_span),),
-                    help="a model of the Qwen families, or a `step` that reads plain text",
-                )
-            )
+            found.append(_unread_tools(shop, known[0].name, node, model))
     return found
 
 
+def _unread_tools(shop: EnvironmentDecl, family: str, node: Node, model: Decl) -> Diagnostic:
+    tools = ", ".join(f"`{tool.name}`" for tool in shop.body.tools) or "those of a server"
+    has, help = f"`{shop.name}` has {tools}", "a `step` that reads plain text"
+    if shop.body.agent:
+        has = f"an agent such as `{shop.name}` gets calls of tools as text"
+        help = "an agent that sends no `tools`"
+    return Diagnostic(
+        code="D622",
+        name="no-tool-format",
+        severity=Severity.WARNING if shop.body.agent else Severity.ERROR,
+        message=f"nothing reads how `{family}` calls tools; {has}",
+        span=node.span,
+        related=(Label(text="the model", span=model.name_span),),
+        help=f"a model of the Qwen families, or {help}",
+    )
+
+
 def _endless(shop: EnvironmentDecl, turns: object, span: Span) -> Iterator[Diagnostic]:
-    if turns is None and shop.settings["deadline"].value is None:
+    if shop.body.agent and shop.settings["deadline"].value is None:
+        yield error(
+            "D620",
+            "endless-environment",
+            f"nothing ends a trajectory of agent `{shop.name}` that hangs",
+            span,
+            related=(Label(text="declared without `deadline`", span=shop.name_span),),
+            help=f"`environment {shop.name} = ... {{ deadline = 120s }}`",
+        )
+    elif turns is None and shop.settings["deadline"].value is None:
         yield error(
             "D620",
             "endless-environment",

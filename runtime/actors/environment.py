@@ -8,6 +8,7 @@ from monarch.actor import concurrent_endpoint
 
 from forgedsl.lower import job as spec
 from forgedsl.runtime.actors.base import ForgeActor
+from forgedsl.runtime.agents.process import AgentProcess
 from forgedsl.runtime.environments.line import Address, listen
 from forgedsl.runtime.environments.process import EnvironmentProcess
 from forgedsl.runtime.environments.worker import Served
@@ -22,8 +23,13 @@ class EnvironmentPool(ForgeActor):
 
     @concurrent_endpoint
     async def setup(self) -> dict[str, Any]:
-        """Load the class."""
-        self._process = EnvironmentProcess(self._served)
+        """Load the class; start the endpoint of agents."""
+        self._process: EnvironmentProcess
+        if self._served.environment.agent:
+            self._process = process = AgentProcess(self._served)
+            await process.endpoint.start()
+        else:
+            self._process = EnvironmentProcess(self._served)
         await self._process.start()
         self._servers, self._address = await listen(self._process.answer)
         return {}

@@ -10,8 +10,10 @@ where a template rewrites earlier turns. In plain text there is nothing between 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from forgedsl.chats import OTHER, PROBE, appends
@@ -19,6 +21,8 @@ from forgedsl.environment import Message
 from forgedsl.runtime.data.chat import ChatTokenizer
 from forgedsl.runtime.data_types import Prompt
 
+WHOLE = sys.maxsize
+"""no limit: what an agent says is not cut"""
 SHORT = 10_000
 """longest text, in characters, that is tokenized at once"""
 Said = str | Sequence[Message]
@@ -45,6 +49,20 @@ class Bridge:
         self._endings: dict[str, list[int]] = {}
         self._firsts: dict[int, tuple[Prompt, Said, int, Prompt]] = {}
         """cache of first prompts, which siblings have in common"""
+
+    def offering(self, tools: Sequence[Mapping[str, Any]]) -> Bridge:
+        """Return a Bridge with other tools, for the same tokenizer."""
+        return self if not (tools or self._tools) else Bridge(self._chat, tools)
+
+    @property
+    def reads_chats(self) -> bool:
+        """True if the tokenizer has a chat template."""
+        return bool(self._chat.tokenizer.chat_template)
+
+    @cached_property
+    def longest_token(self) -> int:
+        """Characters of the longest token."""
+        return max(map(len, self._chat.tokenizer.get_vocab()))
 
     def first(self, prompt: Prompt, start: Said, limit: int) -> Prompt:
         """Return the prompt with the environment's first observation."""
@@ -123,6 +141,8 @@ class Bridge:
         """Remove special tokens, which could end a turn, and cut to at most `limit` tokens."""
         for token in self._chat.specials:
             text = text.replace(token, "")
+        if limit == WHOLE:
+            return text
         if text.isascii() and len(text) < limit:  # each token has at least one character
             return text
         # cut before tokenizing: no token is longer than the longest of the vocabulary

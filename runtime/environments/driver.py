@@ -18,7 +18,7 @@ import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 from forgedsl.environment import Start, Step, Task, Turn
 from forgedsl.lower import job as spec
@@ -80,6 +80,15 @@ class Session(Protocol):
     async def step(self, turn: Turn) -> Step: ...
 
     def close(self) -> None: ...
+
+
+class Play(Protocol):
+    """One try of a trajectory. `run` returns how it ended, and raises `Crash`."""
+
+    @property
+    def made(self) -> Trajectory: ...
+
+    async def run(self, engine: Engine, seed: int) -> str: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,14 +187,17 @@ class Trajectory:
         )  # fmt: skip
 
 
-class Driver:
-    """Plays trajectories in one environment; `failed` is called with each crash."""
+S = TypeVar("S")
+
+
+class AnyDriver(Generic[S]):
+    """Plays trajectories in an environment or of an agent; `failed` is called with each crash."""
 
     def __init__(
         self,
         environment: spec.Environment,
         bridge: Bridge,
-        begin: Callable[[], Session],
+        begin: Callable[[], S],
         failed: Callable[[str, Prompt], None],
     ) -> None:
         self._spec = environment
@@ -215,7 +227,7 @@ class Driver:
         # with `drop`, the controller does the second try
         left, lost = 1 if fixed == "drop" else TRIES, LOST
         while left:
-            play = _Play(self._spec, self._bridge, self._begin(), prompt, limits)
+            play = self._new(prompt, limits)
             try:
                 ended = await play.run(engine, seed)
             except Crash as crash:
@@ -230,6 +242,16 @@ class Driver:
         if fixed == "drop" or not play.made.turns:
             raise RolloutError(f"its environment failed: {cause}")
         return play.made.rollout(sibling, "error", float(fixed))
+
+    def _new(self, prompt: Prompt, limits: Limits) -> Play:
+        raise NotImplementedError
+
+
+class Driver(AnyDriver[Session]):
+    """Plays trajectories in an environment."""
+
+    def _new(self, prompt: Prompt, limits: Limits) -> Play:
+        return _Play(self._spec, self._bridge, self._begin(), prompt, limits)
 
 
 class _Play:

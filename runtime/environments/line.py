@@ -31,7 +31,8 @@ time of TCP"""
 class Asked(NamedTuple):
     """Request about a trajectory or its process. `op` is `tools`, `bridge` (`given`: pickled
     Bridge), `reset` (a task, a seed), `step` (text and number of a turn) or `close`. `bridge` and
-    `close` are answered only if they fail."""
+    `close` are answered only if they fail. For an agent it is `run` (a task and terms, a seed),
+    `events`, `answer` or `refuse` (arguments of `Session.answered` and `refused`) or `close`."""
 
     op: str
     key: str = ""

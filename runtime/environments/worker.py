@@ -21,6 +21,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from forgedsl.agent import Agent, Model
 from forgedsl.environment import Environment, Start, Step, Task, Turn, tools_of
 from forgedsl.errors import LaunchError
 from forgedsl.lower import job as spec
@@ -32,6 +33,8 @@ THREADS = 1024
 """number of concurrent synchronous calls; a call has a thread only while it runs"""
 START_SECONDS = 60.0
 """time limit for a server to list its tools"""
+CLEANING = 2.0
+"""seconds that an agent has to end after it was cancelled"""
 LEFT_BEHIND = 64
 """number of closed trajectories with a hanging call; with more, the process is replaced"""
 
@@ -47,8 +50,8 @@ class Served:
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """Request about a trajectory's object: reset (`task`, `seed`), step (`turn`), close; or
-    `tools`, which returns their schemas."""
+    """Request about a trajectory's object: reset (`task`, `seed`), step (`turn`), close; of an
+    agent run (`task`, `seed`, `model`), close; or `tools`, which returns their schemas."""
 
     key: str
     op: str
@@ -56,11 +59,13 @@ class Request:
     task: Task | None = None
     seed: int = 0
     turn: Turn | None = None
+    model: Model | None = None
 
 
 @dataclass(kw_only=True)
 class Reply:
-    """Result: a `Start`, a `Step` or schemas; or why there is none: late, failed, process ended."""
+    """Result: a `Start`, a `Step`, rewards of an agent or schemas; or why there is none: late,
+    failed, process ended."""
 
     value: Any = None
     error: str = ""
@@ -83,7 +88,7 @@ def main(number: int) -> None:
     asyncio.run(_Host(served, made).serve(stream))
 
 
-def load(served: Served) -> Callable[[], Environment]:
+def load(served: Served) -> Callable[[], Environment | Agent]:
     """Return a function that makes the object of a trajectory. One object is made and its tools are
     read as a check.
 
@@ -97,14 +102,17 @@ def load(served: Served) -> Callable[[], Environment]:
     except LaunchError as error:
         raise LaunchError(f"{name}: {error}") from error
     cls = getattr(module, spec_.type_name, None)
-    if not (isinstance(cls, type) and issubclass(cls, Environment)):
-        raise LaunchError(f"{name}: {spec_.path} has no environment {spec_.type_name}")
+    base = Agent if spec_.agent else Environment
+    if not (isinstance(cls, type) and issubclass(cls, base)):
+        what = "agent" if spec_.agent else "environment"
+        raise LaunchError(f"{name}: {spec_.path} has no {what} {spec_.type_name}")
     try:
         made = cls(**spec_.args)
-        tools_of(cls)
-        # tools of a server: check them before models load
-        if cls.offered is not Environment.offered:
-            asyncio.run(_tools(made, START_SECONDS))
+        if isinstance(made, Environment):
+            tools_of(type(made))
+            # tools of a server: check them before models load
+            if type(made).offered is not Environment.offered:
+                asyncio.run(_tools(made, START_SECONDS))
     except Exception as error:
         given = ", ".join(f"{key} = {value!r}" for key, value in spec_.args.items())
         raise LaunchError(
@@ -132,11 +140,14 @@ class Gone(Exception):
 class _Seat:
     """The object of one trajectory. Its synchronous methods run one after the other."""
 
-    def __init__(self, environment: Environment, pool: ThreadPoolExecutor, seconds: float) -> None:
-        self.environment = environment
+    def __init__(
+        self, environment: Environment | Agent, pool: ThreadPoolExecutor, seconds: float
+    ) -> None:
+        self.environment: Any = environment
         self._pool, self._seconds = pool, seconds
         self._last: asyncio.Future[Any] | None = None
-        environment.run = self._tool  # type: ignore[method-assign]
+        if isinstance(environment, Environment):
+            environment.run = self._tool  # type: ignore[method-assign]
 
     @property
     def stuck(self) -> bool:
@@ -153,6 +164,18 @@ class _Seat:
         value = await asyncio.shield(self._last)
         return await value if inspect.isawaitable(value) else value
 
+    async def work(self, task: Task, model: Model) -> Any:
+        """Run an agent to its end."""
+        self._last = asyncio.ensure_future(self.environment.run(task, model))
+        return await self._last
+
+    async def stop(self) -> None:
+        """Cancel an agent that is still at work, and wait until it has cleaned up."""
+        if self.stuck and isinstance(self.environment, Agent):
+            assert self._last is not None
+            self._last.cancel()
+            await asyncio.wait([self._last], timeout=CLEANING)
+
     async def _tool(self, method: Callable[..., Any], **given: Any) -> Any:
         async with asyncio.timeout(self._seconds):
             return await self.call(method, **given)
@@ -167,7 +190,7 @@ def _seen(done: asyncio.Future[Any]) -> None:
 class _Host:
     """All trajectories of a process."""
 
-    def __init__(self, served: Served, make: Callable[[], Environment]) -> None:
+    def __init__(self, served: Served, make: Callable[[], Environment | Agent]) -> None:
         self._make = make
         self._served = served
         self._seats: dict[str, _Seat] = {}
@@ -199,10 +222,17 @@ class _Host:
 
     async def _do(self, request: Request) -> Any:
         if request.op == "tools":
-            return await _tools(self._make(), request.seconds)
-        if request.op == "reset":
+            made = self._make()
+            return await _tools(made, request.seconds) if isinstance(made, Environment) else ()
+        if request.op in ("reset", "run"):
             seat = _Seat(self._make(), self._pool, self._served.environment.tool_timeout)
             self._seats[request.key] = seat
+        if request.op == "run":
+            assert request.task is not None
+            assert request.model is not None
+            seat.environment.rng = Random(request.seed)
+            return self._rewards(await seat.work(request.task, request.model))
+        if request.op == "reset":
             found = await seat.call(seat.environment.reset, request.task, Random(request.seed))
             return _checked(found, Start, "reset")
         if request.op == "close":
@@ -216,7 +246,32 @@ class _Host:
             raise ValueError(f"step gave {sorted(unknown)}, which `parts` does not name")
         return step
 
+    def _rewards(self, value: Any) -> dict[str, float]:
+        """Check what an agent returned; return it as rewards by part.
+
+        Raises:
+            TypeError, ValueError: it cannot be used.
+        """
+        parts = self._served.environment.parts
+        if value is None:
+            return {}
+        if isinstance(value, Real):
+            if len(parts) != 1:
+                raise ValueError(
+                    f"run returned {value!r:.60}; it has {len(parts)} parts: return a dict of them"
+                )
+            value = {parts[0]: value}
+        if not isinstance(value, Mapping):
+            raise TypeError(f"run returned {type(value).__name__}, expected a number or a dict")
+        if unknown := set(value) - set(parts):
+            raise ValueError(f"run gave {sorted(unknown)}, which `parts` does not name")
+        for name, part in value.items():
+            _check_part("run", name, part)
+        return {name: float(part) for name, part in value.items()}
+
     async def _close(self, seat: _Seat | None) -> None:
+        if seat is not None:
+            await seat.stop()
         if seat is not None and seat.stuck:
             self._left.append(seat)
         elif seat is not None:  # None: its object was in an earlier process
@@ -235,9 +290,13 @@ def _checked(value: Any, cls: type[Any], method: str) -> Any:
     if problem := _unusable(value.observation):
         raise TypeError(f"{method} gave an observation that is {problem}")
     for name, part in value.rewards.items() if cls is Step else ():
-        if not isinstance(part, Real) or not isfinite(part):
-            raise TypeError(f"{method} gave {part!r:.60} for `{name}`, which is no finite number")
+        _check_part(method, name, part)
     return value
+
+
+def _check_part(method: str, name: str, part: Any) -> None:
+    if not isinstance(part, Real) or not isfinite(part):
+        raise TypeError(f"{method} gave {part!r:.60} for `{name}`, which is no finite number")
 
 
 def _unusable(said: Any) -> str:

@@ -33,7 +33,7 @@ from forgedsl.runtime.endpoints import (
     ServiceFailure,
     SyncResult,
 )
-from forgedsl.runtime.environments.driver import Driver, Limits
+from forgedsl.runtime.environments.driver import AnyDriver, Limits
 from forgedsl.runtime.recording import record
 from forgedsl.runtime.services.environment import EnvironmentClient
 from forgedsl.runtime.services.generator import GeneratorClient, ReplicaAffinity
@@ -74,7 +74,7 @@ class MonarchEndpoints:
         self.trainers = trainers
         self.rewards = rewards
         self.environments: dict[str, EnvironmentClient] = {}
-        self.drivers: dict[tuple[str, str], Driver] = {}
+        self.drivers: dict[tuple[str, str], AnyDriver[Any]] = {}
         """by environment and generator"""
         self.program = program
         self._to_record = record_batches

@@ -19,11 +19,20 @@ from typing import Any
 from forgedsl.environment import Start, Step, Task, Turn
 from forgedsl.errors import RunError
 from forgedsl.lower import job as spec
+from forgedsl.runtime.agents.play import AgentDriver
+from forgedsl.runtime.agents.session import Event, Terms
 from forgedsl.runtime.data.chat import ChatTokenizer
 from forgedsl.runtime.data_types import Prompt
 from forgedsl.runtime.endpoints import ServiceError
 from forgedsl.runtime.environments.bridge import Bridge, Made
-from forgedsl.runtime.environments.driver import Crash, Driver, Late, TokenizedStep
+from forgedsl.runtime.environments.driver import (
+    AnyDriver,
+    Crash,
+    Driver,
+    Late,
+    Limits,
+    TokenizedStep,
+)
 from forgedsl.runtime.environments.line import Asked, connect
 from forgedsl.runtime.environments.process import UNREADABLE
 from forgedsl.runtime.environments.worker import Reply
@@ -60,12 +69,14 @@ class EnvironmentClient:
         self.guard = RewardGuard(name, MAX_FAILED, mesh.origin, what="environment", remedy=remedy)
         self._closing: set[asyncio.Task[None]] = set()
 
-    async def driver(self, tokenizer: ChatTokenizer) -> Driver:
-        """Return a driver that plays trajectories with the tokens of this tokenizer.
+    async def driver(self, tokenizer: ChatTokenizer, model: str = "") -> AnyDriver[Any]:
+        """Return a driver that plays trajectories of `model` with the tokens of this tokenizer.
 
         Raises:
-            RunError: the environment cannot list its tools.
+            RunError: the environment cannot list its tools, or the model reads no chats.
         """
+        if self.environment.agent:
+            return self._agent_driver(tokenizer, model)
         try:
             reply = await self.call(0, self.mesh, Asked("tools"))
         except Crash as crash:
@@ -83,13 +94,36 @@ class EnvironmentClient:
         else:
             for line in self._lines.values():
                 line.tell(tuple(told))
-        return Driver(self.environment, bridge, partial(self.begin, name), self.failed)
+        begin = partial(self.begin, name)
+        return Driver(self.environment, bridge, begin, self.failed)
+
+    def _agent_driver(self, tokenizer: ChatTokenizer, model: str) -> AgentDriver:
+        origin, bridge, name = self.mesh.origin, Bridge(tokenizer), str(len(self._bridges))
+        if not bridge.reads_chats:
+            raise RunError(
+                f"agent {self.name} sends messages, and model {model} has no chat template",
+                origin=origin, remedy="set `chat_template` of the model",
+            )  # fmt: skip
+        try:
+            self._bridges[name] = Asked("bridge", given=pickle.dumps(bridge), bridge=name)
+        except (pickle.PicklingError, TypeError, AttributeError) as error:
+            message = f"the tokenizer of {model} cannot be sent to agent {self.name}: {error}"
+            raise RunError(message, origin=origin) from error
+
+        def begin() -> AgentSession:
+            return AgentSession(self, *self._place(), name, model)
+
+        return AgentDriver(self.environment, bridge, begin, self.failed)
 
     def begin(self, bridge: str = "") -> PoolSession:
         """Start a trajectory in the process that has the fewest."""
+        return PoolSession(self, *self._place(), bridge)
+
+    def _place(self) -> tuple[int, str]:
+        """Return the process that has the fewest trajectories, and a key for another one."""
         rank = min(range(len(self._held)), key=lambda index: self._held[index])
         self._held[rank] += 1
-        return PoolSession(self, rank, str(next(self._keys)), bridge)
+        return rank, str(next(self._keys))
 
     def lost(self) -> int:
         """Stop new calls until `restore`; return the number of trajectories on the mesh."""
@@ -139,7 +173,13 @@ class EnvironmentClient:
     def _problem(self, reply: Reply) -> None:
         self._warn("failed", reply.error)
 
-    def ended(self, session: PoolSession, mesh: Mesh | None) -> None:
+    def tell_one(self, session: PoolSession | AgentSession, asked: Asked) -> None:
+        """Send a message about a trajectory, without waiting. If its line has ended, so has it."""
+        line = self._lines.get(session.rank)
+        if line is not None and line.alive:
+            line.tell(tuple(asked))
+
+    def ended(self, session: PoolSession | AgentSession, mesh: Mesh | None) -> None:
         """End a trajectory: close its object in the process, without waiting."""
         self._held[session.rank] -= 1
         if mesh is None or mesh is not self.mesh:
@@ -222,4 +262,49 @@ class PoolSession:
         reply = await self._client.call(self.rank, self._mesh, asked)
         if isinstance(reply, Reply) and reply.error and not reply.late:
             raise Crash(f"{op}: {reply.error}", lost=reply.lost)
+        return reply
+
+
+class AgentSession:
+    """An agent in a process of the pool; implements `play.AgentSession`."""
+
+    def __init__(
+        self, client: EnvironmentClient, rank: int, key: str, bridge: str, model: str
+    ) -> None:
+        self.rank, self.key = rank, key
+        self._client, self._bridge, self._model = client, bridge, model
+        self._mesh: Mesh | None = None
+
+    async def begin(self, task: Task, seed: int, limits: Limits) -> None:
+        self._mesh = await self._client.ready()
+        terms = Terms(
+            model=self._model, sampling=limits.sampling, longest=limits.longest,
+            rewrites=self._client.environment.history == "template",
+        )  # fmt: skip
+        await self._ask(Asked("run", self.key, (task, terms), seed, self._bridge))
+
+    async def events(self) -> list[Event]:
+        reply = await self._ask(Asked("events", self.key))
+        events, notes = reply
+        for note in notes:
+            self._client.tell(note)
+        event, last = events[-1]
+        if event == "end" and not last.error:
+            self._client.guard.succeeded()
+        return list(events)
+
+    def answer(self, number: int, tokens: list[int], text: str, finish: str) -> None:
+        self._client.tell_one(self, Asked("answer", self.key, (number, tokens, text, finish)))
+
+    def refuse(self, number: int, message: str, code: str) -> None:
+        self._client.tell_one(self, Asked("refuse", self.key, (number, message, code)))
+
+    def close(self) -> None:
+        self._client.ended(self, self._mesh)
+
+    async def _ask(self, asked: Asked) -> Any:
+        assert self._mesh is not None
+        reply = await self._client.call(self.rank, self._mesh, asked)
+        if isinstance(reply, Reply) and reply.error:
+            raise Crash(reply.error, lost=reply.lost)
         return reply

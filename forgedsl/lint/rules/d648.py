@@ -32,7 +32,9 @@ def check(view: View) -> Findings:
         shop, dataset = played_in(view, step)
         if shop is None or dataset is None:
             continue
-        form, history = form_of(view, dataset), shop.settings["history"]
+        # an agent always sends messages
+        form = "chat" if shop.body.agent else form_of(view, dataset)
+        history = shop.settings["history"]
         used = (Label(text="played here", span=step.span),)
         follows = history.value == "template"
         if follows and form == "text":

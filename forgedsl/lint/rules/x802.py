@@ -1,4 +1,4 @@
-"""X802 signature: the parameters of a Python reward or loss do not fit its call.
+"""X802 signature: the parameters of a Python reward, loss or agent do not fit its call.
 
 A reward is a function, synchronous or asynchronous, or an object with `__call__`. Its arguments are
 chosen by parameter name: `prompt`, `messages`, `response`, `target`, `rollout`, `row`, or a column
@@ -13,6 +13,8 @@ of the row. Parameters with other names are filled by position: `(prompt, respon
 
 A loss is a class with `torch.nn.Module` as base. `forward` takes the fields that the loss declares,
 and `seq_id`, `num_tokens`, `num_sequences`, by name.
+
+An agent is a class with `forgedsl.Agent` as base and a method `async def run(self, task, model)`.
 
 The file is read, never imported.
 """

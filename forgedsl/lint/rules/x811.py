@@ -7,7 +7,7 @@
         raise                    # silent
 
 The rule also fires if some path returns nothing, if all paths return the same value, and for an
-environment: `except ValueError: return Step(rewards={"solved": 1.0})`.
+environment or agent: `except ValueError: return Step(rewards={"solved": 1.0})`.
 
 Text that makes the parser fail is easy to write, and the policy finds it (CoursIA #10504, NeMo-RL
 #431). Raise instead: then `on_error` of the rubric decides the score. The file is read, never run.
@@ -18,7 +18,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from forgedsl.diagnostics import Label
-from forgedsl.lint.environments import PythonClass, argument, python_environments, steps_in
+from forgedsl.lint.environments import (
+    PythonClass,
+    python_environments,
+    scored_in,
+    scores_by_return,
+)
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.rewards import place_of, python_rewards
 from forgedsl.lint.view import View
@@ -37,7 +42,7 @@ def check(view: View) -> Findings:
         paid = next(_paid(env), None)
         if paid is not None:
             yield finding(
-                f"environment `{env.env.name}` pays for an error",
+                f"{env.what} `{env.env.name}` pays for an error",
                 env.env.name_span,
                 related=(Label(text="here", span=env.at(paid)),),
                 help="raise, and `on_error` of the rubric decides; or give 0 for it",
@@ -54,16 +59,14 @@ def check(view: View) -> Findings:
 
 
 def _paid(env: PythonClass) -> Iterator[python.AST]:
-    """Yield the `Step`s inside of `except` with a positive reward."""
+    """Yield what gives a positive reward inside of `except`."""
     import ast as python
 
     for method in env.methods.values():
         for handler in python.walk(method):
             if not isinstance(handler, python.ExceptHandler):
                 continue
-            for step in steps_in(handler):
-                rewards = argument(step, "rewards", 1)
-                values = rewards.values if isinstance(rewards, python.Dict) else []
-                numbers = [v.value for v in values if isinstance(v, python.Constant)]
-                if any(isinstance(n, int | float) and n > 0 for n in numbers):
-                    yield step
+            for place, numbers in scored_in(handler):
+                is_score = isinstance(place, python.Call) or scores_by_return(env, method)
+                if is_score and any(number > 0 for number in numbers):
+                    yield place

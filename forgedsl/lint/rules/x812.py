@@ -9,6 +9,7 @@ rewards hung, two ended within half an hour (compose-rl #87).
     requests.post(url, json=text, timeout=10)            # silent
     async def score(response): requests.post(...)        # fires: use httpx.AsyncClient
     async def step(self, turn): time.sleep(1)            # fires: of an environment, too
+    async def run(self, task, model): OpenAI(...)        # fires: of an agent, AsyncOpenAI is silent
 
 The file is read with its imports resolved, never run.
 """
@@ -25,6 +26,7 @@ from forgedsl.lint.view import View
 
 if TYPE_CHECKING:
     import ast as python
+    from collections.abc import Iterator
 
     from forgedsl.types.effects import Use
 
@@ -37,6 +39,10 @@ WAITS = {
 }
 """calls without a default timeout; httpx is left out, because its default is five seconds"""
 BLOCKS = WAITS | {"time.sleep"} | {f"httpx.{verb}" for verb in VERBS}
+
+
+CLIENTS = ("openai.OpenAI", "anthropic.Anthropic", "litellm.completion")
+"""clients of models whose calls block"""
 
 
 def check(view: View) -> Findings:
@@ -57,10 +63,12 @@ def check(view: View) -> Findings:
         what, node = _in_environment(env)
         if node is not None:
             yield finding(
-                f"environment `{env.env.name}` {what}",
+                f"{env.what} `{env.env.name}` {what}",
                 env.env.name_span,
                 related=(Label(text="here", span=env.at(node)),),
-                help="an awaited call, or a method without `async`: it gets a thread"
+                help="`openai.AsyncOpenAI`, or `await asyncio.to_thread(...)` around what asks"
+                if what.endswith(tuple(f"`{name}`" for name in CLIENTS))
+                else "an awaited call, or a method without `async`: it gets a thread"
                 if "blocks" in what
                 else "`timeout=10`: each trajectory that waits holds a thread",
             )
@@ -71,14 +79,25 @@ def _in_environment(env: PythonClass) -> tuple[str, python.AST | None]:
 
     for method in env.methods.values():
         full = env.names(method)
+        awaits = isinstance(method, python.AsyncFunctionDef)
+        inner = {each for f in _functions_in(method) for each in python.walk(f)}
         for node in python.walk(method):
             name = full(node.func) if isinstance(node, python.Call) else ""
-            if name in BLOCKS and isinstance(method, python.AsyncFunctionDef):
+            if (name in BLOCKS or name in CLIENTS) and awaits and node not in inner:
                 return f"blocks all trajectories of its process by `{name}`", node
             keywords = {word.arg for word in getattr(node, "keywords", ())}
             if name in WAITS and not {"timeout", None} & keywords:
                 return f"calls `{name}` without a timeout", node
     return "", None
+
+
+def _functions_in(method: python.AST) -> Iterator[python.AST]:
+    """Yield the synchronous functions inside of a method, which may run on threads."""
+    import ast as python
+
+    for node in python.walk(method):
+        if isinstance(node, python.FunctionDef | python.Lambda) and node is not method:
+            yield node
 
 
 def _wrong(found: PythonReward, use: Use) -> str:

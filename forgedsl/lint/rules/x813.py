@@ -12,8 +12,8 @@
 A score of 0 for a good answer teaches the policy to avoid it, and a service that is down for a step
 looks like a policy that forgot everything. Raise instead: the call is repeated once, and then
 `on_error` of the rubric decides. The rule fires for rewards that score a failed request, and for
-environments that score any exception. Failed requests were scored 0 in verl-omni #366 and NeMo-RL
-#2479.
+environments and agents that score any exception. Failed requests were scored 0 in verl-omni #366
+and NeMo-RL #2479.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from forgedsl.diagnostics import Label
-from forgedsl.lint.environments import argument, python_environments, steps_in
+from forgedsl.lint.environments import python_environments, scored_in, scores_by_return
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.rewards import PythonReward, place_of, python_rewards
 from forgedsl.lint.view import View
@@ -41,6 +41,8 @@ HELP = "raise: the call is made again, and then `on_error` of the rubric decides
 
 
 def check(view: View) -> Findings:
+    import ast as python
+
     for found in python_rewards(view):
         node = _outage(found)
         if node is not None:
@@ -52,16 +54,17 @@ def check(view: View) -> Findings:
             )
     for env in python_environments(view):
         steps = (
-            step
+            place
             for method in env.methods.values()
             for handler in _handlers(method, BROAD)
-            for step in steps_in(handler)
-            if argument(step, "rewards", 1) is not None and not _pays(step)
+            for place, numbers in scored_in(handler)
+            if isinstance(place, python.Call) or scores_by_return(env, method)
+            if not any(number > 0 for number in numbers)  # that is X811
         )
         step = next(steps, None)
         if step is not None:
             yield finding(
-                f"environment `{env.env.name}` scores any exception, its own mistakes too",
+                f"{env.what} `{env.env.name}` scores any exception, its own mistakes too",
                 env.env.name_span,
                 related=(Label(text="here", span=env.at(step)),),
                 help="catch only what a wrong answer raises, `except ValueError`; raise the rest, "
@@ -81,13 +84,6 @@ def _handlers(node: python.AST, kinds: tuple[str, ...]) -> list[python.ExceptHan
             if each.type is None or {*names} & {*kinds}:
                 found.append(each)
     return found
-
-
-def _pays(step: python.Call) -> bool:
-    """True if a reward is positive, which is X811."""
-    rewards = argument(step, "rewards", 1)
-    numbers = [getattr(value, "value", 0) for value in getattr(rewards, "values", ())]
-    return any(isinstance(n, int | float) and n > 0 for n in numbers)
 
 
 def _outage(found: PythonReward) -> python.AST | None:

@@ -45,7 +45,7 @@ def check(view: View) -> Findings:
     for env in python_environments(view):
         for what, node, help_ in _shared(env):
             yield finding(
-                f"environment `{env.env.name}` {what}",
+                f"{env.what} `{env.env.name}` {what}",
                 env.env.name_span,
                 related=(Label(text="here", span=env.at(node)),),
                 help=help_,

@@ -37,10 +37,12 @@ def check(view: View) -> Findings:
         node, name = _drawn(env)
         if node is not None:
             yield finding(
-                f"environment `{env.env.name}` draws from `{name}`, not from its `rng`",
+                f"{env.what} `{env.env.name}` draws from `{name}`, not from its `rng`",
                 env.env.name_span,
                 related=(Label(text="siblings draw differently", span=env.at(node)),),
-                help="`self.rng = rng` in `reset`, and draw from it: siblings share its seed",
+                help="draw from `self.rng`: siblings share its seed"
+                if env.env.body.agent
+                else "`self.rng = rng` in `reset`, and draw from it: siblings share its seed",
             )
 
 

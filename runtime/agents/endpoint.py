@@ -1,0 +1,162 @@
+"""The policy behind OpenAI's protocol: an HTTP server on the loopback address of an agent's host.
+
+    POST /v1/chat/completions   whole, or as a stream of events
+    GET  /v1/models
+
+Each trajectory has a key of its own, which is valid as long as the trajectory lives and reaches its
+own rows alone. A client that goes away takes its request back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import socket
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from aiohttp import web
+
+from forgedsl.runtime.agents.protocol import ApiError, Chat, Said, chunks, completion, parsed
+from forgedsl.runtime.agents.session import OVER, Session
+
+HOST = "127.0.0.1"
+NAMES = ("127.0.0.1", "localhost")
+"""values of `Host`; others come from web pages whose name was pointed here"""
+BODY = 16 * 2**20
+"""largest body in bytes"""
+BODY_SECONDS = 30.0
+KEEP_ALIVE = 15.0
+"""seconds between signs of life in a stream whose answer is still being sampled"""
+ENDED = 4096
+"""keys of ended trajectories that are known as such"""
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class Endpoint:
+    """The server of one process; trajectories open and close their sessions."""
+
+    def __init__(self) -> None:
+        self._sessions: dict[str, Session] = {}
+        self._ended: dict[str, None] = {}
+        self._runner: web.AppRunner | None = None
+        self.url = ""
+
+    async def start(self) -> None:
+        """Listen on a free port; `url` is its base URL."""
+        app = web.Application(client_max_size=BODY, middlewares=[_in_openai_form])
+        app.router.add_post("/v1/chat/completions", self._chat)
+        app.router.add_get("/v1/models", self._models)
+        runner = web.AppRunner(app, handler_cancellation=True, access_log=None)
+        await runner.setup()
+        listening = socket.create_server((HOST, 0), backlog=1024)
+        await web.SockSite(runner, listening).start()
+        self._runner = runner
+        self.url = f"http://{HOST}:{listening.getsockname()[1]}/v1"
+
+    async def close(self) -> None:
+        for session in list(self._sessions.values()):
+            self.end(session)
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+    def begin(self, session: Session) -> None:
+        self._sessions[session.key] = session
+
+    def end(self, session: Session) -> None:
+        """Revoke the key of a trajectory; its requests in flight are refused."""
+        session.close()
+        if self._sessions.pop(session.key, None) is not None:
+            self._ended[session.key] = None
+            if len(self._ended) > ENDED:
+                del self._ended[next(iter(self._ended))]
+
+    # ---- requests
+
+    def _session(self, request: web.Request) -> Session:
+        scheme, _, key = request.headers.get("Authorization", "").partition(" ")
+        if scheme.lower() == "bearer" and key in self._sessions:
+            return self._sessions[key]
+        if key in self._ended:
+            raise ApiError(409, OVER)
+        raise ApiError(401, "wrong API key: each trajectory has its own", code="invalid_api_key")
+
+    async def _models(self, request: web.Request) -> web.StreamResponse:
+        name = self._session(request).terms.model
+        model = {"id": name, "object": "model", "created": 0, "owned_by": "forgedsl"}
+        return web.json_response({"object": "list", "data": [model]})
+
+    async def _chat(self, request: web.Request) -> web.StreamResponse:
+        session = self._session(request)
+        raw = await _body(request)
+        chat = parsed(_json(raw), session.terms.sampling)
+        again = request.headers.get("x-stainless-retry-count", "0") != "0"
+        digest = hashlib.blake2b(raw).digest()
+        answering = session.ask(chat, digest, again=again)
+        ident = f"chatcmpl-{digest.hex()[:24]}"
+        if chat.stream:
+            return await _streamed(request, chat, ident, asyncio.ensure_future(answering))
+        return web.json_response(completion(chat, ident, await answering))
+
+
+async def _body(request: web.Request) -> bytes:
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            return await request.read()
+    except TimeoutError:
+        raise ApiError(408, f"the body did not come within {BODY_SECONDS:g} s") from None
+
+
+def _json(raw: bytes) -> Any:
+    try:
+        return json.loads(raw)
+    except (ValueError, RecursionError) as error:
+        raise ApiError(400, f"the body is not valid JSON: {error}") from None
+
+
+async def _streamed(
+    request: web.Request, chat: Chat, ident: str, answering: asyncio.Future[list[Said]]
+) -> web.StreamResponse:
+    """Send an answer as events. It is sampled whole, since tokens are final only with its end;
+    until then comments keep the connection alive."""
+    try:
+        await asyncio.wait([answering], timeout=KEEP_ALIVE)
+        if answering.done():
+            answering.result()  # an error has a status of its own while nothing is sent
+        response = web.StreamResponse(
+            headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"}
+        )
+        await response.prepare(request)
+        while not answering.done():
+            await response.write(b": sampling\n\n")
+            await asyncio.wait([answering], timeout=KEEP_ALIVE)
+        try:
+            events: list[Any] = list(chunks(chat, ident, answering.result()))
+        except ApiError as error:
+            events = [error.body]
+        sent = [f"data: {json.dumps(event)}\n\n" for event in events] + ["data: [DONE]\n\n"]
+        await response.write("".join(sent).encode())
+        await response.write_eof()
+    finally:
+        answering.cancel()
+    return response
+
+
+@web.middleware
+async def _in_openai_form(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Write errors as OpenAI does, and refuse requests that were sent to another name."""
+    try:
+        if request.host.rpartition(":")[0] not in NAMES:
+            raise ApiError(403, f"this endpoint is not {request.host}")
+        return await handler(request)
+    except ApiError as error:
+        # the client of OpenAI tries 409 again, which would be in vain
+        retry = {"x-should-retry": "false"} if error.status == 409 else {}
+        return web.json_response(error.body, status=error.status, headers=retry)
+    except web.HTTPException as error:
+        if error.status < 400:
+            raise
+        made = ApiError(error.status, f"{request.method} {request.path}: {error.reason}")
+        return web.json_response(made.body, status=error.status)

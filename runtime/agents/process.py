@@ -1,0 +1,113 @@
+"""AgentProcess: the actor's side of a process of agents, with the endpoint that they ask.
+
+    controller --run, events, answer, close--> AgentProcess --run, close--> worker.py: the agent
+                                                    ^ HTTP                        |
+                                                    `-----------------------------'
+
+The endpoint is here and not in the agent's process, so that an agent that blocks its process delays
+no other trajectory's answers, and the tokenizer is where no code of users runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+from typing import Any
+
+from forgedsl.agent import Model
+from forgedsl.environment import Task
+from forgedsl.runtime.agents.endpoint import Endpoint
+from forgedsl.runtime.agents.session import Event, Session
+from forgedsl.runtime.agents.tree import Tree
+from forgedsl.runtime.environments.bridge import Bridge
+from forgedsl.runtime.environments.line import Asked
+from forgedsl.runtime.environments.process import EnvironmentProcess
+from forgedsl.runtime.environments.worker import Reply, Request, Served
+from forgedsl.runtime.tracebacks import described
+
+MARGIN = 5.0
+"""seconds of an agent beyond its deadline, within which the controller ends it"""
+LONGEST = 86400.0
+"""time limit of an agent without a deadline"""
+
+
+class AgentProcess(EnvironmentProcess):
+    """Agents in one process, and their endpoint. `unheeded` is called once for each field of
+    requests that is not followed."""
+
+    def __init__(self, served: Served) -> None:
+        super().__init__(served)
+        self.endpoint = Endpoint()
+        self._sessions: dict[str, Session] = {}
+        self._loading: dict[str, asyncio.Task[Bridge]] = {}
+        self._running: set[asyncio.Task[None]] = set()
+        self._told: set[str] = set()
+        self._notes: list[str] = []
+
+    async def answer(self, asked: Asked) -> tuple[Any, bool]:
+        """Answer a request about a trajectory; see `Asked`. `answer` and `refuse` have no reply."""
+        op, session = asked.op, self._sessions.get(asked.key)
+        if op == "run":
+            return await self._run(asked), False
+        if op == "events":
+            if session is None:
+                return Reply(error="its process was started anew", lost=True), False
+            return await self._events(session), False
+        if op == "answer" and session is not None:
+            session.answered(*asked.given)
+        elif op == "refuse" and session is not None:
+            session.refused(*asked.given)
+        elif op == "close":
+            if session is not None:
+                self.endpoint.end(self._sessions.pop(asked.key))
+            return await super().answer(asked)
+        elif op not in ("answer", "refuse"):
+            return await super().answer(asked)
+        return None, False
+
+    async def _learn(self, asked: Asked) -> Reply | None:
+        """Receive a tokenizer, without which no trajectory can begin."""
+        loading = asyncio.create_task(asyncio.to_thread(pickle.loads, asked.given))
+        self._loading[asked.bridge] = loading
+        await asyncio.wait([loading])
+        return None
+
+    async def _run(self, asked: Asked) -> Reply:
+        """Begin a trajectory: open its session, start its agent."""
+        task: Task
+        task, terms = asked.given
+        try:
+            bridge = await self._loading[asked.bridge]
+        except Exception as error:
+            return Reply(error=f"its tokenizer cannot be loaded: {described(error)}")
+        tree = Tree(bridge, rewrites=terms.rewrites)
+        session = Session(terms, tree, self._note)
+        self._sessions[asked.key] = session
+        self.endpoint.begin(session)
+        model = Model(url=self.endpoint.url, key=session.key, name=terms.model)
+        limit = self._environment.deadline
+        request = Request(
+            key=asked.key, op="run", seconds=LONGEST if limit is None else limit + MARGIN,
+            task=task, seed=asked.number, model=model,
+        )  # fmt: skip
+        running = asyncio.create_task(self._work(session, request))
+        self._running.add(running)
+        running.add_done_callback(self._running.discard)
+        return Reply()
+
+    async def _work(self, session: Session, request: Request) -> None:
+        reply = await self.ask(request)
+        self.endpoint.end(session)
+        session.ended(reply)
+
+    async def _events(self, session: Session) -> tuple[list[Event], list[str]]:
+        """Return what happened in a trajectory, and what is to be told of requests."""
+        found = await session.events()
+        notes, self._notes = self._notes, []
+        return found, notes
+
+    def _note(self, name: str, why: str) -> None:
+        """Note a field that is not followed, once for each."""
+        if name not in self._told:
+            self._told.add(name)
+            self._notes.append(f"a request has `{name}`, which is not followed: {why}")

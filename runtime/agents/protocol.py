@@ -1,0 +1,374 @@
+"""OpenAI's chat completions: what a request asks for, and the forms of answers and errors.
+
+    body of POST /v1/chat/completions --parsed--> Chat        (or ApiError)
+    Chat, Said --> completion | chunks of a stream
+
+Sampling is the run's: an agent may ask for fewer tokens and more stop strings. What would change
+the distribution that is trained is not followed, and told (`Chat.unheeded`); what the endpoint
+cannot do is refused by name.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from forgedsl.environment import Call, calls_in
+from forgedsl.lower.job import Sampling
+
+MESSAGES = 4096
+"""most messages of a request"""
+CHOICES = 32
+"""most answers of a request (`n`)"""
+STOPS = 16
+"""most stop strings of a request"""
+ROLES = ("system", "developer", "user", "assistant", "tool")
+LABELS = frozenset({
+    "metadata", "model", "prompt_cache_key", "prompt_cache_retention", "safety_identifier",
+    "service_tier", "store", "user",
+})  # fmt: skip
+"""fields that change no answer"""
+READ = frozenset({
+    "max_completion_tokens", "max_tokens", "messages", "n", "seed", "stop", "stream",
+    "stream_options", "tool_choice", "tools",
+})  # fmt: skip
+SAMPLED = {
+    "temperature": "temperature", "top_p": "top_p", "top_k": "top_k", "min_p": "min_p",
+    "frequency_penalty": None, "presence_penalty": None, "repetition_penalty": None,
+}  # fmt: skip
+"""fields of sampling -> setting of the run, or None if it has none"""
+WITHOUT = {"frequency_penalty": 0.0, "presence_penalty": 0.0, "repetition_penalty": 1.0}
+"""values that mean no penalty"""
+NOTHING: Mapping[str, Sequence[Any]] = {
+    "functions": ([],), "logit_bias": ({},), "logprobs": (False,), "modalities": (["text"],),
+    "parallel_tool_calls": (True,), "response_format": ({"type": "text"},), "top_logprobs": (0,),
+}  # fmt: skip
+"""values with which a field that is not supported asks for nothing"""
+THOUGHT = re.compile(r"^.*</think>", re.DOTALL)
+
+
+class ApiError(Exception):
+    """An error in OpenAI's form, with its HTTP status."""
+
+    def __init__(
+        self, status: int, message: str, *, param: str | None = None, code: str | None = None
+    ) -> None:
+        self.status, self.param, self.code = status, param, code
+        super().__init__(message)
+
+    @property
+    def body(self) -> dict[str, Any]:
+        kind = "invalid_request_error" if self.status < 500 else "server_error"
+        error = {"message": str(self), "type": kind, "param": self.param, "code": self.code}
+        return {"error": error}
+
+
+def too_long(message: str) -> ApiError:
+    """A prompt that leaves no room in the context, as OpenAI says it."""
+    return ApiError(400, message, param="messages", code="context_length_exceeded")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chat:
+    """A request for chat completions. Contents of `messages` are text, arguments of tool calls are
+    parsed."""
+
+    model: str
+    messages: list[dict[str, Any]]
+    tools: list[dict[str, Any]] = field(default_factory=list)
+    calls: bool = False
+    """calls of tools are read from answers"""
+    n: int = 1
+    max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+    seed: int | None = None
+    stream: bool = False
+    usage: bool = False
+    """a stream ends with the number of tokens"""
+    unheeded: dict[str, str] = field(default_factory=dict)
+    """fields that are not followed -> why"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Said:
+    """One answer of the policy, as a message."""
+
+    message: dict[str, Any]
+    finish: str
+    prompt_tokens: int
+    tokens: int
+
+
+# ---- requests
+
+
+def parsed(body: Any, sampling: Sampling) -> Chat:
+    """Read the body of a request; `sampling` is the run's.
+
+    Raises:
+        ApiError: it is not valid, or asks for what the endpoint does not do.
+    """
+    if not isinstance(body, dict):
+        raise ApiError(400, "the body is not a JSON object")
+    given = {name: value for name, value in body.items() if value is not None}
+    _refuse_unsupported(given)
+    calls = _choice(given)
+    choice = given.get("tool_choice", "auto")
+    unheeded = dict(_unheeded(given, sampling))
+    if choice == "required" or isinstance(choice, dict):
+        unheeded["tool_choice"] = (
+            "the policy is not forced to call a tool, which would train "
+            "another distribution than it samples from"
+        )
+    options = given.get("stream_options", {})
+    stream = _bool(given, "stream")
+    if options and not stream:
+        raise ApiError(400, "`stream_options` needs `stream`", param="stream_options")
+    limit = "max_completion_tokens" if "max_completion_tokens" in given else "max_tokens"
+    return Chat(
+        model=str(given.get("model", "")),
+        messages=_messages(given.get("messages")),
+        tools=_tools(given.get("tools", [])) if choice != "none" else [],
+        calls=calls,
+        n=_int(given, "n", 1, CHOICES, 1) or 1,
+        max_tokens=_int(given, limit, 1, 2**31, None),
+        stop=_stop(given.get("stop", [])),
+        seed=_int(given, "seed", -(2**63), 2**64, None),
+        stream=stream,
+        usage=bool(isinstance(options, dict) and options.get("include_usage")),
+        unheeded=unheeded,
+    )
+
+
+def _refuse_unsupported(given: Mapping[str, Any]) -> None:
+    for name, value in given.items():
+        if name in READ or name in LABELS or name in SAMPLED or value in NOTHING.get(name, ()):
+            continue
+        known = name in NOTHING
+        what = f"`{name} = {json.dumps(value)[:60]}`" if known else f"`{name}`"
+        message = f"{what} is not supported by this endpoint"
+        raise ApiError(400, message, param=name, code="unsupported_parameter")
+
+
+def _unheeded(given: Mapping[str, Any], sampling: Sampling) -> Iterator[tuple[str, str]]:
+    for name, setting in SAMPLED.items():
+        if name not in given:
+            continue
+        run = getattr(sampling, setting) if setting else WITHOUT[name]
+        off = name == "top_k" and run is None and given[name] in (0, -1)
+        if given[name] != run and not off:
+            yield name, f"the run samples with {run}"
+
+
+def _choice(given: Mapping[str, Any]) -> bool:
+    """True if calls of tools are read from the answer."""
+    choice = given.get("tool_choice", "auto")
+    if choice not in ("auto", "none", "required") and not isinstance(choice, dict):
+        raise ApiError(400, f"`tool_choice = {choice!r:.60}` is not known", param="tool_choice")
+    return bool(given.get("tools")) and choice != "none"
+
+
+def _bool(given: Mapping[str, Any], name: str) -> bool:
+    value = given.get(name, False)
+    if not isinstance(value, bool):
+        raise ApiError(400, f"`{name}` is true or false", param=name)
+    return value
+
+
+def _int(
+    given: Mapping[str, Any], name: str, least: int, most: int, default: int | None
+) -> int | None:
+    value = given.get(name, default)
+    if value is None:
+        return None
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        raise ApiError(400, f"`{name}` is a whole number from {least} to {most}", param=name)
+    return value
+
+
+def _stop(value: Any) -> tuple[str, ...]:
+    found = [value] if isinstance(value, str) else value
+    good = isinstance(found, list) and all(isinstance(s, str) and s for s in found)
+    if not good or len(found) > STOPS:
+        raise ApiError(400, f"`stop` is a string, or a list of at most {STOPS}", param="stop")
+    return tuple(found)
+
+
+def _messages(value: Any) -> list[dict[str, Any]]:
+    if not isinstance(value, list) or not 0 < len(value) <= MESSAGES:
+        raise ApiError(400, f"`messages` is a list of 1 to {MESSAGES} messages", param="messages")
+    return [_message(message, index) for index, message in enumerate(value)]
+
+
+def _message(value: Any, index: int) -> dict[str, Any]:
+    where = f"messages[{index}]"
+    if not isinstance(value, dict) or value.get("role") not in ROLES:
+        raise ApiError(400, f"{where} has no role of {', '.join(ROLES)}", param=where)
+    role = "system" if value["role"] == "developer" else value["role"]
+    found: dict[str, Any] = {"role": role, "content": _text(value.get("content"), where)}
+    if value.get("tool_calls"):
+        found["tool_calls"] = [
+            _tool_call(call, where) for call in _list(value, "tool_calls", where)
+        ]
+    for name in ("name", "tool_call_id", "reasoning_content"):
+        if value.get(name) is not None:
+            if not isinstance(value[name], str):
+                raise ApiError(400, f"{where}.{name} is no text", param=where)
+            found[name] = value[name]
+    return found
+
+
+def _text(content: Any, where: str) -> str:
+    """Return a content as one text: content may be text, nothing, or parts."""
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        text = content
+    elif isinstance(content, list):
+        parts = []
+        for part in content:
+            kind = part.get("type") if isinstance(part, dict) else None
+            name = {"text": "text", "refusal": "refusal"}.get(str(kind))
+            if name is None or not isinstance(part.get(name), str):
+                message = f"{where}: parts of type {kind!r:.40} are not supported, text is"
+                raise ApiError(400, message, param=where, code="unsupported_content")
+            parts.append(part[name])
+        text = "".join(parts)
+    else:
+        raise ApiError(400, f"{where}.content is no text", param=where)
+    if not _is_unicode(text):
+        raise ApiError(400, f"{where}.content is not valid Unicode", param=where)
+    return text
+
+
+def _is_unicode(text: str) -> bool:
+    """True if a text has no lone surrogates, which JSON can express and UTF-8 cannot."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _list(value: Mapping[str, Any], name: str, where: str) -> list[Any]:
+    found = value[name]
+    if not isinstance(found, list):
+        raise ApiError(400, f"{where}.{name} is no list", param=where)
+    return found
+
+
+def _tool_call(call: Any, where: str) -> dict[str, Any]:
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+        raise ApiError(400, f"{where} has a tool call without a name", param=where)
+    arguments = function.get("arguments", "{}")
+    if isinstance(arguments, str):
+        with suppress(ValueError, RecursionError):  # templates write other texts as they are
+            arguments = json.loads(arguments or "{}")
+    found = {"type": "function", "function": {"name": function["name"], "arguments": arguments}}
+    return {"id": str(call.get("id", "")), **found}
+
+
+def _tools(value: Any) -> list[dict[str, Any]]:
+    if not isinstance(value, list):
+        raise ApiError(400, "`tools` is no list", param="tools")
+    for index, tool in enumerate(value):
+        where = f"tools[{index}]"
+        function = tool.get("function") if isinstance(tool, dict) else None
+        if not isinstance(tool, dict) or tool.get("type") != "function":
+            raise ApiError(400, f"{where} is no tool of type function", param=where)
+        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+            raise ApiError(400, f"{where} has no function with a name", param=where)
+    return value
+
+
+# ---- messages that are the same
+
+
+def heard(message: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an answer in the form in which it comes back in later requests."""
+    return _message(message, 0)
+
+
+def same(message: Mapping[str, Any]) -> str:
+    """Return what two writings of a message have in common. Clients move thoughts, reorder
+    arguments and leave out ids."""
+    content = str(message["content"])
+    calls = [
+        (call["function"]["name"], call["function"]["arguments"])
+        for call in message.get("tool_calls", ())
+    ]
+    if message["role"] == "assistant":
+        content = THOUGHT.sub("", content).strip()
+    return json.dumps([message["role"], content, message.get("name"), calls], sort_keys=True)
+
+
+# ---- answers
+
+
+def message_of(text: str, calls: bool, ident: str) -> tuple[dict[str, Any], bool]:
+    """Return the message for a text of the policy, and True if it calls tools. If one of several
+    calls cannot be read, all stay text."""
+    found: tuple[Call, ...] = calls_in(text) if calls else ()
+    if not found or any(call.status != "ok" for call in found):
+        return {"role": "assistant", "content": text}, False
+    _, _, said = text.rpartition("</think>")
+    before = text[: len(text) - len(said)] + said.partition("<tool_call>")[0]
+    made = [
+        {
+            "id": f"call-{ident}-{index}",
+            "type": "function",
+            "function": {"name": call.name, "arguments": json.dumps(dict(call.arguments))},
+        }
+        for index, call in enumerate(found)
+    ]
+    return {"role": "assistant", "content": before.strip() or None, "tool_calls": made}, True
+
+
+def completion(chat: Chat, ident: str, said: Sequence[Said]) -> dict[str, Any]:
+    """Return the body of an answer."""
+    return {
+        **_head(chat, ident, "chat.completion"),
+        "choices": [
+            {"index": index, "message": each.message, "finish_reason": each.finish,
+             "logprobs": None}
+            for index, each in enumerate(said)
+        ],
+        "usage": _usage(said),
+    }  # fmt: skip
+
+
+def chunks(chat: Chat, ident: str, said: Sequence[Said]) -> Iterator[dict[str, Any]]:
+    """Yield the chunks of a stream: of each answer its role, text, calls and end."""
+    head = _head(chat, ident, "chat.completion.chunk")
+
+    def chunk(index: int, delta: dict[str, Any], finish: str | None = None) -> dict[str, Any]:
+        choice = {"index": index, "delta": delta, "finish_reason": finish, "logprobs": None}
+        return {**head, "choices": [choice], **({"usage": None} if chat.usage else {})}
+
+    for index, each in enumerate(said):
+        message = each.message
+        yield chunk(index, {"role": "assistant", "content": ""})
+        if message["content"]:
+            yield chunk(index, {"content": message["content"]})
+        for place, call in enumerate(message.get("tool_calls", ())):
+            yield chunk(index, {"tool_calls": [{"index": place, **call}]})
+        yield chunk(index, {}, each.finish)
+    if chat.usage:
+        yield {**head, "choices": [], "usage": _usage(said)}
+
+
+def _head(chat: Chat, ident: str, kind: str) -> dict[str, Any]:
+    return {"id": ident, "object": kind, "created": int(time.time()), "model": chat.model}
+
+
+def _usage(said: Sequence[Said]) -> dict[str, int]:
+    prompt, tokens = said[0].prompt_tokens, sum(each.tokens for each in said)
+    return {
+        "prompt_tokens": prompt, "completion_tokens": tokens, "total_tokens": prompt + tokens
+    }  # fmt: skip

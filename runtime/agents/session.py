@@ -1,0 +1,182 @@
+"""Requests of one trajectory, from its agent's clients to the controller that samples.
+
+    client --ask(Chat)--> place in the tree --Ask--> events() --> controller --> engine
+                                       client <--answered(number, ...)--'
+
+The controller gets events in order: `ask`, `up` (the client has gone: forget the request, also if
+it was sampled meanwhile), `full` (a prompt was too long to be tokenized), `end` (the agent
+returned, or failed).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from jinja2 import TemplateError
+
+from forgedsl.lower.job import Sampling
+from forgedsl.runtime.agents.protocol import ApiError, Chat, Said, heard, message_of, too_long
+from forgedsl.runtime.agents.tree import Place, Tree
+
+IN_FLIGHT = 64
+"""most answers of a trajectory that are sampled at a time"""
+REPLAYED = 64
+"""finished requests that are kept for clients who ask again"""
+OVER = "the trajectory of this key is over"
+
+
+class Ask(NamedTuple):
+    """A request to sample behind `tokens`, which follow the tokens of `row`, or begin it."""
+
+    number: int
+    row: int
+    new: bool
+    tokens: list[int]
+    text: str
+    depth: int
+    again: int
+    seed: int | None
+    max_tokens: int | None
+    stop: tuple[str, ...]
+
+
+Event = tuple[str, Any]
+"""("ask", an Ask as plain tuple), ("up", number), ("full", None), ("end", a Reply)"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """What a trajectory's requests are answered with: the name and sampling of the policy, its
+    context, and if earlier turns are what the template makes of them."""
+
+    model: str
+    sampling: Sampling
+    longest: int
+    rewrites: bool
+
+
+class Session:
+    """The endpoint's side of one trajectory. `told` is called with each field of requests that is
+    not followed, and why."""
+
+    def __init__(self, terms: Terms, tree: Tree, told: Callable[[str, str], None]) -> None:
+        self.key = secrets.token_urlsafe(24)
+        self.terms = terms
+        self._tree, self._told = tree, told
+        self._numbers = itertools.count()
+        self._events: asyncio.Queue[Event] = asyncio.Queue()
+        self._waiting: dict[int, asyncio.Future[tuple[list[int], str, str]]] = {}
+        self._replayed: dict[bytes, list[Said]] = {}
+        self._over = False
+
+    # ---- for the controller
+
+    async def events(self) -> list[Event]:
+        """Return what happened since the last call; wait until something has."""
+        found = [await self._events.get()]
+        while not self._events.empty():
+            found.append(self._events.get_nowait())
+        return found
+
+    def answered(self, number: int, tokens: list[int], text: str, finish: str) -> None:
+        """Deliver an answer to the client that waits for it."""
+        future = self._waiting.get(number)
+        if future is not None and not future.done():
+            future.set_result((tokens, text, finish))
+
+    def refused(self, number: int, message: str, code: str) -> None:
+        """Refuse a request that has no room in the context, or in the turns of a trajectory."""
+        future = self._waiting.get(number)
+        error = too_long(message)
+        error.code = code
+        if future is not None and not future.done():
+            future.set_exception(error)
+
+    def ended(self, reply: Any) -> None:
+        """Tell the controller that the agent ended."""
+        self._events.put_nowait(("end", reply))
+
+    def close(self) -> None:
+        """Refuse requests from now on, those in flight too."""
+        self._over = True
+        for future in self._waiting.values():
+            if not future.done():
+                future.set_exception(ApiError(409, OVER))
+
+    # ---- for clients
+
+    async def ask(self, chat: Chat, digest: bytes, *, again: bool) -> list[Said]:
+        """Answer a request. With `again`, the client repeats it and gets what was sampled, if it
+        had been.
+
+        Raises:
+            ApiError: it cannot be answered.
+        """
+        if self._over:
+            raise ApiError(409, OVER)
+        if again and digest in self._replayed:
+            return self._replayed[digest]
+        if len(self._waiting) + chat.n > IN_FLIGHT:
+            raise ApiError(429, f"more than {IN_FLIGHT} answers of this trajectory are in flight")
+        for name, why in chat.unheeded.items():
+            self._told(name, why)
+        self._measure(chat)
+        tasks = [asyncio.create_task(self._one(chat, index)) for index in range(chat.n)]
+        try:
+            said = list(await asyncio.gather(*tasks))
+        finally:
+            for task in tasks:
+                task.cancel()
+        self._replayed[digest] = said
+        if len(self._replayed) > REPLAYED:
+            del self._replayed[next(iter(self._replayed))]
+        return said
+
+    def _measure(self, chat: Chat) -> None:
+        """Refuse what cannot fit, before it is tokenized: no token is longer than the longest."""
+        size = sum(len(message["content"]) for message in chat.messages)
+        most = self.terms.longest * self._tree.bridge.longest_token
+        if size > most:
+            self._events.put_nowait(("full", None))
+            raise too_long(
+                f"the messages have {size} characters; the context holds {self.terms.longest} "
+                f"tokens, at most {most} characters"
+            )
+
+    async def _one(self, chat: Chat, index: int) -> Said:
+        place = self._placed(chat)
+        number = next(self._numbers)
+        future = self._waiting[number] = asyncio.get_running_loop().create_future()
+        ask = Ask(
+            number=number, row=place.row, new=place.new, tokens=place.tokens, text=place.text,
+            depth=place.depth, again=place.again if chat.seed is None else index,
+            seed=chat.seed, max_tokens=chat.max_tokens, stop=chat.stop,
+        )  # fmt: skip
+        self._events.put_nowait(("ask", tuple(ask)))
+        try:
+            tokens, text, finish = await future
+        except BaseException as error:
+            self._tree.leave(place)
+            if not isinstance(error, ApiError):
+                self._events.put_nowait(("up", number))
+            raise
+        finally:
+            del self._waiting[number]
+        message, calls = message_of(text, chat.calls, str(number))
+        self._tree.end(place, heard(message), tokens, text)
+        return Said(
+            message=message, finish="tool_calls" if calls and finish == "stop" else finish,
+            prompt_tokens=place.before + len(place.tokens), tokens=len(tokens),
+        )  # fmt: skip
+
+    def _placed(self, chat: Chat) -> Place:
+        try:
+            return self._tree.begin(chat.messages, chat.tools)
+        except (TemplateError, TypeError, ValueError, LookupError, AttributeError) as error:
+            message = f"the chat template does not take these messages: {error}"
+            raise ApiError(400, message, param="messages") from error

@@ -1,0 +1,148 @@
+"""Where a request goes on: the rows of a trajectory, and the answers in them.
+
+    messages --begin(request)--> Place(row, tokens behind it) ... --end(answer)--> a node at its tip
+
+A request whose messages begin with those of an earlier request and its answer goes on behind the
+very tokens that were sampled; only what follows is tokenized. It appends to their row if nothing is
+behind the answer yet and, with `history = template`, if the chat template writes the same text.
+Otherwise it begins a row of its own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from forgedsl.runtime.agents.protocol import same
+from forgedsl.runtime.environments.bridge import WHOLE, Bridge
+
+Messages = Sequence[Mapping[str, Any]]
+
+
+@dataclass(slots=True, kw_only=True)
+class Node:
+    """An answer, the last tokens of its row when it was given. `depth` counts the answers before
+    it."""
+
+    row: int
+    length: int
+    turn: list[int]
+    text: str
+    depth: int
+    rendered: str
+    """prompt of the answer, as the template writes it (`history = template`)"""
+
+
+@dataclass(slots=True, kw_only=True)
+class Place:
+    """Where a request goes on: with `tokens` behind those of `row`, or in a new row."""
+
+    row: int
+    new: bool
+    tokens: list[int]
+    text: str
+    depth: int
+    again: int
+    """how often the same was asked before"""
+    before: int
+    """tokens of the row before `tokens`"""
+    digest: bytes
+    rendered: str
+
+
+@dataclass(slots=True)
+class Tree:
+    """Rows and answers of one trajectory."""
+
+    bridge: Bridge
+    rewrites: bool
+    """what the template makes of a conversation counts (`history = template`)"""
+    nodes: dict[bytes, Node] = field(default_factory=dict)
+    rows: dict[int, list[int]] = field(default_factory=dict)
+    busy: set[int] = field(default_factory=set)
+    """rows behind which an answer is being sampled"""
+    bridges: dict[str, Bridge] = field(default_factory=dict)
+    """by tools"""
+    asked: Counter[bytes] = field(default_factory=Counter)
+    count: int = 0
+
+    def begin(self, messages: Messages, tools: Sequence[dict[str, Any]]) -> Place:
+        """Find the place of a request; its row takes no other request before `end` or `leave`."""
+        bridge = self._offering(tools)
+        digests = _digests(messages, tools)
+        found = (
+            (self.nodes[d], at) for at, d in reversed(list(enumerate(digests))) if d in self.nodes
+        )
+        node, at = next(found, (None, -1))
+        tail = messages[at + 1 :]
+        self.asked[digests[-1]] += 1
+        again = self.asked[digests[-1]] - 1
+        rendered = ""
+        if self.rewrites or node is None or not tail:
+            rendered = bridge.rendered(bridge.short(messages, WHOLE))
+        if node is None or not tail:
+            return self._anew(bridge.ids(rendered), rendered, 0, again, digests[-1], rendered)
+        depth = node.depth + 1
+        made = bridge.told(tail, WHOLE, chat=True)
+        if self.rewrites and rendered != node.rendered + node.text + made.ending + made.text:
+            tokens = bridge.ids(rendered)
+            return self._anew(tokens, made.text, depth, again, digests[-1], rendered)
+        tokens, text = bridge.after(node.turn, made, WHOLE, chat=True)
+        tip = self.rows[node.row]
+        if node.length == len(tip) and node.row not in self.busy:
+            self.busy.add(node.row)
+            return Place(
+                row=node.row, new=False, tokens=tokens, text=text, depth=depth, again=again,
+                before=node.length, digest=digests[-1], rendered=rendered,
+            )  # fmt: skip
+        whole = [*tip[: node.length], *tokens]
+        return self._anew(whole, text, depth, again, digests[-1], rendered)
+
+    def _offering(self, tools: Sequence[dict[str, Any]]) -> Bridge:
+        name = json.dumps(tools, sort_keys=True)
+        if name not in self.bridges:
+            self.bridges[name] = self.bridge.offering(tools)
+        return self.bridges[name]
+
+    def _anew(
+        self, tokens: list[int], text: str, depth: int, again: int, digest: bytes, rendered: str
+    ) -> Place:
+        row, self.count = self.count, self.count + 1
+        return Place(
+            row=row, new=True, tokens=tokens, text=text, depth=depth, again=again, before=0,
+            digest=digest, rendered=rendered,
+        )  # fmt: skip
+
+    def end(self, place: Place, message: Mapping[str, Any], turn: list[int], text: str) -> None:
+        """Record an answer, as the message that its client got."""
+        self.busy.discard(place.row)
+        row = self.rows.setdefault(place.row, [])
+        row += place.tokens
+        row += turn
+        self.nodes[_chained(place.digest, message)] = Node(
+            row=place.row, length=len(row), turn=turn, text=text, depth=place.depth,
+            rendered=place.rendered,
+        )  # fmt: skip
+
+    def leave(self, place: Place) -> None:
+        """Forget a request that was not answered; asked again, it gets the same seed."""
+        self.asked[place.digest] -= 1
+        if not place.new:
+            self.busy.discard(place.row)
+
+
+def _digests(messages: Messages, tools: Sequence[Mapping[str, Any]]) -> list[bytes]:
+    """Return a digest of the conversation up to each message; tools belong to it."""
+    found, last = [], hashlib.blake2b(json.dumps(tools, sort_keys=True).encode()).digest()
+    for message in messages:
+        last = _chained(last, message)
+        found.append(last)
+    return found
+
+
+def _chained(before: bytes, message: Mapping[str, Any]) -> bytes:
+    return hashlib.blake2b(before + same(message).encode(), digest_size=32).digest()
