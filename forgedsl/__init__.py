@@ -18,6 +18,7 @@ HOMES = {
     "Agent": "forgedsl.agent",
     "Pipeline": "forgedsl.python.pipeline",
     "PipelineError": "forgedsl.python.pages",
+    "compare": "forgedsl.python.compared",
     "compile_loss": "forgedsl.runtime.losses",
     "load": "forgedsl.python.pipeline",
     "open_run": "forgedsl.python.results",
@@ -25,7 +26,8 @@ HOMES = {
 """what is imported on first use, and from where"""
 
 __all__ = [
-    "Agent", "Pipeline", "PipelineError", "__version__", "compile_loss", "load", "open_run",
+    "Agent", "Pipeline", "PipelineError", "__version__", "compare", "compile_loss", "load",
+    "open_run",
 ]  # fmt: skip
 
 TYPE_CHECKING = False  # that of `typing`, whose import would take longer than all the rest here
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from forgedsl.agent import Agent
+    from forgedsl.python.compared import compare
     from forgedsl.python.pages import PipelineError
     from forgedsl.python.pipeline import Pipeline, load
     from forgedsl.python.results import open_run

@@ -132,6 +132,19 @@ def test_the_command(six: list[Path], tmp_path: Path) -> None:
     assert [each["measure"] for each in read["best"]] == ["reward", "held_out"]
 
 
+def test_runs_are_compared_from_python(six: list[Path], tmp_path: Path) -> None:
+    found = forgedsl.compare(forgedsl.open_run(six[0]), *six[1:])
+    assert repr(found) == render(compare(six))
+    assert found.best["held_out"].group == "trainer.optimizer.lr=3e-05"
+    assert [len(group.runs) for group in found.groups] == [3, 3]
+    assert "&lt;svg" in found._repr_html_()
+    assert found.save(tmp_path / "page.html").read_text() == page(compare(six))
+    with pytest.raises(forgedsl.PipelineError, match="name two different runs"):
+        forgedsl.compare(six[0], six[0])
+    with pytest.raises(forgedsl.PipelineError, match="is no run folder"):
+        forgedsl.compare(six[0], tmp_path)
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

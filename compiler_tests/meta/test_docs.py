@@ -85,7 +85,8 @@ def test_links_between_documents_lead_somewhere(target: Path) -> None:
 
 def test_exported_names_are_pinned() -> None:
     assert sorted(forgedsl.__all__) == [
-        "Agent", "Pipeline", "PipelineError", "__version__", "compile_loss", "load", "open_run",
+        "Agent", "Pipeline", "PipelineError", "__version__", "compare", "compile_loss", "load",
+        "open_run",
     ]  # fmt: skip
     assert sorted(api.__all__) == [
         "Host", "Loaded", "load", "load_functions", "load_text", "overrides_of",

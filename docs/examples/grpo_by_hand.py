@@ -1,6 +1,6 @@
 """GRPO as a loop of one's own, on the services of a .forge file.
 
-    forgec init sums && python grpo_by_hand.py sums/sums.forge 200
+    python grpo_by_hand.py sums.forge 200          # with sums.forge of the README
 
 The file's flow does the same. Here each prompt is sampled under the newest weights: nothing runs
 ahead, so a step takes longer than in a run, and no sample is off-policy.

@@ -62,7 +62,8 @@ def _template(given: str | None) -> str:
     from forgedsl.templates import TEMPLATES
 
     if given is None:
-        return _ask() if sys.stdin.isatty() and sys.stderr.isatty() else "grpo"
+        asks = sys.stdin.isatty() and sys.stderr.isatty() and "JPY_PARENT_PID" not in os.environ
+        return _ask() if asks else "grpo"  # `!forgec init` in a notebook cannot be answered
     if given not in TEMPLATES:
         from forgedsl.mistakes.suggest import did_you_mean, nearest
 
