@@ -251,6 +251,68 @@ def test_a_stream_that_waits_shows_that_it_lives(monkeypatch: pytest.MonkeyPatch
     assert not play(run, engine).failed
 
 
+# ---- responses
+
+FLAT = {"type": "function", "name": "f", "parameters": {"type": "object"}, "strict": False}
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_the_client_of_openai_gets_responses_and_goes_on_behind_them(streamed: bool) -> None:
+    from openai import AsyncOpenAI
+
+    async def run(client: Client, task: Task) -> None:
+        async def ask(**more: Any) -> Any:
+            given = {"model": "m", "tools": [FLAT], **more}
+            if not streamed:
+                return await openai.responses.create(**given)
+            async with openai.responses.stream(**given) as stream:
+                return await stream.get_final_response()
+
+        async with AsyncOpenAI(base_url=client.model.url, api_key=client.model.key) as openai:
+            first = await ask(input=USER, instructions="2+")
+            message, call = first.output
+            assert (first.output_text, message.role, call.name) == ("3", "assistant", "f")
+            assert json.loads(call.arguments) == {"b": 2, "a": [1]}
+            result = {"type": "function_call_output", "call_id": call.call_id, "output": "7"}
+            items = [user(USER), *(item.model_dump() for item in first.output), result]
+            second = await ask(input=items, instructions="2+")
+            assert (second.output_text, second.usage.output_tokens) == ("5", 3)
+            third = await ask(input="+4", instructions="2+", previous_response_id=second.id)
+            assert third.status == "completed"
+
+    played = play(run, Engine([CALL, "5", "6"]))
+    assert (played.failed, played.error) == ([], "")
+    assert played.rollout.row_starts == ()
+    first, second, third = played.engine.seen
+    assert first == ids("[1]2+1+1=")
+    assert second == [*first, 10, 10, EOS, *ids("7=")]
+    assert third == [*second, 11, 10, EOS, *ids("+4=")]
+
+
+@pytest.mark.parametrize(
+    ("more", "status", "param"),
+    [
+        ({"previous_response_id": "resp_9"}, 404, "previous_response_id"),
+        ({"text": {"format": {"type": "json_object"}}}, 400, "text"),
+        ({"background": True}, 400, "background"),
+        ({"tools": [{"type": "web_search"}]}, 400, "tools[0]"),
+        ({"input": [{"type": "item_reference", "id": "x"}]}, 400, "input[0]"),
+        ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, 400, "input[0]"),
+        ({"input": 5}, 400, "input"),
+        ({"frobnicate": 1}, 400, "frobnicate"),
+    ],
+)
+def test_what_responses_do_not_do_is_refused_by_name(
+    more: dict[str, Any], status: int, param: str
+) -> None:
+    async def run(client: Client, task: Task) -> None:
+        found, body = await client.post({"input": USER, **more}, path="/responses")
+        assert (found, body["error"]["param"]) == (status, param)
+        await client.chat(USER)
+
+    assert not play(run).failed
+
+
 # ---- what is refused
 
 

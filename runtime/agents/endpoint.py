@@ -1,6 +1,7 @@
 """The policy behind OpenAI's protocol: an HTTP server on the loopback address of an agent's host.
 
     POST /v1/chat/completions   whole, or as a stream of events
+    POST /v1/responses          the same, of one answer
     GET  /v1/models
 
 Each trajectory has a key of its own, which is valid as long as the trajectory lives and reaches its
@@ -13,12 +14,13 @@ import asyncio
 import hashlib
 import json
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from aiohttp import web
 
-from forgedsl.runtime.agents.protocol import ApiError, Chat, Said, chunks, completion, parsed
+from forgedsl.runtime.agents import responses
+from forgedsl.runtime.agents.protocol import ApiError, Said, chunks, completion, parsed
 from forgedsl.runtime.agents.session import OVER, Session
 
 HOST = "127.0.0.1"
@@ -48,6 +50,7 @@ class Endpoint:
         """Listen on a free port; `url` is its base URL."""
         app = web.Application(client_max_size=BODY, middlewares=[_in_openai_form])
         app.router.add_post("/v1/chat/completions", self._chat)
+        app.router.add_post("/v1/responses", self._response)
         app.router.add_get("/v1/models", self._models)
         runner = web.AppRunner(app, handler_cancellation=True, access_log=None)
         await runner.setup()
@@ -92,13 +95,36 @@ class Endpoint:
         session = self._session(request)
         raw = await _body(request)
         chat = parsed(_json(raw), session.terms.sampling)
-        again = request.headers.get("x-stainless-retry-count", "0") != "0"
-        digest = hashlib.blake2b(raw).digest()
-        answering = session.ask(chat, digest, again=again)
-        ident = f"chatcmpl-{digest.hex()[:24]}"
+        ident = session.name("chatcmpl")
+        answering = session.ask(chat, _digest(raw), again=_is_again(request))
+
+        def written(said: list[Said]) -> list[str]:
+            return [*map(_data, chunks(chat, ident, said)), "data: [DONE]\n\n"]
+
         if chat.stream:
-            return await _streamed(request, chat, ident, asyncio.ensure_future(answering))
+            return await _streamed(request, answering, written)
         return web.json_response(completion(chat, ident, await answering))
+
+    async def _response(self, request: web.Request) -> web.StreamResponse:
+        session = self._session(request)
+        raw = await _body(request)
+        body = _json(raw)
+        asked, messages = responses.as_chat(body, session.responses)
+        chat = parsed(asked, session.terms.sampling)
+        ident = session.name("resp")
+        answering = session.ask(chat, _digest(raw), again=_is_again(request))
+
+        def made(said: list[Said]) -> dict[str, Any]:
+            session.responses[ident] = [*messages, said[0].message]
+            return responses.response(body, chat, ident, said[0])
+
+        def written(said: list[Said]) -> list[str]:
+            found = responses.events(made(said))
+            return [f"event: {event['type']}\n{_data(event)}" for event in found]
+
+        if chat.stream:
+            return await _streamed(request, answering, written)
+        return web.json_response(made(await answering))
 
 
 async def _body(request: web.Request) -> bytes:
@@ -116,11 +142,27 @@ def _json(raw: bytes) -> Any:
         raise ApiError(400, f"the body is not valid JSON: {error}") from None
 
 
+def _digest(raw: bytes) -> bytes:
+    return hashlib.blake2b(raw).digest()
+
+
+def _is_again(request: web.Request) -> bool:
+    """True if the client of OpenAI says that it repeats a request."""
+    return request.headers.get("x-stainless-retry-count", "0") != "0"
+
+
+def _data(event: Any) -> str:
+    return f"data: {json.dumps(event)}\n\n"
+
+
 async def _streamed(
-    request: web.Request, chat: Chat, ident: str, answering: asyncio.Future[list[Said]]
+    request: web.Request,
+    asked: Coroutine[Any, Any, list[Said]],
+    written: Callable[[list[Said]], list[str]],
 ) -> web.StreamResponse:
     """Send an answer as events. It is sampled whole, since tokens are final only with its end;
     until then comments keep the connection alive."""
+    answering = asyncio.create_task(asked)
     try:
         await asyncio.wait([answering], timeout=KEEP_ALIVE)
         if answering.done():
@@ -133,10 +175,9 @@ async def _streamed(
             await response.write(b": sampling\n\n")
             await asyncio.wait([answering], timeout=KEEP_ALIVE)
         try:
-            events: list[Any] = list(chunks(chat, ident, answering.result()))
+            sent = written(answering.result())
         except ApiError as error:
-            events = [error.body]
-        sent = [f"data: {json.dumps(event)}\n\n" for event in events] + ["data: [DONE]\n\n"]
+            sent = [_data(error.body)]
         await response.write("".join(sent).encode())
         await response.write_eof()
     finally:

@@ -73,6 +73,9 @@ class Session:
         self._waiting: dict[int, asyncio.Future[tuple[list[int], str, str]]] = {}
         self._replayed: dict[bytes, list[Said]] = {}
         self._over = False
+        self._names = itertools.count()
+        self.responses: dict[str, list[dict[str, Any]]] = {}
+        """by id of a response: the messages up to it"""
 
     # ---- for the controller
 
@@ -109,6 +112,10 @@ class Session:
                 future.set_exception(ApiError(409, OVER))
 
     # ---- for clients
+
+    def name(self, kind: str) -> str:
+        """Return an id for an answer, unique in the trajectory: "resp_3"."""
+        return f"{kind}_{next(self._names)}"
 
     async def ask(self, chat: Chat, digest: bytes, *, again: bool) -> list[Said]:
         """Answer a request. With `again`, the client repeats it and gets what was sampled, if it
