@@ -12,13 +12,16 @@ from typing import Any
 
 from forgedsl.errors import LaunchError
 from forgedsl.lower import job as spec
+from forgedsl.runs.card import NAME as CARD
+from forgedsl.runs.card import write_card
 from forgedsl.runtime.models import resolve_model
 from forgedsl.runtime.weight_folders import write_tokenizer
 from forgedsl.types.flow import Role
 
 
 def export(run_dir: Path, step: int, target: Path) -> Path:
-    """Write the weights of checkpoint `step` of a run to `target`, with config and tokenizer.
+    """Write the weights of checkpoint `step` of a run to `target`, with config, tokenizer and model
+    card.
 
     Raises:
         LaunchError: a file of the model is missing, the folder cannot be written, or this kind of
@@ -36,6 +39,7 @@ def export(run_dir: Path, step: int, target: Path) -> Path:
     try:
         write(model, service, folder, checkpoint, target)
         write_tokenizer(job, service.model, target, run_dir)
+        write_card(run_dir, step, target)
     except Exception as error:  # safetensors has an exception of its own for a full disk
         if not isinstance(error, OSError) and type(error).__name__ != "SafetensorError":
             raise
@@ -49,9 +53,13 @@ def create_repository(name: str) -> str:
 
 
 def push(folder: Path, name: str) -> None:
-    """Upload an exported folder to a hub repository."""
-    message = "Exported by forgec"
-    upload = {"repo_id": name, "folder_path": folder, "commit_message": message}
+    """Upload an exported folder to a hub repository. A model card that is there already, and that
+    somebody may have edited, stays."""
+    written = CARD in _hub(lambda api: list(api.list_repo_files(name)), name)
+    upload = {
+        "repo_id": name, "folder_path": folder, "commit_message": "Exported by forgec",
+        "ignore_patterns": [CARD] if written else None,
+    }  # fmt: skip
     _hub(lambda api: api.upload_folder(**upload), name)
 
 

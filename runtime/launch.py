@@ -31,6 +31,7 @@ import psutil
 from forgedsl.diagnostics import counted
 from forgedsl.errors import GuardError, LaunchError, RunError, cannot_write
 from forgedsl.lower import job as spec
+from forgedsl.runs.card import write_card
 from forgedsl.runs.checkpoints import REPLAY, drop_partial, last_step
 from forgedsl.runtime.events import EventLog, Reader
 from forgedsl.runtime.interrupt import EXIT_INTERRUPTED, Interrupt
@@ -346,7 +347,10 @@ async def _export(this: Run, endpoints: Any) -> None:
     target = this.job.checkpoint.export
     if target is not None:
         with this.events.span("export", path=target) as end:
-            end["written"] = await endpoints.export(str(this.run_dir / target))
+            written = await endpoints.export(str(this.run_dir / target))
+            if written:  # a rehearsal writes nothing
+                write_card(this.run_dir, None, Path(written))
+            end["written"] = written
 
 
 async def _stop(this: Run, fleet: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import threading
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from forge_commands import CliRunner
 from forgedsl.cli.app import app
 from forgedsl.errors import LaunchError
 from forgedsl.lower import job as spec
+from forgedsl.runs.card import write_card
 from forgedsl.runtime.checkpoints import check_checkpoint
 from forgedsl.runtime.export import create_repository, export, push
 from forgedsl.runtime.services.titan.upstream.checkpoints import spoilt
@@ -106,6 +108,7 @@ class Hub(BaseHTTPRequestHandler):
     """As much of the hub as an upload asks for; `seen` are paths and bodies."""
 
     seen: list[tuple[str, str]]
+    has_card = False
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0)).decode()
@@ -131,9 +134,13 @@ class Hub(BaseHTTPRequestHandler):
         self.wfile.write(text)
 
     def do_GET(self) -> None:
-        self.send_response(404)
-        self.send_header("Content-Length", "0")
+        card = {"type": "file", "path": "README.md", "size": 2, "oid": "1"}
+        text = json.dumps([card] if self.has_card else []).encode()
+        self.send_response(200 if "/tree/" in self.path else 404)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(text)))
         self.end_headers()
+        self.wfile.write(text)
 
     def _chunks(self) -> str:
         found = b""
@@ -233,3 +240,54 @@ def test_a_resume_names_a_spoilt_file_and_what_to_go_on_from(
     spoil(run / "checkpoints/step-2" / name)
     with pytest.raises(LaunchError, match=f"no earlier one is whole.* forgec run {run}/job.json$"):
         check_checkpoint(run, 4, spoilt)
+
+
+# ---- the model card
+
+
+def test_the_model_card(golden: Any, tmp_path: Path) -> None:
+    """A run of the shipped pipeline with data of the hub, exported before its end."""
+    import yaml
+
+    import forgedsl
+
+    pipeline = Path(forgedsl.__path__[0]) / "pipelines" / "grpo_math.forge"
+    job = forgedsl.load(pipeline, profile="none", host="8xH200").plan().job
+    (tmp_path / "job.json").write_text(job.model_dump_json())
+    rows = [{"step": step, "reward_mean": 0.3 + 0.005 * step, "loss": 0.1} for step in range(1, 41)]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (name,) = job.evals
+    events: list[dict[str, Any]] = [
+        {"time": 1.0, "kind": "run.start", "steps": 40},
+        {"time": 1.5, "kind": "process.start", "service": "trainer", "mesh": "trainer", "rank": 0,
+         "pid": 1, "actor": "A", "versions": {"torch": "2.13.0", "vllm": "0.32.0"}},
+    ]  # fmt: skip
+    for number, (step, value) in enumerate([(0, 0.4), (20, 0.6), (40, 0.7)]):
+        about = {"id": number, "name": name, "step": step}
+        events.append({"time": 2.0 + number, "kind": "eval.start", **about})
+        events.append({"time": 2.5 + number, "kind": "eval.end", "value": value, **about})
+    (tmp_path / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+    text = write_card(tmp_path, 30, tmp_path).read_text()
+    header = yaml.safe_load(text.split("---\n")[1])
+    assert header["base_model"] == job.models["policy"].source.id
+    assert "license" not in header
+    assert f"| {name} |" in text
+    assert "0.400 (step 0) | 0.600 (step 20) |" in text
+    golden("card.md", re.sub(r"`[0-9a-f]{64}`", "`JOB`", text))
+
+
+def test_an_export_has_its_card(trained: Path, tmp_path: Path) -> None:
+    text = (export(trained, 4, tmp_path / "out") / "README.md").read_text()
+    assert "the weights after step 4" in text
+
+
+def test_a_card_on_the_hub_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("config.json", "README.md"):
+        (tmp_path / name).write_text("{}")
+    commits = []
+    for there in (False, True):
+        monkeypatch.setattr(Hub, "has_card", there)
+        with hub(monkeypatch) as seen:
+            push(tmp_path, "me/sums")
+        commits.append(next(body for path, body in seen if "/commit/" in path))
+    assert ["README.md" in commit for commit in commits] == [True, False]
