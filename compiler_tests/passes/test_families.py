@@ -24,7 +24,10 @@ PUBLISHED = {
     ("llama3", "405B"): 405_853_388_800,
     ("smollm2", "135M"): 134_515_008, ("smollm2", "360M"): 361_821_120,
     ("smollm2", "1.7B"): 1_711_376_384,
-    ("mistral", "7B"): 7_248_023_552,
+    ("smollm3", "3B"): 3_075_098_624,
+    ("mistral", "7B"): 7_248_023_552, ("mistral", "12B"): 12_247_782_400,
+    ("mistral", "24B"): 23_572_403_200,
+    ("seed_oss", "36B"): 36_151_104_512, ("phi3", "14B"): 14_659_507_200,
 }  # fmt: skip
 """parameters as the model cards' safetensors count them"""
 SIZES = [(f, size) for f in registry.FAMILIES for size in f.sizes]
@@ -56,6 +59,16 @@ def test_a_config_json_says_all_of_a_model(family: Family, size: str) -> None:
         ("meta-llama/Llama-3.2-1B-Instruct", "llama3", "1B", {}),
         ("meta-llama/Meta-Llama-3-8B", "llama3", "8B", {"context": 8192, "rope_scaling": None}),
         ("HuggingFaceTB/SmolLM2-135M-Instruct", "smollm2", "135M", {}),
+        ("HuggingFaceTB/SmolLM3-3B", "smollm3", "3B", {}),
+        ("mistralai/Mistral-Nemo-Instruct-2407", "mistral", "12B", {}),
+        (
+            "mistralai/Devstral-Small-2505",
+            "mistral",
+            "24B",
+            {"context": 131_072, "rope_theta": 1e9},
+        ),
+        ("ByteDance-Seed/Seed-OSS-36B-Instruct", "seed_oss", "36B", {}),
+        ("microsoft/phi-4", "phi3", "14B", {}),
     ],
 )
 def test_names_on_the_hub(name: str, family: str, size: str, changes: dict) -> None:
@@ -84,6 +97,10 @@ LLAMA = {
         ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, 'rotations of type "yarn"'),
         ({"layer_types": ["full_attention", "sliding_attention"]}, "sliding_attention"),
         ({"num_hidden_layers": None}, "no num_hidden_layers"),
+        ({"partial_rotary_factor": 0.75}, "partial_rotary_factor = 0.75"),
+        ({"model_type": "phi3", "rope_scaling": {"rope_type": "longrope"}}, '"longrope"'),
+        ({"model_type": "phi3", "sliding_window": 2047}, "sliding_window = 2047"),
+        ({"model_type": "smollm3", "no_rope_layers": [0, 1]}, "not every n-th layer"),
     ],
 )
 def test_what_is_not_carried_out_is_refused(changes: dict, why: str) -> None:
@@ -130,6 +147,15 @@ def test_an_arch_that_is_not_the_models_is_refused(tmp_path: Path) -> None:
 def test_a_context_beyond_the_positions_is_refused(tmp_path: Path) -> None:
     (found,) = planned(tmp_path, LLAMA, context=128)
     assert "64 positions" in found.message
+
+
+def test_an_engine_may_have_more_ranks_than_the_model_has_kv_heads() -> None:
+    start = GRPO.index("model policy")
+    arch = "qwen3(layers = 2, hidden = 64, heads = 2, kv_heads = 1, head_dim = 32, vocab = 64)"
+    line = f'model policy {{ source = random(1), arch = {arch}, tokenizer = local("t") }}\n'
+    text = GRPO[:start] + line + GRPO[GRPO.index("\n", start) + 1 :]
+    _, found = plan_of(text, "generator.parallel.tp=2", "generator.procs=2")
+    assert [d for d in found if "kv heads" in d.message] == []
 
 
 TOY = Family(

@@ -27,11 +27,17 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama3": ("llama3", {"tied": False}),
     "llama3 stretched": ("llama3", {"rope_scaling": STRETCHED, "rope_theta": 5e5}),
     "smollm2": ("smollm2", {"heads": 3, "kv_heads": 1, "head_dim": 16, "hidden": 48}),
+    "smollm3": ("smollm3", {"layers": 4, "no_rope_interval": 2, "tied": False}),
     "mistral": ("mistral", {}),
+    "seed_oss": ("seed_oss", {}),
+    "phi3": ("phi3", {}),
     "toy": ("llama3", {}),
     "served qwen2": ("qwen2", HEADS),
     "served qwen3": ("qwen3", HEADS),
     "served qwen3_moe": ("qwen3_moe", HEADS),
+    "served smollm3": ("smollm3", HEADS | {"layers": 4, "no_rope_interval": 2}),
+    "served seed_oss": ("seed_oss", HEADS),
+    "served phi3": ("phi3", HEADS),
     "served llama3": ("llama3", HEADS | {"tied": False, "rope_scaling": STRETCHED}),
 }
 SERVED = [label for label in MODELS if label.startswith("served")]

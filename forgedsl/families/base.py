@@ -59,6 +59,12 @@ class Dims:
     eps: float = 1e-6
     rope_theta: float = 1_000_000.0
     rope_scaling: RopeScaling | None = None
+    no_rope_interval: int = 0
+    """every n-th layer rotates nothing (NoPE, 2501.18795); 0: all layers rotate"""
+
+    def rotates(self, layer: int) -> bool:
+        """True if a layer, counted from 0, rotates queries and keys."""
+        return not self.no_rope_interval or (layer + 1) % self.no_rope_interval != 0
 
 
 KEYS = {
@@ -78,6 +84,7 @@ EXPERT_KEYS = {
     "active": "num_experts_per_tok",
     "normalized": "norm_topk_prob",
 }
+NO_ROPE_KEYS = {"no_rope_interval": "no_rope_layer_interval"}
 NEEDED = ("layers", "hidden", "heads", "vocab", "context", "ffn", "experts", "active")
 UNSAID = {"eps": 1e-6, "normalized": False}
 """defaults of transformers for keys that a config.json lacks"""
@@ -99,7 +106,8 @@ class Family:
     """name of its class in transformers"""
     sizes: Mapping[str, Dims]
     hub: tuple[tuple[str, Mapping[str, Any]], ...] = ()
-    """(regular expression of published names with the size as group, differences from that size)"""
+    """(regular expression of published names with the size as group, differences from that size);
+    `size` among the differences names the size where the name does not"""
     ends: tuple[str, ...] = ()
     """end tokens of its chat models"""
     tools: bool = False
@@ -110,13 +118,16 @@ class Family:
     """dimensions common to the whole family"""
     fixed: Mapping[str, Any] = field(default_factory=dict)
     """required values of further keys of config.json; other values are unsupported"""
+    with_no_rope: bool = False
+    """True if its config.json says which layers do not rotate"""
     like: str = ""
 
     @property
     def keys(self) -> Mapping[str, str]:
         """Return the keys of config.json by dimension."""
         experts = any(dims.experts for dims in self.sizes.values())
-        return KEYS | (EXPERT_KEYS if experts else {"ffn": "intermediate_size"})
+        keys = KEYS | (EXPERT_KEYS if experts else {"ffn": "intermediate_size"})
+        return keys | (NO_ROPE_KEYS if self.with_no_rope else {})
 
     def dims(self, size: str | None, given: Mapping[str, Any], context: int | None = None) -> Dims:
         """Return a published size with changes, or explicit dimensions.
@@ -168,6 +179,8 @@ class Family:
         missing = [self.keys[n] for n in NEEDED if n in self.keys and n not in found]
         if missing:
             raise Unsupported(f"no {', '.join(missing)} in its config.json")
+        if self.with_no_rope:
+            found["no_rope_interval"] = _no_rope_interval(config, found)
         found.setdefault("kv_heads", found["heads"])
         found.setdefault("head_dim", found["hidden"] // found["heads"])
         theta, scaling = _rope(config)
@@ -193,10 +206,34 @@ class Family:
             "attention_dropout": 0.0,
             "initializer_range": 0.02,
             "use_cache": True,
+            "pad_token_id": None,  # the default of some families is beyond a small vocabulary
             **self.fixed,
             **{key: getattr(dims, name) for name, key in self.keys.items()},
+            **(_no_rope_keys(dims) if self.with_no_rope else {}),
             "rope_parameters": rope,
         }
+
+
+def _no_rope_keys(dims: Dims) -> dict[str, Any]:
+    rotating = [int(dims.rotates(layer)) for layer in range(dims.layers)]
+    return {
+        "no_rope_layers": rotating,
+        NO_ROPE_KEYS["no_rope_interval"]: dims.no_rope_interval or dims.layers + 1,
+    }
+
+
+def _no_rope_interval(config: Mapping[str, Any], found: Mapping[str, Any]) -> int:
+    """Read which layers do not rotate. In `no_rope_layers`, 1 stands for a layer that rotates."""
+    layers = int(found["layers"])
+    interval = int(found.get("no_rope_interval", 0))
+    rotating = config.get("no_rope_layers")
+    if rotating is not None:
+        interval = [*rotating, 0].index(0) + 1
+    interval = interval if interval <= layers else 0
+    expected = [int(not interval or (layer + 1) % interval != 0) for layer in range(layers)]
+    if rotating is not None and [int(each) for each in rotating] != expected:
+        raise Unsupported("no_rope_layers of its config.json, which are not every n-th layer")
+    return interval
 
 
 def _rope(config: Mapping[str, Any]) -> tuple[float, RopeScaling | None]:
@@ -204,6 +241,9 @@ def _rope(config: Mapping[str, Any]) -> tuple[float, RopeScaling | None]:
     rope = {**(config.get("rope_scaling") or {}), **(config.get("rope_parameters") or {})}
     theta = float(rope.get("rope_theta") or config.get("rope_theta") or 10_000.0)
     kind = rope.get("rope_type") or rope.get("type") or "default"
+    part = rope.get("partial_rotary_factor", config.get("partial_rotary_factor")) or 1.0
+    if part != 1.0:
+        raise Unsupported(f"partial_rotary_factor = {part} of its config.json, only 1.0")
     if kind == "default":
         return theta, None
     if kind != "llama3":

@@ -6,7 +6,17 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from forgedsl.families import llama3, mistral, qwen2, qwen3, qwen3_moe, smollm2
+from forgedsl.families import (
+    llama3,
+    mistral,
+    phi3,
+    qwen2,
+    qwen3,
+    qwen3_moe,
+    seed_oss,
+    smollm2,
+    smollm3,
+)
 from forgedsl.families.base import Dims, Family, Unsupported
 from forgedsl.records import replace
 
@@ -16,7 +26,10 @@ FAMILIES: tuple[Family, ...] = (
     qwen3_moe.FAMILY,
     llama3.FAMILY,
     smollm2.FAMILY,
+    smollm3.FAMILY,
     mistral.FAMILY,
+    seed_oss.FAMILY,
+    phi3.FAMILY,
 )
 
 ELSEWHERE = re.compile(
@@ -55,9 +68,12 @@ def by_hub_name(model_id: str) -> tuple[Family, Dims] | None:
     for candidate in FAMILIES:
         for pattern, changes in candidate.hub:
             match = re.fullmatch(pattern, model_id)
-            size = match[1] if match is not None else ""
+            if match is None:
+                continue
+            size = changes.get("size") or match[1]
             if size in candidate.sizes:
-                return candidate, replace(candidate.sizes[size], **changes)
+                changed = {name: value for name, value in changes.items() if name != "size"}
+                return candidate, replace(candidate.sizes[size], **changed)
     if ELSEWHERE.match(model_id):
         raise Unsupported(f'"{model_id}" belongs to no family that is here')
     return None

@@ -22,6 +22,21 @@ a model of another family, or with an unsupported feature ([P213](rules.md#p213-
 Numbers of parameters are exact; *active* counts those used for one token. KV bytes are for one
 token in bf16. GFLOPs are for the forward pass of one token with 4,096 tokens of context; a training
 step takes three times as many. Attention and MLP are parameters of one layer."""
+PARITY = """\
+## Parity
+
+Tiny models of each family with random weights, norms and biases included, in float32 on a CPU
+(2026-11-24): the largest difference of logits between the trainer and transformers, and that of
+log-probs between vLLM's engine and transformers; an export of the trainer gave the same logits in
+transformers, to the bit. `compiler_tests/runtime/test_family_logits.py` asks for this on every
+machine, to the rounding of float32. `-`: served as the family whose layers it has."""
+GAPS = {
+    "qwen2": ("4.8e-7", "4.8e-7"), "qwen3": ("4.2e-7", "4.8e-7"),
+    "qwen3_moe": ("4.8e-7", "4.8e-7"), "llama3": ("5.1e-7", "4.8e-7"), "smollm2": ("3.6e-7", "-"),
+    "smollm3": ("4.8e-7", "4.8e-7"), "mistral": ("4.2e-7", "-"),
+    "seed_oss": ("7.2e-7", "4.8e-7"), "phi3": ("5.1e-7", "4.8e-7"),
+}  # fmt: skip
+"""by family: largest differences of logits (trainer) and log-probs (engine) from transformers"""
 COLUMNS = (
     "size", "layers", "hidden", "parameters", "active", "attention", "MLP or experts",
     "embedding", "head", "KV bytes", "GFLOPs", "context",
@@ -34,7 +49,8 @@ def page() -> str:
     for family in FAMILIES:
         rows = (_row(size, dims) for size, dims in family.sizes.items())
         parts += [f"## {family.name}", _about(family), table(COLUMNS, rows)]
-    return join(parts)
+    gaps = ((code(family.name), *GAPS[family.name]) for family in FAMILIES)
+    return join([*parts, PARITY, table(("family", "logits, trainer", "log-probs, engine"), gaps)])
 
 
 def _about(family: Family) -> str:

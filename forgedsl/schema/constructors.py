@@ -67,11 +67,16 @@ _DIMS = (
     ("tied", BOOL),
 )
 _EXPERTS = (("experts", COUNT), ("active", COUNT))
+_NO_ROPE = (("no_rope_interval", COUNT),)
 
 
 def architecture(family: Family) -> Signature:
     """`qwen3("1.7B")` or `qwen3(layers = ..., ...)`."""
-    rows = (*_DIMS, *(_EXPERTS if "experts" in family.keys else ()))
+    rows = (
+        *_DIMS,
+        *(_EXPERTS if "experts" in family.keys else ()),
+        *(_NO_ROPE if family.with_no_rope else ()),
+    )
     return _signature(
         family.name,
         f"{family.doc}: a named size, its dimensions, or a size with changes",

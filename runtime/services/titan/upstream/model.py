@@ -127,16 +127,21 @@ class TitanModel:
         of a layer together. They are not copied, except weights into which adapters are merged."""
         weights = lora.merged(dict(self.model.state_dict()), self.lora)
         grouped, others = experts.apart(weights)
-        state: dict[str, Any] = self.adapter.to_hf(others)
+        state: dict[str, Any] = self.adapter.published(others)
         return state | experts.stacked(grouped, self.adapter)
 
     def exported(self, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
         """Yield all weights whole, under the names that they have in files (a collective)."""
-        for name, value in self.hf_state().items():
-            for part, found in experts.split(name, whole(value, dtype)):
-                # a file cannot store a view
-                shares = found.untyped_storage().nbytes() != found.nbytes
-                yield part, found.clone() if shares else found
+        state = self.hf_state()
+        gathered = (
+            part
+            for name, value in state.items()
+            for part in experts.split(name, whole(value, dtype))
+        )
+        for name, found in self.adapter.in_files(gathered):
+            # a file cannot store a view
+            shares = found.untyped_storage().nbytes() != found.nbytes
+            yield name, found.clone() if shares else found
 
 
 def whole(value: Any, dtype: torch.dtype) -> Tensor:

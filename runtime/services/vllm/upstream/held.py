@@ -19,6 +19,8 @@ from torch import Tensor, nn
 from forgedsl.runtime.proofs.digest import digest, unsigned
 from forgedsl.runtime.proofs.publication import Held
 
+PARTS = {"qkv_proj": ["q_proj", "k_proj", "v_proj"], "gate_up_proj": ["gate_proj", "up_proj"]}
+"""parts of fused layers, where vLLM's class expects files with the fused tensor (Phi-3)"""
 STEPS_ASIDE = ".base_layer"
 """part that vLLM adds to the names of layers with adapters"""
 
@@ -38,7 +40,11 @@ class HeldWeights:
 
     def __init__(self, model: nn.Module, *, in_place: bool) -> None:
         self._model = model
-        self._fused: Mapping[str, list[str]] = getattr(model, "packed_modules_mapping", {})
+        fused: Mapping[str, list[str]] = getattr(model, "packed_modules_mapping", {})
+        self._fused = {
+            name: PARTS.get(name, parts) if parts == [name] else parts
+            for name, parts in fused.items()
+        }
         self._noted: dict[str, list[tuple[Part, Tensor]]] | None = None
         """by module: digests taken before the load under way made another form of its weights"""
         self._converts: set[str] = set()

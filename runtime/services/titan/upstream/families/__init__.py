@@ -8,7 +8,13 @@ from __future__ import annotations
 from typing import Any
 
 from forgedsl.families.base import Dims, Family
-from forgedsl.runtime.services.titan.upstream.families import llama3, qwen2, qwen3, qwen3_moe
+from forgedsl.runtime.services.titan.upstream.families import (
+    llama3,
+    phi3,
+    qwen2,
+    qwen3,
+    qwen3_moe,
+)
 from forgedsl.runtime.services.titan.upstream.families.decoder import Builder
 
 BUILDERS: tuple[tuple[str, Builder], ...] = (
@@ -16,6 +22,7 @@ BUILDERS: tuple[tuple[str, Builder], ...] = (
     ("qwen3", qwen3.build),
     ("qwen3_moe", qwen3_moe.build),
     ("llama3", llama3.build),
+    ("phi3", phi3.build),
 )
 
 

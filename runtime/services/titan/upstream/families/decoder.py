@@ -7,22 +7,26 @@ torchtitan, transformers and vLLM, and only their names differ.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from forgedsl.families.base import Dims
 
 Builder = Callable[[Dims], Any]
 
 
-def decoder_spec(dims: Dims, like: Any, block: Any, *, feed_forward: Any = None) -> Any:
+def decoder_spec(
+    dims: Dims, like: Any, block: Any, *, feed_forward: Any = None, adapter: Any = None
+) -> Any:
     """Return torchtitan's ModelSpec `like` with a model of `dims`. `block` is its layer class.
-    `feed_forward(dims)` makes the part after attention; default: a gated MLP."""
+    `feed_forward(dims)` makes the part after attention; default: a gated MLP. `adapter` maps its
+    names to those of files; default: the names of Llama and Qwen."""
     from torchtitan.models import qwen3
     from torchtitan.models.common import Embedding, Linear
 
@@ -42,14 +46,14 @@ def decoder_spec(dims: Dims, like: Any, block: Any, *, feed_forward: Any = None)
             block.Config(
                 attention_norm=norm(dims, dims.hidden),
                 ffn_norm=norm(dims, dims.hidden),
-                attention=_attention(dims),
+                attention=_attention(dims, layer),
                 **(feed_forward or _mlp)(dims),
             )
-            for _ in range(dims.layers)
+            for layer in range(dims.layers)
         ],
     )
     return dataclasses.replace(
-        like, flavor="custom", model=model, state_dict_adapter=classes().adapter
+        like, flavor="custom", model=model, state_dict_adapter=adapter or classes().adapter
     )
 
 
@@ -60,7 +64,7 @@ def norm(dims: Dims, width: int) -> Any:
     return RMSNorm.Config(normalized_shape=width, eps=dims.eps, param_init=qwen3._NORM_INIT)
 
 
-def _attention(dims: Dims) -> Any:
+def _attention(dims: Dims, layer: int) -> Any:
     from torchtitan.models import qwen3
     from torchtitan.models.common.config_utils import get_attention_config, make_gqa_config
 
@@ -72,6 +76,7 @@ def _attention(dims: Dims) -> Any:
         "high_freq_factor": scaling.high,
         "original_max_position_embeddings": scaling.original,
     }  # fmt: skip
+    rope = classes().rope if dims.rotates(layer) else classes().no_rope
     config = make_gqa_config(
         dim=dims.hidden,
         n_heads=dims.heads,
@@ -81,7 +86,7 @@ def _attention(dims: Dims) -> Any:
         wo_param_init=qwen3._LINEAR_INIT,
         inner_attention=get_attention_config("flex"),
         fuse_qkv=True,
-        rope=classes().rope.Config(
+        rope=rope.Config(
             dim=dims.head_dim, max_seq_len=dims.context, theta=dims.rope_theta, **stretched
         ),
         qk_norm=norm(dims, dims.head_dim) if dims.qk_norm else None,
@@ -122,6 +127,16 @@ def classes() -> SimpleNamespace:
             turns = ComplexRoPE._precompute_cache(self)
             return torch.cat([turns.real, turns.real, turns.imag, turns.imag], dim=-1)
 
+    class NoRoPE(HalvesRoPE):
+        """Leaves queries and keys as they are (NoPE)."""
+
+        @dataclass(kw_only=True, slots=True)
+        class Config(HalvesRoPE.Config):
+            pass
+
+        def forward(self, query: Any, key: Any, positions: Any = None) -> tuple[Any, Any]:
+            return query, key
+
     class Adapter(Qwen3StateDictAdapter):
         """Maps torchtitan's names to Hugging Face's and back, including biases of queries, keys and
         values. It maps by name, so it serves every family with these layers."""
@@ -132,6 +147,15 @@ def classes() -> SimpleNamespace:
                 self.from_hf_map[f"model.layers.{{}}.self_attn.{letter}_proj.bias"] = (
                     f"layers.{{}}.attention.qkv_linear.w{letter}.bias"
                 )
+
+        def published(self, state: dict[str, Any]) -> dict[str, Any]:
+            """Return shards under the names that generators take them by."""
+            found: dict[str, Any] = self.to_hf(state)
+            return found
+
+        def in_files(self, weights: Iterable[tuple[str, Tensor]]) -> Iterable[tuple[str, Tensor]]:
+            """Return whole weights of `published` as they are in files."""
+            return weights
 
         def _caculate_indices_from_placements(
             self, dim: int, dim_size: int, dtensor_placements: Any, device_mesh: Any
@@ -147,4 +171,4 @@ def classes() -> SimpleNamespace:
             )
             return found
 
-    return SimpleNamespace(rope=HalvesRoPE, adapter=Adapter)
+    return SimpleNamespace(rope=HalvesRoPE, no_rope=NoRoPE, adapter=Adapter)
