@@ -74,9 +74,8 @@ def check_divisibility(
 def _check_context(decl: Decl, mesh: MeshPlan, dims: Dims, model: Decl) -> list[Diagnostic]:
     tp, cp = mesh.degrees.get("tp", 1), mesh.degrees.get("cp", 1)
     heads = dims.heads // tp
-    kv_heads = max(
-        1, dims.kv_heads // tp
-    )  # an engine copies kv heads if there are fewer than ranks
+    # an engine copies kv heads if there are fewer than ranks
+    kv_heads = max(1, dims.kv_heads // tp)
     if heads % lcm(kv_heads, cp) == 0:
         return []
     fitting = [d for d in (1, 2, 4, 8, 16) if heads % lcm(kv_heads, d) == 0]

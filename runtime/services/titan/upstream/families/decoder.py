@@ -53,7 +53,7 @@ def decoder_spec(
         ],
     )
     return dataclasses.replace(
-        like, flavor="custom", model=model, state_dict_adapter=adapter or classes().adapter
+        like, flavor="custom", model=model, state_dict_adapter=adapter or adapter_class()
     )
 
 
@@ -76,7 +76,7 @@ def _attention(dims: Dims, layer: int) -> Any:
         "high_freq_factor": scaling.high,
         "original_max_position_embeddings": scaling.original,
     }  # fmt: skip
-    rope = classes().rope if dims.rotates(layer) else classes().no_rope
+    rope = rope_classes().halves if dims.rotates(layer) else rope_classes().none
     config = make_gqa_config(
         dim=dims.hidden,
         n_heads=dims.heads,
@@ -109,10 +109,9 @@ def _mlp(dims: Dims) -> dict[str, Any]:
 
 
 @cache
-def classes() -> SimpleNamespace:
-    """Subclasses of torchtitan classes; made once, after torchtitan knows its device."""
+def rope_classes() -> SimpleNamespace:
+    """Subclasses of torchtitan's RoPE; made once, after torchtitan knows its device."""
     from torchtitan.models.common import ComplexRoPE, CosSinRoPE
-    from torchtitan.models.qwen3.state_dict_adapter import Qwen3StateDictAdapter
 
     class HalvesRoPE(CosSinRoPE):
         """RoPE by halves, as in Hugging Face weights, also with Llama's context scaling."""
@@ -136,6 +135,14 @@ def classes() -> SimpleNamespace:
 
         def forward(self, query: Any, key: Any, positions: Any = None) -> tuple[Any, Any]:
             return query, key
+
+    return SimpleNamespace(halves=HalvesRoPE, none=NoRoPE)
+
+
+@cache
+def adapter_class() -> Any:
+    """Subclass of torchtitan's state-dict adapter; made once, after torchtitan knows its device."""
+    from torchtitan.models.qwen3.state_dict_adapter import Qwen3StateDictAdapter
 
     class Adapter(Qwen3StateDictAdapter):
         """Maps torchtitan's names to Hugging Face's and back, including biases of queries, keys and
@@ -171,4 +178,4 @@ def classes() -> SimpleNamespace:
             )
             return found
 
-    return SimpleNamespace(rope=HalvesRoPE, no_rope=NoRoPE, adapter=Adapter)
+    return Adapter

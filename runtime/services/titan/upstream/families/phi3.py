@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from forgedsl.families.base import Dims
-from forgedsl.runtime.services.titan.upstream.families.decoder import classes, decoder_spec
+from forgedsl.runtime.services.titan.upstream.families.decoder import adapter_class, decoder_spec
 
 JOINED = {
     "self_attn.qkv_proj": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
@@ -96,7 +96,7 @@ def _shard(part: Tensor, like: DTensor) -> DTensor:
 
 @cache
 def _adapter(dims: Dims) -> type:
-    base: Any = classes().adapter
+    base: Any = adapter_class()
 
     class Joined(base):
         """Adapter of files in which some tensors of a layer are joined."""
