@@ -58,7 +58,7 @@ def test_the_order_of_the_parts_does_not_matter() -> None:
     assert all(torch.equal(backwards[name], value) for name, value in joined.items())
 
 
-@pytest.mark.full
+@pytest.mark.deep
 @pytest.mark.timeout(420)
 def test_two_ranks_train_publish_and_export(tmp_path: Path) -> None:
     """Shards are loaded from a joined file, sent as parts, and exported joined."""

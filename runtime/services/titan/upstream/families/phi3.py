@@ -77,15 +77,16 @@ def _cat(parts: list[Any]) -> Any:
     first = parts[0]
     if not isinstance(first, DTensor):
         return torch.cat(parts)
-    return torch.cat(parts).redistribute(first.device_mesh, first.placements)
+    joined: Any = torch.cat(parts)
+    return joined.redistribute(first.device_mesh, first.placements)
 
 
 def _split(value: Any, sizes: tuple[int, ...]) -> list[Any]:
     if not isinstance(value, DTensor):
         return list(value.split(sizes))
     # a shard of the joined tensor holds other rows than a shard of each part
-    whole = value.full_tensor().split(sizes)
-    return [_shard(part, value) for part in whole]
+    whole: Any = value.full_tensor()
+    return [_shard(part, value) for part in whole.split(sizes)]
 
 
 def _shard(part: Tensor, like: DTensor) -> DTensor:
