@@ -18,6 +18,8 @@ WRONG_WAY = ((1.0, 0.5), (1.0, 0.25), (-1.0, 1.5), (-1.0, 2.5))
 """(advantage, ratio) of tokens that moved against the advantage, not so far that dual clip acts"""
 CLIPS = ("clamp", "min", "max")
 STEP = 1e-5
+APART = 1.0, 50.0
+"""ratios at which a value is the ratio itself if it equals both"""
 SCALES = ("neg", "expand", "stop", "float")
 
 
@@ -68,9 +70,19 @@ def ranges(loss: LossView) -> tuple[tuple[int, float, float, str], ...]:
             what = "it is hardly ever below, and nothing bounds how far bad tokens go down"
         elif value.type.diff and value.type.tokens is None and high - 1.0 > WIDEST_OF_SEQUENCE:
             what = "that of a sequence hardly ever leaves it"
+        elif value.type.tokens is None and high - 1.0 < WIDEST_OF_SEQUENCE and _sums(loss, node):
+            what = "a sum over the tokens leaves it at the first update; the mean stays inside"
         if what:
             found.append((node, low, high, what))
     return tuple(found)
+
+
+def _sums(loss: LossView, node: int) -> bool:
+    """True if a clipped ratio is the exponential of a sum of log-ratios, not of their mean."""
+    values = loss.tree.values
+    while values[node].op in ("clamp", "exp", "expand", *CLIPS):
+        node = values[node].args[0]
+    return values[node].op == "seq_sum"
 
 
 def off_one(loss: LossView) -> int | None:
@@ -231,3 +243,26 @@ def _counts(tree: Tree, node: int) -> bool:
     """True if a sum of this value is a count: it is 1 or boolean."""
     value = tree.values[_bare(tree, node)]
     return (value.op == "const" and value.attr == 1.0) or value.type.dtype == "bool"
+
+
+def floored(loss: LossView) -> int | None:
+    """Return a maximum of a ratio and a number above 1 that scales the gradient."""
+    if loss.is_pairs or not loss.fields("sampler"):
+        return None
+    for node in sorted(loss.objective):
+        value = loss.tree.values[node]
+        bounds = [number_of(loss, arg) for arg in value.args] if value.op == "max" else []
+        if not any(bound is not None and bound > 1.0 for bound in bounds):
+            continue
+        inner = next(a for a, b in zip(value.args, bounds, strict=True) if b is None)
+        at = [loss.point(ratio=ratio)(inner).value for ratio in APART]
+        if all(math.isclose(x, r, rel_tol=1e-6) for x, r in zip(at, APART, strict=True)):
+            return node
+    return None
+
+
+def number_of(loss: LossView, node: int) -> float | None:
+    """Return a constant of a loss; None if the value is none."""
+    value = loss.tree.values[node]
+    is_number = value.op == "const" and isinstance(value.attr, int | float)
+    return float(value.attr or 0.0) if is_number else None

@@ -94,6 +94,20 @@ def varies_with_length(reward: RewardDecl, view: View) -> bool:
     return len(exact) >= LENGTHS - 2
 
 
+def length_slope(reward: RewardDecl, view: View) -> int:
+    """Return 1 if the value rises with the length of an answer up to the limit, -1 if it falls, 0
+    if it does neither everywhere, or stops doing so before half of the limit."""
+    body, longest = reward.body, view.max_tokens
+    if not isinstance(body, Function) or longest is None or longest < LENGTHS:
+        return 0
+    lengths = (point(float(longest * i // LENGTHS)) for i in range(1, LENGTHS + 1))
+    values = [_value(body, length, view.turns) for length in lengths]
+    steps = [b.lo - a.lo for a, b in itertools.pairwise(values)]
+    if not all(value.is_point for value in values) or sum(map(bool, steps[LENGTHS // 2 :])) < 2:
+        return 0
+    return 1 if min(steps) >= 0 else -1 if max(steps) <= 0 else 0
+
+
 def is_of_length(reward: RewardDecl, view: View) -> bool:
     """True if a reward depends on the length of an answer."""
     body = reward.body

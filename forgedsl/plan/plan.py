@@ -73,6 +73,11 @@ class Plan:
     chosen: Mapping[str, str]
     """settings chosen by the plan, as overrides; `request.program` has their values"""
 
+    @property
+    def hosts_used(self) -> int:
+        """Number of hosts that have a process."""
+        return len({place.host for mesh in self.meshes for place in mesh.places}) or 1
+
     def mesh(self, service: str) -> MeshPlan:
         return next(mesh for mesh in self.meshes if mesh.service == service)
 

@@ -21,7 +21,9 @@ every step. Completions of a model that is not trained do not age. If you accept
 from itertools import product
 
 from forgedsl.diagnostics import Label
+from forgedsl.ir.program import Decl, model_of
 from forgedsl.lint.finding import Findings, rule
+from forgedsl.lint.loss_mistakes import floored
 from forgedsl.lint.losses import LossView
 from forgedsl.lint.view import View, place
 
@@ -46,8 +48,9 @@ def _corrects(loss: LossView) -> bool:
 
 def check(view: View) -> Findings:
     for loss in view.losses:
-        why = _replayed(loss) or _stale(view) or _rounded(view, loss)
+        why = _replayed(loss) or _stale(view) or _rounded(view, loss) or _other_dtype(view, loss)
         corrected = "behavior" in loss.read and loss.once(_corrects)
+        corrected = corrected or loss.once(floored) is not None  # L436 says more
         if why is None or not loss.samplers or corrected or (loss.updates > 1 and not loss.older):
             continue  # several updates per step are reported by L431, which says more
         what, label, remedy = why
@@ -86,3 +89,26 @@ def _rounded(view: View, loss: LossView) -> tuple[str, Label, str] | None:
                 message = f"`{service.name}` is another policy than the trained one"
                 return message, label, f"leave `{key}` out"
     return None
+
+
+def _other_dtype(view: View, loss: LossView) -> tuple[str, Label, str] | None:
+    trainer = view.program.services[loss.step.receiver] if loss.step is not None else None
+    for step in loss.samplers if trainer is not None else ():
+        service = view.program.services[step.receiver]
+        given = service.settings["dtype"]
+        ours, theirs = (_dtype(view, each) for each in (trainer, service))
+        if given.origin.span is not None and ours != theirs and {ours, theirs} & {"f16", "bf16"}:
+            label = Label(text=f"`{theirs}` here, `{ours}` in the trainer", span=given.origin.span)
+            message = f"`{service.name}` computes in {theirs}, and the trainer in {ours}"
+            return message, label, "leave `dtype` of the sampler out"
+    return None
+
+
+def _dtype(view: View, service: Decl | None) -> str:
+    """Return the dtype in which a service computes: its own, else that of its model."""
+    assert service is not None
+    own = service.settings["dtype"].value
+    value = (
+        own if own is not None else view.program.models[model_of(service)].settings["dtype"].value
+    )
+    return str(getattr(value, "name", value))

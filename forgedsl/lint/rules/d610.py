@@ -8,16 +8,19 @@ token 1234 is another word, and its log-prob is meaningless. See TRL #4562.
     ref_lp = reference.logprobs(rollout)                                     # fires
     model teacher { source = hf("Qwen/Qwen3-8B"), arch = qwen3("8B") }       # silent
 
+    model policy { source = hf("Qwen/Qwen3-4B"), tokenizer = hf("meta-llama/Llama-3.2-1B") } # fires
+
 Use a model of the same family, or one with the same `tokenizer`.
 """
 
 from forgedsl.diagnostics import Label
-from forgedsl.families.registry import family
+from forgedsl.families.base import Unsupported
+from forgedsl.families.registry import by_hub_name, family
 from forgedsl.hir.judges import scorer_of
 from forgedsl.ir.program import Constructor, Decl, model_of
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.models import arch_of
-from forgedsl.lint.view import View
+from forgedsl.lint.view import View, place
 from forgedsl.types.flow import Role
 
 finding = rule(__doc__, "E")
@@ -25,6 +28,7 @@ finding = rule(__doc__, "E")
 
 def check(view: View) -> Findings:
     program = view.program
+    yield from _own(view)
     sampler = next(view.samplers(), None)
     if sampler is None:
         return
@@ -44,6 +48,25 @@ def check(view: View) -> Findings:
                     Label(text="scores them", span=theirs.name_span),
                 ),
                 help="use a model with the policy's tokenizer",
+            )
+
+
+def _own(view: View) -> Findings:
+    """Yield findings for models whose own tokenizer is one of another family."""
+    for model in view.program.models.values():
+        tokenizer, arch = model.settings["tokenizer"].value, arch_of(model)
+        if getattr(tokenizer, "name", "") != "hf" or not isinstance(arch, Constructor):
+            continue
+        try:
+            known = by_hub_name(str(tokenizer.args["id"]))
+        except Unsupported:
+            continue
+        if known is not None and known[0].tokenizer != family(arch.name).tokenizer:
+            yield finding(
+                f"model `{model.name}` is of family {arch.name}, and its tokenizer of "
+                f"{known[0].name}: its token ids are other words",
+                place(model.settings["tokenizer"], model),
+                help="leave `tokenizer` out: a model brings its own",
             )
 
 

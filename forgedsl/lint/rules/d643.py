@@ -8,16 +8,19 @@ always 0 (verifiers #763, TRL #6966). Reward the closing tag alone.
     reward thinking = rl.think_tags                              # fires
     reward thinking = rl.format_regex("(?s).*</think>.*")        # silent: the closing tag alone
 
+    prompt = row.question + " <think>"                           # fires
+
 The rule knows DeepSeek-R1 and its distillations, QwQ, and Qwen's Thinking models by name.
 """
 
 import re
 
 from forgedsl.diagnostics import Label
-from forgedsl.ir.program import Constructor, Decl
+from forgedsl.ir.program import Constructor, Decl, Deferred
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.rewards import place_of
 from forgedsl.lint.view import View, place
+from forgedsl.syntax import ast
 
 finding = rule(__doc__, "D")
 TAG = "<think>"
@@ -31,6 +34,15 @@ def check(view: View) -> Findings:
         if isinstance(reward.body, Constructor)
         and (reward.body.name == "think_tags" or TAG in str(reward.body.args.get("pattern")))
     ]
+    for dataset in view.program.datasets.values() if wanted else ():
+        last = _last_text(dataset.settings["prompt"].value)
+        if last is not None and last.value.rstrip().endswith(TAG):
+            yield finding(
+                f"the prompt ends with `{TAG}`, which `{wanted[0].name}` looks for in the answer",
+                last.span,
+                related=(Label(text="looks for it", span=place_of(wanted[0], view)),),
+                help='look for the closing tag alone: `rl.format_regex("(?s).*</think>.*")`',
+            )
     for name in dict.fromkeys(service.ctor_args[0].name for service in view.samplers()):
         model = view.program.models[name]
         if wanted and _prefills(model):
@@ -41,6 +53,14 @@ def check(view: View) -> Findings:
                 related=(Label(text="looks for it", span=place_of(wanted[0], view)),),
                 help='look for the closing tag alone: `rl.format_regex("(?s).*</think>.*")`',
             )
+
+
+def _last_text(prompt: object) -> ast.String | None:
+    """Return the string that a plain prompt ends with: the last of `"..." + row.x + "..."`."""
+    expr = prompt.expr if isinstance(prompt, Deferred) else None
+    while isinstance(expr, ast.Binary) and expr.operator == "+":
+        expr = expr.right
+    return expr if isinstance(expr, ast.String) else None
 
 
 def _template(model: Decl) -> str:

@@ -7,7 +7,8 @@ An unused reward or loss is usually a forgotten term: the run trains, but not on
 
 Use it, or remove the declaration. A reward with `monitor = true` is logged and needs no other use.
 The rule also fires for an import that nothing names (but not for unused declarations of a module),
-and for a field that is put into a buffer and read from no draw: it is not stored.
+for a statistic that a loss declares and never names (`entropy`), and for a field that is put into a
+buffer and read from no draw: it is not stored.
 """
 
 from collections.abc import Iterator
@@ -15,7 +16,9 @@ from collections.abc import Iterator
 from forgedsl.ir.program import FlowInput, FlowStep, Scope
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.view import View
+from forgedsl.losses.tree import ROW_STATISTICS
 from forgedsl.operations.registry import operation
+from forgedsl.syntax import ast
 
 finding = rule(__doc__, "W", everywhere=True)
 
@@ -46,12 +49,30 @@ def check(view: View) -> Findings:
                     f"{kind} `{name}` is never used",
                     program.spans[name],
                 )
+    for function, field in _fields(view):
+        yield finding(
+            f"loss `{function}` declares `{field.name}` and never reads it",
+            field.span,
+            help="leave it out, or use it: `- 0.001 * entropy` in the objective, for example",
+        )
     for drawn, put in _unread(program.flow):
         yield finding(
             f"`{put.argument}` is put into a buffer, and `{drawn}.{put.argument}` never read",
             put.span,
             help=f"`{put.argument} = {drawn}.{put.argument}` in a `replay`, or leave it out",
         )
+
+
+def _fields(view: View) -> Iterator[tuple[str, ast.Field]]:
+    """Yield the statistics that a loss of the file declares, which the trainer computes for it, and
+    never names in its body."""
+    for function in view.program.functions.values():
+        if function.kind != "loss" or function.module:
+            continue
+        named = {parts[0] for parts in view.shared.names(function)}
+        for field in function.fields:
+            if field.name in ROW_STATISTICS and field.name != "logprob" and field.name not in named:
+                yield function.name, field
 
 
 def _unread(flow: tuple[FlowStep, ...]) -> Iterator[tuple[str, FlowInput]]:

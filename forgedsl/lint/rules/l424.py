@@ -26,7 +26,9 @@ def check(view: View) -> Findings:
             yield finding(
                 f"the ratio is clipped to [{low:g}, {high:g}]: {what}",
                 loss.spot(node),
-                help="3e-4 and 4e-4 are published for ratios of sequences"
+                help="`exp(mean(logprob - behavior, T, mask))` is the ratio of a sequence"
+                if "mean" in what
+                else "3e-4 and 4e-4 are published for ratios of sequences"
                 if "sequence" in what
                 else "`clip(ratio, 1 - 0.2, 1 + 0.28)`: distances from 1, not percent",
             )

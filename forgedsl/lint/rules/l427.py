@@ -1,4 +1,4 @@
-"""L427 reference-is-policy: the reference of a pair loss is the trained policy itself.
+"""L427 reference-is-policy: the reference of a loss is the trained policy itself.
 
 DPO and similar losses measure how far the policy has moved from a frozen reference. Log-probs of
 the trainer are those of the current policy: the margin is 0 in every step, and nothing holds the
@@ -13,14 +13,17 @@ from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.view import View
 
 finding = rule(__doc__, "D")
+REFERENCES = ("ref", "reference", "ref_lp", "ref_logprob", "ref_logprobs")
+"""names of fields that hold a frozen model's log-probs"""
 
 
 def check(view: View) -> Findings:
     for loss in view.losses:
-        if loss.step is None or not loss.is_pairs:
+        if loss.step is None:
             continue
         for name, step in loss.bound.items():
-            if step.is_logprobs and step.receiver == loss.step.receiver:
+            mine = step.is_logprobs and step.receiver == loss.step.receiver
+            if mine and (loss.is_pairs or (name in REFERENCES and name in loss.read)):
                 yield finding(
                     f"`{name}` is the policy that is trained, not a reference",
                     step.span,

@@ -24,6 +24,8 @@ def check(view: View) -> Findings:
     for loss in view.losses:
         if loss.step is None or loss.updates < 2 or loss.older or not any(view.samplers()):
             continue
+        if "proximal" in loss.read and loss.bound["proximal"].is_logprobs:
+            continue  # of a model that is not trained: L435
         stale = view.stale
         yield finding(
             f"{loss.updates} updates on the samples of one policy, "

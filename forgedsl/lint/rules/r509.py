@@ -11,7 +11,10 @@ had equal scores.
     advantage norm(r: [G] f32) -> [G] f32 = (r - mean(r, G)) / std(r, G)     # fires: no epsilon
     advantage norm(r: [G] f32) -> [G] f32 = r / (mean(r, G) + 0.01)    # silent for scores from 0 up
 
-Sample at least two completions; add `1e-6` to the divisor.
+    advantage norm(r: [G] f32) -> [G] f32 = (r - mean(r, G)) / (std(r, G) + 1e-12)   # fires
+
+An epsilon below the rounding error of f32 does not help: equal scores of 0.1 have a mean that is
+off by 1e-9. Sample at least two completions; add `1e-6` to the divisor.
 """
 
 import math
@@ -30,6 +33,8 @@ from forgedsl.types.flow import Role
 
 finding = rule(__doc__, "E")
 TINY = 1e-9
+ROUNDING = 0.99e-8
+"""below this, an epsilon is smaller than the error of an f32 mean of scores up to 1"""
 ACROSS = GROUP_REDUCTIONS | SIBLING_REDUCTIONS
 
 
@@ -81,6 +86,17 @@ def _no_epsilon(view: View, group: GroupView) -> Findings:
     """Yield findings for divisors over siblings that can be 0."""
     tree, analysis = group.located.tree, group.analysis
     for node, value in enumerate(tree.values):
+        tiny = _tiny_epsilon(group, value.args[1]) if value.op == "div" else None
+        chain = group.located.chains[node]
+        if tiny is not None and chain and isinstance(chain[0], ast.Binary):
+            yield finding(
+                f"an epsilon of {tiny:g} is below the rounding errors of equal scores",
+                chain[0].right.span,
+                notes=("the f32 mean of equal scores is off by about 1e-8: divided by this "
+                       "epsilon, it is a large advantage",),
+                help="`1e-6`, or at least `1e-8`",
+            )  # fmt: skip
+            continue
         if value.op != "div" or analysis.guarded(node, value.args[1]).nonzero:
             continue
         cone = reachable(tree.values, [value.args[1]])
@@ -98,6 +114,19 @@ def _no_epsilon(view: View, group: GroupView) -> Findings:
             help="add an epsilon: `(std(r, G) + 1e-6)`",
             fix=_add_epsilon(divisor.span),
         )
+
+
+def _tiny_epsilon(group: GroupView, node: int) -> float | None:
+    """Return the constant that is added to a spread over siblings, if rounding errors exceed it."""
+    tree = group.located.tree
+    value = tree.values[node]
+    for arg, other in (value.args, value.args[::-1]) if value.op == "add" else ():
+        number = tree.values[arg].attr if tree.values[arg].op == "const" else None
+        cone = reachable(tree.values, [other])
+        spreads = any(tree.values[inner].op in ACROSS for inner in cone)
+        if isinstance(number, float) and 0 < number < ROUNDING and spreads:
+            return number
+    return None
 
 
 def _vanishes(view: View, group: GroupView, node: int) -> bool:

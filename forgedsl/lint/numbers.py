@@ -1,0 +1,394 @@
+"""Numbers of a program that must fit each other, with the ranges in which published runs have them.
+
+View --facts--> Number: value, where it stands, what it is compared with
+     FITS: one row each kind of number: its facts, range, source, what to write instead
+
+N907 reports a number outside of its range. A row asks only for what the program has: no LoRA, no
+row about LoRA.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator
+
+from forgedsl.ir.program import Constructor, Decl, Function, Value, model_of
+from forgedsl.lint.losses import LossView
+from forgedsl.lint.models import arch_of
+from forgedsl.lint.rewards import score_interval
+from forgedsl.lint.view import View, place
+from forgedsl.losses.tree import reachable
+from forgedsl.records import dataclass
+from forgedsl.source import Span
+from forgedsl.types.flow import Role
+
+INF = float("inf")
+ADAPTIVE = ("adamw", "adam")
+"""optimizers whose update is about as large as the learning rate"""
+LARGE = 0.5
+"""billions of parameters from which on learning rates of small models are too high"""
+STRONG = 0.99
+"""forces from here on are those of a term without a factor, or with another denominator"""
+AT_END = re.compile(r"(whitened_)?(bootstrapped_)?(gae|returns)")
+"""advantages of the library for a score at the end of an answer, with a critic"""
+SEVERAL = 100
+"""steps from which on a run is more than a trial"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Number:
+    """A number of the program. `told` says what it is and what it is compared with."""
+
+    value: float
+    span: Span
+    told: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fit:
+    """A row of the table: numbers of the program, and their range. `source` is a thread or paper
+    that has the range, or a run that left it."""
+
+    name: str
+    facts: Callable[[View], Iterator[Number]]
+    low: float = -INF
+    high: float = INF
+    source: str
+    instead: str
+
+
+def _trainers(view: View) -> Iterator[Decl]:
+    for name in dict.fromkeys(step.receiver for step in view.steps):
+        yield view.program.services[name]
+
+
+def _samples(view: View) -> bool:
+    return any(Role.SAMPLES in step.roles for step in view.program.flow)
+
+
+def _adaptive(view: View, *, lora: bool) -> Iterator[tuple[Decl, Value]]:
+    for trainer in _trainers(view):
+        settings = trainer.settings
+        rank, kind = settings.get("lora.rank"), settings.get("optimizer.kind")
+        rate = settings.get("optimizer.lr")
+        if (
+            rate is None
+            or kind is None
+            or str(getattr(kind.value, "name", kind.value)) not in ADAPTIVE
+        ):
+            continue
+        if (rank is not None and isinstance(rank.value, int)) == lora and rate.value > 0:
+            yield trainer, rate
+
+
+def _rate_of_adapters(view: View) -> Iterator[Number]:
+    for trainer, rate in _adaptive(view, lora=True):
+        told = f"`{trainer.name}` trains LoRA adapters at a learning rate of {rate.value:g}"
+        yield Number(value=rate.value, span=place(rate, trainer), told=told)
+
+
+def _rate_of_weights(view: View) -> Iterator[Number]:
+    for trainer, rate in _adaptive(view, lora=False) if _samples(view) else ():
+        model = view.program.models[model_of(trainer)]
+        size = billions(model)
+        if size >= LARGE and not _on_cpu(trainer):
+            told = (
+                f"`{trainer.name}` trains all weights of a model of {size:g}B on its own samples, "
+                f"at a learning rate of {rate.value:g}"
+            )
+            yield Number(value=rate.value, span=place(rate, trainer), told=told)
+
+
+def _on_cpu(trainer: Decl) -> bool:
+    """True if a profile lets the trainer try a small model on a CPU."""
+    device = trainer.settings["device"].value
+    return str(getattr(device, "name", device)) == "cpu"
+
+
+def _rate_in_bf16(view: View) -> Iterator[Number]:
+    for trainer, rate in _adaptive(view, lora=False):
+        precision = trainer.settings["optimizer.precision"]
+        if str(getattr(precision.value, "name", precision.value)) == "bf16":
+            told = (
+                f"weights are stored in bf16, which loses updates below 0.4 % of a weight, and the "
+                f"learning rate is {rate.value:g}"
+            )
+            yield Number(value=rate.value, span=place(precision, trainer), told=told)
+
+
+def _scale_of_adapters(view: View) -> Iterator[Number]:
+    for trainer in _trainers(view):
+        rank, alpha = (trainer.settings.get(key) for key in ("lora.rank", "lora.alpha"))
+        if rank is not None and alpha is not None and isinstance(rank.value, int):
+            value = alpha.value / rank.value
+            told = (
+                f"LoRA adapters count {value:g} times: alpha {alpha.value:g} over rank {rank.value}"
+            )
+            at = alpha if alpha.origin.span is not None else rank
+            yield Number(value=value, span=place(at, trainer), told=told)
+
+
+def _parameter(loss: LossView, name: str) -> float | None:
+    """Return the value of a parameter of a loss of the library."""
+    if not loss.function.module.startswith("std/"):
+        return None
+    for field in loss.function.fields:
+        value = getattr(field.default, "value", None)
+        if field.name == name and isinstance(value, int | float):
+            return float(value)
+    return None
+
+
+def _losses(view: View) -> Iterator[LossView]:
+    for loss in view.losses:
+        if loss.step is not None:
+            yield loss
+
+
+def _scores(view: View) -> Iterator[tuple[float, float]]:
+    """Yield the bounds of the scores of the flow."""
+    for step in view.program.flow:
+        found = score_interval(step.receiver, view) if Role.SCORES in step.roles else None
+        if found is not None and found.is_bounded and found.hi > found.lo:
+            yield found.lo, found.hi
+
+
+def _clip_of_values(view: View) -> Iterator[Number]:
+    for loss in _losses(view):
+        clip = _parameter(loss, "value_clip") or 0.0
+        if not clip and "value" in loss.read:
+            clip = _parameter(loss, "clip") or 0.0
+        for low, high in _scores(view) if clip > 0 else ():
+            told = (
+                f"a value may move by {clip:g} in a step, and scores go from {low:g} to {high:g}: "
+                "the critic takes many steps to follow them"
+            )
+            yield Number(value=clip / (high - low), span=loss.place, told=told)
+
+
+def _discounts(view: View, key: str) -> Iterator[tuple[str, float, Span]]:
+    """Yield `gamma` or `lam` of the calls that compute advantages from a score at the end."""
+    for step in view.program.flow:
+        function = view.program.functions.get(step.receiver)
+        if Role.COMPUTES not in step.roles or function is None:
+            continue
+        names = {field.name for field in function.fields}
+        if key not in names or not AT_END.fullmatch(_word(function)):
+            continue
+        given = step.settings.get(key)
+        own = next((f.default for f in function.fields if f.name == key), None)
+        value = given.value if given is not None else getattr(own, "value", None)
+        if isinstance(value, int | float):
+            at = given.origin.span if given is not None else None
+            yield _word(function), float(value), at or step.span
+
+
+def _word(function: Function) -> str:
+    return function.name.rpartition(".")[2]
+
+
+def _discount(view: View) -> Iterator[Number]:
+    longest = view.max_tokens
+    for name, gamma, span in _discounts(view, "gamma"):
+        if longest is not None and 0 < gamma < 1:
+            left = gamma**longest
+            told = (
+                f"`gamma = {gamma:g}` of `{name}` counts per token: {left:.1%} of a score reaches "
+                f"the first of {longest} tokens"
+            )
+            yield Number(value=left, span=span, told=told)
+
+
+def _two_discounts(view: View) -> Iterator[Number]:
+    found = list(_discounts(view, "gamma"))
+    for name, gamma, span in found[1:]:
+        first, other, _ = found[0]
+        told = f"`{name}` discounts by {gamma:g}, and `{first}` by {other:g}"
+        yield Number(value=abs(gamma - other), span=span, told=told)
+
+
+def _lambda(view: View) -> Iterator[Number]:
+    for name, lam, span in _discounts(view, "lam"):
+        told = (
+            f"`lam = {lam:g}` of `{name}` lets a token see hardly more than the critic's next value"
+        )
+        yield Number(value=lam, span=span, told=told)
+
+
+def _updates(view: View) -> Iterator[Number]:
+    for step in view.steps if _samples(view) else ():
+        epochs = step.settings["epochs"]
+        told = f"each batch of samples is trained on {epochs.value} times"
+        yield Number(value=float(epochs.value), span=epochs.origin.span or step.span, told=told)
+
+
+def _age(view: View) -> Iterator[Number]:
+    schedule = view.program.schedule
+    syncs = [s.settings["every"].value for s in view.program.flow if Role.TRANSFERS in s.roles]
+    if schedule is None or schedule.label != "async" or any(every > 1 for every in syncs):
+        return
+    age = schedule.settings["max_policy_age"]
+    if isinstance(age.value, int):
+        told = f"samples may be {age.value} policy versions old"
+        yield Number(value=float(age.value), span=place(age, schedule), told=told)
+
+
+def _stored_age(view: View) -> Iterator[Number]:
+    for buffer in view.program.declared.get("buffer", {}).values():
+        age = buffer.settings["max_age"]
+        told = f"groups drawn from `{buffer.name}` may be {age.value} policy versions old"
+        yield Number(value=float(age.value), span=place(age, buffer), told=told)
+
+
+def _entropy(view: View) -> Iterator[Number]:
+    for loss in _losses(view):
+        weight = _parameter(loss, "entropy_coef")
+        if weight is not None and weight <= 0.1:  # N906 reports larger ones
+            told = f"the entropy counts {weight:g} times as much as the advantage"
+            yield Number(value=weight, span=loss.place, told=told)
+
+
+def _divergence(view: View) -> Iterator[Number]:
+    for loss in _losses(view):
+        given = _parameter(loss, "beta")
+        if loss.is_pairs or (
+            given is not None and given > 1.0
+        ):  # N906 reports those of the library
+            continue
+        pull, pushed = loss.once(_slopes)
+        if 0 < pull < STRONG * pushed:
+            told = (
+                f"loss `{loss.name}` pulls a token that is e times as likely as in the reference "
+                f"back with {pull / pushed:.2g} of the force of an advantage of 1"
+            )
+            yield Number(value=pull / pushed, span=loss.place, told=told)
+
+
+def _slopes(loss: LossView) -> tuple[float, float]:
+    """Return the slope of the divergence at a log-ratio of 1, and that of an advantage of 1."""
+    weights = [name for name in loss.fields("weight") if name in loss.read]
+    references = [name for name in loss.fields("reference") if name in loss.read]
+    if "logprob" not in loss.read or not weights or len(references) != 1:
+        return 0.0, 0.0
+    pull = loss.slope(weight=0.0, distance=1.0) - loss.slope(weight=0.0, distance=0.0)
+    return abs(pull), abs(loss.gain())
+
+
+def _warmup(view: View) -> Iterator[Number]:
+    schedule = view.program.schedule
+    steps = schedule.settings["steps"].value if schedule is not None else None
+    for trainer in _trainers(view) if isinstance(steps, int) and steps >= SEVERAL else ():
+        warmup = trainer.settings.get("optimizer.warmup")
+        if warmup is not None and 0 < warmup.value < steps:  # A311 reports longer ones
+            told = f"{warmup.value} of {steps} steps are warm-up"
+            yield Number(value=warmup.value / steps, span=place(warmup, trainer), told=told)
+
+
+def _horizon(view: View) -> Iterator[Number]:
+    turns, new = view.turns.hi, view.max_tokens or 0
+    for loss in _losses(view) if new and 1 < turns < INF else ():
+        horizon = _parameter(loss, "horizon")
+        if horizon is not None:
+            told = (
+                f"`horizon = {horizon:g}` is the length of one turn, and a trajectory has up to "
+                f"{turns:g} turns of {new} tokens"
+            )
+            yield Number(value=horizon / (turns * new), span=loss.place, told=told)
+
+
+def _margin_of_means(view: View) -> Iterator[Number]:
+    for loss in _losses(view):
+        if loss.is_pairs and loss.fields("reference") and _means(loss):
+            beta = 2 * abs(loss.slope(side="chosen"))
+            told = (
+                f"loss `{loss.name}` compares means over the tokens, and weights their margin by "
+                f"{beta:.2g}: it stays near 0"
+            )
+            if beta > 0:
+                yield Number(value=beta, span=loss.place, told=told)
+
+
+def _means(loss: LossView) -> bool:
+    """True if both sides of a pair loss are means over their tokens, under a sigmoid."""
+    values = loss.tree.values
+    inside = [values[node].args[0] for node in loss.objective if values[node].op == "log_sigmoid"]
+    means = [
+        node
+        for node in reachable(values, inside)
+        if values[node].op == "div"
+        and any(values[n].op == "seq_count" for n in reachable(values, [values[node].args[1]]))
+    ]
+    slopes = [loss.slope(side=side) for side in ("chosen", "rejected")]
+    return len(means) > 1 and math.isclose(*map(abs, slopes), rel_tol=1e-6) and slopes[0] != 0
+
+
+def _ops(loss: LossView) -> set[str]:
+    return {loss.tree.values[node].op for node in loss.objective}
+
+
+SIZE = re.compile(r"(?<![\d.])(\d+(?:\.\d+)?)[bB](?![a-zA-Z])")
+
+
+def billions(model: Decl) -> float:
+    """Return the parameters of a model in billions, as its name or declared size says; 0 if
+    neither does."""
+    arch, source = arch_of(model), model.settings["source"].value
+    texts = [str(arch.args.get("size"))] if isinstance(arch, Constructor) else []
+    if getattr(source, "name", "") != "hf":
+        return 0.0
+    texts.append(str(source.args["id"]))
+    found = [SIZE.search(text) for text in texts]
+    return next((float(match[1]) for match in found if match is not None), 0.0)
+
+
+FITS = (
+    Fit(name="learning rate of LoRA", facts=_rate_of_adapters, low=3e-6,
+        source="TRL #2872, X-R1 #66: at 5e-7 and 1e-6 nothing was learned",
+        instead="`lr = 1e-5` to `1e-4`: adapters need about ten times the rate of full weights"),
+    Fit(name="learning rate of full weights", facts=_rate_of_weights, high=2e-4,
+        source="hello-agents #770: at 5e-5 the accuracy fell from 57 to 2 %",
+        instead="`lr = 1e-6`, at most 1e-5"),
+    Fit(name="alpha over rank", facts=_scale_of_adapters, low=1 / 32, high=32.0,
+        source="2106.09685 and recipes of peers: alpha is 1/4 to 4 times the rank",
+        instead="`alpha` near the rank, such as `lora { rank = 16, alpha = 32 }`"),
+    Fit(name="rate in bf16", facts=_rate_in_bf16, low=1e-5,
+        source="AReaL #1634: a rate tuned with weights in bf16 was three times too high in f32",
+        instead="`precision = bf16_moments`, which keeps the weights in f32"),
+    Fit(name="clip of values", facts=_clip_of_values, low=0.05,
+        source="stable-baselines #216: the clip is a distance, so it follows the scale of scores",
+        instead="a `value_clip` of about 0.2 of the range of scores, or scores from 0 to 1"),
+    Fit(name="gamma over the horizon", facts=_discount, low=0.1,
+        source="rlhf-book #364: TRL, verl, OpenRLHF and DeepSpeed-Chat have 1",
+        instead="`gamma = 1.0`"),
+    Fit(name="gamma in two places", facts=_two_discounts, high=1e-9,
+        source="1506.02438: advantages and targets of the critic have one discount",
+        instead="one parameter for both, `param gamma : float = 1.0`"),
+    Fit(name="lam", facts=_lambda, low=0.5,
+        source="1506.02438 has 0.96 to 0.99, summarize-from-feedback #6 (2009.01325) 0.95",
+        instead="`lam = 0.95`, or 1.0"),
+    Fit(name="epochs", facts=_updates, high=10.0,
+        source="1707.06347 has 3 to 15 for control tasks; TRL has 4, verl and OpenRLHF 1",
+        instead="`epochs = 1` to 4, and more `minibatches`"),
+    Fit(name="policy age", facts=_age, high=16.0,
+        source="AReaL (2505.24298) bounds it at 8; slime #1800 trained on older ones",
+        instead="`max_policy_age = 1` to 8"),
+    Fit(name="age in a buffer", facts=_stored_age, high=100.0,
+        source="samples of a policy this old have ratios far from 1; replay_math has 12",
+        instead="`max_age` of at most some dozens"),
+    Fit(name="entropy", facts=_entropy, high=0.03,
+        source="verl #781: 0.001 made the entropy explode",
+        instead="`entropy_coef = 0.001`, or none"),
+    Fit(name="divergence", facts=_divergence, high=0.5,
+        source="2402.03300 has 0.04, TRL, verl and OpenRLHF 0 to 0.04",
+        instead="a `beta` of 0.001 to 0.1"),
+    Fit(name="warm-up", facts=_warmup, high=0.5,
+        source="prime-rl #968; published recipes warm up for 3 to 10 % of the steps",
+        instead="a `warmup` of some per cent of `steps`"),
+    Fit(name="horizon", facts=_horizon, low=0.5,
+        source="2503.20783: the constant is the budget of a whole completion",
+        instead="`horizon` = `max_turns` times `max_tokens`"),
+    Fit(name="margin of means", facts=_margin_of_means, low=0.5,
+        source="2405.14734 (SimPO): means over tokens go with a beta of 2 to 10, sums with 0.1",
+        instead="a beta of 2 to 10, or `sum(..., T, mask)` in place of `mean`"),
+)  # fmt: skip

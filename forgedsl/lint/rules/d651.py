@@ -1,0 +1,54 @@
+"""D651 thinking-forbidden: the prompt tells the model not to think, and a reward wants thoughts.
+
+    dataset sums { system = "/no_think Answer in <answer> tags.", ... }
+    reward form = rl.think_tags                                             # fires
+    reward form = rl.format_regex("(?s).*<answer>.*</answer>\\\\s*")          # silent
+
+Models of Qwen3 write an empty `<think>` block after `/no_think`: the form is there, and thinking is
+never rewarded, or the reward is 0 throughout (flux-2-swift-mlx #70 tells which models obey). Leave
+`/no_think` out, or reward the answer alone.
+"""
+
+from collections.abc import Iterator
+
+from forgedsl.diagnostics import Label
+from forgedsl.ir.program import Constructor, Decl, Deferred
+from forgedsl.lint.finding import Findings, rule
+from forgedsl.lint.rewards import place_of
+from forgedsl.lint.view import View
+from forgedsl.source import Span
+from forgedsl.syntax import ast
+from forgedsl.syntax.walk import walk
+from forgedsl.types.flow import Role
+
+finding = rule(__doc__, "W")
+SAYS, TAG = "/no_think", "<think>"
+
+
+def check(view: View) -> Findings:
+    wanted = [
+        reward
+        for reward in view.program.rewards.values()
+        if isinstance(reward.body, Constructor)
+        and (reward.body.name == "think_tags" or TAG in str(reward.body.args.get("pattern")))
+    ]
+    drawn = [s.receiver for s in view.program.flow if Role.PROMPTS in s.roles] if wanted else []
+    for name in dict.fromkeys(drawn):
+        span = next(_says(view.program.datasets[name]), None)
+        if span is not None:
+            yield finding(
+                f"`{SAYS}` in the prompt forbids what `{wanted[0].name}` wants, a `{TAG}` block",
+                span,
+                related=(Label(text="wants it", span=place_of(wanted[0], view)),),
+                help=f"leave `{SAYS}` out, or reward the answer alone",
+            )
+
+
+def _says(dataset: Decl) -> Iterator[Span]:
+    """Yield the places where a prompt says so: in `system`, or in a string of the prompt."""
+    system, prompt = dataset.settings["system"], dataset.settings["prompt"].value
+    if SAYS in str(system.value):
+        yield system.origin.span or dataset.name_span
+    for node in walk(prompt.expr) if isinstance(prompt, Deferred) else ():
+        if isinstance(node, ast.String) and SAYS in node.value:
+            yield node.span

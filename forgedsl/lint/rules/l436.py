@@ -1,0 +1,29 @@
+"""L436 weight-without-ceiling: an importance weight has a lower bound where an upper one is meant.
+
+    weight = stop(max(ratio, 2.0))          # fires: it is 2 or more for every token
+    weight = stop(min(ratio, 2.0))          # silent: truncated importance sampling
+
+A truncated weight is at most some number, so that rare tokens do not dominate a step. With `max`
+the bound is on the other side: on-policy tokens, whose ratio is 1, count as much as the bound says,
+and the largest weights stay: in OpenRLHF #1295 a weight without ceiling made updates infinite.
+Write `min`.
+"""
+
+from forgedsl.lint.finding import Findings, rule
+from forgedsl.lint.loss_mistakes import floored, number_of
+from forgedsl.lint.view import View
+
+finding = rule(__doc__, "D")
+
+
+def check(view: View) -> Findings:
+    for loss in view.losses:
+        node = loss.once(floored)
+        if node is not None:
+            value = loss.tree.values[node]
+            bound = next(b for b in (number_of(loss, arg) for arg in value.args) if b is not None)
+            yield finding(
+                f"this weight is at least {bound:g}, for tokens of the policy itself too",
+                loss.spot(node),
+                help=f"`min(..., {bound:g})` truncates it from above",
+            )

@@ -1,0 +1,58 @@
+"""L437 unbounded-ratio: samples may be several versions old, and nothing bounds their ratio.
+
+    minimize token_mean(-ratio * adv, mask)                              # fires from age 4 on
+    minimize token_mean(-min(ratio * adv, clip(ratio, 0.8, 1.2) * adv), mask)     # silent
+    minimize token_mean(-stop(min(ratio, 5.0)) * adv * logprob, mask)             # silent
+
+The ratio to the sampler corrects for its age, and its variance grows with it: a few tokens that
+became likely count hundredfold, and one step of them can end the run (tinker-feedback #24 asks for
+a bound). Clip it, truncate it, or drop tokens that are far off. The rule fires for a
+`max_policy_age` of 4 and more.
+"""
+
+from forgedsl.diagnostics import Label
+from forgedsl.lint.finding import Findings, rule
+from forgedsl.lint.loss_mistakes import one_sided
+from forgedsl.lint.losses import LossView
+from forgedsl.lint.view import View, place
+from forgedsl.source import Span
+
+finding = rule(__doc__, "W")
+OLD = 4
+FAR = 50.0
+"""a ratio far beyond every bound in use"""
+
+
+def check(view: View) -> Findings:
+    for loss in view.losses:
+        if loss.step is None or not loss.samplers or loss.once(one_sided) is not None:
+            continue
+        old = _oldest(view)
+        if old is not None and loss.once(_grows):
+            age, span = old
+            yield finding(
+                f"loss `{loss.name}` weights tokens by a ratio without bound, and samples may be "
+                f"{age} versions old",
+                loss.place,
+                related=(Label(text="their age", span=span),),
+                help="`rl.ppo`, `rl.cispo(max_weight = 5.0)`, or `stop(min(ratio, 5.0))` as the "
+                "weight",
+            )
+
+
+def _oldest(view: View) -> tuple[int, Span] | None:
+    """Return the greatest age of samples, if it is large, and where it is set."""
+    schedule = view.program.schedule
+    if schedule is None or schedule.label != "async":
+        return None
+    age = schedule.settings["max_policy_age"]
+    is_old = isinstance(age.value, int) and age.value >= OLD
+    return (age.value, place(age, schedule)) if is_old else None
+
+
+def _grows(loss: LossView) -> bool:
+    """True if the gradient of a good token grows in proportion to its ratio, however large."""
+    if loss.is_pairs or not any(name in loss.read for name in loss.fields("weight")):
+        return False
+    near, far = abs(loss.gain()), abs(loss.gain(ratio=FAR))
+    return near > 1e-12 and far > 0.9 * FAR * near

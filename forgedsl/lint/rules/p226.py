@@ -1,0 +1,28 @@
+"""P226 names-missing: the launcher names fewer hosts than the plan uses.
+
+    launcher = ssh(hosts = ["a1", "a2"])
+    service trainer : titan(policy) { hosts = 4, procs = 8 }       # fires: two names for 4 hosts
+    launcher = ssh(hosts = ["a1", "a2", "a3", "a4"])               # silent
+
+The plan numbers the hosts from 0, and the launcher starts host 2 on the third name. Without it the
+run cannot start. Name all hosts, or use fewer.
+"""
+
+from forgedsl.lint.finding import Findings, rule
+from forgedsl.lint.view import View
+
+finding = rule(__doc__, "E")
+
+
+def check(view: View) -> Findings:
+    launcher = view.program.singletons["launcher"].settings["value"].value
+    names = getattr(launcher, "args", {}).get("hosts")
+    if view.planned is None or not isinstance(names, list):
+        return
+    used = view.planned[1].hosts_used
+    if len(names) < used:
+        yield finding(
+            f"the launcher names {len(names)} hosts, and the plan uses {used}",
+            launcher.span,
+            help=f"name {used - len(names)} more, or give services fewer `hosts` or `replicas`",
+        )

@@ -1,0 +1,78 @@
+"""P228 evals-over-training: evaluations sample twice as many completions as training does.
+
+    eval held_out { dataset = gsm8k, split = "test", every = 1 }     # fires: 1,319 beside 128
+    eval held_out { dataset = gsm8k, split = "test", every = 50 }    # silent
+
+The sampler is then busy with evaluations for most of its time (dolly #31, careless #77).
+Evaluate less often, or a part: `limit = 200`. The rule counts rows of local .jsonl files and knows
+the sizes of some published test sets.
+"""
+
+from forgedsl.ir.program import Constructor, Decl
+from forgedsl.lint.finding import Findings, rule
+from forgedsl.lint.view import View, place
+from forgedsl.plan.sizes import completions
+from forgedsl.shipped import locate
+from forgedsl.types.flow import Role
+
+finding = rule(__doc__, "W")
+KNOWN = {
+    ("openai/gsm8k", "test"): 1319, ("HuggingFaceH4/MATH-500", "test"): 500,
+    ("openai/openai_humaneval", "test"): 164, ("HuggingFaceH4/aime_2024", "train"): 30,
+}  # fmt: skip
+"""rows of test sets, by hub name and split"""
+MOST = 2
+"""completions of evaluations for each one of training"""
+
+
+def check(view: View) -> Findings:
+    if view.planned is None or not view.program.evals:
+        return
+    graph, _ = view.planned
+    trained = sum(completions(graph, node) for node in graph.having(Role.SAMPLES))
+    sampled: list[tuple[float, Decl]] = []
+    for decl in view.program.evals.values() if trained else ():
+        rows = _rows(view, decl) if decl.settings["score"].value is not None else None
+        if rows is not None:
+            per_eval = rows * decl.settings["sample.n"].value
+            sampled.append((per_eval / decl.settings["every"].value, decl))
+    total = sum(count for count, _ in sampled)
+    if total > MOST * trained > 0:
+        count, decl = max(sampled, key=lambda each: each[0])
+        every = decl.settings["every"]
+        yield finding(
+            f"evaluations sample {total:,.0f} completions a step, training {trained:,}: most of "
+            f"them are of `{decl.name}`, every {every.value} steps",
+            place(every, decl),
+            help=f"`every = {round(10 * every.value * count / trained)}`, or `limit = 200`",
+        )
+
+
+def _rows(view: View, decl: Decl) -> int | None:
+    """Return the rows of an evaluation; None if unknown."""
+    limit = decl.settings["limit"].value
+    dataset = view.program.datasets.get(getattr(decl.settings["dataset"].value, "name", ""))
+    if dataset is None:
+        return None
+    source = decl.settings["source"].value or dataset.settings["source"].value
+    rows = _of_source(view, source, decl.settings["split"].value)
+    known = [number for number in (limit, rows) if isinstance(number, int)]
+    return min(known, default=None)
+
+
+def _of_source(view: View, source: object, split: str | None) -> int | None:
+    if not isinstance(source, Constructor):
+        return None
+    if source.name == "hf":
+        return KNOWN.get((str(source.args["id"]), split or str(source.args.get("split"))))
+    if source.name != "jsonl" or view.folder is None or not view.shared.on_disk:
+        return None
+    key = ("rows", str(source.args["path"]))
+    if key not in view.shared.answers:
+        try:
+            data = locate(str(source.args["path"]), view.folder).read_bytes()
+            view.shared.answers[key] = data.count(b"\n")
+        except OSError:
+            view.shared.answers[key] = None  # P210 reports it
+    found: int | None = view.shared.answers[key]
+    return found

@@ -1,0 +1,38 @@
+"""P229 checkpoints-kept: a run keeps a hundred checkpoints and more.
+
+    checkpoint { every = 1, keep = 400 }, schedule sync { steps = 500 }        # fires
+    checkpoint { every = 100, keep = 3 }                                       # silent
+
+A checkpoint has weights, moments and the state of the run: for a model of 8 billion parameters
+about 90 GiB. The disk is full before the run ends, which then fails while it saves (prime-rl #791
+keeps one by default, Qgentic-AI #164). Keep the last few; `forgec export` writes weights alone from
+one of them.
+"""
+
+from forgedsl.ir.program import model_of
+from forgedsl.lint.finding import Findings, rule
+from forgedsl.lint.numbers import billions
+from forgedsl.lint.view import View, place
+
+finding = rule(__doc__, "W")
+MANY = 100
+BYTES = 12
+"""of a parameter: weights and two moments in f32"""
+
+
+def check(view: View) -> Findings:
+    checkpoint, schedule = view.program.singletons["checkpoint"], view.program.schedule
+    every, keep = checkpoint.settings["every"], checkpoint.settings["keep"]
+    steps = schedule.settings["steps"].value if schedule is not None else None
+    if not isinstance(every.value, int) or not isinstance(steps, int) or keep.value < MANY:
+        return
+    kept = min(keep.value, steps // max(1, every.value))
+    if kept >= MANY:
+        trained = {model_of(view.program.services[step.receiver]) for step in view.steps}
+        size = sum(billions(view.program.models[name]) for name in trained)
+        total = f", about {kept * size * BYTES * 1e9 / 2**40:,.1f} TiB" if size else ""
+        yield finding(
+            f"the run keeps {kept} checkpoints{total}",
+            place(keep, checkpoint),
+            help="`keep = 3`, or a larger `every`",
+        )

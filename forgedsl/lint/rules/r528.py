@@ -1,0 +1,38 @@
+"""R528 length-pays: a term that is named for brevity makes the score rise with length.
+
+    reward brevity(r: Rollout) -> f32 = clamp(r.num_tokens / max_new, 0.0, 1.0)
+    rubric grade { score = correct + 0.05 * brevity, on_truncated = 0.0 }      # fires
+    reward brevity(r: Rollout) -> f32 = clamp(1.0 - r.num_tokens / max_new, 0.0, 1.0)   # silent
+
+Length is the easiest thing to produce: the policy pads its answers up to the limit, and the score
+rises without better answers (CoursIA #10380; the signs of open-r1 #360 are as easy to get wrong).
+Turn the sign around. The rule looks at rewards whose names speak of brevity or of a penalty:
+`brevity`, `short`, `concise`, `length_penalty`, `too_long`.
+"""
+
+import re
+
+from forgedsl.ir.program import Function
+from forgedsl.lint.finding import Findings, rule
+from forgedsl.lint.rewards import length_slope, place_of, score_of
+from forgedsl.lint.view import View
+
+finding = rule(__doc__, "W")
+NAMED = re.compile(r"brev|short|concis|terse|penal|too_?long|over_?long|efficien", re.IGNORECASE)
+
+
+def check(view: View) -> Findings:
+    for rubric in view.program.rubrics.values():
+        score = score_of(view, rubric)
+        for name, reward in score.rewards.items():
+            named = isinstance(reward.body, Function) and NAMED.search(name)
+            if not named or length_slope(reward, view) < 1:
+                continue
+            effects = score.effects(name)
+            if effects and min(effects) > 0:
+                yield finding(
+                    f"`{rubric.name}` rises with the length of an answer: `{name}` does",
+                    place_of(reward, view),
+                    help="`clamp(1.0 - r.num_tokens / 1024, 0.0, 1.0)` prefers short answers; a "
+                    "penalty is subtracted",
+                )
