@@ -313,6 +313,74 @@ def test_what_responses_do_not_do_is_refused_by_name(
     assert not play(run).failed
 
 
+# ---- messages
+
+TOOL_OF_MESSAGES = {"name": "f", "input_schema": {"type": "object"}}
+
+
+def test_messages_are_answered_in_blocks_and_go_on_behind_them() -> None:
+    async def run(client: Client, task: Task) -> None:
+        async def ask(*more: dict[str, Any], **fields: Any) -> Any:
+            body = {"max_tokens": 8, "system": "2+", "tools": [TOOL_OF_MESSAGES], **fields}
+            body["messages"] = [user(USER), *more]
+            key = {"x_api_key": client.model.key, "Authorization": ""}
+            return await client.post(body, path="/messages", **key)
+
+        status, first = await ask()
+        text, call = first["content"]
+        assert (status, first["stop_reason"], text) == (
+            200, "tool_use", {"type": "text", "text": "3"}
+        )  # fmt: skip
+        assert (call["type"], call["name"], call["input"]) == ("tool_use", "f", {"b": 2, "a": [1]})
+        assert first["usage"] == {"input_tokens": len(ids("[1]2+1+1=")), "output_tokens": 3}
+        done = {"type": "tool_result", "tool_use_id": call["id"], "content": [
+            {"type": "text", "text": "7"}
+        ]}  # fmt: skip
+        thought = {"type": "thinking", "thinking": "hm", "signature": ""}
+        answer = {"role": "assistant", "content": [thought, *first["content"]]}
+        status, stream = await ask(answer, {"role": "user", "content": [done]}, stream=True)
+        pieces = [piece.partition("\ndata: ") for piece in stream.split("\n\n") if piece]
+        kinds = [kind.removeprefix("event: ") for kind, _, _ in pieces]
+        found = [json.loads(data) for _, _, data in pieces]
+        assert [each["type"] for each in found] == kinds == [
+            "message_start", "content_block_start", "content_block_delta", "content_block_stop",
+            "message_delta", "message_stop",
+        ]  # fmt: skip
+        assert found[2]["delta"] == {"type": "text_delta", "text": "5"}
+        assert found[4]["delta"]["stop_reason"] == "end_turn"
+
+    played = play(run, Engine([CALL, "5"]))
+    assert (played.failed, played.error) == ([], "")
+    assert played.rollout.row_starts == ()
+    first, second = played.engine.seen
+    assert second == [*first, 10, 10, EOS, *ids("7=")]
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"max_tokens": None}, "`max_tokens` is required"),
+        ({"thinking": {"type": "enabled", "budget_tokens": 9}}, "`thinking` is not supported"),
+        ({"tools": [{"type": "web_search_20250305", "name": "w"}]}, "tools[0] is a tool of the"),
+        ({"messages": [{"role": "system", "content": "1"}]}, "messages[0] has no role of user"),
+        ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "messages[0]: content"),
+        ({"messages": [user("1" * 300)]}, "the prompt has 301 tokens, which leave no room"),
+    ],
+)
+def test_what_messages_do_not_do_is_refused_in_their_form(
+    more: dict[str, Any], message: str
+) -> None:
+    async def run(client: Client, task: Task) -> None:
+        body = {"max_tokens": 8, "messages": [user(USER)], **more}
+        status, found = await client.post(body, path="/messages")
+        assert (status, found["type"]) == (400, "error")
+        assert found["error"]["type"] == "invalid_request_error"
+        assert found["error"]["message"].startswith(message)
+        await client.chat(USER)
+
+    assert not play(run).failed
+
+
 # ---- what is refused
 
 

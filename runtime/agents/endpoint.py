@@ -1,7 +1,10 @@
-"""The policy behind OpenAI's protocol: an HTTP server on the loopback address of an agent's host.
+"""The policy behind OpenAI's and Anthropic's protocols: an HTTP server beside the agents.
+
+It listens on the loopback address of the agents' host.
 
     POST /v1/chat/completions   whole, or as a stream of events
     POST /v1/responses          the same, of one answer
+    POST /v1/messages           the same in Anthropic's form
     GET  /v1/models
 
 Each trajectory has a key of its own, which is valid as long as the trajectory lives and reaches its
@@ -19,11 +22,12 @@ from typing import Any
 
 from aiohttp import web
 
-from forgedsl.runtime.agents import responses
+from forgedsl.runtime.agents import messages, responses
 from forgedsl.runtime.agents.protocol import ApiError, Said, chunks, completion, parsed
 from forgedsl.runtime.agents.session import OVER, Session
 
 HOST = "127.0.0.1"
+MESSAGES = "/v1/messages"
 NAMES = ("127.0.0.1", "localhost")
 """values of `Host`; others come from web pages whose name was pointed here"""
 BODY = 16 * 2**20
@@ -48,9 +52,10 @@ class Endpoint:
 
     async def start(self) -> None:
         """Listen on a free port; `url` is its base URL."""
-        app = web.Application(client_max_size=BODY, middlewares=[_in_openai_form])
+        app = web.Application(client_max_size=BODY, middlewares=[_in_its_form])
         app.router.add_post("/v1/chat/completions", self._chat)
         app.router.add_post("/v1/responses", self._response)
+        app.router.add_post(MESSAGES, self._message)
         app.router.add_get("/v1/models", self._models)
         runner = web.AppRunner(app, handler_cancellation=True, access_log=None)
         await runner.setup()
@@ -79,8 +84,9 @@ class Endpoint:
     # ---- requests
 
     def _session(self, request: web.Request) -> Session:
-        scheme, _, key = request.headers.get("Authorization", "").partition(" ")
-        if scheme.lower() == "bearer" and key in self._sessions:
+        _, _, key = request.headers.get("Authorization", "").partition(" ")
+        key = request.headers.get("x-api-key", key)
+        if key in self._sessions:
             return self._sessions[key]
         if key in self._ended:
             raise ApiError(409, OVER)
@@ -109,13 +115,13 @@ class Endpoint:
         session = self._session(request)
         raw = await _body(request)
         body = _json(raw)
-        asked, messages = responses.as_chat(body, session.responses)
+        asked, talk = responses.as_chat(body, session.responses)
         chat = parsed(asked, session.terms.sampling)
         ident = session.name("resp")
         answering = session.ask(chat, _digest(raw), again=_is_again(request))
 
         def made(said: list[Said]) -> dict[str, Any]:
-            session.responses[ident] = [*messages, said[0].message]
+            session.responses[ident] = [*talk, said[0].message]
             return responses.response(body, chat, ident, said[0])
 
         def written(said: list[Said]) -> list[str]:
@@ -125,6 +131,21 @@ class Endpoint:
         if chat.stream:
             return await _streamed(request, answering, written)
         return web.json_response(made(await answering))
+
+    async def _message(self, request: web.Request) -> web.StreamResponse:
+        session = self._session(request)
+        raw = await _body(request)
+        chat = parsed(messages.as_chat(_json(raw)), session.terms.sampling)
+        ident = session.name("msg")
+        answering = session.ask(chat, _digest(raw), again=_is_again(request))
+
+        def written(said: list[Said]) -> list[str]:
+            found = messages.events(messages.message(chat, ident, said[0]))
+            return [f"event: {event['type']}\n{_data(event)}" for event in found]
+
+        if chat.stream:
+            return await _streamed(request, answering, written)
+        return web.json_response(messages.message(chat, ident, (await answering)[0]))
 
 
 async def _body(request: web.Request) -> bytes:
@@ -149,6 +170,16 @@ def _digest(raw: bytes) -> bytes:
 def _is_again(request: web.Request) -> bool:
     """True if the client of OpenAI says that it repeats a request."""
     return request.headers.get("x-stainless-retry-count", "0") != "0"
+
+
+def _form(request: web.Request, error: ApiError) -> dict[str, Any]:
+    """Return an error in the form of the protocol of its request."""
+    return messages.error(error) if request.path == MESSAGES else error.body
+
+
+def _event(request: web.Request, error: ApiError) -> str:
+    name = "event: error\n" if request.path == MESSAGES else ""
+    return name + _data(_form(request, error))
 
 
 def _data(event: Any) -> str:
@@ -177,7 +208,7 @@ async def _streamed(
         try:
             sent = written(answering.result())
         except ApiError as error:
-            sent = [_data(error.body)]
+            sent = [_event(request, error)]
         await response.write("".join(sent).encode())
         await response.write_eof()
     finally:
@@ -186,8 +217,8 @@ async def _streamed(
 
 
 @web.middleware
-async def _in_openai_form(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Write errors as OpenAI does, and refuse requests that were sent to another name."""
+async def _in_its_form(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Write errors as the protocol does; refuse requests that were sent to another name."""
     try:
         if request.host.rpartition(":")[0] not in NAMES:
             raise ApiError(403, f"this endpoint is not {request.host}")
@@ -195,9 +226,9 @@ async def _in_openai_form(request: web.Request, handler: Handler) -> web.StreamR
     except ApiError as error:
         # the client of OpenAI tries 409 again, which would be in vain
         retry = {"x-should-retry": "false"} if error.status == 409 else {}
-        return web.json_response(error.body, status=error.status, headers=retry)
+        return web.json_response(_form(request, error), status=error.status, headers=retry)
     except web.HTTPException as error:
         if error.status < 400:
             raise
         made = ApiError(error.status, f"{request.method} {request.path}: {error.reason}")
-        return web.json_response(made.body, status=error.status)
+        return web.json_response(_form(request, made), status=error.status)
