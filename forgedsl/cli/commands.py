@@ -32,5 +32,6 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("replay", "forgedsl.cli.replay", "repeat a recorded optimizer step"),
     ("report", "forgedsl.cli.report", "write the report of a run"),
     ("export", "forgedsl.cli.export", "write the weights of a run in Hugging Face format"),
+    ("try", "forgedsl.cli.chat", "chat with the exported policy of a run"),
     ("doc", "forgedsl.cli.doc", "write reference documentation of a file or the library"),
 )

@@ -146,7 +146,7 @@ def _of_argument(command: str, before: Sequence[str], files: Sequence[Path]) -> 
         return _settings(files)
     if command == "compare":
         return _runs()
-    if command in ("report", "replay", "export", "calibrate") and not has_argument:
+    if command in ("report", "replay", "export", "try", "calibrate") and not has_argument:
         return _runs()
     if command == "explain" and not has_argument:
         return [*_codes(), *_standard(), *_paths(files)]
