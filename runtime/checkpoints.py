@@ -29,10 +29,10 @@ def check_checkpoint(run_dir: Path, step: int, spoilt: Callable[[Path], str]) ->
         raise LaunchError(
             f"the checkpoint of step {step} cannot be read: {problem}; "
             + (
-                "no earlier one is whole, so start it again in another folder: "
+                "no earlier checkpoint is complete, so start the run again in another folder: "
                 f"forgec run {run}/job.json"
                 if left is None
-                else f"the one of step {left} is whole, put this one aside to go on from it: "
-                f"mv {run}/checkpoints/step-{step} {aside} && forgec run --resume {run}"
+                else f"the one of step {left} is complete; move this one away to continue from "
+                f"it: mv {run}/checkpoints/step-{step} {aside} && forgec run --resume {run}"
             )
         )

@@ -40,8 +40,8 @@ def check_room(job: spec.Job, job_dir: Path, temp: Path, run_dir: Path) -> str:
     if need > free:
         fewer = "a smaller `checkpoint.keep`, " if job.checkpoint.keep > 1 else ""
         raise LaunchError(
-            f"no room for {' and '.join(parts)} where {run_dir} lies: {_text(free)} are free; "
-            f"make room, or choose {fewer}another disk with --run-dir"
+            f"not enough disk space for {' and '.join(parts)} in {run_dir}: {_text(free)} are "
+            f"free; free some space, or choose {fewer}another disk with --run-dir"
         )
     return f"{_text(free)} free" + (f", {' and '.join(parts)}" if parts else "")
 

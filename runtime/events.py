@@ -131,7 +131,7 @@ class EventLog:
         if failed is not None:
             raise RunError(
                 f"cannot write {self._path}: {failed.strerror}",
-                remedy="make room there, then continue the run from its last checkpoint",
+                remedy="free some space there, then continue the run from its last checkpoint",
             ) from failed
 
     def _write(self, records: list[Event]) -> OSError | None:

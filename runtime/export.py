@@ -80,6 +80,6 @@ def _hub(call: Any, name: str) -> Any:
         text = " ".join(str(error).split())[:300]
         raise LaunchError(
             f"{name} cannot be pushed to {api.endpoint}: {text}; log in with `hf auth login` or "
-            "HF_TOKEN, or write a folder with --to FOLDER and push it from elsewhere with "
-            f"`hf upload {name} FOLDER`"
+            "HF_TOKEN, or write a folder with --to FOLDER and push it from another host with `hf "
+            f"upload {name} FOLDER`"
         ) from error

@@ -78,7 +78,9 @@ class GroupState:
             return
         cells = self._cells[edge]
         if cells[sibling] is not MISSING:
-            raise InternalError(f"{edge} of group {self.group} has a value {sibling} already")
+            raise InternalError(
+                f"{edge} of group {self.group} already has a value for completion {sibling}"
+            )
         cells[sibling] = value
         self._left[edge] = left = self._left[edge] - 1
         if not left and self._waiting:
@@ -210,7 +212,7 @@ def number(name: str, value: Any, node: Node) -> float:
         return float(value)
     except (TypeError, ValueError):
         raise RunError(
-            f"`{name}` of a completion is {value!r:.60}, which is no number",
+            f"`{name}` of a completion is {value!r:.60}, which is not a number",
             origin=node.origin,
-            remedy="a column of numbers is one that a loss can read",
+            remedy="a loss can read only columns of numbers",
         ) from None

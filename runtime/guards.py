@@ -105,11 +105,11 @@ class NonFiniteGuard:
                 f"{node.target}: {values}",
                 origin=node.origin,
                 remedy="lower the learning rate or resume from the last checkpoint; "
-                "`optimizer.on_nan = skip` leaves such steps out",
+                "`optimizer.on_nan = skip` skips such updates",
             )
         if self._skipped >= MAX_SKIPPED:
             raise NonFiniteError(
-                f"{node.target}: {values}, the {self._skipped}th step in a row left out",
+                f"{node.target}: {values}; {self._skipped} steps in a row were skipped",
                 origin=node.origin,
                 remedy="lower the learning rate",
             )
@@ -132,15 +132,15 @@ class AgeGuard:
         """
         if age > self._bound:
             raise RunError(
-                f"group {group} is {age} versions old, the plan proved at most {self._bound}: "
-                "a bug of the runtime, please report it with events.jsonl",
+                f"group {group} is {age} versions old, but the plan proved an age of at most "
+                f"{self._bound}: this is a bug in the runtime, please report it with events.jsonl",
                 origin=origin,
             )
         if self._limit is None or age <= self._limit:
             return False
         if self._on_stale == "error":
             raise RunError(
-                f"group {group} is {age} versions old, max_policy_age is {self._limit}",
+                f"group {group} is {age} versions old, but `max_policy_age` is {self._limit}",
                 origin=origin,
                 remedy="raise `schedule.max_policy_age` or set `on_stale = drop`",
             )
@@ -178,21 +178,21 @@ class GapGuard:
             self._warned = False
             return ""
         side = (
-            "the sampler's weights are those published, bit for bit, so kernels or settings of "
+            "the sampler holds exactly the published weights, so the kernels or settings of "
             "trainer and sampler differ"
             if proved
-            else "the sampler's newest weights were not proved, so they or its kernels differ"
+            else "the sampler's weights were not verified, so either they or its kernels differ"
         )
         what = (
-            f"log-probs of {node.target} and of the sampler differ by {gap:.2g} on average at "
-            f"equal weights, {grown:.0f} times as much as at first; {side}"
+            f"log-probs of {node.target} and of the sampler differ by {gap:.2g} on average for "
+            f"the same weight version, {grown:.0f} times as much as at the start; {side}"
         )
         if grown >= self.MOST:
             raise GuardError(
                 what,
                 origin=node.origin,
-                remedy="a ratio of the loss no longer compares two policies; use one dtype for "
-                "both sides, or a loss that corrects for the sampler",
+                remedy="importance ratios are no longer reliable; use one dtype for both "
+                "services, or a loss that corrects for the sampler",
             )
         told, self._warned = self._warned, True
         return "" if told else what
@@ -220,7 +220,7 @@ class UnchangedWeightsGuard:
             return ""
         self._in_a_row[node.name] += 1
         count = self._in_a_row[node.name]
-        what = f"an update of {node.target} has changed no weight of {node.to} ({dtype})"
+        what = f"an update of {node.target} changed none of the weights of {node.to} ({dtype})"
         remedy = (
             "raise `optimizer.lr`"
             if dtype == "f32"
@@ -228,11 +228,13 @@ class UnchangedWeightsGuard:
         )
         if count >= (self.LIMIT_IN_F32 if dtype == "f32" else self.LIMIT):
             raise GuardError(
-                f"{what}, for the {count}. time in a row" if count > 1 else what,
+                f"{what}, {count} times in a row" if count > 1 else what,
                 origin=node.origin,
                 remedy=remedy,
             )
-        return f"{what}: it was smaller than their last digit; {remedy}" if count == 1 else ""
+        return (
+            f"{what}: the update is below the precision of {dtype}; {remedy}" if count == 1 else ""
+        )
 
 
 class RewardGuard:
@@ -255,8 +257,8 @@ class RewardGuard:
         origin: str,
         *,
         what: str = "reward",
-        remedy: str = "mend it: a completion that earns nothing gets 0.0; `max_failed` of the "
-        "reward is the part of its calls that may fail",
+        remedy: str = "fix the reward: return 0.0 for a completion that earns nothing; "
+        "`max_failed` is the fraction of calls that may fail",
     ) -> None:
         self._reward = reward
         self._what, self._remedy = what, remedy
@@ -273,11 +275,14 @@ class RewardGuard:
     def trouble(self) -> str:
         """Describe why many calls of this reward fail; empty if few do."""
         if self._kills > self._answered:
-            count = f"{self._kills} of its {self._kills + self._answered} calls so far"
-            return f"{count} ended its process, which then starts again"
+            count = f"{self._kills} of {self._kills + self._answered} calls so far"
+            return f"{count} ended their process, which is then started again"
         if self._broken <= self.BROKEN * self._tried:
             return ""
-        return f"{self._broken} of its {self._tried} calls so far failed, the last: {self._error}"
+        return (
+            f"{self._broken} of {self._tried} calls so far failed, most recently with: "
+            f"{self._error}"
+        )
 
     def called(self, error: str) -> None:
         """Record the result of a call or retry: an error text, or "" if it returned a value."""
@@ -305,8 +310,8 @@ class RewardGuard:
             f"every call of {self._what} {self._reward} ends its process ({self._kills} of "
             f"{self._kills} so far): {error}\n  for example: {example}",
             origin=self._origin,
-            remedy="call it by itself with these values: it exits, or something that it calls "
-            "crashes or needs more memory than there is",
+            remedy="call the function alone with these values: it exits, crashes, or needs more "
+            "memory than is available",
             service=self._reward,
         )
 
@@ -325,9 +330,9 @@ class RewardGuard:
         what = common if count_of == times else f"{kind}, such as {common}"
         shown = next(example for text, example in alike if text == common)
         raise GuardError(
-            f"{self._what} {self._reward} failed for {len(failed)} of its last {count} completions "
-            f"({rate:.0%}, at most {self._limit:.0%} may); {times} times: {what}\n"
-            f"  for example: {shown}",
+            f"{self._what} {self._reward} failed for {len(failed)} of its last {count} "
+            f"completions ({rate:.0%}; the limit is {self._limit:.0%}); {times} times: {what}\n  "
+            f"for example: {shown}",
             origin=self._origin,
             remedy=self._remedy,
             service=self._reward,

@@ -68,14 +68,16 @@ class Interrupt:
         if not self._training:
             return "interrupted before the first step: stopping the services"
         return (
-            "interrupted: saving a checkpoint when the step in progress has ended "
-            "(Ctrl-C again: what is not saved yet)"
+            "interrupted: a checkpoint is saved after the step in progress (Ctrl-C again shows "
+            "which steps are not saved yet)"
         )
 
     def _second(self) -> str:
         if self._step > self._saved:
-            return f"not saved yet: {self._unsaved()}; Ctrl-C once more stops at once without"
-        return "nothing is left to save, services are stopping; Ctrl-C once more stops at once"
+            return (
+                f"not saved yet: {self._unsaved()}; Ctrl-C once more stops at once and loses them"
+            )
+        return "everything is saved and services are stopping; Ctrl-C once more stops at once"
 
     def _unsaved(self) -> str:
         first = self._saved + 1
@@ -85,7 +87,7 @@ class Interrupt:
         """Exit at once, without the normal end of the run; print which steps are lost."""
         lost = f"; {self._unsaved()} lost" if self._step > self._saved else ""
         on = resume_command(self._run_dir)
-        more = f"; `{on}` goes on after step {self._saved}" if on else ""
+        more = f"; `{on}` continues after step {self._saved}" if on else ""
         self._events.emit("run.end", code=EXIT_INTERRUPTED, status="interrupted", seconds=0.0,
                           message=f"stopped at once{lost}", origin="", remedy="")  # fmt: skip
         self._clean_up()

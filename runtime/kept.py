@@ -40,7 +40,7 @@ def kept(
         with writing(run_dir / "report.html"):
             write_report(run_dir)
     except CannotWriteError as error:
-        print(f"warning: no report: {error}", file=sys.stderr)
+        print(f"warning: the report was not written: {error}", file=sys.stderr)
 
 
 def _refer(source: Path, target: Path) -> None:

@@ -110,7 +110,10 @@ def run(
 
 def _remove_dead() -> None:
     for key in remove_dead():
-        print(f"note: removed what run {key}, which was killed, left behind", file=sys.stderr)
+        print(
+            f"note: removed files and processes left behind by run {key}, which was killed",
+            file=sys.stderr,
+        )
 
 
 @contextlib.contextmanager
@@ -148,7 +151,7 @@ def _run(this: Run, left: int, *, heard: bool) -> Outcome | None:
     outcome = _outcome(this)
     seconds = round(time.monotonic() - start, 3)
     if left and outcome.service in this.job.services and (step := last_step(this.run_dir)):
-        text = f"{outcome.message}; the run starts again from its checkpoint of step {step}"
+        text = f"{outcome.message}; the run restarts from its checkpoint of step {step}"
         this.events.emit("restarted", service=outcome.service, step=step)
         this.events.emit("notice", text=f"{text} ({counted(left - 1, 'restart')} left)")
         return None
@@ -362,7 +365,7 @@ async def _stop(this: Run, fleet: Any) -> None:
             this.events.emit(
                 "warning",
                 service=mesh.service,
-                text=f"did not stop by itself, and is killed: {described(result):.200}",
+                text=f"did not stop in time and was killed: {described(result):.200}",
             )
     fleet.hosts.stop()
 

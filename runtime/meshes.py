@@ -227,8 +227,8 @@ def place(job: spec.Job) -> dict[str, list[Placement]]:
     needed = {gpu for spots in found.values() for spot in spots for gpu in spot.gpus}
     if needed and (available := _num_gpus()) <= max(needed):
         raise LaunchError(
-            f"the job uses GPUs 0 to {max(needed)} of this host, which has {available}{_masked()}; "
-            "choose a profile for this host, or `device = cpu`"
+            f"the job uses GPUs 0 to {max(needed)} of this host, but it has "
+            f"{available}{_masked()}; choose a profile for this host, or `device = cpu`"
         )
     return found
 

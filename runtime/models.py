@@ -60,10 +60,10 @@ def resolve_model(job: spec.Job, name: str, job_dir: Path, run_dir: Path) -> Pat
     if not (folder / "config.json").is_file():
         source = model.source
         shown = source.id if isinstance(source, spec.HfSource) else Path(source.path).name
-        made = "`forgec export RUN --to FOLDER` makes a model of it"
+        made = "`forgec export RUN --to FOLDER` converts it to a model"
         what = next((w for f, w in NO_MODEL.items() if (folder / f).exists()), "")
         said = f"; it is {what}: {made}" if what else ""
-        raise LaunchError(f"{origin}: {shown} holds no model: it has no config.json{said}")
+        raise LaunchError(f"{origin}: {shown} is not a model folder: it has no config.json{said}")
     return folder
 
 
@@ -86,7 +86,7 @@ def _folder(source: Any, job_dir: Path, origin: str, offline: bool = False) -> P
     if isinstance(source, spec.HfSource):
         return _snapshot(source, origin, offline)
     if isinstance(source, spec.RandomModel):
-        raise LaunchError(f"{origin}: random(...) has no files; name a tokenizer source")
+        raise LaunchError(f"{origin}: random(...) has no tokenizer; set the model's `tokenizer`")
     folder = resolve_path(source.path, job_dir)
     if not folder.is_dir():
         raise NotAvailableOffline(f"{origin}: model folder {source.path} does not exist")
@@ -103,12 +103,13 @@ def _snapshot(source: spec.HfSource, origin: str, offline: bool) -> Path:
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
         if offline:
             raise NotAvailableOffline(
-                f'hf("{source.id}") is not in the cache of the hub'
+                f'hf("{source.id}") is not in the local cache of the Hugging Face hub'
             ) from error
         why = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         if isinstance(error, LocalEntryNotFoundError):
             why = (
-                f"it is not reached ({why.removeprefix('Got: ')}), and the cache has no such files"
+                f"it cannot be reached ({why.removeprefix('Got: ')}), and the local cache does "
+                "not have the model"
             )
         raise LaunchError(
             f"{origin}: cannot load {source.id} from the Hugging Face hub: {why}"
@@ -134,8 +135,8 @@ def _random_folder(model: spec.Model, name: str, job_dir: Path, run_dir: Path, o
     tokenizer = _tokenizer(source)
     if len(tokenizer) > dims.vocab:
         raise LaunchError(
-            f"{origin}: model {name} has vocab = {dims.vocab}, and its tokenizer {len(tokenizer)} "
-            f"tokens: write `vocab = {len(tokenizer)}` or more"
+            f"{origin}: model {name} has vocab = {dims.vocab}, but its tokenizer has "
+            f"{len(tokenizer)} tokens: write `vocab = {len(tokenizer)}` or more"
         )
     config = {
         **family.write(dims),

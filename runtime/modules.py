@@ -89,10 +89,10 @@ def _unimported(error: BaseException, place: str) -> str:
         return f"importing {place} failed: {said}"
     if isinstance(error, SystemExit | KeyboardInterrupt):
         return (
-            f"{place} ends the process while it is imported ({said}); what the file does as a "
-            'script belongs under `if __name__ == "__main__":`'
+            f"importing {place} ends the process ({said}); put code of a script under `if "
+            '__name__ == "__main__":`'
         )
     return (
-        f"{place} did not end while it was imported: it was interrupted {error}; what waits, "
-        "serves or computes for long belongs into the function, or into a class that is made once"
+        f"importing {place} did not finish and was interrupted {error}; move code that waits, "
+        "serves or computes for long into the function, or into the constructor of a class"
     )

@@ -86,13 +86,16 @@ def chat(system: Any = None, user: Any = None, assistant: Any = UNANSWERED) -> l
 def sharegpt(turns: Any) -> list[dict[str, str]]:
     """Convert ShareGPT turns, which have `from` and `value`, to chat messages."""
     if not isinstance(turns, Sequence) or isinstance(turns, str):
-        raise RowError(f"`sharegpt` reads a list of turns, this is {kind_of(turns)}")
+        raise RowError(f"`sharegpt` reads a list of turns, but this is {kind_of(turns)}")
     found = []
     for number, turn in enumerate(turns):
         who, text = item(turn, "from"), item(turn, "value")
         if who not in SHAREGPT or not isinstance(text, str):
             what = f"is from {who!r}" if who not in SHAREGPT else f"says {kind_of(text)}"
-            raise RowError(f"turn {number} {what}; known are {', '.join(SHAREGPT)}, with text")
+            raise RowError(
+                f"turn {number} {what}; `from` must be one of {', '.join(SHAREGPT)}, "
+                "and `value` text"
+            )
         found.append({"role": SHAREGPT[who], "content": text})
     return found
 
@@ -134,7 +137,7 @@ def text(x: Any) -> str:
         return "true" if x else "false"
     if isinstance(x, str | int | float):
         return str(x)
-    raise RowError(f"`text` reads a number, true or false, this is {kind_of(x)}")
+    raise RowError(f"`text` reads a number, true or false, but this is {kind_of(x)}")
 
 
 def first(*parts: Callable[[], Any]) -> Any:
@@ -165,7 +168,9 @@ def same(a: Any, b: Any) -> bool:
     """
     if isinstance(a, str) != isinstance(b, str) and {kind_of(a), kind_of(b)} & {"a number"}:
         number = b if isinstance(a, str) else a
-        raise RowError(f"text and the number {number} are never equal: compare with `text(...)`")
+        raise RowError(
+            f"text never equals the number {number}: convert the number with `text(...)`"
+        )
     return bool(a == b)
 
 
@@ -188,7 +193,7 @@ def env(name: str) -> str:
 def _text(value: Any, function: str) -> str:
     if isinstance(value, str):
         return value
-    raise RowError(f"`{function}` reads text, this is {kind_of(value)}")
+    raise RowError(f"`{function}` reads text, but this is {kind_of(value)}")
 
 
 # ---- numbers

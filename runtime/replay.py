@@ -135,8 +135,8 @@ async def _replay(
     resume = step - 1 or None
     if resume and not (run_dir / f"checkpoints/step-{resume}/controller.json").is_file():
         raise LaunchError(
-            f"step {step} starts from checkpoints/step-{resume}, which is not there; "
-            "`checkpoint.every` and `checkpoint.keep` say which are"
+            f"step {step} starts from checkpoints/step-{resume}, which does not exist; "
+            "`checkpoint.every` and `checkpoint.keep` decide which checkpoints are kept"
         )
     out.mkdir(parents=True, exist_ok=True)
     scratch = Scratch()

@@ -84,7 +84,7 @@ def check_supported(job: spec.Job) -> None:
             if limit.exceeded(value, roles, head=head, beside=other, device=device):
                 raise LaunchError(
                     f"{job.origins.get(name, '')}: {limit.setting} = {value} of {name} is not "
-                    f"carried out by this version{f' beside {limit.beside}' * bool(limit.beside)}; "
+                    f"supported by this version{f' beside {limit.beside}' * bool(limit.beside)}; "
                     f"{limit.instead}"
                 )
     for node in job.nodes:
@@ -108,10 +108,13 @@ def _check_hosts(job: spec.Job) -> None:
         )
     if facts.allocation and not os.environ.get(facts.allocation):
         emit = facts.manifest.emit if facts.manifest is not None else ""
-        remedy = f"`forgec build FILE -o DIR --emit {emit}` writes that, and how to submit it, or "
-        why = f"a run starts inside of what the scheduler was given ({facts.allocation} is not set)"
+        remedy = f"`forgec build FILE -o DIR --emit {emit}` writes a script to submit, or "
+        why = (
+            f"a run must start inside an allocation of the scheduler ({facts.allocation} is not "
+            "set)"
+        )
         if facts.submit:
-            why = f"there is no `{facts.submit}` here to submit with"
+            why = f"the command `{facts.submit}` is not installed here"
         raise LaunchError(
             f"launcher {facts.name}: {why}; {remedy if emit else ''}choose a profile with "
             "`launcher = local`"

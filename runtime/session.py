@@ -64,7 +64,7 @@ class Services:
         events = self.this.events
         for mesh, error in zip(meshes, ended, strict=True):
             if isinstance(error, BaseException):
-                text = f"did not stop by itself, and is killed: {described(error):.200}"
+                text = f"did not stop in time and was killed: {described(error):.200}"
                 events.emit("warning", service=mesh.service, text=text)
         self.fleet.hosts.stop()
         self.this.scratch.close()

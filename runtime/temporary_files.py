@@ -56,9 +56,9 @@ class Scratch:
         except OSError as error:
             place = f"{error.filename}: " if error.filename else ""
             raise LaunchError(
-                f"a run needs a temporary folder and shared memory in {SHM}: {place}"
-                f"{error.strerror}; TMPDIR names another folder, `df {SHM}` says what is free "
-                "there (a container gets more by --shm-size)"
+                f"a run needs a temporary folder and shared memory in {SHM}: "
+                f"{place}{error.strerror}; set TMPDIR to another folder, or look with `df {SHM}` "
+                "at what is free there (--shm-size gives a container more)"
             ) from error
         self._sweeper = subprocess.Popen(
             ["sh", "-c", SWEEP, f"{RUN}={self.temp.name}"], stdin=subprocess.PIPE,

@@ -67,7 +67,7 @@ def _operands(error: TypeError) -> str:
     adds = isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add)
     number = next((name for name, kind in kinds.items() if kind == "a number"), "")
     joins = adds and number and "text" in kinds.values()
-    remedy = f"; `text({number})` makes text of it" if joins else ""
+    remedy = f"; `text({number})` converts it to text" if joins else ""
     said = ", ".join(f"`{name}` is {kind}" for name, kind in kinds.items())
     return f"`{_written(node)}`: {said}{remedy}"
 
@@ -94,7 +94,7 @@ def placed(error: BaseException) -> str:
     try:
         text = str(error)
     except Exception as other:  # `__str__` of a user's class may raise anything
-        text = f"(its text cannot be made: {type(other).__name__})"
+        text = f"(its message raised {type(other).__name__})"
     if len(text) > LONGEST:
         text = f"{text[:LONGEST]}... ({len(text):,} characters)"
     return f"{text} (at {places[0]})" if places else text

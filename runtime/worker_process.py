@@ -114,7 +114,7 @@ class Calls(PickleStream):
             ConnectionError: the stream has ended; the future fails with it if that happens later.
         """
         if self.ended.done():
-            raise ConnectionError("the line has ended")
+            raise ConnectionError("the process has disconnected")
         number = next(self._numbers)
         self._waiting[number] = future = asyncio.get_running_loop().create_future()
         self.post((number, value))
@@ -145,7 +145,7 @@ class Calls(PickleStream):
         waiting, self._waiting = self._waiting, {}
         for future in waiting.values():
             if not future.done():
-                future.set_exception(ConnectionError("the line has ended"))
+                future.set_exception(ConnectionError("the process has disconnected"))
 
 
 class Answers(PickleStream):
@@ -237,7 +237,10 @@ class WorkerProcess(Calls):
             async with asyncio.timeout(limit):
                 problem = await made._hear()
         except TimeoutError:
-            problem = f"{names}: not loaded within {limit:g} s; what runs on import must end"
+            problem = (
+                f"{names}: not loaded within {limit:g} s; check for code that does not end "
+                "on import"
+            )
         except ConnectionError:
             why = await asyncio.to_thread(ending, process, "", memory)
             problem = f"{names}: the process ended while it was loading: {why}"
@@ -259,7 +262,7 @@ class WorkerProcess(Calls):
 
     async def _hear(self) -> str:
         if (said := await self._said.get()) is None:
-            raise ConnectionError("the line has ended")
+            raise ConnectionError("the process has disconnected")
         return said
 
     async def ask(self, value: Any, limit: float) -> Any:
@@ -269,7 +272,7 @@ class WorkerProcess(Calls):
                 return await self.call(value)
         except TimeoutError:
             self.kill("another call took too long")
-            cause = f"{late(limit)}, nor did it react: the process was killed"
+            cause = f"{late(limit)}, and it ignored the interrupt: the process was killed"
             return ProcessEnded(cause, mine=True, late=True)
         except ConnectionError:
             why = await asyncio.to_thread(ending, self._process, " in the call", self._memory)
@@ -321,7 +324,7 @@ def ending(process: subprocess.Popen[bytes], when: str, memory: int | None) -> s
     if code >= 0:
         return f"its process ended with exit code {code}{when}"
     hint = "" if memory is None else f" (`memory` is {memory / 2**20:.0f} MiB)"
-    return f"its process was ended by {signal.Signals(-code).name}{when}{hint}"
+    return f"its process was killed by {signal.Signals(-code).name}{when}{hint}"
 
 
 # ---- in the process

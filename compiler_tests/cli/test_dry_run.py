@@ -59,27 +59,31 @@ def test_every_obstacle_is_named(folder):
 @pytest.mark.parametrize(
     ("words", "need"),
     [
-        ((), "3 checkpoints of 6.8 MiB where"),
-        (("schedule.steps=3", "checkpoint.keep=1"), "1 checkpoint of 6.8 MiB where"),
+        ((), "3 checkpoints of 6.8 MiB in "),
+        (("schedule.steps=3", "checkpoint.keep=1"), "1 checkpoint of 6.8 MiB in "),
         (
             ('checkpoint.export=hf("out")',),
-            "3 checkpoints of 6.8 MiB and an export of 2.3 MiB where",
+            "3 checkpoints of 6.8 MiB and an export of 2.3 MiB in ",
         ),
     ],
 )
 def test_checkpoints_that_do_not_fit_on_the_disk_are_an_obstacle(folder, monkeypatch, words, need):
     monkeypatch.setattr(disk_space.shutil, "disk_usage", lambda _: SimpleNamespace(free=5 << 20))
     done = dry(*words)
-    assert f"run folder   FAILED  no room for {need}" in done.stdout
-    assert "5.0 MiB are free; make room, or choose" in done.stdout
+    assert f"run folder   FAILED  not enough disk space for {need}" in done.stdout
+    assert "5.0 MiB are free; free some space, or choose" in done.stdout
 
 
 @pytest.mark.full
 @pytest.mark.parametrize(
     ("body", "seconds", "said"),
     [
-        ("import os\nos._exit(3)\n", 60.0, "grading.py:2 ends the process while it is imported "),
-        ("import time\ntime.sleep(99)\n", 10.0, "grading.py:2 did not end while it was imported: "),
+        ("import os\nos._exit(3)\n", 60.0, "importing grading.py:2 ends the process "),
+        (
+            "import time\ntime.sleep(99)\n",
+            10.0,
+            "importing grading.py:2 did not finish",
+        ),
     ],
 )
 def test_a_reward_whose_import_does_not_end_well_is_an_obstacle(
@@ -100,7 +104,7 @@ def test_a_reward_whose_import_does_not_end_well_is_an_obstacle(
 @pytest.mark.parametrize(
     ("file", "said"),
     [
-        ("job.json", "; it is a run: `forgec export RUN --to FOLDER` makes a model of it"),
+        ("job.json", "; it is a run: `forgec export RUN --to FOLDER` converts it to a model"),
         ("controller.json", "; it is a checkpoint of a run: `forgec export RUN --to FOLDER` "),
         ("notes.txt", "\n"),
     ],
@@ -110,7 +114,7 @@ def test_a_folder_that_holds_no_model_is_an_obstacle(folder, file, said):
     (folder / "mine" / file).write_text("{}")
     done = dry("--set", f'policy.source=local("{folder}/mine")')
     assert done.exit_code == 4, done.output
-    assert f"-mine holds no model: it has no config.json{said}" in done.stdout
+    assert f"-mine is not a model folder: it has no config.json{said}" in done.stdout
 
 
 def test_a_judge_that_is_not_reached_is_an_obstacle(folder):
@@ -121,7 +125,7 @@ def test_a_judge_that_is_not_reached_is_an_obstacle(folder):
     judge += " { effects = [net], timeout = 2s, retries = 0 }"
     (folder / "t.forge").write_text(re.sub("reward correct .*", judge, text))
     done = CliRunner().invoke(app, ["run", "t.forge", "--dry-run", "--profile", "cpu"])
-    assert "ConnectionError: http://127.0.0.1:9/v1 is not reached: " in done.stdout, done.output
+    assert "ConnectionError: http://127.0.0.1:9/v1 cannot be reached: " in done.stdout, done.output
 
 
 def test_an_environment_that_cannot_be_made_is_an_obstacle(folder):
@@ -208,7 +212,7 @@ def test_a_judge_beside_an_environment_is_asked_too(folder, words):
         folder, ("reward early(r: Rollout) -> f32 = clamp(r.rewards.early, 0.0, 1.0)\n", JUDGE)
     )
     said = refused("t.forge", *words)
-    assert "ConnectionError: http://127.0.0.1:9/v1 is not reached: " in said
+    assert "ConnectionError: http://127.0.0.1:9/v1 cannot be reached: " in said
     assert not (folder / "runs").exists()
 
 

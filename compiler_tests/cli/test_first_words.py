@@ -100,7 +100,7 @@ def test_a_hub_that_is_not_reached_is_said_once(
     monkeypatch.setattr(huggingface_hub, "snapshot_download", fetch)
     found = said(tmp_path, "run", "cluster.memory=500GiB", "--dry-run")
     assert found.count("ConnectError: no name") == 1
-    assert "hub: it is not reached (ConnectError: no name), and the cache has no such" in found
+    assert "hub: it cannot be reached (ConnectError: no name), and the local cache does" in found
     assert "An error happened" not in found
     assert "FAILED  as models" in found
 

@@ -172,7 +172,7 @@ def parents(pid: int) -> list[psutil.Process]:
 @pytest.mark.parametrize(
     ("mesh", "words", "sign", "named"),
     [
-        ("gen1", WIDE, "as long for a token", "gen1 on host 2 takes"),
+        ("gen1", WIDE, "as long per token", "gen1 on host 2 takes"),
         ("trainer", TWO_RANKS, "wait for it in every step", "rank 1 on host 1, pid"),
     ],
     ids=["generator", "trainer"],

@@ -83,21 +83,33 @@ def test_triton_never_falls_back(monkeypatch):
     [
         ({"adv": None}, TypeError, "needs adv"),
         ({"ref": torch.zeros(2, 3)}, TypeError, "has no input ref"),
-        ({"adv": torch.zeros(3)}, ValueError, r"adv is \[B\] and has shape \[3\]"),
+        ({"adv": torch.zeros(3)}, ValueError, r"adv is declared \[B\]; it has shape \[3\]"),
         ({"adv": torch.zeros(2, 3)}, ValueError, r"this batch needs \[2\]"),
         ({"behavior": torch.zeros(2)}, ValueError, r"this batch needs \[2, 3\]"),
         ({"mask": torch.ones(2, 3)}, TypeError, "mask is torch.float32"),
         ({"mask": torch.ones(2, 4, dtype=torch.bool)}, ValueError, "mask has shape"),
         ({"labels": torch.zeros(2, 4, dtype=torch.int64)}, ValueError, "do not fit labels"),
-        ({"labels": torch.zeros(2, 3)}, TypeError, "labels are token ids"),
+        ({"labels": torch.zeros(2, 3)}, TypeError, "labels must be token ids"),
         ({"num_sequences": 2}, TypeError, "needs num_tokens of the whole step"),
-        ({"logits": torch.zeros(2, 3, 5).long()}, TypeError, "logits is torch.int64: float32,"),
+        (
+            {"logits": torch.zeros(2, 3, 5).long()},
+            TypeError,
+            "logits is torch.int64; it must be float32,",
+        ),
         ({"logits": torch.zeros(2, 2, 3, 5)}, ValueError, r"\[B, T, V\] and \[B, T\]"),
-        ({"labels": torch.full((2, 3), 5)}, IndexError, "reach from 5 to 5, the vocabulary has 5"),
-        ({"labels": torch.full((2, 3), -1)}, IndexError, r"ignore_index \(-100\) or mask false"),
-        ({"temperature": 0.0}, ValueError, "temperature is 0.0, a number above 0 is needed"),
-        ({"adv": [1.0, -1.0]}, TypeError, "adv is a list, a tensor is needed"),
-        ({"labels": torch.zeros(2, 3).long().to("meta")}, ValueError, "labels is on meta, logits"),
+        (
+            {"labels": torch.full((2, 3), 5)},
+            IndexError,
+            "range from 5 to 5, but the vocabulary has 5",
+        ),
+        ({"labels": torch.full((2, 3), -1)}, IndexError, r"ignore_index \(-100\) or the mask"),
+        ({"temperature": 0.0}, ValueError, "temperature is 0.0; it must be a number above 0"),
+        ({"adv": [1.0, -1.0]}, TypeError, "adv is a list, but a tensor is needed"),
+        (
+            {"labels": torch.zeros(2, 3).long().to("meta")},
+            ValueError,
+            "labels is on meta, but logits",
+        ),
     ],
 )
 def test_mistakes_in_a_call(changes, error, message):
@@ -113,7 +125,7 @@ def test_mistakes_in_a_call(changes, error, message):
             (2, 3, 6),
             (5, 7),
             ValueError,
-            r"weight \[5, 7\] does not fit hidden \[2, 3, 6\]: \[V, H\]",
+            r"weight \[5, 7\] does not fit hidden \[2, 3, 6\]: its shape must be \[V, H\]",
         ),
         ((2, 3, 6), (5, 6, 1), ValueError, r"weight \[5, 6, 1\] does not fit"),
     ],
@@ -191,7 +203,7 @@ def test_packed_tokens_need_no_sequences(losses):
 
 def test_odd_sequences_are_no_pairs():
     loss = forgedsl.compile_loss("dpo")
-    with pytest.raises(ValueError, match="3 sequences are no pairs"):
+    with pytest.raises(ValueError, match="3 sequences do not form pairs"):
         loss(
             logits=torch.randn(3, 2, 5),
             labels=torch.zeros(3, 2, dtype=torch.int64),

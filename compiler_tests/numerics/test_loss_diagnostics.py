@@ -164,7 +164,14 @@ def test_compile_loss_names_the_parameters_there_are(source, name, said):
 @pytest.mark.parametrize(
     ("arguments", "params", "said"),
     [
-        ((3,), None, "a loss is a name of the library, .forge text, or a path, not 3"),
+        (
+            (3,),
+            None,
+            (
+                "give the loss as a name of the library, as .forge text, or as the path of a "
+                ".forge file, not 3"
+            ),
+        ),
         (("dapo", 3), None, "`name` is the name of a loss"),
         (("dapo",), ["clip_high"], r'`params` are names with values, params=\{"clip_high": 0.3\}'),
         (("dapo",), {3: 1}, "`params` are names with values"),
@@ -177,7 +184,7 @@ def test_an_argument_of_another_kind(arguments, params, said):
 
 
 def test_a_source_that_is_nothing_is_no_text():
-    with pytest.raises(FileNotFoundError, match=r"std/rll is no .forge file and no module"):
+    with pytest.raises(FileNotFoundError, match=r"std/rll is neither a .forge file nor a module"):
         compile_loss("std/rll", "dapo")
 
 

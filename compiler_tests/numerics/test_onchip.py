@@ -218,6 +218,6 @@ def test_tiles_keep_all_processors_busy():
 def test_a_workspace_too_small_is_said():
     loss = forgedsl.compile_loss("sft", backend="triton")
     labels = torch.zeros(300, dtype=torch.int64)
-    with pytest.raises(ValueError, match=r"workspace=1000 bytes is too small for a width of 64"):
+    with pytest.raises(ValueError, match=r"workspace=1000 bytes is too small for rows of width 64"):
         loss.linear(hidden=torch.zeros(300, 64), weight=torch.zeros(500, 64), labels=labels,
                     seq_id=labels, workspace=1000)  # fmt: skip

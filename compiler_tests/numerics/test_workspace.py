@@ -95,7 +95,7 @@ def test_tiles_fit_into_the_workspace(monkeypatch):
                 assert used <= workspace
                 assert sizes.columns % tiled.GRANULE == 0
     with pytest.raises(
-        ValueError, match=r"too small for a width of 4096: (\d+) are needed"
+        ValueError, match=r"too small for rows of width 4096: at least (\d+) are needed"
     ) as info:
         tiled.Tiles.of(1 << 20, 10, weight, copies=1, element=4)
     needed = int(re.findall(r"(\d+) are needed", str(info.value))[0])

@@ -114,9 +114,9 @@ def test_a_number_of_sequences_is_asked_of_the_whole_step(tmp_path, batch):
     ("old", "new", "message"),
     [
         ("logprob - behavior", "logprob - other", "`Clip` of losses.py failed in line 13: NameErr"),
-        ("return -torch", "return torch.ones(3) - torch", r"returns \[3\], and a loss is a tensor"),
+        ("return -torch", "return torch.ones(3) - torch", r"returns \[3\], but a loss must be a tensor"),
         ("torch.exp(logprob -", "torch.exp(logprob.detach() -", "has no gradient for logprob"),
-        ("(\"clipped\",)", "(\"clip\",)", r"returns reports \['clipped'\], and its class says"),
+        ("(\"clipped\",)", "(\"clip\",)", r"returns reports \['clipped'\], but its class declares"),
         ("self.low, self.high = low, high", "self.low, self.high = low, high\n"
          "        self.w = nn.Linear(2, 2)", r"has parameters \(w.weight, w.bias\)"),
         ("super().__init__()", "super().__init__()\n        raise OSError('no file')",

@@ -90,9 +90,9 @@ def test_text_is_joined_with_numbers_by_text(expression, value):
 @pytest.mark.parametrize(
     ("expression", "message", "help_text"),
     [
-        ('"no. " + 1', "text is needed here, this is a number", "`text(...)` makes text of it"),
+        ('"no. " + 1', "text is needed here, this is a number", "`text(...)` converts it to text"),
         ('row.a + ("1" if "2" == 2 else "3")', "text and a number are never equal",
-         "`text(...)` makes text of it"),
+         "`text(...)` converts it to text"),
     ],
 )  # fmt: skip
 def test_text_and_numbers_are_told_apart(expression, message, help_text):
@@ -105,13 +105,14 @@ def test_text_and_numbers_are_told_apart(expression, message, help_text):
     ("expression", "why"),
     [
         ("row.meta.q + row.label", "`row.meta.q + row.label`: `row.meta.q` is text, `row.label` is "
-         "a number; `text(row.label)` makes text of it (at sums.forge:6:"),
-        ("row.label + row.choices[0]", "`text(row.label)` makes text of it"),
+         "a number; `text(row.label)` converts it to text (at sums.forge:6:"),
+        ("row.label + row.choices[0]", "`text(row.label)` converts it to text"),
         ("-row.items", "`-row.items`: `row.items` is text (at"),
         ("abs(row.nothing)", "`abs(row.nothing)`: `row.nothing` is null (at"),
-        ("text(row.choices)", "RowError: `text` reads a number, true or false, this is a list (at"),
+        ("text(row.choices)", ("RowError: `text` reads a number, true or false, but this is a list "
+                               "(at")),
         ('row.items if "1" == row.label else row.meta.q',
-         "RowError: text and the number 1 are never equal: compare with `text(...)` (at"),
+         "RowError: text never equals the number 1: convert the number with `text(...)` (at"),
     ],
 )  # fmt: skip
 def test_operands_that_do_not_go_together_are_named_at_run(expression, why):
@@ -143,9 +144,9 @@ def test_messages_of_columns(expression, value):
     [
         ("chat(user = row.nothing)", "the user's turn of `chat` is null"),
         ("chat(user = row.meta.q, assistant = row.nothing)", "the assistant's turn of `chat`"),
-        ("sharegpt(row.meta.q)", "`sharegpt` reads a list of turns, this is text"),
+        ("sharegpt(row.meta.q)", "`sharegpt` reads a list of turns, but this is text"),
         ("sharegpt([row.said[1], row.meta])", "has no `from`; it has q, tags"),
-        ("sharegpt(row.odd)", "turn 0 is from 'narrator'; known are human, user, gpt"),
+        ("sharegpt(row.odd)", "turn 0 is from 'narrator'; `from` must be one of human, user, gpt"),
     ],
 )
 def test_turns_that_cannot_be_read(expression, why):

@@ -76,7 +76,7 @@ def test_a_gap_that_stays_is_no_news() -> None:
 
 
 @pytest.mark.parametrize(
-    ("proved", "side"), [(True, "kernels or settings"), (False, "were not proved")]
+    ("proved", "side"), [(True, "kernels or settings"), (False, "were not verified")]
 )
 def test_a_gap_that_grows_is_told_once_and_says_which_side(proved: bool, side: str) -> None:
     guard = GapGuard("bf16")

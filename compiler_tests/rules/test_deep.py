@@ -100,7 +100,7 @@ def test_a_reward_that_hangs_while_it_is_imported_is_waited_for_a_short_time(
     text = "import time\ntime.sleep(600)\ndef score(prompt, response, target):\n    return 1.0\n"
     (tmp_path / "p.py").write_text(text)
     (found,) = (d for d in look(PYTHON, tmp_path).diagnostics if d.code == "X804")
-    said = "p.py:2 did not end while it was imported: it was interrupted after 4 s (a run waits 540"
+    said = "importing p.py:2 did not finish and was interrupted after 4 s (a run waits 540"
     assert said in found.message
 
 
@@ -208,7 +208,7 @@ def test_sources_with_other_columns_are_named_and_read_by_first(deep, tmp_path):
     found = next(d for d in look(text, tmp_path).diagnostics if d.code == "D611")
     assert found.notes[-1] == (
         "the sources have different columns: sums.jsonl has answer, question; other.jsonl has "
-        "answer, problem; `first(row.NAME, row.OTHER)` reads the one that a row has"
+        "answer, problem; `first(row.NAME, row.OTHER)` reads whichever of the two a row has"
     )
     assert deep(text.replace("row.question", "first(row.question, row.problem)")) == []
 
@@ -219,7 +219,10 @@ def test_fewer_rows_than_a_step_draws_are_said(tmp_path):
     assert (found.code, found.severity.value, found.message) == (
         "D612",
         "warning",
-        "dataset sums: a step draws 8 rows of 3, which come several times in it",
+        (
+            "dataset sums: a step draws 8 rows, but only 3 are usable, so some rows occur several "
+            "times in one step"
+        ),
     )
 
 
@@ -247,10 +250,13 @@ def test_what_is_not_here_is_said(tmp_path, monkeypatch):
     text = SHIPPED.replace('local("forgedsl:tokenizers/arithmetic")', 'hf("some/tokenizer")')
     text = text.replace('jsonl("sums.jsonl")', 'hf("some/rows")')
     assert look(text, tmp_path).looked == (
-        'rows of sums not looked at: hf("some/rows") is not in the cache of the hub',
+        (
+            'rows of sums not looked at: hf("some/rows") is not in the local cache of the Hugging '
+            "Face hub"
+        ),
         "1 row of sums.held_out looked at",
         "lengths of sums.held_out not looked at: the tokenizer of policy: hf("
-        '"some/tokenizer") is not in the cache of the hub',
+        '"some/tokenizer") is not in the local cache of the Hugging Face hub',
     )
 
 

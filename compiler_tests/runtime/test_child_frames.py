@@ -91,9 +91,9 @@ def test_calls_on_a_line_that_ends_fail() -> None:
         calls.connection_made(Transport())
         waiting = calls.call("a")
         calls.connection_lost(None)
-        with pytest.raises(ConnectionError, match="the line has ended"):
+        with pytest.raises(ConnectionError, match="the process has disconnected"):
             await waiting
-        with pytest.raises(ConnectionError, match="the line has ended"):
+        with pytest.raises(ConnectionError, match="the process has disconnected"):
             calls.call("b")
         assert not calls.alive
 

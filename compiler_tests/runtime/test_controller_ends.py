@@ -281,13 +281,13 @@ def test_a_loss_that_is_not_a_number_stops_the_run():
 def test_steps_may_be_skipped_but_not_for_ever():
     the_job = job(steps=30, services={"trainer": titan("skip")})
     seen = Poisoned(the_job)
-    with pytest.raises(GuardError, match="step 10, the 8th step in a row left out"):
+    with pytest.raises(GuardError, match="step 10; 8 steps in a row were skipped"):
         drive(the_job, seen)
 
 
 def test_an_age_beyond_the_proved_bound_is_a_bug():
     the_job = job(age_bound=0)
-    with pytest.raises(RunError, match="1 versions old, the plan proved at most 0: a bug"):
+    with pytest.raises(RunError, match="but the plan proved an age of at most 0: this is a bug"):
         drive(the_job, FakeEndpoints(the_job, jitter=1))
 
 
@@ -298,7 +298,7 @@ def test_stale_groups_are_dropped_or_an_error_as_declared():
     assert {e["reason"] for e in events if e["kind"] == "group.dropped"} == {"stale"}
     assert {age for step in endpoints.trained for age in step["ages"]} == {0}
     strict = job(max_policy_age=0, on_stale="error")
-    with pytest.raises(RunError, match="1 versions old, max_policy_age is 0"):
+    with pytest.raises(RunError, match="1 versions old, but `max_policy_age` is 0"):
         drive(strict, FakeEndpoints(strict, jitter=1))
 
 

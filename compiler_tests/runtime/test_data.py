@@ -115,7 +115,7 @@ def test_long_prompts_may_be_an_error(tokenizer: ChatTokenizer) -> None:
 
 def test_a_dataset_without_a_usable_row_ends_the_run(tokenizer: ChatTokenizer) -> None:
     data = reader(tokenizer, SUMS, prompt="ask", max_prompt_tokens=3)
-    with pytest.raises(RunError, match=r"no row of 10 can be used \(too long: 10\)"):
+    with pytest.raises(RunError, match=r"none of the first 10 rows can be used \(too long: 10\)"):
         data.next_prompt()
 
 

@@ -53,13 +53,13 @@ def test_csv(tmp_path: Path) -> None:
     assert source.num_rows == 3
     assert source.at(0) == (0, {"n": "1", "text": "a, b\nc"})
     assert source.at(1) == (1, {"n": "007", "text": "d"})
-    assert source.at(2) == (2, Unreadable("1 values, and the header has 2 columns"))
+    assert source.at(2) == (2, Unreadable("the row has 1 values, but the header has 2 columns"))
 
 
 def test_a_csv_file_with_a_column_twice_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
     path.write_bytes(b"n,n\n1,2\n")
-    with pytest.raises(LaunchError, match=r"rows\.csv: the column `n` is there twice"):
+    with pytest.raises(LaunchError, match=r"rows\.csv: the column `n` occurs twice"):
         opened(file_source(path, "csv"), tmp_path)
 
 
@@ -74,9 +74,9 @@ def test_a_json_list(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "why"),
     [
-        ('{"rows": [1]}', r"this is none; it has one in `rows`: jq '\.rows'"),
+        ('{"rows": [1]}', r"holds no list; it has a list in `rows`, to extract it: jq '\.rows'"),
         ('{"n": 1}\n{"n": 2}\n', r"not JSON: .*`jsonl\(\.\.\.\)`"),
-        ("3", "and this is none"),
+        ("3", "but the file holds no list"),
     ],
 )
 def test_json_that_is_no_list_is_refused(tmp_path: Path, content: str, why: str) -> None:
@@ -97,7 +97,9 @@ def test_a_folder_of_save_to_disk(tmp_path: Path) -> None:
     assert values(opened(spec, tmp_path), range(3)) == [1, 2, 1]
     DatasetDict({"train": rows}).save_to_disk(str(tmp_path / "two"))
     spec = job.FileSource(kind="disk", path="two", sha256=digest(tmp_path / "two"))
-    with pytest.raises(LaunchError, match=r'has the splits train: `disk\("two/train"\)`'):
+    with pytest.raises(
+        LaunchError, match=r'has the splits train: name one, such as `disk\("two/train"\)`'
+    ):
         opened(spec, tmp_path)
     spec = job.FileSource(kind="disk", path="one", sha256="0" * 64)
     with pytest.raises(LaunchError, match="one is not the folder the job was built with"):
@@ -115,8 +117,11 @@ def test_shipped_data_needs_no_folder(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "why"),
     [
-        (b'{"n":1}\n\n{"n":"\xf6"}\n', r"not UTF-8 (byte 0xf6); `iconv -f latin1"),
-        (b"{\"n\":1}\n\n{'n': 2}\n", "Python's form; `json.dumps(row)` writes JSON"),
+        (b'{"n":1}\n\n{"n":"\xf6"}\n', r"not UTF-8 (byte 0xf6); convert it"),
+        (
+            b"{\"n\":1}\n\n{'n': 2}\n",
+            "the repr of a Python dict; write rows with `json",
+        ),
         (b'{"n":1}\n\n{"n":\n', "not a line of JSON"),
         (b'{"n":1}\n\n\xff\xfe\n', "not a line of JSON"),
         (b'{"n":1}\n\n[1]\n', "a row must be a JSON object"),
@@ -139,7 +144,7 @@ def test_a_line_of_many_megabytes_is_no_row(
     path = tmp_path / "rows.jsonl"
     path.write_bytes(b'{"n": "%s"}\n{"n": 1}\n' % (b"x" * (3 << 20)))
     (_, long), (_, row) = (opened(file_source(path), tmp_path).at(i) for i in range(2))
-    assert (long.why, row) == ("a line of 3 MiB, and a row may have 1 MiB", {"n": 1})
+    assert (long.why, row) == ("the line has 3 MiB; the limit for a row is 1 MiB", {"n": 1})
 
 
 def test_a_byte_order_mark_is_no_part_of_a_row(tmp_path: Path) -> None:
@@ -164,7 +169,7 @@ def test_a_json_list_is_told_from_json_lines(tmp_path: Path) -> None:
         (b"PAR1....PAR1", r'is a parquet file: write `parquet\("rows\.jsonl"\)`'),
         ('{"n":1}\n'.encode("utf-16"), "is UTF-16: `iconv -f UTF-16 -t UTF-8"),
         (b"question,answer\n1+1,2\n", r'looks like CSV: write `csv\("rows\.jsonl"\)`'),
-        (b'{"n":1}\r{"n":2}\r', r"has lines that end with CR alone: `tr '\\r' '\\n' < rows"),
+        (b'{"n":1}\r{"n":2}\r', r"has lines that end with CR only: `tr '\\r' '\\n' < rows"),
     ],
 )
 def test_a_file_of_another_form_is_told_what_to_do(
@@ -185,7 +190,7 @@ def test_lines_of_lists_are_no_json_list(tmp_path: Path) -> None:
 def test_a_folder_is_no_file_of_rows(tmp_path: Path) -> None:
     (tmp_path / "rows").mkdir()
     spec = job.FileSource(kind="jsonl", path="rows", sha256="0")
-    with pytest.raises(LaunchError, match=r"rows is a folder, and `jsonl` reads one file"):
+    with pytest.raises(LaunchError, match=r"rows is a folder, but `jsonl` reads one file"):
         opened(spec, tmp_path)
 
 
@@ -208,8 +213,8 @@ def test_a_file_without_rows(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "kind", "why"),
     [
-        ("rows.csv", b"", "csv", r"rows\.csv has no rows: its first line names the columns"),
-        ("rows.csv", b"a,b\n", "csv", r"rows\.csv has no rows: its first line names"),
+        ("rows.csv", b"", "csv", r"rows\.csv has no rows: the first line must name the columns"),
+        ("rows.csv", b"a,b\n", "csv", r"rows\.csv has no rows: the first line must name"),
         ("rows.csv", b"a;b\n1;2\n", "csv", r"separated by `;`.*delimiter=';'.* < rows\.csv >"),
         ("rows.csv", b'"a";"b"\n"1";"2"\n', "csv", r"separated by `;`"),
         ("rows.tsv", b"a\tb\n1\t2\n", "csv", r"separated by `\\t`.*delimiter='\\t'"),

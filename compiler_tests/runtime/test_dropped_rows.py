@@ -61,7 +61,7 @@ def opened(make_job: Any, tmp_path: Path) -> Any:
         ({"question": None, "answer": "2"}, "the user's turn of `chat` is null"),
         ({"question": " ", "answer": "2"}, "the prompt is empty"),
         ({"question": "1+1="}, "the row has no column `answer`; its columns are question"),
-        ({"question": "1+1=", "answer": None}, "`after` reads text, this is null"),
+        ({"question": "1+1=", "answer": None}, "`after` reads text, but this is null"),
     ],
 )
 def test_a_bad_row_is_left_out_and_named(opened: Any, bad: Any, why: str) -> None:
@@ -191,7 +191,7 @@ def test_an_answer_of_a_pair_is_by_the_assistant() -> None:
 def test_a_dataset_of_which_nothing_can_be_used_is_refused_at_the_start(opened: Any) -> None:
     row = {"messages": [{"role": "user", "content": "1+1="}]}
     data, _ = opened(row, row, prompt=None, target=None, chat="messages", learn="assistant_turns")
-    with pytest.raises(RunError, match=r"no row of 2 .* \(nothing to learn: 2\)"):
+    with pytest.raises(RunError, match=r"none of the first 2 .* \(nothing to learn: 2\)"):
         data.check(lambda row_id, row: data.sample(row_id, row, 64), seconds=60.0)
 
 
@@ -235,7 +235,7 @@ def test_a_pair_without_a_preference_is_left_out(answers: Any, why: str, reason:
 def test_a_chat_whose_answers_are_empty_is_left_out(opened: Any) -> None:
     empty = [{"role": "user", "content": "1+1="}, {"role": "assistant", "content": " "}]
     data, _ = opened({"messages": empty}, prompt=None, target=None, chat="messages")
-    with pytest.raises(RunError, match="every message of `assistant` is empty"):
+    with pytest.raises(RunError, match="every message with role `assistant` is empty"):
         data.next_batch(1, 64)
 
 
@@ -243,5 +243,8 @@ def test_a_first_look_says_that_a_step_draws_more_rows(opened: Any) -> None:
     data, events = opened(GOOD, GOOD, {})
     data.per_step = 3
     data.check(data.prompt, seconds=60.0)
-    text = "dataset rows: a step draws 3 rows of 2, which come several times in it"
+    text = (
+        "dataset rows: a step draws 3 rows, but only 2 are usable, so some rows occur several "
+        "times in one step"
+    )
     assert events[-1] == {"kind": "warning", "dataset": "rows", "text": text}

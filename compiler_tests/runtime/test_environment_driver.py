@@ -521,7 +521,7 @@ def test_a_trajectory_on_a_line_that_ends_is_lost_and_the_next_has_another() -> 
         return error.value, await other.reset(Task(text="1+1="), 5)
 
     crash, start = asyncio.run(main())
-    assert (crash.lost, str(crash)) == (True, "its process is gone: the line has ended")
+    assert (crash.lost, str(crash)) == (True, "its process has ended: the process has disconnected")
     assert start == Start()
 
 
@@ -589,8 +589,8 @@ def test_a_step_that_is_late_is_told_to_the_user_too() -> None:
                 await session.step(Turn(text="3"))
 
     asyncio.run(main())
-    words = "no answer within 5 s (`tool_timeout`), which the policy was told"
+    words = "no answer within 5 s (`tool_timeout`); the policy was told so in the observation"
     assert said == [
         f"environment game (game.forge:3:1) took too long: {words}",
-        f"environment game (game.forge:3:1) took too long (10 times by now): {words}",
+        f"environment game (game.forge:3:1) took too long (10 times so far): {words}",
     ]

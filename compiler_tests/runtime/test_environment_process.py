@@ -176,12 +176,15 @@ def test_a_slow_tool_is_told_in_its_result_and_the_others_answer(tmp_path: Path)
     ("text", "error"),
     [
         ("fail", "ValueError: no such thing (desk.py:44)"),
-        ("part", "ValueError: step gave ['lost'], which `parts` does not name"),
+        ("part", "ValueError: step returned rewards ['lost'], which `parts` does not list"),
         ("none", "TypeError: step returned NoneType, expected Step(observation, rewards={...}"),
-        ("number", "TypeError: step gave an observation that is int, neither text nor messages"),
-        ("contents", "that is no message with `role` and `content`: {'role': 'tool'}"),
-        ("words", "TypeError: step gave 'yes' for `found`, which is no finite number"),
-        ("nan", "TypeError: step gave nan for `found`, which is no finite number"),
+        (
+            "number",
+            "TypeError: step returned an observation that is of type int, neither text nor a",
+        ),
+        ("contents", "that is not a list of messages with `role` and `content`: {'role': 'tool'}"),
+        ("words", "TypeError: step returned 'yes' for `found`, which is not a finite number"),
+        ("nan", "TypeError: step returned nan for `found`, which is not a finite number"),
     ],
 )
 def test_an_error_is_that_of_the_trajectory(tmp_path: Path, text: str, error: str) -> None:
@@ -193,7 +196,7 @@ def test_an_error_is_that_of_the_trajectory(tmp_path: Path, text: str, error: st
 def test_a_process_that_dies_is_started_again_without_its_trajectories(tmp_path: Path) -> None:
     died, after = asked(tmp_path, "die", "a")
     assert (died.ended, died.error) == (True, "its process ended with exit code 7 in the call")
-    assert "its process was started anew" in after.error
+    assert "its process was restarted, so the trajectory is lost" in after.error
 
 
 def test_one_trajectory_is_to_blame_for_the_end_of_a_process(tmp_path: Path) -> None:
@@ -287,7 +290,7 @@ def test_a_call_that_holds_the_interpreter_costs_the_process(tmp_path: Path) -> 
     held, after = asked(tmp_path, "hold", "a")
     assert held.ended
     assert "the process was killed" in held.error
-    assert "its process was started anew" in after.error
+    assert "its process was restarted, so the trajectory is lost" in after.error
 
 
 def test_an_environment_that_cannot_be_made_is_told_at_the_start(tmp_path: Path) -> None:
@@ -296,5 +299,7 @@ def test_an_environment_that_cannot_be_made_is_told_at_the_start(tmp_path: Path)
 
     with pytest.raises(LaunchError, match=r"environment shop: Desk\(many = 1\) failed: TypeError"):
         asyncio.run(start(served(tmp_path, args={"many": 1})))
-    with pytest.raises(LaunchError, match=r"environment shop: desk.py has no environment Dusk"):
+    with pytest.raises(
+        LaunchError, match=r"environment shop: desk.py has no environment class Dusk"
+    ):
         asyncio.run(start(served(tmp_path, type_name="Dusk")))

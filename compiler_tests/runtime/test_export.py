@@ -221,10 +221,10 @@ def overwrite(path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "spoil", "said"),
     [
-        ("__0_0.distcp", cut, r"__0_0\.distcp is cut: 1,000 of [\d,]+ bytes are there"),
-        ("__0_0.distcp", overwrite, r"__0_0\.distcp is spoilt at byte 0"),
+        ("__0_0.distcp", cut, r"__0_0\.distcp is truncated: it has 1,000 of [\d,]+ bytes"),
+        ("__0_0.distcp", overwrite, r"__0_0\.distcp is corrupt at byte 0"),
         ("__0_0.distcp", Path.unlink, r"__0_0\.distcp: No such file"),
-        (".metadata", cut, r"\.metadata is spoilt \(UnpicklingError"),
+        (".metadata", cut, r"\.metadata is corrupt \(UnpicklingError"),
     ],
 )
 def test_a_resume_names_a_spoilt_file_and_what_to_go_on_from(
@@ -235,10 +235,10 @@ def test_a_resume_names_a_spoilt_file_and_what_to_go_on_from(
     check_checkpoint(run, 4, spoilt)
     spoil(run / "checkpoints/step-4" / name)
     away = f"mv {run}/checkpoints/step-4 {run}/spoilt-step-4 && forgec run --resume {run}"
-    with pytest.raises(LaunchError, match=f"step 4 .*{said}.*step 2 is whole.*{away}$"):
+    with pytest.raises(LaunchError, match=f"step 4 .*{said}.*step 2 is complete.*{away}$"):
         check_checkpoint(run, 4, spoilt)
     spoil(run / "checkpoints/step-2" / name)
-    with pytest.raises(LaunchError, match=f"no earlier one is whole.* forgec run {run}/job.json$"):
+    with pytest.raises(LaunchError, match=f"no earlier checkpoint .* forgec run {run}/job.json$"):
         check_checkpoint(run, 4, spoilt)
 
 

@@ -63,7 +63,7 @@ def whole(run_dir: Path, step: int) -> None:
 def test_the_first_says_that_a_checkpoint_is_saved(pressed: Any) -> None:
     interrupt, said = pressed
     interrupt()
-    assert "interrupted: saving a checkpoint" in said[0]
+    assert "interrupted: a checkpoint is saved" in said[0]
     assert said[1:] == ["asked"]
 
 
@@ -71,7 +71,7 @@ def test_the_second_says_what_a_third_would_cost(pressed: Any) -> None:
     interrupt, said = pressed
     interrupt()
     interrupt()
-    assert said[-1] == "not saved yet: steps 4 to 5; Ctrl-C once more stops at once without"
+    assert said[-1] == "not saved yet: steps 4 to 5; Ctrl-C once more stops at once and loses them"
 
 
 def test_the_third_stops_and_says_what_was_lost(
@@ -84,7 +84,7 @@ def test_the_third_stops_and_says_what_was_lost(
         interrupt()
     assert said[-1] == "cleaned up"
     assert capsys.readouterr().err == (
-        "\nstopped at once; steps 4 to 5 lost; `forgec run --resume .` goes on after step 3\n"
+        "\nstopped at once; steps 4 to 5 lost; `forgec run --resume .` continues after step 3\n"
     )
 
 

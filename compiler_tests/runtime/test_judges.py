@@ -61,11 +61,11 @@ def test_a_score_is_the_expected_grade_on_the_range(make_job: Any) -> None:
 
 def test_a_judge_that_says_something_else_has_failed(make_job: Any) -> None:
     found = judged(Engine(0.001, 0.002, 0.001), "7", make_job)
-    assert "the grades have 0.40% of the judge's next token" in found.error
+    assert "the grades have only 0.40% of the probability of the judge's" in found.error
 
 
 def test_an_answer_that_is_too_long_for_the_judge_has_failed(make_job: Any) -> None:
-    assert "tokens is over the judge's context" in judged(Engine(), "7", make_job).error
+    assert "tokens exceeds the judge's context" in judged(Engine(), "7", make_job).error
 
 
 def test_an_answer_cannot_end_its_turn(make_job: Any) -> None:
@@ -76,7 +76,7 @@ def test_an_answer_cannot_end_its_turn(make_job: Any) -> None:
 
 
 def test_a_grade_of_several_tokens_is_refused(make_job: Any) -> None:
-    with pytest.raises(LaunchError, match="the grade 10 of style is 2 tokens of the judge judge"):
+    with pytest.raises(LaunchError, match="the grade 10 of style is 2 tokens for the judge judge"):
         judged(Engine(), "7", make_job, args={"scale": [1, 10]})
 
 
@@ -143,7 +143,7 @@ def test_one_that_is_left_alone_has_no_score(make_job: Any) -> None:
     found = judged(
         Engine(1.0), "7", make_job, args={"prompt": "{response}|{other}:"}, inputs=inputs
     )
-    assert "no sibling is left to compare with" in found.error
+    assert "all siblings failed, so there is none to compare with" in found.error
 
 
 # ---- an endpoint
@@ -239,19 +239,19 @@ def test_an_endpoint_that_does_not_answer_is_asked_again(server: Any) -> None:
 
 def test_an_endpoint_that_never_answers_is_late(server: Any) -> None:
     found = asked(server, None, timeout=0.3, retries=0)
-    assert f"no answer of http://127.0.0.1:{server.server_port}/v1 within 0.3 s" in found.error
+    assert f"no answer from http://127.0.0.1:{server.server_port}/v1 within 0.3 s" in found.error
 
 
 def test_an_endpoint_that_is_not_there_is_named_with_the_cause(server: Any) -> None:
     found = asked(server, url="http://127.0.0.1:9/v1", retries=0)
-    assert found.error == "ConnectionError: http://127.0.0.1:9/v1 is not reached: " + (
+    assert found.error == "ConnectionError: http://127.0.0.1:9/v1 cannot be reached: " + (
         "All connection attempts failed"
     )
 
 
 def test_what_is_no_chat_completion_is_shown(server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Handler, "do_POST", Handler.say_hello)
-    assert "answered with no chat completion: '<html>'" in asked(server).error
+    assert "is not a chat completion: '<html>'" in asked(server).error
 
 
 @pytest.mark.parametrize(
@@ -259,14 +259,14 @@ def test_what_is_no_chat_completion_is_shown(server: Any, monkeypatch: pytest.Mo
 )
 def test_an_answer_that_is_no_grade_has_failed(server: Any, answer: str) -> None:
     found = asked(server, answer)
-    assert f"the judge answered {answer!r}, which is no grade from 1 to 3" in found.error
+    assert f"the judge answered {answer!r}, which is not a grade from 1 to 3" in found.error
 
 
 def test_a_plain_endpoint_answers_with_the_grade_alone(server: Any) -> None:
     assert asked(server, " 2\n", structured=False).value == 0.5
     assert "response_format" not in server.asked[0][2]
     found = asked(server, "2 of 3", "2 of 3", structured=False)
-    assert "which is no grade" in found.error
+    assert "which is not a grade" in found.error
 
 
 def requests(found: Outcome) -> tuple[int, int, int, int]:
@@ -296,7 +296,7 @@ def test_a_malformed_answer_is_asked_for_once_more(server: Any) -> None:
     assert (found.value, requests(found)) == (1.0, (2, 1, 0, 1))
     server.asked.clear()
     again = asked(server, "four")
-    assert ("no grade" in again.error, len(server.asked)) == (True, 2)
+    assert ("not a grade" in again.error, len(server.asked)) == (True, 2)
 
 
 def test_fields_of_the_request_have_other_names_or_are_left_out(server: Any) -> None:
@@ -328,7 +328,7 @@ def test_a_key_that_is_not_there_is_told_at_the_start(
 ) -> None:
     monkeypatch.delenv("JUDGE_KEY")
     with pytest.raises(
-        LaunchError, match="JUDGE_KEY is not set, which is to hold the key for http"
+        LaunchError, match="JUDGE_KEY is not set; it must hold the API key for http"
     ):
         asked(server, "2")
 
@@ -369,4 +369,4 @@ def test_an_answer_over_the_rows_of_the_reward_model_has_failed(
 ) -> None:
     long = make_titan().batch.seq_len
     found = scored(Head(), make_job, make_titan, token_ids=[4] * long, mask=[True] * long)
-    assert "over `batch.seq_len` of the reward model" in found.error
+    assert "more than batch.seq_len" in found.error

@@ -171,7 +171,7 @@ def test_hosts_of_one_machine_divide_its_gpus(
     found = {name: spots[0].gpus for name, spots in meshes.place(job).items()}
     assert found == {"near": (0, 1), "far": (2, 3), "wide": (0, 1, 2, 3)}
     monkeypatch.setattr(meshes, "_num_gpus", lambda: 2)
-    with pytest.raises(LaunchError, match="GPUs 0 to 3 of this host, which has 2"):
+    with pytest.raises(LaunchError, match="GPUs 0 to 3 of this host, but it has 2"):
         meshes.place(job)
 
 

@@ -37,7 +37,7 @@ def test_a_step_that_cannot_end_in_time_is_left_and_what_was_before_it_is_saved(
     outcome, events = drive(the_job, first, prepare=told(2 * STEP + 10.0, 120.0))
     assert (outcome.ended, outcome.checkpoint) == ("interrupted", "checkpoints/step-2")
     (said,) = [e["text"] for e in events if e["kind"] == "notice"]
-    assert said == "step 3 did not end in time, and is left"
+    assert said == "step 3 did not end in time and was abandoned"
     end = next(e for e in events if e["kind"] == "controller.end")
     assert end["step"] == 2
 

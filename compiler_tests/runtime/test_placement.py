@@ -51,7 +51,7 @@ def test_a_host_with_fewer_gpus_is_refused(make_job: Any, monkeypatch: pytest.Mo
     from forgedsl.runtime import meshes
 
     monkeypatch.setattr(meshes, "_num_gpus", lambda: 2)
-    with pytest.raises(LaunchError, match="GPUs 0 to 7 of this host, which has 2"):
+    with pytest.raises(LaunchError, match="GPUs 0 to 7 of this host, but it has 2"):
         meshes.place(make_job(services={"generator": two_replicas()}))
 
 

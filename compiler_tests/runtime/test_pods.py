@@ -78,7 +78,7 @@ def test_processes_start_in_the_pod_they_were_placed_in(pods: Any, tmp_path: Pat
 
 def test_fewer_pods_than_the_plan_has_hosts_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORGE_WORKERS", "tcp://a-0.a:26600")
-    with pytest.raises(LaunchError, match=r"uses 2 hosts, and there are 1 pods: .*--emit k8s"):
+    with pytest.raises(LaunchError, match=r"uses 2 hosts, but there are 1 pods: .*--emit k8s"):
         PodHosts().start(2, {}, Path(), Path())
 
 

@@ -32,7 +32,7 @@ def test_every_token_has_its_row(make_job: Any, tmp_path: Path, vocab: int) -> N
     if vocab == 48:
         assert (resolve_model(job, "m", tmp_path, tmp_path) / "config.json").is_file()
         return
-    with pytest.raises(LaunchError, match="has vocab = 47, and its tokenizer 48 tokens: write"):
+    with pytest.raises(LaunchError, match="has vocab = 47, but its tokenizer has 48 tokens: write"):
         resolve_model(job, "m", tmp_path, tmp_path)
 
 

@@ -161,7 +161,7 @@ def test_a_sink_that_fails_is_told_once_and_the_run_goes_on(
         log.emit(event.pop("kind"), **{k: v for k, v in event.items() if k != "time"})
     close_readers(readers)
     told = [e["text"] for e in lines(tmp_path / "events.jsonl") if e["kind"] == "warning"]
-    assert told == ["metrics.jsonl failed (OSError: gone); nothing more is written there"]
+    assert told == ["metrics.jsonl failed (OSError: gone); it gets no more events of this run"]
     assert len(lines(tmp_path / "samples.jsonl")) == 9, "the others go on"
 
 
@@ -303,7 +303,7 @@ def test_scores_that_fail_are_shown_beside_what_they_leave() -> None:
     end = {"kind": "eval.end", "name": "held_out", "step": 1, "value": 1.0, "failed": 3}
     view.on_event({"time": 2.0, **end})
     assert ("failed scores", "50%") in figures(view)
-    assert eval_line(view) == "eval held_out at step 1: 1.000; 3 of its answers gave no score"
+    assert eval_line(view) == "eval held_out at step 1: 1.000; 3 of its answers could not be scored"
 
 
 def test_live_progress_shows_the_figures_and_gives_the_terminal_back() -> None:

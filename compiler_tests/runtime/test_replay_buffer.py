@@ -189,7 +189,7 @@ def test_a_field_of_tokens_is_kept_by_token():
     assert all(len(s["token_fields"]["ref"]) == len(s["mask"]) for s in drawn)
 
 
-@pytest.mark.parametrize(("data", "says"), [(None, "is not there"), (b"PK", "cannot be read")])
+@pytest.mark.parametrize(("data", "says"), [(None, "is missing"), (b"PK", "cannot be read")])
 def test_a_checkpoint_without_its_groups_is_told(data, says):
     the_job = replaying(checkpoint={"every": 3})
     first = Recording(the_job)
@@ -206,11 +206,13 @@ def test_a_buffer_that_is_filled_with_something_else_starts_empty():
     state, data = first.saved[0], first.replays[3]
     _, events = drive(other, first.restarted(state), state=state, replay=data)
     told = [event["text"] for event in events if event["kind"] == "warning"]
-    assert told == ["buffer good starts empty: it is filled with other fields than before"]
+    assert told == [
+        ("buffer good starts empty: the fields put into it differ from those in the checkpoint")
+    ]
     assert metrics(events)[0]["replay/groups"] == 0
 
 
 def test_what_is_put_and_is_no_number_ends_the_run_with_its_place():
     the_job = replaying(fields=("adv=adv", "gold=prompt.text"))
-    with pytest.raises(RunError, match=r"`gold` of a completion is .* which is no number"):
+    with pytest.raises(RunError, match=r"`gold` of a completion is .* which is not a number"):
         drive(the_job, Recording(the_job))

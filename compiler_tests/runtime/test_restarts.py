@@ -60,7 +60,7 @@ def test_a_failed_service_starts_the_run_again(
     assert found[:2] == (code, begun)
     again = [event["text"] for event in found[2] if event["kind"] == "notice"]
     assert len(again) == len(begun) - 1
-    assert all("killed; the run starts again from its checkpoint of step" in text for text in again)
+    assert all("killed; the run restarts from its checkpoint of step" in text for text in again)
     assert [event["kind"] for event in found[2]].count("run.end") == 1
 
 

@@ -110,7 +110,7 @@ def test_a_reward_that_fails_too_often_stops_the_run(make_job: Any, on_error: An
         asyncio.run(_scores(client, ["yes", "no", "no"] * 100))
     number, text = raised.value.args
     assert number == 31
-    assert "reward correct failed for 21 of its last 32 completions (66%, at most 25% may)" in text
+    assert "reward correct failed for 21 of its last 32 completions (66%; the limit is 25%)" in text
     assert f"21 times: {NONE}\n  for example: prompt 'p', response 'no', target 'yes'" in text
     assert (raised.value.origin, "max_failed" in raised.value.remedy) == ("x.forge:3:1", True)
 
@@ -121,7 +121,7 @@ def test_errors_of_one_kind_with_other_words_are_counted_together() -> None:
         guard.failed(f"KeyError: '{number}'", f"prompt {number}")
     with pytest.raises(GuardError) as raised:
         guard.failed("KeyError: '15'", "prompt 15")
-    said = "may); 16 times: KeyError, such as KeyError: '0'\n  for example: prompt 0"
+    said = "limit is 25%); 16 times: KeyError, such as KeyError: '0'\n  for example: prompt 0"
     assert said in str(raised.value)
 
 
@@ -161,7 +161,7 @@ def test_more_processes_are_no_advice_where_calls_end_them(
     told = [event["text"] for event in seen if "is the bottleneck" in event["text"]]
     assert told
     assert [text for text in told if "procs" in text] == []
-    assert "1 of its 1 calls so far ended its process, which then starts again" in told[0]
+    assert "1 of 1 calls so far ended their process, which is then started again" in told[0]
 
 
 @pytest.mark.parametrize(("texts", "limit"), [(["yes"] * 4 + ["no"], 0.25), (["no"], 1.0)])
@@ -178,8 +178,8 @@ def test_failures_are_told_at_powers_of_ten(make_job: Any) -> None:
     about = [event["text"] for event in seen if event["reward"] == "correct"]
     assert about == [
         f"reward correct (x.forge:3:1) failed: {NONE}",
-        f"reward correct (x.forge:3:1) failed (10 times by now): {NONE}",
-        f"reward correct (x.forge:3:1) failed (100 times by now): {NONE}",
+        f"reward correct (x.forge:3:1) failed (10 times so far): {NONE}",
+        f"reward correct (x.forge:3:1) failed (100 times so far): {NONE}",
     ]
 
 
@@ -208,7 +208,8 @@ def test_calls_that_are_made_again_are_told_and_counted(make_job: Any) -> None:
     client, seen = client_of(make_job, Flaky(), retries=1, max_failed=1.0)
     score = asyncio.run(client.score("correct", rollout("yes"), "yes", monitored=False))
     assert (score.value, score.failed, score.retried) == (1.0, (), ("correct",))
-    assert seen[0]["text"] == "reward correct (x.forge:3:1) is asked again: returned nan"
+    said = "reward correct (x.forge:3:1) failed and is called again: returned nan"
+    assert seen[0]["text"] == said
     assert seen[0]["error"] == "returned nan"
     meter = Meter()
     meter.scored(score)
@@ -224,7 +225,9 @@ def test_more_processes_are_no_advice_where_calls_fail(
     monkeypatch.setattr(module, "QUEUE_SECONDS", 0.0)
     asyncio.run(_at_once(client, ["yes"] * 8))
     told = [event["text"] for event in seen if "is the bottleneck" in event["text"]]
-    assert told[0].endswith("wait; 1 of its 1 calls so far failed, the last: TimeoutError: late")
+    assert told[0].endswith(
+        "waiting; 1 of 1 calls so far failed, most recently with: TimeoutError: late"
+    )
 
 
 def test_a_cached_reward_is_asked_once_for_the_same_arguments(make_job: Any) -> None:
@@ -263,7 +266,7 @@ def test_a_call_that_waits_for_its_turn_is_told_as_a_bottleneck(
         await asyncio.gather(*(client.score("correct", rollout("yes"), "yes") for _ in range(8)))
 
     asyncio.run(main())
-    assert "is the bottleneck: a call waited 0 s for its turn, " in seen[0]["text"]
+    assert "is the bottleneck: a call waited 0 s in the queue, " in seen[0]["text"]
     assert seen[0]["text"].endswith("give it more `procs`")
 
 
@@ -295,4 +298,4 @@ def test_a_call_without_an_answer_is_told(make_job: Any, monkeypatch: pytest.Mon
 
     mesh.one = one  # type: ignore[method-assign]
     asyncio.run(client.score("always", rollout("yes"), "yes", monitored=False))
-    assert "is slow: no answer for 0.01 s (its timeout is 30 s) to prompt 'p'" in seen[0]["text"]
+    assert "is slow: no result for 0.01 s (its timeout is 30 s) for prompt 'p'" in seen[0]["text"]

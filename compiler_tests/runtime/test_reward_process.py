@@ -124,10 +124,10 @@ def outcomes(made: Recipe, texts: list[str], *, together: bool = False) -> list[
         ("forgets", "returned None, expected a number"),
         ("spins", "no answer within 0.5 s"),
         ("sleeps", "no answer within 0.5 s"),
-        ("stays", "nor did it react: the process was killed"),
+        ("stays", "and it ignored the interrupt: the process was killed"),
         ("exits", "SystemExit: 3: a reward must return"),
         ("ends", "its process ended with exit code 7 in the call"),
-        ("killed", "its process was ended by SIGKILL in the call"),
+        ("killed", "its process was killed by SIGKILL in the call"),
     ],
 )
 def test_a_call_that_goes_wrong_costs_itself_alone(tmp_path: Path, name: str, words: str) -> None:
@@ -168,7 +168,7 @@ def test_an_asynchronous_call_has_a_time_limit_of_its_own(tmp_path: Path) -> Non
 
 def test_memory_over_the_limit_fails_the_call_and_replaces_the_process(tmp_path: Path) -> None:
     found = outcomes(recipe(tmp_path, "eats", memory=512 << 20), ["no", "yes"])
-    assert found[0].error.endswith("needs more memory than there is (`memory` is 512 MiB)")
+    assert found[0].error.endswith("needs more memory than is available (`memory` is 512 MiB)")
     assert found[1].value == 1.0
 
 
@@ -180,20 +180,20 @@ def test_memory_over_the_limit_fails_the_call_and_replaces_the_process(tmp_path:
         ("x = 1\n1 / 0\n", r"\): importing rewards.py:2 failed: ZeroDivisionError"),
         (
             "import sys\nsys.exit(2)\n",
-            r"rewards.py:2 ends the process while .* \(SystemExit: 2\); .*",
+            r"importing rewards.py:2 ends the process \(SystemExit: 2\); .*",
         ),
         (
             "import os\nos._exit(4)\n",
-            r"reward f .*: rewards.py:2 ends the process .*os._exit\(4\)\).*__main__",
+            r"reward f .*: importing rewards.py:2 ends the process .*os._exit\(4\)\).*__main__",
         ),
         (
             "import time\ntime.sleep(600)\n",
-            r"reward f \(f of rewards.py\): rewards.py:2 did not end .* belongs into",
+            r"reward f \(f of rewards.py\): importing rewards.py:2 did not finish .* into the",
         ),
         (
             "import signal, time\nsignal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM])\n"
             "time.sleep(600)\n",
-            r"reward f \(f of rewards.py\): not loaded within 6 s; what runs on import must",
+            r"reward f \(f of rewards.py\): not loaded within 6 s; check for code that does not",
         ),
     ],
 )
@@ -208,7 +208,7 @@ def test_what_cannot_be_imported_is_said_at_the_start(
 
 def test_a_process_that_ends_while_loading_says_so(tmp_path: Path) -> None:
     process = RewardProcess(recipe(tmp_path, "f", "import os\nos.kill(os.getpid(), 9)\n"))
-    said = r"\(f of rewards.py\): the process ended .* loading: its process was ended by SIGKILL"
+    said = r"\(f of rewards.py\): the process ended .* loading: its process was killed by SIGKILL"
     with pytest.raises(LaunchError, match=said):
         asyncio.run(process.start())
 

@@ -259,7 +259,7 @@ def test_a_killed_generator_is_started_again_and_every_group_is_trained_on(tmp_p
     events = rows(tmp_path / "run/events.jsonl")
     (lost,) = [e for e in events if e["kind"] == "service.lost"]
     assert (lost["service"], lost["mesh"]) == ("generator", "gen")
-    assert "it is started again" in (tmp_path / "output.txt").read_text()
+    assert "it is restarted" in (tmp_path / "output.txt").read_text()
     steps = [e for e in events if e["kind"] == "step.end"]
     assert [e["step"] for e in steps] == list(range(1, 13))
     groups = [group for e in steps for group in e["groups"]]

@@ -199,19 +199,22 @@ def test_a_program_cannot_take_a_comparison_over_by_its_names() -> None:
     [
         ("assert (", "not valid Python: assert ("),
         ("assert await double(1) == 2", "not valid Python"),
-        ("double(2) == 4", "a comparison without `assert` decides nothing: double(2) == 4"),
-        ("assert (double(2) == 4, 'twice')", "an assertion of a tuple always holds"),
-        ("def check(f):\n    assert f(2) == 4", "`check` asserts, and no case calls it"),
+        ("double(2) == 4", "a comparison without `assert` tests nothing: double(2) == 4"),
+        ("assert (double(2) == 4, 'twice')", "an `assert` of a tuple is always true"),
+        ("def check(f):\n    assert f(2) == 4", "`check` has assertions, but no case calls it"),
         (
             "class Test:\n    def test(self):\n        assert double(2) == 4\nTest().test()",
-            "assertions in a class are not judged",
+            "assertions in a class are not supported",
         ),
-        ("import numpy\nassert double(2) == 4", "a case imports `numpy`: there is the standard"),
-        ("from solution import double\nassert double(2) == 4", "the program's own names"),
+        ("import numpy\nassert double(2) == 4", "a case imports `numpy`; only the standard"),
+        (
+            "from solution import double\nassert double(2) == 4",
+            "names of the program need no",
+        ),
         ("assert 2 + 2 == 4", "no case calls the program: assert 2 + 2 == 4"),
-        ("import io\nassert double(io.StringIO()) == 4", "cannot be given a _io.StringIO"),
-        ("assert double(2).__eq__(4)", "`__eq__` may answer NotImplemented, which holds"),
-        ("assert _same(double(2), 4)", "`_same` is a name of the judge"),
+        ("import io\nassert double(io.StringIO()) == 4", "a _io.StringIO cannot be passed"),
+        ("assert double(2).__eq__(4)", "`__eq__` may return NotImplemented, which counts"),
+        ("assert _same(double(2), 4)", "`_same` is a name that the sandbox"),
     ],
 )
 def test_a_case_that_cannot_be_judged_from_outside_is_a_mistake_of_the_data(

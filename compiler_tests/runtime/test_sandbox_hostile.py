@@ -463,7 +463,7 @@ def test_a_level_that_keeps_no_promise_is_not_offered(monkeypatch: pytest.Monkey
     monkeypatch.setattr(levels, "PROBE", "def refused(*args): return False\nfork = connect = 0")
     try:
         assert levels.problem("seccomp") == (
-            "a probe was not refused starting processes, writing files, signals, the network"
+            "the sandbox failed to block starting processes, writing files, signals, the network"
         )
     finally:
         levels.problem.cache_clear()

@@ -157,7 +157,7 @@ def test_shared_memory_that_is_too_small_is_named(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr("os.posix_fallocate", one_fits)
     key = f"test-{os.getpid()}"
-    words = r"take 2 x 64 MiB, and of /dev/shm .* are free.* --shm-size"
+    words = r"needs 2 x 64 MiB, but /dev/shm has only .* free.* --shm-size"
     with pytest.raises(RunError, match=words):  # at the first version
         SharedMemory(key).make(0, 64 << 20)
     assert list(Path("/dev/shm").glob(f"forgedsl-{key}-*")) == []

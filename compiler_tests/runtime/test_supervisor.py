@@ -91,7 +91,7 @@ def test_a_pool_that_dies_is_started_again_and_gets_its_calls() -> None:
     assert pool.calls == ["lost", "restore 1"]
     assert fleet.rewards["correct"].deaths == 1
     assert endpoints.failures.empty()
-    text = "killed; it is started again; calls that it owed (3) wait for it"
+    text = "killed; it is restarted; its unfinished calls (3) wait for the new one"
     assert [event["text"] for event in seen if event["kind"] == "warning"] == [text]
 
 
@@ -108,14 +108,14 @@ def test_a_pool_that_dies_while_it_starts_is_started_once_more() -> None:
     assert endpoints.failures.empty()
     said = [event["text"] for event in seen if event["kind"] == "warning"]
     assert said[1].startswith(
-        "reward_correct died and could not be started again: it was killed too; it is started again"
+        "reward_correct died and could not be restarted: it was killed too; it is restarted"
     )
 
 
 def test_a_pool_that_never_starts_ends_the_run() -> None:
     _, _, endpoints, _ = kept(1, starts=DEATHS)
     failure = endpoints.failures.get_nowait()
-    assert failure.message.endswith("could not be started again: it was killed too")
+    assert failure.message.endswith("could not be restarted: it was killed too")
 
 
 def test_a_rank_that_is_silent_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,7 +197,7 @@ def test_a_generator_whose_host_is_gone_starts_on_the_emptiest_other() -> None:
     fleet, said, ended = after_the_loss_of_host_1(Lasting("trainer", 0), [Lasting("gen", 1)])
     assert [mesh.name for mesh in fleet.samplers["gen"]] == ["gen-2"]
     (text,) = said
-    assert text.startswith("gen-1: host 1 is gone: killed; it is started again on host 2; ")
+    assert text.startswith("gen-1: host 1 is lost: killed; it is restarted on host 2; ")
     assert ended == []
 
 
@@ -217,7 +217,8 @@ def test_a_run_goes_on_with_fewer_generators_where_no_host_has_gpus_for_one() ->
     fleet, said, ended = after_the_loss_of_host_1(Lasting("trainer", 0), engines)
     assert [mesh.name for mesh in fleet.samplers["gen"]] == ["gen-2"]
     assert said == [
-        "gen-1: host 1 is gone: killed; no other host has room for it: gen goes on with 1 replica"
+        "gen-1: host 1 is lost: killed; no other host has free devices for it: gen continues "
+        "with 1 replica"
     ]
     assert ended == []
 
@@ -225,11 +226,9 @@ def test_a_run_goes_on_with_fewer_generators_where_no_host_has_gpus_for_one() ->
 def test_the_last_generator_ends_the_run_where_no_host_has_gpus_for_it() -> None:
     engines: list[Any] = [Lasting("gen", 1, gpus=True)]
     _, _, ended = after_the_loss_of_host_1(Lasting("trainer", 0), engines)
-    assert ended == [
-        "gen-1: host 1 is gone: killed; no host is left that gen-1 could be started on"
-    ]
+    assert ended == ["gen-1: host 1 is lost: killed; no other host is left to restart gen-1 on"]
 
 
 def test_a_trainer_whose_host_is_gone_ends_the_run() -> None:
     _, _, ended = after_the_loss_of_host_1(Lasting("trainer", 1), [Lasting("gen", 0)])
-    assert ended == ["trainer-1: host 1 is gone: killed"]
+    assert ended == ["trainer-1: host 1 is lost: killed"]

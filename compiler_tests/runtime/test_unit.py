@@ -24,7 +24,7 @@ def in_loop(check):
 def test_a_cell_is_filled_once():
     async def check(unit):
         unit.put("score", 1.0, sibling=1)
-        with pytest.raises(InternalError, match="has a value 1 already"):
+        with pytest.raises(InternalError, match="already has a value for completion 1"):
             unit.put("score", 2.0, sibling=1)
 
     in_loop(check)
@@ -71,7 +71,7 @@ def test_a_field_that_is_no_number_ends_the_run_with_its_place():
     node = analyse(job()).sources[0].node
     sample = Sample(token_ids=[1, 2], num_prompt=1, mask=[True])
     with pytest.raises(
-        RunError, match="`adv` of a completion is 'Paris', which is no number"
+        RunError, match="`adv` of a completion is 'Paris', which is not a number"
     ) as found:
         _set(sample, "adv", "Paris", node)
     assert found.value.origin == node.origin

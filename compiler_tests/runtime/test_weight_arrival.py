@@ -125,10 +125,10 @@ def test_the_gap_to_the_probe(tmp_path: Path, make_job: Any, make_titan: Any) ->
     same, arrivals, message = asyncio.run(main())
     assert loads[:2] == [[4, 4], [8]]
     assert max(each.gap for each in arrivals) < PROBE_GAPS["f32"] / 10
-    assert "version 3 did not arrive whole" in message
+    assert "version 3 of the weights arrived damaged" in message
     assert {(each.proved, each.faults, each.placeless) for each in arrivals} == {(35, (), ())}
     for name, said in named:
-        assert f"version 3 did not arrive as published, by shm: {name}" in said, named
+        assert f"version 3 of the weights changed on its way by shm: {name}" in said, named
     for one, two in zip(*same, strict=True):
         assert one.token_ids == two.token_ids
         assert one.logprobs == pytest.approx(

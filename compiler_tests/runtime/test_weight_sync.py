@@ -93,7 +93,9 @@ def test_engines_on_other_hosts_take_weights_over_a_connection() -> None:
     (part,) = manifest.parts
     address, secret, turn = part.buffer
     stranger = replace(part, buffer=(address, bytes(len(secret)), turn))
-    with pytest.raises(ConnectionError, match="their sender is gone"):  # who does not know it
+    with pytest.raises(
+        ConnectionError, match="the sender has disconnected"
+    ):  # who does not know it
         list(open_weights(replace(manifest, parts=(stranger,))))
     sender.close()
     with pytest.raises(ConnectionError):

@@ -157,7 +157,10 @@ class Controller:
         found = (unit_of(s.node.op).store(context, s) for s in flow.recalls)
         self._buffers = {store.name: store for store in found if store is not None}
         for name in unpack(replay, self._buffers, self._state.replay):
-            text = f"buffer {name} starts empty: it is filled with other fields than before"
+            text = (
+                f"buffer {name} starts empty: the fields put into it differ from those in the "
+                "checkpoint"
+            )
             events.emit("warning", text=text)
         self._records = Records(
             events, job.evals, recorded=self._state.recorded, held=self._state.records,
@@ -305,7 +308,7 @@ class Controller:
             result = await demand(node, self._endpoints.step(node, batch))
             self._stepping = False
             if result.left:
-                raise StepAbandoned(f"step {step} did not end in time, and is left")
+                raise StepAbandoned(f"step {step} did not end in time and was abandoned")
             end.update(
                 version=result.version,
                 groups=batch.groups,
@@ -424,7 +427,9 @@ class Controller:
             try:
                 await self._endpoints.leave(node)
             except ServiceError as error:
-                self._events.emit("warning", message=f"the step in progress goes on: {error}")
+                self._events.emit(
+                    "warning", message=(f"the step in progress could not be abandoned: {error}")
+                )
 
     async def _settle(self, task: asyncio.Task[None] | None, seconds: float) -> None:
         """Wait for the step or checkpoint in progress; cancel it after `seconds`."""
@@ -436,7 +441,7 @@ class Controller:
         except Late as late:
             task.cancel()
             await asyncio.wait([task])
-            self._events.emit("warning", message=f"{late}; it is lost")
+            self._events.emit("warning", message=f"{late}, so it is lost")
         if not task.cancelled() and (error := task.exception()) is not None:
             if isinstance(error, StepAbandoned):
                 self._events.emit("notice", text=str(error))
@@ -463,8 +468,12 @@ class Controller:
                 await self._save(LAST_SAVE_SECONDS)
                 await self._saving.end()
             except RunError as error:
-                cause.add_note(f"no checkpoint of step {self._state.step}: {error}")
-                self._events.emit("warning", message=f"no last checkpoint: {error}")
+                cause.add_note(
+                    f"the checkpoint of step {self._state.step} was not written: {error}"
+                )
+                self._events.emit(
+                    "warning", message=(f"the last checkpoint was not written: {error}")
+                )
         self._events.emit("controller.end", ended="failed", step=self._state.step)
         raise cause
 

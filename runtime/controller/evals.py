@@ -57,7 +57,7 @@ class Evals:
         with self._events.span("eval", **where) as end:
             found = await demand(node, self._endpoints.evaluate_loss(name))
             if found.value is None:
-                raise RunError(f"eval {name} has no rows that can be used", origin=node.origin)
+                raise RunError(f"eval {name} has no usable rows", origin=node.origin)
             value = finite({"value": found.value})["value"]
             end.update(value=value, std=None, samples=found.samples, failed=0)
             end["metrics"] = finite(dict(found.reports))

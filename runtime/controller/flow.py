@@ -98,5 +98,5 @@ def _streams(replay: Node, edges: dict[str, Edge]) -> tuple[Stream, ...]:
         )
         streams.append(Stream(input=given, fields=fields))
     if not streams:
-        raise InternalError(f"replay {replay.name} reads no completions")
+        raise InternalError(f"replay {replay.name} reads a stream without completions")
     return tuple(streams)

@@ -340,7 +340,7 @@ def starvation_remedy(drops: Counter[str], at: Counter[str]) -> str:
     if reason.startswith(("reward ", "score ")):
         return (
             f"most groups were lost to `{reason}`: it fails, or takes longer than its `timeout`; "
-            "mend it or raise its `timeout`, its errors are in events.jsonl"
+            "fix it, or raise its `timeout`; its errors are in events.jsonl"
         )
     if at["score"] > max(at.total() / 2, drops.total()):
         return (
@@ -348,8 +348,8 @@ def starvation_remedy(drops: Counter[str], at: Counter[str]) -> str:
             "`procs`, or raise `schedule.starve_timeout`"
         )
     return (
-        "a filter or reward that rejects nearly every group starves the trainer; "
-        "otherwise raise `schedule.starve_timeout`"
+        "check if a filter or reward rejects nearly every group; if not, raise "
+        "`schedule.starve_timeout`"
     )
 
 

@@ -46,8 +46,8 @@ def unpack(data: bytes | None, buffers: Mapping[str, Store], held: Mapping[str, 
             full = {name: buffers[name].load(found[name]) for name in wanted}
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
         raise RunError(
-            f"{REPLAY} of the checkpoint, which holds {sum(held.values())} groups of "
-            f"{', '.join(wanted)}, " + ("cannot be read" if data else "is not there"),
+            f"the file {REPLAY} of the checkpoint, with {sum(held.values())} groups of "
+            f"{', '.join(wanted)}, " + ("cannot be read" if data else "is missing"),
             remedy="restore the file, or start a new run",
         ) from error
     return [name for name in wanted if not full[name]]

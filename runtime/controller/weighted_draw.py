@@ -54,7 +54,7 @@ class WeightedDraw:
         taken = chance < weight
         self._passed = 0 if taken else self._passed + 1
         if self._passed > PATIENCE:
-            raise self._error(f"took none of {PATIENCE:,} rows, so they are all but 0")
+            raise self._error(f"took none of the last {PATIENCE:,} rows: it is 0 or nearly 0")
         return taken
 
     def observe(self, unit: GroupState) -> None:
@@ -77,8 +77,8 @@ class WeightedDraw:
         return RunError(
             f"draw {self._node.name}: its weight {what}",
             origin=self._node.origin,
-            remedy="a weight is the chance that a row is taken when it comes: 0 to 1, with a floor "
-            "such as `max(0.05, ...)` so that no row is lost for ever",
+            remedy="a weight is the probability of taking a row, 0 to 1; give it a lower bound "
+            "such as `max(0.05, ...)`, so that every row is drawn now and then",
         )
 
 

@@ -108,8 +108,8 @@ class ChatTokenizer:
         `floor`."""
         if messages[index].get("tool_calls"):
             raise RunError(
-                f"turn {index} calls tools, which supervised training does not learn yet",
-                remedy="drop such rows, or set learn = all",
+                f"turn {index} calls tools, which supervised training does not support yet",
+                remedy="drop such rows, or set `learn = all`",
             )
         probed = list(messages)
         probed[index] = {**messages[index], "content": PROBE}

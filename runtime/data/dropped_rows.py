@@ -75,7 +75,7 @@ class DroppedRows:
             del self._places[why][SHOWN:]
             self._remedy = self._remedy or getattr(error, "remedy", "")
         if not self.told_by_hand and str(counts[BAD]).strip("0") == "1":
-            times = "" if counts[BAD] == 1 else f" ({counts[BAD]} by now)"
+            times = "" if counts[BAD] == 1 else f" ({counts[BAD]} so far)"
             self.emit("warning", text=f"dataset {self.dataset}: left out{times} {place}: {why}")
         if counts[BAD] > self.budget * max(checked, FEW):
             raise self._exhausted(counts[BAD], checked)
@@ -120,7 +120,7 @@ class DroppedRows:
             f"max_bad_rows = {self.budget:g} allows{self.examples()}",
             origin=self.origin,
             remedy=self._remedy
-            or "mend the rows or the columns of the dataset, or raise max_bad_rows",
+            or "fix the rows or the columns of the dataset, or raise max_bad_rows",
         )
 
     def emit(self, kind: str, **fields: Any) -> None:

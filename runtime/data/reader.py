@@ -184,7 +184,10 @@ class DatasetReader:
         usable = (self.num_rows or 0) - self.dropped.total()
         if self.num_rows is None or usable >= self.per_step:
             return ""
-        return f"a step draws {self.per_step} rows of {usable}, which come several times in it"
+        return (
+            f"a step draws {self.per_step} rows, but only {usable} are usable, so some rows "
+            "occur several times in one step"
+        )
 
     @property
     def is_chat(self) -> bool:
@@ -247,7 +250,7 @@ class DatasetReader:
         while _rows_needed(samples, seq_len, pack=pack) <= rows:
             befores.append(self.cursor)
             sample = self._next(lambda row_id, row: self.sample(row_id, row, seq_len), None)
-            assert sample is not None, "without an end there is always another row"
+            assert sample is not None, "an endless reader always has another row"
             samples.append(sample)
         self.seek(befores[-1])
         return samples[:-1]
@@ -283,7 +286,7 @@ class DatasetReader:
         """Yield (position, item) for the usable rows of the first epoch."""
         if self.num_rows is None and limit is None:
             raise self._error(
-                "a streamed dataset has no end to evaluate to",
+                "a streamed dataset has no end, so an eval needs a limit",
                 remedy="set eval.limit, or streaming = false",
             )
         count = 0
@@ -309,8 +312,9 @@ class DatasetReader:
 
     def _unusable(self, patience: int) -> RunError:
         return self._error(
-            f"no row of {patience} can be used ({self.drops.summary()}){self.drops.examples()}",
-            remedy="mend the rows or columns; for rows that are too long raise max_prompt_tokens "
+            f"none of the first {patience} rows can be used "
+            f"({self.drops.summary()}){self.drops.examples()}",
+            remedy="fix the rows or columns; for rows that are too long raise max_prompt_tokens "
             "or batch.seq_len, or set on_long = truncate",
         )
 
@@ -372,7 +376,7 @@ class DatasetReader:
             self._cut(f"the chat has {len(tokens)} tokens", "batch.seq_len", seq_len)
             tokens, mask = tokens[:seq_len], mask[:seq_len]
         if not any(mask):
-            raise DroppedRow("no token of the chat carries loss", NOTHING)
+            raise DroppedRow("no token of the chat contributes to the loss", NOTHING)
         start = mask.index(True)
         return Sample(token_ids=tokens, num_prompt=start, mask=mask[start:])
 
@@ -396,9 +400,9 @@ class DatasetReader:
         chat = rows.messages("`chat`", self._column("chat", row), self.roles)
         answers = [m for m in chat if m["role"] == "assistant"]
         if self.dataset.learn != "all" and not answers:
-            raise DroppedRow("the chat has no message of `assistant`", NOTHING)
+            raise DroppedRow("the chat has no message with role `assistant`", NOTHING)
         if answers and not any(m.get("tool_calls") or m["content"].strip() for m in answers):
-            raise DroppedRow("every message of `assistant` is empty", NOTHING)
+            raise DroppedRow("every message with role `assistant` is empty", NOTHING)
         return chat
 
     def sides(self, row_id: int, row: Row) -> tuple[Any, list[str]]:
@@ -413,10 +417,10 @@ class DatasetReader:
         longest = max(side.num_tokens for side in sides)
         if longest <= room:
             return
-        what = f"a side of the pair has {seq_len - room + longest} tokens"
+        what = f"an answer of the pair has {seq_len - room + longest} tokens with its prompt"
         self._cut(what, "batch.seq_len", seq_len)
         if room < 1:
-            raise DroppedRow(f"{what}, and its prompt leaves no room", TOO_LONG)
+            raise DroppedRow(f"{what}, and the prompt leaves no room for an answer", TOO_LONG)
         for side in sides:
             side.token_ids, side.mask = side.token_ids[:room], side.mask[:room]
 

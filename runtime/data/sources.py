@@ -113,7 +113,7 @@ class Mixture:
         if len(set(map(tuple, columns.values()))) < 2:
             return ""
         shown = "; ".join(f"{name} has {', '.join(has)}" for name, has in columns.items())
-        remedy = "`first(row.NAME, row.OTHER)` reads the one that a row has"
+        remedy = "`first(row.NAME, row.OTHER)` reads whichever of the two a row has"
         return f"the sources have different columns: {shown}; {remedy}"
 
     def _turn(self, position: int) -> int:
@@ -189,8 +189,8 @@ def open_source(
 
 
 ROWS = {
-    "csv": ": its first line names the columns, and each line below is a row",
-    "jsonl": ": a row is a line with a JSON object",
+    "csv": ": the first line must name the columns, and each line after it is a row",
+    "jsonl": ": each row must be a line with a JSON object",
     "json": ": it is an empty list",
 }
 
@@ -204,8 +204,8 @@ def _file_rows(spec: job.FileSource, job_dir: Path) -> Sequence[Row]:
     if spec.kind == "disk":
         return _disk_rows(spec, path, name)
     if path.is_dir():
-        raise LaunchError(f"{name} is a folder, and `{spec.kind}` reads one file; several are a "
-                          "`mixture([...], weights = [...])`")  # fmt: skip
+        raise LaunchError(f"{name} is a folder, but `{spec.kind}` reads one file; for several "
+                          "files write `mixture([...], weights = [...])`")  # fmt: skip
     if not path.is_file():
         raise NotAvailableOffline(f"the data file {name} is missing")
     content = path.read_bytes()
@@ -245,9 +245,9 @@ def _disk_rows(spec: job.FileSource, path: Path, name: str) -> Sequence[Row]:
 def _check_digest(digest: str, spec: job.FileSource, what: str) -> None:
     if digest != spec.sha256:
         raise LaunchError(
-            f"{what} the job was built with (sha256 {digest[:12]}, expected "
-            f"{spec.sha256[:12]}); restore it, build the job again, or continue a run with it by "
-            "`forgec run --resume RUN --allow data`"
+            f"{what} the job was built with (sha256 {digest[:12]}, expected {spec.sha256[:12]}); "
+            "restore it, build the job again, or accept the new data with `forgec run --resume "
+            "RUN --allow data`"
         )
 
 
@@ -267,10 +267,10 @@ def _another_form(content: bytes, name: str) -> str:
     if content[:64].strip()[:1] + content[-64:].strip()[-1:] == b"[]" and not (
         rest and isinstance(_json(first), list)
     ):
-        reads = "is one JSON list, and `jsonl` reads an object on each line"
+        reads = "is one JSON list, but `jsonl` reads one object per line"
         return f'{reads}: write `json("{name}")`'
     if not rest and b"\r" in first.strip():
-        return f"has lines that end with CR alone: `tr '\\r' '\\n' < {name} > rows.jsonl`"
+        return f"has lines that end with CR only: `tr '\\r' '\\n' < {name} > rows.jsonl`"
     columns = first.count(b",")
     if (
         columns
@@ -309,8 +309,8 @@ class _JsonlRows(Sequence[Row]):
     def __getitem__(self, index: Any) -> Any:
         line = self._rows[index]
         if len(line) > LONGEST_ROW:
-            most = f"a row may have {LONGEST_ROW >> 20} MiB"
-            return Unreadable(f"a line of {len(line) >> 20} MiB, and {most}")
+            most = f"the limit for a row is {LONGEST_ROW >> 20} MiB"
+            return Unreadable(f"the line has {len(line) >> 20} MiB; {most}")
         return _json_row(line)
 
 
@@ -319,11 +319,18 @@ def _json(line: bytes) -> Any:
     try:
         return json.loads(line.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
-        said = f"not UTF-8 (byte 0x{line[error.start]:02x}); `iconv -f latin1 -t UTF-8` converts"
+        said = (
+            f"not UTF-8 (byte 0x{line[error.start]:02x}); convert it, for example with `iconv "
+            "-f latin1 -t UTF-8`"
+        )
         return Unreadable(f"not a line of JSON: {said}")
     except ValueError as error:
         python = re.match(rb"\s*\{\s*'", line)
-        said = ": Python's form; `json.dumps(row)` writes JSON" if python else f": {error}"
+        said = (
+            ": it is the repr of a Python dict; write rows with `json.dumps(row)`"
+            if python
+            else f": {error}"
+        )
         return Unreadable(f"not a line of JSON{said}")
 
 
@@ -383,7 +390,9 @@ def _hub_rows(spec: job.HfSource, streaming: bool, job_dir: Path, offline: bool)
     elif offline or constants.HF_HUB_OFFLINE:
         snapshot = _local_snapshot(spec)
         if snapshot is None and offline:
-            raise NotAvailableOffline(f'hf("{spec.id}") is not in the cache of the hub')
+            raise NotAvailableOffline(
+                f'hf("{spec.id}") is not in the local cache of the Hugging Face hub'
+            )
         where, revision = (where, revision) if snapshot is None else (snapshot, None)
     try:
         return load_dataset(
@@ -410,4 +419,6 @@ def _local_snapshot(spec: job.HfSource) -> str | None:
     except LocalEntryNotFoundError:
         return None
     except HFValidationError as error:
-        raise LaunchError(f'hf("{spec.id}") is no name of the hub: {error}') from error
+        raise LaunchError(
+            f'hf("{spec.id}") is not a valid dataset name of the Hugging Face hub: {error}'
+        ) from error

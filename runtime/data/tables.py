@@ -21,8 +21,8 @@ def csv_rows(content: bytes, name: str) -> list[dict[str, str] | str]:
     if other := separator_of(text):
         shown = {"\t": r"\t"}.get(other, other)
         raise LaunchError(
-            f"{name}: its columns are separated by `{shown}`, and `csv` reads commas: "
-            f'python -c "import csv, sys; csv.writer(sys.stdout).writerows(csv.reader(sys.stdin, '
+            f"{name}: columns are separated by `{shown}`, but `csv` needs commas; to convert: "
+            'python -c "import csv, sys; csv.writer(sys.stdout).writerows(csv.reader(sys.stdin, '
             f"delimiter='{shown}'))\" < {name} > rows.csv"
         )
     reader = csv.reader(text.splitlines(keepends=True), strict=True)
@@ -30,14 +30,14 @@ def csv_rows(content: bytes, name: str) -> list[dict[str, str] | str]:
         header = next(reader, [])
         if len(set(header)) < len(header):
             twice = next(column for column in header if header.count(column) > 1)
-            raise LaunchError(f"{name}: the column `{twice}` is there twice")
+            raise LaunchError(f"{name}: the column `{twice}` occurs twice")
         rows = [row for row in reader if row]
     except csv.Error as error:
         raise LaunchError(f"{name}, line {reader.line_num}: not CSV: {error}") from error
     return [
         dict(zip(header, row, strict=True))
         if len(row) == len(header)
-        else f"{len(row)} values, and the header has {len(header)} columns"
+        else f"the row has {len(row)} values, but the header has {len(header)} columns"
         for row in rows
     ]
 
@@ -54,14 +54,18 @@ def json_rows(content: bytes, name: str) -> list[Any]:
     try:
         found = json.loads(_text(content, name))
     except ValueError as error:
-        lines = "; an object on each line is `jsonl(...)`" if b"\n{" in content else ""
+        lines = "; if each line is one object, write `jsonl(...)`" if b"\n{" in content else ""
         raise LaunchError(f"{name}: not JSON: {error}{lines}") from error
     if isinstance(found, list):
         return found
     held = found.items() if isinstance(found, dict) else ()
     lists = [key for key, value in held if isinstance(value, list)]
-    inside = f"; it has one in `{lists[0]}`: jq '.{lists[0]}' {name} > rows.json" if lists else ""
-    raise LaunchError(f"{name}: `json` reads a list of rows, and this is none{inside}")
+    inside = (
+        f"; it has a list in `{lists[0]}`, to extract it: jq '.{lists[0]}' {name} > rows.json"
+        if lists
+        else ""
+    )
+    raise LaunchError(f"{name}: `json` reads a list of rows, but the file holds no list{inside}")
 
 
 def disk_rows(path: Path, name: str) -> Sequence[Any]:
@@ -72,18 +76,21 @@ def disk_rows(path: Path, name: str) -> Sequence[Any]:
         found = load_from_disk(str(path))
     except (OSError, ValueError) as error:
         why = str(error).replace(str(path), name)
-        raise LaunchError(f"{name}: not a folder of `save_to_disk`: {why}") from error
+        raise LaunchError(f"{name}: not a folder written by `save_to_disk`: {why}") from error
     if isinstance(found, Dataset):
         rows: Sequence[Any] = found
         return rows
     one = next(iter(found))
     splits = ", ".join(found)
-    raise LaunchError(f'{name} has the splits {splits}: `disk("{name}/{one}")` is one of them')
+    raise LaunchError(f'{name} has the splits {splits}: name one, such as `disk("{name}/{one}")`')
 
 
 def _text(content: bytes, name: str) -> str:
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        said = f"not UTF-8 (byte 0x{content[error.start]:02x}); `iconv -f latin1 -t UTF-8` converts"
+        said = (
+            f"not UTF-8 (byte 0x{content[error.start]:02x}); convert it, for example with "
+            "`iconv -f latin1 -t UTF-8`"
+        )
         raise LaunchError(f"{name}: {said}") from error

@@ -210,9 +210,9 @@ class AnyDriver(Generic[S]):
         if self._spec.history == "template" or self._bridge.appends():
             return ""
         return (
-            "the chat template writes earlier turns in another way than they were said, such as "
-            "without their thoughts; `history = append` keeps them as they were, and "
-            "`history = template` trains on what the template makes of them"
+            "the chat template changes earlier turns (for example, it removes their thoughts); "
+            "`history = append` keeps them as sampled, `history = template` shows the policy the "
+            "template's version and trains on it"
         )
 
     async def play(
@@ -287,7 +287,9 @@ class _Play:
         finally:
             self._session.close()
         if not self.made.turns:
-            raise RolloutError(f"no turn within its deadline of {self._spec.deadline:g} s")
+            raise RolloutError(
+                f"the trajectory had no turn within its deadline of {self._spec.deadline:g} s"
+            )
         return "time"
 
     async def _turns(self, engine: Engine, seed: int) -> str:
@@ -300,7 +302,9 @@ class _Play:
         follows = self._chat and self._spec.history == "template"
         talk = Conversation(self._bridge, prompt, start.observation, limit) if follows else None
         if made.length >= self._limits.longest:
-            raise RolloutError(f"its prompt has {made.length} tokens, which leave no room")
+            raise RolloutError(
+                f"its prompt has {made.length} tokens, which leaves no room for a turn"
+            )
         for number, turn_seed in enumerate(_seeds(seed)):
             done = await engine(made.row, self._turn_sampling(), turn_seed)
             made.wrote(done)

@@ -15,7 +15,7 @@ from forgedsl.runtime.tracebacks import described
 from forgedsl.runtime.worker_process import ProcessEnded, RestartingWorker, WorkerProcess
 
 WORKER = "forgedsl.runtime.environments.worker"
-UNREADABLE = "its process makes no tokens of what is observed, the controller does"
+UNREADABLE = "its process cannot tokenize observations, so the controller does"
 CALL_GRACE = 0.5
 """seconds added to the time limits of the tools that a turn calls"""
 

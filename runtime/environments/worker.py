@@ -105,7 +105,7 @@ def load(served: Served) -> Callable[[], Environment | Agent]:
     base = Agent if spec_.agent else Environment
     if not (isinstance(cls, type) and issubclass(cls, base)):
         what = "agent" if spec_.agent else "environment"
-        raise LaunchError(f"{name}: {spec_.path} has no {what} {spec_.type_name}")
+        raise LaunchError(f"{name}: {spec_.path} has no {what} class {spec_.type_name}")
     try:
         made = cls(**spec_.args)
         if isinstance(made, Environment):
@@ -127,7 +127,7 @@ async def _tools(made: Environment, seconds: float) -> tuple[Any, ...]:
         async with asyncio.timeout(seconds):
             return tuple((await made.offered()).values())
     except TimeoutError:
-        raise TimeoutError(f"its tools were not told within {seconds:g} s") from None
+        raise TimeoutError(f"it did not list its tools within {seconds:g} s") from None
     finally:
         if inspect.isawaitable(closing := made.close()):
             await closing
@@ -238,12 +238,14 @@ class _Host:
         if request.op == "close":
             return await self._close(self._seats.pop(request.key, None))
         if request.key not in self._seats:
-            raise Gone("its process was started anew")
+            raise Gone("its process was restarted, so the trajectory is lost")
         seat = self._seats[request.key]
         step = _checked(await seat.call(seat.environment.step, request.turn), Step, "step")
         unknown = set(step.rewards) - set(self._served.environment.parts)
         if unknown:
-            raise ValueError(f"step gave {sorted(unknown)}, which `parts` does not name")
+            raise ValueError(
+                f"step returned rewards {sorted(unknown)}, which `parts` does not list"
+            )
         return step
 
     def _rewards(self, value: Any) -> dict[str, float]:
@@ -288,7 +290,7 @@ def _checked(value: Any, cls: type[Any], method: str) -> Any:
         form = "Step(observation, rewards={...}, done=...)" if cls is Step else "Start(observation)"
         raise TypeError(f"{method} returned {type(value).__name__}, expected {form}")
     if problem := _unusable(value.observation):
-        raise TypeError(f"{method} gave an observation that is {problem}")
+        raise TypeError(f"{method} returned an observation that is {problem}")
     for name, part in value.rewards.items() if cls is Step else ():
         _check_part(method, name, part)
     return value
@@ -304,6 +306,6 @@ def _unusable(said: Any) -> str:
     if isinstance(said, str):
         return ""
     if not isinstance(said, list | tuple):
-        return f"{type(said).__name__}, neither text nor messages"
+        return f"of type {type(said).__name__}, neither text nor a list of messages"
     bad = (m for m in said if not (isinstance(m, Mapping) and {"role", "content"} <= m.keys()))
-    return next((f"no message with `role` and `content`: {m!r:.60}" for m in bad), "")
+    return next((f"not a list of messages with `role` and `content`: {m!r:.60}" for m in bad), "")

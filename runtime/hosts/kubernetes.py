@@ -34,8 +34,8 @@ class PodHosts(Hosts):
         addresses = os.environ[WORKERS].split(",")
         if len(addresses) < count:
             raise LaunchError(
-                f"the plan uses {count} hosts, and there are {len(addresses)} pods: apply what "
-                "`forgec build --emit k8s` writes for this plan"
+                f"the plan uses {count} hosts, but there are {len(addresses)} pods: apply the "
+                "manifests that `forgec build --emit k8s` writes for this plan"
             )
         self.count = count
         if count > 1:
@@ -73,7 +73,7 @@ def _reached(addresses: Sequence[str]) -> str:
                 if time.monotonic() > end:
                     raise LaunchError(
                         f"nothing listens at {address} after {START_SECONDS:.0f} s ({error}): "
-                        f"`kubectl describe pod {name.partition('.')[0]}` says why"
+                        f"`kubectl describe pod {name.partition('.')[0]}` shows the reason"
                     ) from error
             time.sleep(0.5)
     return found[0]

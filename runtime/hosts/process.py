@@ -67,7 +67,7 @@ class ProcessHosts(Hosts):
 
     def lost(self) -> dict[int, str]:
         return {
-            index: f"its process {worker.pid} ended with {worker.returncode}"
+            index: f"its process {worker.pid} ended with exit code {worker.returncode}"
             for index, worker in enumerate(self.workers)
             if worker.poll() is not None
         }

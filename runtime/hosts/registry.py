@@ -31,7 +31,7 @@ def started(job: spec.Job, temp: Path, logs: Path) -> Hosts:
     """
     kind, known = carrier(job.launcher.kind).name, dict(HOSTS)
     if kind not in known:
-        raise LaunchError(f"nothing carries `launcher = {kind}` out; {', '.join(known)} work")
+        raise LaunchError(f"`launcher = {kind}` is not known; there are {', '.join(known)}")
     hosts = known[kind]()
     hosts.start(num_hosts(job), job.launcher.args, temp, logs)
     return hosts

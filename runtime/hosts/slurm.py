@@ -38,8 +38,8 @@ class SlurmHosts(RemoteHosts):
         nodes = nodes_of(os.environ["SLURM_JOB_NODELIST"])
         if len(nodes) < count:
             raise LaunchError(
-                f"the plan uses {count} hosts, and the allocation {os.environ['SLURM_JOB_ID']} has "
-                f"{len(nodes)}: submit it with --nodes={count}, as `forgec run` does"
+                f"the plan uses {count} hosts, but the allocation {os.environ['SLURM_JOB_ID']} "
+                f"has {len(nodes)}: submit it with --nodes={count}, as `forgec run` does"
             )
         self.begin_on(nodes[:count], logs)
 

@@ -46,7 +46,7 @@ class SshHosts(RemoteHosts):
         names = settings["hosts"]
         if len(names) < count:
             raise LaunchError(
-                f"the plan uses {count} hosts, and `launcher = ssh(...)` names {len(names)}"
+                f"the plan uses {count} hosts, but `launcher = ssh(...)` names {len(names)}"
             )
         self.options = tuple(settings.get("options") or ())
         self.python = settings.get("python") or sys.executable

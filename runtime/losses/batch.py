@@ -115,7 +115,7 @@ def pack(
     """Check the shapes and dtypes of a batch and pack its rows; `compact` drops masked ones."""
     shape, device = labels.shape, labels.device
     if labels.dtype not in (torch.int64, torch.int32):
-        raise TypeError(f"labels are token ids (int64), not {labels.dtype}")
+        raise TypeError(f"labels must be token ids (int64), not {labels.dtype}")
     if mask is not None:
         check("mask", mask, shape, torch.bool)
         mask = mask.reshape(-1).contiguous()
@@ -132,7 +132,8 @@ def pack(
     paired = any("P" in field.axes for field in fields)
     if paired and num_sequences % 2:
         raise ValueError(
-            f"{num_sequences} sequences are no pairs: 2p is chosen, 2p + 1 is rejected"
+            f"{num_sequences} sequences do not form pairs: sequence 2p must be the chosen answer, "
+            "2p + 1 the rejected one"
         )
     tokens, sequences = check_fields(fields, given, shape, num_sequences, dtype)
     rows = Rows(
@@ -175,9 +176,9 @@ def taken(rows: Rows, index: Tensor) -> Rows:
 def check(name: str, value: Tensor, shape: torch.Size, dtype: torch.dtype) -> None:
     """Check shape and dtype of one input."""
     if value.shape != shape:
-        raise ValueError(f"{name} has shape {list(value.shape)}, the batch has {list(shape)}")
+        raise ValueError(f"{name} has shape {list(value.shape)}, but the batch has {list(shape)}")
     if value.dtype != dtype:
-        raise TypeError(f"{name} is {value.dtype}, {dtype} is needed")
+        raise TypeError(f"{name} is {value.dtype}, but {dtype} is needed")
 
 
 def count_sequences(
@@ -223,18 +224,18 @@ def check_fields(
     sequences: dict[str, Tensor] = {}
     for name, field in wanted.items():
         if not isinstance(given[name], Tensor):
-            raise TypeError(f"{name} is a {type(given[name]).__name__}, a tensor is needed")
+            raise TypeError(f"{name} is a {type(given[name]).__name__}, but a tensor is needed")
         value = given[name].detach()
         over_tokens = "T" in field.axes
         pairs = torch.Size([num_sequences // 2]) if "P" in field.axes else None
         expected = shape if over_tokens else pairs or torch.Size([num_sequences])
         if value.shape != expected:
             raise ValueError(
-                f"{name} is [{', '.join(field.axes)}] and has shape {list(value.shape)}, "
-                f"this batch needs {list(expected)}"
+                f"{name} is declared [{', '.join(field.axes)}]; it has shape {list(value.shape)}, "
+                f"but this batch needs {list(expected)}"
             )
         if (field.dtype == "bool") != (value.dtype == torch.bool):
-            raise TypeError(f"{name} is declared {field.dtype} and given as {value.dtype}")
+            raise TypeError(f"{name} is declared {field.dtype}, but its tensor is {value.dtype}")
         (tokens if over_tokens else sequences)[name] = (
             value if field.dtype == "bool" else value.to(dtype)
         )

@@ -46,7 +46,11 @@ def compile_loss(
         SourceError: the source has mistakes; `diagnostics` holds them.
         FileNotFoundError: the source is the path of a missing file.
     """
-    expect(source, str | Path, "a loss is a name of the library, .forge text, or a path")
+    expect(
+        source,
+        str | Path,
+        "give the loss as a name of the library, as .forge text, or as the path of a .forge file",
+    )
     expect(name, str | None, "`name` is the name of a loss of the source; its parameters: params=")
     example = 'params={"clip_high": 0.3}'
     expect(params, Mapping | None, f"`params` are names with values, {example}")
@@ -54,7 +58,7 @@ def compile_loss(
         expect(key, str, f"`params` are names with values, {example}")
         expect(value, bool | int | float | str, f"the parameter `{key}` takes one value")
     if backend not in BACKENDS:
-        raise ValueError(f"backend {backend!r} is none of {', '.join(BACKENDS)}")
+        raise ValueError(f"backend {backend!r} is not one of {', '.join(BACKENDS)}")
     return _compile(source, name, tuple(sorted((params or {}).items())), backend)
 
 
@@ -87,7 +91,7 @@ def _file_params(source: str | Path) -> frozenset[str]:
     elif text not in standard_modules() and re.fullmatch(r"[^\s{]+", text):
         modules = ", ".join(standard_modules())
         raise FileNotFoundError(
-            f"{text} is no .forge file and no module of the library ({modules})"
+            f"{text} is neither a .forge file nor a module of the library ({modules})"
         )
     file = parse(SourceFile(str(source), text), Reporter())
     return frozenset(decl.name for decl in file.decls if isinstance(decl, ast.Param))

@@ -209,7 +209,7 @@ class LossFunction:
     ) -> LossOutput:
         """Compute a loss that reads only a value head, from values `[B, T]` or packed `[N]`."""
         if not self.of_values_alone:
-            raise TypeError(f"loss {self.name} reads log-probs too: call it with logits or hidden")
+            raise TypeError(f"loss {self.name} also reads log-probs: call it with logits or hidden")
         counts = {"num_tokens": num_tokens, "num_sequences": num_sequences, **(totals or {})}
         labels = torch.zeros(value.shape, dtype=torch.int64, device=value.device)
         dtype = torch.promote_types(value.dtype, torch.float32)
@@ -339,7 +339,10 @@ class LossFunction:
         temperature: float, options: Mapping[str, Any],
     ) -> LossOutput:  # fmt: skip
         if self.of_values_alone:
-            raise TypeError(f"loss {self.name} reads a value head alone: loss.of_values(value=...)")
+            raise TypeError(
+                f"loss {self.name} reads only values of a value head: call "
+                "loss.of_values(value=...)"
+            )
         run = self.make_run(form, sources, tensors, counts, temperature, options)
         loss = apply(run, sources)
         value = tensors.get("value") if self.reads_value else None

@@ -120,8 +120,8 @@ class Evaluation:
         """Return the gradients, multiplied by `grad`; possible only once."""
         if self.gradients is None:
             raise RuntimeError(
-                "this loss was already differentiated: its gradient is handed over, not kept; "
-                "evaluate the loss again instead of retain_graph=True"
+                "backward ran a second time on this loss, but its gradient buffer is used up by "
+                "the first; evaluate the loss again instead of passing retain_graph=True"
             )
         gradients, self.gradients = self.gradients, None
         for gradient in gradients:

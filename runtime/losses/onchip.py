@@ -200,7 +200,7 @@ class Tile:
             least = max(8 * element * width * GRANULE, 8 * LEAST_ROWS * element * width,
                         element * LEAST_ROWS * GRANULE * 16 // 7 + 1)  # fmt: skip
             raise ValueError(
-                f"workspace={workspace} bytes is too small for a width of {width}: "
+                f"workspace={workspace} bytes is too small for rows of width {width}: at least "
                 f"{least} are needed"
             )
         columns = min(columns, padded(weight.shape[0]))

@@ -43,9 +43,9 @@ class Shard:
         expected = min(each, whole - first)
         if size != expected or size == 0:
             raise ValueError(
-                f"rank {rank} of {ranks} has {size} columns of a vocabulary of {whole}, "
-                f"{expected} are its part: shards are those of torch.chunk, in the order of ranks; "
-                "vocabulary= says the whole size where they are not equal"
+                f"rank {rank} of {ranks} has {size} columns of a vocabulary of {whole}, but "
+                f"should have {expected}: shards must be those of torch.chunk in the order of "
+                "ranks; if they differ in size, pass the full size as vocabulary="
             )
         return cls(group=group, rank=rank, ranks=ranks, first=first, size=size, whole=whole)
 
@@ -80,7 +80,10 @@ class Shard:
         """Check that each label is in exactly one shard: raises IndexError on a CPU, a device
         assertion elsewhere."""
         once = ((owned.sum(0) == 1) | ~valid).all()
-        message = f"a label is outside of the vocabulary of {self.whole}, or its shards overlap"
+        message = (
+            f"a label is outside the vocabulary of {self.whole}, or the shards of the "
+            "vocabulary overlap"
+        )
         if owned.is_cuda:
             torch._assert_async(once, message)
         elif not once:

@@ -48,8 +48,8 @@ class ModuleLoss:
             raise ModuleError(self._failed("cannot be made", error)) from error
         if found := [name for name, _ in self.module.named_parameters()]:
             raise ModuleError(
-                f"{self.says} has parameters ({', '.join(found)}), which no optimizer trains: "
-                "a loss has arguments and buffers"
+                f"{self.says} has parameters ({', '.join(found)}), which no optimizer trains: use "
+                "arguments or buffers instead"
             )
 
     def value(
@@ -74,7 +74,7 @@ class ModuleLoss:
         if not loss.requires_grad:
             raise ModuleError(
                 f"the loss that {self.says} returns has no gradient for {' and '.join(names)}: "
-                "was something detached, or made of numbers?"
+                "was a tensor detached, or rebuilt from Python numbers?"
             )
         found = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
         return {
@@ -102,11 +102,13 @@ class ModuleLoss:
         loss, reports = found if isinstance(found, tuple) else (found, {})
         if not isinstance(loss, Tensor) or loss.numel() != 1:
             shape = list(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
-            raise ModuleError(f"{self.says} returns {shape}, and a loss is a tensor of one number")
+            raise ModuleError(
+                f"{self.says} returns {shape}, but a loss must be a tensor with one number"
+            )
         if sorted(reports) != sorted(self.reports):
             raise ModuleError(
-                f"{self.says} returns reports {sorted(reports)}, and its class says "
-                f"`reports = {self.reports!r}`"
+                f"{self.says} returns reports {sorted(reports)}, but its class declares `reports "
+                f"= {self.reports!r}`"
             )
         return loss.reshape(()), reports
 

@@ -50,7 +50,7 @@ class Tiles:
         if columns == 0 or rows < LEAST_ROWS:
             least = max(4 * 8 * width * GRANULE, LEAST_ROWS * row * 4 // 3 + 1)
             raise ValueError(
-                f"workspace={workspace} bytes is too small for a width of {width}: "
+                f"workspace={workspace} bytes is too small for rows of width {width}: at least "
                 f"{least} are needed"
             )
         return cls(max(1, min(rows, num_rows)), columns, num_rows, vocabulary)

@@ -69,7 +69,9 @@ class Keep(Operation):
     def edge(self, node: Node, read: Sequence[Edge], job: Job, edges: Mapping[str, Edge]) -> Edge:
         plain, kept = super().edge(node, read, job, edges), read[0]
         if plain.in_batch:
-            raise InternalError(f"filter {node.name} reads a value that only a whole batch has")
+            raise InternalError(
+                f"filter {node.name} reads a value that is known only for a whole batch"
+            )
         return replace(plain, lineage=kept.lineage, width=kept.width, rollouts=kept.rollouts)
 
 

@@ -106,5 +106,5 @@ def _fault(name: str, whole: Digest, parts: list[Held]) -> str:
         return f"{name}: the engine holds {have:.0%} of its elements ({parts[0].where})"
     total = sum(value for values in by_place.values() for value in values)
     if (total - whole.value) % 2**64:
-        return f"{name} has other bits in the engine ({parts[0].where})"
+        return f"{name} has other values in the engine ({parts[0].where})"
     return ""

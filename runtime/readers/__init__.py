@@ -42,7 +42,9 @@ class GuardedReader:
             self._reader.on_event(event)
         except Exception as error:  # a tracking service may raise anything
             self._failed = True
-            raise ReaderFailed(f"{self._words(error)}; nothing more is written there") from error
+            raise ReaderFailed(
+                f"{self._words(error)}; it gets no more events of this run"
+            ) from error
 
     def close(self) -> None:
         try:

@@ -93,7 +93,7 @@ def eval_line(view: View) -> str:
     if pair:
         text += f" ({last.value - pair[0].value:+.3f} since step {pair[0].step})"
     if last.failed:
-        text += f"; {last.failed} of its answers gave no score"
+        text += f"; {last.failed} of its answers could not be scored"
     return text
 
 

@@ -43,7 +43,10 @@ class Endpoint:
 
         args, key = reward.args, reward.args["key"]
         if key is not None and not os.environ.get(key):
-            raise LaunchError(f"{key} is not set, which is to hold the key for {args['url']}")
+            raise LaunchError(
+                f"the environment variable {key} is not set; it must hold the API "
+                f"key for {args['url']}"
+            )
         self._reward, self._args = reward, args
         self._client = AsyncOpenAI(
             base_url=args["url"],
@@ -90,14 +93,18 @@ class Endpoint:
                 extra_body=self._fields(),
             )
         except APITimeoutError as error:
-            raise TimeoutError(f"no answer of {url} within {self._args['timeout']:g} s") from error
+            raise TimeoutError(
+                f"no answer from {url} within {self._args['timeout']:g} s"
+            ) from error
         except APIConnectionError as error:
-            raise ConnectionError(f"{url} is not reached: {error.__cause__ or error}") from error
+            raise ConnectionError(f"{url} cannot be reached: {error.__cause__ or error}") from error
         except (APIStatusError, ValueError) as error:
             raise ValueError(f"{url}: {error}") from error
         choices = getattr(answer, "choices", None)
         if not choices:
-            raise NoGradeError(f"{url} answered with no chat completion: {_shown(str(answer))}")
+            raise NoGradeError(
+                f"the answer of {url} is not a chat completion: {_shown(str(answer))}"
+            )
         return choices[0].message.content or ""
 
     def _fields(self) -> dict[str, Any]:
@@ -122,7 +129,9 @@ class Endpoint:
             found = int(match[1])
         if type(found) is not int or found not in self._grades:  # true would be 1
             scale = f"{self._grades[0]} to {self._grades[-1]}"
-            raise NoGradeError(f"the judge answered {_shown(text)}, which is no grade from {scale}")
+            raise NoGradeError(
+                f"the judge answered {_shown(text)}, which is not a grade from {scale}"
+            )
         return found
 
     def _schema(self) -> dict[str, Any]:

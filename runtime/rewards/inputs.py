@@ -39,8 +39,10 @@ def source_of(source: str, rollout: Rollout, target: Any) -> Any:
         case "row":
             return prompt.columns
     if column not in prompt.columns:
-        names = ", ".join(prompt.columns) or "none that is asked for"
-        raise ValueError(f"the row has no column `{column}`, a parameter; it has {names}")
+        names = ", ".join(prompt.columns) or "none that the reward reads"
+        raise ValueError(
+            f"the row has no column `{column}`, which is a parameter of the reward; it has {names}"
+        )
     return prompt.columns[column]
 
 
@@ -67,7 +69,7 @@ def questions(
     """
     holes = reward.inputs.values()
     if not rollout.others and ("other" in holes or "others" in holes):
-        raise ValueError("no sibling is left to compare with")
+        raise ValueError("all siblings failed, so there is none to compare with")
     if "other" not in holes:
         return [(filled(reward, rollout, target, clean), False)]
     found = []

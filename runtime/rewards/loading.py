@@ -150,8 +150,12 @@ def _python_function(spec: job.Reward, job_dir: Path) -> Callable[..., Any]:
     module = load_file(spec.path, spec.sha256 or "", job_dir)
     function: Callable[..., Any] | None = getattr(module, spec.function, None)
     if not callable(function):
-        what = "no such name" if function is None else f"`{spec.function}`, which cannot be called"
-        raise LaunchError(f"{spec.path} defines {what}")
+        what = (
+            "no function of this name"
+            if function is None
+            else f"`{spec.function}`, which is not callable"
+        )
+        raise LaunchError(f"{spec.path} has {what}")
     return function
 
 

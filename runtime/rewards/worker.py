@@ -200,7 +200,7 @@ async def _call_together(
 def _failed(error: BaseException, reward: spec.Reward) -> Outcome:
     if isinstance(error, MemoryError):
         limit = "" if reward.memory is None else f" (`memory` is {reward.memory / 2**20:.0f} MiB)"
-        return Outcome(error=f"MemoryError: the call needs more memory than there is{limit}")
+        return Outcome(error=f"MemoryError: the call needs more memory than is available{limit}")
     if not isinstance(error, Exception):
         return Outcome(error=f"{described(error)}: a reward must return, not end its process")
     return Outcome(error=described(error) + line_of(error, Path(reward.path or "?").name))

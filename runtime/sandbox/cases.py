@@ -119,21 +119,23 @@ def _refuse(tree: ast.Module, nodes: Sequence[ast.AST]) -> None:
     for node in ast.walk(tree):
         match node:
             case ast.Expr(value=ast.Compare() | ast.BoolOp() | ast.UnaryOp()):
-                raise CaseError(f"a comparison without `assert` decides nothing: {_of(node)}")
+                raise CaseError(f"a comparison without `assert` tests nothing: {_of(node)}")
             case ast.Assert(test=ast.Tuple()):
-                raise CaseError(f"an assertion of a tuple always holds: {_of(node)}")
+                raise CaseError(f"an `assert` of a tuple is always true: {_of(node)}")
             case ast.FunctionDef(name=name) if _asserts(node) and name not in _used(nodes):
-                raise CaseError(f"`{name}` asserts, and no case calls it: {_of(node)}")
+                raise CaseError(f"`{name}` has assertions, but no case calls it: {_of(node)}")
             case ast.Import() | ast.ImportFrom():
                 _refuse_import(node)
             case ast.ClassDef() if _asserts(node):
                 raise CaseError(
-                    f"assertions in a class are not judged; write functions: {_of(node)}"
+                    f"assertions in a class are not supported; write functions: {_of(node)}"
                 )
             case ast.Call(func=ast.Attribute(attr=name)) if name in COMPARISONS:
-                raise CaseError(f"`{name}` may answer NotImplemented, which holds: {_of(node)}")
+                raise CaseError(
+                    f"`{name}` may return NotImplemented, which counts as true: {_of(node)}"
+                )
             case ast.Name(id=name) if name in OWN:
-                raise CaseError(f"`{name}` is a name of the judge: {_of(tree)}")
+                raise CaseError(f"`{name}` is a name that the sandbox uses itself: {_of(tree)}")
 
 
 def _refuse_import(node: ast.Import | ast.ImportFrom) -> None:
@@ -142,8 +144,8 @@ def _refuse_import(node: ast.Import | ast.ImportFrom) -> None:
     for module in modules:
         if module.partition(".")[0] not in sys.stdlib_module_names:
             raise CaseError(
-                f"a case imports `{module}`: there is the standard library, and the program's own "
-                f"names are there without an import: {_of(node)}"
+                f"a case imports `{module}`; only the standard library can be imported, and names "
+                f"of the program need no import: {_of(node)}"
             )
 
 

@@ -57,7 +57,7 @@ def problem(level: str) -> str:
     except SandboxError as error:
         return str(error).partition(f"{level}: ")[2] or str(error)
     broken = [name for i, name in enumerate(promises) if answers.values.get(i) is not True]
-    return f"a probe was not refused {', '.join(broken)}" if broken else ""
+    return f"the sandbox failed to block {', '.join(broken)}" if broken else ""
 
 
 _LOCK = threading.Lock()
@@ -71,7 +71,9 @@ def choose(asked: str | None = None) -> str:
     """
     least = asked or os.environ.get(VARIABLE) or LEVELS[-1]
     if least not in LEVELS:
-        raise SandboxError(f"there is no sandbox level {least!r}; levels are {', '.join(LEVELS)}")
+        raise SandboxError(
+            f"there is no sandbox level {least!r}; the levels are {', '.join(LEVELS)}"
+        )
     acceptable = LEVELS[: LEVELS.index(least) + 1]
     with _LOCK:  # the first caller probes; others use its result
         for level in acceptable:

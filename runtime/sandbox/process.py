@@ -135,7 +135,7 @@ def _confined(output: bytes, level: str) -> bytes:
     """
     first, _, rest = output.partition(b"\n")
     if first != b"ready":
-        why = first.decode(errors="replace") or "no word from the process"
+        why = first.decode(errors="replace") or "the process sent no message"
         raise SandboxError(f"cannot confine a process at level {level}: {why}")
     return rest
 

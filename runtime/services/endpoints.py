@@ -201,10 +201,10 @@ class MonarchEndpoints:
         path = f"checkpoints/step-{step}"
         if not self.run_dir.is_dir():  # a new folder would hold only half of the run
             raise CheckpointError(
-                f"the checkpoint of step {step} has no place: {self.run_dir} has been moved or "
-                "removed",
-                remedy="let a run folder lie until its run has ended; where it is now, "
-                "`forgec run --resume` goes on from its last checkpoint",
+                f"the checkpoint of step {step} cannot be written: {self.run_dir} has been moved "
+                "or removed",
+                remedy="do not move a run folder before its run has ended; `forgec run --resume` "
+                "with its new place continues from its last checkpoint",
             )
         try:
             await _all(c.save(step) for c in trained)
@@ -235,8 +235,12 @@ class MonarchEndpoints:
         return CheckpointError(
             f"the checkpoint of step {step} cannot be written to {folder}, where "
             f"{free:,.0f} MiB were free: {cause}",
-            remedy="make room there; "
-            + (f"the checkpoint of step {last} is safe" if last else "there is none before it"),
+            remedy="free some space there; "
+            + (
+                f"the checkpoint of step {last} is safe"
+                if last
+                else ("there is no earlier checkpoint")
+            ),
         )
 
     async def health(self) -> dict[str, str]:

@@ -63,8 +63,9 @@ class EnvironmentClient:
         self._opening = asyncio.Lock()
         self._told: Counter[str] = Counter()
         remedy = (
-            "mend it: an environment answers every turn, also one that makes no sense; where it is "
-            "late, a larger `tool_timeout`, more `procs`, or `shared = True` for an MCP server"
+            "fix the environment: it must answer every turn, even a nonsensical one; if it is too "
+            "slow, set a larger `tool_timeout` or more `procs`, or `shared = True` for an MCP "
+            "server"
         )
         self.guard = RewardGuard(name, MAX_FAILED, mesh.origin, what="environment", remedy=remedy)
         self._closing: set[asyncio.Task[None]] = set()
@@ -82,7 +83,7 @@ class EnvironmentClient:
         except Crash as crash:
             reply = Reply(error=str(crash))
         if reply.error:
-            message = f"environment {self.name} does not tell its tools: {reply.error}"
+            message = f"environment {self.name} cannot list its tools: {reply.error}"
             raise RunError(message, origin=self.mesh.origin)
         bridge, name = Bridge(tokenizer, reply.value), str(len(self._bridges))
         if self.environment.history == "template":  # whole conversations are rendered
@@ -153,7 +154,7 @@ class EnvironmentClient:
                 line = await self._line(rank, mesh)
             return await line.call(tuple(asked))
         except OSError as error:
-            raise Crash(f"its process is gone: {error}", lost=True) from error
+            raise Crash(f"its process has ended: {error}", lost=True) from error
         except ServiceError as error:
             if not error.died:
                 raise
@@ -209,7 +210,9 @@ class EnvironmentClient:
     def late(self, cause: str) -> None:
         """Report a step that took longer than `tool_timeout`. It is no failure: the policy plays
         on."""
-        self._warn("took too long", f"{cause} (`tool_timeout`), which the policy was told")
+        self._warn(
+            "took too long", f"{cause} (`tool_timeout`); the policy was told so in the observation"
+        )
 
     def tell(self, text: str) -> None:
         """Warn of a fact about all trajectories."""
@@ -220,7 +223,7 @@ class EnvironmentClient:
         """Warn on the first, the tenth, the hundredth time, ..."""
         self._told[what] += 1
         if str(count := self._told[what]).strip("0") == "1":
-            times = "" if count == 1 else f" ({count} times by now)"
+            times = "" if count == 1 else f" ({count} times so far)"
             text = f"environment {self.name} ({self.mesh.origin}) {what}{times}: {text}"
             self._events.emit("warning", service=self.name, text=text)
 

@@ -89,7 +89,7 @@ class GeneratorClient:
         self._aborts = aborts
         self.replicas = [Replica(mesh) for mesh in meshes]
         self._on_failure = on_failure
-        text = "{} takes {:.1f} times as long for a token as the other replicas (median of {})"
+        text = "{} takes {:.1f} times as long per token as the other replicas (median of {})"
         self._pace = StragglerDetector(tell, text, WINDOW, SLOW)
         self._ids = itertools.count()
         self._turn = itertools.count()
@@ -220,18 +220,23 @@ class GeneratorClient:
                 raise
             return None
         if found.faults:
-            how = f"version {manifest.version} did not arrive as published, by {manifest.transport}"
+            how = (
+                f"version {manifest.version} of the weights changed on its way by "
+                f"{manifest.transport}"
+            )
             self._refuse(replica, f"{how}: {text(list(found.faults))}")
         dtypes = {str(self.service.precision)}
         dtypes |= {manifest.probe.dtype} if manifest.probe is not None else set()
         limit = max(PROBE_GAPS[dtype] for dtype in dtypes)
         if found.gap is not None and not found.gap <= limit:
             message = (
-                f"version {manifest.version} did not arrive whole: its log-probs of a fixed "
-                f"text are off by {found.gap:.3g} (allowed {limit:g}) from the trainer's"
+                f"version {manifest.version} of the weights arrived damaged: log-probs of a fixed "
+                f"text differ by {found.gap:.3g} from the trainer's ({limit:g} is allowed)"
             )
             if found.proved:
-                message += f"; its {found.proved} tensors are those published, bit for bit"
+                message += (
+                    f", although its {found.proved} tensors equal the published ones bit for bit"
+                )
             self._refuse(replica, message)
         return found
 

@@ -77,10 +77,10 @@ class Scorer(Asked):
     async def _outcome(self, rollout: Any, target: Any) -> Outcome:
         tokens = len(rollout.prompt.token_ids) + len(rollout.token_ids)
         if tokens > self._longest:
-            return Outcome(error=f"{tokens} tokens are over `batch.seq_len` of the reward model, "
-                           f"{self._longest}")  # fmt: skip
+            return Outcome(error=f"the sequence has {tokens} tokens, more than "
+                                 f"batch.seq_len = {self._longest} of its model")  # fmt: skip
         if not any(rollout.mask):
-            return Outcome(error="the policy wrote no token of it")
+            return Outcome(error="the completion has no token of the policy")
         (values,) = await self._client.values([rollout])
         return Outcome(value=[v for v, own in zip(values, rollout.mask, strict=True) if own][-1])
 
@@ -103,7 +103,8 @@ class Judge(Asked):
             if len(tokens) != 1:
                 raise LaunchError(
                     f"{job.origins.get(name, '')}: the grade {grade} of {name} is {len(tokens)} "
-                    f"tokens of the judge {reward.service}; it has to be one: choose another scale"
+                    f"tokens for the judge {reward.service}, but must be one token: choose "
+                    "another scale"
                 )
             self._grades[tokens[0]] = grade
 
@@ -125,12 +126,12 @@ class Judge(Asked):
             tokens, spec.Sampling(max_tokens=1), 0, grades=tuple(self._grades)
         )
         if not done.grades:
-            raise NoGrade(f"a prompt of {len(tokens)} tokens is over the judge's context")
+            raise NoGrade(f"a prompt of {len(tokens)} tokens exceeds the judge's context")
         mass = [math.exp(logprob) for logprob in done.grades]
         if sum(mass) < LEAST_MASS:
             raise NoGrade(
-                f"the grades have {sum(mass):.2%} of the judge's next token: its prompt has to ask "
-                "for one, and to end where it stands"
+                f"the grades have only {sum(mass):.2%} of the probability of the judge's next "
+                "token: its prompt must ask for a grade, and end where the grade follows"
             )
         return sum(g * p for g, p in zip(self._grades.values(), mass, strict=True)) / sum(mass)
 

@@ -243,7 +243,10 @@ class RewardClient:
                 call.seconds[name] = max(outcome.seconds, call.seconds.get(name, 0.0))
                 if outcome.ended:
                     self._tell(
-                        name, "lost its process, which is started again", outcome.error, failed=True
+                        name,
+                        "ended its process, which is started again",
+                        outcome.error,
+                        failed=True,
                     )
                     self._guards[name].ended(outcome.error, str(call), reward.concurrency or 1)
                 else:
@@ -259,7 +262,7 @@ class RewardClient:
                     again.append(name)
                     call.retried.append(name)
                     if not outcome.ended:  # the end of a process was already reported
-                        self._tell(name, "is asked again", error, failed=True)
+                        self._tell(name, "failed and is called again", error, failed=True)
                 else:
                     call.failed.append(name)
                     found[name] = self._failure(name, outcome, call)
@@ -302,7 +305,7 @@ class RewardClient:
         self._told[name, what] += 1
         count = self._told[name, what]
         if str(count).strip("0") == "1":
-            times = "" if count == 1 else f" ({count} times by now)"
+            times = "" if count == 1 else f" ({count} times so far)"
             cause = {"error": text} if failed else {}
             text = f"reward {name} ({self._job.origins.get(name, '')}) {what}{times}: {text}"
             self._events.emit("warning", reward=name, text=text, **cause)
@@ -317,14 +320,14 @@ class RewardClient:
             return RewardPool(mesh, depth=1, limit=PURE_BATCH, seconds=seconds)
 
         def slow(item: Item) -> None:
-            text = f"no answer for {SLOW_SECONDS:g} s (its timeout is {reward.timeout:g} s)"
+            text = f"no result for {SLOW_SECONDS:g} s (its timeout is {reward.timeout:g} s)"
             if self._guards[name].ends:
-                text += ", in which a process that ended may be started again,"
-            self._tell(name, "is slow", f"{text} to {_Call(item[1], item[2])}")
+                text += ", which may include a restart of its process,"
+            self._tell(name, "is slow", f"{text} for {_Call(item[1], item[2])}")
 
         def full(waiting: int) -> None:
             more = "`procs` or `concurrency`" if reward.concurrency else "`procs`"
-            text = f"a call waited {QUEUE_SECONDS:g} s for its turn, {waiting} wait; "
+            text = f"a call waited {QUEUE_SECONDS:g} s in the queue, and {waiting} are waiting; "
             advice = self._guards[name].trouble or f"give it more {more}"
             self._tell(name, "is the bottleneck", text + advice)
 

@@ -15,7 +15,9 @@ WINDOW, SLOW = 128, 2.0
 median"""
 PROBES, SLOW_RANK, LEAST = 5, 1.5, 0.004
 """the same for a rank and its timed pieces of work; LEAST is the least difference in seconds"""
-REMEDY = ": look at what else runs there and at the clocks of its device, or leave the host out"
+REMEDY = (
+    ": check for other processes there and for a device with reduced clocks, or exclude the host"
+)
 
 
 class StragglerDetector:

@@ -72,7 +72,7 @@ class Supervisor:
                 for mesh in self._fleet.all():
                     end = self._ends.get(id(mesh))
                     if index in mesh.on and end is not None and not end.done():
-                        end.set_result(f"host {index} is gone: {why}")
+                        end.set_result(f"host {index} is lost: {why}")
             await asyncio.sleep(HOSTS_SECONDS)
 
     async def _watched(self, mesh: Mesh) -> ServiceError | None:
@@ -135,13 +135,16 @@ class Supervisor:
         client = self._endpoints.samplers.get(dead.service)
         left = 0 if client is None else sum(r.alive and r.mesh is not dead for r in client.replicas)
         if client is None or not left:
-            message = f"{failure.message}; no host is left that {dead.name} could be started on"
+            message = f"{failure.message}; no other host is left to restart {dead.name} on"
             self._endpoints.failures.put_nowait(replace(failure, message=message))
             return
         owed = client.lost(dead)
         self._fleet.remove(dead)
         self._events.emit("service.lost", service=dead.service, mesh=dead.name, owed=owed)
-        text = f"{failure.message}; no other host has room for it: {dead.service} goes on with {{}}"
+        text = (
+            f"{failure.message}; no other host has free devices for it: {dead.service} "
+            "continues with {}"
+        )
         self._events.emit(
             "warning", service=dead.service, text=text.format(counted(left, "replica"))
         )
@@ -149,14 +152,14 @@ class Supervisor:
     async def _replace(self, dead: Mesh, message: str, pool: Pool | None) -> Mesh:
         """Start a replica or pool in place of a dead one."""
         if pool is not None:
-            owed, what, fate = pool.lost(), "calls", "wait for it"
+            owed, what, fate = pool.lost(), "calls", "wait for the new one"
         else:
             client, what = self._endpoints.samplers[dead.service], "completions"
             owed = client.lost(dead)
             others = any(replica.alive for replica in client.replicas)
-            fate = "go to the other replicas" if others else "wait for it"
+            fate = "go to the other replicas" if others else "wait for the new one"
         where = f" on host {dead.on.start}" if len(self._fleet.hosts.gone) else ""
-        text = f"{message}; it is started again{where}; {what} that it owed ({owed}) {fate}"
+        text = f"{message}; it is restarted{where}; its unfinished {what} ({owed}) {fate}"
         self._events.emit("service.lost", service=dead.service, mesh=dead.name, owed=owed)
         self._events.emit("warning", service=dead.service, text=text)
         with self._events.span("restart", service=dead.service, mesh=dead.name):
@@ -174,6 +177,6 @@ def _again(mesh: Mesh, error: RunError | ServiceError) -> ServiceFailure:
     return ServiceFailure(
         service=mesh.service,
         origin=mesh.origin,
-        message=f"{mesh.name} died and could not be started again: {reason}",
+        message=f"{mesh.name} died and could not be restarted: {reason}",
         died=True,
     )

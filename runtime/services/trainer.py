@@ -28,8 +28,8 @@ class TrainerClient:
     def __init__(self, mesh: Mesh, tell: Callable[[str], object] | None = None) -> None:
         self.mesh = mesh
         text = (
-            "{} takes {:.1f} times as long as its peers, who wait for it in every step, for a "
-            "product of matrices (median of {})"
+            "{} takes {:.1f} times as long as the other ranks for a matrix product (median of "
+            "{}), and they wait for it in every step"
         )
         self._pace = tell and StragglerDetector(tell, text, PROBES, SLOW_RANK, LEAST)
         self._gauged = 0.0

@@ -24,7 +24,7 @@ class _Selector(selectors.SelectSelector):
 
     def select(self, timeout: float | None = None) -> list[Any]:
         if timeout is None:
-            raise Deadlock("every task waits for another one")
+            raise Deadlock("deadlock: every task waits for another one")
         self.now += max(0.0, timeout)
         return []
 

@@ -57,8 +57,8 @@ def attach(handle: Any, num_bytes: int) -> Tensor:
             _opened[key] = rebuild(*here)
         except RuntimeError as error:
             raise RunError(
-                f"the trainer's GPU memory cannot be opened from this one ({error}): "
-                "`transport = shm` goes through the host"
+                f"this process cannot open the trainer's GPU memory ({error}); `transport = shm` "
+                "sends the weights through host memory"
             ) from error
     return _opened[key]
 

@@ -99,10 +99,10 @@ def _asked(stream: socket.socket, under_way: deque[Arrived]) -> tuple[int, int, 
             under_way.popleft()
             since = time.monotonic()
         if under_way and time.monotonic() - since > tcp.SECONDS:
-            raise RunError(f"took no bucket for {tcp.SECONDS:.0f} s")
+            raise RunError(f"the receiver took no data for {tcp.SECONDS:.0f} s")
     if not stream.recv(1, socket.MSG_PEEK):
         if not all(arrived() for arrived in under_way):
-            raise RunError("it is gone, in the middle of them")
+            raise RunError("the receiver disconnected during the transfer")
         return None
     turn, begin, end = ASKED.unpack(tcp.read(stream, ASKED.size))
     return turn, begin, end
@@ -126,9 +126,9 @@ def _patience(stream: socket.socket) -> Callable[[], None]:
 
     def wait() -> None:
         if looked.poll(0) and not stream.recv(1, socket.MSG_PEEK):
-            raise RunError("the other side is gone")
+            raise RunError("the other side has disconnected")
         if time.monotonic() > end:
-            raise RunError(f"nothing moved for {tcp.SECONDS:.0f} s")
+            raise RunError(f"no data was transferred for {tcp.SECONDS:.0f} s")
         time.sleep(NAP)
 
     return wait

@@ -19,7 +19,9 @@ def transport(name: str) -> Transport:
     for each in TRANSPORTS:
         if each.name == name:
             return each
-    raise LookupError(f"no transport {name}; there are {', '.join(t.name for t in TRANSPORTS)}")
+    raise LookupError(
+        f"there is no transport {name}; there are {', '.join(t.name for t in TRANSPORTS)}"
+    )
 
 
 def open_weights(manifest: Manifest) -> Weights:

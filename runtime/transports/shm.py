@@ -55,9 +55,10 @@ def reserve(paths: Sequence[Path], num_bytes: int) -> None:
                 each.unlink(missing_ok=True)
             space = os.statvfs(SHM)
             raise RunError(
-                f"weights on their way take {len(paths)} x {num_bytes >> 20} MiB, and of {SHM} "
-                f"{space.f_bavail * space.f_frsize >> 20} MiB are free ({error.strerror}): give it "
-                f"more (a container: --shm-size), or see what `ls {SHM}` holds"
+                f"a weight transfer needs {len(paths)} x {num_bytes >> 20} MiB, but {SHM} has "
+                f"only {space.f_bavail * space.f_frsize >> 20} MiB free ({error.strerror}): make "
+                "it larger (for a container: --shm-size), or remove old files listed by `ls "
+                f"{SHM}`"
             ) from error
         finally:
             os.close(file)

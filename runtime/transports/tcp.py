@@ -118,7 +118,10 @@ def read_into(stream: socket.socket, into: memoryview) -> None:
     """
     while into:
         if not (count := stream.recv_into(into, min(len(into), 1 << 22))):
-            raise ConnectionError(f"weights ended {len(into)} bytes early: their sender is gone")
+            raise ConnectionError(
+                f"the transfer of weights ended {len(into)} bytes early: the "
+                "sender has disconnected"
+            )
         into = into[count:]
 
 

@@ -265,7 +265,7 @@ def _from_sibling(address: Any, version: int, num_bytes: int) -> Tensor:
         while came := stream.recv(4096):
             name += came
     if not name:
-        raise ConnectionError("it has nothing")
+        raise ConnectionError("the first process of this host has no weights yet")
     close()  # files from when this process was the first of its host
     path = name.decode()
     for gone in [each for each in _shared if not Path(each).exists()]:

@@ -66,7 +66,7 @@ class Remote:
 
     def _plain(self) -> Any:
         if self._base is None:
-            raise TypeError("the program returned an object, which is no plain data")
+            raise TypeError("the program returned an object where the test needs plain data")
         return self._link.ask("plain", self)
 
     @property  # type: ignore[misc]
@@ -136,7 +136,7 @@ def _asking(kind: str, expected: type | None) -> Callable[..., Any]:
     def asks(self: Remote, *args: Any) -> Any:
         found = self._link.ask(kind, self, *args)
         if expected is not None and type(found) is not expected:
-            raise TypeError(f"{kind} of an object of the program is no {expected.__name__}")
+            raise TypeError(f"{kind} of an object of the program is not a {expected.__name__}")
         return found
 
     return asks
@@ -267,7 +267,7 @@ class Judge(Link):
         iterates = hasattr(kind, "__next__") and kind.__module__ in ITERATORS
         if not callable(value) and not iterates:
             where = f"{kind.__module__}.{kind.__qualname__}"
-            raise RefusedError(f"the program cannot be given a {where.removeprefix('case.')}")
+            raise RefusedError(f"a {where.removeprefix('case.')} cannot be passed to the program")
         self._given.append(value)
         return f'{{"c":{len(self._given) - 1}}}'
 

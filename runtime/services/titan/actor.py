@@ -230,7 +230,7 @@ class TitanTrainer(TitanActor):
         opt = self.service.optimizer
         assert opt is not None
         if self._held is not None:
-            raise RunError("gradients of forward_backward wait: call optim_step before step")
+            raise RunError("there are gradients of forward_backward: call optim_step before step")
         results: list[StepResult] = []
         stopped = False
         compared = gaps.chosen(batch)

@@ -54,7 +54,9 @@ def read_model(model: spec.Model, folder: Path) -> tuple[Family, Dims]:
     try:
         family, dims = registry.by_config(json.loads(config_file.read_text()))
     except Unsupported as why:
-        raise LaunchError(f"{folder.name}: {why}; there are {registry.names()}") from why
+        raise LaunchError(
+            f"{folder.name}: {why}; supported families are {registry.names()}"
+        ) from why
     if model.arch is not None:
         declared = registry.family(model.arch.family)
         named = declared.dims(model.arch.size, model.arch.dims, model.context)
@@ -62,7 +64,7 @@ def read_model(model: spec.Model, folder: Path) -> tuple[Family, Dims]:
         if declared.model_type != family.model_type:
             why_not = f"model_type {family.model_type}, not {declared.model_type}"
         if why_not:
-            raise LaunchError(f"{folder.name} is not the declared `arch`: {why_not}")
+            raise LaunchError(f"{folder.name} differs from the declared `arch`: {why_not}")
     return family, dims
 
 

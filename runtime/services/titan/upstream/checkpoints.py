@@ -23,7 +23,7 @@ def spoilt(folder: Path) -> str:
     except OSError as error:
         return f"{folder / '.metadata'}: {error.strerror}"
     except Exception as error:  # unpickling damaged bytes may raise anything
-        return f"{folder / '.metadata'} is spoilt ({type(error).__name__}: {error})"
+        return f"{folder / '.metadata'} is corrupt ({type(error).__name__}: {error})"
     parts: dict[str, list[Any]] = {}
     for part in stored.values():
         parts.setdefault(part.relative_path, []).append(part)
@@ -36,12 +36,12 @@ def _spoilt(path: Path, parts: list[Any]) -> str:
     try:
         with path.open("rb") as file:
             if (size := os.fstat(file.fileno()).st_size) < need:
-                return f"{path} is cut: {size:,} of {need:,} bytes are there"
+                return f"{path} is truncated: it has {size:,} of {need:,} bytes"
             for part in parts:
                 for at, mark in ((0, BEGIN), (part.length - END_SIZE, END)):
                     file.seek(part.offset + at)
                     if file.read(len(mark)) != mark:
-                        return f"{path} is spoilt at byte {part.offset + at:,}"
+                        return f"{path} is corrupt at byte {part.offset + at:,}"
     except OSError as error:
         return f"{path}: {error.strerror}"
     return ""

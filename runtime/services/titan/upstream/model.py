@@ -378,8 +378,8 @@ def checkpoint_weights(
         cause = next(iter(failures.values()))[0]
         raise LaunchError(
             f"cannot read the checkpoint {checkpoint}: "
-            f"{spoilt(checkpoint) or f'{type(cause).__name__}: {cause}'}; "
-            "if there is another one, name it with --step"
+            f"{spoilt(checkpoint) or f'{type(cause).__name__}: {cause}'}; choose another "
+            "checkpoint with --step"
         ) from error
     weights = lora.merged(state, service.lora)
     whole_state: dict[str, Tensor] = arch.state_dict_adapter(config, str(folder)).to_hf(weights)

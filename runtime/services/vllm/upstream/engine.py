@@ -162,7 +162,9 @@ class Engine:
         agreed: T
         theirs, agreed = get_tp_group().broadcast_object((mine, decisions))
         if theirs != mine:
-            raise RuntimeError(f"engine ranks diverged: rank 0 has {theirs} requests, this {mine}")
+            raise RuntimeError(
+                f"engine ranks diverged: rank 0 has {theirs} requests, this rank has {mine}"
+            )
         return agreed
 
     @property
