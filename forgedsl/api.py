@@ -61,7 +61,7 @@ def load(
 ) -> Loaded:
     """Read, parse and resolve the file at `path`. `overrides` are texts `a.b=v`. With `allow_open`,
     parameters of a module may have no value."""
-    expect(path, str | PathLike, "`path` is the path of a .forge file")
+    expect(path, str | PathLike, "`path` must be the path of a .forge file")
     reporter = Reporter()
     loader = Loader(reporter)
     source = read_source(Path(path), str(path), reporter)
@@ -83,7 +83,7 @@ def load_text(
     host: Host | None = None,
 ) -> Loaded:
     """Parse and resolve `text`; imports are looked up in `folder`."""
-    expect(text, str, "`text` is .forge text")
+    expect(text, str, "`text` must be .forge text")
     reporter = Reporter()
     loader = Loader(reporter)
     source = decode(text.encode("utf-8", "surrogatepass"), name, reporter)
@@ -102,8 +102,8 @@ def _load(
     host: Host | None,
     allow_open: bool = False,
 ) -> Loaded:
-    expect(profile, str, '`profile` is the name of one; without one, "none"')
-    expect(host, Host | None, "`host` is a forgedsl.api.Host")
+    expect(profile, str, '`profile` must be the name of a profile, or "none"')
+    expect(host, Host | None, "`host` must be a forgedsl.api.Host")
     overrides = listed(overrides, str | Override, 'overrides=["group=4"]')
     set_files = listed(set_files, str | PathLike, 'set_files=["mine.toml"]')
     reporter = loader.reporter
@@ -174,8 +174,8 @@ def load_functions(
     ("std/rl") or of a function in one ("grpo"), or .forge text. `params` override the module's
     parameters. Raises SourceError with diagnostics.
     """
-    expect(source, str | Path, "`source` is a path, .forge text, or a name of the library")
-    expect(params, Mapping | None, "`params` are names with values: params={...}")
+    expect(source, str | Path, "`source` must be a path, .forge text, or a name of the library")
+    expect(params, Mapping | None, "`params` must map names to values: params={...}")
     reporter = Reporter()
     loader = Loader(reporter)
     module = _module(source, loader)

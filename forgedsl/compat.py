@@ -47,7 +47,7 @@ REPORTS = (
 def loss_text(body: str, value: str, aggregate: str, reports: str = REPORTS) -> str:
     """Return the .forge text of a loss with this body."""
     if aggregate not in AGGREGATES:
-        raise ValueError(f"agg_type {aggregate!r} is none of {', '.join(AGGREGATES)}")
+        raise ValueError(f"agg_type {aggregate!r} is not one of {', '.join(AGGREGATES)}")
     minimized = AGGREGATES[aggregate].format(value)
     return f"forge 1\nloss compat({FIELDS}) {{\n{body}  minimize {minimized}\n{reports}}}\n"
 

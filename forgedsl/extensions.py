@@ -99,8 +99,8 @@ def _module(name: str) -> ModuleType:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         raise ExtensionError(
-            f"extension `{name}` cannot be imported: {error}; `extensions` of [tool.forgec] names "
-            "packages beside its pyproject.toml"
+            f"extension `{name}` cannot be imported: {error}; `extensions` of [tool.forgec] must "
+            "name packages in the folder of its pyproject.toml"
         ) from error
     except Exception as error:  # code of the package may raise anything while it is imported
         if isinstance(error, SyntaxError):
@@ -142,6 +142,6 @@ def added(table: str, kind: type[T], module: str = "") -> Iterator[Any]:
             of_kind = issubclass(unit, kind) if isinstance(unit, type) else isinstance(unit, kind)
             if not of_kind:
                 raise ExtensionError(
-                    f"`{table}` of `{part}` holds {unit!r}, which is no {kind.__name__}"
+                    f"`{table}` of `{part}` has {unit!r}, which is not of class {kind.__name__}"
                 )
             yield unit

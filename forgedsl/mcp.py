@@ -21,7 +21,7 @@ try:
     from mcp import ClientSession, MCPError, StdioServerParameters, stdio_client
     from mcp_types import CONNECTION_CLOSED, PaginatedRequestParams, TextContent
 except ImportError as error:
-    raise ImportError('tools over MCP need its package: pip install "forgedsl[mcp]"') from error
+    raise ImportError('tools over MCP need a package: pip install "forgedsl[mcp]"') from error
 
 
 T = TypeVar("T")
@@ -86,7 +86,9 @@ class _Server:
 
     def __init__(self, command: Sequence[str], variables: Mapping[str, str]) -> None:
         if isinstance(command, str) or not (command and all(isinstance(c, str) for c in command)):
-            raise ValueError(f'`command` is like ("python", "server.py"), not {command!r}')
+            raise ValueError(
+                f'`command` must be a list such as ("python", "server.py"), not {command!r}'
+            )
         self._name = " ".join(command)
         program, *args = command
         self._given = StdioServerParameters(command=program, args=args, env=dict(variables))
@@ -189,5 +191,5 @@ def _cause(error: BaseException) -> str:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     if isinstance(error, MCPError) and error.code == CONNECTION_CLOSED:
-        return "it ended; what it said is in the log of the environment"
+        return "it ended; its output is in the log of the environment"
     return str(error) or type(error).__name__

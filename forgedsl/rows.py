@@ -44,10 +44,10 @@ def sides(question: Any, answers: Any, roles: Collection[str] = ROLES) -> tuple[
     chats = [v if isinstance(v, str) else messages(name, v, roles) for name, v in both.items()]
     if question is None:
         if isinstance(chats[0], str) or isinstance(chats[1], str):
-            raise DroppedRow("`chosen` and `rejected` are texts, and the dataset has no `prompt`")
+            raise DroppedRow("`chosen` and `rejected` are texts, so the dataset needs a `prompt`")
         question = chats[0][:-1]
         if chats[1][:-1] != question:
-            raise DroppedRow("chosen and rejected answer different prompts")
+            raise DroppedRow("`chosen` and `rejected` have different prompts")
     texts = [v if isinstance(v, str) else _answer(name, v) for name, v in both.items()]
     for name, text in zip(both, texts, strict=True):
         if not text.strip():
@@ -63,7 +63,7 @@ def _answer(what: str, chat: list[Any]) -> str:
     if last["role"] != "assistant":
         raise DroppedRow(f"{what} ends with a message of `{last['role']}`, not of `assistant`")
     if last["content"] is None:
-        raise DroppedRow(f"{what} ends with a call of tools, which is not learned yet")
+        raise DroppedRow(f"{what} ends with a tool call, which training does not support yet")
     return str(last["content"])
 
 
@@ -71,7 +71,9 @@ def messages(what: str, value: Any, roles: Collection[str] = ROLES) -> list[Any]
     """Return the value if it is a list of chat messages. `roles` are those that a chat template
     knows."""
     if not isinstance(value, list):
-        wanted = "not messages" if isinstance(value, str) else "neither text nor messages"
+        wanted = (
+            "not messages" if isinstance(value, str) else ("neither text nor a list of messages")
+        )
         raise DroppedRow(f"{what} is {kind_of(value)}, {wanted}")
     if not value:
         raise DroppedRow(f"{what} has no messages")
@@ -87,13 +89,13 @@ def _problem(message: Any, roles: Collection[str]) -> str:
     if not isinstance(message, dict):
         return f"is {kind_of(message)}, not a record with `role` and `content`"
     if {"from", "value"} <= message.keys():
-        return "says `from` and `value`: `sharegpt(...)` reads such turns"
+        return "has `from` and `value`: to read such turns, use `sharegpt(...)`"
     lacks = [f"`{key}`" for key in ("role", "content") if key not in message]
     if lacks:
         return f"has no {' and no '.join(lacks)}; it has {', '.join(message) or 'nothing'}"
     role, content = message["role"], message["content"]
     if not isinstance(role, str) or role not in roles:
-        return f"has the role `{role}`, which is none of {', '.join(ROLES)}"
+        return f"has the role `{role}`, which is not one of {', '.join(ROLES)}"
     if isinstance(content, str) or (content is None and message.get("tool_calls")):
         return ""
     what = "a list of parts" if isinstance(content, list) else kind_of(content)

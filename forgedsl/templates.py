@@ -31,13 +31,15 @@ REWARD_FILES = {
 WANDB = re.compile(r",\s*wandb\s*\{[^}]*\}")
 """removed from a template: a new project uploads no metrics"""
 ANYWHERE = """\
-On a host without a GPU the profile `cpu` is chosen by itself: a small model and arithmetic, both
-shipped with ForgeDSL, so that it runs as it stands."""
-ON_CPU = "It runs on CPU as it stands: model, tokenizer and arithmetic are shipped with ForgeDSL."
+On a host without a GPU the profile `cpu` is selected automatically: a small model and arithmetic,
+both shipped with ForgeDSL, so that it runs without changes."""
+ON_CPU = (
+    "It runs on a CPU without changes: model, tokenizer and arithmetic are shipped with ForgeDSL."
+)
 COMMON_FILES = {
-    "README.md": "what to type",
+    "README.md": "how to use the project",
     "pyproject.toml": "settings of lint",
-    ".gitignore": "run folders are not for git",
+    ".gitignore": "keeps run folders out of git",
 }
 
 
@@ -144,7 +146,9 @@ def _with_declarations(text: str, template: Template) -> str:
         for decl in tree.decls
         if isinstance(decl, ast.BindDecl | ast.FnDecl) and decl.name in template.replaced
     ]
-    assert len(edits) == len(template.replaced), "the pipeline has changed; see its template"
+    assert len(edits) == len(template.replaced), (
+        "the pipeline has changed, so its template must be adapted"
+    )
     if template.imports:
         last = [d for d in tree.decls if isinstance(d, ast.ImportForge)][-1]
         end = text.find("\n", last.span.end)

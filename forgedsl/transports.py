@@ -97,7 +97,7 @@ TRANSPORTS = (
     # within a host `shm` comes first: this one was not measured there without NVLink
     Transport(
         name="nccl",
-        where="GPUs of any hosts that trainer and engines do not share",
+        where="GPUs of any hosts, if trainer and engines do not share them",
         bytes_per_s=3e9,
         far=True,
         gpus=True,

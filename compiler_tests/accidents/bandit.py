@@ -562,7 +562,7 @@ def _bent(base, other):
             continue  # as dual clip has it (1912.09729)
         if ratio in (0.25, 1.0, 2.0, 4.0) and (abs(was) < 1e-6) != (abs(now) < 1e-6):
             return f"at ratio {ratio:g} and advantage {adv:g} " + (
-                "nothing bounds the step" if abs(was) < 1e-6 else "nothing is learned"
+                "nothing bounds the step" if abs(was) < 1e-6 else "no longer learns"
             )
         if abs(was) > 1e-6 and abs(now) > 1e-6 and was * now < 0:
             return f"at ratio {ratio:g} and advantage {adv:g} the gradient is reversed"

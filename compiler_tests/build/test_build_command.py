@@ -201,7 +201,7 @@ def test_a_manifest_for_another_launcher_says_what_is_by_default(
     said = f"The program has `launcher = process`: {words}"
     assert f"note: {file}: {said}" in done.stderr
     assert f"# {said}" in (tmp_path / file).read_text()
-    nowhere = "`process` starts its 2 hosts itself, not on those asked for" in done.stderr
+    nowhere = "`process` starts its 2 hosts itself instead of using the requested" in done.stderr
     assert nowhere == (hosts == 2)
 
 

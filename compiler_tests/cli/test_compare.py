@@ -74,7 +74,7 @@ def test_noise_is_called_noise(tmp_path: Path) -> None:
 
 def test_one_run_each_has_no_spread(six: list[Path]) -> None:
     text = render(compare([six[0], six[3]]))
-    assert "one run has no spread: more seeds" in text
+    assert "a single run per group gives no confidence interval: run more" in text
     assert "+- " not in text.split("values:")[0]
 
 
@@ -149,7 +149,7 @@ def test_runs_are_compared_from_python(six: list[Path], tmp_path: Path) -> None:
     ("words", "said"),
     [
         (("nope", "nope2"), "forgec compare: there is no folder nope"),
-        (("RUN", "RUN"), "name two different runs or more"),
+        (("RUN", "RUN"), "name at least two different runs"),
         (("RUN", "RUN", "--format", "yaml"), "--format knows text and json, not `yaml`"),
     ],
 )

@@ -242,7 +242,7 @@ TOOLS = (("    parts =", LOOKUP), ("environment import ", "environment import to
 @pytest.mark.parametrize(
     ("prompt", "why"),
     [
-        ("row.question", "the prompt of problems is plain text, in which no tools are told"),
+        ("row.question", "the prompt of problems is plain text, which lists no tools"),
         ('chat("add", row.question)', "the chat template of model policy does not show `tools`"),
     ],
 )
@@ -251,7 +251,7 @@ def test_tools_that_the_policy_never_sees_are_said(folder, prompt, why):
              ("max_prompt_tokens = 8", "max_prompt_tokens = 64"), sums=TOOLS)  # fmt: skip
     done = CliRunner().invoke(app, ["run", "t.forge", "--dry-run"])
     assert done.exit_code == 0, done.output
-    assert f"note: the policy is never told of `lookup` of environment game: {why}" in done.output
+    assert f"note: the prompt does not mention `lookup` of environment game: {why}" in done.output
 
 
 def test_tools_that_are_named_in_the_prompt_are_seen(folder):
@@ -277,7 +277,7 @@ def test_gpus_that_are_not_there(folder, monkeypatch):
     done = CliRunner().invoke(
         app, ["run", GRPO, "--dry-run", "--profile", "gpu_tiny", "--set", "cluster.gpus=1"]
     )
-    assert "host         FAILED  the plan uses 1 GPU, and this host has none" in done.stdout
+    assert "host         FAILED  the plan uses 1 GPU, but this host has none" in done.stdout
 
 
 def test_a_dry_run_is_of_a_start(folder):

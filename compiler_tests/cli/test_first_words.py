@@ -61,9 +61,15 @@ def test_fewer_processes_are_proposed_where_there_are_several(
 @pytest.mark.parametrize(
     ("words", "found"),
     [
-        (("run", "--seed", "abc"), "forgec run: --seed is a whole number, not `abc`; see `forgec"),
-        (("run", "--seed=1.5"), "forgec run: --seed is a whole number, not `1.5`; see `forgec"),
-        (("sim", "--steps", "many"), "forgec sim: --steps is a whole number, not `many`; see"),
+        (
+            ("run", "--seed", "abc"),
+            ("forgec run: --seed must be a whole number, not `abc`; see `forgec"),
+        ),
+        (
+            ("run", "--seed=1.5"),
+            "forgec run: --seed must be a whole number, not `1.5`; see `forgec",
+        ),
+        (("sim", "--steps", "many"), "forgec sim: --steps must be a whole number, not `many`; see"),
     ],
 )
 def test_a_value_of_an_option_is_refused_in_plain_words(
@@ -109,6 +115,6 @@ def test_a_dry_run_takes_the_folder_of_a_start_that_trained_nothing(tmp_path: Pa
     (tmp_path / "run").mkdir()
     (tmp_path / "run/job.json").write_text("{}")
     words = ("run", "cluster.memory=500GiB", "--dry-run", "--run-dir", str(tmp_path / "run"))
-    assert "holds a run already" not in said(tmp_path, *words)
+    assert "already contains a run" not in said(tmp_path, *words)
     (tmp_path / "run/metrics.jsonl").write_text('{"step": 1}\n')
-    assert "holds a run already" in said(tmp_path, *words)
+    assert "already contains a run" in said(tmp_path, *words)

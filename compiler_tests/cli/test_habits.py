@@ -118,7 +118,7 @@ def test_extra_arguments_of_the_engine_reach_the_job(tmp_path):
 def test_arguments_that_the_runtime_sets_are_no_extras(name):
     loaded = api.load(GRPO, profile="none", overrides=(f"generator.engine.extra.{name}=2",))
     (found,) = loaded.reporter
-    assert (found.code, found.help) == ("F103", f"leave it out: {dict(ENGINE_ARGUMENTS)[name]}")
+    assert (found.code, found.help) == ("F103", f"remove it: {dict(ENGINE_ARGUMENTS)[name]}")
 
 
 @pytest.mark.parametrize("device", ["cpu", "gpu"])
@@ -209,7 +209,7 @@ def test_overrides_from_yaml(tmp_path):
     ("text", "code", "said"),
     [
         ("a: [1\nb: 2", "F121", "is not YAML: expected ',' or ']', but got ':' in line 2"),
-        ("- a\n", "F121", "is not YAML: its top is no mapping of names to values"),
+        ("- a\n", "F121", "is not YAML: its top level must be a mapping of names to values"),
         ("trainer: {procs: many}", "F101", "undefined name `many`"),
         ("trainer: {proc: 3}", "F103", "`proc`"),
     ],
@@ -231,7 +231,7 @@ def test_overrides_from_json(tmp_path):
 def test_json_without_names_is_a_diagnostic(tmp_path):
     (tmp_path / "mine.json").write_text("[1]")
     (found,) = api.load(GRPO, profile="none", set_files=[tmp_path / "mine.json"]).reporter
-    assert found.message.endswith("is not JSON: its top is no mapping of names to values")
+    assert found.message.endswith("is not JSON: its top level must be a mapping of names to values")
 
 
 # ---- what is not installed
@@ -271,23 +271,23 @@ def test_what_is_not_there_is_bad_usage_said_once(words, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("written", "help_text"),
     [
-        ("process(3)", "`launcher = process`; `cluster { hosts = 3 }` says how many there are"),
+        ("process(3)", "`launcher = process`; `cluster { hosts = 3 }` sets the number of hosts"),
         (
             "process(hosts = 3)",
-            "`launcher = process`; `cluster { hosts = 3 }` says how many there are",
+            "`launcher = process`; `cluster { hosts = 3 }` sets the number of hosts",
         ),
-        ("process(3 hosts)", "`cluster { hosts = ... }` says how many hosts there are"),
-        ("local(3)", "`launcher = local`; `procs` of a service says how many it has"),
+        ("process(3 hosts)", "to set the number of hosts, write `cluster { hosts = ... }`"),
+        ("local(3)", "`launcher = local`; `procs` of a service sets the number of its processes"),
         ('ssh("a", "b")', 'write `ssh(["a", "b"])`'),
         ("ssh(hosts = 2)", 'write a list: `["NAME", "NAME"]`'),
         ("ssh(hosts = [a])", '`hosts` of `ssh` is a string: `"a"`'),
         ("slurm(partition = gpu)", '`partition` of `slurm` is a string: `"gpu"`'),
         ('slurm("gpu", time = "12:00:00")', "write `12h`"),
         ('slurm("gpu", time = "1:30:00")', "write `90min`"),
-        ('slurm("gpu", hosts = 2)', "here that is `hosts` of the cluster"),
+        ('slurm("gpu", hosts = 2)', "here it is `hosts` of the cluster"),
         ('slurm { partition = "gpu" }', '`launcher = slurm(partition = "gpu")`'),
         ('"local"', "write `local`"),
-        ("k8s", "here that is `kubernetes(namespace = ..., image = ...)`"),
+        ("k8s", "here it is `kubernetes(namespace = ..., image = ...)`"),
     ],
 )
 def test_launchers_as_one_half_remembers_them(written, help_text):

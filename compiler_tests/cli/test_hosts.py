@@ -28,14 +28,14 @@ def laptop(monkeypatch):
 def test_commands_take_this_host_and_the_profile_it_would_pick(command, laptop):
     done = forgec(command, GRPO, *(["--view", "mesh"] if command == "graph" else []))
     assert done.exit_code == 0, done.output
-    assert done.stderr.startswith("profile cpu was chosen by itself: this host has no GPU\n")
+    assert done.stderr.startswith("profile cpu was selected automatically: this host has no GPU\n")
     assert "1 host: no GPU, 4 cpus, 64 GiB (this host)" in done.stdout
 
 
 def test_another_host_picks_another_profile(monkeypatch):
     monkeypatch.setattr(here, "detect_host", lambda: ONE)
     done = forgec("plan", GRPO)
-    assert "profile gpu1 was chosen by itself: this host has one GPU" in done.stderr
+    assert "profile gpu1 was selected automatically: this host has one GPU" in done.stderr
     assert "1 host: 1 x H100 (80 GiB), 4 cpus, 64 GiB (this host)" in done.stdout
 
 
@@ -58,7 +58,7 @@ def test_a_plan_that_does_not_fit_this_host_is_exit_four_and_says_what_to_do(lap
     done = forgec("plan", GRPO, "--profile", "none")
     assert done.exit_code == 4
     assert "error[P203]: this host has no GPU, the plan needs 8" in done.stderr
-    assert "planned for this host; for another one: --host 8xH200" in done.stderr
+    assert "planned for this host; to plan for another one: --host 8xH200" in done.stderr
 
 
 @pytest.mark.parametrize("text", ["8xH10", "x8", "0xH100", "eight"])
@@ -81,8 +81,10 @@ def test_a_cluster_larger_than_this_host_borrows_nothing_from_it(laptop, tmp_pat
 
 def test_hosts_that_are_not_there_are_counted(laptop, tmp_path):
     done = forgec("plan", GRPO, "--profile", "none", "--host", "8xH200", "trainer.hosts=2")
-    assert "the plan needs 2 hosts, and nothing says how to reach them" in done.stderr
-    assert "service `trainer` needs 2 hosts, there is 1" in done.stderr
+    assert (
+        "the plan needs 2 hosts, but the launcher starts processes on one host only" in done.stderr
+    )
+    assert "service `trainer` needs 2 hosts, but there is 1" in done.stderr
 
 
 def test_lint_never_looks_at_the_host(monkeypatch, tmp_path):
@@ -95,7 +97,7 @@ def test_lint_never_looks_at_the_host(monkeypatch, tmp_path):
 def test_a_host_is_for_a_rehearsal():
     done = forgec("run", GRPO, "--host", "8xH200")
     assert done.exit_code == 2
-    assert "--host is about a rehearsal: add --stub" in done.stderr
+    assert "--host applies to rehearsals only: add --stub" in done.stderr
 
 
 def test_a_profile_is_not_its_own_reason(laptop, tmp_path):
@@ -104,15 +106,15 @@ def test_a_profile_is_not_its_own_reason(laptop, tmp_path):
     begin = "profile cpu when cluster.gpus == 0 {"
     file.write_text(text.replace(begin, f"{begin}\n  cluster.gpus = 0"))
     done = forgec("plan", str(file))
-    assert done.stderr.startswith("profile cpu was chosen by itself: this host has no GPU\n")
+    assert done.stderr.startswith("profile cpu was selected automatically: this host has no GPU\n")
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--host", "2x8xH100"), "the 2 hosts have 16 GPUs, the plan needs 32"),
+        (("--host", "2x8xH100"), "the 2 hosts have 16 GPUs, but the plan needs 32"),
         (("--host", "2x8xH100", "cluster.hosts=3"), "the 3 hosts have 24 GPUs"),
-        (("--host", "4xB200"), "service `trainer` needs 2 hosts, there is 1"),
+        (("--host", "4xB200"), "service `trainer` needs 2 hosts, but there is 1"),
     ],
 )
 def test_a_host_that_is_asked_for_goes_before_that_of_a_profile(words, said, laptop):
@@ -133,7 +135,7 @@ def test_a_cluster_in_the_file_loses_to_the_host_that_is_asked_for(tmp_path, lap
 def test_a_gpu_that_no_run_starts_on_is_refused(laptop):
     done = forgec("plan", GRPO, "--host", "8xMI300X")
     assert done.exit_code == 2
-    assert "this version starts nothing on `MI300X`, which has no CUDA" in done.stderr
+    assert "`MI300X` is not supported, because it has no CUDA" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -142,11 +144,11 @@ def test_a_gpu_that_no_run_starts_on_is_refused(laptop):
         (
             'gpu = "MI300X"',
             "P216",
-            "starts nothing on `MI300X`, which has no CUDA",
-            "there are `B3",
+            "`MI300X` is not supported, because it has no CUDA",
+            "supported are `B3",
         ),
-        ('gpu = "AMD Instinct MI300X"', "P216", "which has no CUDA", "there are `B300`"),
-        ('gpu = "H2000"', "F113", "no GPU is known as `H2000`", "`gpu_memory = 48GiB` beside it"),
+        ('gpu = "AMD Instinct MI300X"', "P216", "because it has no CUDA", "supported are `B300`"),
+        ('gpu = "H2000"', "F113", "unknown GPU `H2000`", "such as `gpu_memory = 48GiB`"),
         ('gpu = "H2000", gpu_memory = 48GiB', "", "", ""),
         ('gpu = "NVIDIA H100 PCIe"', "", "", ""),
     ],

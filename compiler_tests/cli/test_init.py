@@ -95,7 +95,7 @@ def test_a_pipeline_that_is_there_stays(init, tmp_path: Path) -> None:
     (tmp_path / "grpo.forge").write_text("mine")
     code, out, err = init()
     assert (code, out) == (2, "")
-    assert err.startswith("forgec init: grpo.forge exists already; ")
+    assert err.startswith("forgec init: grpo.forge already exists; ")
     assert [path.name for path in tmp_path.iterdir()] == ["grpo.forge"]
 
 

@@ -149,7 +149,7 @@ def test_set_and_set_file_are_checked(tmp_path):
 
 def test_a_failed_requirement_shows_values_and_their_origin():
     result = forgec("lint", GRPO, "--set", "max_new=8192", "--profile", "none")
-    assert "requirement does not hold" in result.stdout
+    assert "this requirement is not met" in result.stdout
     assert "'---- 8704 ---------'    false" in result.stdout
     assert "max_new: --set max_new=8192 (default 1024, line 10)" in result.stdout
 

@@ -84,7 +84,7 @@ def test_a_run_that_is_done_ends_with_0_though_nobody_reads_its_summary(
         stdout=write, stderr=subprocess.PIPE, text=True, timeout=120, check=False,
     )  # fmt: skip
     os.close(write)
-    said = "warning: no summary on standard output: No space left on device\n"
+    said = "warning: the summary could not be printed: No space left on device\n"
     assert (done.returncode, done.stderr) == (0, said if output != "gone" else "")
     assert list(tmp_path.glob("runs/*/report.html"))
 
@@ -98,12 +98,12 @@ def test_a_run_whose_folder_was_moved_has_no_bug(tmp_path: Path) -> None:
         capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (5, "")
-    assert done.stderr == "no report and no summary: r is gone\n"
+    assert done.stderr == "no report and no summary: r has been removed\n"
 
 
 def test_a_closed_standard_output_is_said(tmp_path: Path) -> None:
     assert shell(f"lint {SUMS} >&-", tmp_path) == (
-        2, "forgec: standard output is closed; give it a file, or /dev/null\n",
+        2, "forgec: standard output is closed; redirect it to a file or /dev/null\n",
     )  # fmt: skip
 
 

@@ -29,7 +29,7 @@ def test_a_word_where_a_number_is_wanted() -> None:
 
 
 def test_a_word_for_a_parameter_that_is_a_number() -> None:
-    assert said("group=abc") == ("F109", "parameter `group` is an integer, not `abc`", "")
+    assert said("group=abc") == ("F109", "parameter `group` must be an integer, not `abc`", "")
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_a_word_for_a_parameter_that_is_a_number() -> None:
         ("profle=cpu", "F101", "did you mean `--profile`?"),
         ("trainer.procs:4", "F121", "did you mean `trainer.procs=4`?"),
         ("s/4/2/", "F121", "write `--set NAME.SETTING=VALUE`"),
-        ("trainer.procs=4,generator.replicas=2", "F109", "one setting for each `--set`"),
+        ("trainer.procs=4,generator.replicas=2", "F109", "give one setting per `--set`"),
         ("logging.console=False", "F109", "write `false`"),
         ("grp=4", "F101", "did you mean `group`?"),
         (
@@ -67,7 +67,7 @@ def test_a_parameter_may_be_given_another() -> None:
 
 def test_a_name_of_another_library() -> None:
     code, _, help_text = said("trainer.learning_rate=1e-5")
-    assert (code, help_text) == ("F103", "here that is `optimizer.lr` of the trainer")
+    assert (code, help_text) == ("F103", "here it is `optimizer.lr` of the trainer")
 
 
 @pytest.mark.parametrize(
@@ -164,9 +164,9 @@ def test_a_negative_number_of_batches_is_bad_usage(monkeypatch, capsys) -> None:
     ("name", "message", "help_text"),
     [
         ("sum.forge", "no such file", "did you mean `{}/sums.forge`?"),
-        ("r.py", "is Python, and no .forge file", '`import python "r.py" as NAME`'),
-        ("a.jsonl", "is data, and no .forge file", "a dataset reads it"),
-        ("s.yaml", "is YAML, and no .forge file", "given by `--set-file s.yaml`"),
+        ("r.py", "is Python, not a .forge file", '`import python "r.py" as NAME`'),
+        ("a.jsonl", "is data, not a .forge file", "to use it as data"),
+        ("s.yaml", "is YAML, not a .forge file", "as settings, write `--set-file s.yaml`"),
     ],
 )
 def test_a_file_that_is_none_of_ours_is_named(

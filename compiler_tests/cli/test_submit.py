@@ -71,7 +71,7 @@ def test_a_job_that_lies_in_its_folder_is_run_there_once(tmp_path: Path) -> None
     assert new_run_dir(job.parent, "x", job) == job.parent
     (job.parent / "events.jsonl").touch()
     (job.parent / "metrics.jsonl").write_text('{"step": 1}\n')
-    with pytest.raises(UsageError, match="holds a run already"):
+    with pytest.raises(UsageError, match="already contains a run"):
         new_run_dir(job.parent, "x", job)
 
 
@@ -87,7 +87,7 @@ def test_a_start_that_was_interrupted_leaves_its_name_free(
         (run / name).touch()
     assert new_run_dir(run, "x") == run
     assert sorted(path.name for path in run.iterdir()) == [".running", "notes.txt"]
-    assert "a start that ended before its first step" in capsys.readouterr().err
+    assert "ended before its first step" in capsys.readouterr().err
 
 
 def test_the_environment_of_a_job_is_set_up_where_it_runs(tmp_path: Path) -> None:

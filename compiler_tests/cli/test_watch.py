@@ -85,12 +85,12 @@ def test_a_resume_says_where_it_goes_on_and_what_is_done_again(tmp_path: Path) -
 
     run = folder(tmp_path / "run", rows=tuple({"step": step} for step in range(1, 8)))
     assert (
-        where_from(run) == "begins with step 1: there is no checkpoint; steps 1 to 7 are done again"
+        where_from(run) == "begins with step 1: there is no checkpoint; steps 1 to 7 are repeated"
     )
     saved = run / "checkpoints/step-4/controller.json"
     saved.parent.mkdir(parents=True)
     saved.write_text("{}")
-    text = "goes on with step 5, from the checkpoint of step 4; steps 5 to 7 are done again"
+    text = "continues with step 5, from the checkpoint of step 4; steps 5 to 7 are repeated"
     assert where_from(run) == text
 
 

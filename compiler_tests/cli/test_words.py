@@ -72,16 +72,16 @@ def test_a_file_with_an_equals_sign_in_its_name_is_a_file(tmp_path, monkeypatch)
         (["x.forge", "-lr", "1e-5"], "no option `-lr`; did you mean `lr=1e-5`?"),
         (["x.forge", "-a.lr=1e-5"], "no option `-a.lr=1e-5`; did you mean `a.lr=1e-5`?"),
         (["x.forge", "-profile", "cpu"], "no option `-profile`; did you mean `--profile`?"),
-        (["x.forge", "--foo"], "no option `--foo`, and as an override it needs a value"),
-        (["x.forge", "--a.b", "--stub"], "--a.b needs a value, and `--stub` is an option"),
-        (["x.forge", "--profile", "--stub"], "--profile needs a value, and `--stub` is an option"),
+        (["x.forge", "--foo"], "no option `--foo`; as an override, it needs a value"),
+        (["x.forge", "--a.b", "--stub"], "--a.b needs a value, but `--stub` is an option"),
+        (["x.forge", "--profile", "--stub"], "--profile needs a value, but `--stub` is an option"),
         (["x.forge", "--set"], "--set needs a value"),
-        (["--trainer.procs", "x.forge"], "--trainer.procs needs a value, and `x.forge` is a file"),
-        (["a.forge", "b.forge"], "one file at a time, got a.forge and b.forge"),
-        (["x.forge", "cpu"], "`cpu` is one word too many; an override is written a.b=v, a profile "
+        (["--trainer.procs", "x.forge"], "--trainer.procs needs a value, but `x.forge` is a file"),
+        (["a.forge", "b.forge"], "only one file can be given, got a.forge and b.forge"),
+        (["x.forge", "cpu"], "unexpected argument `cpu`; an override is written a.b=v, a profile "
                              "--profile cpu"),
-        (["x.forge", "a.b", "=", "2"], "`a.b` is one word too many; an override is written a.b=v, "
-                                       "without blanks"),
+        (["x.forge", "a.b", "=", "2"], "unexpected argument `a.b`; an override is written a.b=v, "
+                                       "without spaces"),
     ],
 )  # fmt: skip
 def test_misuse_is_said_in_one_line_and_exits_with_2(arguments, said, capsys) -> None:
@@ -157,11 +157,14 @@ def test_a_diff_of_a_file_with_itself_shows_what_overrides_change(forgec) -> Non
     [
         (("explain", "x.forge"), "the file comes second: `forgec explain NAME x.forge`"),
         (("explain", "x.forge", "trainer"), "the file comes second: `forgec explain trainer x."),
-        (("explain", "L405", "x.forge"), "`L405` is a code and the same everywhere; leave out x."),
-        (("explain", "grpo", "eps=0.1"), "--set eps=0.1 changes a file, and none is named"),
+        (
+            ("explain", "L405", "x.forge"),
+            ("`L405` is a code, which does not depend on a file; leave out x."),
+        ),
+        (("explain", "grpo", "eps=0.1"), "--set eps=0.1 applies to a file, but no file is given"),
         (("plan",), "FILE is missing; see `forgec plan --help`"),
         (("plan", "x.forge", "--format", "jsn"), "--format is one of text, json, not `jsn`; see"),
-        (("sim", "x.forge", "--steps", "x"), "--steps is a whole number, not `x`; see"),
+        (("sim", "x.forge", "--steps", "x"), "--steps must be a whole number, not `x`; see"),
         (("run", "none.json"), "cannot read none.json: no such file or directory"),
         (("lint",), "name a FILE or a folder, or --stdin; see `forgec lint --help`"),
         (("fmt", "--chek", "x.forge"), "no option `--chek`; did you mean `--check`?"),

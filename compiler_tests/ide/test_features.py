@@ -153,7 +153,7 @@ def test_the_context_reads_only_what_is_left_of_the_cursor():
 @pytest.mark.parametrize(
     ("old", "some"),
     [
-        ("lr = 1e-6", ["1e-06", "as written", "profile cpu", "changes what is computed"]),
+        ("lr = 1e-6", ["1e-06", "as written", "profile cpu", "Changes what is computed"]),
         ("grpo(\n", ["gradient", "d loss / d logprob", "minimize"]),
         ("ratio = exp", ["diff [B, T] f32", "in ["]),
         ("behavior : [B", ["[B, T] f32", "sampled"]),
@@ -164,7 +164,7 @@ def test_the_context_reads_only_what_is_left_of_the_cursor():
         ("sample(prompt", ["completions of each prompt"]),
         ("overlap", ["continue sampling", "true or false"]),
         ("procs     = 4", ["where it runs"]),
-        ("console", ["what is seen"]),
+        ("console", ["what is logged"]),
         ("titan(policy)", ["torchtitan"]),
         ("colocate = [trainer", ["same GPUs"]),
     ],
@@ -222,10 +222,10 @@ def test_no_rename_changes_a_finding():
 @pytest.mark.parametrize(
     ("old", "inside", "why"),
     [
-        ("behavior :", 1, "by this name"),
+        ("behavior :", 1, "by name"),
         ("rl.k3", 4, "standard library"),
         ("language edition", 1, "nothing here"),
-        ("r: [G]", 0, "by this name"),
+        ("r: [G]", 0, "by name"),
     ],
 )
 def test_a_rename_that_would_break_something_is_refused(old, inside, why):

@@ -172,9 +172,13 @@ def test_compile_loss_names_the_parameters_there_are(source, name, said):
                 ".forge file, not 3"
             ),
         ),
-        (("dapo", 3), None, "`name` is the name of a loss"),
-        (("dapo",), ["clip_high"], r'`params` are names with values, params=\{"clip_high": 0.3\}'),
-        (("dapo",), {3: 1}, "`params` are names with values"),
+        (("dapo", 3), None, "`name` must be the name of a loss"),
+        (
+            ("dapo",),
+            ["clip_high"],
+            r'`params` must map names to values, params=\{"clip_high": 0.3\}',
+        ),
+        (("dapo",), {3: 1}, "`params` must map names to values"),
         (("dapo",), {"clip_high": [1]}, r"the parameter `clip_high` takes one value, not \[1\]"),
     ],
 )
@@ -191,12 +195,16 @@ def test_a_source_that_is_nothing_is_no_text():
 @pytest.mark.parametrize(
     ("reports", "word", "said"),
     [
-        (["tokens"], "tokens", "`tokens` is the number of tokens, which every step counts"),
-        (["loss"], "loss", "`loss` is what is minimized"),
+        (["tokens"], "tokens", "`tokens`: the name is used for the number of tokens, which"),
+        (["loss"], "loss", "`loss`: the name is used for the value that is minimized"),
         (["entropy"], "entropy", "`entropy` is the mean entropy"),
-        (["result"], "result", "`result` is what an advantage returns"),
+        (["result"], "result", "`result`: the name is used for the result of an advantage"),
         (["kl", "kl"], "kl", "report `kl` is already defined"),
-        (["kl_last", "kl"], "kl_last", "`kl_last` is the last value of report `kl`"),
+        (
+            ["kl_last", "kl"],
+            "kl_last",
+            "`kl_last`: the name is used for the last value of report `kl`",
+        ),
     ],
 )
 def test_names_that_a_report_cannot_have(reports, word, said):

@@ -125,7 +125,7 @@ def test_extreme_shards_and_mistakes(losses, tmp_path):
         torch.testing.assert_close(parts[0]["loss"], out.loss.detach(), **EXACT)
         whole = torch.cat([part["gradients"][0] for part in parts], -1)
         torch.testing.assert_close(whole, gradients[0], **EXACT)
-    assert all("outside of the vocabulary of 11" in part["error"] for part in found[-1])
+    assert all("outside the vocabulary of 11" in part["error"] for part in found[-1])
 
 
 def test_shards_are_those_of_chunk(monkeypatch):

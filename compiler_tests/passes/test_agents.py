@@ -154,7 +154,7 @@ def test_a_class_whose_run_cannot_be_called_is_refused(
         ('fix.Fixer(shell = "sh")', "fix.Foreign", "X801", "`fix` has no environment `Foreign`"),
         ('shell = "sh"', "shell = 5", "F109", "`shell` of `Fixer` is a string"),
         ('shell = "sh"', 'shel = "sh"', "F114", ""),
-        (", deadline = 60s", "", "D620", "nothing ends a trajectory of agent `fixer` that hangs"),
+        (", deadline = 60s", "", "D620", "a trajectory of agent `fixer` never ends if"),
         ("procs = 2", "tool_timeout = 2s", "F113", "`tool_timeout` has no effect: Fixer is an"),
         ("procs = 2", "max_observation = 9", "F113", "`max_observation` has no effect: Fixer is"),
         ("r.rewards.solved", "r.rewards.solvd", "F101", "no environment of `rollout` gives a part"),
@@ -178,5 +178,5 @@ def test_a_setting_without_effect_is_told_where_a_command_sets_it(tmp_path: Path
 def test_tools_that_nothing_reads_are_a_warning(tmp_path: Path) -> None:
     edits = ("Qwen/Qwen3-1.7B", "m/7B"), ('qwen3("1.7B")', 'mistral("7B")')
     _, said = lowered(tmp_path, *edits)
-    assert ("D622", "nothing reads how `mistral` calls tools; an agent such as `fixer` gets calls "
-            "of tools as text") in said  # fmt: skip
+    assert ("D622", "the format in which models of `mistral` call tools is not supported, but "
+            "agent `fixer` would get tool calls as text") in said  # fmt: skip

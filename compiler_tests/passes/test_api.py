@@ -21,8 +21,8 @@ GRPO = Path(__file__).parents[2] / "pipelines" / "grpo_math.forge"
         ({"overrides": [4]}, "write a list, overrides=.*, not 4"),
         ({"overrides": 4}, "write a list, overrides=.*, not 4"),
         ({"set_files": "mine.toml"}, "write a list, set_files="),
-        ({"profile": None}, '`profile` is the name of one; without one, "none", not None'),
-        ({"host": "8xH200"}, "`host` is a forgedsl.api.Host"),
+        ({"profile": None}, '`profile` must be the name of a profile, or "none", not None'),
+        ({"host": "8xH200"}, "`host` must be a forgedsl.api.Host"),
     ],
 )
 def test_an_argument_of_another_kind(given, said):
@@ -31,11 +31,11 @@ def test_an_argument_of_another_kind(given, said):
 
 
 def test_a_path_and_a_text():
-    with pytest.raises(TypeError, match=r"`path` is the path of a .forge file, not 3"):
+    with pytest.raises(TypeError, match=r"`path` must be the path of a .forge file, not 3"):
         api.load(3)
-    with pytest.raises(TypeError, match=r"`text` is .forge text, not 3"):
+    with pytest.raises(TypeError, match=r"`text` must be .forge text, not 3"):
         api.load_text(3)
-    with pytest.raises(TypeError, match=r"`source` is a path, .forge text, or a name"):
+    with pytest.raises(TypeError, match=r"`source` must be a path, .forge text, or a name"):
         api.load_functions(3)
 
 

@@ -118,9 +118,7 @@ def test_nothing_is_chosen_for_a_model_of_unknown_size():
     text = changed(OPEN, ('hf("Qwen/Qwen3-1.7B"), arch = qwen3("1.7B")', 'hf("a/b")'))
     plan, diagnostics = plan_of(text)
     assert plan is None
-    assert [d.help for d in diagnostics] == [
-        "give the model its `arch`, or write numbers for `auto`"
-    ]
+    assert [d.help for d in diagnostics] == ["set the model's `arch`, or write numbers for `auto`"]
 
 
 def test_plan_says_what_it_chose(file):
@@ -152,8 +150,9 @@ def test_a_slip_for_auto_is_told_what_may_stand_there():
     numbers = load_text(TINY, "test.forge", overrides=["trainer.procs=atuo"]).reporter
     words = load_text(TINY, "test.forge", overrides=["trainer.memory.activation_checkpoint=x"])
     assert [d.message for d in (*numbers, *words.reporter)] == [
-        "`procs` is an integer or `auto`, not `atuo`",
-        "`memory.activation_checkpoint` is one of `none`, `selective`, `full`, `auto`, not `x`",
+        "`procs` must be an integer or `auto`, not `atuo`",
+        "`memory.activation_checkpoint` must be one of `none`, `selective`, `full`, `auto`, not "
+        "`x`",
     ]
 
 
@@ -167,4 +166,4 @@ def test_what_is_not_worked_out_says_so(written):
     text = changed(TINY, ("device = cpu, batch", f"device = cpu, {written}, batch"))
     (found,) = [d for d in load_text(text).reporter if d.severity == "error"]
     assert (found.code, text_at(text, found)) == ("F109", "auto")
-    assert found.help == "write its value: nothing works this one out"
+    assert found.help == "write a value: the plan does not choose this one"

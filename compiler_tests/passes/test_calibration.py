@@ -127,7 +127,7 @@ def test_plans_say_what_they_rest_on(tmp_path, monkeypatch):
 def test_a_run_that_cannot_be_learned_from_is_refused(tmp_path):
     result = CliRunner().invoke(app, ["calibrate", str(tmp_path), "-o", str(tmp_path / "x.json")])
     assert result.exit_code == 2
-    assert "is no run folder" in result.stderr
+    assert "is not a run folder" in result.stderr
 
 
 def test_a_file_that_is_no_calibration_is_named(tmp_path, monkeypatch):
@@ -136,4 +136,4 @@ def test_a_file_that_is_no_calibration_is_named(tmp_path, monkeypatch):
     monkeypatch.setenv("FORGE_CALIBRATION", str(tmp_path / "cal.json"))
     result = CliRunner().invoke(app, ["plan", str(tmp_path / "test.forge")])
     assert result.exit_code == 2
-    assert "cal.json is no calibration file" in result.stderr
+    assert "cal.json is not a calibration file" in result.stderr

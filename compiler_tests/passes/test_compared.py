@@ -58,10 +58,10 @@ def test_other_judges_wait_for_nobody():
 @pytest.mark.parametrize(
     ("change", "code", "message"),
     [
-        ((", n = 4", ""), "F112", "`better` compares siblings, and `rollout` has one for each"),
+        ((", n = 4", ""), "F112", "`better` compares siblings, but `rollout` samples only one"),
         (EVAL, "F112", "`held` scores by `better`, which compares siblings"),
-        (("{other}", "{other} {others}"), "F113", "a judge compares with one answer"),
-        (("{other}", "{othr}"), "F101", "the judge's prompt has no hole `othr`"),
+        (("{other}", "{other} {others}"), "F113", "use either `{other}`"),
+        (("{other}", "{othr}"), "F101", "the judge's prompt cannot have the placeholder `othr`"),
     ],
 )
 def test_mistakes_have_their_message(change, code, message):

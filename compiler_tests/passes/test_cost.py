@@ -187,12 +187,12 @@ def test_a_cycle_without_enough_tokens_is_refused():
     staleness = replace(made.schedule.staleness, credits=15)
     found = check_liveness(graph, replace(made.schedule, staleness=staleness), made.capacities)
     assert [d.code for d in found] == ["A308"]
-    standstill = "the flow comes to a standstill: "
-    credit = "`prompt` waits for a credit, and all 15 are under way"
+    standstill = "the flow can deadlock: "
+    credit = "`prompt` waits for a credit, but all 15 are in use"
     assert found[0].message == standstill + credit
     assert credit in found[0].notes
-    assert "the next batch waits for 16 of `rollout`, 15 are there" in found[0].notes
-    assert "the weight sync waits for 1 of `credits held`, 0 are there" in found[0].notes
+    assert "the next batch waits for 16 of `rollout`, but there are only 15" in found[0].notes
+    assert "the weight sync waits for 1 of `credits held`, but there are only 0" in found[0].notes
 
 
 def test_an_edge_too_small_for_a_batch_is_refused():
@@ -200,7 +200,10 @@ def test_an_edge_too_small_for_a_batch_is_refused():
     graph, _ = graph_of(GRPO)
     found = check_liveness(graph, made.schedule, {**made.capacities, "ref_lp": 7})
     assert [d.code for d in found] == ["A308"]
-    assert "the next batch takes 16 of `ref_lp` at once, its queue holds 7" in found[0].message
+    assert (
+        "the next batch takes 16 of `ref_lp` at once, but its queue holds only 7"
+        in found[0].message
+    )
 
 
 def test_net_names_the_cycle():
@@ -219,7 +222,7 @@ def test_failure_edges():
     made, _ = plan_of(FILTERED)
     graph, _ = graph_of(FILTERED)
     found = {e.failure: e.effect for e in exits(graph, made.schedule)}
-    assert found["a filter drops a group"].endswith("no group for 10 min ends the run")
+    assert found["a filter drops a group"].endswith("the run ends after 10 min without a group")
     assert found["a pull of generator fails"].endswith("after 5 min at most")
     assert credit_loops(graph, made.schedule)[0][0] == "prompt"
     assert credit_loops(graph, made.schedule)[0][-2:] == ("step", "pull")

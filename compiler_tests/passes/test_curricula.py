@@ -42,22 +42,22 @@ def test_a_function_of_a_library_is_a_weight():
 @pytest.mark.parametrize(
     ("changes", "code", "message"),
     [
-        ([(OBSERVE, "")], "F114", "`prompt` is weighted, and nothing says by which results"),
+        ([(OBSERVE, "")], "F114", "`prompt` is weighted, but the flow passes it no scores"),
         ([(", weight = frontier", "")], "F119", "`prompt` is drawn without a weight"),
-        ([("weight = frontier", "weight = 0.5")], "F109", "a weight is a function of what"),
+        ([("weight = frontier", "weight = 0.5")], "F109", "a weight must be a function of"),
         ([("weight = frontier", "weight = frontir")], "F101", "undefined function `frontir`"),
-        ([("weight = frontier", "weight = rl.mixed")], "F109", "a weight is a function of what"),
+        ([("weight = frontier", "weight = rl.mixed")], "F109", "a weight must be a function of"),
         ([("count: float)", "level: float)")], "F114", "`frontier` takes `level`"),
-        ([("prompt, score)\n", "prompt, rollout)\n")], "F109", "`rollout` is no score"),
-        ([("observe(prompt, score)", "observe(score, prompt)")], "F109", "`score` is not drawn"),
+        ([("prompt, score)\n", "prompt, rollout)\n")], "F109", "`rollout` is not a score"),
+        ([("observe(prompt, score)", "observe(score, prompt)")], "F109", "`score` was not drawn"),
         ([("observe(prompt, score)", "observe(prompt)")], "F114", "`sums.observe` takes a draw"),
         ([("observe(prompt, score)", "observe(prompt, scor)")], "F101", "undefined stream"),
-        ([("  sums.observe", "  seen    = sums.observe")], "F119", "an observation has no result"),
+        ([("  sums.observe", "  seen    = sums.observe")], "F119", "`observe` has no result"),
         ([(OBSERVE, 2 * OBSERVE)], "F102", "`prompt` is observed twice"),
         (
             [(OBSERVE, SECOND + "  told    = grade(extra, more.target)\n"
               "  sums.observe(prompt, told)\n")],
-            "F112", "`prompt` is weighed by `told`, which scores `more`",
+            "F112", "the weight of `prompt` observes `told`, which is a score for `more`",
         ),
     ],
 )  # fmt: skip

@@ -210,7 +210,7 @@ def test_long_values_are_cut_around_the_difference():
 
 def test_report(tmp_path):
     text = render(changes(GRPO, tmp_path, "trainer.optimizer.lr=2e-6"), title="a -> b")
-    assert "numerics       what is computed" in text
+    assert "numerics       changes in what is computed" in text
     assert "1e-06 -> 2e-06" in text
     assert max(map(len, text.splitlines())) <= 100
     assert render((), title="a -> b") == "a -> b\n  none: the jobs are the same\n"

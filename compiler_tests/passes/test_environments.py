@@ -181,26 +181,30 @@ def test_parts_and_ends_are_read_in_a_reward(tmp_path: Path) -> None:
         (("desk.Desk(rows = 40)", "desk.make"), "X801", "no environment `make`"),
         (("desk.Desk(rows = 40)", "desk.Bare"), "X802", "parameter `key` that has no annotation"),
         (("procs = 2", "workers = 2"), "F103", "no setting `workers`"),
-        (("env = shop,", "env = shap,"), "F101", "no environment is called"),
+        (("env = shop,", "env = shap,"), "F101", "there is no environment"),
         (("env = shop, n = 8", "env = policy, n = 8"), "F109", "`policy` is a model"),
         (("env = shop, n = 8", "n = 8"), "F114", "needs its env"),
-        (("max_turns = 6)", "max_turns = 0)"), "F113", "`max_turns` is at least 1"),
-        ((", max_turns = 6", ""), "D620", "nothing ends a trajectory in `shop`"),
-        ((", max_turns = 3", ""), "D620", "nothing ends a trajectory in `shop`"),
+        (("max_turns = 6)", "max_turns = 0)"), "F113", "`max_turns` must be at least 1"),
+        ((", max_turns = 6", ""), "D620", "a trajectory in `shop` may never end"),
+        ((", max_turns = 3", ""), "D620", "a trajectory in `shop` may never end"),
         (("env = shop, max_turns = 3", "max_turns = 3"), "F113", "no effect without `env`"),
         (("max_tokens = 256", "max_tokens = 2k"), "D621", "13792 tokens"),
-        (("5s,", "5s, history = template,"), "D621", "12288 tokens together (in one row 3328)"),
+        (
+            ("5s,", "5s, history = template,"),
+            "D621",
+            "12288 tokens together (3328 if it fits one row)",
+        ),
         (("5s,", "5s, history = rewritten,"), "F113", "history"),
-        (("r.rewards.found", "r.rewards.fund"), "F101", "gives a part `fund`"),
-        (("r.rewards.found", "r.rewards"), "F109", "has a part for each name"),
-        ((PLAY, "generator.sample(prompt, n = 8)"), "F101", "gives a part `found`"),
+        (("r.rewards.found", "r.rewards.fund"), "F101", "has a reward part `fund`"),
+        (("r.rewards.found", "r.rewards"), "F109", "but a record of reward parts"),
+        ((PLAY, "generator.sample(prompt, n = 8)"), "F101", "has a reward part `found`"),
         ((RUBRIC, f"reward odd{FUND} {{ monitor = true }}\n{RUBRIC}"), "F101", "a part `fund`"),
         (
             (RUBRIC, f"reward odd{FUND}\n{RUBRIC}", "score = grade,", "score = odd,"),
             "F101",
-            "`shop`, in which eval `held` plays, gives no part `fund`",
+            "`shop`, the environment of eval `held`, has no reward part `fund`",
         ),
-        (("env = shop, max_turns = 3, ", ""), "F101", "eval `held` plays in no environment that"),
+        (("env = shop, max_turns = 3, ", ""), "F101", "eval `held` uses no environment that"),
         (
             (
                 "reward found(",
@@ -209,7 +213,7 @@ def test_parts_and_ends_are_read_in_a_reward(tmp_path: Path) -> None:
                 "clamp(part(r)",
             ),
             "F101",
-            "gives a part `fund`",
+            "has a reward part `fund`",
         ),
     ],
 )
@@ -245,5 +249,6 @@ def test_a_server_has_tools_that_a_model_has_to_call(tmp_path: Path) -> None:
         ('source = hf("Qwen/Qwen3-1.7B"), arch = qwen3("1.7B")', model),
     )[1]
     assert diagnostic == (
-        "D622", "nothing reads how `mistral` calls tools; `shop` has those of a server"
+        "D622", "the format in which models of `mistral` call tools is not supported, but `shop` "
+        "has tools of a server"
     )  # fmt: skip

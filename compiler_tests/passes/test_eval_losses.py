@@ -47,14 +47,14 @@ def test_values_of_its_own_leave_the_loss_of_the_step_alone():
     [
         ("nll, score = correct", HELD, "F110", "eval `held` has a `score` and a `loss`"),
         ("none", HELD, "F110", "eval `held` has neither `score` nor `loss`"),
-        ("rl.sfd", HELD, "F101", "no loss is called `rl.sfd`"),
+        ("rl.sfd", HELD, "F101", "there is no loss `rl.sfd`"),
         ("rl.dapo", HELD, "F111",
          "loss `dapo` needs `behavior`, `adv`, which an eval does not have"),
         ("nll, sample { n = 2 }", HELD, "F103",
-         "`sample.n` applies to an eval with a `score`, which samples"),
+         "`sample.n` applies only to an eval with a `score`, which samples answers"),
         ("margin", HELD + "loss margin(logprob: diff [P, T] f32, mask: [P, T] bool) { minimize "
          "pair_mean(sum(logprob.rejected, T, mask.rejected) - sum(logprob.chosen, T, mask.chosen)) "
-         "}\n", "F110", "`tulu` has no `chosen`, which eval `held` reads"),
+         "}\n", "F110", "eval `held` reads `chosen`, which `tulu` does not have"),
     ],
 )  # fmt: skip
 def test_what_it_cannot_be(loss, held, code, message):
@@ -64,4 +64,4 @@ def test_what_it_cannot_be(loss, held, code, message):
 
 def test_prompts_are_no_conversations():
     text = GRPO + "eval held { dataset = gsm8k, loss = rl.sft, every = 10 }\n"
-    assert ("F110", "`gsm8k` has no `chat`, which eval `held` reads") in linted(text)
+    assert ("F110", "eval `held` reads `chat`, which `gsm8k` does not have") in linted(text)

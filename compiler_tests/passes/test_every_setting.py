@@ -375,7 +375,7 @@ def test_a_setting_changes_the_job_and_is_read(kind: str, name: str, folder: Pat
 @pytest.mark.parametrize(
     ("written", "said"),
     [
-        ("generator.sampling.seed=3", "here that is `run.seed`"),
+        ("generator.sampling.seed=3", "here it is `run.seed`"),
         ("trainer.memory.logits=chunked", "known are `activation_checkpoint`, `offload`"),
         ("cluster.rdma=true", "known are `cpus`, `gpu`"),
         ('launcher=pbs("a")', "known are `kubernetes`, `local`, `process`, `slurm`, `ssh`"),

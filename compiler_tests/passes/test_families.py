@@ -91,10 +91,13 @@ LLAMA = {
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"model_type": "gemma3_text"}, 'a model of type "gemma3_text"'),
+        ({"model_type": "gemma3_text"}, 'models of type "gemma3_text"'),
         ({"attention_bias": True}, "attention_bias = True"),
         ({"hidden_act": "gelu"}, "hidden_act = 'gelu'"),
-        ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, 'rotations of type "yarn"'),
+        (
+            {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}},
+            'rotary embeddings of type "yarn"',
+        ),
         ({"layer_types": ["full_attention", "sliding_attention"]}, "sliding_attention"),
         ({"num_hidden_layers": None}, "no num_hidden_layers"),
         ({"partial_rotary_factor": 0.75}, "partial_rotary_factor = 0.75"),
@@ -198,7 +201,7 @@ def test_alpha_without_a_rank_is_an_error() -> None:
 @pytest.mark.parametrize(
     ("dims", "why"),
     [
-        ("heads = 5, kv_heads = 2", "no multiple of kv_heads = 2"),
+        ("heads = 5, kv_heads = 2", "not a multiple of kv_heads = 2"),
         ("heads = 4, head_dim = 7", "odd"),
     ],
 )

@@ -31,8 +31,8 @@ def test_nodes_in_topological_order_with_the_nested_call_as_a_node():
          "`minibatches = 3` does not divide the 16 prompts of a batch",
          "`minibatches = 2` or `minibatches = 4`"),
         (SFT, "loss = nll)", "loss = nll, minibatches = 2)",
-         "`tulu.batches()` gives a batch without groups to divide",
-         "make its batches smaller: `batch.rows`, `batch.accumulate`"),
+         "`tulu.batches()` returns a batch without groups, so `minibatches` cannot divide it",
+         "use smaller batches: `batch.rows`, `batch.accumulate`"),
     ],
 )  # fmt: skip
 def test_minibatches_divide_the_groups(text, old, new, message, help):
@@ -129,7 +129,7 @@ def test_flow_without_step():
     text = changed(GRPO, ("  trainer.step(batch, loss = grpo)\n", ""))
     graph, diagnostics = graph_of(text)
     assert graph is None
-    assert only(diagnostics, "F130").message == "the flow never steps a trainer"
+    assert only(diagnostics, "F130").message == "the flow has no training step"
 
 
 def test_flow_with_two_steps():
@@ -160,8 +160,8 @@ def test_generator_that_nobody_syncs():
 @pytest.mark.parametrize(
     ("sync", "message"),
     [
-        ("trainer -> reference", "`reference` is a titan service and stays frozen"),
-        ("reference -> generator", "`reference` is never stepped, so its weights do not change"),
+        ("trainer -> reference", "`reference` is a titan service, which is frozen"),
+        ("reference -> generator", "`reference` is not trained, so its weights do not change"),
     ],
 )
 def test_sync_into_or_from_what_is_frozen(sync, message):
@@ -183,14 +183,14 @@ def test_missing_loss_field():
     text = changed(GRPO, ("ref = ref_lp, adv", "adv"))
     found = only(graph_of(text)[1], "F111")
     assert found.message == "loss `grpo` needs `ref`, which the batch does not have"
-    assert found.help.startswith("name it: `replay(..., ref = reference.logprobs(rollout))` of a")
+    assert found.help.startswith("add it: `replay(..., ref = reference.logprobs(rollout))` of a")
 
 
 def test_a_misnamed_loss_field_is_one_message():
     text = changed(GRPO, ("ref = ref_lp, adv", "reff = ref_lp, adv"))
     found = only(graph_of(text)[1], "F111")
-    assert found.message == "loss `grpo` needs `ref`, and is given `reff`"
-    assert found.help == "name it as the loss does: `replay(..., ref = ...)`"
+    assert found.message == "loss `grpo` needs `ref`, but is given `reff`"
+    assert found.help == "use the loss's name for it: `replay(..., ref = ...)`"
 
 
 def test_behavior_without_a_sampler():
@@ -233,5 +233,7 @@ def test_a_filter_cannot_read_what_only_the_whole_step_knows():
     graph, diagnostics = graph_of(text)
     assert graph is None
     found = only(diagnostics, "F130")
-    assert found.message == "`mixed` chooses the groups of a step by `whole`, which needs them all"
+    assert found.message == (
+        "`mixed` selects the groups of a step and so cannot read `whole`, which needs all of them"
+    )
     assert text_at(text, found) == "mixed(whole)"

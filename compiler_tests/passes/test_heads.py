@@ -22,7 +22,7 @@ def told(text: str, folder: Path, *overrides: str) -> list[str]:
 def test_an_engine_on_a_cpu_is_refused_heads_of_sixteen(tmp_path: Path) -> None:
     (message,) = told(SMALL, tmp_path, "generator.device=cpu")
     assert message == (
-        "the model of `generator` has heads of 16 numbers, which its engine cannot do on a CPU"
+        "the model of `generator` has `head_dim = 16`, which its engine does not support on a CPU"
     )
 
 

@@ -65,21 +65,22 @@ def test_the_plan_counts_what_a_judge_reads_and_holds() -> None:
 
 
 WRONG = [
-    ("{response}", "{respons}", "F101", "the judge's prompt has no hole `respons`"),
-    ("{response}", "it", "F113", "the judge is not shown the answer: no hole `{response}`"),
-    ("{response}", "{response:>8}", "F113", "`{response}` takes no format"),
-    ("{response}", "{response", "F113", "the judge's prompt is no template"),
-    ("[1, 5]", "[5, 1]", "F113", "a scale goes up"),
-    ("[1, 5]", "[0, 10]", "F113", "a grade is one token of the judge, 0 to 9"),
-    ("[1, 5])", "[1, 5], range = [1.0, 0.0])", "F113", "a range goes up"),
-    ("judge.score(", "judge.sample(", "F119", "a reward asks a judge"),
+    ("{response}", "{respons}", "F101", "the judge's prompt cannot have the placeholder `respons`"),
+    ("{response}", "it", "F113", ("the judge's prompt does not show the answer: it has no "
+                                  "placeholder `{response}`")),
+    ("{response}", "{response:>8}", "F113", "`{response}` cannot have a format"),
+    ("{response}", "{response", "F113", "the judge's prompt is not a valid template"),
+    ("[1, 5]", "[5, 1]", "F113", "a scale must go up"),
+    ("[1, 5]", "[0, 10]", "F113", "a grade must be one token, 0 to 9"),
+    ("[1, 5])", "[1, 5], range = [1.0, 0.0])", "F113", "a range must go up"),
+    ("judge.score(", "judge.sample(", "F119", "a reward calls a judge"),
     ("judge.score(", "trainer.score(", "F119", "`trainer` has no value head"),
     ("score   = total(rollout, prompt.target)", "score = judge.score(rollout)", "F119",
      "`judge.score` is a reward that is not declared"),
     ("vllm(grader)", 'vllm("m")', "F119", "titan(MODEL)"),
     ("{ every = 1 }", "\n  sync trainer -> judge", "F108",
-     "`judge` judges `style`: its grades would change with the policy"),
-    ("context = 2048", "context = 1024", "D605", "the prompt of `style` has up to"),
+     "`judge` is the judge of `style`, so its grades would change with the policy"),
+    ("context = 2048", "context = 1024", "D605", "the judge's prompt of `style` has up to"),
 ]  # fmt: skip
 
 
@@ -93,15 +94,15 @@ def test_a_remote_judge_takes_the_name_of_its_model(tmp_path: Path) -> None:
     found = lowered(tmp_path, REMOTE, ('openai("m")', "openai(grader)"))[1]
     assert found[0] == (
         "F119",
-        'a service says what runs it: `service NAME : openai("MODEL") { ... }`',
+        'a service needs a backend: `service NAME : openai("MODEL") { ... }`',
     )
 
 
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ('"JUDGE_KEY"', '"sk-proj-4711"', "`key` is the name of an environment variable"),
-        ("http://127", "127", "`url` begins with http:// or https://"),
+        ('"JUDGE_KEY"', '"sk-proj-4711"', "`key` must be the name of an environment variable"),
+        ("http://127", "127", "`url` must begin with http:// or https://"),
     ],
 )
 def test_a_key_or_an_address_that_is_none_is_told(
@@ -115,7 +116,7 @@ def test_a_prompt_with_a_target_needs_one(tmp_path: Path) -> None:
     edits = [("{row.topic}", "{target}"), ("score = correct + style", "score = style"),
              ("total(rollout, prompt.target)", "total(rollout)")]  # fmt: skip
     assert lowered(tmp_path, TEXT, *edits)[1] == [
-        ("F114", "`total` needs a target: `style` compares the response with it")
+        ("F114", "`total` needs a target, because `style` compares the response with it")
     ]
 
 

@@ -128,4 +128,4 @@ def test_a_missing_or_broken_lock(folder, launched):
         "`forgec lock FILE -o grpo.lock` writes one"
     )
     (folder / "grpo.lock").write_text("format_version = ")
-    assert "is no lock" in forgec("run", "grpo.forge", "--locked").stderr
+    assert "is not a lock" in forgec("run", "grpo.forge", "--locked").stderr

@@ -119,7 +119,7 @@ def test_too_large_a_microbatch_names_the_one_that_fits():
     assert made is None
     found = only(diagnostics, "P205")
     assert found.severity is Severity.ERROR
-    assert found.message.endswith("of a GPU that has 141.0 GiB")
+    assert found.message.endswith("on a GPU that has 141.0 GiB")
     assert found.label == "host 0, GPUs 0-3"
     rows = plan_of(GRPO)[0].memory.fitting_rows("trainer")
     assert found.help == f"`trainer.batch.rows = {rows}` fits"
@@ -239,7 +239,7 @@ def test_starved_pool_is_advice_only():
     assert list(found.reporter) == []
     warning = only(advice(found.program, graph, made), "P211")
     assert warning.severity is Severity.WARNING
-    assert warning.message.startswith("`generator` holds 54 full sequences, and 64 are to")
+    assert warning.message.startswith("`generator` holds 54 full-length sequences, but 64")
 
 
 def test_published_models_are_known_by_their_name():

@@ -35,19 +35,20 @@ HEAD = (
 REFUSED = [
     # (page, the words, overrides, edits, code, words of the help)
     ("README.md", "`pp` and `dp` of a generator", ("generator.parallel.pp=2",), (), "P216",
-     "`parallel.tp` splits"),
+     "use `parallel.tp` to split"),
     ("README.md", "`pp` and `dp` of a generator", ("generator.parallel.dp=2",), (), "P216",
-     "`replicas` adds throughput"),
+     "use `replicas` for more throughput"),
     ("README.md", "weights over RDMA", (), (("{ every = 1 }", "{ transport = rdma }"),), "F113",
      "known are"),
     ("critics.md", "`parallel.tp` beside a head", ("trainer.parallel.tp=2", "trainer.procs=2"),
-     HEAD, "P216", "`parallel.dp_shard` spreads"),
+     HEAD, "P216", "use `parallel.dp_shard` to shard"),
     ("placement.md", "`tp` and `offload` beside `pp` are refused",
-     ("trainer.parallel.pp=2", "trainer.parallel.tp=2"), (), "P216", "`parallel.dp_shard` spreads"),
+     ("trainer.parallel.pp=2", "trainer.parallel.tp=2"), (), "P216",
+     "use `parallel.dp_shard` to shard"),
     ("placement.md", "`tp` and `offload` beside `pp` are refused",
      ("trainer.parallel.pp=2", "trainer.memory.offload=true"), (), "P216", "more stages"),
     ("placement.md", "`pp = auto` is refused", ("trainer.parallel.pp=auto",), (), "F109",
-     "write its value"),
+     "write a value"),
     ("placement.md", "another kind are refused", ("trainer.optimizer.momentum=0.9",), (), "F113",
      ""),
     ("placement.md", "so is `muon` beside `memory.offload`",
@@ -55,7 +56,7 @@ REFUSED = [
     ("from-verl.md", "a KL in the reward is not there", (),
      (("reward correct", "reward kl(r: Rollout) -> f32 = r.logprob\nreward correct"),), "F101", ""),
     ("from-torchforge.md", "`pipeline_parallel_size` | `parallel.tp`; the other is not there",
-     ("generator.parallel.pp=2",), (), "P216", "`parallel.tp` splits"),
+     ("generator.parallel.pp=2",), (), "P216", "use `parallel.tp` to split"),
 ]  # fmt: skip
 """a setting, and the diagnostic that refuses it, with its remedy"""
 HELD = [

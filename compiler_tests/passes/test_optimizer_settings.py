@@ -13,7 +13,10 @@ BAD = [
     ("kind = sgd, momentum = 0.9, eps = 1e-6", "`optimizer.eps` has no effect with `kind = sgd`"),
     ("kind = sgd, adjust_lr = original", "`optimizer.adjust_lr` has no effect with `kind = sgd`"),
     ("kind = sgd, nesterov = true", "`optimizer.nesterov` has no effect without momentum"),
-    ("kind = muon, precision = bf16_moments", "`muon` keeps no moments in bf16 beside f32"),
+    (
+        "kind = muon, precision = bf16_moments",
+        ("`precision = bf16_moments` is supported only for adamw and adam, not for `muon`"),
+    ),
 ]
 GOOD = [
     "kind = muon, momentum = 0.9, nesterov = false, ns_steps = 6, adjust_lr = original, eps = 1e-6",

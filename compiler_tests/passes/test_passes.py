@@ -78,7 +78,7 @@ def test_tokens_out_of_order(state):
 
 def test_a_node_outside_the_text(state):
     far = replace(state.ast.span, end=10**9)
-    assert "lies in the text" in broken(state, "ast", replace(state.ast, span=far))
+    assert "has a span in the text" in broken(state, "ast", replace(state.ast, span=far))
 
 
 def with_trainer(program, **changes):
@@ -108,7 +108,7 @@ def test_a_service_on_no_model(state):
 
 def test_a_flow_that_reads_upwards(state):
     said = broken(state, "hir", replace(state.hir, flow=state.hir.flow[::-1]))
-    assert "reads what earlier steps made" in said
+    assert "reads results of earlier steps" in said
 
 
 def test_two_nodes_of_one_id(state):
@@ -162,7 +162,7 @@ def with_job(state, **changes):
 
 
 def test_a_hash_that_does_not_fit(state):
-    assert "the hash fits" in broken(state, "job", with_job(state, seed=18))
+    assert "the hash matches" in broken(state, "job", with_job(state, seed=18))
 
 
 def test_a_function_that_is_not_there(state):
@@ -251,7 +251,7 @@ def test_print_after_of_a_simulation_and_of_a_lock(tmp_path):
 def test_what_is_compiled_has_no_passes_to_print(tmp_path):
     done = forgec("run", str(tmp_path / "job.json"), "--print-after", "hir")
     assert done.exit_code == 2
-    assert "compiled and final, so --print-after hir cannot apply" in done.stderr
+    assert "already compiled, so --print-after hir cannot be applied" in done.stderr
 
 
 @pytest.mark.parametrize("command", ["plan", "run", "sim", "lock"])

@@ -55,7 +55,7 @@ def test_gpus_exceed_host():
     plan, diagnostics = plan_of(GRPO, "generator.replicas=4")
     assert plan is None
     found = only(diagnostics, "P203")
-    assert found.message == "the host has 8 GPUs, the plan needs 12"
+    assert found.message == "the host has 8 GPUs, but the plan needs 12"
     assert found.help.startswith("replicas = 2 fits")
     rows = [getattr(row, "text", row) for row in found.table]
     assert [" ".join(row.split()) for row in rows] == [
@@ -66,17 +66,17 @@ def test_gpus_exceed_host():
 
 def test_many_replicas():
     found = only(plan_of(GRPO, "generator.replicas=999")[1], "P203")
-    assert found.message == "the host has 8 GPUs, the plan needs 2002"
+    assert found.message == "the host has 8 GPUs, but the plan needs 2002"
 
 
 def test_gpus_on_a_bare_host():
     found = only(plan_of(GRPO, "trainer.gpus=1", host=BARE)[1], "P203")
-    assert found.message == "the host has no GPU, the plan needs 4"
+    assert found.message == "the host has no GPU, but the plan needs 4"
 
 
 def test_more_hosts_than_there_are():
     found = only(plan_of(GRPO, "trainer.hosts=2")[1], "P203")
-    assert found.message == "service `trainer` needs 2 hosts, there is 1"
+    assert found.message == "service `trainer` needs 2 hosts, but there is 1"
 
 
 def test_colocated_services_share_gpus():
@@ -118,7 +118,9 @@ def test_colocated_and_asynchronous_by_an_override():
 def test_parallel_product():
     text = changed(GRPO, ("procs = 4,", "procs = 4, parallel { dp_shard = 3, tp = 1 },"))
     found = only(plan_of(text)[1], "P201")
-    assert found.message == "service `trainer` has 4 processes, its parallel degrees make 3"
+    assert found.message == (
+        "service `trainer` has 4 processes, but the product of its parallel degrees is 3"
+    )
     assert found.help == "`parallel.dp_shard = 4` (or `auto`) fits 4 processes"
     assert text_at(text, found) == "3"
 
@@ -126,19 +128,20 @@ def test_parallel_product():
 def test_cpu_device_with_gpus():
     text = changed(GRPO, ("device = cpu, procs = 2", "device = cpu, gpus = 1, procs = 2"))
     found = only(plan_of(text)[1], "P202")
-    assert found.message == "service `reference` has `device = cpu` and gpus = 1"
+    assert found.message == "service `reference` has `device = cpu`, but gpus = 1"
 
 
 @pytest.mark.parametrize(
     ("setting", "text"),
     [
         ("trainer.optimizer.precision=bf16",
-         "`trainer` would keep weights in bf16 and compute in f32"),
-        ("trainer.memory.offload=true", "what `trainer` keeps is in the host's memory already"),
-        ("reference.optimizer.lr=1e-4", "`optimizer.lr` has no effect: no `reference.step` is in "
-         "the flow, so `reference` is frozen"),
-        ("reference.lora.rank=8", "`lora.rank` has no effect: no `reference.step` is in the flow, "
-         "so `reference` is frozen"),
+         "`trainer` stores weights in bf16, so it cannot compute in f32"),
+        ("trainer.memory.offload=true", ("`memory.offload` has no effect on a CPU: the weights of "
+                                         "`trainer` are already in host memory")),
+        ("reference.optimizer.lr=1e-4", "`optimizer.lr` has no effect: the flow has no "
+         "`reference.step`, so `reference` is frozen"),
+        ("reference.lora.rank=8", "`lora.rank` has no effect: the flow has no `reference.step`, so "
+         "`reference` is frozen"),
     ],
 )  # fmt: skip
 def test_what_would_have_no_effect(setting, text):
@@ -159,17 +162,16 @@ def test_heads_not_divisible():
 def test_a_stage_of_a_pipeline_has_a_layer():
     text = changed(GRPO, ("procs = 4,", "procs = 32, parallel.pp = 32,"))
     found = only(plan_of(text)[1], "P204")
-    assert found.message == "pp = 32 stages for the 28 layers of model `policy`"
-    assert found.help == "`parallel.pp = 28` at most: each stage has a layer"
+    assert found.message == "pp = 32 is more than the 28 layers of model `policy`"
+    assert found.help == "`parallel.pp = 28` at most: each stage needs a layer"
 
 
 @pytest.mark.parametrize(
     ("cp", "tp", "message"),
     [
-        (3, 1, "cp = 3 ranks cannot share 16 heads with 8 kv heads evenly, as model `policy` has "
-         "them"),
-        (16, 2, "cp = 16 ranks cannot share 8 heads with 4 kv heads on each rank of tp evenly, as "
-         "model `policy` has them"),
+        (3, 1, "cp = 3 ranks cannot evenly share the 16 heads and 8 kv heads of model `policy`"),
+        (16, 2, "cp = 16 ranks cannot evenly share the 8 heads and 4 kv heads on each rank of tp "
+         "of model `policy`"),
         (16, 1, None),
     ],
 )  # fmt: skip
@@ -237,7 +239,9 @@ def test_a_row_has_room_for_a_prompt():
     text = changed(GRPO, ("max_prompt_tokens = 512", "max_prompt_tokens = none"))
     full = ("trainer.batch.seq_len=1024", "generator.sampling.max_tokens=1024")
     found = only(plan_of(text, *full)[1], "D605")
-    assert found.message.startswith("1024 tokens and a prompt exceed the 1024 tokens of a row")
+    assert found.message.startswith(
+        "1024 tokens of completion and a prompt exceed the 1024 tokens of a row"
+    )
     assert found.help == "`batch.seq_len = 1025`"
 
 
@@ -282,7 +286,7 @@ def test_supervised_schedule_has_no_age():
 def test_age_zero_with_an_asynchronous_schedule():
     found = only(plan_of(GRPO, "schedule.max_policy_age=0")[1], "A302")
     assert found.message == (
-        "no overlap keeps the policy age within 0; the least reachable worst age is 1"
+        "any overlap exceeds the allowed policy age 0: the lowest possible worst age is 1"
     )
     assert found.notes[1] == "worst age = (B + W - 2) // P = (32 + 1 - 2) // 16 = 1"
     assert found.help == "allow `max_policy_age = 1`, or write `schedule sync`"

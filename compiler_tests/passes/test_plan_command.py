@@ -90,7 +90,7 @@ def test_a_plan_of_another_format_is_refused(folder):
     plan("-o", "plan.json")
     document = json.loads((folder / "plan.json").read_text())
     (folder / "plan.json").write_text(json.dumps({**document, "format_version": "2.0"}))
-    with pytest.raises(SideError, match=r"it has format 2.0, this forgec reads 1.x"):
+    with pytest.raises(SideError, match=r"it has format 2.0, but this forgec reads 1.x"):
         read_job(folder / "plan.json")
 
 
@@ -185,27 +185,27 @@ def test_what_cannot_be_read_is_exit_two(folder):
 ASYNC = "schedule async { steps = 500, max_policy_age = 1 }"
 FAULTS = [
     ("twelve GPUs", [], ["generator.replicas=4"], "P203",
-     ["the host has 8 GPUs, the plan needs 12", "trainer", "generator"]),
+     ["the host has 8 GPUs, but the plan needs 12", "trainer", "generator"]),
     ("heads", [("procs = 4, optimizer", "procs = 3, parallel.tp = 3, optimizer"),
                ("seq_len = 4096", "seq_len = 4095")], [], "P204",
      ["tp = 3 does not divide 16 heads", "tp = 1, 2, 4, 8 do"]),
     ("context", [], ["generator.sampling.max_tokens=8192"], "D605",
      ["512 prompt + 8192 completion = 8704 tokens exceed the context 4096"]),
     ("age", [], ["schedule.max_policy_age=0"], "A302",
-     ["within 0; the least reachable worst age is 1", "(32 + 1 - 2) // 16 = 1"]),
+     ["policy age 0: the lowest possible worst age is 1", "(32 + 1 - 2) // 16 = 1"]),
     ("starvation", [("  batch   = replay(rollout",
                      "  kept = rollout.keep(mixed(score))\n  batch = replay(kept")], [], "A306",
      ["drop every group", "starve_timeout"]),
     ("cycle", [("  score   = total(rollout", "  kept = rollout.keep(mixed(score))\n"
                 "  score   = total(kept"), ("replay(rollout", "replay(kept")], [], "F105",
-     ["`score` is used before it is defined", "only `sync` and a buffer close a cycle"]),
+     ["`score` is used before it is defined", "only `sync` and a buffer can close a cycle"]),
     ("memory", [(ASYNC, "colocate = [trainer, generator]\nschedule sync { steps = 5 }")],
      ["generator.engine.gpu_memory=0.9"], "P205",
-     ["`trainer` and `generator` together need", "of a GPU that has 141.0 GiB", "fits"]),
+     ["`trainer` and `generator` together need", "on a GPU that has 141.0 GiB", "fits"]),
     ("fp8", [], ["generator.dtype=f32", "generator.engine.weight_dtype=fp8"], "F113",
-     ["`generator` cannot make fp8 weights of f32", "`dtype = bf16` of the service"]),
+     ["`generator` cannot quantize f32 weights to fp8", "set `dtype = bf16` of the service"]),
     ("replicas", [], ["generator.replicas=999"], "P203",
-     ["the host has 8 GPUs, the plan needs 2002", "procs 2 x gpus 1 x replicas 999"]),
+     ["the host has 8 GPUs, but the plan needs 2002", "procs 2 x gpus 1 x replicas 999"]),
 ]  # fmt: skip
 
 

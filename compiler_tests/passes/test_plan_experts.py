@@ -32,10 +32,10 @@ def errors(text: str, *settings: str) -> list[tuple[str, str, str]]:
     ("settings", "message", "remedy"),
     [
         (["trainer.parallel.ep=3"], "ep = 3 does not divide the 4 ranks of `trainer` that share "
-         "weights (dp_shard x cp x tp)", "ep = 1, 2, 4 do"),
-        (["trainer.procs=3"], "3 ranks of `trainer` (dp_shard x cp x tp) cannot share the 128 "
-         "experts of model `policy` evenly", "so many ranks as divide 128; `parallel.dp_replicate` "
-         "takes the others"),
+         "weights (dp_shard x cp x tp)", "set ep to one of 1, 2, 4"),
+        (["trainer.procs=3"], "3 ranks of `trainer` (dp_shard x cp x tp) cannot evenly share "
+         "the 128 experts of model `policy`", "use a number of ranks that divides 128; "
+         "`parallel.dp_replicate` can use the other ranks"),
         (["trainer.parallel.ep=4"], None, None),
         (["trainer.parallel.dp_replicate=2", "trainer.parallel.ep=2"], None, None),
     ],
@@ -97,7 +97,7 @@ def test_the_plan_says_what_travels_to_experts() -> None:
             assert step.exchanged == micros * 3 * 2 * DIMS.layers * one_way
     assert lines[1] == []
     (line,) = lines[8]
-    assert "a rank of trainer sends" in line
+    assert "a rank of trainer exchanges" in line
 
 
 def test_auto_chooses_and_the_job_has_it() -> None:

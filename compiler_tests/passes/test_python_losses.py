@@ -114,7 +114,7 @@ def test_a_number_of_sequences_is_asked_of_the_whole_step(tmp_path, batch):
     ("old", "new", "message"),
     [
         ("logprob - behavior", "logprob - other", "`Clip` of losses.py failed in line 13: NameErr"),
-        ("return -torch", "return torch.ones(3) - torch", r"returns \[3\], but a loss must be a tensor"),
+        ("return -torch", "return torch.ones(3) - torch", r"returns \[3\], but a loss must be a"),
         ("torch.exp(logprob -", "torch.exp(logprob.detach() -", "has no gradient for logprob"),
         ("(\"clipped\",)", "(\"clip\",)", r"returns reports \['clipped'\], but its class declares"),
         ("self.low, self.high = low, high", "self.low, self.high = low, high\n"
@@ -146,7 +146,7 @@ def test_a_loss_that_is_right_passes_the_trial(tmp_path):
         ((", adv: [B] f32) = ", ") = "), "X802",
          "`forward` of `Clip` needs `adv`, which is not declared"),
         ((", adv: [B] f32) = ", ", adv: [B] f32, eps: float = 0.1) = "), "X802",
-         "`eps` is a number, and the loss a class in Python"),
+         "`eps` is a number, which a Python loss takes as argument of its class"),
         (("loss hand(logprob: diff [B, T] f32, ", "loss hand("), "X802",
          "`forward` of `Clip` needs `logprob`"),
     ],

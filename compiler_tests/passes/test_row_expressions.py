@@ -90,7 +90,8 @@ def test_text_is_joined_with_numbers_by_text(expression, value):
 @pytest.mark.parametrize(
     ("expression", "message", "help_text"),
     [
-        ('"no. " + 1', "text is needed here, this is a number", "`text(...)` converts it to text"),
+        ('"no. " + 1', "text is needed here, but this is a number", ("`text(...)` converts it to "
+                                                                     "text")),
         ('row.a + ("1" if "2" == 2 else "3")', "text and a number are never equal",
          "`text(...)` converts it to text"),
     ],

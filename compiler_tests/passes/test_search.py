@@ -197,13 +197,13 @@ def test_what_is_to_be_written_gives_that_placement(file):
 @pytest.mark.full
 def test_the_file_s_own_placement_is_marked(file):
     others = forgec("plan", file, "--host", "8xH200", "--alternatives").stdout
-    assert "<- the file's, " in others
+    assert "<- as in the file, " in others
     assert max(map(len, others.splitlines())) <= 100
     best = json.loads(forgec("plan", file, "--host", "8xH200", "--alternatives",
                              "--format", "json").stdout)["alternatives"][0]  # fmt: skip
     edits = [f"{path}={value}" for path, value in best["settings"].items()]
     same = forgec("plan", file, "--host", "8xH200", "--alternatives", *edits).stdout
-    assert same.splitlines()[3].endswith("<- the file's")
+    assert same.splitlines()[3].endswith("<- as in the file")
 
 
 def test_alternatives_to_a_plan_that_does_not_fit_are_shown(file):
@@ -218,7 +218,7 @@ def test_nothing_is_compared_where_a_size_is_not_known():
     text = changed(SMALL, unknown)
     program, graph = parts(text, host(8))
     page = render(alternatives(program, graph, None, host=host(8), base_dir=None))
-    assert page.startswith("nothing says how large the model of `trainer`, ")
+    assert page.startswith("the size of the model of `trainer`, ")
 
 
 def test_a_host_that_is_too_small_has_no_placement():

@@ -62,7 +62,9 @@ def test_completions_end_where_the_predicted_job_ends_them(most, longest, told):
     found = Latencies(engines={"g": engine}, titans={}, rewards={}, filters={}, data={})
     limited = _limited(found, job(most), job(16))
     assert limited.engines["g"].tokens.points[-1] == longest
-    assert (limited.notes == ("completions of g that the run cut at 16 tokens end there",)) is told
+    assert (
+        limited.notes == ("completions of g that were truncated at 16 tokens in the run end there",)
+    ) is told
 
 
 def test_few_steps_have_the_mean_of_the_spread():

@@ -80,15 +80,16 @@ def test_a_field_that_one_loss_folds_away_is_removed_from_its_batches_alone() ->
 
 
 WRONG = [
-    ("merge(a, b)", "merge(a)", "F114", "`merge` takes two batches or more"),
+    ("merge(a, b)", "merge(a)", "F114", "`merge` needs at least two batches"),
     ("  trainer.step(", "  both = merge(a, b)\n  trainer.step(", "F119", "no step reads `both`"),
-    ("merge(a, b)", "merge(a, 3)", "F114", "`merge` takes two batches or more"),
-    ("merge(a, b)", "merge(a, a)", "F114", "`a` is read twice by the step"),
+    ("merge(a, b)", "merge(a, 3)", "F114", "`merge` needs at least two batches"),
+    ("merge(a, b)", "merge(a, a)", "F114", "the step reads `a` twice"),
     ("merge(a, b)", "merge(a, rollout)", "T703", "`trainer.step` reads a batch"),
     ("merge(a, b), loss = grpo, shown", "a, b, loss = grpo, shown", "F114",
      "this batch has no loss"),
     ("merge(a, b), loss = grpo, shown, loss = nll", "merge(a, shown), loss = grpo", "F112",
-     "batches that are merged are rollouts, or pairs: `a` has rollouts, `shown` has conversations"),
+     ("merged batches must all be rollouts, or all pairs: `a` has rollouts, `shown` has "
+      "conversations")),
     ("ref = reference.logprobs(other), ", "", "F111", "loss `grpo` needs `ref`"),
     ("shown, loss = nll", "shown, loss = nll, minibatches = 8", "F130",
      "a step of several losses is one update"),
@@ -111,16 +112,24 @@ def test_a_loss_with_values_is_not_that_of_another_batch_too(tmp_path: Path) -> 
              ("merge(a, b), loss = grpo, shown, loss = nll",
               "a, loss = nll(w = 2.0), shown, loss = nll")]  # fmt: skip
     found = lowered(tmp_path, changed(BOTH, *edits))[1]
-    assert ("F114", "`nll` is given parameters, and minimized for another batch too") in found
+    assert ("F114", "`nll` is given parameters, but is also used for another batch") in found
 
 
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("merge(a, b), loss = grpo, shown", "a + b, loss = grpo, shown", "`merge(a, b)` is one"),
-        ("merge(a, b)", "merge([a, b])", "`merge(a, b)` is one batch for a step, of both"),
-        ("loss = nll)", "loss = 0.1 * nll)", "a weight stands in the loss: `minimize 0.05"),
-        ("loss = nll)", "loss = [nll])", "each stands behind its batch: `trainer.step(a, loss"),
+        (
+            "merge(a, b), loss = grpo, shown",
+            "a + b, loss = grpo, shown",
+            "to train on both batches in one step",
+        ),
+        (
+            "merge(a, b)",
+            "merge([a, b])",
+            ("to train on both batches in one step, write `merge(a, b)`"),
+        ),
+        ("loss = nll)", "loss = 0.1 * nll)", "write a weight inside the loss: `minimize 0.05"),
+        ("loss = nll)", "loss = [nll])", "give each loss after its batch: `trainer.step(a, loss"),
         (", shown, loss", ")\n  trainer.step(shown, loss", "one step takes both: `trainer.step(a,"),
     ],
 )

@@ -44,7 +44,7 @@ def test_distributions_have_their_quantiles():
     assert (log.at(0.5), log.at(0.99)) == (pytest.approx(200.0), 300.0)
     measured = quantiles([float(i) for i in range(101)])
     assert [measured.at(u) for u in (0.0, 0.5, 1 - 1e-9)] == pytest.approx([0.0, 50.0, 100.0])
-    with pytest.raises(ValueError, match="`fast` is no number or duration"):
+    with pytest.raises(ValueError, match="`fast` is not a number or duration"):
         dist("fast")
 
 
@@ -118,11 +118,11 @@ def test_faults_are_read():
     [
         (("--assume", "generator.tokens"), "write NAME.FIELD=VALUE"),
         (("--assume", "generator.token=3"), "did you mean `tokens`?"),
-        (("--assume", "generator.decode=fast"), "`fast` is no number or duration"),
+        (("--assume", "generator.decode=fast"), "`fast` is not a number or duration"),
         (("--inject", "kill:generator=3"), "kill takes no value"),
-        (("--inject", "slow:trainer=2"), "only generators and rewards are made to slow"),
-        (("--inject", "fail:generator=1"), "a share is below 1"),
-        (("--calibrate", "nowhere"), "there is no folder nowhere"),
+        (("--inject", "slow:trainer=2"), "only generators and rewards can slow"),
+        (("--inject", "fail:generator=1"), "a fraction must be below 1"),
+        (("--calibrate", "nowhere"), "the folder nowhere does not exist"),
     ],
 )
 def test_what_cannot_be_simulated_is_said(args, said):

@@ -77,7 +77,7 @@ def on_three_hosts(way: str, *more: str, gpus: int = 6) -> Plan:
 
 
 @pytest.mark.parametrize(("way", "name", "copies"), [
-    ("tree", "weights handed on", 2), ("tcp", "weights received", 1), ("nccl", "", 0),
+    ("tree", "weights in transfer", 2), ("tcp", "weights received", 1), ("nccl", "", 0),
 ])  # fmt: skip
 def test_a_plan_counts_what_weights_arrive_in(way: str, name: str, copies: int) -> None:
     plan = on_three_hosts(way)
@@ -92,7 +92,7 @@ def test_shared_memory_of_a_host_without_gpus_is_counted_once() -> None:
     tree, tcp = (on_three_hosts(way, "generator.gpus=0", gpus=3) for way in ("tree", "tcp"))
     size = 2 * num_params(tree.request.dims["trainer"])
     parts = [dict(plan.memory.stores[-1].parts) for plan in (tree, tcp)]
-    assert parts[0].pop("weights handed on") == 2 * size
+    assert parts[0].pop("weights in transfer") == 2 * size
     assert parts[1]["generator"] - parts[0]["generator"] == size, "its replica maps one of them"
 
 

@@ -35,11 +35,11 @@ def test_an_advantage_reads_them_once_a_step():
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("rewards.solved", "rewards.found", "rollouts have no part `rewards.found`"),
+        ("rewards.solved", "rewards.found", "rollouts have no attribute `rewards.found`"),
         ("rollout.rewards.solved", "prompt.rewards.solved",
-         "prompts have no part `rewards.solved`"),
+         "prompts have no attribute `rewards.solved`"),
         ("generator.play(prompt, env = game, n = group, max_turns = guesses)",
-         "generator.sample(prompt, n = group)", "rollouts have no part `rewards.solved`"),
+         "generator.sample(prompt, n = group)", "rollouts have no attribute `rewards.solved`"),
     ],
 )  # fmt: skip
 def test_only_what_the_environment_gives_can_be_read(old, new, message):

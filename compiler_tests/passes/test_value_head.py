@@ -40,7 +40,7 @@ def test_a_function_of_tokens_is_one_of_the_whole_step():
         ([HEADLESS], "F119", "`trainer` has no value head"),
         (
             [HEADLESS, ("trainer.values(rollout) ", "trainer.logprobs(rollout) ")],
-            "F111", "loss `ppo_critic` reads `value`, and `trainer` has no value head",
+            "F111", "loss `ppo_critic` reads `value`, but `trainer` has no value head",
         ),
         ([("vllm(policy)", "vllm(value_head(policy))")], "F119", None),
         ([("value_head(policy)", "value_head(policy, 2)")], "F119", None),

@@ -129,7 +129,7 @@ def test_another_host_is_planned_for_and_not_run_on() -> None:
 
 
 def test_a_folder_that_holds_no_run(tmp_path: Path) -> None:
-    with pytest.raises(forgedsl.PipelineError, match="no run folder"):
+    with pytest.raises(forgedsl.PipelineError, match="not a run folder"):
         forgedsl.open_run(tmp_path)
 
 
@@ -178,7 +178,7 @@ def test_metrics_are_a_frame(trained: RunResult, monkeypatch: Any) -> None:
 
 def test_a_folder_in_use_and_a_run_to_go_on_with(trained: RunResult, capsys: Any) -> None:
     pipeline = forgedsl.load(PIPELINES / "sft_math.forge", steps=2, set=["trainer.batch.rows=4"])
-    with pytest.raises(forgedsl.PipelineError, match="holds a run already"):
+    with pytest.raises(forgedsl.PipelineError, match="already contains a run"):
         pipeline.run(trained.folder)
     alone = forgedsl.open_run(trained.folder)
     with pytest.raises(forgedsl.PipelineError, match=r"pipeline=forgedsl\.load"):

@@ -306,32 +306,32 @@ def test_a_changed_module_is_a_changed_job(write):
 # ---- mistakes
 
 MISUSES = [
-    ("F101", ("common.sums.draw", "common.sum.draw"), "sum", "nothing called"),
+    ("F101", ("common.sums.draw", "common.sum.draw"), "sum", "has no member"),
     ("F101", ("loss = common.clipped", "loss = common.cliped"), "common.cliped", "no loss"),
     ("F101", ("generator.sample(", "generator.sampel("), "sampel", "no method"),
     ("F101", ("sync common.trainer", "sync common.trainr"), "common.trainr", "no service"),
-    ("F101", ("int = 4", "int = common.max_nwe"), "max_nwe", "nothing called"),
+    ("F101", ("int = 4", "int = common.max_nwe"), "max_nwe", "has no member"),
     ("F109", ("int = 4", "int = common"), "common", "is a module"),
     ("F109", ("int = 4", "int = common.centred"), "centred", "not a constant"),
     ("F103", ("int = 4", "int = common.generator.replica"), "replica", "no setting"),
     ("F103", ("max_new = 12", "max_nwe = 12"), "max_nwe", "has no parameter"),
-    ("F109", ("max_new = 12", 'max_new = "a"'), '"a"', "is an integer"),
+    ("F109", ("max_new = 12", 'max_new = "a"'), '"a"', "must be an integer"),
     ("F114", ("max_new = 12", "12"), "12", "by name"),
     ("F119", ("common.centred(points)", "common.eps(points)"), "common.eps", "is a constant"),
     ("F119", ("common.centred(points)", "common.policy(points)"), "common.policy", "is a model"),
     ("F102", ("param group", "param common : int = 1\nparam group"), "common", "declared twice"),
     ("F103", ("schedule sync", "common.trainer.prcs = 1\nschedule sync"), "prcs", "no setting"),
-    ("F101", ("schedule sync", "common.trainr.procs = 1\nschedule sync"), "trainr", "nothing"),
+    ("F101", ("schedule sync", "common.trainr.procs = 1\nschedule sync"), "trainr", "no member"),
     ("F119", ("schedule sync", "common.schedule.steps = 1\nschedule sync"), "schedule",
      "a setting of the whole run"),
     ("F119", ("schedule sync", "common { run { seed = 1 } }\nschedule sync"), "run",
      "a setting of the whole run"),
-    ("F101", ("schedule sync", "loss mine = common.clippd\nschedule sync"), "clippd", "nothing"),
+    ("F101", ("schedule sync", "loss mine = common.clippd\nschedule sync"), "clippd", "no member"),
     ("F101", ("schedule sync", "reward mine = common.corect\nschedule sync"), "corect", "no func"),
     ("F101", ("schedule sync", "service s : titan(common.polcy) {}\nschedule sync"),
      "common.polcy", "no model"),
     ("F120", ("param group", "require common.max_new < 3\nparam group"),
-     "require common.max_new < 3", "requirement does not hold"),
+     "require common.max_new < 3", "this requirement is not met"),
     ("F115", ('"common" as', '"comon" as'), '"comon"', "there is no module"),
 ]  # fmt: skip
 
@@ -345,7 +345,7 @@ def test_a_misuse_is_one_message_at_the_word(write, code, edit, words, message):
 
 RUNS = "flow warm {}\neval held { dataset = sums, score = score, every = 1 }\nprofile cpu"
 LEFT = [
-    (("common.centred(", "common.warm("), "warm", "declarations, not flows"),
+    (("common.centred(", "common.warm("), "warm", "which an import does not provide"),
     (("common.score(", "common.held("), "held", "an eval of `common`"),
     (("common.sums.draw", "common.cpu.draw"), "cpu", "a profile of `common`"),
     (("int = 4", "int = common.checkpoint.keep"), "checkpoint", "of the whole run"),
@@ -430,10 +430,10 @@ def test_an_import_that_nothing_names_is_unused(write, tmp_path, text):
 
 
 NESTED = (
-    ("common.clipped)", "common.rl.dap)", "common.rl.dap", "no loss is called `common.rl.dap`"),
-    ("common.clipped)", "common.dapo)", "common.dapo", "no loss is called `common.dapo`"),
+    ("common.clipped)", "common.rl.dap)", "common.rl.dap", "there is no loss `common.rl.dap`"),
+    ("common.clipped)", "common.dapo)", "common.dapo", "there is no loss `common.dapo`"),
     ("common.clipped)", "common.rl)", "common.rl", "`common.rl` is a module, not a loss"),
-    ("common.centred(", "common.rl.centre(", "centre", "`common.rl` has nothing called `centre`"),
+    ("common.centred(", "common.rl.centre(", "centre", "`common.rl` has no member `centre`"),
 )
 
 

@@ -88,7 +88,7 @@ def test_a_class_is_made_with_its_arguments(tmp_path, bound, makes, args):
         ("Judge", "`Judge` needs `scale`"),
         ("Judge(1, 2)", "`Judge` takes 1 positional argument"),
         ("Judge(1, sale = 2)", "`Judge` has no parameter `sale`"),
-        ("made(1)", "`made` is an object: it is named without arguments"),
+        ("made(1)", "`made` is an object: name it without arguments"),
     ],
 )
 def test_wrong_arguments_are_said(tmp_path, bound, message):
@@ -118,9 +118,15 @@ def test_a_function_that_is_no_declared_reward_says_how_to_declare_it(tmp_path, 
 @pytest.mark.parametrize(
     ("source", "help_text"),
     [
-        ("f = lambda response: 1.0", "in r.py it is a lambda: a reward is a `def`"),
-        ("class f: pass", "in r.py it is a class without `__call__`"),
-        ("from x import f", "in r.py it is imported: write `def reward(...): return f(...)`"),
+        (
+            "f = lambda response: 1.0",
+            "r.py has this name, but it is a lambda: a reward must be a `def`",
+        ),
+        ("class f: pass", "r.py has this name, but it is a class without `__call__`"),
+        (
+            "from x import f",
+            "r.py has this name, but it is imported: write `def reward(...): return f(...)`",
+        ),
         ("def g(response): ...", "known are `g`"),
     ],
 )
@@ -135,7 +141,7 @@ def test_what_a_file_has_of_that_name_is_said(tmp_path, source, help_text):
     ("written", "help_text"),
     [
         ('import python "s.py" as r', "did you mean `r.py`?"),
-        ('import "r.py" as r', 'Python is imported by `import python "r.py" as r`'),
+        ('import "r.py" as r', 'to import Python, write `import python "r.py" as r`'),
     ],
 )
 def test_a_file_that_cannot_be_imported_says_what_is_meant(tmp_path, written, help_text):
@@ -184,7 +190,7 @@ schedule sync { steps = 2 }
     [
         (
             "prompt, response, target",
-            ["`good` needs a target: `good` compares the response with it"],
+            ["`good` needs a target, because `good` compares the response with it"],
         ),
         ("response, target=None", []),
         ("response", []),

@@ -149,8 +149,8 @@ def test_an_agent_asks_the_endpoint_from_its_own_process(tmp_path: Path) -> None
 def test_what_an_agent_returns_is_checked(tmp_path: Path) -> None:
     async def use(pool: Pool) -> None:
         ends = {text: (await pool.end(text)).error for text in ("other", "nan", "text", "number")}
-        assert "run gave ['c'], which `parts` does not name" in ends["other"]
-        assert "run gave nan for `a`, which is no finite number" in ends["nan"]
+        assert "run returned rewards ['c'], which `parts` does not list" in ends["other"]
+        assert "run returned nan for `a`, which is not a finite number" in ends["nan"]
         assert "run returned str, expected a number or a dict" in ends["text"]
         assert "it has 2 parts: return a dict of them" in ends["number"]
         failed = await pool.end("raise")
@@ -214,5 +214,5 @@ def test_a_class_that_is_no_agent_is_told(tmp_path: Path) -> None:
     async def use(pool: Pool) -> None:
         raise AssertionError("it starts")
 
-    with pytest.raises(LaunchError, match="has no agent Agents"):
+    with pytest.raises(LaunchError, match="has no agent class Agents"):
         with_pool(served(tmp_path, type_name="Agents"), use)

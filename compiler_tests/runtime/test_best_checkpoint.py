@@ -51,5 +51,5 @@ def test_what_cannot_be_chosen(run: Path, step: int | None, best: str, message: 
 def test_a_checkpoint_that_nobody_measured_is_none(run: Path) -> None:
     for step in (2, 4, 6):
         (run / f"checkpoints/step-{step}/controller.json").unlink()
-    with pytest.raises(UsageError, match=r"no checkpoint of .* \(7\) is of a step that nll"):
+    with pytest.raises(UsageError, match=r"nll was not evaluated at the step of .* \(7\)"):
         chosen(run, None, "nll")

@@ -175,7 +175,7 @@ def test_a_group_without_completions_is_dropped_where_nothing_but_the_batch_read
     ("op", "error", "remedy"),
     [
         ("sample", RolloutError("no memory"), "look at the log of the service"),
-        ("score", RewardError("tests", "no memory"), "mend the reward"),
+        ("score", RewardError("tests", "no memory"), "fix the reward"),
     ],
 )
 def test_failures_without_end_stop_the_run(op, error, remedy):

@@ -276,7 +276,7 @@ def test_pair_of_chats(rewriting: ChatTokenizer) -> None:
 
 def test_pair_of_chats_with_different_prompts_is_an_error(tokenizer: ChatTokenizer) -> None:
     rows = [{"chosen": chat("1+1=", "2"), "rejected": chat("1+2=", "3")}]
-    with pytest.raises(RunError, match="chosen and rejected answer different prompts"):
+    with pytest.raises(RunError, match="`chosen` and `rejected` have different prompts"):
         reader(tokenizer, rows, chosen="chosen", rejected="rejected").next_pair(64)
 
 

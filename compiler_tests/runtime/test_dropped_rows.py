@@ -79,13 +79,14 @@ def turns(**message: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("row", "columns", "why"),
     [
-        ({"question": 5}, {"prompt": "raw"}, "`prompt` is a number, neither text nor messages"),
+        ({"question": 5}, {"prompt": "raw"}, ("`prompt` is a number, neither text nor a list of "
+                                              "messages")),
         ({"question": []}, {"prompt": "raw"}, "`prompt` has no messages"),
         (turns(role="user"), {"prompt": "raw"}, "message 0 of `prompt` has no `content`"),
         (turns(**{"from": "human", "value": "1"}), {"prompt": "raw"},
-         "message 0 of `prompt` says `from` and `value`: `sharegpt(...)` reads such turns"),
+         "message 0 of `prompt` has `from` and `value`: to read such turns, use `sharegpt(...)`"),
         (turns(role="human", content="1"), {"prompt": "raw"},
-         "message 0 of `prompt` has the role `human`, which is none of system, developer, user"),
+         "message 0 of `prompt` has the role `human`, which is not one of system, developer, user"),
         (turns(role="user", content=[{"type": "text", "text": "1"}]), {"prompt": "raw"},
          "message 0 of `prompt` has content that is a list of parts, not text"),
         (turns(role="user", content=3), {"prompt": "raw"},

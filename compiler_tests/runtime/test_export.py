@@ -93,7 +93,7 @@ def test_the_newest_checkpoint_goes_into_the_run_folder(trained: Path) -> None:
     [
         (("RUN", "--step", "3"), "no checkpoint of step 3; it has 2, 4"),
         (("RUN", "--to", "RUN"), "is not empty"),
-        (("RUN/checkpoints",), "is no run folder"),
+        (("RUN/checkpoints",), "is not a run folder"),
     ],
 )
 def test_what_cannot_be_exported_is_said(

@@ -154,8 +154,11 @@ def test_a_package_that_is_not_there_is_named(tmp_path):
     [
         ("raise ValueError('boom')\n", "fails while it is imported, at {}:{}: ValueError: boom"),
         ("def (\n", "fails while it is imported, at {}:{}: SyntaxError: invalid syntax"),
-        ("OPERATIONS = (3,)\n", "`OPERATIONS` of `louder` holds 3, which is no Operation"),
-        ("KINDS = Louder\n", "which is no ServiceKind"),
+        (
+            "OPERATIONS = (3,)\n",
+            "`OPERATIONS` of `louder` has 3, which is not of class Operation",
+        ),
+        ("KINDS = Louder\n", "which is not of class ServiceKind"),
     ],
 )
 def test_mistakes_in_a_package_are_told_at_their_place(tmp_path, more, said):

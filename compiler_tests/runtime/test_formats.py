@@ -178,7 +178,7 @@ def test_messages_learn_the_last_answer_alone(tmp_path: Path) -> None:
 def test_turns_with_from_and_value_are_told_how_to_be_read(tmp_path: Path) -> None:
     write(tmp_path, {"messages": [{"from": "human", "value": "hi"}]})
     reader = opened(tmp_path, "chat = row.messages")
-    with pytest.raises(Exception, match=r"`sharegpt\(...\)` reads such turns"):
+    with pytest.raises(Exception, match=r"to read such turns, use `sharegpt\(...\)`"):
         reader.next_batch(1, 128)
 
 

@@ -185,13 +185,13 @@ def test_a_server_is_tried_when_its_environment_is_loaded_and_not_behind_the_mod
 
 def test_where_the_words_of_a_server_that_ends_at_once_stand_is_told(tmp_path: Path) -> None:
     (reply,) = played(tmp_path, command=(sys.executable, "no_such_server.py"))
-    assert "did not start: it ended; what it said is in the log" in reply.error
+    assert "did not start: it ended; its output is in the log" in reply.error
 
 
 @pytest.mark.parametrize("command", ["python server.py", ("python", 3)])
 def test_a_command_is_a_sequence_of_strings(tmp_path: Path, command: Any) -> None:
     (reply,) = played(tmp_path, command=command)
-    assert "`command` is like" in reply.error
+    assert "`command` must be a list such as" in reply.error
 
 
 def test_a_server_that_never_starts_can_be_closed() -> None:

@@ -212,7 +212,7 @@ def test_a_long_silence_is_broken_by_what_is_going_on() -> None:
         plain.break_silence(event["time"] + 11.0)
     said = stream.getvalue()
     assert "starting services: trainer, generator, reference\n" in said
-    assert "step 1: 1 completion in the making\n" in said
+    assert "step 1: 1 completion being sampled\n" in said
     assert ", 1 batch training\n" in said
 
 
@@ -245,7 +245,7 @@ def test_what_is_going_on_counts_what_has_begun_and_not_ended() -> None:
     for kind in [*(f"{kind}.start" for kind in begun), "sample.end"]:
         view.on_event({"time": 0.0, "kind": kind, "name": "held_out"})
     assert view.doing == (
-        "eval held_out, 2 completions in the making, 1 group waiting for log-probabilities"
+        "eval held_out, 2 completions being sampled, 1 group waiting for log-probabilities"
     )
 
 

@@ -75,9 +75,9 @@ def test_the_death_of_a_trainer_ends_a_rehearsal_by_name(tmp_path):
     [
         (("--assume", "generator.speed=2"), "`generator` has no `speed`; there is tokens"),
         (("--assume", "generater.load=2"), "did you mean `generator`?"),
-        (("--inject", "kill:generator[9]"), "`generator` has 8 replicas, [9] is none of them"),
-        (("--inject", "burn:generator"), "is no fault; write kill:SERVICE[REPLICA]@step=5"),
-        (("--resume", "there"), "--stub stands alone"),
+        (("--inject", "kill:generator[9]"), "`generator` has 8 replicas, but no [9]"),
+        (("--inject", "burn:generator"), "is not a fault; write kill:SERVICE[REPLICA]@step=5"),
+        (("--resume", "there"), "--stub cannot be combined"),
     ],
 )
 def test_what_cannot_be_rehearsed_is_said(tmp_path, args, said):

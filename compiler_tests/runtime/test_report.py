@@ -134,11 +134,11 @@ def test_a_legend_says_what_the_headline_says(page: str) -> None:
 def test_a_verdict_is_not_green_above_scores_that_failed(tmp_path: Path) -> None:
     page = doubtful(tmp_path)
     [(style, text)] = re.findall(r'<b class="(\w+)">verdict</b><span>(.*?)</span>', page)
-    assert (style, text[:11], text[-16:]) == ("open", "it learned:", "; but see failed")
+    assert (style, text[:11], text[-16:]) == ("open", "it learned:", "; but see also failed")
 
 
 def test_restarts_are_told_at_the_top(tmp_path: Path) -> None:
-    told = "failed: generator 2 times; the run started again from step 50"
+    told = "failed: generator 2 times; the run was restarted from step 50"
     page = doubtful(tmp_path)
     assert page.index("verdict</b>") < page.index(told) < page.index("failed</b>")
 
@@ -254,8 +254,11 @@ def test_lines_that_a_crash_has_spoilt_are_left_out_and_named(
     with pytest.raises(SystemExit, match="0"):
         main()
     places = ", ".join(f"{tmp_path}/events.jsonl:{number}" for number in (41, 42, 43))
-    assert capsys.readouterr().err == f"note: left out, since they are no JSON: {places}\n"
-    assert "events.jsonl:42 is no JSON and was left out" in (tmp_path / "report.html").read_text()
+    assert capsys.readouterr().err == f"note: skipped lines that are not JSON: {places}\n"
+    assert (
+        "events.jsonl:42 is not valid JSON and was skipped"
+        in (tmp_path / "report.html").read_text()
+    )
 
 
 def test_a_resumed_run_drops_rows_that_are_spoilt_or_come_again(tmp_path: Path) -> None:
@@ -280,8 +283,8 @@ def test_report_of_a_run_without_a_step(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("files", "text"),
     [
-        ((), "is no run folder: it has no job.json"),
-        (("job.json",), "holds a job that was not run yet"),
+        ((), "is not a run folder: it has no job.json"),
+        (("job.json",), "contains a job that has not been run yet"),
         (("job.json", "events.jsonl", "report.html/x"), "cannot write"),
     ],
 )
@@ -308,7 +311,7 @@ def test_report_charts_how_fast_weights_come(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text("".join(came))
     page = write_report(tmp_path).read_text()
     assert "sync generator" in re.findall(r"<h3>(.*?)</h3>", page)
-    assert "new weights, MB a second" in page
+    assert "rate of weight transfer, MB per second" in page
 
 
 def sampled(folder: Path, *, steps: int) -> Path:

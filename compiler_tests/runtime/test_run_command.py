@@ -143,7 +143,7 @@ def test_a_model_that_changed_or_went_away_is_told(
     with pytest.raises(LaunchError, match=r"\(a link to .*model\) has changed since"):
         command.prepare(request(), tmp_path / "run/job.json")
     shutil.rmtree(model)
-    with pytest.raises(LaunchError, match=r"\(a link to .*model\) is not there"):
+    with pytest.raises(LaunchError, match=r"\(a link to .*model\) is missing"):
         inputs.check_inputs(job, tmp_path / "run")
 
 
@@ -163,7 +163,7 @@ def test_a_python_file_that_changed_is_told_before_anything_starts(tmp_path: Pat
 
 
 def test_a_compiled_job_takes_no_overrides(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"compiled and final, so a\.b=1 cannot apply"):
+    with pytest.raises(UsageError, match=r"already compiled, so a\.b=1 cannot be applied"):
         command.prepare(request(overrides=("a.b=1",)), tmp_path / "job.json")
 
 
@@ -210,7 +210,7 @@ def test_what_stops_a_resume_is_said_as_it_is_set() -> None:
     assert refused([rate]) == said
     inner = [Difference("nodes.1.n", 8, 4), Difference("params.group", 8, 4)]
     first, *others = refused(inner).splitlines()
-    assert "may change only how long it runs" in first
+    assert "may change only its length" in first
     assert others == ["  group: 8 -> 4"]
 
 
@@ -225,7 +225,9 @@ def test_a_resume_that_is_refused_changes_nothing(
     last.parent.mkdir(parents=True)
     last.write_text("{}")
     monkeypatch.setattr(command, "prepare", lambda *_: Prepared(job=faster(shorter), inputs={}))
-    with pytest.raises(UsageError, match="has done 300 steps, and 200 are asked for; say schedule"):
+    with pytest.raises(
+        UsageError, match="has done 300 steps, but only 200 are asked for; for more, set schedule"
+    ):
         command.execute(request(resume=tmp_path, file=Path("a.forge"), allow="numerics"))
     assert (tmp_path / "job.json").read_text() == job.model_dump_json()
     assert not (tmp_path / "changes.jsonl").exists()

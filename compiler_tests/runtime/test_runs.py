@@ -139,7 +139,7 @@ def first_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "other.forge").write_text(text[:begin] + body + text[end:])
     done = forgec("run", "other.forge", "--run-dir", "run", "schedule.steps=3", *SMALL, cwd=folder)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stderr.startswith("profile cpu was chosen by itself")
+    assert done.stderr.startswith("profile cpu was selected automatically")
     return folder / "run"
 
 

@@ -446,7 +446,7 @@ def until(condition: Callable[[], object], seconds: float = 30.0) -> None:
 def test_an_unknown_level_and_one_that_is_not_offered_are_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    with pytest.raises(SandboxError, match="no sandbox level 'strong'; levels are namespaces"):
+    with pytest.raises(SandboxError, match="no sandbox level 'strong'; the levels are namespaces"):
         choose("strong")
     real = levels.problem
     monkeypatch.setattr(

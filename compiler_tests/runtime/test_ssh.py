@@ -61,5 +61,5 @@ def test_a_path_that_a_machine_does_not_see_is_named(
 
 
 def test_more_hosts_than_are_named_are_refused(hosts: Any, tmp_path: Path) -> None:
-    with pytest.raises(LaunchError, match=r"the plan uses 2 hosts, and .* names 1"):
+    with pytest.raises(LaunchError, match=r"the plan uses 2 hosts, but .* names 1"):
         hosts.start(2, {"hosts": ["n1"]}, tmp_path, tmp_path / "logs")

@@ -57,7 +57,7 @@ def test_a_reward_that_did_not_move_says_little_after_few_steps(tmp_path: Path) 
         return {"reward_mean": 0.3 + 0.02 * (row["step"] % 3)}
 
     found = findings(tmp_path, flat, keep=without_evals, steps=8)["verdict"]
-    said = "8 steps are too few to tell whether it learns"
+    said = "8 steps are too few to tell if it learns"
     assert (found.style, found.text.partition(":")[0]) == ("open", said)
 
 
@@ -75,13 +75,23 @@ def test_few_steps_tell_nothing(tmp_path: Path) -> None:
     [
         ({"dead_group_fraction": 0.97, "reward_mean": 0.1}, "dead groups", "bad", "97% of the gr"),
         ({"dead_group_fraction": 0.97, "reward_mean": 0.1}, "dead groups", "bad", "too hard"),
-        ({"dead_group_fraction": 0.97, "reward_mean": 0.9}, "dead groups", "open", "near the best"),
+        (
+            {"dead_group_fraction": 0.97, "reward_mean": 0.9},
+            "dead groups",
+            "open",
+            "close to the best",
+        ),
         ({"dead_group_fraction": 0.2}, "dead groups", "note", "20% of the groups"),
-        ({"truncated_fraction": 0.4}, "truncated", "bad", "cut at max_tokens = 16 at the end"),
+        (
+            {"truncated_fraction": 0.4},
+            "truncated",
+            "bad",
+            "truncated at max_tokens = 16 at the end",
+        ),
         ({"skipped": True}, "skipped", "bad", "120 of 120 steps"),
         ({"grad_norm": 0.0}, "gradient", "bad", "the gradient is 0"),
         ({"failed/correct": 3, "sequences": 8}, "failed", "bad", "360 scores of 960 answers"),
-        ({"rows_dropped": 2}, "rows", "open", "one was drawn and passed over 240 times"),
+        ({"rows_dropped": 2}, "rows", "open", "such rows were drawn and skipped 240 times"),
         ({"trainer_idle_s": 0.0, "sampler_idle_s": 0.1}, "speed", "note", "trainer-bound"),
     ],
 )
@@ -124,7 +134,7 @@ def test_failed_scores_are_told_with_the_cause_of_each_reward(tmp_path: Path) ->
     assert (
         "120 scores of 240 answers: late (no answer within 2 s) 90, dead (exit code 3) 30" in said
     )
-    assert "120 calls made again, as `retries` says: late (no answer within 2 s) 120" in said
+    assert "120 calls retried (setting `retries`): late (no answer within 2 s) 120" in said
 
 
 def test_requests_that_an_endpoint_did_not_answer_at_once_are_told(tmp_path: Path) -> None:
@@ -153,7 +163,7 @@ def test_an_eval_whose_scores_failed_is_told(tmp_path: Path) -> None:
     with (tmp_path / "events.jsonl").open("a") as file:
         for time, edge in ((1.9e9, "start"), (1.9e9 + 1, "end")):
             file.write(json.dumps(span | {"time": time, "kind": f"eval.{edge}"}) + "\n")
-    said = "  evals        held_out at step 30 is the mean of 15 of 32 answers: the others gave"
+    said = "  evals        held_out at step 30 is the mean of 15 of 32 answers: the others could"
     assert said in summary(tmp_path, 0)
 
 
@@ -186,7 +196,7 @@ def test_a_run_that_waits_for_weights_says_how_fast_they_come(
 
     found = findings(tmp_path, waiting)["speed"].text
     assert found == (
-        "bound by weight sync: the trainer waited 50% of the time, of this for weight sync 90%; "
+        "bound by weight sync: the trainer waited 50% of the time, of which for weight sync 90%; "
         "24.1 MB/s to generator"
     )
 

@@ -140,5 +140,5 @@ def test_an_engine_split_by_layers_is_refused_with_what_to_use(make_job: Any) ->
     from forgedsl.runtime.service_backend import check_supported
 
     deep = generator("deep").model_copy(update={"parallel": spec.VllmParallel(pp=2)})
-    with pytest.raises(LaunchError, match=r"parallel\.pp = 2 .*`parallel.tp` splits a model"):
+    with pytest.raises(LaunchError, match=r"parallel\.pp = 2 .*use `parallel.tp` to split a model"):
         check_supported(make_job(services={"deep": deep}))

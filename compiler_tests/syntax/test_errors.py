@@ -94,7 +94,7 @@ def test_a_slash_too_many_may_be_a_division():
     reporter = Reporter()
     parse(SourceFile("t.forge", 'param x : int = 7 // 2\nparam s : str = "a // b"\n'), reporter)
     (only,) = reporter
-    assert (only.help, only.fix.safe) == ("a quotient is `a / b`", False)
+    assert (only.help, only.fix.safe) == ("write a quotient as `a / b`", False)
 
 
 def test_a_quote_without_its_other_end_has_no_fix():

@@ -142,10 +142,16 @@ def defaults(job: Job, name: str) -> str:
     if (kind := job.launcher.kind) == name:
         return ""
     settings = ", ".join(param.name for param in launcher(name).signature.params)
-    said = f"The program has `launcher = {kind}`: what `{name}` is told ({settings}) is by default"
+    said = (
+        f"The program has `launcher = {kind}`, so the settings of `{name}` ({settings}) have "
+        "default values"
+    )
     if num_hosts(job) > 1 and not launcher(kind).allocation:
-        said += f", and `{kind}` starts its {num_hosts(job)} hosts itself, not on those asked for"
-    return f"{said}; `launcher = {name}(...)` says it."
+        said += (
+            f"; and `{kind}` starts its {num_hosts(job)} hosts itself instead of using the "
+            "requested ones"
+        )
+    return f"{said}; to choose them, write `launcher = {name}(...)`."
 
 
 def allocation(job: Job, services: Sequence[str] = (), **more: str) -> Allocation:
@@ -167,14 +173,14 @@ def allocation(job: Job, services: Sequence[str] = (), **more: str) -> Allocatio
 
 
 EMITS: tuple[Emit, ...] = (
-    Emit(name="tokens", what="words of the text", files=_text_of("tokens", "tokens.txt"),
+    Emit(name="tokens", what="tokens of the text", files=_text_of("tokens", "tokens.txt"),
          on_demand="tokens"),
     Emit(name="ast", what="the syntax tree", files=_text_of("ast", "ast.ir")),
     Emit(name="hir", what="names and values resolved", files=_text_of("hir", "hir.ir")),
     Emit(name="graph", what="nodes and edges, and a drawing", files=_graph),
-    Emit(name="plan", what="places, memory, queues; plan.json runs", files=_plan),
-    Emit(name="job", what="job.json, which runs", files=_text_of("job", "job.json")),
-    Emit(name="python", what="main.py and its modules, which run", files=_python),
+    Emit(name="plan", what="placement, memory, queues; `forgec run` takes plan.json", files=_plan),
+    Emit(name="job", what="job.json, which `forgec run` takes", files=_text_of("job", "job.json")),
+    Emit(name="python", what="main.py and its modules, for `python main.py`", files=_python),
     Emit(name="triton", what="losses as Triton kernels", files=_loss_files("_kernels.py")),
     Emit(name="torch", what="losses as torch modules", files=_loss_files(".py")),
     Emit(name="math", what="losses and gradients as mathematics", files=_math),

@@ -33,8 +33,8 @@ HABITS = {
 OPTIONS = (
     ("-h, --help", "print this text"),
     ("--version", "print the version"),
-    ("--install-completion", "complete words behind <TAB>; in this shell, or bash, zsh, fish"),
-    ("--show-completion", "print the script that does so"),
+    ("--install-completion", "install <TAB> completion for this shell, or for bash, zsh or fish"),
+    ("--show-completion", "print the completion script instead"),
 )
 EXAMPLES = """\
 examples:

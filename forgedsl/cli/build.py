@@ -99,7 +99,7 @@ def _chosen(given: list[str] | None) -> list[Emit]:
     for word in words:
         if word not in known:
             hint = did_you_mean(nearest(word, known)) or f"there are {', '.join(known)}, and all"
-            print(f"forgec build: nothing is called `{word}`; {hint}", file=sys.stderr)
+            print(f"forgec build: there is no output `{word}`; {hint}", file=sys.stderr)
             raise SystemExit(2)
     return [emit for emit in EMITS if emit.name in words]
 

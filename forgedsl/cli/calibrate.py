@@ -22,7 +22,9 @@ from forgedsl.errors import writing
 def parser() -> Parser:
     parser = Parser("calibrate", command.__doc__, "RUN")
     parser.add_argument("run", type=Path, metavar="RUN", help="a run folder")
-    parser.add_argument("-o", "--out", type=Path, metavar="PATH", help="another calibration file")
+    parser.add_argument(
+        "-o", "--out", type=Path, metavar="PATH", help=("write to this calibration file")
+    )
     return parser
 
 
@@ -56,10 +58,10 @@ def command(run: Path, out: Path | None) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8")
     before, took, after = map(time_text, found[1:])
-    print(f"a step of {run} took {took}; estimated were {before}, and from now on {after}")
+    print(f"a step of {run} took {took}; plans estimated {before} so far, and {after} from now on")
     for kind, entry in found.known["devices"].items():
         rows = ", ".join(f"{key} {value:.3g}" for key, value in entry["times"].items())
-        print(f"{kind}: measured over estimated: {rows}")
+        print(f"{kind}, measured time / estimated time: {rows}")
     print(path)
 
 
@@ -76,5 +78,7 @@ def read_calibration(path: Path | None) -> dict[str, Any] | None:
         return None
     found = json.loads(path.read_text(encoding="utf-8"))
     if not isinstance(found, dict) or not {"devices", "lengths"} <= found.keys():
-        raise ValueError(f"{path} is no calibration file; remove it, or name it with -o")
+        raise ValueError(
+            f"{path} is not a calibration file; remove it, or name another file with -o"
+        )
     return found

@@ -46,7 +46,7 @@ def command(runs: list[Path], out: Path | None, format_: str) -> None:
 
             _refuse(no_run(run))
     if len({run.resolve() for run in runs}) < 2:
-        _refuse("name two different runs or more")
+        _refuse("name at least two different runs")
     from forgedsl.runs import compare
 
     found = compare.compare(runs)

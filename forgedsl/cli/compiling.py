@@ -43,7 +43,7 @@ def say_profile(loaded: Loaded, asked: str, host: Host) -> None:
         known = host
     who = "this host" if known.said == "this host" else f"the host ({known.said})"
     count = {0: "no GPU", 1: "one GPU"}.get(known.gpus, f"{known.gpus} GPUs")
-    text = f"profile {program.profile} was chosen by itself: {who} has {count}"
+    text = f"profile {program.profile} was selected automatically: {who} has {count}"
     print(text, file=sys.stderr, flush=True)
 
 
@@ -52,7 +52,7 @@ def print_planned(loaded: Loaded, asked: str, host: Host) -> None:
     say_profile(loaded, asked, host)
     print_diagnostics(loaded)
     if exit_code(loaded) == 4 and host.said == "this host":
-        print("planned for this host; for another one: --host 8xH200", file=sys.stderr)
+        print("planned for this host; to plan for another one: --host 8xH200", file=sys.stderr)
 
 
 def print_diagnostics(loaded: Any) -> None:

@@ -250,9 +250,9 @@ def look_at_losses(folder: Path) -> dict[str, str]:
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
     except subprocess.TimeoutExpired as error:
-        raise LaunchError(f"a loss in Python took more than {SECONDS:g} s of a call") from error
+        raise LaunchError(f"a call of a Python loss took more than {SECONDS:g} s") from error
     if done.returncode:
         said = done.stderr.strip().splitlines()
-        raise LaunchError(f"a loss in Python ended its process: {said[-1] if said else ''}")
+        raise LaunchError(f"a Python loss ended its process: {said[-1] if said else ''}")
     problems: dict[str, str] = json.loads(done.stdout.splitlines()[-1])
     return problems

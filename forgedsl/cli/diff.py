@@ -35,13 +35,18 @@ class Impact(StrEnum):
 def parser() -> Parser:
     parser = Parser("diff", command.__doc__, "A B", num_words=2)
     parser.add_argument("old", metavar="A", help="a file, run, job or git:REV[:PATH]")
-    parser.add_argument("new", metavar="B", help="what A is compared with")
+    parser.add_argument("new", metavar="B", help="file, run, job or revision to compare with A")
     parser.add_argument(
         "--profile", metavar="NAME",
-        help="a profile for .forge files; that of the other side's run",
+        help="profile for .forge files; default: that of the other side's run",
     )  # fmt: skip
     parser.add_overrides()
-    parser.add_choice("fail-on", Impact, None, help="exit 1 on such changes, or stricter ones")
+    parser.add_choice(
+        "fail-on",
+        Impact,
+        None,
+        help=("exit 1 if there are changes of this class or a stricter one"),
+    )
     parser.add_choice("format", Format, Format.TEXT, help="what to print")
     return parser
 
@@ -107,7 +112,7 @@ def _sides(
     given = [*overrides, *(f"--set-file {path}" for path in set_files)]
     given += [f"--profile {profile}"] if profile is not None else []
     if given and len(compiled) == 2:
-        raise SideError(f"{given[0]} cannot apply: {old} and {new} are compiled and final")
+        raise SideError(f"{given[0]} cannot be applied: {old} and {new} are already compiled")
     known = {text: read_side(text, profile="none") for text in compiled}
     other = next(iter(known.values()), None)
     chosen = profile or (other.job.profile or "none" if other is not None else "auto")

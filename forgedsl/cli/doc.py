@@ -137,8 +137,8 @@ def _known(what: str) -> tuple[str, str, str] | int:
 
     names = (*library.module_page("std/rl").functions, *glossary.names(), *REFERENCES)
     hint = did_you_mean(nearest(what, [*names, *standard_modules()]))
-    print(f"forgec doc: nothing is called `{what}`" + (f"; {hint}" if hint else ""),
+    print(f"forgec doc: there is no page for `{what}`" + (f"; {hint}" if hint else ""),
           file=sys.stderr)  # fmt: skip
-    print(f"  a .forge file, {', '.join(standard_modules())}, a name in it, a kind, a code, or "
-          f"{', '.join(REFERENCES)}", file=sys.stderr)  # fmt: skip
+    print(f"  pages: a .forge file, {', '.join(standard_modules())}, a name in it, a kind, a "
+          f"code, or {', '.join(REFERENCES)}", file=sys.stderr)  # fmt: skip
     return 2

@@ -72,7 +72,7 @@ def _host(job: Job) -> str:
     have = len(detect_gpus())
     if need > have:
         raise LaunchError(
-            f"the plan uses {counted(need, 'GPU')}, and this host has {have or 'none'}"
+            f"the plan uses {counted(need, 'GPU')}, but this host has {have or 'none'}"
         )
     return f"one host, {need} of {counted(have, 'GPU')}" if have else "one host, no GPU"
 
@@ -132,7 +132,9 @@ def _rewards(job: Job, folder: Path, seen: dict[str, Look]) -> str:
     problems = [found.unloaded or found.failed for found in tried.values()]
     if any(problems):
         raise LaunchError("\n".join(filter(None, problems)))
-    said = [name if t.value is None else f"{name} gave {t.value:g}" for name, t in tried.items()]
+    said = [
+        name if t.value is None else f"{name} returned {t.value:g}" for name, t in tried.items()
+    ]
     return ", ".join(said) or "none"
 
 
@@ -169,10 +171,11 @@ def _run_folder(request: Request, job: Job, folder: Path) -> str:
 
     wanted = request.run_dir or Path("runs") / f"{job.name}-<time>"
     if (wanted / "job.json").exists() and has_begun(wanted):
-        raise LaunchError(f"{wanted} holds a run already")
+        raise LaunchError(f"{wanted} already contains a run")
     there = next(path for path in (wanted, *wanted.absolute().parents) if path.exists())
     if not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
         raise LaunchError(
-            f"{wanted} cannot be made: {there} is not writable; --run-dir DIR names another place"
+            f"{wanted} cannot be created: {there} is not writable; choose another place with "
+            "--run-dir DIR"
         )
     return f"{wanted}, {check_room(job, folder, folder, wanted)}"

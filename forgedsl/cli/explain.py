@@ -71,10 +71,10 @@ def _check(options: argparse.Namespace, is_code: bool) -> None:
     given += [f"--profile {options.profile}"] * (options.profile != "none")
     if is_code and (file is not None or given):
         raise UsageError(
-            f"`{what}` is a code and the same everywhere; leave out {file or given[0]}"
+            f"`{what}` is a code, which does not depend on a file; leave out {file or given[0]}"
         )
     if file is None and given:
-        raise UsageError(f"{given[0]} changes a file, and none is named")
+        raise UsageError(f"{given[0]} applies to a file, but no file is given")
 
 
 def _code(code: str) -> int:
@@ -151,16 +151,16 @@ def _hint(options: argparse.Namespace) -> str:
 
 def _nothing(options: argparse.Namespace, hint: str) -> int:
     """Report a word without meaning, and exit with 2."""
-    where = "the standard library has"
+    where = "there is nothing in the standard library"
     if options.file is not None:
-        where = f"{options.file} and the standard library have"
+        where = f"there is nothing in {options.file} or the standard library"
     else:
         from forgedsl.mistakes.suggest import did_you_mean, nearest
         from forgedsl.reference import glossary, library
 
         known = (*glossary.names(), *library.module_page("std/rl").functions)
         hint = did_you_mean(nearest(options.what, known)) or VALUES
-    print(f"forgec: {where} nothing called `{options.what}`", file=sys.stderr)
+    print(f"forgec: {where} called `{options.what}`", file=sys.stderr)
     if hint:
         print(f"  {hint}", file=sys.stderr)
     return 2

@@ -89,7 +89,7 @@ def _write(run: Path, step: int, target: Path, name: str | None) -> str:
         if error.errno not in REFUSED:
             raise
         why = f"cannot write {error.filename or target}: {error.strerror}"
-        raise CannotWriteError(f"{why}; --to FOLDER names another place") from error
+        raise CannotWriteError(f"{why}; choose another place with --to FOLDER") from error
     except BaseException:
         print(said.getvalue(), file=sys.stderr)
         raise
@@ -108,7 +108,9 @@ def best_step(run: Path, name: str, steps: list[int]) -> int:
     values = {step: value for step, value in evals(data).get(name, ()) if step in steps}
     if not values:
         kept = ", ".join(map(str, steps))
-        raise UsageError(f"no checkpoint of {run} ({kept}) is of a step that {name} measured")
+        raise UsageError(
+            f"{name} was not evaluated at the step of any checkpoint of {run} ({kept})"
+        )
     sign = 1 if is_loss(data, name) else -1
     return int(min(values, key=lambda step: (sign * values[step], step)))
 
@@ -120,20 +122,20 @@ def chosen(run: Path, step: int | None, best: str | None = None) -> int:
     if not (run / "job.json").is_file():
         raise UsageError(no_run(run))
     if (run / "rehearsal.json").exists():
-        raise UsageError(f"{run} is a rehearsal: nothing was trained, there are no weights")
+        raise UsageError(f"{run} is a rehearsal: nothing was trained, so there are no weights")
     steps = checkpoint_steps(run)
     if not steps:
         raise UsageError(f"{run} has no checkpoint, so there is nothing to export")
     if step is not None and step not in steps:
         there = ", ".join(map(str, steps))
         raise UsageError(
-            f"{run} has no checkpoint of step {step}; it has {there} (checkpoint.keep says how "
+            f"{run} has no checkpoint of step {step}; it has {there} (checkpoint.keep sets how "
             "many are kept)"
         )
     if best is not None and step is not None:
-        raise UsageError("--step and --best name a checkpoint each: give one of them")
+        raise UsageError("--step and --best exclude each other: give one of them")
     if best is not None:
         return best_step(run, best, steps)
     if step is None and steps[-1] == 0:
-        raise UsageError(f"{run} has trained nothing; `--step 0` exports the weights it began with")
+        raise UsageError(f"{run} has not trained yet; `--step 0` exports the initial weights")
     return steps[-1] if step is None else step

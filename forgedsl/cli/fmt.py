@@ -111,7 +111,7 @@ def _print_diff(source: SourceFile, text: str) -> None:
     lines = difflib.unified_diff(
         source.text.splitlines(), text.splitlines(), source.name, source.name, lineterm=""
     )
-    print("\n".join(lines) or f"{source.name}: line ends or byte order mark")
+    print("\n".join(lines) or f"{source.name}: only line endings or the byte order mark change")
 
 
 def _errors(reporter: Reporter, source: SourceFile | None, name: str) -> None:
@@ -129,5 +129,5 @@ def _summary(codes: list[tuple[int, bool]]) -> None:
     parts = [f"{changed} formatted"] if changed else []
     parts += [f"{same} unchanged"] if same else []
     failed = len(codes) - changed - same
-    parts += [f"{failed} left alone"] if failed else []
+    parts += [f"{failed} left unchanged because of errors"] if failed else []
     print(", ".join(parts) or "no .forge files", file=sys.stderr)

@@ -48,7 +48,7 @@ def command(folder: Path, template: str | None, force: bool) -> None:
     files = project(name)
     pipeline = folder / f"{name}.forge"
     if pipeline.exists() and not force:
-        _refuse(f"{pipeline} exists already; name another folder, or overwrite it with --force")
+        _refuse(f"{pipeline} already exists; name another folder, or overwrite it with --force")
     kept = [] if force else [path for path in files if (folder / path).exists()]
     try:
         _write(folder, {path: text for path, text in files.items() if path not in kept})

@@ -71,7 +71,7 @@ def check_inputs(job: Job, folder: Path) -> None:
             continue
         where = f"{path} (a link to {os.readlink(path)})" if path.is_symlink() else str(path)
         if not path.exists():
-            raise LaunchError(f"{where} is not there; restore it, or compile the .forge file again")
+            raise LaunchError(f"{where} is missing; restore it, or compile the .forge file again")
         if (now := digest(path)) != sha256:
             raise LaunchError(
                 f"{where} has changed since the job was compiled (sha256 {sha256[:12]}, now "

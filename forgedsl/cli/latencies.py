@@ -36,9 +36,7 @@ def model_of(lowered: Lowered, assume: list[str], run: Path | None = None) -> La
     except (AssumptionError, CalibrationError) as error:
         raise ModelError(str(error)) from error
     except UnknownModelError as error:
-        raise ModelError(
-            f"nothing says how large the model of {error} is: give its `arch`"
-        ) from error
+        raise ModelError(f"the size of the model of {error} is unknown: set its `arch`") from error
 
 
 def faults_of(job: Job, texts: list[str]) -> list[Fault]:

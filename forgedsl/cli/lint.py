@@ -42,7 +42,7 @@ def parser() -> Parser:
     parser = Parser("lint", with_examples(about, __doc__), "FILE ...", num_words=None)
     add = parser.add_argument
     add("files", nargs="*", type=Path, metavar="FILE", help="a file or a folder")
-    add("--stdin", action="store_true", help="check standard input, as if it stood in FILE")
+    add("--stdin", action="store_true", help="check standard input as the text of FILE")
     add("--format", choices=FORMATS, default="full", help="how findings are shown")
     add("--profile", help="check this profile only; none: only as written")
     add("--set", action="append", default=[], metavar="a.b=v", help=SET_HELP)
@@ -59,7 +59,7 @@ def parser() -> Parser:
     add("--unsafe-fixes", action="store_true", help="with --fix or --diff: all fixes")
     add("--diff", action="store_true", help="print what --fix would change, change nothing")
     add("--deep", action="store_true", help="also load rewards, read data and local metadata, "
-        "look at this host")  # fmt: skip
+                                            "inspect this host")  # fmt: skip
     return parser
 
 
@@ -95,7 +95,7 @@ def _main(arguments: Sequence[str]) -> int:
     mine = parser()
     options = mine.parse(arguments)
     if options.stdin and (len(options.files) > 1 or options.fix or options.diff):
-        mine.error("--stdin checks one text, and there is no file to fix")
+        mine.error("--stdin has no file to change: leave out --fix")
     if not options.stdin and not options.files:
         mine.error("name a FILE or a folder, or --stdin")
     # the process is short and makes no reference cycles; garbage collection would take 10 % of it

@@ -28,7 +28,7 @@ def parser() -> Parser:
     passes.add_file(parser)
     passes.add_profile(parser)
     parser.add_overrides()
-    parser.add_argument("-o", "--out", type=Path, metavar="PATH", help="where the lock goes")
+    parser.add_argument("-o", "--out", type=Path, metavar="PATH", help="path of the lock file")
     parser.add_argument(
         "--check", action="store_true", help="write nothing, exit 1 if something drifted"
     )
@@ -93,8 +93,8 @@ def hold(job: Job, path: Path) -> Job:
         lines = "\n".join(f"  {line}" for line in found)
         count = f"{len(found)} field{'s' if len(found) > 1 else ''} drifted"
         raise UsageError(
-            f"{count} from {path}:\n{lines}\n"
-            "go back to what was locked, or write the lock again with `forgec lock`"
+            f"{count} from {path}:\n{lines}\nrestore what was locked, or update the lock with "
+            "`forgec lock`"
         )
     return fixed
 
@@ -105,9 +105,9 @@ def read(path: Path) -> dict[str, Any]:
     try:
         return read_lock(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
-        cause = error.strerror if isinstance(error, OSError) else "it is no text"
+        cause = error.strerror if isinstance(error, OSError) else "it is not a text file"
         raise UsageError(
             f"cannot read the lock {path}: {cause}; `forgec lock FILE -o {path}` writes one"
         ) from error
     except LockError as error:
-        raise UsageError(f"{path} is no lock: {error}") from error
+        raise UsageError(f"{path} is not a lock file: {error}") from error

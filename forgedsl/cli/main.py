@@ -26,7 +26,9 @@ def main() -> None:
     if sys.stderr is None:  # stderr is closed; `print(file=None)` would write to stdout
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     if sys.stdout is None:
-        print("forgec: standard output is closed; give it a file, or /dev/null", file=sys.stderr)
+        print(
+            "forgec: standard output is closed; redirect it to a file or /dev/null", file=sys.stderr
+        )
         sys.exit(2)
     with_client = _has_client()
     code = _ended(_call)
@@ -130,8 +132,9 @@ def missing(name: str) -> str:
 
     lock = Path(__file__).parents[1] / "requirements" / f"{'gpu' if detect_gpus() else 'cpu'}.txt"
     return (
-        f"this needs the package `{name}`, which is not installed here; all that runs need, in the "
-        f"tested versions:\n  {sys.executable} -m pip install --no-deps -r {lock}"
+        f"this needs the package `{name}`, which is not installed here; to install everything "
+        f"that runs need, in tested versions:\n  {sys.executable} -m pip install --no-deps -r "
+        f"{lock}"
     )
 
 

@@ -129,13 +129,13 @@ def _value(name: str, rest: Iterator[str], syntax: Syntax) -> str:
     """Return the word after an option or an override: its value."""
     value = next(rest, None)
     if value is None and name not in syntax.options:
-        raise UsageError(f"no option `{name}`, and as an override it needs a value")
+        raise UsageError(f"no option `{name}`; as an override, it needs a value")
     if value is None:
         raise UsageError(f"{name} needs a value")
     if value.partition("=")[0] in syntax.options:
-        raise UsageError(f"{name} needs a value, and `{value}` is an option")
+        raise UsageError(f"{name} needs a value, but `{value}` is an option")
     if name not in syntax.options and value.endswith(".forge"):
-        raise UsageError(f"{name} needs a value, and `{value}` is a file")
+        raise UsageError(f"{name} needs a value, but `{value}` is a file")
     return value
 
 
@@ -172,10 +172,10 @@ def _too_many(words: Sequence[str], syntax: Syntax) -> str:
     assert syntax.num_words is not None
     extra = words[syntax.num_words]
     if extra.endswith(COMPILED) and syntax.num_words == 1:
-        return f"one file at a time, got {words[0]} and {extra}"
+        return f"only one file can be given, got {words[0]} and {extra}"
     if not syntax.sets:
-        return f"`{extra}` is one word too many; see `forgec {syntax.command} --help`"
+        return f"unexpected argument `{extra}`; see `forgec {syntax.command} --help`"
     if "=" in words or extra.startswith("="):
-        return f"`{extra}` is one word too many; an override is written a.b=v, without blanks"
+        return f"unexpected argument `{extra}`; an override is written a.b=v, without spaces"
     profile = f", a profile --profile {extra}" if "--profile" in syntax.options else ""
-    return f"`{extra}` is one word too many; an override is written a.b=v{profile}"
+    return f"unexpected argument `{extra}`; an override is written a.b=v{profile}"

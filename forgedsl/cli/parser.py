@@ -69,7 +69,7 @@ class Parser(argparse.ArgumentParser):
 
         def chosen(text: str) -> Any:
             if text not in words:
-                raise argparse.ArgumentTypeError(f"is one of {', '.join(words)}, not `{text}`")
+                raise argparse.ArgumentTypeError(f"must be one of {', '.join(words)}, not `{text}`")
             return kind(text)
 
         chosen.words = tuple(words)  # type: ignore[attr-defined]  # for options.py
@@ -132,7 +132,7 @@ def whole(text: str) -> int:
     try:
         return int(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"is a whole number, not `{text}`") from None
+        raise argparse.ArgumentTypeError(f"must be a whole number, not `{text}`") from None
 
 
 def at_least(least: int) -> Callable[[str], int]:
@@ -140,7 +140,7 @@ def at_least(least: int) -> Callable[[str], int]:
 
     def number(text: str) -> int:
         if (found := whole(text)) < least:
-            raise argparse.ArgumentTypeError(f"is at least {least}, not `{text}`")
+            raise argparse.ArgumentTypeError(f"must be at least {least}, not `{text}`")
         return found
 
     return number

@@ -22,7 +22,7 @@ def add_profile(parser: Parser) -> None:
 def add_host(parser: Parser) -> None:
     parser.add_argument(
         "--host", default="here", metavar="HOST",
-        help="plan for: here, cpu, 8xH200, 2x8xH100 (2 hosts)",
+        help="host to plan for: here, cpu, 8xH200, 2x8xH100 (2 hosts)",
     )  # fmt: skip
 
 
@@ -39,11 +39,9 @@ def add_faults(parser: Parser) -> None:
     """`--assume` and `--inject`."""
     parser.add_argument(
         "--assume", action="append", metavar="NAME.FIELD=VALUE",
-        help="a latency, length or share that is simulated",
+        help="latency, length or fraction to simulate with",
     )  # fmt: skip
-    parser.add_argument(
-        "--inject", action="append", metavar="FAULT", help="a fault that is simulated"
-    )
+    parser.add_argument("--inject", action="append", metavar="FAULT", help="fault to inject")
 
 
 def checked_passes(command: str, given: Sequence[str] | None) -> tuple[str, ...]:
@@ -59,7 +57,7 @@ def checked_passes(command: str, given: Sequence[str] | None) -> tuple[str, ...]
         if name not in names():
             hint = did_you_mean(nearest(name, names()))
             known = ", ".join(names())
-            said = f"no pass is called `{name}`; " + (hint or f"there are {known}")
+            said = f"there is no pass `{name}`; " + (hint or f"there are {known}")
             print(f"forgec {command}: --print-after: {said}", file=sys.stderr)
             raise SystemExit(2)
     return tuple(given or ())

@@ -44,14 +44,16 @@ def parser() -> Parser:
         "-o", "--out", type=Path, metavar="PATH", help="write plan.json, for `forgec run`"
     )
     parser.add_choice("format", Format, Format.TEXT, help="what to print")
-    parser.add_argument("--against", metavar="RUN|FILE", help="also list the differences from this")
+    parser.add_argument(
+        "--against", metavar="RUN|FILE", help=("also list the differences from this run or file")
+    )
     parser.add_argument(
         "--detailed-exitcode", action="store_true", help="exit 3 if it differs from --against"
     )
     passes.add_host(parser)
     parser.add_argument(
         "--alternatives", action="store_true",
-        help="the best placements on the host, instead of the page",
+        help="list the best placements on the host, instead of the plan",
     )  # fmt: skip
     passes.add_passes(parser)
     return parser

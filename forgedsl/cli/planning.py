@@ -215,7 +215,7 @@ def read_job(path: Path) -> Job:
     except UnicodeDecodeError as error:
         raise SideError(f"cannot read {path}: {error}") from error
     except json.JSONDecodeError as error:
-        raise SideError(f"{path} is not a job: it is no JSON, {error}") from error
+        raise SideError(f"{path} is not a job: it is not valid JSON, {error}") from error
     except DocumentError as error:
         raise SideError(f"{path} cannot be run: {error}") from error
     except ValidationError as error:
@@ -223,5 +223,7 @@ def read_job(path: Path) -> Job:
         where = ".".join(str(part) for part in first["loc"])
         raise SideError(f"{path} is not a job: {where}: {first['msg']}") from error
     if job.digest() != job.content_hash:
-        raise SideError(f"{path} was changed after it was compiled: its content hash does not fit")
+        raise SideError(
+            f"{path} was changed after it was compiled: its content hash does not match"
+        )
     return job

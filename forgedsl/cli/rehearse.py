@@ -79,14 +79,17 @@ def outlook(job: Job, latencies: Latencies) -> str:
     result = simulate(job, latencies, steps=min(steps or LOOK, LOOK), seed=job.seed)
     profile = f"profile {job.profile}" if job.profile else "as written"
     if not result.steps:
-        return f"rehearses {job.name} ({profile}); by simulation it does no step: {result.ended}"
+        return (
+            f"rehearses {job.name} ({profile}); according to simulation no step will complete: "
+            f"{result.ended}"
+        )
     first, each = result.steps[0].end, result.step_seconds
     length = counted(steps, "step") if steps else "to the end of the data"
-    whole = f", all of it {time_text(first + (steps - 1) * each)}" if steps else ""
+    whole = f", the whole rehearsal {time_text(first + (steps - 1) * each)}" if steps else ""
     lines = [
         f"rehearses {job.name} ({profile}) in real time: {length}",
-        f"  the first step ends after about {time_text(first)}, another takes {time_text(each)}"
-        f"{whole} (simulated, latencies from {latencies.source})",
+        f"  the first step takes about {time_text(first)}, each further step "
+        f"{time_text(each)}{whole} (simulated, latencies from {latencies.source})",
     ]
     if steps and first + (steps - 1) * each < SHORT:
         return "\n".join(lines)
@@ -108,18 +111,21 @@ def _quicker(result: Result, latencies: Latencies) -> list[str]:
     elif name == "trainer":
         titans = latencies.titans.items()
         setting = next((f"{n}.token=0" for n, titan in titans if titan.token), "")
-    return [f"--assume {setting} ({name} works {share:.0%} of the time)"] if setting else []
+    return [f"--assume {setting} ({name} is busy {share:.0%} of the time)"] if setting else []
 
 
 def _checked(request: Request) -> Path:
     """Return the file to rehearse; refuse options that a rehearsal cannot use."""
     if not request.stub:
         option = "--assume" if request.assume else "--inject" if request.inject else "--host"
-        raise UsageError(f"{option} is about a rehearsal: add --stub")
+        raise UsageError(f"{option} applies to rehearsals only: add --stub")
     if request.resume is not None or request.lock is not None:
-        raise UsageError("a rehearsal has no weights and no lock: --stub stands alone")
+        raise UsageError(
+            "--stub cannot be combined with --resume or --locked: a rehearsal has no "
+            "weights and no lock"
+        )
     if request.file is None or request.file.suffix == ".json":
-        raise UsageError("--stub needs a .forge file: the plan says how long things take")
+        raise UsageError("--stub needs a .forge file: it takes durations from the plan")
     return request.file
 
 

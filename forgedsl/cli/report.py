@@ -44,7 +44,7 @@ def command(run: Path, beside: Path | None = None) -> None:
     if data.spoilt:
         lines = ", ".join(str(run / place) for place in data.spoilt[:5])
         more = f" and {len(data.spoilt) - 5} more" if len(data.spoilt) > 5 else ""
-        print(f"note: left out, since they are no JSON: {lines}{more}", file=sys.stderr)
+        print(f"note: skipped lines that are not JSON: {lines}{more}", file=sys.stderr)
     try:
         with writing(run / "report.html"):
             path = write_report(run, data, beside)
@@ -62,5 +62,5 @@ def _check(run: Path) -> None:
         print(f"forgec report: {no_run(run)}", file=sys.stderr)
         raise SystemExit(2)
     if not (run / "events.jsonl").is_file():
-        print(f"forgec report: {run} holds a job that was not run yet", file=sys.stderr)
+        print(f"forgec report: {run} contains a job that has not been run yet", file=sys.stderr)
         raise SystemExit(2)

@@ -62,8 +62,8 @@ def load_run_job(run_dir: Path) -> Job:
         raise UsageError(no_run(run_dir))
     if (run_dir / SESSION).is_file():
         raise UsageError(
-            f"{run_dir} is of a Session in Python, which has no controller to go on with: open "
-            "another Session, and `load_state` there"
+            f"{run_dir} was written by a Session of the Python API, which `forgec run` cannot "
+            "resume: open another Session and call `load_state`"
         )
     try:
         job = read_job(path)
@@ -71,7 +71,8 @@ def load_run_job(run_dir: Path) -> Job:
         raise UsageError(str(error)) from error
     step = last_step(run_dir)
     for spoilt in spoilt_steps(run_dir):
-        print(f"note: the checkpoint of step {spoilt} cannot be read: its {WHOLE} is no JSON",
+        print(f"note: the checkpoint of step {spoilt} cannot be read: its {WHOLE} is not valid "
+              "JSON",
               file=sys.stderr)  # fmt: skip
     if not step:
         raise UsageError(
@@ -125,11 +126,13 @@ def refused(found: list[Difference]) -> str:
     """Return the message about differences that stop a resume, with the `--allow` that would permit
     them."""
     kind = next((kind for kind in TAKES if not split(found, kind)[0]), "")
-    why = (
-        f"--allow {kind} goes on with" if kind else "a resumed run may change only how long it "
-        "runs, its evals, checkpoints and logging, with --allow numerics its optimizer, and with "
-        "--allow data its data, with --allow placement its ranks and hosts"
-    )  # fmt: skip
+    why = f"--allow {kind} accepts these changes"
+    if not kind:
+        why = (
+            "a resumed run may change only its length, evals, checkpoints and logging; also its "
+            "optimizer with --allow numerics, its data with --allow data, its ranks and hosts with "
+            "--allow placement; these differ"
+        )
     params = [each for each in found if each.setting.startswith("params.")]
     inner = [each for each in found if each.setting.split(".")[0] in ("nodes", "edges", "program")]
     shown = [each for each in found if not (params and each in inner)]
@@ -143,9 +146,12 @@ def note_changes(run_dir: Path, taken: list[Difference]) -> None:
         return
     step = last_step(run_dir)
     for each in (one for one in taken if ".places" not in one.setting):
-        print(f"from step {step + 1} on: {each}", file=sys.stderr)
+        print(f"changed from step {step + 1} on: {each}", file=sys.stderr)
     if any(_of_placement(each) for each in taken):
-        print("its sums are taken in another order: equal up to rounding", file=sys.stderr)
+        print(
+            "sums are computed in another order, so results are equal only up to rounding",
+            file=sys.stderr,
+        )
     changes = [
         {"setting": each.setting, "before": each.before, "after": each.after} for each in taken
     ]
@@ -160,13 +166,13 @@ def where_from(run_dir: Path) -> str:
 
     step = last_step(run_dir)
     done = max((row["step"] for row in jsonl(run_dir / "metrics.jsonl", [])), default=0)
-    text = f"goes on with step {step + 1}, from the checkpoint of step {step}"
+    text = f"continues with step {step + 1}, from the checkpoint of step {step}"
     if not step:
         text = "begins with step 1: there is no checkpoint"
     if done <= step:
         return text
     lost = f"step {done} is" if done == step + 1 else f"steps {step + 1} to {done} are"
-    return f"{text}; {lost} done again"
+    return f"{text}; {lost} repeated"
 
 
 def differences(old: Job, new: Job) -> list[Difference]:

@@ -47,7 +47,8 @@ def parser() -> Parser:
     )
     parser.add_argument(
         "--allow", default="", metavar="CLASS",
-        help="resume with another optimizer (numerics), data (data), or ranks (placement)",
+        help=("with --resume: accept changes of the optimizer (numerics), data (data), or ranks "
+              "(placement)"),
     )  # fmt: skip
     parser.add_argument(
         "--dry-run",
@@ -65,7 +66,7 @@ def parser() -> Parser:
     )  # fmt: skip
     parser.add_argument(
         "--stub", action="store_true",
-        help="a rehearsal: real meshes, services that only take time",
+        help="rehearsal: real processes and controller, but services only take time",
     )  # fmt: skip
     passes.add_faults(parser)
     passes.add_host(parser)
@@ -130,7 +131,7 @@ def command(
 def allowed(given: str, resume: Path | None) -> str:
     """Return the class of changes that `--allow` permits, besides length and output."""
     if given not in ("", "numerics", "data", "placement"):
-        raise UsageError(f"--allow knows `numerics`, `data` and `placement`, not `{given}`")
+        raise UsageError(f"--allow must be `numerics`, `data` or `placement`, not `{given}`")
     if given and resume is None:
         raise UsageError("--allow needs --resume RUN")
     return given
@@ -148,7 +149,7 @@ def lock_of(file: Path | None, given: Path | None) -> Path:
 def execute(request: Request) -> int:
     """Compile if needed, prepare the run folder, launch, report."""
     if request.dry_run and (request.stub or request.resume is not None):
-        raise UsageError("--dry-run checks a start: without --resume and --stub")
+        raise UsageError("--dry-run cannot be combined with --resume or --stub")
     if request.stub or request.assume or request.inject or request.host != "here":
         from forgedsl.cli.rehearse import rehearse
 
@@ -212,8 +213,8 @@ def _from_json(request: Request, file: Path) -> Prepared:
 
     if request.of_compiling:
         raise UsageError(
-            f"{file} is compiled and final, so {request.of_compiling[0]} cannot apply; "
-            "run the .forge file"
+            f"{file} is already compiled, so {request.of_compiling[0]} cannot be applied; run the "
+            ".forge file"
         )
     try:
         job = read_job(file)
@@ -238,15 +239,18 @@ def _resume(request: Request) -> int:
         claim(run_dir)
     old = load_run_job(run_dir)
     if (run_dir / "rehearsal.json").exists():
-        raise UsageError(f"{run_dir} is a rehearsal: it has no weights to go on from")
+        raise UsageError(f"{run_dir} is a rehearsal: it has no weights to continue from")
     found = _changed(request, run_dir, old)
     if isinstance(found, int):
         return found
     job, inputs, taken = found[0].job, found[0].inputs, found[1]
     if job.schedule.steps is not None and (done := last_step(run_dir)) >= job.schedule.steps:
-        asked = f"all its {done} steps; add FILE schedule.steps=N"
+        asked = f"all its {done} steps; for more, add FILE schedule.steps=N"
         if request.file is not None:
-            asked = f"{done} steps, and {job.schedule.steps} are asked for; say schedule.steps=N"
+            asked = (
+                f"{done} steps, but only {job.schedule.steps} are asked for; for more, set "
+                "schedule.steps=N"
+            )
         raise UsageError(f"{run_dir} has done {asked}")
     touched = {d.setting.split(".")[1] for d in taken if d.setting.startswith("datasets.")}
     changed = sorted(touched & job.datasets.keys())
@@ -288,7 +292,7 @@ def _changed(request: Request, run_dir: Path, old: Job) -> tuple[Prepared, list[
         return prepared
     found, taken = split(differences(old, prepared.job), request.allow)
     if found:
-        raise UsageError(f"{request.file} is not the job of {run_dir}: {refused(found)}")
+        raise UsageError(f"{request.file} differs from the job of {run_dir}: {refused(found)}")
     inputs = prepared.inputs if taken and request.allow == "data" else {}
     job = with_changes(old, prepared.job, allowed=request.allow if taken else "")
     return Prepared(job=job, inputs=inputs), taken

@@ -41,7 +41,11 @@ def claim(run_dir: Path) -> None:
         if error.errno in (errno.EAGAIN, errno.EACCES):
             file.seek(0)
             raise UsageError(_in_use(run_dir, file.read())) from error
-        print(f"note: {run_dir} cannot be locked ({error.strerror}): use it once", file=sys.stderr)
+        print(
+            f"note: {run_dir} cannot be locked ({error.strerror}): make sure that no other run "
+            "uses it",
+            file=sys.stderr,
+        )
     now = f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC"
     file.truncate(0)
     json.dump({"pid": os.getpid(), "host": socket.gethostname(), "since": now}, file)

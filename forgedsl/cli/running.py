@@ -81,11 +81,11 @@ def new_run_dir(wanted: Path | None, name: str, file: Path | None = None) -> Pat
         if own.exists() and has_begun(wanted):
             release(wanted)  # a program that goes on may resume it
             raise UsageError(
-                f"{wanted} holds a run already; name another folder, or continue that run with "
+                f"{wanted} already contains a run; name another folder, or continue that run with "
                 f"--resume {wanted}"
             )
         if own.exists() and (not prepared or (wanted / "events.jsonl").exists()):
-            text = f"note: {wanted} holds a start that ended before its first step; it begins anew"
+            text = f"note: the run in {wanted} ended before its first step; it starts again"
             print(text, file=sys.stderr)
             _clear(wanted, MADE if prepared else (*MADE, *PREPARED))
         return wanted
@@ -99,7 +99,7 @@ def new_run_dir(wanted: Path | None, name: str, file: Path | None = None) -> Pat
             continue
         claim(folder)
         return folder
-    raise UsageError(f"{stem} and 98 more are taken; name a folder with --run-dir")
+    raise UsageError(f"{stem} and 98 numbered variants already exist; name a folder with --run-dir")
 
 
 def has_begun(run_dir: Path) -> bool:
@@ -134,7 +134,7 @@ def _make(folder: Path, *, exist_ok: bool = True) -> None:
         raise UsageError(f"the run folder {folder} is a file") from error
     except OSError as error:
         why = f"cannot make the run folder {folder}: {error.strerror}"
-        raise UsageError(f"{why}; --run-dir DIR names another place") from error
+        raise UsageError(f"{why}; choose another place with --run-dir DIR") from error
 
 
 def write_run_dir(run_dir: Path, prepared: Prepared) -> None:
@@ -189,13 +189,13 @@ def launch(
         finally:
             close_readers(readers)
         if not run_dir.is_dir():
-            print(f"no report and no summary: {run_dir} is gone", file=sys.stderr)
+            print(f"no report and no summary: {run_dir} has been removed", file=sys.stderr)
             return code
         try:
             with writing(run_dir / "report.html"):
                 write_report(run_dir)
         except CannotWriteError as error:
-            print(f"warning: no report: {error}", file=sys.stderr)
+            print(f"warning: the report was not written: {error}", file=sys.stderr)
         _conclude(summary(run_dir, code))
     return code
 
@@ -210,7 +210,7 @@ def _submitted(
     if facts is None:
         return None
     if changed_data:
-        raise UsageError("--allow data works inside of an allocation only (salloc)")
+        raise UsageError("--allow data works only inside an allocation (salloc)")
     options = ("--record-batches", str(request.record_batches))
     return submit(job, facts, run_dir, options, resume=resume, quiet=request.quiet)
 
@@ -222,4 +222,4 @@ def _conclude(text: str) -> None:
     except OSError as error:
         drop_output()
         if not isinstance(error, BrokenPipeError):
-            print(f"warning: no summary on standard output: {error.strerror}", file=sys.stderr)
+            print(f"warning: the summary could not be printed: {error.strerror}", file=sys.stderr)

@@ -44,7 +44,7 @@ def command(folder: Path, format_: str) -> None:
         print(f"forgec runs: --format knows text and json, not `{format_}`", file=sys.stderr)
         raise SystemExit(2)
     if not folder.is_dir():
-        print(f"forgec runs: there is no folder {folder}", file=sys.stderr)
+        print(f"forgec runs: the folder {folder} does not exist", file=sys.stderr)
         raise SystemExit(2)
     paths = [path.parent for path in folder.glob("*/job.json")]
     found = sorted(

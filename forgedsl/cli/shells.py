@@ -60,7 +60,7 @@ def install(shell: str = "") -> int:
         if line not in written:
             with writing(rc):
                 rc.write_text(f"{written}\n{line}\n", encoding="utf-8")
-    print(f"{shell} completion is in {path}; it works in the next shell that is started")
+    print(f"installed {shell} completion in {path}; it works in new shells")
     return 0
 
 
@@ -84,4 +84,4 @@ def _known(shell: str) -> str:
 
 
 def _unknown() -> str:
-    return f"forgec: name a shell behind it: {', '.join(SCRIPTS)}"
+    return f"forgec: name a shell after the option: {', '.join(SCRIPTS)}"

@@ -68,8 +68,8 @@ def submit(
         return EXIT_LAUNCH
     ident = done.stdout.strip().partition(";")[0]
     print(
-        f"{job.name}: run folder {run_dir}\n"
-        f"submitted as job {ident}; it goes on without this process: forgec watch {run_dir}",
+        f"{job.name}: run folder {run_dir}\nsubmitted as job {ident}; the job does not need this "
+        f"process; to follow it: forgec watch {run_dir}",
         file=sys.stderr,
     )
     return _Job(ident, run_dir).attend(job, since, quiet=quiet)
@@ -172,7 +172,8 @@ class _Job:
         self._ask()
         if self.interrupts == 1 and self.state == "RUNNING":
             print(
-                "interrupted: a checkpoint is asked for (Ctrl-C again: ends at once)",
+                "interrupted: the run was asked to write a checkpoint and end (Ctrl-C again ends "
+                "it at once)",
                 file=sys.stderr,
             )
             words = ["--signal=TERM", "--batch", self.ident]
@@ -186,7 +187,7 @@ class _Job:
         output = self.run_dir / f"logs/slurm-{self.ident}.out"
         tail = output.read_text(errors="replace")[-2000:].strip() if output.is_file() else ""
         print(
-            f"job {self.ident} ended ({self.state}) without an end of the run"
+            f"job {self.ident} ended ({self.state}) before the run did"
             + (f"; {output} ends with:\n{tail}" if tail else ""),
             file=sys.stderr,
         )

@@ -211,10 +211,10 @@ def _seen(
         return Played()
     listed = ", ".join(f"`{tool}`" for tool in missing)
     why = (
-        f"the prompt of {dataset} is plain text, in which no tools are told; write "
-        "`prompt = chat(row....)`, or name them in the text"
+        f"the prompt of {dataset} is plain text, which lists no tools; write `prompt = "
+        "chat(row....)`, or name the tools in the text"
         if prompt.messages is None
         else f"the chat template of model {model} does not show `tools`; set `chat_template` to "
-        "one that does, or name them in a message"
+        "one that does, or name the tools in a message"
     )
-    return Played(unseen=f"the policy is never told of {listed} of environment {name}: {why}")
+    return Played(unseen=f"the prompt does not mention {listed} of environment {name}: {why}")

@@ -29,7 +29,7 @@ def command(run: Path) -> None:
       forgec watch runs/grpo_math-20261120-120000
     """
     if not (run / "job.json").is_file():
-        print(f"forgec watch: {run} is no run folder: it has no job.json", file=sys.stderr)
+        print(f"forgec watch: {run} is not a run folder: it has no job.json", file=sys.stderr)
         raise SystemExit(2)
     from forgedsl.lower.job import read_job
     from forgedsl.runs.data import is_running
@@ -46,7 +46,7 @@ def command(run: Path) -> None:
     finally:
         reader.close()
     if not path.is_file():
-        print(f"{run} was not run yet", file=sys.stderr)
+        print(f"{run} has not been run yet", file=sys.stderr)
         raise SystemExit(2)
     print(summary(run, 5 if code is None else code))
     raise SystemExit(5 if code is None else code)

@@ -245,7 +245,9 @@ def _schedule_labels(plan: Plan, bars: Sequence[Bar], top: float) -> list[Label]
     ages = [bar.age for bar in bars if bar.age is not None]
     if ages:
         lines.append(f"age of the batches drawn here: {', '.join(map(str, ages))}")
-    lines.append(f"about {time_text(plan.cost.step_seconds)} a step with every length at its limit")
+    lines.append(
+        f"about {time_text(plan.cost.step_seconds)} a step if every sequence has its maximum length"
+    )
     return [
         Label(text=line, rect=Rect(x=LEFT, y=top + 18 * i, width=text_width(line), height=12))
         for i, line in enumerate(lines)
@@ -283,14 +285,14 @@ def passes_of(program: Program, graph: Graph, plan: Plan, *, lines: int) -> tupl
     losses = [f for f in program.functions.values() if f.kind == "loss"]
     fields = next((len(f.fields) for f in losses if f.name == graph.loss), 0)
     return (
-        Pass(name="tokens", what="words of the text", found=f"{lines} lines", makes="tokens"),
-        Pass(name="ast", what="a tree with places", found=f"{len(program.spans)} names",
-             makes="AST"),
+        Pass(name="tokens", what="tokens of the text", found=f"{lines} lines", makes="tokens"),
+        Pass(name="ast", what="a syntax tree with source positions",
+             found=f"{len(program.spans)} names", makes="AST"),
         Pass(name="hir", what="names, values", found=f"{len(layers)} settings: {by}",
              makes="Program"),
         Pass(name="graph", what="nodes, edges, pruning",
              found=f"{len(graph.nodes)} nodes, {removed} parts removed", makes="Graph"),
-        Pass(name="plan", what="places, memory, age",
+        Pass(name="plan", what="placement, memory, age",
              found=f"{len(plan.meshes)} meshes, {staleness.credits} credits, age <= "
              f"{staleness.age_bound}", makes="Plan"),
         Pass(name="job", what="gradients, generated code",

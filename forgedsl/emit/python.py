@@ -154,7 +154,9 @@ class ProgramWriter:
         text, type_ = self._scalars(score.scope, self._scored).expr(score.expr)
         if type_ not in ("number", "any"):
             scalars = self._scalars(score.scope, self._scored)
-            scalars.error("T702", "dtype", f"a score is a number, not a {type_}", score.expr.span)
+            scalars.error(
+                "T702", "dtype", f"a score must be a number, not a {type_}", score.expr.span
+            )
         returned = self._line(f"return {text.code}", score.expr.span)
         doc = "The score of a rollout from the values of its rewards."
         self._define(f"{function_name('rubric', name)}(scores)", doc, [returned])
@@ -189,7 +191,7 @@ class ProgramWriter:
                     locals_[statement.name] = (statement.name, type_)
                 case ast.Return():
                     if function.kind == "reward" and type_ in ("str", "list", "none"):
-                        message = f"a reward is a number, not a {type_}"
+                        message = f"a reward must be a number, not a {type_}"
                         scalars.error("T702", "dtype", message, statement.value.span)
                     wrap = "float({})" if function.kind == "reward" else "{}"
                     lines += self._returning(scalars, statement.value, wrap)

@@ -152,7 +152,9 @@ class Scalars:
         if type_ == "parts":
             return Text(f"{code}[{quoted(rest[1])}]"), "number"
         if type_ != "any":
-            self.error("F101", "undefined", f"`{rest[0]}` is a {type_} and has no parts", node.span)
+            self.error(
+                "F101", "undefined", f"`{rest[0]}` is a {type_}, which has no attributes", node.span
+            )
         return item(code, [quoted(key) for key in rest[1:]]), "any"
 
     def _index(self, node: ast.Index) -> tuple[Text, str]:
@@ -161,7 +163,7 @@ class Scalars:
         code, type_ = self._path(path)
         whole = code.code
         if type_ not in ("any", "str", "list"):
-            self.error("T702", "dtype", f"a {type_} has no indices", node.span)
+            self.error("T702", "dtype", f"a {type_} cannot be indexed", node.span)
         keyed = [self.expr(key)[0].code for key in keys]
         if path.parts[0] in self.locals and self.locals[path.parts[0]][1] == "row":
             whole = self.locals[path.parts[0]][0]
@@ -224,7 +226,7 @@ class Scalars:
         try:
             re.compile(node.value)
         except re.error as error:
-            message = f"`{node.value}` is no regular expression: {error}"
+            message = f"`{node.value}` is not a valid regular expression: {error}"
             return self.error("F113", "bad-value", message, node.span)
         return None
 
@@ -246,7 +248,7 @@ class Scalars:
             code = f"{left.inside(level)} {operator} {right.inside(level + 1)}"
             return Text(code, level), "bool"
         if operator not in LEVEL:
-            return self.error("T702", "dtype", f"`{operator}` has no value here", node.span)
+            return self.error("T702", "dtype", f"`{operator}` cannot be used here", node.span)
         level = LEVEL[operator]
         if level == COMPARE:
             if {left_type, right_type} == {"str", "number"}:
@@ -280,7 +282,7 @@ class Scalars:
     def _expect(self, type_: str, wanted: str, node: ast.Expr) -> None:
         if type_ not in (wanted, "any"):
             message = (
-                f"{WORDS.get(wanted, wanted)} is needed here, this is {WORDS.get(type_, type_)}"
+                f"{WORDS.get(wanted, wanted)} is needed here, but this is {WORDS.get(type_, type_)}"
             )
             textual = wanted == "str" and type_ in ("number", "bool")
             help_text = as_text(node) if textual else ""
@@ -301,7 +303,7 @@ class Scalars:
 def as_text(node: ast.Expr) -> str:
     """Write a number as text."""
     written = node.text if isinstance(node, ast.Path) else "..."
-    return f"`text({written})` makes text of it"
+    return f"`text({written})` converts it to text"
 
 
 def item(code: str, keys: list[str]) -> Text:

@@ -154,9 +154,11 @@ class Family:
 
     def _whole(self, dims: Dims) -> Dims:
         if dims.kv_heads < 1 or dims.heads % dims.kv_heads:
-            raise Misshapen(f"heads = {dims.heads} are no multiple of kv_heads = {dims.kv_heads}")
+            raise Misshapen(f"heads = {dims.heads} is not a multiple of kv_heads = {dims.kv_heads}")
         if dims.head_dim < 2 or dims.head_dim % 2:
-            raise Misshapen(f"head_dim = {dims.head_dim} is odd, and rotations turn pairs")
+            raise Misshapen(
+                f"head_dim = {dims.head_dim} is odd, but rotary embeddings need an even number"
+            )
         return dims
 
     def read(self, config: Mapping[str, Any]) -> Dims:
@@ -167,10 +169,12 @@ class Family:
         """
         for key, value in self.fixed.items():
             if config.get(key, value) != value:
-                raise Unsupported(f"{key} = {config[key]!r} of its config.json, only {value!r}")
+                raise Unsupported(
+                    f"{key} = {config[key]!r} in its config.json is not supported, only {value!r}"
+                )
         kinds = set(config.get("layer_types") or ()) - {"full_attention"}
         if kinds:
-            raise Unsupported(f"layers of type {', '.join(sorted(kinds))}")
+            raise Unsupported(f"layers of type {', '.join(sorted(kinds))} are not supported")
         values = {
             name: config.get(key, config.get(ALIASES.get(key, "")))
             for name, key in self.keys.items()
@@ -178,7 +182,7 @@ class Family:
         found = {name: value for name, value in values.items() if value is not None}
         missing = [self.keys[n] for n in NEEDED if n in self.keys and n not in found]
         if missing:
-            raise Unsupported(f"no {', '.join(missing)} in its config.json")
+            raise Unsupported(f"its config.json has no {', '.join(missing)}")
         if self.with_no_rope:
             found["no_rope_interval"] = _no_rope_interval(config, found)
         found.setdefault("kv_heads", found["heads"])
@@ -232,7 +236,7 @@ def _no_rope_interval(config: Mapping[str, Any], found: Mapping[str, Any]) -> in
     interval = interval if interval <= layers else 0
     expected = [int(not interval or (layer + 1) % interval != 0) for layer in range(layers)]
     if rotating is not None and [int(each) for each in rotating] != expected:
-        raise Unsupported("no_rope_layers of its config.json, which are not every n-th layer")
+        raise Unsupported("no_rope_layers in its config.json are not every n-th layer")
     return interval
 
 
@@ -243,11 +247,15 @@ def _rope(config: Mapping[str, Any]) -> tuple[float, RopeScaling | None]:
     kind = rope.get("rope_type") or rope.get("type") or "default"
     part = rope.get("partial_rotary_factor", config.get("partial_rotary_factor")) or 1.0
     if part != 1.0:
-        raise Unsupported(f"partial_rotary_factor = {part} of its config.json, only 1.0")
+        raise Unsupported(
+            f"partial_rotary_factor = {part} in its config.json is not supported, only 1.0"
+        )
     if kind == "default":
         return theta, None
     if kind != "llama3":
-        raise Unsupported(f'rotations of type "{kind}", only "default" and "llama3"')
+        raise Unsupported(
+            f'rotary embeddings of type "{kind}" are not supported, only "default" and "llama3"'
+        )
     return theta, RopeScaling(
         factor=float(rope["factor"]),
         low=float(rope["low_freq_factor"]),

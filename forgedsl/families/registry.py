@@ -55,7 +55,7 @@ def by_config(config: Mapping[str, Any]) -> tuple[Family, Dims]:
     kind = str(config.get("model_type", ""))
     found = next((f for f in FAMILIES if f.model_type == kind), None)
     if found is None:
-        raise Unsupported(f'a model of type "{kind}" belongs to no family that is here')
+        raise Unsupported(f'models of type "{kind}" are not supported')
     return found, found.read(config)
 
 
@@ -75,7 +75,7 @@ def by_hub_name(model_id: str) -> tuple[Family, Dims] | None:
                 changed = {name: value for name, value in changes.items() if name != "size"}
                 return candidate, replace(candidate.sizes[size], **changed)
     if ELSEWHERE.match(model_id):
-        raise Unsupported(f'"{model_id}" belongs to no family that is here')
+        raise Unsupported(f'the family of "{model_id}" is not supported')
     return None
 
 

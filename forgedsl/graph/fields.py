@@ -37,7 +37,7 @@ def check_fields(
     """
     headless = next((f for f in loss.fields if f.name == VALUE and not trainer.head), None)
     if headless is not None and VALUE in live:
-        message = f"loss `{loss.name}` reads `value`, and `{trainer.name}` has no value head"
+        message = f"loss `{loss.name}` reads `value`, but `{trainer.name}` has no value head"
         help = f"`service {trainer.name} : {trainer.ctor}(value_head({model_of(trainer)}))`"
         place = Label(text="declared here", span=headless.span)
         return [_error(message, trainer.name_span, place, help)]
@@ -66,10 +66,10 @@ def _misnamed(field: ast.Field, given: Input, loss: Function) -> Diagnostic:
     """Return the message if exactly one field is missing and one is superfluous: a wrong name."""
     name = field.name
     return _error(
-        f"loss `{loss.name}` needs `{name}`, and is given `{given.argument}`",
+        f"loss `{loss.name}` needs `{name}`, but is given `{given.argument}`",
         given.span,
         Label(text=f"`{name}` is declared here", span=field.span),
-        f"name it as the loss does: `replay(..., {name} = ...)`",
+        f"use the loss's name for it: `replay(..., {name} = ...)`",
     )
 
 
@@ -87,7 +87,7 @@ def _unknown(given: Input, loss: Function, declared: set[str]) -> Diagnostic:
 def _missing(name: str, span: Span, batch: Node, loss: Function, drawn: str) -> Diagnostic:
     if name == "behavior":
         message = f"loss `{loss.name}` needs `behavior`, but no sampler produced this batch"
-        help = "supervised batches and pairs have no sampler log-probs"
+        help = "supervised batches and pairs have no log-probs of a sampler"
     else:
         message = f"loss `{loss.name}` needs `{name}`, which the batch does not have"
         close = nearest(name, UNNAMED)
@@ -95,14 +95,14 @@ def _missing(name: str, span: Span, batch: Node, loss: Function, drawn: str) -> 
         if drawn:  # recomputed by a model, or stored in the buffer
             again = made.endswith("logprobs(rollout)")
             made = made.replace("(rollout)", f"({drawn})") if again else f"{drawn}.{name}"
-        help = f"name it: `replay(..., {name} = {made})`"
+        help = f"add it: `replay(..., {name} = {made})`"
         if drawn and not again:
-            help += f", put as `{name} = ...`"
+            help += f", stored with `put(..., {name} = ...)`"
         if name == "ref":
-            help += " of a `service reference : titan(MODEL) {}`"
+            help += " of a frozen `service reference : titan(MODEL) {}`"
             fields = {field.name for field in loss.fields}
             if "beta" in fields:
-                help += ", or train without it: write `(beta = 0.0)` behind the name of the loss"
+                help += ", or train without it: write `(beta = 0.0)` after the name of the loss"
         help = f"did you mean `{close[0]}`?" if close else help
     declared = Label(text="declared here", span=span)
     return _error(message, batch.span, declared, help, "the batch is made here")

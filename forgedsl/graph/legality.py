@@ -63,8 +63,8 @@ def check_shape(program: Program, nodes: tuple[Node, ...], reporter: Reporter) -
                 "flow-shape",
                 "there is nothing to run: the file has no flow",
                 Span(program.file, 0, 0),
-                help="`flow train { ... }` says what happens in a step; `forgec lint`, `explain` "
-                "and `doc` are for modules, too",
+                help="add `flow train { ... }`, which defines a step; a module without a flow "
+                "works only with `forgec lint`, `explain` and `doc`",
             )
         )
         return False
@@ -75,7 +75,7 @@ def check_shape(program: Program, nodes: tuple[Node, ...], reporter: Reporter) -
             error(
                 "F130",
                 "flow-shape",
-                "the flow never steps a trainer",
+                "the flow has no training step",
                 place,
                 help="end it with `trainer.step(batch, loss = ...)`",
             )
@@ -87,7 +87,7 @@ def check_shape(program: Program, nodes: tuple[Node, ...], reporter: Reporter) -
                 "flow-shape",
                 "the flow has more than one step",
                 extra.span,
-                label="one optimizer step per turn of the flow",
+                label="a flow can have only one optimizer step",
                 related=(Label(text="the first step", span=steps[0].span),),
                 help="one step takes both: `trainer.step(a, loss = x, b, loss = y)`",
             )
@@ -114,11 +114,11 @@ def report_cycle(nodes: tuple[Node, ...], reporter: Reporter) -> None:
         error(
             "F105",
             "data-cycle",
-            f"the flow feeds itself: {' -> '.join((*path, path[0]))}",
+            f"the flow has a cycle: {' -> '.join((*path, path[0]))}",
             first.span,
             label=f"`{first.name}` needs its own result",
             related=tuple(
-                Label(text=f"`{name}` is read on the way", span=by_name[name].span)
+                Label(text=f"the cycle goes through `{name}`", span=by_name[name].span)
                 for name in path[1:3]
             ),
             help="only `sync trainer -> generator` and a buffer may close a cycle",
@@ -187,10 +187,10 @@ def _check_join(node: Node, by_name: dict[str, Node]) -> list[Diagnostic]:
     first = sources[0]
     for read, source in zip(node.inputs[1:], sources[1:], strict=True):
         if source.root != first.root:
-            found = _unrelated(node, read, first, source, "no common draw")
+            found = _unrelated(node, read, first, source, "they come from different draws")
             if Role.RECALLS in by_name[first.root].roles:
                 name = read.attribute or read.edge
-                help = f"put it beside them, `{name} = {read.text}`, and read `{first.name}.{name}`"
+                help = f"store it with them, `{name} = {read.text}`, and read `{first.name}.{name}`"
                 found = replace(found, help=help)
             return [found]
     if Role.PACKS in node.roles:
@@ -215,8 +215,11 @@ def _check_terms(nodes: tuple[Node, ...], by_name: dict[str, Node]) -> list[Diag
             told = ", ".join(f"`{name}` has {kind}" for name, kind in kinds.items())
             help = "give each a loss of its own: `step(a, loss = x, b, loss = y)`"
             if set(kinds.values()) == {"conversations"}:
-                help = "one dataset of both: `source = mixture([...], weights = [...])`"
-            message = f"batches that are merged are rollouts, or pairs: {told}"
+                help = (
+                    "combine both sources in one dataset: `source = mixture([...], weights = "
+                    "[...])`"
+                )
+            message = f"merged batches must all be rollouts, or all pairs: {told}"
             found.append(error("F112", "unrelated-join", message, batches[0].span, help=help))
     if len(step.terms) > 1 and int(step.settings["epochs"]) * int(step.settings["minibatches"]) > 1:
         message = "a step of several losses is one update"
@@ -248,8 +251,11 @@ def _check_minibatches(nodes: tuple[Node, ...]) -> list[Diagnostic]:
         what = "pairs" if drawn.stream is Stream.PAIR else "prompts"
         message = f"`minibatches = {many}` does not divide the {prompts} {what} of a batch"
     else:
-        message = f"`{drawn.target}.batches()` gives a batch without groups to divide"
-        help = "make its batches smaller: `batch.rows`, `batch.accumulate`"
+        message = (
+            f"`{drawn.target}.batches()` returns a batch without groups, so `minibatches` "
+            "cannot divide it"
+        )
+        help = "use smaller batches: `batch.rows`, `batch.accumulate`"
     related = tuple(
         Label(text=f"{node.settings['count']} {what} are drawn here", span=node.span)
         for node in sources
@@ -274,7 +280,7 @@ def _unrelated(node: Node, read: Input, first: Node, second: Node, why: str) -> 
 
     made = f"`{first.name}` comes from `{origin(first)}`"
     if origin(first) == first.name:
-        made = f"`{first.name}` is made here, of another draw or sampler"
+        made = f"`{first.name}` is made here, from another draw or sampler"
     return error(
         "F112",
         "unrelated-join",
@@ -282,7 +288,10 @@ def _unrelated(node: Node, read: Input, first: Node, second: Node, why: str) -> 
         read.span,
         label=f"comes from `{origin(second)}`",
         related=(Label(text=made, span=first.span),),
-        notes=("streams join by (group, rollout), which only one draw and one sampler share",),
+        notes=(
+            "streams are joined by (group, rollout), so they must come from the same draw and "
+            "sampler",
+        ),
         help=f"compute `{read.edge}` from `{first.name}`",
     )
 
@@ -300,15 +309,18 @@ def _check_compared(
         reward = compared(program, rewards_of(program, node.target))
         alone = [s for s in sorted(node.samplers) if int(by_name[s].settings["n"]) < 2]
         if reward and alone:
-            message = f"`{reward}` compares siblings, and `{alone[0]}` has one for each prompt"
-            help = "`n = 8` there, or a judge's prompt without `{other}`"
+            message = (
+                f"`{reward}` compares siblings, but `{alone[0]}` samples only one "
+                "completion per prompt"
+            )
+            help = "set `n = 8` there, or remove `{other}` from the judge's prompt"
             found.append(error("F112", "unrelated-join", message, node.span, help=help))
     for decl in program.evals.values():
         score = getattr(decl.settings["score"].value, "name", None)
         own = (reward for reward in rewards_of(program, score)) if score is not None else ()
         if reward := next((r for r in own if compares(judge_of(program.rewards.get(r)))), ""):
             message = f"`{decl.name}` scores by `{reward}`, which compares siblings"
-            help = "an eval's completions are scored one by one: score by another reward"
+            help = "the completions of an eval are scored one by one: use another reward"
             found.append(error("F112", "unrelated-join", message, decl.name_span, help=help))
     return found
 
@@ -319,10 +331,11 @@ def _check_scorers(program: Program, nodes: tuple[Node, ...]) -> list[Diagnostic
     step = _step(nodes)
     return [
         error("F108", "sync-into-frozen",
-              f"`{service.name}` scores `{reward}`, and is trained: its scores would change",
+              f"`{service.name}` computes `{reward}`, but is itself trained, so its scores would "
+              "change",
               step.span, label="trained here",
               related=(Label(text="scores", span=program.rewards[reward].span),),
-              help=f"score by a service of its own: `{service.ctor}(value_head(MODEL))`")
+              help=f"use a separate service for the reward: `{service.ctor}(value_head(MODEL))`")
         for reward, service in judging(program, nodes).items() if service.name == step.target
     ]  # fmt: skip
 
@@ -334,18 +347,20 @@ def _check_sync(program: Program, node: Node, nodes: tuple[Node, ...]) -> list[D
     step = _step(nodes)
     problem = help = ""
     if source != step.target:
-        problem = f"`{source}` is never stepped, so its weights do not change"
+        problem = f"`{source}` is not trained, so its weights do not change"
         help = f"sync from `{step.target}`"
     elif not kind_of(program.services[target].ctor).samples:
-        problem = f"`{target}` is a {program.services[target].ctor} service and stays frozen"
+        problem = f"`{target}` is a {program.services[target].ctor} service, which is frozen"
         help = "sync into a generator (a vllm service)"
     elif reward := next((r for r, d in judging(program, nodes).items() if d.name == target), ""):
-        problem = f"`{target}` judges `{reward}`: its grades would change with the policy"
+        problem = (
+            f"`{target}` is the judge of `{reward}`, so its grades would change with the policy"
+        )
         model = model_of(program.services[source])
-        help = f"judge by a service of its own: `service judge : vllm({model})`"
+        help = f"use a separate service as judge: `service judge : vllm({model})`"
     elif model_of(program.services[source]) != model_of(program.services[target]):
         ours, theirs = (model_of(program.services[name]) for name in (source, target))
-        problem = f"`{source}` trains model `{ours}`, `{target}` serves model `{theirs}`"
+        problem = f"`{source}` trains model `{ours}`, but `{target}` serves model `{theirs}`"
         help = f"build `{target}` on `{ours}`"
     if not problem:
         return []
@@ -364,7 +379,8 @@ def _check_updated(program: Program, nodes: tuple[Node, ...]) -> list[Diagnostic
         error(
             "F107",
             "no-sync",
-            f"`{node.target}` samples model `{trained}`, and nobody updates its weights",
+            f"`{node.target}` samples model `{trained}`, which is trained, but its weights are "
+            "never updated",
             node.span,
             related=(Label(text=f"`{step.target}` trains that model", span=step.span),),
             help=f"add `sync {step.target} -> {node.target} {{ every = 1 }}`",
@@ -393,7 +409,7 @@ def report_removed(
         message = f"{gone} is not computed: {part.reason}"
         span = next(node.span for node in nodes if node.name == part.nodes[-1])
     else:
-        message = f"{part.reason}, so the batch does not carry it"
+        message = f"{part.reason}, so it is left out of the batch"
         span = step.span
     notes = (f"removed from the flow: {gone}",) if part.nodes and part.services else ()
     reporter.report(

@@ -113,13 +113,13 @@ def _part(
         close = did_you_mean(nearest(str(read.attribute), parts))
         known = f"they have {', '.join(f'`{p}`' for p in parts)}" if parts else ""
         if kept is not None:
-            known += f"; `{read.attribute} = ...` in its `put` keeps more"
+            known += f"; to store more, write `{read.attribute} = ...` in its `put`"
         length = len(str(read.attribute))
         yield Diagnostic(
             code="F101",
             name="undefined",
             severity=Severity.ERROR,
-            message=f"{WORDS[source.stream]} have no part `{read.attribute}`",
+            message=f"{WORDS[source.stream]} have no attribute `{read.attribute}`",
             span=Span(read.span.file, read.span.end - length, read.span.end),
             help=close or known,
         )
@@ -133,7 +133,7 @@ def _part(
                 message=f"`{dataset.name}` has no `target`, but `{read.text}` reads it",
                 span=dataset.name_span,
                 related=(Label(text="read here", span=read.span),),
-                help="`target = row.COLUMN`: what rewards compare with",
+                help="set `target = row.COLUMN`, which rewards compare with",
             )
 
 
@@ -160,12 +160,17 @@ def _too_long(program: Program, node: Node, read: Input) -> Iterator[Diagnostic]
                 code="T701",
                 name="axis",
                 severity=Severity.ERROR,
-                message=f"`{field.name}` is declared [{', '.join(axes)}], `{read.text}` is [B, T]",
+                message=(
+                    f"`{field.name}` is declared [{', '.join(axes)}], but `{read.text}` is [B, T]"
+                ),
                 span=read.span,
                 related=(Label(text="declared here", span=field.span),),
-                help="an advantage over tokens takes it: `rl.turn_returns(..., rollout.mask)`"
+                help=(
+                    "only an advantage over tokens can read it: `rl.turn_returns(..., "
+                    "rollout.mask)`"
+                )
                 if read.attribute != "mask"
-                else f"`{read.edge}.num_tokens` is a number of each rollout",
+                else f"to read a number per rollout, write `{read.edge}.num_tokens`",
             )
             return
 
@@ -187,7 +192,9 @@ def _without_target(program: Program, node: Node) -> Iterator[Diagnostic]:
             code="F114",
             name="arity",
             severity=Severity.ERROR,
-            message=f"`{node.target}` needs a target: `{reward}` compares the response with it",
+            message=(
+                f"`{node.target}` needs a target, because `{reward}` compares the response with it"
+            ),
             span=node.span,
             help=f"`{node.target}({node.inputs[0].text}, {draw}.target)`",
         )

@@ -36,7 +36,7 @@ class Collector:
 
     def file(self, file: ast.File) -> Table:
         if file.edition is not None and file.edition.number != 1:
-            message = f"edition {file.edition.number} is not known"
+            message = f"unknown edition {file.edition.number}"
             self.ctx.error("F118", message, file.edition.span, help="write `forge 1`")
         assigns: list[ast.Assign] = []
         aliases = {alias_of(d) for d in file.decls if isinstance(d, ast.ImportForge)}
@@ -64,11 +64,11 @@ class Collector:
     def _new_name(self, name: str, span: Span) -> bool:
         """Register `name`, or report why it cannot be used."""
         if name in builtins.RESERVED:
-            self.ctx.error("S018", f"`{name}` is a word of the language, not a name", span)
+            self.ctx.error("S018", f"`{name}` is a reserved word and cannot be a name", span)
             return False
         taken = self.table.declared.get(name)
         if taken is not None and taken.kind.singleton:
-            message = f"`{name}` is a kind of declaration, not a name"
+            message = f"`{name}` is a kind of declaration and cannot be a name"
             self.ctx.error("S018", message, span, help="choose another name")
             return False
         before = self.table.spans.get(name)
@@ -103,7 +103,7 @@ class Collector:
             shown = f"`{decl.kind} {decl.name} {{ ... }}`"
             if kind is not None and kind.singleton:
                 shown = f"`{decl.kind} {{ {decl.name} = ... }}`"
-            message = f"{a_kind(decl.kind)} is declared with a block: {shown}"
+            message = f"{a_kind(decl.kind)} must be declared with a block: {shown}"
             self.ctx.error("F119", message, decl.kind_span.to(decl.name_span))
             self.ctx.broken.add(decl.name)
             return
@@ -129,21 +129,21 @@ class Collector:
         if not self._known_kind(decl.kind, decl.kind_span, decl.name):
             return
         if decl.when is not None and decl.kind != "profile":
-            self.ctx.error("F119", "only a profile has a condition", decl.when.span)
+            self.ctx.error("F119", "only a profile can have a condition", decl.when.span)
         if decl.ctor is not None and decl.kind != "service":
-            self.ctx.error("F119", f"a {decl.kind} has no constructor", decl.ctor.span)
+            self.ctx.error("F119", f"a {decl.kind} takes no constructor", decl.ctor.span)
         if decl.kind == "profile":
             self._profile(decl)
         elif decl.kind == "flow":
             if self.table.flow is not None:
                 related = (Label(text="the first one", span=self.table.flow.kind_span),)
-                message = "a program has one flow"
+                message = "a program can have only one flow"
                 self.ctx.error("F102", message, decl.kind_span, related=related)
             else:
                 self.table.flow = decl
                 self._syncs(decl.block)
         elif decl.kind in FUNCTION_KINDS and decl.kind != "reward":
-            message = f"a {decl.kind} has parameters: `{decl.kind} {decl.name or 'name'}(...)`"
+            message = f"a {decl.kind} needs parameters: `{decl.kind} {decl.name or 'name'}(...)`"
             self.ctx.error("F119", message, decl.kind_span)
             if decl.name is not None:
                 self.ctx.broken.add(decl.name)
@@ -175,7 +175,7 @@ class Collector:
 
     def _profile(self, decl: ast.BlockDecl) -> None:
         if decl.name is None or decl.name_span is None:
-            self.ctx.error("F119", "a profile has a name", decl.kind_span)
+            self.ctx.error("F119", "a profile needs a name", decl.kind_span)
         elif decl.name in self.table.profiles or decl.name in {"none", "auto"}:
             message = f"a profile cannot be named `{decl.name}`"
             if decl.name in self.table.profiles:
@@ -193,16 +193,16 @@ class Collector:
             return self._singleton(decl, kind)
         if decl.name is None or decl.name_span is None:
             example = f"`{decl.kind} NAME {{ ... }}`"
-            message = f"{a_kind(decl.kind)} has a name: {example}"
+            message = f"{a_kind(decl.kind)} needs a name: {example}"
             self.ctx.error("F119", message, decl.kind_span)
             return None
         if decl.kind == "environment":
-            message = "an environment has a class: `environment NAME = FILE.CLASS(...) { ... }`"
+            message = "an environment needs a class: `environment NAME = FILE.CLASS(...) { ... }`"
             self.ctx.error("F119", message, decl.kind_span.to(decl.name_span))
             self.ctx.broken.add(decl.name)
             return None
         if decl.kind == "reward":
-            message = f"a reward has a value or a body: `reward {decl.name} = ...`"
+            message = f"a reward needs a value or a body: `reward {decl.name} = ...`"
             self.ctx.error("F119", message, decl.kind_span.to(decl.name_span))
             return None
         if not self._new_name(decl.name, decl.name_span):
@@ -214,7 +214,11 @@ class Collector:
     def _singleton(self, decl: ast.BlockDecl, kind: Kind) -> Declared | None:
         if kind.single:
             example = {"launcher": "launcher = local", "colocate": "colocate = [a, b]"}[kind.name]
-            self.ctx.error("F119", f"`{kind.name}` is a setting: `{example}`", decl.kind_span)
+            self.ctx.error(
+                "F119",
+                f"`{kind.name}` is a setting, not a block: write `{example}`",
+                decl.kind_span,
+            )
             return None
         declared = self.table.declared[kind.name]
         if declared.node is not None:
@@ -229,7 +233,7 @@ class Collector:
 
     def _service(self, decl: ast.BlockDecl) -> Declared | None:
         if decl.name is None or decl.name_span is None:
-            message = "a service has a name: `service NAME : titan(MODEL) { ... }`"
+            message = "a service needs a name: `service NAME : titan(MODEL) { ... }`"
             self.ctx.error("F119", message, decl.kind_span)
             return None
         ctor = decl.ctor
@@ -240,7 +244,7 @@ class Collector:
         arguments, head = _headed(arguments, known)
         if not isinstance(ctor, ast.Call) or not all(isinstance(a, form) for a in arguments):
             example = f'{known}("MODEL")' if remote else "titan(MODEL)"
-            message = f"a service says what runs it: `service NAME : {example} {{ ... }}`"
+            message = f"a service needs a backend: `service NAME : {example} {{ ... }}`"
             self.ctx.error("F119", message, ctor.span if ctor is not None else decl.name_span)
             self.ctx.broken.add(decl.name)
             return None
@@ -270,7 +274,7 @@ class Collector:
         if label is None:
             if kind.labels and layer == "file":
                 modes = " or ".join(f"`{kind.name} {mode} {{ ... }}`" for mode in kind.labels)
-                self.ctx.error("F110", f"`{kind.name}` has a mode: {modes}", at)
+                self.ctx.error("F110", f"`{kind.name}` needs a mode: {modes}", at)
             return
         if RANK[layer] < RANK[declared.label_layer]:
             return
@@ -279,7 +283,7 @@ class Collector:
         elif kind.labels:
             self.ctx.unknown("F101", "unknown mode", label, span or at, kind.labels)
         else:
-            self.ctx.error("F119", f"`{kind.name}` has no name", span or at)
+            self.ctx.error("F119", f"`{kind.name}` takes no name", span or at)
 
     # ---- settings
 
@@ -314,8 +318,8 @@ class Collector:
             self._unknown_setting(declared, path, span)
             return
         if (why := dict(declared.kind.taken).get(text)) is not None:
-            message = f"the runtime sets `{path[-1]}` of `{declared.name}` itself"
-            self.ctx.error("F103", message, span, help=f"leave it out: {why}")
+            message = f"`{path[-1]}` of `{declared.name}` cannot be set: the runtime sets it"
+            self.ctx.error("F103", message, span, help=f"remove it: {why}")
             return
         before = declared.entries.get(text)
         if before is not None and RANK[before.origin.layer] > RANK[origin.layer]:
@@ -337,7 +341,7 @@ class Collector:
         if block and block not in kind.blocks:
             head = path[0]
             start = Span(span.file, span.start, min(span.end, span.start + len(head)))
-            what = f"{owner} has no block"
+            what = f"{owner} has no settings"
             self.ctx.unknown("F103", what, block, start, kind.blocks)
             return
         siblings = [
@@ -368,14 +372,19 @@ class Collector:
             origin = self.origin
             self.enter(declared, ("value",), item.path.span, item.value, origin)
             return
-        help_text = "a parameter is declared with `param NAME : TYPE = VALUE`"
+        help_text = "to declare a parameter, write `param NAME : TYPE = VALUE`"
         if name in HABITS:
             help_text = habit(name)
         if item.path.parts[0] in self.table.declared:
             help_text = f"write it inside the declaration of `{item.path.parts[0]}`"
         else:
             self.ctx.broken.add(item.path.parts[0])
-        self.ctx.error("F119", f"`{name} = ...` cannot stand alone", item.path.span, help=help_text)
+        self.ctx.error(
+            "F119",
+            f"`{name} = ...` cannot stand outside a declaration",
+            item.path.span,
+            help=help_text,
+        )
 
 
 def a_kind(name: str) -> str:
@@ -416,7 +425,7 @@ def _misplaced(item: ast.Item, declared: Declared) -> str:
     owner = f"a {declared.kind.name}"
     match item:
         case ast.TypedAssign():
-            return f"a setting is written `{item.name} = ...`, without a type"
+            return f"a setting has no type: write `{item.name} = ...`"
         case ast.Nested():
             return f"`{item.name} {item.label or 'when'}` cannot stand in {owner}"
         case ast.Effect():

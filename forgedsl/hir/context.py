@@ -112,7 +112,7 @@ class Context:
             return self.error(code, f"{what} `{name}`", span, help=help, fix=fix)
         if no_library:
             self.missing.add("rl")
-            help = 'the file begins with `import "std/rl" as rl`'
+            help = 'add `import "std/rl" as rl` at the start of the file'
         help = help or habit(name)
         if not help and 0 < len(known) <= 12:
             help = "known are " + ", ".join(f"`{k}`" for k in sorted(set(known)))

@@ -39,7 +39,7 @@ def _body(resolver: File, declared: Declared) -> PythonEnvironment | None:
     path = call.function if call is not None else value
     if not isinstance(path, ast.Path):
         help_text = f"`environment {declared.node.name} = desk.Desk(rows = 40) {{ procs = 2 }}`"
-        ctx.error("F109", "the value of an environment is a class", value.span, help=help_text)
+        ctx.error("F109", "the value of an environment must be a class", value.span, help=help_text)
         return None
     resolver.used.add(path.parts[0])
     found = resolver.scope.lookup(path.parts)
@@ -100,6 +100,6 @@ def _not_found(resolver: File, path: ast.Path) -> None:
     known = [n for n, each in module.names.items() if isinstance(each, PythonEnvironment)]
     what, name = f"`{path.parts[0]}` has no environment", ".".join(path.parts[1:])
     help_text = (
-        "its class has `Environment` of forgedsl.environment as base, or `Agent` of forgedsl.agent"
+        "the class must be a subclass of forgedsl.environment.Environment or forgedsl.agent.Agent"
     ) + (f"; known are {', '.join(f'`{n}`' for n in sorted(known)[:12])}" if known else "")
     resolver.ctx.unknown("X801", what, name, part_span(path, 1), known, help_text)

@@ -33,7 +33,9 @@ def _eval(decl: Decl, resolver: File, functions: dict[str, Function]) -> Decl:
         return decl
     if (score is None) == (loss.value is None):
         what = "neither `score` nor `loss`" if score is None else "a `score` and a `loss`"
-        help_text = "`score` is of sampled answers, `loss` of the dataset's conversations or pairs"
+        help_text = (
+            "use `score` for sampled answers, or `loss` for the dataset's conversations or pairs"
+        )
         message = f"eval `{decl.name}` has {what}"
         resolver.ctx.error("F110", message, decl.name_span, help=help_text)
         return decl
@@ -56,5 +58,5 @@ def _unsampled(decl: Decl, resolver: File) -> None:
     for name, value in decl.settings.items():
         sampled = name.startswith("sample.") or name in ("env", "max_turns")
         if sampled and value.origin.layer != "default":
-            message = f"`{name}` applies to an eval with a `score`, which samples"
+            message = f"`{name}` applies only to an eval with a `score`, which samples answers"
             resolver.ctx.error("F103", message, value.place or decl.name_span)

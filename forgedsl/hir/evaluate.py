@@ -262,7 +262,7 @@ def _call(expr: ast.Call, names: Names, ctx: Context) -> Any:
     name = expr.function.text
     if name not in FUNCTIONS:
         known = ", ".join(sorted(FUNCTIONS))
-        help_text = habit(name) or f"a setting is a constant; known functions are {known}"
+        help_text = habit(name) or f"settings are constants; they can use the functions {known}"
         span = expr.function.span
         return ctx.unknown("F101", "unknown function", name, span, FUNCTIONS, help_text)
     values = [evaluate(arg.value, names, ctx) for arg in expr.args]

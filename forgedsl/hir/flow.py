@@ -81,7 +81,7 @@ class FlowResolver:
                 case _:
                     word = type(item).__name__.lower()
                     message = f"`{word}` cannot stand in a flow"
-                    help_text = "a flow holds `name = call(...)`, calls and `sync a -> b`"
+                    help_text = "a flow contains only `name = call(...)`, calls and `sync a -> b`"
                     self.ctx.error("F119", message, item.span, help=help_text)
         for name in self.merged.keys() - self.read:
             message = f"no step reads `{name}`"
@@ -100,15 +100,17 @@ class FlowResolver:
         self.later.pop(name, None)
         known = self.edges.get(name) or self.resolver.table.spans.get(name)
         if len(item.path.parts) > 1:
-            self.ctx.error("F119", "the name of a stream has no dots", span)
+            self.ctx.error("F119", "the name of a stream cannot contain dots", span)
         elif known is not None:
             related = (Label(text="first defined here", span=known),)
-            help_text = "every stream has a name of its own"
+            help_text = "give each stream its own name"
             message = f"`{name}` is defined twice"
             self.ctx.error("F102", message, span, related=related, help=help_text)
         elif not isinstance(item.value, ast.Call):
             said = self._called(name, item.value)
-            self.ctx.error("F119", "a stream is the result of a call", item.value.span, help=said)
+            self.ctx.error(
+                "F119", "the value of a stream must be a call", item.value.span, help=said
+            )
             self.failed.add(name)
         elif self._call(name, item.value, item.span):
             self.edges[name] = span
@@ -159,7 +161,7 @@ class FlowResolver:
             self.resolver.used.add(path.parts[0])
             return declared
         services = [n for n, d in table.items() if d.kind.name == "service"]
-        self.ctx.unknown("F101", "no service is called", path.text, path.span, services)
+        self.ctx.unknown("F101", "there is no service", path.text, path.span, services)
         return None
 
     # ---- calls: each function returns True if the call could be resolved
@@ -299,7 +301,7 @@ class FlowResolver:
                 self.functions[path.text] = found
                 return found
             help_text = f"`trainer.step(batch, loss = {path.text})`"
-            self.ctx.error("F119", "a loss is named in a step", path.span, help=help_text)
+            self.ctx.error("F119", "name the loss in a step", path.span, help=help_text)
             return None
         if path.parts[0] in self.resolver.modules:
             self.resolver.used.add(path.parts[0])
@@ -355,7 +357,7 @@ class FlowResolver:
             if argument is None:
                 most = f"{len(params)} argument{'' if len(params) == 1 else 's'}"
                 message = f"`{call.function.text}` takes {most}"
-                help_text = "" if params else "`batch.rows` of the trainer says how many"
+                help_text = "" if params else "`batch.rows` of the trainer sets the number"
                 self.ctx.error("F114", message, arg.span, help=help_text)
             elif argument not in params:
                 span = Span(arg.span.file, arg.span.start, arg.span.start + len(arg.name or ""))
@@ -433,7 +435,7 @@ class FlowResolver:
         if head in self.later:
             related = (Label(text="defined here", span=self.later[head]),)
             message = f"`{head}` is used before it is defined"
-            help_text = "data flows downwards; only `sync` and a buffer close a cycle"
+            help_text = "define it above this line; only `sync` and a buffer can close a cycle"
             self.ctx.error("F105", message, span, related=related, help=help_text)
         else:
             self.ctx.unknown("F101", "undefined stream", head, span, self.edges)
@@ -453,7 +455,7 @@ class FlowResolver:
         whole = next((i for i in inputs if i.edge in self.merged), None)
         if whole is not None:
             message = f"`{whole.edge}` is merged for a step; `{op}` cannot read it"
-            self.ctx.error("F109", message, whole.span, help="read the batches that it is made of")
+            self.ctx.error("F109", message, whole.span, help="read the batches that were merged")
             return
         step = FlowStep(
             name=said.name,

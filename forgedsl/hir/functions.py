@@ -49,7 +49,7 @@ def _statements(decl: ast.FnDecl, body: ast.Block, ctx: Context) -> tuple[Statem
     for item in body.items:
         match item:
             case ast.Assign() if len(item.path.parts) > 1:
-                ctx.error("F119", "a name in a body has no dots", item.path.span)
+                ctx.error("F119", "a name in a body cannot contain dots", item.path.span)
             case ast.Assign() | ast.TypedAssign():
                 kept.append(item)
             case ast.Minimize() | ast.Report() if is_loss:
@@ -68,7 +68,7 @@ def _statements(decl: ast.FnDecl, body: ast.Block, ctx: Context) -> tuple[Statem
         related = (Label(text="the first one", span=ends[0].span),)
         ctx.error("F102", f"a second `{word}`", extra.span, related=related)
     if not is_loss and ends and kept[-1] is not ends[0]:
-        ctx.error("F119", "nothing may follow `return`", kept[-1].span)
+        ctx.error("F119", "`return` must be the last statement", kept[-1].span)
     return tuple(kept)
 
 
@@ -76,8 +76,8 @@ def _instead(word: str, *, is_loss: bool) -> str:
     """Return the help for a statement that belongs to the other kind of function; "" if there is
     none."""
     if is_loss:
-        return "a loss ends with `minimize`" if word == "return" else ""
-    return "only a loss has `minimize` and `report`" if word in {"minimize", "report"} else ""
+        return "a loss must end with `minimize`" if word == "return" else ""
+    return "only a loss can use `minimize` and `report`" if word in {"minimize", "report"} else ""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -122,7 +122,7 @@ class BodyChecker:
         for key in keys:
             self.expr(key)
         if self.kind not in {"dataset", "reward", "fn"}:
-            help_text = "reductions are over named axes: `mean(x, G)`, `token_mean(x, mask)`"
+            help_text = "to reduce an axis, name it: `mean(x, G)`, `token_mean(x, mask)`"
             self.ctx.error("F119", "values have no indices here", expr.span, help=help_text)
 
     def _mean_by_hand(self, expr: ast.Binary) -> bool:
@@ -134,7 +134,7 @@ class BodyChecker:
             return False
         if any(len(s.args) != 1 for s in sides):  # type: ignore[union-attr]
             return False
-        help_text = "a mean over the tokens of the step is `token_mean(x, mask)`"
+        help_text = "for a mean over the tokens of the step, write `token_mean(x, mask)`"
         self.ctx.error("F114", "`sum` needs an axis", expr.span, help=help_text)
         return True
 
@@ -169,9 +169,9 @@ class BodyChecker:
         """Suggest a replacement for a name that resembles no known name."""
         name = path.parts[0]
         if "Row" in self.locals.values():
-            return f"a column is read as `row.{name}`"
+            return f"to read a column, write `row.{name}`"
         if len(path.parts) > 2:
-            return f"settings are not read here, params are: `param {path.parts[-1]} : int = ...`"
+            return f"a body cannot read settings, only params: `param {path.parts[-1]} : int = ...`"
         if self.kind == "loss" and name in builtins.FIELD_TYPES:
             return f"declare it as a field of the loss: `{name}: {builtins.FIELD_TYPES[name]}`"
         known = [*self.locals]
@@ -180,7 +180,7 @@ class BodyChecker:
             known = [n for n, found in names if isinstance(found, Decl) and found.kind == "reward"]
         listed = ", ".join(f"`{k}`" for k in known)
         name = "global_step" if name == "step" else name
-        return habit(name) or (f"known here are {listed}" if 0 < len(known) <= 12 else "")
+        return habit(name) or (f"known names here are {listed}" if 0 < len(known) <= 12 else "")
 
     def _attribute(self, path: ast.Path, type_name: str) -> None:
         if len(path.parts) == 1 or type_name in {"any", "Row"}:
@@ -191,7 +191,7 @@ class BodyChecker:
                 what = "a rollout has no attribute"
                 self.ctx.unknown("F101", what, name, span, builtins.ROLLOUT_ATTRIBUTES)
             elif name == "rewards" and len(path.parts) != 3:
-                message = f"`{path.text}` is no number; it has a part for each name"
+                message = f"`{path.text}` is not a number, but a record of reward parts"
                 self.ctx.error("F109", message, path.span, help=f"`{path.parts[0]}.rewards.NAME`")
         elif name not in {"chosen", "rejected"}:
             what = f"`{path.parts[0]}` has no attribute"
@@ -212,13 +212,13 @@ class BodyChecker:
                 )
                 return
             name, span = path.parts[deep], part_span(path, deep, deep)
-            what = f"`{'.'.join(path.parts[:deep])}` has nothing called"
+            what = f"`{'.'.join(path.parts[:deep])}` has no member"
             self.ctx.unknown("F101", what, name, span, scope.names)
         elif isinstance(scope.lookup(path.parts[1:]), PythonFunction):
             self._python(path)
 
     def _python(self, path: ast.Path) -> None:
-        message = f"`{path.text}` is Python; only a reward can be one"
+        message = f"`{path.text}` is a Python function, which only a reward can call"
         self.ctx.error("F119", message, path.span, help=f"`reward NAME = {path.text}`")
 
     def _call(self, call: ast.Call) -> None:
@@ -235,7 +235,7 @@ class BodyChecker:
             self._python(path)
         elif isinstance(found, Constant | Decl) or path.text in self.locals:
             is_reward = isinstance(found, Decl) and found.kind == "reward"
-            help_text = f"a reward is named without arguments: `{path.text}`" if is_reward else ""
+            help_text = f"name the reward without arguments: `{path.text}`" if is_reward else ""
             self.ctx.error("F119", f"`{path.text}` is not a function", path.span, help=help_text)
             return
         elif isinstance(self.scope.names.get(path.parts[0]), Scope) and len(path.parts) > 1:
@@ -256,7 +256,7 @@ class BodyChecker:
         if not help_text and last in self.functions and len(path.parts) > 1:
             names = builtins.FUNCTIONS[last]
             params = ("a", "b") if last in {"min", "max"} else (p.removesuffix("?") for p in names)
-            help_text = f"here that is `{last}({', '.join(params)})`"
+            help_text = f"here it is `{last}({', '.join(params)})`"
         if help_text:
             message = f"undefined function `{path.text}`"
             self.ctx.error("F101", message, path.span, help=help_text)
@@ -304,10 +304,10 @@ class BodyChecker:
     def _over(self, name: str) -> str:
         """Return the forms of a reduction that this kind of body can use, as help."""
         if self.kind in {"advantage", "filter"}:
-            return f"over the siblings of a group: `{name}(x, G)`"
+            return f"to reduce over the siblings of a group, write `{name}(x, G)`"
         step = {"mean": "`token_mean(x, mask)`", "sum": "`seq_sum(x, mask)`"}.get(name, "")
-        within = f"`{name}(x, T, mask)` is within a sequence"
-        return within + (f", {step} over the step" if step else "")
+        within = f"write `{name}(x, T, mask)` to reduce each sequence"
+        return within + (f", {step} to reduce over the whole step" if step else "")
 
 
 Checked = dict[tuple[str, int, str], tuple[set[str], tuple[Diagnostic, ...]]]
@@ -336,7 +336,10 @@ def _check_names(function: Function, ctx: Context) -> set[str]:
         article = "an advantage" if function.kind == "advantage" else "a filter"
         span = first.type.span if first is not None else function.span
         help_text = f"`{first.name if first is not None else 'score'}: [G] f32`"
-        message = f"the first parameter of {article} has one entry for each completion of a prompt"
+        message = (
+            f"the first parameter of {article} must be a tensor with one entry per "
+            "completion of a prompt"
+        )
         ctx.error("F114", message, span, help=help_text)
     for field in function.fields:
         if field.name in checker.locals:
@@ -385,7 +388,7 @@ def called(path: ast.Path, function: Function, before: str = "") -> str:
 def _bind(checker: BodyChecker, name: str, node: ast.Node) -> None:
     if name in checker.locals:
         message = f"`{name}` is assigned twice"
-        checker.ctx.error("F102", message, node.span, help="give the new value a name of its own")
+        checker.ctx.error("F102", message, node.span, help="give the new value another name")
     checker.locals[name] = ""
 
 
@@ -421,4 +424,4 @@ def as_reward(path: ast.Path, module: Scope) -> str | None:
     expected."""
     if not module.module.startswith("std/") or path.parts[-1] not in STANDARD_REWARDS:
         return None
-    return f"declare it with `reward correct = {path.text}`, and say `correct` here"
+    return f"declare it with `reward correct = {path.text}`, and write `correct` here"

@@ -146,7 +146,7 @@ def unknown_member(resolver: File, path: ast.Path, candidates: Iterable[str] = (
         return unknown_member(module, inner(path), candidates)
     imported = module.scope.names.get(name)
     if isinstance(imported, Scope) and len(path.parts) > 2:  # a module of the standard library
-        what, last = f"`{alias}.{name}` has nothing called", ".".join(path.parts[2:])
+        what, last = f"`{alias}.{name}` has no member", ".".join(path.parts[2:])
         return resolver.ctx.unknown("F101", what, last, part_span(path, 2), imported.names)
     span = part_span(path, 1, 1)
     apart = _stays_behind(module, alias, name)
@@ -158,7 +158,7 @@ def unknown_member(resolver: File, path: ast.Path, candidates: Iterable[str] = (
     known = tuple(candidates) or (*offered, *table.functions, *table.params, *table.imports)
     if f"{alias}.{name}" in resolver.ctx.broken:
         return resolver.ctx.unknown("F101", "", f"{alias}.{name}", span, ())
-    what = f"`{alias}` has nothing called"
+    what = f"`{alias}` has no member"
     return resolver.ctx.unknown("F101", what, name, span, dict.fromkeys(known))
 
 
@@ -167,20 +167,20 @@ def _stays_behind(module: File, alias: str, name: str) -> tuple[str, str] | None
     table = module.table
     declared = table.declared.get(name)
     if table.flow is not None and table.flow.name == name:
-        message = f"`{name}` is the flow of `{alias}`; an import brings declarations, not flows"
-        return message, "a program says itself what happens: `flow train { ... }`"
+        message = f"`{name}` is the flow of `{alias}`, which an import does not provide"
+        return message, "declare a flow here: `flow train { ... }`"
     if declared is not None and declared.kind.name == "eval":
-        message = f"`{name}` is an eval of `{alias}`; a program evaluates what it says itself"
+        message = f"`{name}` is an eval of `{alias}`, which an import does not provide"
         dataset = declared.entries.get("dataset")
         named = dataset.expr if dataset is not None else None
         shown = f"{alias}.{named.text}" if isinstance(named, ast.Path) else "..."
         return message, f"declare it here: `eval {name} {{ dataset = {shown}, ... }}`"
     if declared is not None and declared.kind.singleton:
-        message = f"`{name}` is a setting of the whole run, and not one of module `{alias}`"
-        return message, f"the program says it: `{name}`"
+        message = f"`{name}` is a setting of the whole run, which module `{alias}` cannot provide"
+        return message, f"set `{name}` in the program itself"
     if name in table.profiles:
-        message = f"`{name}` is a profile of `{alias}`"
-        return message, f"`--profile {name}` applies it to what the module declares"
+        message = f"`{name}` is a profile of `{alias}`, which cannot be used like this"
+        return message, f"`--profile {name}` applies it to the declarations of the module"
     return None
 
 

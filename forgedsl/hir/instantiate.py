@@ -123,7 +123,7 @@ def argument_entries(decl: ast.ImportForge, ctx: Context) -> dict[str, Entry]:
     entries: dict[str, Entry] = {}
     for arg in decl.args:
         if arg.name is None:
-            message = "parameters of a module are given by name"
+            message = "give the parameters of a module by name"
             ctx.error("F114", message, arg.span, help="`import ... as m(param = value)`")
             continue
         start = arg.span.start

@@ -43,7 +43,9 @@ def judged(
     method = path.parts[-1]
     if method != JUDGE.name or not kind.judges:
         if written(kind.name, method) is not None:
-            message = f"`{path.text}` is called in the flow; a reward asks a judge"
+            message = (
+                f"`{path.text}` can be called only in the flow; a reward calls a judge's `score`"
+            )
             ctx.error("F119", message, path.span, help=f"`{declared.name}.score(prompt = ...)`")
         else:
             what = f"{kind.name} `{declared.name}` has no method"
@@ -60,11 +62,11 @@ def judged(
     low, high = bound["range"]
     problem = _template_problem(resolver, bound["prompt"], value)
     if not problem and least >= most:
-        problem = f"a scale goes up; this one goes from {least} to {most}"
+        problem = f"a scale must go up, but this one goes from {least} to {most}"
     if not problem and not kind.remote and most > DIGITS:
-        problem = f"a grade is one token of the judge, 0 to {DIGITS}; this scale goes to {most}"
+        problem = f"a grade must be one token, 0 to {DIGITS}, but this scale goes to {most}"
     if not problem and low >= high:
-        problem = f"a range goes up; this one goes from {low:g} to {high:g}"
+        problem = f"a range must go up, but this one goes from {low:g} to {high:g}"
     if problem:
         if problem is not True:
             ctx.error("F113", problem, value.span)
@@ -82,13 +84,19 @@ def _reachable(resolver: File, declared: Declared) -> bool:
     renamed = resolver.setting(declared, "rename")
     for text in renamed.value if isinstance(renamed.value, list) else ():
         if not re.fullmatch(r"(max_tokens|temperature|response_format)=\w+", text):
-            said = "`rename` says `FIELD=NAME` of max_tokens, temperature or response_format, and "
-            bad.append((renamed, f"{said}`{text}` does not", ""))
+            said = (
+                "an entry of `rename` must be `FIELD=NAME` with FIELD max_tokens, temperature "
+                "or response_format, not "
+            )
+            bad.append((renamed, f"{said}`{text}`", ""))
     if isinstance(url.value, str) and not url.value.startswith(("http://", "https://")):
-        bad.append((url, "`url` begins with http:// or https://", ""))
+        bad.append((url, "`url` must begin with http:// or https://", ""))
     if isinstance(key.value, str) and not re.fullmatch(VARIABLE, key.value):
-        said = 'the key itself stands in no file: `export JUDGE_KEY=...`, and `key = "JUDGE_KEY"`'
-        bad.append((key, "`key` is the name of an environment variable, and this is none", said))
+        said = (
+            "do not write the key itself into a file: run `export JUDGE_KEY=...` and write "
+            '`key = "JUDGE_KEY"`'
+        )
+        bad.append((key, "`key` must be the name of an environment variable", said))
     for value, message, help_text in bad:
         span = value.place or declared.name_span
         resolver.ctx.error("F113", message, span, help=help_text)
@@ -105,7 +113,10 @@ def _scorer(
         resolver.ctx.error("F119", message, value.span, help=said)
         return None
     if args:
-        message = f"`{declared.name}.score` takes no arguments: it reads prompt and answer"
+        message = (
+            f"`{declared.name}.score` takes no arguments: a reward model reads the prompt "
+            "and the answer"
+        )
         resolver.ctx.error("F114", message, args[0].span)
         return None
     return Constructor(name=SCORER, args={"service": declared.name}, span=value.span)
@@ -117,15 +128,25 @@ def _template_problem(resolver: File, prompt: str, value: ast.Expr) -> str | boo
     try:
         found = holes(prompt)
     except ValueError as error:
-        return f"the judge's prompt is no template: {error}; `{{{{` and `}}}}` are braces"
+        return (
+            f"the judge's prompt is not a valid template: {error}; write braces as `{{{{` and "
+            "`}}`"
+        )
     unknown = [hole for hole in found if hole not in HOLES and not hole.startswith("row.")]
     if unknown:
-        what = "the judge's prompt has no hole"
+        what = "the judge's prompt cannot have the placeholder"
         resolver.ctx.unknown("F101", what, unknown[0], value.span, (*HOLES, "row.COLUMN"))
         return True
     if all(hole in found for hole in SIBLINGS):
-        return "a judge compares with one answer, `{other}`, or with all, `{others}`"
-    return "" if "response" in found else "the judge is not shown the answer: no hole `{response}`"
+        return (
+            "use either `{other}`, to compare with one answer at a time, or `{others}`, to "
+            "compare with all at once"
+        )
+    return (
+        ""
+        if "response" in found
+        else ("the judge's prompt does not show the answer: it has no placeholder `{response}`")
+    )
 
 
 def holes(prompt: str) -> tuple[str, ...]:
@@ -134,7 +155,7 @@ def holes(prompt: str) -> tuple[str, ...]:
     found = []
     for _, name, form, conversion in Formatter().parse(prompt):
         if name is not None and (form or conversion):
-            raise ValueError(f"`{{{name}}}` takes no format")
+            raise ValueError(f"`{{{name}}}` cannot have a format")
         found += [name] if name is not None else []
     return tuple(dict.fromkeys(found))
 

@@ -52,7 +52,10 @@ class Loader:
         if decl.target == "std" or decl.target.startswith("std/"):
             return self._standard(decl, ctx)
         if folder is None:
-            message = f"cannot import `{decl.target}`: this text has no folder"
+            message = (
+                f"cannot import `{decl.target}`: the text is not in a file, so relative "
+                "paths are unknown"
+            )
             ctx.error("F115", message, decl.target_span)
             return None
         path = folder / decl.target
@@ -74,7 +77,7 @@ class Loader:
             help_text = did_you_mean(nearest(path.stem, beside)) or f"looked for {path}"
             if decl.target.endswith(".py"):
                 shown = f'import python "{decl.target}" as {decl.alias or path.stem}'
-                help_text = f"Python is imported by `{shown}`"
+                help_text = f"to import Python, write `{shown}`"
             ctx.error("F115", message, decl.target_span, help=help_text)
             return None
         if held is None:

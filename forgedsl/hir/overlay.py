@@ -24,7 +24,7 @@ from forgedsl.schema.kinds import SYNC
 from forgedsl.source import SourceFile, Span
 from forgedsl.syntax import ast, parse_value
 
-NO_MAPPING = "its top is no mapping of names to values"
+NO_MAPPING = "its top level must be a mapping of names to values"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,7 +151,7 @@ class Overlay:
                 case ast.Require():
                     self.table.requires.append(item)
                 case _:
-                    message = "a profile holds settings only"
+                    message = "a profile can contain only settings"
                     self.ctx.error("F119", message, item.span)
 
     def _nested(self, item: ast.Nested, origin: Origin) -> None:
@@ -200,7 +200,7 @@ class Overlay:
         if self._is_text(path) and not quoted and override.text not in {"auto", "none"}:
             return ast.String(value=override.text, span=whole)
         if not override.text:
-            self.ctx.error("F121", f"`{override.path}` is given no value", path.span)
+            self.ctx.error("F121", f"`{override.path}` has no value", path.span)
             return None
         # the path is blanked out, so that spans of the value are offsets in the whole text
         padded = SourceFile(source.name, " " * offset + override.text)
@@ -269,7 +269,7 @@ class Overlay:
         """Apply a setting of syncs: `sync.every` of all syncs in the flow, `sync.GENERATOR.every`
         of one."""
         if not isinstance(item, ast.Assign):
-            self.ctx.error("F119", "a sync holds settings only", item.span)
+            self.ctx.error("F119", "a sync can contain only settings", item.span)
             return
         if len(parts) == 1:
             message = f"`{SYNC.name}` is a statement of the flow; name one of its settings"
@@ -281,7 +281,7 @@ class Overlay:
         named = ".".join(parts[:-1])
         known = {declared.name for declared in self.table.syncs.values()}
         if named != SYNC.name and named not in known:
-            what = "the flow has no sync called"
+            what = "the flow has no sync"
             self.ctx.unknown("F101", what, named, item.path.span, sorted(known))
             return
         for declared in self.table.syncs.values():
@@ -309,7 +309,7 @@ class Overlay:
     def _find(self, name: str, span: Span, address: str = "") -> Declared | None:
         declared = self.table.declared.get(name)
         if declared is None:
-            what = "nothing to set is called"
+            what = "there is no setting or parameter"
             meant = whole_addresses(address or name, self._settings())
             if meant:
                 help_text = did_you_mean(meant)

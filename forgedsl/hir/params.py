@@ -38,7 +38,7 @@ def param_type(type_: ast.Type, ctx: Context) -> Type | None:
         item = param_type(type_.args[0], ctx)
         return None if item is None else Type(base="list", item=item)
     name = getattr(type_, "name", "")
-    ctx.unknown("F101", "a parameter cannot have type", name, type_.span, _TYPES)
+    ctx.unknown("F101", "a parameter cannot have the type", name, type_.span, _TYPES)
     return None
 
 
@@ -123,7 +123,7 @@ class Params:
         related = tuple(
             Label(text="needs it", span=self.params[n].name_span) for n in loop[1:-1][:3]
         )
-        message = f"parameter `{name}` needs itself: {shown}"
+        message = f"the value of parameter `{name}` depends on itself: {shown}"
         self.ctx.error("F117", message, self.params[name].name_span, related=related)
         origin = Origin(layer="default", detail="", span=None)
         for member in loop:

@@ -52,7 +52,7 @@ def inputs_of(function: PythonFunction) -> Inputs | str:
         given[param.name] = "rollout" if first_r else source
     seen = [source for source in given.values() if source in ("response", "rollout", "messages")]
     if not seen:
-        return "is given no response: name a parameter `response` or `rollout`"
+        return "does not receive the response: name a parameter `response` or `rollout`"
     return Inputs(
         by_name={p.name: given[p.name] for p in free if not p.by_position},
         by_place=tuple(given[p.name] for p in free if p.by_position),
@@ -62,7 +62,7 @@ def inputs_of(function: PythonFunction) -> Inputs | str:
 def _trl(function: PythonFunction, free: list[PythonParameter]) -> Inputs | str:
     alien = next((p.name for p in free if p.required and p.name in TRL_ONLY), "")
     if alien:
-        return f"wants `{alien}`, which TRL's trainer gives and this one has not"
+        return f"needs `{alien}`, which only TRL's trainer provides"
     sources = {**TRL, "target": "target"}
     given = {p.name: sources.get(p.name) or _column(p) for p in free if p.name not in TRL_ONLY}
     if function.any_name:
@@ -79,7 +79,7 @@ def _places(required: list[PythonParameter]) -> dict[str, str] | str:
         slots = TWO
     elif names[:1] == ["prompt"] or (names and names[0] not in SOURCES):
         if len(names) == 1 and not taken:
-            return f"takes 1 argument, `{names[0]}`, which says nothing"
+            return f"takes 1 argument, `{names[0]}`, whose name does not say which value it needs"
         slots = THREE if len(names) > 2 else () if taken else TWO
     return {
         name: slot

@@ -230,11 +230,13 @@ def _tools(items: dict[str, python.stmt]) -> Iterator[PythonTool]:
         if not python.get_docstring(item):
             problem = "has no docstring, which tells the model what it does"
         elif item.args.vararg is not None or item.args.kwarg is not None:
-            problem = "takes any arguments; a schema names each"
+            problem = "has `*args` or `**kwargs`; a tool must name each argument"
         elif untyped is not None:
             written = f"is a {untyped.annotation}" if untyped.annotation else "has no annotation"
             listed = ", ".join(TOOL_TYPES)
-            problem = f"has a parameter `{untyped.name}` that {written}; known are {listed}"
+            problem = (
+                f"has a parameter `{untyped.name}` that {written}; supported types are {listed}"
+            )
         yield PythonTool(name=name, params=params, problem=problem)
 
 

@@ -30,11 +30,14 @@ def python_scope(
 
     path = Path(decl.target)
     if path.is_absolute():
-        message = "a Python file is named relative to the .forge file"
+        message = "write the path of the Python file relative to the .forge file"
         ctx.error("F115", message, decl.target_span)
         return None
     if folder is None:
-        message = f"cannot import `{decl.target}`: this text has no folder"
+        message = (
+            f"cannot import `{decl.target}`: the text is not in a file, so relative paths "
+            "are unknown"
+        )
         ctx.error("F115", message, decl.target_span)
         return None
     try:
@@ -127,7 +130,7 @@ def _others(tree: python.Module) -> Iterator[tuple[str, str]]:
                     yield name, f"imported: write `def reward(...): return {name}(...)`"
             case python.Assign(targets=[python.Name(id=name)], value=value):
                 what = "a lambda" if isinstance(value, python.Lambda) else "a value"
-                yield name, f"{what}: a reward is a `def`, or a class with `__call__`"
+                yield name, f"{what}: a reward must be a `def`, or a class with `__call__`"
 
 
 def _methods(

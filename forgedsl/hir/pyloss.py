@@ -82,13 +82,15 @@ def _problems(decl: ast.FnDecl, found: PythonModule) -> Iterator[tuple[str, Span
     declared = {field.name for field in decl.fields}
     for field in decl.fields:
         if not isinstance(field.type, ast.TensorType):
-            message = f"`{field.name}` is a number, and the loss a class in Python"
-            yield message, field.span, f"`{found.name}({field.name} = ...)`: an argument of it"
+            message = (
+                f"`{field.name}` is a number, which a Python loss takes as argument of its class"
+            )
+            yield message, field.span, f"write `{found.name}({field.name} = ...)`"
         elif field.name == "value":
-            message = "a class in Python is given no `value` of a value head"
+            message = "a Python loss cannot read `value` of a value head"
             yield message, field.span, "write this loss in the language, as `rl.value_loss` is"
         elif "P" in (axes_of(field.type) or ()):
-            message = "a class in Python is given no pairs"
+            message = "a Python loss cannot read pairs"
             yield message, field.span, "write this loss in the language, as `rl.dpo` is"
         elif field.name not in taken and not found.any_name:
             message = f"`forward` of `{found.name}` has no parameter `{field.name}`"
@@ -99,16 +101,20 @@ def _problems(decl: ast.FnDecl, found: PythonModule) -> Iterator[tuple[str, Span
             yield message, where, f"`loss {decl.name}(..., {param.name}: [B, T] f32)`"
     for number, name in enumerate(found.reports):
         if message := wrong_report(name, found.reports[:number], found.reports):
-            yield f"{message}, and `{found.name}` says so in `reports`", where, "rename it there"
+            yield (
+                f"{message}; it is listed in `reports` of `{found.name}`",
+                where,
+                "rename it there",
+            )
     if "logprob" not in declared and "entropy" not in declared:
-        yield "the loss reads nothing that has a gradient", where, "`logprob: diff [B, T] f32`"
+        yield "the loss reads no field with a gradient", where, "`logprob: diff [B, T] f32`"
 
 
 def _not_found(resolver: File, path: ast.Path) -> None:
     module = resolver.scope.names[path.parts[0]]
     assert isinstance(module, Scope)
     known = [n for n, each in module.names.items() if isinstance(each, PythonModule)]
-    help_text = "a loss is a class with `torch.nn.Module` as base and a method `forward`" + (
+    help_text = "a Python loss must be a subclass of `torch.nn.Module` with a method `forward`" + (
         f"; known are {', '.join(f'`{n}`' for n in sorted(known)[:12])}" if known else ""
     )
     name = ".".join(path.parts[1:])

@@ -23,7 +23,7 @@ def holds(expr: ast.Expr, resolver: File) -> bool:
     if value is ERROR or is_auto(value):
         return False
     if not isinstance(value, bool):
-        message = f"a condition is true or false, not {type_name(value)}"
+        message = f"a condition must be true or false, not {type_name(value)}"
         resolver.ctx.error("F109", message, expr.span)
         return False
     return value
@@ -44,7 +44,7 @@ def check(resolver: File) -> None:
         if value is True or value is ERROR or is_auto(value):
             continue
         if not isinstance(value, bool):
-            message = f"a requirement is true or false, not {type_name(value)}"
+            message = f"a requirement must be true or false, not {type_name(value)}"
             resolver.ctx.error("F109", message, requirement.test.span)
             continue
         _failed(requirement, resolver)
@@ -52,7 +52,7 @@ def check(resolver: File) -> None:
 
 def _failed(requirement: ast.Require, resolver: File) -> None:
     source = resolver.loader.sources[requirement.span.file]
-    message = "requirement does not hold"
+    message = "this requirement is not met"
     if requirement.message:
         message += f": {requirement.message}"
 

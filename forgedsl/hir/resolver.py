@@ -85,7 +85,7 @@ class Resolver(File):
             if isinstance(self.scope.names.get(head), Scope) and found is None:
                 known = self.scope.names[head].names  # type: ignore[union-attr]
                 span = part_span(path, 1)
-                what = f"`{head}` has nothing called"
+                what = f"`{head}` has no member"
                 return self.ctx.unknown("F101", what, ".".join(rest), span, known)
             said = called(path, found) if isinstance(found, Function) else ""
             return self.ctx.error("F109", f"`{path.text}` is not a constant", path.span, help=said)
@@ -120,7 +120,7 @@ class Resolver(File):
             shown = " -> ".join(f"`{a}.{b}`" for a, b in [*self._open, key])
             entry = declared.entries.get(name)
             span = entry.path_span if entry is not None else declared.name_span
-            self.ctx.error("F117", f"a setting needs itself: {shown}", span)
+            self.ctx.error("F117", f"the value of a setting depends on itself: {shown}", span)
             self._memo[key] = Value(value=ERROR, origin=DEFAULT)
             return self._memo[key]
         setting = declared.kind.setting(name)
@@ -238,7 +238,7 @@ class Resolver(File):
             if entry is None:
                 continue
             if RANK[entry.origin.layer] >= RANK[declared.label_layer]:
-                message = f"`{name}` applies to `schedule async`, this schedule is `sync`"
+                message = f"`{name}` applies only to `schedule async`, but this schedule is `sync`"
                 self.ctx.error("F103", message, entry.path_span)
             del declared.entries[name]
 
@@ -351,8 +351,8 @@ class Resolver(File):
             return
         other = self.table.declared.get(path.text)
         if other is not None:
-            message = f"`{declared.ctor}` runs a model; `{path.text}` is a {other.kind.name}"
+            message = f"`{declared.ctor}` needs a model, but `{path.text}` is a {other.kind.name}"
             self.ctx.error("F109", message, path.span)
             return
         models = [n for n, d in self.table.declared.items() if d.kind.name == "model"]
-        self.ctx.unknown("F101", "no model is called", path.text, path.span, models)
+        self.ctx.unknown("F101", "there is no model", path.text, path.span, models)

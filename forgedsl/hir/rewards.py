@@ -89,11 +89,11 @@ def _check_signature(resolver: File, node: ast.FnDecl) -> None:
     first = node.fields[0] if node.fields else None
     is_rollout = isinstance(first and first.type, ast.NamedType) and first.type.name == "Rollout"  # type: ignore[union-attr]
     if not is_rollout:
-        message = "the first parameter of a reward is the rollout"
+        message = "the first parameter of a reward must be the rollout"
         span = first.span if first is not None else node.name_span
         resolver.ctx.error("F109", message, span, help=f"`reward {node.name}(r: Rollout) -> f32`")
     if len(node.fields) > 2:
-        message = "a reward takes the rollout and, at most, its target"
+        message = "a reward can have only two parameters: the rollout and its target"
         resolver.ctx.error("F114", message, node.fields[2].span)
 
 
@@ -106,7 +106,7 @@ def _bound(resolver: File, value: ast.Expr) -> Body | None:
     elif isinstance(value, ast.Call):
         path, call = value.function, value
     else:
-        ctx.error("F109", "the value of a reward is a function", value.span)
+        ctx.error("F109", "the value of a reward must be a function", value.span)
         return None
     declared, depth = resolver.declared_at(path)
     if declared is not None and declared.ctor is not None and len(path.parts) == depth + 1:
@@ -131,7 +131,7 @@ def _bound(resolver: File, value: ast.Expr) -> Body | None:
     if isinstance(found, Function) and found.kind in {"reward", "fn"}:
         if call is None:
             return found
-        ctx.error("F114", f"`{path.text}` is named without arguments here", call.span)
+        ctx.error("F114", f"name `{path.text}` without arguments here", call.span)
         return None
     _not_found(resolver, path, module, deep)
     return None
@@ -144,7 +144,7 @@ def _python(
     of_class = found.makes == "class"
     params = found.init if of_class else tuple(p for p in found.params if not p.by_position)
     if call is not None and found.makes == "object":
-        message = f"`{found.name}` is an object: it is named without arguments"
+        message = f"`{found.name}` is an object: name it without arguments"
         resolver.ctx.error("F114", message, call.span)
         return None
     signature = Signature(
@@ -182,7 +182,7 @@ def _bad_pattern(resolver: File, pattern: str | None, value: ast.Expr) -> bool:
     try:
         re.compile(pattern or "")
     except re.error as error:
-        message = f"`{pattern}` is no regular expression: {error}"
+        message = f"`{pattern}` is not a valid regular expression: {error}"
         resolver.ctx.error("F113", message, value.span)
         return True
     return False
@@ -192,7 +192,7 @@ def _bad_tag(resolver: File, tag: str | None, value: ast.Expr) -> bool:
     """Report an invalid tag name; True if so."""
     if tag is None or re.fullmatch(r"\w[\w-]*", tag):
         return False
-    message = f"`{tag}` is no name of a tag: letters and digits, without `<` and `>`"
+    message = f"`{tag}` is not a tag name: use letters and digits, without `<` and `>`"
     resolver.ctx.error("F113", message, value.span)
     return True
 
@@ -208,7 +208,7 @@ def _not_found(resolver: File, path: ast.Path, module: object, deep: int) -> Non
         what = f"`{'.'.join(path.parts[:deep])}` has no function"
         span, last = part_span(path, deep), ".".join(path.parts[deep:])
         if last in module.others:
-            said = f"in {module.module} it is {module.others[last]}"
+            said = f"{module.module} has this name, but it is {module.others[last]}"
             resolver.ctx.error(code, f"{what} `{last}`", span, help=said)
         else:
             resolver.ctx.unknown(code, what, last, span, known)

@@ -57,7 +57,7 @@ class Coercer:
             if word is not None:
                 return word
             if expr.text in PYTHON and not self.names.knows(expr.text) and not _takes(type_, expr):
-                message = f"{what} is {type_.text}, not `{expr.text}`"
+                message = f"{what} must be {type_.text}, not `{expr.text}`"
                 return self.ctx.error("F109", message, expr.span)
         if type_.base in ("deferred", "loss"):
             return Deferred(expr=expr, scope=scope)
@@ -69,15 +69,15 @@ class Coercer:
             assert type_.item is not None
             items = [self.value(item, type_.item, scope, what) for item in expr.items]
             if ERROR not in items and (refused := type_.refuses(items)):
-                message = f"{what} is {refused}, not of {len(items)}"
+                message = f"{what} must be {refused}, but has {len(items)}"
                 return self.ctx.error("F113", message, expr.span)
             return ERROR if ERROR in items else items
         words = (*type_.words, *(("auto",) if type_.auto else ()))
         if type_.base == "word" and isinstance(expr, ast.Path):
-            what = f"{what} is one of {', '.join(f'`{w}`' for w in words)}, not"
+            what = f"{what} must be one of {', '.join(f'`{w}`' for w in words)}, not"
             return self.ctx.unknown("F113", what, expr.text, expr.span, words)
         if isinstance(expr, ast.Path) and type_.words and not self.names.knows(expr.parts[0]):
-            what = f"{what} is {type_.text}, not"
+            what = f"{what} must be {type_.text}, not"
             return self.ctx.unknown("F113", what, expr.text, expr.span, words)
         return self.folded(expr, type_, what)
 
@@ -90,13 +90,13 @@ class Coercer:
             small = text.lower()
             help_text = f"write `{small}`" if small in ("true", "false", "none") else ""
             if small == "auto":
-                help_text = "write its value: nothing works this one out"
+                help_text = "write a value: the plan does not choose this one"
             if type_.base == "str" and not help_text:
                 help_text = (
                     f'write `"{expr.text}"`, and put single quotes around the whole argument: '
                     "without them the shell removes the double quotes"
                 )
-            message = f"{what} is {type_.text}, not `{expr.text}`"
+            message = f"{what} must be {type_.text}, not `{expr.text}`"
             return self.ctx.error("F109", message, expr.span, help=help_text)
         if isinstance(expr, ast.Path) and not self.names.knows(expr.parts[0]):
             span, help_text = part_span(expr, 0, 0), f"{what} is {type_.text}"
@@ -114,7 +114,7 @@ class Coercer:
             if type_.auto:
                 return value
             message = f"{what} depends on a value that is `auto`"
-            return self.ctx.error("F113", message, span, help="state that value in the file")
+            return self.ctx.error("F113", message, span, help="write that value in the file")
         if value is None and (type_.optional or type_.base == "any"):
             return None
         result = _convert(value, type_)
@@ -122,13 +122,13 @@ class Coercer:
             given = type_name(value)
             base = {Seconds: "duration", Bytes: "bytes"}.get(type(value), "")
             shown = "" if value is None else f" ({show(value, base)})"
-            message = f"{what} is {type_.text}, not {given}{shown}"
+            message = f"{what} must be {type_.text}, not {given}{shown}"
             one = one_by_one(value) if isinstance(value, str) else ""
             help_text = one or _unit_help(value, type_)
             return self.ctx.error("F109", message, span, help=help_text)
         refused = type_.refuses(result)
         if refused:
-            return self.ctx.error("F113", f"{what} is {refused}, not {show(value)}", span)
+            return self.ctx.error("F113", f"{what} must be {refused}, not {show(value)}", span)
         if type_.base == "str" and type_.words and result not in type_.words:
             return self.ctx.unknown("F113", f"{what} has no", str(result), span, type_.words)
         return result
@@ -142,7 +142,7 @@ class Coercer:
         return None
 
     def _wrong(self, expr: ast.Expr, type_: Type, what: str) -> Any:
-        message = f"{what} is {type_.text}, not "
+        message = f"{what} must be {type_.text}, not "
         if isinstance(expr, ast.String) and (form := _form_of(expr.value, type_)):
             fix = Fix(message=f"write `{form}`", edits=(Edit(text=form, span=expr.span),))
             return self.ctx.error(
@@ -162,11 +162,11 @@ class Coercer:
             return Ref(name=other.name)
         kinds = " or ".join(type_.kinds)
         if other is not None:
-            message = f"{what} is a {kinds}; `{expr.text}` is a {other.kind.name}"
+            message = f"{what} must be a {kinds}, but `{expr.text}` is a {other.kind.name}"
             related = (Label(text="declared here", span=other.name_span),)
             return self.ctx.error("F109", message, expr.span, related=related)
         candidates = [n for n, d in self.declared.items() if d.kind.name in type_.kinds]
-        return self.ctx.unknown("F101", f"no {kinds} is called", expr.text, expr.span, candidates)
+        return self.ctx.unknown("F101", f"there is no {kinds}", expr.text, expr.span, candidates)
 
     def _constructor(self, expr: ast.Expr, type_: Type, scope: Scope, what: str) -> Any:
         args: tuple[ast.Arg, ...] = ()
@@ -196,10 +196,10 @@ class Coercer:
             sources, weights = len(bound["sources"]), len(bound["weights"])
             if not sources or sources != weights:
                 message = f"`mixture` has {sources} sources and {weights} weights"
-                help_text = "each source has a weight"
+                help_text = "give one weight per source"
                 return self.ctx.error("F113", message, expr.span, help=help_text)
         if name.text == "hf" and (said := _not_of_hub(str(bound.get("id", "")), type_)):
-            message = f"{what} names a repository of the hub, and `{bound['id']}` is none"
+            message = f"{what} must name a repository of the hub, but `{bound['id']}` is not one"
             return self.ctx.error("F113", message, expr.span, help=said)
         if isinstance(bound.get("path"), str):
             bound["path"] = self.rebase(bound["path"])
@@ -214,7 +214,7 @@ class Coercer:
         bound: dict[str, Any] = {}
         texts = [f'"{arg.value.value}"' for arg in args if isinstance(arg.value, ast.String)]
         if 1 < len(texts) == len(args) > len(positional) == 1 and positional[0].type.item:
-            message = f"`{positional[0].name}` of `{signature.name}` is one list"
+            message = f"`{positional[0].name}` of `{signature.name}` must be one list"
             help_text = f"write `{signature.name}([{', '.join(texts)}])`"
             return self.ctx.error("F114", message, args[1].span, help=help_text)
         for index, arg in enumerate(args):
@@ -332,7 +332,7 @@ def _unit_help(value: Any, type_: Type) -> str:
     if type_.base == "bytes" and is_number:
         return f"write the unit: `{value:g}GiB`"
     if type_.base == "int" and is_number and 0 < value < 1:
-        return "it is a count, not a share"
+        return "it is a count, not a fraction"
     if isinstance(value, str) and (value in type_.words or _reads_as_number(value, type_)):
         return f"without quotes: `{value}`"
     if isinstance(value, str) and (said := habit(re.sub(r":\d+$|^torch\.", "", value))):

@@ -25,7 +25,7 @@ def specialize(function: Function, call: ast.Call, name: str, resolver: File) ->
     for arg in call.args:
         if arg.name is None:
             help_text = f"`{call.function.text}({scalars[0] if scalars else 'name'} = ...)`"
-            message = "parameters of a loss are given by name"
+            message = "give the parameters of a loss by name"
             resolver.ctx.error("F114", message, arg.span, help=help_text)
             good = False
             continue
@@ -65,7 +65,7 @@ def bound(decl: ast.BindDecl, resolver: File) -> Function | None:
             imports.unknown_member(resolver, path)
             return None
     kind = f"{'an' if decl.kind == 'advantage' else 'a'} {decl.kind}"
-    message = f"the value of {kind} is the name of one, or it has parameters and a body"
+    message = f"{kind} needs either the name of another one as its value, or parameters and a body"
     resolver.ctx.error("F109", message, decl.value.span)
     resolver.ctx.broken.add(decl.name)
     return None
@@ -95,10 +95,10 @@ def resolve_loss(expr: ast.Expr, resolver: File, functions: dict[str, Function])
         named = path.value if isinstance(path, ast.String) else ""
         meant = did_you_mean(_called(named, losses_in(resolver.scope)))
         if isinstance(expr, ast.Binary):
-            meant = "a weight stands in the loss: `minimize 0.05 * token_mean(-logprob, mask)`"
+            meant = "write a weight inside the loss: `minimize 0.05 * token_mean(-logprob, mask)`"
         elif isinstance(expr, ast.List):
-            meant = "each stands behind its batch: `trainer.step(a, loss = x, b, loss = y)`"
-        resolver.ctx.error("F109", "a loss is given by its name", expr.span, help=meant)
+            meant = "give each loss after its batch: `trainer.step(a, loss = x, b, loss = y)`"
+        resolver.ctx.error("F109", "a loss must be given by its name", expr.span, help=meant)
         return None
     found = resolver.scope.lookup(path.parts)
     if isinstance(found, Function) and found.kind == "loss":
@@ -119,7 +119,7 @@ def resolve_loss(expr: ast.Expr, resolver: File, functions: dict[str, Function])
         return None
     same = _called(path.parts[-1], losses)
     resolver.ctx.unknown(
-        "F101", "no loss is called", path.text, path.span, () if same else losses,
+        "F101", "there is no loss", path.text, path.span, () if same else losses,
         did_you_mean(same),
     )  # fmt: skip
     return None

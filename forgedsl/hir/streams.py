@@ -21,17 +21,17 @@ def not_a_stream(resolver: File, argument: str, value: ast.Expr, streams: Collec
     """Report a value that is neither a name of the flow nor a call, and is wrong as this
     argument."""
     if not isinstance(value, ast.Path) and any(parts[0] in streams for parts in names(value)):
-        help_text = "compute in the rubric, in an advantage or in a filter, and name the result"
+        help_text = "compute it in a rubric, an advantage or a filter, and call that here"
         if argument.startswith("batch"):
-            help_text = "`merge(a, b)` is one batch for a step, of both"
-        resolver.ctx.error("F119", "a flow does not compute", value.span, help=help_text)
+            help_text = "to train on both batches in one step, write `merge(a, b)`"
+        resolver.ctx.error("F119", "a flow cannot contain arithmetic", value.span, help=help_text)
         return True
     if argument not in STREAMS:
         return False
     declared = resolver.declared_at(value)[0] if isinstance(value, ast.Path) else None
     is_dataset = declared is not None and declared.kind.name == "dataset"
     what = "dataset" if is_dataset else "constant"
-    help_text = f"`prompt = {declared.name}.draw(16)` draws from it" if is_dataset else ""  # type: ignore[union-attr]
+    help_text = f"to draw from it, write `prompt = {declared.name}.draw(16)`" if is_dataset else ""  # type: ignore[union-attr]
     message = f"`{argument}` is a stream, not a {what}"
     resolver.ctx.error("F109", message, value.span, help=help_text)
     return True

@@ -130,13 +130,13 @@ def settings_under(kind: Kind, prefix: str) -> Iterator[Name]:
     for opened in kind.open:
         first = opened[len(prefix) :].partition(".")[0] if opened.startswith(prefix) else ""
         if first and first not in seen:
-            yield Name(name=first, kind="block", detail="passed through as it is")
+            yield Name(name=first, kind="block", detail="passed on unchanged")
 
 
 IMPACT = {
-    "numerics": "Another value changes what is computed.",
-    "placement": "Another value changes where it runs, not what is computed.",
-    "observability": "Another value changes what is seen of a run, not what is computed.",
+    "numerics": "Changes what is computed.",
+    "placement": "Changes where it runs, not what is computed.",
+    "observability": "Changes what is logged or saved, not what is computed.",
 }
 
 

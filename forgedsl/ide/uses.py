@@ -426,22 +426,24 @@ def renamable(document: Document, offset: int) -> Span:
     use = uses_of(document).at(offset)
     target = target_at(document, offset)
     if use is None or target is None:
-        raise RenameError("nothing here has a name of its own")
+        raise RenameError("there is nothing here that can be renamed")
     home, definition = target
     if definition.kind == "python":
-        raise RenameError(f"`{definition.name}` is declared in Python: rename it there")
+        raise RenameError(f"`{definition.name}` is declared in Python; rename it there")
     if home.path.resolve() == real_path(f"forgedsl:std/{home.path.name}").resolve():
-        raise RenameError(f"`{definition.name}` is of the standard library")
+        raise RenameError(
+            f"`{definition.name}` belongs to the standard library and cannot be renamed"
+        )
     if _is_protocol(definition):
         raise RenameError(
-            f"`{definition.name}` is a name of the protocol: the trainer, the rollout or the flow "
-            f"gives what a {definition.of} takes by this name"
+            f"`{definition.name}` cannot be renamed: the trainer, the rollout or the flow passes "
+            f"this value to a {definition.of} by name"
         )
     if (
         definition.kind == "import"
         and _AS.match(document.text, definition.node.target_span.end) is None
     ):
-        raise RenameError("this import has no name of its own: write `as NAME`")
+        raise RenameError("this import has no name: write `as NAME`")
     return use.span
 
 
@@ -458,16 +460,16 @@ def rename(document: Document, offset: int, new: str) -> list[Place]:
     """Return the places to change. Raises RenameError if the new name is not possible."""
     renamable(document, offset)
     if _NAME.fullmatch(new) is None:
-        raise RenameError(f"`{new}` is no name")
+        raise RenameError(f"`{new}` is not a valid name")
     if new in builtins.RESERVED:
-        raise RenameError(f"`{new}` is a word of the language")
+        raise RenameError(f"`{new}` is a reserved word")
     places = references(document, offset)
     for place in places:
         other = document.workspace.document(place.path)
         taken = _taken(uses_of(other), new)
         is_member = uses_of(other).at(place.span.start)
         if taken and not (is_member and is_member.alias):
-            raise RenameError(f"`{new}` is declared already")
+            raise RenameError(f"`{new}` is already declared")
     return places
 
 

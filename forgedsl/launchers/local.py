@@ -7,7 +7,7 @@ from forgedsl.launchers.base import Launcher, signature
 LAUNCHER = Launcher(
     signature=signature(
         "local", "processes of this host",
-        instead="`launcher = local`; `procs` of a service says how many it has",
+        instead="`launcher = local`; `procs` of a service sets the number of its processes",
     ),
     one_machine=True,
 )  # fmt: skip

@@ -11,8 +11,8 @@ from forgedsl.launchers.base import Launcher, signature
 LAUNCHER = Launcher(
     signature=signature(
         "process",
-        "hosts that are processes of this one",
-        instead="`launcher = process`; `cluster { hosts = 3 }` says how many there are",
+        "hosts simulated by processes of this machine",
+        instead="`launcher = process`; `cluster { hosts = 3 }` sets the number of hosts",
     ),
     most=None,
     one_machine=True,

@@ -28,7 +28,9 @@ def launcher(name: str) -> Launcher:
     for each in LAUNCHERS:
         if each.name == name:
             return each
-    raise LookupError(f"no launcher {name}; there are {', '.join(each.name for each in LAUNCHERS)}")
+    raise LookupError(
+        f"there is no launcher {name}; there are {', '.join(each.name for each in LAUNCHERS)}"
+    )
 
 
 def carrier(name: str) -> Launcher:

@@ -28,7 +28,7 @@ def check_root(inference: Walk, typed: Typed) -> Typed:
     """Report a `minimize` or `report` whose value is no sum of aggregators."""
     if typed.type.is_error or typed.aggregate:
         return typed
-    message = f"this is {typed.type}, not the result of an aggregator"
+    message = f"this must be the result of an aggregator, but is {typed.type}"
     help_ = f"reduce it with {AGGREGATORS}"
     return inference.error("L416", "aggregator-root", message, typed.span, help=help_)
 
@@ -38,10 +38,10 @@ def report_nested(inference: Walk, typed: Typed) -> None:
     inference.error(
         "L416",
         "aggregator-root",
-        "an aggregator must be the root of `minimize` or `report`",
+        "an aggregator must be the outermost function of `minimize` or `report`",
         typed.span,
-        help="its value is known only after the whole optimizer step; for a statistic of data "
-        "use batch_mean or batch_std, within a sequence use `mean(x, T, mask)`",
+        help="its value is known only after the whole optimizer step; for a statistic of data use "
+        "batch_mean or batch_std, for a mean within each sequence `mean(x, T, mask)`",
     )
 
 
@@ -60,13 +60,18 @@ def keeps_root(inference: Walk, op: str, args: tuple[Typed, ...]) -> bool:
         inference.error("L416", "aggregator-root", message, others[0].span)
         return False
     if op == "div" and len(aggregates) == 2:
-        message = "a sum over a sum: each microbatch would divide by its own"
+        message = (
+            "an aggregator inside an aggregator: each microbatch would divide by its own counts"
+        )
         help_ = "use one aggregator, for example `token_mean(x, mask)`"
         inference.error("L403", "local-denominator", message, args[1].span, help=help_)
         return False
     if op in ("add", "sub"):
         message = f"an aggregator and {others[0].type} cannot be added"
-        help_ = "partial losses of microbatches are summed: move the term inside the aggregator"
+        help_ = (
+            "losses of microbatches are summed, so this term would be added once per "
+            "microbatch: move it inside the aggregator"
+        )
         inference.error("L416", "aggregator-root", message, others[0].span, help=help_)
         return False
     report_nested(inference, aggregates[-1])
@@ -84,14 +89,14 @@ def check_result(inference: Walk, kind: str, outputs: list[tuple[str, Typed]]) -
         over = "tokens" if reductions.over_tokens(function) else over
         axes, dtype, what = RESULTS[over]
         if not typed.type.axes <= axes:
-            message = f"{article} {kind} is {what}, this is {typed.type}"
+            message = f"{article} {kind} must be {what}, but this is {typed.type}"
             help_ = "reduce it, for example `count(ok, G) > 0`" if kind == "filter" else ""
             inference.error("T701", "axis", message, typed.span, help=help_)
         elif (typed.type.dtype == "bool") != (dtype == "bool"):
-            message = f"{article} {kind} is {what}, this is {typed.type}"
+            message = f"{article} {kind} must be {what}, but this is {typed.type}"
             inference.error("T702", "dtype", message, typed.span)
         elif isinstance(function.result, ast.TensorType) and axes_of(function.result) != axes:
-            message = f"{article} {kind} is {what}, this says otherwise"
+            message = f"{article} {kind} must be {what}, but another type is declared here"
             inference.error("T701", "axis", message, function.result.span)
 
 
@@ -108,7 +113,7 @@ def check_declared(inference: Walk, name: str, node: ast.Type | None, typed: Typ
         return True
     declared = TensorType(axes, node.dtype, False)  # type: ignore[union-attr]
     given = TensorType(typed.type.axes, typed.type.dtype, False)
-    message = f"`{name}` is declared {declared}, its value is {given}"
+    message = f"`{name}` is declared {declared}, but its value is {given}"
     inference.error(*code, message, node.span)  # type: ignore[union-attr]
     return False
 
@@ -145,11 +150,14 @@ def check_objective(
         help_, span = "declare `logprob: diff [B, T] f32` and use it outside `stop(...)`", loss.span
         zero = _given_zero(function)
         if zero is not None and zero.default is not None:
-            help_ = f"`{zero.name}` is 0, and so is all that it is a factor of: `{zero.name} = 0.1`"
+            help_ = (
+                f"`{zero.name}` is 0, which makes every product with it 0; set for example "
+                f"`{zero.name} = 0.1`"
+            )
             span = zero.default.span
         inference.error("L404", "no-gradient", message, span, help=help_)
     elif loss.type is not ERROR and (mixed := _mixed(inference, loss.value)) is not None:
-        message = "what the value head says and what the policy says meet in one term"
+        message = "outputs of the value head and of the policy are combined in one term"
         help_ = "give each its own term: the sum of two aggregators; for a baseline use "
         help_ += "`values` of the flow, which are data"
         inference.error("L419", "mixed-value", message, inference.build.values[mixed].span,

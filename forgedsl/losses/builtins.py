@@ -96,7 +96,7 @@ def _elementwise(inference: Walk, node: ast.Call) -> Typed:
         bounds = [v.attr for v in (low, high) if v.op == "const"]
         numbers = [bound for bound in bounds if isinstance(bound, int | float)]
         if len(numbers) == 2 and numbers[0] > numbers[1]:
-            message = f"nothing lies between the bounds {numbers[0]:g} and {numbers[1]:g}"
+            message = f"the lower bound {numbers[0]:g} is not below the upper bound {numbers[1]:g}"
             help_ = f"the lower bound comes first: `{node.function.text}(x, lo, hi)`"
             return inference.error("F113", "bad-value", message, node.span, help=help_)
         if inference.build.values[args[0].value].op == "const":
@@ -155,11 +155,11 @@ def _fits(
     if function_kind == "fn":
         axes = frozenset(aggregators.stands_for(axis, declared.axes) for axis in axes)
     if not axes <= declared.axes:
-        message = f"`{field.name}` of `{node.function.text}` is {declared}, not {given.type}"
+        message = f"`{field.name}` of `{node.function.text}` must be {declared}, not {given.type}"
         inference.error("T701", "axis", message, given.span)
         return False
     if (declared.dtype == "bool") != (given.type.dtype == "bool"):
-        message = f"`{field.name}` of `{node.function.text}` is {declared}, not {given.type}"
+        message = f"`{field.name}` of `{node.function.text}` must be {declared}, not {given.type}"
         inference.error("T702", "dtype", message, given.span)
         return False
     return True

@@ -95,11 +95,14 @@ def _group_field(
         message += "G or B" if len(allowed) > 1 else "G"
         help_ = "[G] has one entry for each completion of a prompt"
         if kind == "advantage":
-            help_ += ", [B] one for each of the optimizer step, [B, T] one for each token of it"
+            help_ += (
+                ", [B] one for each sequence of the optimizer step, [B, T] one for each of "
+                "its tokens"
+            )
         inference.error("T704", "group-batch", message, node.span, help=help_)
         return False
     if field.name == "group" and "B" in axes:
-        message = "`group` numbers the prompts of the step"
+        message = "`group` is reserved for the numbers of the prompts of the step"
         inference.error("F102", "duplicate", message, field.name_span, help="use another name")
         return False
     return True
@@ -110,11 +113,11 @@ def _loss_field(
 ) -> bool:
     if "G" in axes or not axes & {"B", "P"}:
         message = f"`{field.name}` of a loss must be over B or P"
-        help_ = "an advantage over G reaches the loss as [B], one entry for each rollout"
+        help_ = "the loss reads an advantage over G as [B], one entry for each rollout"
         inference.error("T704", "group-batch", message, node.span, help=help_)
         return False
     if field.name in RESERVED:
-        message = f"`{field.name}` names a part of the batch itself"
+        message = f"`{field.name}` is the name of a part of the batch"
         inference.error("F102", "duplicate", message, field.name_span, help="use another name")
         return False
     if node.diff and field.name not in ROW_STATISTICS:
@@ -129,12 +132,12 @@ def _loss_field(
         return True
     if ("T" in axes) != bool(tokens):
         wanted = "[B, T]" if tokens else "[B]"
-        message = f"`{field.name}` is {wanted} {dtype}"
+        message = f"`{field.name}` must be {wanted} {dtype}"
         inference.error("T701", "axis", message, node.span, help=f"declare it as {wanted} {dtype}")
         return False
     close = (dtype, node.dtype) in (("i64", "f32"), ("f32", "bf16"))  # rule L413 reports bf16
     if node.dtype != dtype and not close:
-        message = f"`{field.name}` is {dtype}, not {node.dtype}"
+        message = f"`{field.name}` must be {dtype}, not {node.dtype}"
         inference.error("T702", "dtype", message, node.span, help=f"declare it as {dtype}")
         return False
     return True
@@ -150,11 +153,11 @@ def parameter(inference: Walk, field: ast.Field, params: dict[str, Any]) -> Type
     if field.name in params:
         value = params[field.name]
         if value is not None and not isinstance(value, (SCALARS[name], int)):
-            message = f"parameter `{field.name}` is {name}, not {value!r}"
+            message = f"parameter `{field.name}` must be {name}, not {value!r}"
             return inference.error("T702", "dtype", message, field.span)
         return inference.constant(value, field.span)
     if field.default is None:
         message = f"parameter `{field.name}` has no value"
-        help_ = f"a loss is given it by name: `loss = NAME({field.name} = ...)`"
+        help_ = f"give it by name: `loss = NAME({field.name} = ...)`"
         return inference.error("F114", "arity", message, field.span, help=help_)
     return inference.expr(field.default)

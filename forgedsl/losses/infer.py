@@ -161,7 +161,7 @@ class Inference(Walk):
             case ast.Call():
                 result = builtins.call(self, node)
             case _:
-                message = "a list, a quantity or an index has no place in tensor math"
+                message = "tensor math cannot contain a list, a quantity or an index"
                 result = self.error("T702", "dtype", message, node.span)
         self.root = root
         if result.span is node.span:
@@ -210,7 +210,7 @@ class Inference(Walk):
     def _binary(self, node: ast.Binary) -> Typed:
         left, right = self.expr(node.left), self.expr(node.right)
         if node.operator not in OPERATORS:
-            message = f"`{node.operator}` has no meaning between tensors"
+            message = f"`{node.operator}` cannot be applied to tensors"
             return self.error("T702", "dtype", message, node.span)
         op = OPERATORS[node.operator]
         if op in ("and", "or"):
@@ -264,7 +264,7 @@ class Inference(Walk):
         try:
             value = self.build(op, *(arg.value for arg in args))
         except (ArithmeticError, ValueError) as error:
-            message = f"this constant has no value: {error}"
+            message = f"this constant cannot be computed: {error}"
             return self.error("L407", "zero-division", message, span)
         folded = self.build.values[value].type
         axes = union(arg.type.axes for arg in args)
@@ -286,7 +286,10 @@ class Inference(Walk):
             f"{sides[0].type} and {sides[1].type} have no common axes",
             span,
             related=related,
-            help="G exists in advantages and filters, B and T in losses; `replay` joins them"
+            help=(
+                "the axis G exists only in advantages and filters, B and T in losses; `replay` "
+                "converts from one to the other"
+            )
             if group
             else "reduce one of them over its tokens first, for example `sum(x, T, mask)`",
         )
@@ -306,7 +309,11 @@ class Inference(Walk):
         if arg.type.dtype == "bool":
             help_ = "use `1.0 if x else 0.0`; aggregators count `true` by themselves"
         self.error(
-            "T702", "dtype", f"{wanted} is needed here, this is {arg.type}", arg.span, help=help_
+            "T702",
+            "dtype",
+            f"{wanted} is needed here, but this is {arg.type}",
+            arg.span,
+            help=help_,
         )
         return False
 

@@ -56,12 +56,17 @@ def reduce(inference: Walk, node: ast.Call) -> Typed:
         if not inference.expect(x, ("f32", "i64", "bf16", "bool")):
             return inference.broken(node.span)
         message = f"{function.kind} `{function.name}` sees the siblings of a group, [G], not B"
-        help_ = "declare its parameters over [B]: it is then given the whole step"
+        help_ = "declare its parameters over [B], to get the whole step"
         help_ = help_ if function.kind == "advantage" else f"write {node.function.text}(x, G)"
         return inference.error("T704", "group-batch", message, bound["axis"].span, help=help_)
     if axis == "P" or (axis == "B" and not whole_step):
-        message = f"`{node.function.text}` cannot cross {axis}: a microbatch is not the batch"
-        help_ = "use an aggregator (token_mean, seq_mean, ...) or batch_mean for data"
+        message = (
+            f"`{node.function.text}` cannot reduce {axis}, because a microbatch has only a "
+            "part of the batch"
+        )
+        help_ = (
+            "use an aggregator (token_mean, seq_mean, ...), or batch_mean for a statistic of data"
+        )
         return inference.error("L403", "local-denominator", message, node.span, help=help_)
     if not inference.expect(x, ("f32", "i64", "bf16", "bool")):
         return inference.broken(node.span)
@@ -71,7 +76,7 @@ def reduce(inference: Walk, node: ast.Call) -> Typed:
         message = f"`{node.function.text}` over {axis} takes no mask: every entry counts"
         return inference.error("F114", "arity", message, bound["mask"].span)
     if x.type.tokens is not None:
-        message = f"`{node.function.text}` over {axis} is of one value for each sequence"
+        message = f"`{node.function.text}` over {axis} needs one value for each sequence"
         help_ = f"reduce the tokens first: `{node.function.text}(sum(x, T, mask), {axis})`"
         return inference.error("T701", "axis", message, x.span, help=help_)
     if axis not in x.type.axes and not (whole_step and "B" in x.type.axes):
@@ -207,7 +212,7 @@ def _token_aggregate(
         if not inference.expect(horizon, ("f32", "i64")):
             return inference.broken(node.span)
         if horizon.type.axes:
-            message = f"the horizon must be one number, this is {horizon.type}"
+            message = f"the horizon must be one number, but this is {horizon.type}"
             return inference.error("T701", "axis", message, horizon.span)
         build.span = node.span
         denominator = build("mul", denominator, horizon.value)
@@ -217,10 +222,12 @@ def _token_aggregate(
 def _mean_of_sequences(inference: Walk, node: ast.Call, x: Typed, owner: str) -> Typed:
     if x.type.axes != {owner}:
         name = node.function.text
-        message = f"`{name}` of one value for each {owner} is needed, this is {x.type}"
+        message = f"`{name}` needs one value for each {owner}, but this is {x.type}"
         help_ = "give it the mask, `seq_mean(x, mask)`" if x.type.tokens and owner == "B" else ""
         if not x.type.axes:
-            help_ = "one aggregator is enough: it divides by the counts of the whole step"
+            help_ = (
+                "remove one aggregator: the other already divides by the counts of the whole step"
+            )
             return inference.error("T701", "axis", message, x.span, help=help_)
         code = ("L401", "reduction-without-mask") if help_ else ("T701", "axis")
         return inference.error(*code, message, x.span, help=help_)
@@ -250,7 +257,7 @@ def batch_statistic(inference: Walk, node: ast.Call) -> Typed:
     if mask is None:
         return inference.broken(node.span)
     if x.type.diff or _depends_on_policy(inference, x) or _depends_on_policy(inference, mask):
-        message = f"`{node.function.text}` needs data, this depends on the trained model"
+        message = f"`{node.function.text}` needs data, but this depends on the trained model"
         help_ = "its value must be known before the step"
         return inference.error("L417", "policy-mask", message, x.span, help=help_)
     build = inference.build
@@ -270,7 +277,7 @@ def _sequences(inference: Walk, x: Typed, node: ast.Call) -> Typed | None:
     if x.type.axes == {"B"}:
         return Typed(inference.build.leaf("valid", "B", type_), type_, node.span)
     name = node.function.text
-    message = f"`{name}` without a mask is of one value for each B, this is {x.type}"
+    message = f"`{name}` without a mask needs one value for each sequence, but this is {x.type}"
     help_ = f"over tokens: `{name}(x, mask)`" if x.type.tokens else ""
     inference.error("L401", "reduction-without-mask", message, x.span, help=help_)
     return None
@@ -293,7 +300,7 @@ def mask_argument(inference: Walk, node: ast.Expr, x: Typed) -> Typed | None:
     if not inference.expect(mask, ("bool",)) or not inference.unify((x, mask), node.span):
         return None
     if mask.type.tokens is None or not inference.build.values[mask.value].type.axes:
-        message = f"a mask is [B, T] bool, this is {mask.type}"
+        message = f"a mask must be [B, T] bool, but this is {mask.type}"
         help_ = "the mask comes from the rollout: `mask: [B, T] bool`"
         inference.error("L401", "reduction-without-mask", message, node.span, help=help_)
         return None
@@ -304,7 +311,7 @@ def has_tokens(inference: Walk, x: Typed) -> bool:
     """True if `x` has a token axis; reports it if not."""
     if x.type.tokens is not None:
         return True
-    message = f"this is {x.type}, it has no axis T"
+    message = f"this is {x.type}, which has no axis T"
     help_ = "it is already one value per sequence" if x.type.axes & {"B", "P"} else ""
     help_ = "its axis is G, the siblings of a prompt" if x.type.axes == {"G"} else help_
     inference.error("T701", "axis", message, x.span, help=help_)

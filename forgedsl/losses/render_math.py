@@ -64,7 +64,7 @@ def _fields(tree: Tree) -> list[str]:
     width = max(len(field.name) for field in tree.fields)
     lines = [f"  {field.name:{width}} : {field.type}" for field in tree.fields]
     if tree.unused:
-        lines.append(f"  not needed with these parameters: {', '.join(tree.unused)}")
+        lines.append(f"  fields not needed with these parameters: {', '.join(tree.unused)}")
     return lines
 
 

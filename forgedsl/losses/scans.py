@@ -25,11 +25,14 @@ def scan(inference: Walk, node: ast.Call) -> Typed:
     if bound is None:
         return inference.broken(node.span)
     if inference.calls[0].kind != "advantage":
-        message = f"`{name}` runs over whole sequences of data, in an advantage over [B, T]"
-        help_ = "compute it there, and give the result to the loss as a field of `replay`"
+        message = (
+            f"`{name}` needs whole sequences of data, so it can be used only in an "
+            "advantage over [B, T]"
+        )
+        help_ = "compute it in an advantage, and pass the result to the loss as a field of `replay`"
         return inference.error("T701", "axis", message, node.span, help=help_)
     if reductions.axis_name(inference, bound["axis"]) != "T":
-        message = f"`{name}` goes along T, the tokens of a sequence"
+        message = f"`{name}` works only along T, the tokens of a sequence"
         help_ = f"write {name}({', '.join(SCANS[name])}) with T as the axis"
         return inference.error("T701", "axis", message, bound["axis"].span, help=help_)
     operands = inference.operands([bound[key] for key in SCANS[name] if key in ("x", "decay")])
@@ -48,12 +51,14 @@ def _decays(inference: Walk, decay: Typed) -> bool:
     """Report a decay with a value per token, or a constant one above 1; True if there is no
     mistake."""
     if decay.type.tokens:
-        message = f"the decay is one number, or one for each sequence, this is {decay.type}"
+        message = (
+            f"the decay must be one number, or one for each sequence, but this is {decay.type}"
+        )
         inference.error("T701", "axis", message, decay.span)
         return False
     value = inference.build.values[decay.value]
     if value.op == "const" and isinstance(value.attr, int | float) and abs(value.attr) > 1:
-        message = f"a decay of {value.attr:g} grows with the length of the sequence"
-        inference.error("F113", "bad-value", message, decay.span, help="at most 1")
+        message = f"a decay of {value.attr:g} makes values grow with the length of the sequence"
+        inference.error("F113", "bad-value", message, decay.span, help="set it to at most 1")
         return False
     return True

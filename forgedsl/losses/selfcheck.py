@@ -67,8 +67,9 @@ def self_check(tree: Tree) -> tuple[Kink, ...]:
                 noise = 1e-14 * abs(frozen[tree.output("loss")]) / STEP
                 if want is not None and abs(got - want) > 1e-3 * (1.0 + abs(want)) + noise:
                     raise InternalError(
-                        f"the gradient of loss `{tree.name}` by {name} is {got!r}, differences "
-                        f"of the loss say {want!r}: please report this loss as a bug"
+                        f"the derived gradient of loss `{tree.name}` with respect to {name} is "
+                        f"{got!r}, but finite differences give {want!r}: this is a bug in forgec, "
+                        "please report the loss"
                     )
     return kinks(tree)
 

@@ -114,7 +114,7 @@ def arguments(
     for position, arg in enumerate(node.args):
         name = arg.name or (names[position] if position < len(names) else None)
         if name is None:
-            problem = f"takes {len(names)} arguments, {len(node.args)} were given"
+            problem = f"takes {len(names)} arguments, but {len(node.args)} were given"
         elif name not in names:
             problem = f"has no argument `{name}`"
         elif name in bound:

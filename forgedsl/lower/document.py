@@ -72,9 +72,9 @@ def job_of(document: dict[str, Any]) -> Job:
     edited."""
     version = str(document.get("format_version", ""))
     if version.partition(".")[0] != FORMAT_VERSION.partition(".")[0]:
-        raise DocumentError(f"it has format {version or 'none'}, this forgec reads 1.x")
+        raise DocumentError(f"it has format {version or 'none'}, but this forgec reads 1.x")
     if digest(document) != document.get("content_hash"):
-        raise DocumentError("it was changed after it was planned: its content hash does not fit")
+        raise DocumentError("it was changed after it was planned: its content hash does not match")
     return Job.model_validate(document["job"])
 
 

@@ -95,7 +95,7 @@ def read_lock(text: str) -> dict[str, Any]:
         raise LockError(f"it is not TOML: {error}") from error
     version = str(lock.get("format_version", "none"))
     if version.partition(".")[0] != FORMAT_VERSION.partition(".")[0]:
-        raise LockError(f"it has format {version}, this forgec reads 2.x")
+        raise LockError(f"it has format {version}, but this forgec reads 2.x")
     return lock
 
 

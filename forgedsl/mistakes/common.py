@@ -24,7 +24,7 @@ from forgedsl.units import UNITS
 
 _CHARACTERS = {
     "'": ("strings are written in double quotes", '"'),
-    ";": ("a statement ends at the end of its line, without `;`", ""),
+    ";": ("remove `;`: a statement ends with its line", ""),
     "&": ("write `and`", "and"),
     "|": ("write `or`", "or"),
     "!": ("write `not`", "not"),
@@ -33,10 +33,10 @@ _CHARACTERS = {
     "\u2018": ('this is a typographic quote; strings use `"`', '"'),
     "\u2019": ('this is a typographic quote; strings use `"`', '"'),
     "\u2013": ("this is an en dash; minus is `-`", "-"),
-    "\u2212": ("this is a minus sign of typography; write `-`", "-"),
+    "\u2212": ("this is a typographic minus sign; write `-`", "-"),
     "\u00a0": ("this is a no-break space", " "),
     "^": ("a power is written `**`", "**"),
-    "\\": ("a statement goes on over the line end inside parentheses, without `\\`", ""),
+    "\\": ("remove `\\`; to continue a statement on the next line, put it in parentheses", ""),
 }
 _COLUMNS = ("prompt", "target", "chat", "chosen", "rejected")
 _QUOTES = {
@@ -64,7 +64,7 @@ def _open_string(place: Place) -> Diagnostic | None:
         "unclosed-string",
         "this string is never closed",
         span=Span(place.source.name, place.start, max(end, place.start + 1)),
-        help='close it with `"`; text over several lines is written between `"""`',
+        help='close it with `"`; for text over several lines use `"""`',
     )
 
 
@@ -84,7 +84,7 @@ def _character(place: Place) -> Diagnostic | None:
             if replacement
             else None,
         )
-    help_text = "names are of a-z, A-Z, 0-9 and `_`; texts stand in quotes"
+    help_text = "names consist of a-z, A-Z, 0-9 and `_`; text needs quotes"
     return place.error(
         "S002", "unexpected-character", f"unexpected character {_show(place.text)}",
         help=help_text if place.text.isalpha() else "",
@@ -126,7 +126,7 @@ def _missing_value(place: Place) -> Diagnostic | None:
         help_text = f"write `{match[0]} ...` on one line, or remove the line"
     else:
         message = f"nothing follows `{match[2]}`"
-        help_text = "an expression over several lines is wrapped in parentheses"
+        help_text = "put an expression over several lines in parentheses"
     return place.error("S005", "value-missing", message, span=span, help=help_text)
 
 
@@ -137,7 +137,7 @@ def _operator_at_line_start(place: Place) -> Diagnostic | None:
         "S010",
         "operator-at-line-start",
         f"a line cannot begin with `{place.text}`",
-        help="a newline ends the statement; wrap the whole expression in parentheses",
+        help="a newline ends the statement; put the whole expression in parentheses",
         fix=_wrap_in_parentheses(place),
     )
 
@@ -161,7 +161,7 @@ def _wrap_in_parentheses(place: Place) -> Fix | None:
         Edit(text="(", span=Span(name, equals.end(), equals.end())),
         Edit(text=")", span=Span(name, end, end)),
     )
-    return Fix(message="wrap the expression in parentheses", edits=edits)
+    return Fix(message="put the expression in parentheses", edits=edits)
 
 
 def _assignment_as_comparison(place: Place) -> Diagnostic | None:
@@ -176,7 +176,7 @@ def _assignment_as_comparison(place: Place) -> Diagnostic | None:
     return place.error(
         "S006",
         "assignment-as-comparison",
-        "`=` gives a value, it does not compare",
+        "`=` assigns a value; it does not compare",
         help="write `==`",
         fix=place.replace_by("==", "replace `=` by `==`"),
     )
@@ -195,7 +195,7 @@ def _quantity_with_space(place: Place) -> Diagnostic | None:
         return place.error(
             "S007",
             "space-before-unit",
-            "a number and its unit are written together",
+            "a number and its unit must be written without a space",
             span=span,
             help=f"write `{fixed}`",
             fix=Fix(message=f"write `{fixed}`", edits=(edit,)),
@@ -209,7 +209,7 @@ def _quantity_with_space(place: Place) -> Diagnostic | None:
         "unknown-unit",
         f"`{match[0]}{place.text}` is neither a number nor a quantity",
         span=span,
-        help="`cluster { hosts = ... }` says how many hosts there are"
+        help="to set the number of hosts, write `cluster { hosts = ... }`"
         if place.text in ("hosts", "nodes")
         else f"write `{match[1]}{other}`: {known}"
         if other
@@ -236,10 +236,10 @@ def _block_after_equals(place: Place) -> Diagnostic | None:
     if place.kind != "LBRACE" or match is None:
         return None
     if match[1] not in BLOCKS:
-        help_text = f"`{match[1]}` takes one value; a block holds settings, and is no value"
+        help_text = f"`{match[1]}` takes one value; a block contains settings and is not a value"
         if match[1] in _COLUMNS:
             help_text = f"`{match[1]}` takes one value, `record(answer = row.a, tests = row.t)`"
-        message = "`{` begins no value"
+        message = "a value cannot begin with `{`"
         return place.error("S021", "block-as-value", message, help=help_text)
     span = Span(place.source.name, place.start - len(match[0]) + len(match[1]), place.start)
     fix = Fix(message="remove the `=`", edits=(Edit(text=" ", span=span),))
@@ -254,12 +254,13 @@ def _record_in_braces(place: Place) -> Diagnostic | None:
         return None
     rest = place.source.text[place.start :][:WINDOW]
     role = re.match(r"""\{\s*["']?role["']?\s*[:=]""", rest)
-    help_text = "a record is written `record(answer = row.a, tests = row.t)`"
+    help_text = "for a record, write `record(answer = row.a, tests = row.t)`"
     if role:
         help_text = (
-            "messages are `chat(user = row.question)`, `chat(system, user)` or `row.messages`"
+            "for messages, write `chat(user = row.question)`, `chat(system, user)` or "
+            "`row.messages`"
         )
-    return place.error("S021", "block-as-value", "`{` begins no value", help=help_text)
+    return place.error("S021", "block-as-value", "a value cannot begin with `{`", help=help_text)
 
 
 def _block_of_a_path(place: Place) -> Diagnostic | None:
@@ -269,7 +270,7 @@ def _block_of_a_path(place: Place) -> Diagnostic | None:
         return None
     nested = " { ".join(match[1].split(".")) + " { ... }" + " }" * match[1].count(".")
     help_text = f"`{match[1]}.NAME = VALUE`, or a block in a block: `{nested}`"
-    message = "a name with dots has no block"
+    message = "a name with dots cannot have a block"
     return place.error("S001", "unexpected-token", message, help=help_text)
 
 
@@ -289,7 +290,7 @@ def _colon_for_equals(place: Place) -> Diagnostic | None:
     return place.error(
         "S022",
         "colon-for-equals",
-        f"a setting is written `{match[1]} = {match[3] or place.text}`",
+        f"a setting needs `=`, not `:`: write `{match[1]} = {match[3] or place.text}`",
         span=Span(place.source.name, colon.start, colon.start + 1),
         fix=Fix(message="replace `:` by `=`", edits=(Edit(text=" = ", span=colon),)),
     )
@@ -343,11 +344,14 @@ def _chained_comparison(place: Place) -> Diagnostic | None:
         return None
     word = re.search(r"\b(and|or|not)\s*$", place.before)
     if word is not None:
-        message = f"nothing stands between `{word[1]}` and `{place.text}`"
-        help_text = "a comparison has two sides: `x > 1.2 or x < 0.8`"
+        message = f"an operand is missing between `{word[1]}` and `{place.text}`"
+        help_text = "write both sides of each comparison: `x > 1.2 or x < 0.8`"
         return place.error("S001", "unexpected-token", message, help=help_text)
     return place.error(
-        "S026", "chained-comparison", "comparisons do not chain", help="write `a < b and b < c`"
+        "S026",
+        "chained-comparison",
+        "comparisons cannot be chained",
+        help="write `a < b and b < c`",
     )
 
 
@@ -366,7 +370,7 @@ def _missing_separator(place: Place) -> Diagnostic | None:
     return place.error(
         "S024",
         "missing-separator",
-        "two settings on one line are separated by a comma",
+        "two settings on one line need a comma between them",
         fix=Fix(
             message="insert `,`", edits=(Edit(text=",", span=Span(place.source.name, at, at)),)
         ),

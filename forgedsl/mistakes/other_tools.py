@@ -26,9 +26,9 @@ FUNCTION_HABITS = {
     "detach": "`stop(x)`",
     "endswith": '`matches(s, "x$")`',
     "findall": "`matches(s, pattern)`, or a Python reward",
-    "float": "the text as it is: a reward reads the number in it",
+    "float": "the text itself: a reward parses the number in it",
     "fullmatch": '`matches(s, "^x$")`',
-    "int": "the text as it is: a reward reads the number in it",
+    "int": "the text itself: a reward parses the number in it",
     "join": "`a + b`, `paragraphs(a, b)`",
     "log_softmax": "`logprob`, a field of the loss",
     "logsigmoid": "`log_sigmoid(x)`",
@@ -68,7 +68,7 @@ HABITS = {
     "beta": "a parameter of the loss: `loss = rl.grpo(beta = 0.1)`",
     "epsilon": "`clip_low` and `clip_high` of the loss",
     "epsilon_high": "`clip_high` of the loss",
-    "env": "an override: a value is given from outside by `--set NAME=VALUE`",
+    "env": "an override on the command line: `--set NAME=VALUE`",
     "eval_steps": "`every` of an `eval`",
     "fused_opt_states_bf16": "`optimizer.precision = bf16_moments` of the trainer",
     "gpu_memory_utilization": "`engine.gpu_memory` of the generator",
@@ -116,7 +116,7 @@ HABITS = {
     "sbatch": "`slurm(partition = ...)`",
     "save_total_limit": "`checkpoint.keep`",
     "split": '`source = hf(id, split = "train")` of the dataset',
-    "torch_dtype": "`dtype`, `dtype = bf16`",
+    "torch_dtype": "`dtype`, as in `dtype = bf16`",
     "srun": "`slurm(partition = ...)`",
     "temp": "`sampling.temperature` of the generator",
     "tensor_parallel_degree": "`parallel.tp`",
@@ -135,13 +135,13 @@ HABITS = {
 def habit(name: str) -> str:
     """Return `here that is ...`, or ""."""
     ours = HABITS.get(name.lower())
-    return "" if ours is None else f"here that is {ours}"
+    return "" if ours is None else f"here it is {ours}"
 
 
 def function_habit(name: str) -> str:
     """Return the equivalent of a function name of another tool."""
     ours = FUNCTION_HABITS.get(name)
-    return "" if ours is None else f"here that is {ours}"
+    return "" if ours is None else f"here it is {ours}"
 
 
 def whole_addresses(end: str, settings: Iterable[tuple[str, str]]) -> tuple[str, ...]:
@@ -166,4 +166,4 @@ def as_override(text: str) -> str:
 
 def one_by_one(text: str) -> str:
     """Return the help for a value that contains a second override."""
-    return "one setting for each `--set`" if re.search(r",\s*[\w.]+=", text) else ""
+    return "give one setting per `--set`" if re.search(r",\s*[\w.]+=", text) else ""

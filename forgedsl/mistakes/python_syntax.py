@@ -18,16 +18,16 @@ from forgedsl.source import Span
 _STATEMENTS = ("minimize", "report", "return", "require", "sync", "import", "param")
 _PYTHON = re.compile(r"\s*(for|while|if|elif|def|class|assert|print|let|var|const|function|from)\b")
 _ADVICE = {
-    "for": "there are no loops: a flow states each edge once, reductions are over named axes",
-    "while": "there are no loops: a flow states each edge once",
-    "if": "a choice is an expression: `a if condition else b`",
-    "elif": "a choice is an expression: `a if condition else b`",
-    "def": "functions are `fn`, `reward`, `advantage`, `filter` and `loss`",
-    "function": "functions are `fn`, `reward`, `advantage`, `filter` and `loss`",
-    "class": "declarations are `model`, `dataset`, `service`, ...",
-    "assert": "a condition on values is `require group >= 2`",
-    "print": "a `report` of the loss is a column of metrics.jsonl",
-    "from": 'a module is imported whole: `import "std/rl" as rl`',
+    "for": "there are no loops: a flow lists each edge once, and reductions go over named axes",
+    "while": "there are no loops: a flow lists each edge once",
+    "if": "write a condition as an expression: `a if condition else b`",
+    "elif": "write a condition as an expression: `a if condition else b`",
+    "def": "to define a function, use `fn`, `reward`, `advantage`, `filter` or `loss`",
+    "function": "to define a function, use `fn`, `reward`, `advantage`, `filter` or `loss`",
+    "class": "declare a `model`, `dataset`, `service`, ...",
+    "assert": "to check a condition, write `require group >= 2`",
+    "print": "to log a value, use `report` in the loss; it becomes a column of metrics.jsonl",
+    "from": 'import the whole module: `import "std/rl" as rl`',
 }
 _CALLS = {
     **{name: f"{name}(x, T, mask)" for name in ("sum", "mean", "std", "var", "min", "max")},
@@ -55,7 +55,7 @@ def _foreign_statement(place: Place) -> Diagnostic | None:
         "foreign-statement",
         f"there is no `{word}` statement",
         span=_in_line(place, match.start(1), match.end(1)),
-        help=_ADVICE.get(word, "a value is named by `name = expression`"),
+        help=_ADVICE.get(word, "to name a value, write `name = expression`"),
     )
 
 
@@ -93,7 +93,7 @@ def _report_without_name(place: Place) -> Diagnostic | None:
     return place.error(
         "S001",
         "unexpected-token",
-        "a report has a name",
+        "a report needs a name",
         span=_in_line(place, match.start(1), match.end(1)),
         help=f"`report NAME = {match[1]}(...)`; the name is a column of metrics.jsonl",
     )
@@ -110,34 +110,36 @@ def _parameter_without_type(place: Place) -> Diagnostic | None:
         "parameter-without-type",
         f"parameter `{match[2]}` has no type",
         span=_in_line(place, match.start(2), match.end(2)),
-        help=f"a parameter of {article} {match[1]} is written `{_PARAMETERS[match[1]]}`",
+        help=f"write a parameter of {article} {match[1]} as `{_PARAMETERS[match[1]]}`",
     )
 
 
 def _index(place: Place) -> Diagnostic | None:
     """`row.answer.split("#")[0]`, `row.tags[0:2]`."""
     if place.text == ":" and re.search(r"\w\[[^\]]*$", place.before):
-        return place.error("S001", "unexpected-token", "there are no slices, an index is one entry")
+        return place.error(
+            "S001", "unexpected-token", "there are no slices: an index selects one entry"
+        )
     if place.text != "[" or not re.search(r"[\w)\]\"]$", place.before):
         return None
     split = re.search(r"\.split\((.*)\)$", place.before)
-    help_text = "rows, columns and what lies in them have indices: `row.messages[0].content`"
+    help_text = "only rows, columns and their parts can be indexed: `row.messages[0].content`"
     if split and split[1]:
-        help_text = f"`after(text, {split[1]})` is what follows it"
-    return place.error("S001", "unexpected-token", "this has no indices", help=help_text)
+        help_text = f"`after(text, {split[1]})` returns the text after it"
+    return place.error("S001", "unexpected-token", "this cannot be indexed", help=help_text)
 
 
 def _chained_call(place: Place) -> Diagnostic | None:
     """`f(x).g()`; `(a * b).sum()` is a function here."""
     if place.kind not in {"DOT", "LPAR"} or not place.before.rstrip().endswith(")"):
         return None
-    help_text = "give the first result a name, then call on that name: every edge has a name"
+    help_text = "name the first result, then call a method of that name: every edge needs a name"
     method = re.match(r"\.\s*(sum|mean|std|var|min|max|abs|exp|log|clamp|clip|sqrt|detach)\b",
                       place.source.text[place.start :][:WINDOW])  # fmt: skip
     if method is not None:
         call = _CALLS.get(method[1], f"{method[1]}(x)")
         help_text = f"numbers have functions, not methods: `{call}`"
-    return place.error("S023", "chained-call", "calls do not chain", help=help_text)
+    return place.error("S023", "chained-call", "calls cannot be chained", help=help_text)
 
 
 def _comparison_as_assignment(place: Place) -> Diagnostic | None:
@@ -148,7 +150,7 @@ def _comparison_as_assignment(place: Place) -> Diagnostic | None:
     return place.error(
         "S001",
         "unexpected-token",
-        "a value is given with one `=`; `==` compares",
+        "to assign a value, use one `=`; `==` compares",
         span=first,
         fix=Fix(message="replace `==` by `=`", edits=(Edit(text="=", span=first),)),
     )
@@ -169,7 +171,7 @@ def _name_with_hyphen(place: Place) -> Diagnostic | None:
     span = _in_line(place, match.start(1), match.end(1)).to(place.span)
     name = f"{match[1]}_{rest[1]}"
     span = Span(span.file, span.start, span.end + len(rest[1]))
-    return place.error("S001", "unexpected-token", "a name has no hyphen", span=span,
+    return place.error("S001", "unexpected-token", "a name cannot contain a hyphen", span=span,
                        help=f"`{name}`")  # fmt: skip
 
 
@@ -178,8 +180,9 @@ def _list_without_brackets(place: Place) -> Diagnostic | None:
     match = re.fullmatch(r"(\w+)\s*=\s*([\w.\"]+)\s*", place.before)
     if place.text != "," or match is None:
         return None
-    return place.error("S001", "unexpected-token", "one value follows `=`",
-                       help=f"a list has brackets: `{match[1]} = [{match[2]}, ...]`")  # fmt: skip
+    shown = f"`{match[1]} = [{match[2]}, ...]`"
+    return place.error("S001", "unexpected-token", "only one value can follow `=`",
+                       help=f"write a list in brackets: {shown}")  # fmt: skip
 
 
 def _import_without_quotes(place: Place) -> Diagnostic | None:
@@ -196,14 +199,19 @@ def _import_without_quotes(place: Place) -> Diagnostic | None:
         help_text = f'`import {kind}"{target.removesuffix(".forge")}" as {name}`'
     elif not match[1]:
         help_text += f', or `import "{name}" as {name}` of a .forge file'
-    return place.error("S001", "unexpected-token", "a file is imported by its path", help=help_text)
+    return place.error(
+        "S001", "unexpected-token", "import a file by its path, as a string", help=help_text
+    )
 
 
 def _membership(place: Place) -> Diagnostic | None:
     """`r.target in r.response`."""
     if place.text != "in" or place.kind != "NAME":
         return None
-    help_text = '`matches(r.response, "a|b")` finds a pattern; anything else is a Python reward'
+    help_text = (
+        'to find a pattern, write `matches(r.response, "a|b")`; for anything else, write '
+        "a Python reward"
+    )
     return place.error("S001", "unexpected-token", "there is no `in`", help=help_text)
 
 
@@ -213,8 +221,8 @@ def _augmented(place: Place) -> Diagnostic | None:
     if match is None or not re.match(r"(\*\*|//|[-+*/%])=", place.source.text[place.start :][:3]):
         return None
     shown = f"`{match[1]}2 = {match[1]} {place.text} ...`"
-    message = "a name is given its value once"
-    return place.error("S001", "unexpected-token", message, help=f"another name: {shown}")
+    message = "a name can be assigned only once"
+    return place.error("S001", "unexpected-token", message, help=f"use another name: {shown}")
 
 
 def _type_without_dtype(place: Place) -> Diagnostic | None:
@@ -223,7 +231,7 @@ def _type_without_dtype(place: Place) -> Diagnostic | None:
     if match is None or place.kind not in {"COMMA", "RPAR"}:
         return None
     held = "bool" if match[1] == "mask" else "f32"
-    message = f"the type of `{match[1]}` does not say what it holds"
+    message = f"the type of `{match[1]}` is incomplete"
     help_text = f"`{match[1]}: {match[2]} {held}`"
     return place.error("S001", "unexpected-token", message, help=help_text)
 
@@ -234,15 +242,17 @@ def _value_alone(place: Place) -> Diagnostic | None:
     if place.before.strip() or not literal or "NAME" not in place.expected:
         return None
     return place.error(
-        "S001", "unexpected-token", "a value stands alone here", help="a block ends with `return`"
+        "S001", "unexpected-token", "this value is not used", help="end the block with `return`"
     )
 
 
 def _formatted_string(place: Place) -> Diagnostic | None:
     """`f"Q: {row.question}"`, `"Q: {}".format(row.question)`."""
-    help_text = 'texts are joined with `+`: `"Q: " + row.question`, numbers as `text(row.id)`'
+    help_text = (
+        'to join texts, use `+`: `"Q: " + row.question`; convert numbers with `text(row.id)`'
+    )
     if place.text == "." and place.before.endswith('"'):
-        return place.error("S001", "unexpected-token", "texts have no methods", help=help_text)
+        return place.error("S001", "unexpected-token", "text has no methods", help=help_text)
     if place.kind not in {"STRING", "TEXT"} or not re.search(r"(?<!\w)f$", place.before):
         return None
     span = Span(place.source.name, place.start - 1, place.end)

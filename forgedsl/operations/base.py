@@ -175,7 +175,9 @@ class Operation:
     """what an idle trainer waits for while it works: `rewards`"""
     slow: str = ""
     """verdict on a run that is limited by it: `reward-bound`"""
-    remedy: str = "look at the log of the service; retry or drop only covers single failures"
+    remedy: str = (
+        "look at the log of the service; retries and dropping help only against single failures"
+    )
     """advice if it fails many times in a row"""
 
     @property

@@ -99,13 +99,14 @@ class Mask(Call):
         while pending:
             source = pending.pop()
             if source.level is Level.BATCH or source.at_step:
-                why = "needs them all"
+                why = "needs all of them"
                 if source.at_step:
                     why = "is computed under the weights of the step"
                 about = Label(text=f"over the whole step: `{source.name}`", span=source.span)
                 yield error(
                     "F130", "flow-shape",
-                    f"`{node.target}` chooses the groups of a step by `{source.name}`, which {why}",
+                    f"`{node.target}` selects the groups of a step and so cannot read "
+                    f"`{source.name}`, which {why}",
                     node.span, related=(about,), help="let the filter read the score",
                 )  # fmt: skip
                 return

@@ -79,11 +79,11 @@ class Draw(Operation):
     def _observed(self, flow: Statements, step: FlowStep) -> FlowStep:
         weighs, score = step.settings.get("weight"), flow.observed.get(str(step.name))
         if weighs is not None and score is None:
-            message = f"`{step.name}` is weighted, and nothing says by which results"
+            message = f"`{step.name}` is weighted, but the flow passes it no scores"
             help = f"`{step.receiver}.observe({step.name}, score)`"
             flow.ctx.error("F114", message, weighs.origin.span or step.span, help=help)
         elif weighs is None and score is not None and step.op == self.name:
-            message = f"`{step.name}` is drawn without a weight, so nobody asks for its results"
+            message = f"`{step.name}` is drawn without a weight, so this has no effect"
             help = f"`{step.receiver}.draw(..., weight = FUNCTION)`"
             flow.ctx.error("F119", message, score.origin.span or step.span, help=help)
         elif score is not None:
@@ -94,8 +94,11 @@ class Draw(Operation):
         """Check that the weight of a draw uses scores of that draw's own prompts."""
         score = by_name.get(str(node.settings.get("observe")))
         if score is not None and score.root != node.name:
-            message = f"`{node.name}` is weighed by `{score.name}`, which scores `{score.root}`"
-            help = f"observe a score of what is sampled for `{node.name}`"
+            message = (
+                f"the weight of `{node.name}` observes `{score.name}`, which is a score for "
+                f"`{score.root}`"
+            )
+            help = f"observe a score of completions for `{node.name}`"
             yield error("F112", "unrelated-join", message, score.span, help=help)
 
     def call_text(self, node: Node) -> str:
@@ -125,8 +128,8 @@ def _weight(flow: Statements, value: ast.Expr) -> Value | None:
         ctx.unknown("F101", "undefined function", value.text, value.span, known)
         return None
     if not isinstance(value, ast.Path) or not isinstance(found, Function) or found.kind != "fn":
-        message = "a weight is a function of what was scored before"
-        ctx.error("F109", message, value.span, help=f"name one: {EXAMPLE}")
+        message = "a weight must be a function of earlier scores"
+        ctx.error("F109", message, value.span, help=f"name one, such as {EXAMPLE}")
         return None
     flow.use(value.parts[0])
     flow.functions[value.text] = found
@@ -134,7 +137,9 @@ def _weight(flow: Statements, value: ast.Expr) -> Value | None:
     wrong = next((f for f in asked if f.name not in GIVEN or not _is_number(f.type)), None)
     if wrong is not None or not asked:
         what = f"`{wrong.name}`" if wrong is not None else "nothing"
-        message = f"`{value.text}` takes {what}; a weight takes `mean` and `count`, each a float"
+        message = (
+            f"`{value.text}` takes {what}, but a weight must take `mean` and `count`, each a float"
+        )
         ctx.error("F114", message, value.span, help=EXAMPLE)
         return None
     return in_file(Ref(name=value.text), value.span)
@@ -147,7 +152,7 @@ def _observe(flow: Statements, said: Statement) -> bool:
     shown = f"`{callee}(prompt, score)`"
     paths = [arg.value for arg in call.args if isinstance(arg.value, ast.Path)]
     if said.name is not None:
-        ctx.error("F119", "an observation has no result", call.span, help=f"write {shown} alone")
+        ctx.error("F119", "`observe` has no result", call.span, help=f"write only {shown}")
         return False
     if len(call.args) != 2 or len(paths) != 2 or any(arg.name for arg in call.args):
         ctx.error("F114", f"`{callee}` takes a draw and its score", call.span, help=shown)
@@ -160,11 +165,11 @@ def _observe(flow: Statements, said: Statement) -> bool:
             return False
     drawn, score = (by_name[path.text] for path in paths)
     if Role.PROMPTS not in drawn.roles or drawn.receiver != said.receiver:
-        message = f"`{paths[0].text}` is not drawn from `{said.receiver}`"
+        message = f"`{paths[0].text}` was not drawn from `{said.receiver}`"
         ctx.error("F109", message, paths[0].span, help=shown)
         return False
     if Role.SCORES not in score.roles:
-        message = f"`{paths[1].text}` is no score"
+        message = f"`{paths[1].text}` is not a score"
         ctx.error("F109", message, paths[1].span, help="`score = grade(rollout, prompt.target)`")
         return False
     if paths[0].text in flow.observed:

@@ -46,7 +46,7 @@ class Logprobs(Operation):
     work = "group"
     state = "waiting for log-probabilities"
     waiting = "log-probabilities"
-    slow = "bound by the reference"
+    slow = "bound by log-probs"
     stream = Stream.LOGPROB
     owner = "service"
     forms = (LOGPROBS, VALUES)

@@ -45,7 +45,7 @@ BUFFER = Declaration(
     ),
     shown="buffer good { groups = 256, max_age = 16 }",
     heading="Buffers",
-    program="Buffers: what is learned from again",
+    program="Buffers: groups that are trained on again",
     section="buffers",
     fewer="groups",
 )  # fmt: skip
@@ -83,15 +83,18 @@ class Put(Operation):
     def resolve(self, flow: Statements, said: Statement) -> bool:
         call, callee = said.call, said.call.function.text
         if said.name is not None:
-            help = f"write `{callee}(...)` alone"
-            flow.ctx.error("F119", "a put has no result", call.span, help=help)
+            help = f"write `{callee}(...)` without a name"
+            flow.ctx.error("F119", "`put` has no result", call.span, help=help)
             return False
         given = tuple(arg.name for arg in call.args if arg.name not in (None, "rollout"))
         first = [arg for arg in call.args if arg.name in (None, "rollout")]
         for extra in first[1:]:
-            message = f"`{callee}` is given a second value without a name"
+            message = f"the second value of `{callee}` needs a name"
             text = extra.value.text if isinstance(extra.value, ast.Path) else "..."
-            help = f"name what is kept beside the rollouts: `{text.split('.')[-1]} = {text}`"
+            help = (
+                f"name each field that is stored with the rollouts: `{text.split('.')[-1]} = "
+                f"{text}`"
+            )
             flow.ctx.error("F114", message, extra.span, help=help)
         form = replace(
             said.form,
@@ -107,7 +110,7 @@ class Put(Operation):
         for put in (step for step in steps if step.op == "put"):
             _check_put(ctx, steps, put)
         for buffer in mine.keys() - drawn - unsure:
-            message = f"`{buffer}` is filled, and nothing is drawn from it"
+            message = f"groups are put into `{buffer}`, but none are drawn from it"
             ctx.error("F119", message, mine[buffer].span, help=f"`old = {buffer}.draw(8)`")
 
     def slim(self, node: Node, nodes: Sequence[Node]) -> Node:
@@ -123,7 +126,7 @@ class Put(Operation):
         if read.argument == "keep":
             help = "declare it with `filter NAME(score: [G] f32) -> bool = ...`"
             return Wanted(streams=(Stream.MASK,), text="the decisions of a filter", help=help)
-        help = "what a loss reads later: `adv = rl.group_norm(score)`"
+        help = "a field that a loss reads later: `adv = rl.group_norm(score)`"
         return Wanted(streams=KEPT, text="numbers", attribute=True, help=help)
 
     def check(
@@ -136,10 +139,10 @@ class Put(Operation):
                 call = "values" if source.values else "logprobs"
                 yield error(
                     "F130", "flow-shape",
-                    f"`{read.argument}` is computed under the weights of the step that it is put "
-                    "in",
+                    f"`{read.argument}` would be computed with the weights of the step that "
+                    "stores it",
                     read.span, related=(Label(text="computed here", span=source.span),),
-                    help=f"compute it for what is drawn: `{source.target}.{call}(old)`",
+                    help=f"compute it for the drawn groups: `{source.target}.{call}(old)`",
                 )  # fmt: skip
 
     def call_text(self, node: Node) -> str:
@@ -170,7 +173,7 @@ class Recall(Operation):
         filled = {step.receiver for step in steps if step.op == "put"}
         for buffer in mine.keys() - filled - unsure:
             name = mine[buffer].name
-            message = f"`{name}` is drawn from `{buffer}`, and nothing is put there"
+            message = f"`{name}` is drawn from `{buffer}`, but no groups are put there"
             help = f"`{buffer}.put(rollout, adv = adv)`"
             ctx.error("F114", message, mine[buffer].span, help=help)
 
@@ -228,16 +231,28 @@ class Recall(Operation):
         source = by_name[by_name[_put(node, nodes).inputs[0].edge].root]
         fresh = int(source.settings.get("count", 0))
         if count > groups:
-            key, has, related = "groups", f"`{decl.name}` holds {groups}", "the most that it holds"
-            help = f"`groups = {16 * count}` or more, so that a group is not drawn in every step"
+            key, has, related = (
+                "groups",
+                f"`{decl.name}` can hold only {groups}",
+                "the most that it holds",
+            )
+            help = (
+                f"set `groups = {16 * count}` or more, so that a group is not drawn in every step"
+            )
         elif count > fresh * age > 0 and _ages(node, nodes):
-            key, has = "max_age", f"`{decl.name}` has at most {fresh * age} that are young enough"
-            related = "older ones leave"
-            help = f"`max_age = {8 * -(-count // fresh)}`, or draw fewer: {fresh} are put in a step"
+            key, has = (
+                "max_age",
+                (f"`{decl.name}` has at most {fresh * age} groups within `max_age`"),
+            )
+            related = "older groups are removed"
+            help = (
+                f"set `max_age = {8 * -(-count // fresh)}`, or draw fewer: {fresh} groups are "
+                "put in per step"
+            )
         else:
             return
         yield error(
-            "F113", "bad-value", f"{count} groups are drawn in a step, and {has}", node.span,
+            "F113", "bad-value", f"{count} groups are drawn per step, but {has}", node.span,
             related=(Label(text=related, span=decl.settings[key].origin.span or decl.name_span),),
             help=help,
         )  # fmt: skip
@@ -255,8 +270,8 @@ class Recall(Operation):
         if most.value < least:
             yield error(
                 "A302", "age-bound-exceeded",
-                f"groups may be {least} steps old when they can first be drawn from `{decl.name}`, "
-                f"which keeps none older than {most.value}",
+                f"groups may already be {least} steps old when they can first be drawn from "
+                f"`{decl.name}`, but it keeps none older than {most.value}",
                 most.origin.span or decl.name_span,
                 notes=(f"worst age of a step = {formula}",), help=f"`max_age = {8 * least}`",
             )  # fmt: skip
@@ -290,14 +305,13 @@ class Recall(Operation):
         settings = sizes.program.declared["buffer"][node.target].settings
         yield (
             f"{node.target}: {node.settings['count']} groups a step "
-            f"({self.sequences(node, sizes):,} completions, "
-            f"{self.trained_tokens(node, sizes):,} tokens at most), of "
-            f"{settings['groups'].value:,}"
+            f"({self.sequences(node, sizes):,} completions, {self.trained_tokens(node, sizes):,} "
+            f"tokens at most), from at most {settings['groups'].value:,}"
         )
         yield (
             f"  1 to {settings['max_age'].value} steps old; "
-            f"{sizes.held(node.target) / 2**20:,.1f} MiB beside the controller, at most, "
-            "and in every checkpoint"
+            f"{sizes.held(node.target) / 2**20:,.1f} MiB at most in the controller's memory, and "
+            "in every checkpoint"
         )
 
     def call_text(self, node: Node) -> str:
@@ -326,7 +340,10 @@ def _once(ctx: Any, steps: Sequence[FlowStep], op: str, does: str) -> dict[str, 
         first = found.setdefault(step.receiver, step)
         if first is not step:
             related = (Label(text="the first time", span=first.span),)
-            help = "one put and one draw; declare a buffer for each kind of sample"
+            help = (
+                "a buffer can have only one `put` and one `draw`; declare one for each kind of "
+                "sample"
+            )
             message = f"`{step.receiver}` {does} twice"
             ctx.error("F102", message, step.span, related=related, help=help)
     return found
@@ -338,14 +355,14 @@ def _check_put(ctx: Any, steps: Sequence[FlowStep], put: FlowStep) -> None:
         ctx.error("F109", message, value.origin.span or put.span, help="a stream of the flow")
     for read in put.inputs:
         if read.argument in TAKEN:
-            message = f"`{read.argument}` is a part of every rollout"
-            help = "leave it out, or give what is kept beside the rollout another name"
+            message = f"`{read.argument}` is stored with every rollout"
+            help = "remove it, or give the field another name"
             ctx.error("F114", message, read.span, help=help)
     for drawn in _behind(steps, put):
         if drawn.op == "recall":
-            message = f"what was drawn from `{drawn.receiver}` is not put into a buffer again"
+            message = f"groups drawn from `{drawn.receiver}` cannot be put into a buffer again"
             related = (Label(text="drawn here", span=drawn.span),)
-            help = "put what was sampled in this step; a drawn group stays where it is"
+            help = "put only groups sampled in this step; a drawn group stays in its buffer"
             ctx.error("F105", message, put.span, related=related, help=help)
 
 
@@ -371,11 +388,11 @@ def _too_late(reader: Node, by_name: Mapping[str, Node]) -> Iterator[Diagnostic]
     """Yield an error if a reader filters or scores rollouts that were drawn from a buffer."""
     name = by_name[reader.inputs[0].edge].name
     if Role.DROPS in reader.roles:
-        message = f"`{name}` was drawn from a buffer, and is filtered"
-        help = "choose when it is put: `put(rollout, keep = FILTER(score))`"
+        message = f"`{name}` was drawn from a buffer, so it cannot be filtered"
+        help = "filter it when it is stored: `put(rollout, keep = FILTER(score))`"
     elif Role.SCORES in reader.roles:
-        message = f"`{name}` was drawn from a buffer, and is scored again"
-        help = "keep its score: `put(rollout, score = score)`, and read `old.score`"
+        message = f"`{name}` was drawn from a buffer, so it cannot be scored again"
+        help = "store its score: `put(rollout, score = score)`, and read `old.score`"
     else:
         return
     yield error("F130", "flow-shape", message, reader.span, help=help)
@@ -391,7 +408,7 @@ def _nothing_fresh(
             names = ", ".join(f"`{read.edge}`" for read in batches)
             yield error(
                 "F130", "flow-shape",
-                f"the first loss of a step learns from samples of the step; {names} was drawn from "
+                f"the first loss of a step needs samples of this step, but {names} was drawn from "
                 "a buffer, which is empty at first",
                 batches[0].span,
                 help=f"`{step.target}.step(merge(fresh, old), loss = x)`, or "

@@ -55,7 +55,7 @@ class Replay(Operation):
     def wanted(self, program: Program, node: Node, read: Input) -> Wanted | None:
         """Accept rollouts, and numbers for the fields of the loss."""
         if read.argument == "rollout":
-            help = f"`rollout.keep({read.edge})` gives the rollouts that it keeps"
+            help = f"`rollout.keep({read.edge})` returns the kept rollouts"
             streams = (Stream.ROLLOUT, Stream.PAIR)
             return Wanted(streams=streams, text="rollouts or preference pairs", help=help)
         masks = [Stream.MASK] if _is_bool(program, read) else []
@@ -92,7 +92,7 @@ def _merge(flow: Statements, said: Statement) -> bool:
         return False
     if constants or len(inputs) < 2:
         help = "`merge(replay(a, ...), replay(b, ...))`"
-        flow.ctx.error("F114", "`merge` takes two batches or more", call.span, help=help)
+        flow.ctx.error("F114", "`merge` needs at least two batches", call.span, help=help)
         return False
     flow.read |= {i.edge for i in inputs}
     flow.merged[said.name] = tuple(p for i in inputs for p in flow.merged.get(i.edge, (i,)))

@@ -46,7 +46,7 @@ class Sample(Operation):
     span = True
     of_groups = True
     work = "completion"
-    state = "in the making"
+    state = "being sampled"
     waiting = "sampling"
     slow = "sampler-bound"
     stream = Stream.ROLLOUT

@@ -33,8 +33,8 @@ class Score(Operation):
     waiting = "rewards"
     slow = "reward-bound"
     remedy = (
-        "mend the reward, and try it with a few answers first; "
-        "`on_error` and `max_failed` do not cover one that always fails"
+        "fix the reward, and try it with a few answers first; `on_error` and `max_failed` do not "
+        "help if it always fails"
     )
     stream = Stream.SCORE
     forms = (
@@ -53,7 +53,7 @@ class Score(Operation):
         if read.argument == "rollout":
             return Wanted(streams=(Stream.ROLLOUT,), text="rollouts")
         help = "`prompt.target`, for example"
-        return Wanted(streams=(), text="what belongs to a prompt", attribute=True, help=help)
+        return Wanted(streams=(), text="a value of the prompt", attribute=True, help=help)
 
     def reader(self, node: Node, read: Input) -> str:
         return node.target

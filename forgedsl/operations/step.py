@@ -51,8 +51,11 @@ class Step(Operation):
         """Resolve `step(a, loss = x, b, loss = y)`: each loss applies to the batch before it."""
         call = said.call
         if said.name is not None:
-            help = f"write `{call.function.text}(...)` alone; `report` in the loss gives metrics"
-            flow.ctx.error("F119", "a step has no result", call.span, help=help)
+            help = (
+                f"write `{call.function.text}(...)` without a name; for metrics, use `report` "
+                "in the loss"
+            )
+            flow.ctx.error("F119", "`step` has no result", call.span, help=help)
             return False
         losses = [arg for arg in call.args if arg.name == "loss"]
         if _without_loss(flow, call, losses):
@@ -146,7 +149,7 @@ def _incomplete(flow: Statements, call: ast.Call) -> None:
         span = call.args[1].span
         edit = Edit(text="loss = ", span=Span(span.file, span.start, span.start))
         fix = Fix(message="write `loss = `", edits=(edit,))
-        flow.ctx.error("F114", f"`{callee}` takes its loss by name", span, help=shown, fix=fix)
+        flow.ctx.error("F114", f"`{callee}` needs its loss by name", span, help=shown, fix=fix)
     else:
         missing = "a batch" if "loss" in named else "a loss"
         flow.ctx.error("F114", f"`{callee}` needs {missing}", call.span, help=shown)
@@ -161,8 +164,8 @@ def _twice(flow: Statements, losses: list[ast.Arg]) -> bool:
     again = next((call for call in calls if texts.count(call.function.text) > 1), None)
     if again is not None:
         name = again.function.text
-        message = f"`{name}` is given parameters, and minimized for another batch too"
-        help = f"`loss other = {name}(...)`, and `loss = other` here"
+        message = f"`{name}` is given parameters, but is also used for another batch"
+        help = f"declare `loss other = {name}(...)`, and write `loss = other` here"
         flow.ctx.error("F114", message, again.span, help=help)
     return again is not None
 
@@ -171,8 +174,8 @@ def _read_twice(flow: Statements, reads: list[FlowInput]) -> bool:
     edges = [read.edge for read in reads]
     again = next((read for i, read in enumerate(reads) if read.edge in edges[:i]), None)
     if again is not None:
-        message = f"`{again.edge}` is read twice by the step"
-        flow.ctx.error("F114", message, again.span, help="add up both in one loss")
+        message = f"the step reads `{again.edge}` twice"
+        flow.ctx.error("F114", message, again.span, help="add up both losses in one loss")
     return again is not None
 
 

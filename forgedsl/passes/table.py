@@ -181,15 +181,15 @@ def _job_found(state: State) -> str:
 
 
 PASSES: tuple[Pass, ...] = (
-    Pass(name="tokens", what="text into words", make=_tokens, rules=of_tokens, text=_tokens_text,
+    Pass(name="tokens", what="text to tokens", make=_tokens, rules=of_tokens, text=_tokens_text,
          found=lambda s: _plural(len(s.tokens or ()), "token"), on_demand=True),
-    Pass(name="ast", what="words into a tree", make=_ast, rules=of_ast, text=_records("ast"),
+    Pass(name="ast", what="tokens to a tree", make=_ast, rules=of_ast, text=_records("ast"),
          found=lambda s: _plural(len(s.ast.decls) if s.ast else 0, "declaration")),
     Pass(name="hir", what="names and values", make=_hir, rules=of_hir, text=_records("hir"),
          found=_hir_found),
     Pass(name="graph", what="nodes and edges", make=_graph, rules=of_graph,
          text=_records("graph"), found=_graph_found),
-    Pass(name="plan", what="places, memory, age", make=_plan, rules=of_plan,
+    Pass(name="plan", what="placement, memory, age", make=_plan, rules=of_plan,
          text=_records("plan"), found=_plan_found),
     Pass(name="job", what="generated code, hashes", make=_job, rules=of_job, text=_job_text,
          found=_job_found),

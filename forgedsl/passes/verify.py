@@ -253,29 +253,29 @@ def _leaves(source: Any) -> Iterator[Any]:
     yield from (leaf for part in parts for leaf in _leaves(part)) if parts else (source,)
 
 
-of_tokens: Rules = (Rule("tokens stand in the text, in order", _token_places),)
-of_ast: Rules = (Rule("every node lies in the text", _spans_inside),)
+of_tokens: Rules = (Rule("tokens cover the text in order", _token_places),)
+of_ast: Rules = (Rule("every node has a span in the text", _spans_inside),)
 of_hir: Rules = (
     Rule("every setting of a declaration has a value", _settings_complete),
-    Rule("nothing that was reported is left as a value", _nothing_reported),
-    Rule("a service is built on a declared model", _models_known),
-    Rule("a step reads what earlier steps made", _flow_downwards),
+    Rule("no reported error is left as a value", _nothing_reported),
+    Rule("every service has a declared model", _models_known),
+    Rule("a step reads results of earlier steps", _flow_downwards),
 )
 of_graph: Rules = (
     Rule("ids and names are unique", _ids_unique),
-    Rule("nodes stand in topological order", _topological),
+    Rule("nodes are in topological order", _topological),
     Rule("data edges are the inputs of nodes", _edges_fit),
-    Rule("what the graph names is declared", _graph_names),
+    Rule("names in the graph are declared", _graph_names),
 )
 of_plan: Rules = (
     Rule("every node has slots and a queue, every service a mesh", _plan_complete),
-    Rule("GPUs exist and are held once", _places_fit),
+    Rule("GPUs exist and none is used twice", _places_fit),
     Rule("parallel degrees fill the processes", _degrees_fill),
     Rule("the worst age follows from credits and window", _age_bound),
 )
 of_job: Rules = (
-    Rule("the hash fits", _sealed),
-    Rule("JSON reads back as the same job", _job_round_trip),
-    Rule("what nodes, datasets and services name is in the job", _job_names),
+    Rule("the hash matches", _sealed),
+    Rule("JSON round trip returns the same job", _job_round_trip),
+    Rule("names in nodes, datasets and services are defined in the job", _job_names),
     Rule("files and places of the job are named relative to it", _hermetic),
 )

@@ -28,7 +28,8 @@ from forgedsl.sizes.memory import GIB
 
 BEST = 5
 ABOUT = (
-    "steps as the plan estimates them, at most; the same time is listed once, on the fewest GPUs"
+    "estimated step times, for maximum lengths; of equal ones only that with the fewest GPUs is "
+    "listed"
 )
 
 
@@ -124,7 +125,7 @@ def render(found: Alternatives) -> str:
     """Return the page of alternatives, at most 100 columns wide, ending in a newline."""
     if found.unknown:
         names = ", ".join(f"`{name}`" for name in found.unknown)
-        return f"nothing says how large the model of {names} is: give its `arch`\n"
+        return f"the size of the model of {names} is unknown: set its `arch`\n"
     if not found.found:
         return f"no placement fits {host_text(found.host)}\n"
     first = found.found[0][0]
@@ -133,11 +134,11 @@ def render(found: Alternatives) -> str:
     head = (f"the best placements on {host_text(found.host)}", ABOUT, rest)
     blocks = ["\n".join(filter(None, head))]
     for number, (made, settings) in enumerate(found.found, 1):
-        mark = "" if settings else "   <- the file's"
+        mark = "" if settings else "   <- as in the file"
         blocks.append("\n".join([*_lines(f"{number}.", made, mark), *_written(settings)]))
     if found.present is not None and all(settings for _, settings in found.found):
         ratio = found.present.cost.step_seconds / first.cost.step_seconds
-        mark = f"   <- the file's, {ratio:.2f} times the best"
+        mark = f"   <- as in the file, {ratio:.2f} times the best"
         blocks.append("\n".join(_lines("file", found.present, mark)))
     return "\n\n".join(blocks) + "\n"
 
@@ -145,7 +146,7 @@ def render(found: Alternatives) -> str:
 def _lines(name: str, plan: Plan, mark: str) -> Iterator[str]:
     """Return a line for the alternative, then one per service."""
     count = f"{_gpus(plan)} GPU{'' if _gpus(plan) == 1 else 's'}"
-    shared = f", {' and '.join(plan.colocate)} share theirs" if len(plan.colocate) > 1 else ""
+    shared = f", {' and '.join(plan.colocate)} share GPUs" if len(plan.colocate) > 1 else ""
     yield f"{name:<5}{time_text(plan.cost.step_seconds)} a step on {count}{shared}{mark}"
     rows = []
     for mesh in plan.meshes:

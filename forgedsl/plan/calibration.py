@@ -52,7 +52,7 @@ def calibration_text(program: Program, host: Host, devices: Iterable[str]) -> st
         if (entry := _entry(host, device))
     ]
     if run_name(program.name, program.profile) in (host.calibration or {}).get("lengths", {}):
-        parts.append("lengths as its last run had them")
+        parts.append("lengths as measured in the last run of this file")
     return f"calibrated: {', '.join(parts)}" if parts else ""
 
 

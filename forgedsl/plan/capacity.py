@@ -198,7 +198,7 @@ def _received(request: Request) -> Iterator[tuple[int, str, int]]:
         size = itemsize(request.program, decl) * num_params(dims)
         if way.handed_on:
             for host in sorted({place.host for place in mesh.places}):
-                yield host, "weights handed on", 2 * size
+                yield host, "weights in transfer", 2 * size
         for place in mesh.places:
             if mesh.device == "gpu" and not way.handed_on:
                 yield place.host, "weights received", mesh.procs * size

@@ -53,7 +53,7 @@ def check_divisibility(
                 f"tp = {tp} does not divide {' and '.join(bad)} of model `{model.name}`",
                 written_at(decl, "parallel.tp"),
                 related=(Label(text="the model", span=model.name_span),),
-                help=f"tp = {', '.join(map(str, fitting))} do",
+                help=f"set tp to one of {', '.join(map(str, fitting))}",
             )
         )
     found += [] if bad else _check_context(decl, mesh, dims, model)
@@ -62,10 +62,10 @@ def check_divisibility(
             error(
                 "P204",
                 "divisibility",
-                f"pp = {pp} stages for the {dims.layers} layers of model `{model.name}`",
+                f"pp = {pp} is more than the {dims.layers} layers of model `{model.name}`",
                 written_at(decl, "parallel.pp"),
                 related=(Label(text="the model", span=model.name_span),),
-                help=f"`parallel.pp = {dims.layers}` at most: each stage has a layer",
+                help=f"`parallel.pp = {dims.layers}` at most: each stage needs a layer",
             )
         )
     return found + check_experts(decl, mesh, dims, model)
@@ -84,11 +84,11 @@ def _check_context(decl: Decl, mesh: MeshPlan, dims: Dims, model: Decl) -> list[
         error(
             "P204",
             "divisibility",
-            f"cp = {cp} ranks cannot share {heads} heads with {kv_heads} kv heads{each} evenly, as "
-            f"model `{model.name}` has them",
+            f"cp = {cp} ranks cannot evenly share the {heads} heads and {kv_heads} kv heads{each} "
+            f"of model `{model.name}`",
             written_at(decl, "parallel.cp"),
             related=(Label(text="the model", span=model.name_span),),
-            help=f"cp = {', '.join(map(str, fitting))} do",
+            help=f"set cp to one of {', '.join(map(str, fitting))}",
         )
     ]
 
@@ -118,16 +118,18 @@ def check_auto(
     batch = [(n, k) for n, k in keys if n == graph.trainer and k in ("procs", "batch.rows")]
     found = [
         error("F113", "bad-value",
-              f"`{key} = auto` of `{name}` would choose how many rows of `batches()` make a step",
+              f"`{key} = auto` of `{name}` cannot be chosen: it decides how many rows of "
+              "`batches()` make a step",
               written_at(program.services[name], key), help="write the number")
         for name, key in batch if graph.having(Role.SUPERVISED)
     ]  # fmt: skip
     unknown = dict.fromkeys(model_of(program.services[n]) for n, d in dims.items() if d is None)
     return found + [
         error("F113", "bad-value",
-              f"nothing says how large model `{model}` is, so the plan cannot choose by its size",
+              f"the size of model `{model}` is unknown, so the plan cannot choose values for "
+              "`auto`",
               program.models[model].name_span,
-              help="give the model its `arch`, or write numbers for `auto`")
+              help="set the model's `arch`, or write numbers for `auto`")
         for model in unknown
     ]  # fmt: skip
 
@@ -156,10 +158,10 @@ def check_fp8_weights(decl: Decl, dtype: str) -> list[Diagnostic]:
         error(
             "F113",
             "bad-value",
-            f"`{decl.name}` cannot make fp8 weights of {dtype}",
+            f"`{decl.name}` cannot quantize {dtype} weights to fp8",
             written_at(decl, "engine.weight_dtype"),
             related=setting_label(decl, "dtype"),
-            help="`dtype = bf16` of the service",
+            help="set `dtype = bf16` of the service",
         )
     ]
 
@@ -190,7 +192,7 @@ def check_kept(decl: Decl, mesh: MeshPlan, dtype: str) -> list[Diagnostic]:
             error(
                 "F113",
                 "bad-value",
-                f"`{decl.name}` would keep weights in bf16 and compute in {dtype}",
+                f"`{decl.name}` stores weights in bf16, so it cannot compute in {dtype}",
                 written_at(decl, "optimizer.precision"),
                 related=setting_label(decl, "dtype"),
                 help="`dtype = bf16`",
@@ -201,9 +203,10 @@ def check_kept(decl: Decl, mesh: MeshPlan, dtype: str) -> list[Diagnostic]:
             error(
                 "F113",
                 "bad-value",
-                f"what `{decl.name}` keeps is in the host's memory already",
+                f"`memory.offload` has no effect on a CPU: the weights of `{decl.name}` are "
+                "already in host memory",
                 written_at(decl, "memory.offload"),
-                help="remove `memory.offload`, or `device = gpu`",
+                help="remove `memory.offload`, or set `device = gpu`",
             )
         )
     return found
@@ -215,7 +218,7 @@ def check_learning(program: Program, graph: Graph) -> list[Diagnostic]:
         error(
             "F113",
             "bad-value",
-            f"`{key}` has no effect: no `{name}.step` is in the flow, so `{name}` is frozen",
+            f"`{key}` has no effect: the flow has no `{name}.step`, so `{name}` is frozen",
             given.origin.span or program.services[name].name_span,
             help="remove it",
         )
@@ -290,8 +293,8 @@ def check_colocation(
         error(
             "P208",
             "colocate-async",
-            f"{' and '.join(f'`{name}`' for name in turns)} share GPUs, so they take turns, "
-            "but the schedule is asynchronous",
+            f"{' and '.join(f'`{name}`' for name in turns)} share GPUs and must take turns, but "
+            "the schedule is asynchronous",
             shared or program.schedule.span,
             related=(Label(text="the schedule", span=program.schedule.span),),
             help="write `schedule sync { ... }`, or remove `colocate`",
@@ -325,8 +328,8 @@ def check_transports(request: Request, graph: Graph) -> list[Diagnostic]:
             error(
                 "P214",
                 "transport",
-                f"transport {way.name} connects {way.where}; `{sync.target}` and "
-                f"`{sync.settings['target']}` are not such",
+                f"transport {way.name} connects only {way.where}, which `{sync.target}` and "
+                f"`{sync.settings['target']}` are not",
                 sync.span,
                 help=f"`transport = {choose(*ends, linked=linked(request.host.gpu))}`, or leave it "
                 "to the plan",
@@ -355,10 +358,11 @@ def check_launcher(program: Program, meshes: tuple[MeshPlan, ...]) -> list[Diagn
         error(
             "P209",
             "no-launcher",
-            f"the plan needs {hosts} hosts, and nothing says how to reach them",
+            f"the plan needs {hosts} hosts, but the launcher starts processes on one host only",
             decl.name_span,
-            help='`launcher = slurm(partition = "gpu", time = 12h)` submits it, and `launcher = '
-            "process` makes hosts of processes of this machine; or fit the plan on one host",
+            help='set a launcher for several hosts, such as `launcher = slurm(partition = "gpu", '
+            "time = 12h)` (or `launcher = process`, whose hosts are processes of this "
+            "machine), or make the plan fit on one host",
         )
     ]
 
@@ -370,9 +374,9 @@ def check_threads(request: Request) -> list[Diagnostic]:
         warning(
             "P223",
             "threads-exceed-host",
-            f"`cpus = {mesh.cpus}` of `{mesh.service}`, and a host has {host.cpus} ({host.said})",
+            f"`{mesh.service}` has `cpus = {mesh.cpus}`, but a host has {host.cpus} ({host.said})",
             written_at(request.program.services[mesh.service], "cpus"),
-            help=f"`cpus = {host.cpus}` at most; without it processes share the cores",
+            help=f"`cpus = {host.cpus}` at most; without `cpus`, processes share the cores",
         )
         for mesh in request.meshes
         if mesh.cpus is not None and mesh.cpus > host.cpus and host.said != Host().said
@@ -386,7 +390,7 @@ def check_evals(program: Program, graph: Graph) -> list[Diagnostic]:
         error(
             "P212",
             "split-of-file",
-            f"`{decl.settings['dataset'].value.name}` has no splits, its source is not a dataset "
+            f"`{decl.settings['dataset'].value.name}` has no splits: its source is not a dataset "
             "of the hub",
             decl.settings["split"].origin.span or decl.name_span,
             help="give the eval a `source` of its own",
@@ -398,7 +402,7 @@ def check_evals(program: Program, graph: Graph) -> list[Diagnostic]:
         error(
             "P212",
             "split-of-file",
-            f"`{name}` has a `source` of its own, and a split of its dataset's",
+            f"`{name}` has both a `source` of its own and a `split` of its dataset's source",
             decl.settings["split"].origin.span or decl.name_span,
             related=setting_label(decl, "source"),
             help="remove one of them",
@@ -414,7 +418,7 @@ def check_evals(program: Program, graph: Graph) -> list[Diagnostic]:
         error(
             "F131",
             "no-generator",
-            f"eval `{name}` needs a generator, and the flow updates none",
+            f"eval `{name}` needs a generator that the flow updates, but there is none",
             decl.name_span,
             help=f"add a vllm service and `sync {graph.trainer} -> NAME`, "
             "or measure a `loss` instead of a `score`",
@@ -443,7 +447,10 @@ def _check_loss(program: Program, graph: Graph, decl: Decl) -> Iterator[Diagnost
             "loss-field",
             f"loss `{loss.name}` needs {listed}, which an eval does not have",
             where,
-            help="an eval gives `mask` and what the trainer computes: `rl.sft`, for example",
+            help=(
+                "the loss of an eval can read `mask` and what the trainer computes, as `rl.sft` "
+                "does"
+            ),
         )
     dataset = program.datasets[decl.settings["dataset"].value.name]
     needed = ("chosen", "rejected") if is_paired(tree) else ("chat",)
@@ -451,7 +458,7 @@ def _check_loss(program: Program, graph: Graph, decl: Decl) -> Iterator[Diagnost
         yield error(
             "F110",
             "missing-setting",
-            f"`{dataset.name}` has no `{column}`, which eval `{decl.name}` reads",
+            f"eval `{decl.name}` reads `{column}`, which `{dataset.name}` does not have",
             dataset.name_span,
             related=(Label(text="its loss is over conversations" if column == "chat"
                            else "its loss is over pairs", span=where),),
@@ -499,11 +506,11 @@ def check_judges(request: Request, graph: Graph) -> list[Diagnostic]:
                     error(
                         "D605",
                         "context-overflow",
-                        f"the prompt of `{name}` has up to {tokens} tokens; they exceed the "
-                        f"context {context} of model `{model}`, which judges",
+                        f"the judge's prompt of `{name}` has up to {tokens} tokens, more than the "
+                        f"context {context} of its model `{model}`",
                         judge.span,
                         related=setting_label(program.models[model], "context"),
-                        help="a judge with a larger context, or a smaller `max_tokens` or "
+                        help="use a judge with a larger context, or a smaller `max_tokens` or "
                         "`max_prompt_tokens`",
                     )
                 )
@@ -528,7 +535,7 @@ def check_context(
         parts = (
             f"{prompt} prompt + {new} completion = {total} tokens"
             if prompt
-            else f"{new} tokens and a prompt"
+            else f"{new} tokens of completion and a prompt"
         )
         related = setting_label(program.datasets[root.target], "max_prompt_tokens")
         if context is not None and total > context:

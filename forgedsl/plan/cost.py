@@ -514,7 +514,7 @@ def _remedies(program: Program, slowest: Stage) -> Iterator[str]:
     if name:
         yield f"`{name} = 0.0` (removes the service)"
     else:
-        yield "a loss that does not read its log-probs (the service then goes away)"
+        yield "a loss that does not read its log-probs (this removes the service)"
 
 
 DAY = 24 * 3600

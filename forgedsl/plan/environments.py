@@ -103,19 +103,19 @@ def check_tools(program: Program, graph: Graph, base_dir: Path | None) -> list[D
 
 
 def _unread_tools(shop: EnvironmentDecl, family: str, node: Node, model: Decl) -> Diagnostic:
-    tools = ", ".join(f"`{tool.name}`" for tool in shop.body.tools) or "those of a server"
-    has, help = f"`{shop.name}` has {tools}", "a `step` that reads plain text"
+    tools = ", ".join(f"`{tool.name}`" for tool in shop.body.tools) or "tools of a server"
+    has, help = f"`{shop.name}` has {tools}", "write a `step` that reads plain text"
     if shop.body.agent:
-        has = f"an agent such as `{shop.name}` gets calls of tools as text"
-        help = "an agent that sends no `tools`"
+        has = f"agent `{shop.name}` would get tool calls as text"
+        help = "write an agent that sends no `tools`"
     return Diagnostic(
         code="D622",
         name="no-tool-format",
         severity=Severity.WARNING if shop.body.agent else Severity.ERROR,
-        message=f"nothing reads how `{family}` calls tools; {has}",
+        message=f"the format in which models of `{family}` call tools is not supported, but {has}",
         span=node.span,
         related=(Label(text="the model", span=model.name_span),),
-        help=f"a model of the Qwen families, or {help}",
+        help=f"use a model of the Qwen families, or {help}",
     )
 
 
@@ -124,7 +124,7 @@ def _endless(shop: EnvironmentDecl, turns: object, span: Span) -> Iterator[Diagn
         yield error(
             "D620",
             "endless-environment",
-            f"nothing ends a trajectory of agent `{shop.name}` that hangs",
+            f"a trajectory of agent `{shop.name}` never ends if the agent hangs",
             span,
             related=(Label(text="declared without `deadline`", span=shop.name_span),),
             help=f"`environment {shop.name} = ... {{ deadline = 120s }}`",
@@ -133,10 +133,11 @@ def _endless(shop: EnvironmentDecl, turns: object, span: Span) -> Iterator[Diagn
         yield error(
             "D620",
             "endless-environment",
-            f"nothing ends a trajectory in `{shop.name}` that the policy does not end",
+            f"a trajectory in `{shop.name}` may never end: it has neither `max_turns` nor a "
+            "`deadline`",
             span,
             related=(Label(text="declared without `deadline`", span=shop.name_span),),
-            help="`max_turns = 6` here, or `deadline = 60s` of the environment",
+            help="set `max_turns = 6` here, or `deadline = 60s` in the environment",
         )
 
 
@@ -162,15 +163,16 @@ def _too_long(
             code="D621",
             name="turns-over-context",
             severity=Severity.WARNING,
-            message=f"{node.settings['max_turns']} rows of a trajectory have up to {rows} tokens "
-            f"together (in one row {prompt + text}); a row of the trainer holds {seq_len}",
+            message=f"the {node.settings['max_turns']} rows of a trajectory can have {rows} "
+            f"tokens together ({prompt + text} if it fits one row), but a row of the "
+            f"trainer holds {seq_len}",
             span=node.span,
             notes=(
-                "with `history = template` of the environment, each turn that the template "
-                "rewrites opens a row; rows are shorter by what the template drops",
-                'a trajectory that fills them ends there: `r.ended` is "tokens"',
+                "with `history = template`, each turn that the chat template rewrites begins a "
+                "new row; rows are shorter by the text that the template removes",
+                'a trajectory that needs more ends there, with `r.ended` = "tokens"',
             ),
-            help=f"`batch.seq_len = {rows}`, or fewer turns",
+            help=f"set `batch.seq_len = {rows}`, or fewer turns",
         )
     if prompt + text <= room:
         return
@@ -184,10 +186,10 @@ def _too_long(
         name="turns-over-context",
         severity=Severity.WARNING,
         message=f"{turns} turns of {new} tokens, observations of {said} and a prompt of {prompt} "
-        f"are {prompt + text} tokens; {where} hold fewer",
+        f"are {prompt + text} tokens, more than {where}",
         span=node.span,
-        notes=('a trajectory that fills them ends there: `r.ended` is "tokens"',),
-        help="fewer turns, a smaller `max_tokens` or `max_observation`, or a larger context",
+        notes=('a trajectory that needs more ends there, with `r.ended` = "tokens"',),
+        help="set fewer turns, a smaller `max_tokens` or `max_observation`, or a larger context",
     )
 
 
@@ -202,7 +204,7 @@ def _eval(program: Program, decl: Decl) -> Iterator[Diagnostic]:
             "bad-value",
             f"`max_turns` of `{decl.name}` has no effect without `env`",
             turns.origin.span or decl.name_span,
-            help="`env = NAME`, or remove it",
+            help="set `env = NAME`, or remove `max_turns`",
         )
 
 
@@ -242,7 +244,7 @@ def _parts(program: Program, graph: Graph) -> Iterator[Diagnostic]:
     monitors = [n for n, reward in program.rewards.items() if reward.settings["monitor"].value]
     for node in graph.having(Role.SCORES):
         shops = [environment_of(program, graph.node(s).settings) for s in sorted(node.samplers)]
-        what = f"no environment of `{node.inputs[0].text}` gives a part"
+        what = f"no environment of `{node.inputs[0].text}` has a reward part"
         scored = (*rewards_of(program, node.target), *monitors)
         yield from _unknown_parts(program, scored, shops, what, told)
     for decl in program.evals.values():
@@ -250,11 +252,14 @@ def _parts(program: Program, graph: Graph) -> Iterator[Diagnostic]:
             scored = rewards_of(program, decl.settings["score"].value.name)
             shop = environment_of(program, {"env": decl.settings["env"].value})
             if shop is None:
-                what = f"eval `{decl.name}` plays in no environment that gives a part"
-                help_ = "`env = NAME, max_turns = 3` of the eval, or a score that reads no parts"
+                what = f"eval `{decl.name}` uses no environment that has a reward part"
+                help_ = (
+                    "set `env = NAME, max_turns = 3` in the eval, or use a score that reads "
+                    "no reward parts"
+                )
                 yield from _unknown_parts(program, scored, [], what, told, help_)
             else:
-                what = f"`{shop.name}`, in which eval `{decl.name}` plays, gives no part"
+                what = f"`{shop.name}`, the environment of eval `{decl.name}`, has no reward part"
                 yield from _unknown_parts(program, scored, [shop], what, told)
 
 
@@ -264,7 +269,7 @@ def _unknown_parts(
     shops: Sequence[EnvironmentDecl | None],
     what: str,
     told: set[Span],
-    without: str = 'a class names its parts: `parts = ("found",)`',
+    without: str = 'the class lists its reward parts: `parts = ("found",)`',
 ) -> Iterator[Diagnostic]:
     known = {part for shop in shops if shop is not None for part in shop.body.parts}
     for name in dict.fromkeys(scored):
@@ -281,7 +286,7 @@ def _unknown_parts(
                     "undefined",
                     f"{what} `{path.parts[-1]}`",
                     path.span,
-                    help=close or (f"they give {listed}" if listed else "") or without,
+                    help=close or (f"its reward parts are {listed}" if listed else "") or without,
                 )
 
 

@@ -31,14 +31,15 @@ def check_experts(decl: Decl, mesh: MeshPlan, dims: Dims, model: Decl) -> list[D
     if divides(dims, shard, mesh.ep):
         return []
     return [
-        error("P204", "divisibility", f"{shard} ranks of `{decl.name}` (dp_shard x cp x tp) cannot "
-              f"share the {dims.experts} experts of model `{model.name}` evenly",
+        error("P204", "divisibility", f"{shard} ranks of `{decl.name}` (dp_shard x cp x tp) "
+                                      f"cannot evenly share the {dims.experts} experts of model "
+                                      f"`{model.name}`",
               written_at(decl, "parallel.ep"), related=related,
-              help=_fit(dims, shard) or f"so many ranks as divide {dims.experts}; "
-              "`parallel.dp_replicate` takes the others")
+              help=_fit(dims, shard) or f"use a number of ranks that divides {dims.experts}; "
+                                        "`parallel.dp_replicate` can use the other ranks")
     ]  # fmt: skip
 
 
 def _fit(dims: Dims, shard: int) -> str:
     found = fitting(dims, shard)
-    return f"ep = {', '.join(map(str, found))} do" if found else ""
+    return f"set ep to one of {', '.join(map(str, found))}" if found else ""

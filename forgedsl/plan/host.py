@@ -103,11 +103,11 @@ def described_host(text: str) -> Host | str:
         return Host(gpus=0, gpu=None, gpu_memory=0, said=said)
     found = re.fullmatch(r"(?:(\d+)x)?(\d+)x([A-Za-z]\w*|\d{4})", text)
     if found is None or "0" in found.groups():
-        return f"`{text}` is no host; write here, cpu, 8xH200, or 2x8xH200 for two hosts"
+        return f"`{text}` is not a host; write here, cpu, 8xH200, or 2x8xH200 for two hosts"
     hosts, gpus, gpu = int(found[1] or 1), int(found[2]), found[3].upper()
     there = ", ".join(WITH_CUDA)
     if has_no_cuda(gpu):
-        return f"this version starts nothing on `{gpu}`, which has no CUDA; there are {there}"
+        return f"`{gpu}` is not supported, because it has no CUDA; supported are {there}"
     if not gpu_bytes(gpu):
-        return f"no GPU is known as `{gpu}`; there are {there}"
+        return f"unknown GPU `{gpu}`; known are {there}"
     return Host(hosts=hosts, gpus=gpus, gpu=gpu, gpu_memory=gpu_bytes(gpu), said=said)

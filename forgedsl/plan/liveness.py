@@ -185,7 +185,7 @@ def check_liveness(
             code="A308",
             name="buffer-deadlock",
             severity=Severity.ERROR,
-            message=f"the flow comes to a standstill: {cause.why}",
+            message=f"the flow can deadlock: {cause.why}",
             span=node.span,
             notes=tuple(wait.text for wait in waits),
             help="queues and credits follow from the schedule and no setting changes them, so this "
@@ -210,14 +210,16 @@ def _wait(net: Net, transition: str, place: str) -> _Wait:
     edge, is_room, reader = place.partition(" room at ")
     if is_room:
         takes = by_name[reader].consumes[f"{edge} to {reader}"]
-        why = f"{_called(reader)} takes {takes} of `{edge}` at once, its queue holds {start}"
-        text = f"{who} waits for room in its queue to {_called(reader)}"
+        why = (
+            f"{_called(reader)} takes {takes} of `{edge}` at once, but its queue holds only {start}"
+        )
+        text = f"{who} waits for space in its queue to {_called(reader)}"
         return _Wait(transition=transition, rank=0 if takes > start else 2, why=why, text=text)
     if place == f"{transition} {CREDITS}":
-        text = f"{who} waits for a credit, and all {start} are under way"
+        text = f"{who} waits for a credit, but all {start} are in use"
         return _Wait(transition=transition, rank=1, why=text, text=text)
     need, left = by_name[transition].consumes[place], net.standstill()[place]
-    text = f"{who} waits for {need} of `{place.partition(' to ')[0]}`, {left} are there"
+    text = f"{who} waits for {need} of `{place.partition(' to ')[0]}`, but there are only {left}"
     return _Wait(transition=transition, rank=3, why=text, text=text)
 
 
@@ -263,24 +265,28 @@ def exits(graph: Graph, schedule: SchedulePlan) -> tuple[Exit, ...]:
 def _exits(graph: Graph, schedule: SchedulePlan) -> Iterator[Exit]:
     if graph.having(Role.SAMPLES):
         limit = max(16, 2 * schedule.staleness.credits)
-        effect = f"its group is dropped, the credit returns; {limit} in a row end the run"
+        effect = f"its group is dropped, its credit is freed; {limit} in a row end the run"
         yield Exit(failure="a rollout fails", effect=effect, ends=False)
     if graph.having(Role.SCORES):
-        effect = "dropped, or scored as `on_error` says; above `max_failed` the run ends"
+        effect = "dropped, or scored as `on_error`; above `max_failed` the run ends"
         yield Exit(failure="a reward fails", effect=effect, ends=False)
     if graph.having(Role.DROPS):
         limit_s = schedule.starve_timeout
-        until = f"no group for {_time(limit_s)} ends the run" if limit_s else "nothing ends a run"
-        effect = f"the credit returns; {until}"
+        until = (
+            f"the run ends after {_time(limit_s)} without a group"
+            if limit_s
+            else ("there is no time limit")
+        )
+        effect = f"its credit is freed; {until}"
         yield Exit(failure="a filter drops a group", effect=effect, ends=False)
     if graph.having(Role.SAMPLES) and schedule.every is not None and schedule.mode == "async":
-        effect = "cannot be: the worst age is within max_policy_age"
+        effect = "cannot happen: the worst age is within max_policy_age"
         yield Exit(failure="a group gets too old", effect=effect, ends=False)
     for sync in graph.syncs:
         deadline = _time(float(sync.settings.get("timeout", 300.0)))
-        effect = f"the run ends, with a checkpoint, after {deadline} at most"
+        effect = f"the run ends with a checkpoint, after {deadline} at most"
         yield Exit(failure=f"a pull of {sync.settings['target']} fails", effect=effect, ends=True)
-    effect = "the last groups make a smaller batch, then the run ends"
+    effect = "the last groups form a smaller batch, then the run ends"
     yield Exit(failure="the data end", effect=effect, ends=True)
 
 

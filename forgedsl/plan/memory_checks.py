@@ -45,10 +45,10 @@ def _store(request: Request, plan: MemoryPlan, store: Store) -> Diagnostic:
     who = " and ".join(f"`{name}`" for name in store.services)
     if store.kind == "gpu":
         verb = "needs" if len(store.services) == 1 else "together need"
-        message = f"{who} {verb} {size} of a GPU that has {has}"
+        message = f"{who} {verb} {size} on a GPU that has {has}"
         place = _place(request, largest)
     else:
-        message = f"the processes of one host need {size}, and the {store.name} is {has}"
+        message = f"the processes of one host need {size}, but the {store.name} is {has}"
         place = ""
     span = _span(decl, rows=bool(plan.fitting_rows(largest)))
     remedies = tuple(_remedies(request, plan, store, largest))
@@ -107,7 +107,11 @@ def _fewer(store: Store, setting: str, count: int, size: int) -> str:
     room = 0.9 * store.capacity - (store.bytes - size)
     fitting = int(count * room / size)
     name = setting.partition(".")[0]
-    return f"`{setting} = {fitting}` fits" if fitting > 0 else f"no room is left for `{name}`"
+    return (
+        f"`{setting} = {fitting}` fits"
+        if fitting > 0
+        else (f"there is no memory left for `{name}`")
+    )
 
 
 def _span(decl: Decl, *, rows: bool = False) -> Span:
@@ -131,7 +135,7 @@ def _place(request: Request, service: str) -> str:
 
 def _notes(plan: MemoryPlan, store: Store) -> Iterator[str]:
     """Return the table of the fullest phase: services, each with its items."""
-    yield f"at its fullest in phase {store.phase}, GiB:" if store.kind == "gpu" else "GiB:"
+    yield f"peak in phase {store.phase}, in GiB:" if store.kind == "gpu" else "GiB:"
     for name, size in sorted(store.parts.items(), key=lambda part: -part[1]):
         yield f"{size / GIB:8.1f}  {name}"
         rank = plan.rank(name)
@@ -164,7 +168,7 @@ def _remedies(request: Request, plan: MemoryPlan, store: Store, largest: str) ->
             kind = kind_of(request.program.services[name].ctor)
             yield from kind.remedies(request, request.mesh(name), available, host)
     if store.kind == "gpu" and len(store.services) > 1:
-        yield "without `colocate` each has GPUs of its own"
+        yield "remove `colocate`, so that each service has its own GPUs"
     if store.kind == "host":
         mesh = request.mesh(largest) if largest in request.dims else None
         if mesh is None or mesh.world * mesh.replicas > 1:
@@ -193,14 +197,14 @@ def _no_pool(request: Request, rank: RankMemory, pool: Pool) -> Diagnostic:
     where = f"{rank.fraction:g} of the GPU" if rank.fraction is not None else "the pool of a CPU"
     notes = [f"{i.bytes / GIB:8.1f} GiB  {i.name}: {i.formula}" for i in pool.taken]
     if device == "gpu":
-        notes.insert(0, f"{pool.claim / GIB:8.1f} GiB  {where}, of which are taken:")
+        notes.insert(0, f"{pool.claim / GIB:8.1f} GiB  {where}, of which these parts are in use:")
     more = "" if device == "cpu" else f"a larger `{rank.service}.parallel.tp`, or "
     return Diagnostic(
         code="P205",
         name="memory",
         severity=Severity.ERROR,
-        message=f"`{rank.service}` has {_gib(max(0, pool.bytes))} for keys and values, "
-        f"one sequence of {pool.context} tokens needs {_gib(needs)}",
+        message=f"`{rank.service}` has {_gib(max(0, pool.bytes))} for the KV cache, but one "
+        f"sequence of {pool.context} tokens needs {_gib(needs)}",
         span=_span(decl),
         notes=tuple(notes),
         help=f"{more}a shorter `context` of the model",
@@ -228,11 +232,11 @@ def check_pools(
                 code="P211",
                 name="kv-starved",
                 severity=Severity.WARNING,
-                message=f"`{name}` holds {sequences} full sequences, and {most} are to decode at "
-                "once: two of each group in flight",
+                message=f"the KV cache of `{name}` holds {sequences} full-length sequences, but "
+                f"{most} should decode at once (two of each group in flight)",
                 span=_span(decl),
                 notes=(
-                    f"pool {_gib(pool.bytes)} per rank = {pool.tokens:,} tokens, "
+                    f"KV cache {_gib(pool.bytes)} per rank = {pool.tokens:,} tokens, "
                     f"{longest[name]:,} tokens a sequence, {mesh.replicas} replicas",
                 ),
                 help=f"more `{name}.replicas`, a larger `{name}.parallel.tp` or "

@@ -77,10 +77,12 @@ def _device(decl: Decl, reporter: Reporter) -> tuple[int, str]:
         return gpus, "gpu" if gpus else "cpu"
     if device.value == "cpu":
         if gpus:
-            reporter.report(_device_conflict(decl, f"`device = cpu` and gpus = {gpus}", "gpus = 0"))
+            reporter.report(
+                _device_conflict(decl, f"`device = cpu`, but gpus = {gpus}", "gpus = 0")
+            )
         return 0, "cpu"
     if gpus == 0:
-        reporter.report(_device_conflict(decl, "`device = gpu` and gpus = 0", "gpus = 1"))
+        reporter.report(_device_conflict(decl, "`device = gpu`, but gpus = 0", "gpus = 1"))
     return gpus, "gpu"
 
 
@@ -89,9 +91,9 @@ def _idle_gpus(decl: Decl, gpus: int, hosts: int, procs: int) -> Diagnostic:
     return error(
         "P202",
         "device-conflict",
-        f"a process of `{decl.name}` computes on one GPU, and would hold {gpus}",
+        f"a process of `{decl.name}` can use only one GPU, but `gpus = {gpus}`",
         decl.settings["gpus"].origin.span or decl.name_span,
-        help=f"`procs = {gpus * procs}` uses {gpus * procs * hosts} GPUs, each with a process",
+        help=f"`procs = {gpus * procs}` uses {gpus * procs * hosts} GPUs, one per process",
     )
 
 
@@ -122,7 +124,7 @@ def _parallel_product(decl: Decl, degrees: Mapping[str, int], hosts: int, procs:
     return error(
         "P201",
         "parallel-product",
-        f"service `{decl.name}` has {world} processes, its parallel degrees make "
+        f"service `{decl.name}` has {world} processes, but the product of its parallel degrees is "
         f"{prod(degrees.values())}",
         labels[0].span if labels else decl.name_span,
         related=(*labels[1:2], *setting_label(decl, "procs"))[:3],
@@ -243,12 +245,15 @@ def _exceeds(
     if wide:
         are = "is" if host.hosts == 1 else "are"
         message = (
-            f"service `{wide[0].service}` needs {wide[0].hosts} hosts, there {are} {host.hosts}"
+            f"service `{wide[0].service}` needs {wide[0].hosts} hosts, but there {are} {host.hosts}"
         )
     elif need > have:
-        message = f"{where}, the plan needs {need}"
+        message = f"{where}, but the plan needs {need}"
     else:
-        message = f"{where}, which the plan's {need} do not fit host by host"
+        message = (
+            f"{where}; the plan's {need} GPUs would be enough in total, but services do not "
+            "fit on single hosts"
+        )
     decl = decls[(wide or [largest])[0].service]
     remedy = _remedy(rows, need, have, host, colocate, advice)
     if wide:

@@ -62,20 +62,29 @@ def check_family(model: Decl, base_dir: Path | None, *, cache: bool = False) -> 
         context = model.settings["context"]
         if why:
             message, key = (
-                f"the config.json of `{model.name}` is not the `arch` here: {why}",
+                f"the config.json of `{model.name}` differs from its `arch`: {why}",
                 "arch",
             )
-            help_ = "leave `arch` out: it is then the source's"
+            help_ = "leave `arch` out; the compiler then reads it from the source"
         elif isinstance(context.value, int) and context.value > there.context:
-            message = f"context {context.value} of `{model.name}`: it has {there.context} positions"
+            message = (
+                f"`{model.name}` has context {context.value}, but its config.json allows "
+                f"only {there.context} positions"
+            )
             key, help_ = "context", f"`context` <= {there.context}, or leave it out"
         else:
             return []
     except Unsupported as reason:
         message, key = f"model `{model.name}`: {reason}", "source"
-        help_ = f"there are {registry.names()}"
+        help_ = f"supported families are {registry.names()}"
         if isinstance(reason, Misshapen):
-            key, help_ = "arch", "other dimensions, or a published size and what differs from it"
+            key, help_ = (
+                "arch",
+                (
+                    "change the dimensions, or name a published size and only the "
+                    "dimensions that differ"
+                ),
+            )
     return [error("P213", "model-family", message, _written_at(model, key), help=help_)]
 
 

@@ -47,7 +47,7 @@ class SchedulePlan:
         """Return lines of text: length, credits, bound."""
         head = f"{self.mode}, {self.length}"
         if self.every is None:
-            return f"{head}; no weight sync, so nothing is ever stale"
+            return f"{head}; no weight sync, so samples have no age"
         limit = "" if self.max_policy_age is None else f", allowed {self.max_policy_age}"
         return f"{head}\n{self.staleness.text}{limit}"
 
@@ -64,9 +64,9 @@ def plan_schedule(program: Program, graph: Graph, reporter: Reporter) -> Schedul
             error(
                 "F110",
                 "missing-setting",
-                "nothing says how long to train",
+                "the schedule has no length",
                 where,
-                help="say `steps = 500` or `epochs = 1` in `schedule`",
+                help="set `steps = 500` or `epochs = 1` in `schedule`",
             )
         )
         return None
@@ -115,7 +115,7 @@ def _staleness(decl: Decl, graph: Graph, reporter: Reporter) -> Staleness | None
                 "staleness-unbounded",
                 "an asynchronous schedule needs `max_policy_age`",
                 decl.span,
-                notes=("without it nothing limits how old the policy behind a rollout may be",),
+                notes=("without it, rollouts may come from policies of any age",),
                 help="`max_policy_age = 1` allows one step of overlap",
             )
         )
@@ -148,8 +148,8 @@ def _report_exceeded(
         error(
             "A302",
             "age-bound-exceeded",
-            f"no overlap keeps the policy age within {allowed}; "
-            f"the least reachable worst age is {least.age_bound}",
+            f"any overlap exceeds the allowed policy age {allowed}: the lowest possible worst age "
+            f"is {least.age_bound}",
             age.span or decl.span,
             related=tuple(related),
             notes=tuple(least.text.splitlines()),

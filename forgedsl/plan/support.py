@@ -41,11 +41,11 @@ def _gpu(request: Request) -> list[Diagnostic]:
         return []
     at, there = written_at(cluster, "gpu"), ", ".join(f"`{name}`" for name in WITH_CUDA)
     if has_no_cuda(gpu.value):
-        message = f"this version starts nothing on `{gpu.value}`, which has no CUDA"
-        return [error("P216", "not-carried-out", message, at, help=f"there are {there}")]
+        message = f"`{gpu.value}` is not supported, because it has no CUDA"
+        return [error("P216", "not-carried-out", message, at, help=f"supported are {there}")]
     if not gpu_bytes(gpu.value) and memory.origin.layer == "default":
-        message = f"no GPU is known as `{gpu.value}`, so that nothing says what memory it has"
-        help_text = f"`gpu_memory = 48GiB` beside it; known are {there}"
+        message = f"unknown GPU `{gpu.value}`, so its memory size is unknown"
+        help_text = f"also set `gpu_memory`, such as `gpu_memory = 48GiB`; known GPUs are {there}"
         return [error("F113", "bad-value", message, at, help=help_text)]
     return []
 
@@ -58,14 +58,12 @@ def _settings(decl: Decl, roles: frozenset[str], mesh: MeshPlan | None) -> list[
         other = decl.settings[limit.beside].value if limit.beside else None
         if limit.exceeded(value, roles, head=decl.head, beside=other, device=device):
             without = next((o.name for o in operations() if limit.role in o.roles), "")
-            where = f" where the flow has no `{without}`" if without and roles else ""
-            where += " beside a value head" if limit.head else ""
-            where += f" beside `{limit.beside} = {other}`" if limit.beside else ""
+            where = f" in a flow without `{without}`" if without and roles else ""
+            where += " together with a value head" if limit.head else ""
+            where += f" together with `{limit.beside} = {other}`" if limit.beside else ""
             where += f" on a {limit.device.upper()}" if limit.device else ""
             word = str(value).lower() if isinstance(value, bool) else str(value)
-            message = (
-                f"`{limit.setting} = {word}` of `{decl.name}` is not carried out by this version"
-            )
+            message = f"`{limit.setting} = {word}` of `{decl.name}` is not supported"
             at = written_at(decl, limit.setting)
             found.append(error("P216", "not-carried-out", message + where, at, help=limit.instead))
     return found
@@ -80,10 +78,10 @@ def _heads(request: Request, decl: Decl, mesh: MeshPlan) -> list[Diagnostic]:
         error(
             "P216",
             "not-carried-out",
-            f"the model of `{decl.name}` has heads of {dims.head_dim} numbers, which its engine "
-            "cannot do on a CPU",
+            f"the model of `{decl.name}` has `head_dim = {dims.head_dim}`, which its engine does "
+            "not support on a CPU",
             decl.name_span,
-            help=f"on a CPU it has heads of {', '.join(map(str, known[:-1]))} or {known[-1]} "
-            "(`head_dim` of the model); on a GPU others too",
+            help=f"on a CPU, `head_dim` must be {', '.join(map(str, known[:-1]))} or {known[-1]}; "
+            "a GPU supports others, too",
         )
     ]

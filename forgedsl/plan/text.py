@@ -79,7 +79,7 @@ def placement_lines(plan: Plan) -> list[str]:
     lines += table(rows)
     if plan.chosen:
         text = ", ".join(f"{path} = {value}" for path, value in plan.chosen.items())
-        lines += wrap(f"chosen by the plan: {text}", WIDTH - 2, subsequent_indent="  ")
+        lines += wrap(f"values chosen by the plan: {text}", WIDTH - 2, subsequent_indent="  ")
     if plan.colocate:
         *others, last = plan.colocate
         lines.append(f"{', '.join(others)} and {last} share GPUs and take turns")
@@ -147,7 +147,10 @@ def _memory(plan: Plan) -> Iterator[str]:
     for rank in memory.ranks:
         yield from _rank(plan, rank)
     for name in memory.unknown:
-        yield f"{name}: not known, its model's dimensions are read where it runs; name its `arch`"
+        yield (
+            f"{name}: unknown, because its model's dimensions are not known here; set the "
+            "model's `arch`"
+        )
     if memory.ranks:
         yield ""
     for store in memory.stores:
@@ -228,7 +231,7 @@ def _why(plan: Plan, capacity: int) -> str:
 def _age(graph: Graph, plan: Plan) -> list[str]:
     schedule = plan.schedule
     if schedule.every is None:
-        return ["no weight sync, so nothing is ever stale"]
+        return ["no weight sync, so samples have no age"]
     staleness = schedule.staleness
     later = " + every - 1" if staleness.every > 1 else ""
     allowed = "" if schedule.max_policy_age is None else f", allowed {schedule.max_policy_age}"
@@ -237,8 +240,8 @@ def _age(graph: Graph, plan: Plan) -> list[str]:
     if updates > 1:
         last = updates * staleness.age_bound + updates - 1
         within = [
-            f"in updates {updates} x {staleness.age_bound} + {updates} - 1 = {last} at the last of "
-            f"the {epochs} x {many} of a step"
+            f"counted in updates: {updates} x {staleness.age_bound} + {updates} - 1 = {last} at "
+            f"the last of the {epochs} x {many} updates of a step"
         ]
     return [
         f"worst age  (B + W - 2) // P{later} = {staleness.formula} step"
@@ -247,7 +250,11 @@ def _age(graph: Graph, plan: Plan) -> list[str]:
         f"credits    B = (S + 1) P = ({staleness.lag} + 1) x {staleness.prompts} = "
         f"{staleness.credits} groups alive, {staleness.prompts} a step, lag S = {staleness.lag}",
         f"window     W = {staleness.window}"
-        + (", strict first in, first out" if staleness.window == 1 else " groups may overtake"),
+        + (
+            ", strictly first in, first out"
+            if staleness.window == 1
+            else (" groups may be trained out of order")
+        ),
     ]
 
 
@@ -265,7 +272,7 @@ def _liveness(graph: Graph, plan: Plan) -> Iterator[str]:
         quota = graph.quota(source)
         credits = schedule.staleness.credits * quota // schedule.staleness.prompts
         yield f"{' > '.join((*loop, loop[0]))}"
-        yield f"  {credits} credits, a turn needs {quota}: never stuck"
+        yield f"  {credits} credits, a step needs {quota}: no deadlock"
     rows = [(edge.failure, edge.effect) for edge in exits(graph, schedule)]
     yield from table(rows)
 
@@ -289,8 +296,9 @@ def _cost(graph: Graph, plan: Plan) -> Iterator[str]:
         for stage in cost.stages:
             if stage.exchanged:
                 yield (
-                    f"experts: a rank of {stage.service} sends {stage.exchanged / GIB:,.1f} GiB "
-                    f"to others and back in a {stage.node}, {time_text(stage.experts_s)} of it"
+                    f"experts: in each {stage.node}, a rank of {stage.service} exchanges "
+                    f"{stage.exchanged / GIB:,.1f} GiB with other ranks, which takes "
+                    f"{time_text(stage.experts_s)}"
                 )
         devices = (stage.device for stage in cost.stages)
         if known := calibration_text(plan.request.program, plan.host, devices):
@@ -301,14 +309,14 @@ def _cost(graph: Graph, plan: Plan) -> Iterator[str]:
         yield f"{how}: about {time_text(cost.step_seconds)} a step, {_run_time(plan)}"
         if cost.waits:
             yield (
-                f"bottleneck: the policy age; {counted(cost.lag + 1, 'batch')} under way, each "
-                f"{time_text(cost.turn)} from its first token to its weights"
+                f"bottleneck: the policy age; {counted(cost.lag + 1, 'batch')} in flight, each "
+                f"{time_text(cost.turn)} from first token to new weights"
             )
         else:
             yield f"bottleneck: {slowest.node} on {slowest.service}{_balance(graph, plan)}"
         yield from _looser(graph, plan, slowest)
     for name in cost.unknown:
-        yield f"{name}: not known, like its model's dimensions"
+        yield f"{name}: unknown, because its model's dimensions are not known here"
 
 
 def _looser(graph: Graph, plan: Plan, slowest: Stage) -> Iterator[str]:
@@ -322,8 +330,8 @@ def _looser(graph: Graph, plan: Plan, slowest: Stage) -> Iterator[str]:
     more = looser(request.program, plan.schedule)
     then = plan_cost(request, graph, more, plan.colocate, plan.memory.ranks).step_seconds
     if then < SHORTER * cost.step_seconds:
-        batches = "" if cost.waits else " batches under way"
-        why = "" if cost.waits else "it decodes more at once, and "
+        batches = "" if cost.waits else " batches in flight"
+        why = "" if cost.waits else "it decodes more sequences at once, and "
         yield (
             f"  with {more.staleness.lag + 1}{batches} (`max_policy_age = {more.max_policy_age}`) "
             f"{why}a step takes {time_text(then)}"
@@ -367,7 +375,10 @@ def _balance(graph: Graph, plan: Plan) -> str:
 
 def _dead(plan: Plan) -> Iterator[str]:
     for group in plan.cost.dead:
-        yield f"all {group.size} completions of {group.node} score alike, and teach nothing:"
+        yield (
+            f"probability that all {group.size} completions of {group.node} get one score, so no "
+            "gradient:"
+        )
         rows = [("success rate", *(f"{100 * p:.0f} %" for p in DEAD_RATES))]
         rows.append(("dead", *(f"{100 * group.probability(p):.1f} %" for p in DEAD_RATES)))
         if group.filtered:

@@ -75,7 +75,7 @@ def assembled(groups: Sequence[Group], fields: Mapping[str, str]) -> Batch:
                 if isinstance(value := column[index], (list, tuple)):
                     if len(value) != len(sample.mask):
                         raise PipelineError(
-                            f"`{name}` has {len(value)} values for a completion of "
+                            f"`{name}` has {len(value)} values, but the completion has "
                             f"{len(sample.mask)} tokens"
                         )
                     sample.token_fields[name] = [float(each) for each in value]
@@ -93,7 +93,7 @@ def assembled(groups: Sequence[Group], fields: Mapping[str, str]) -> Batch:
 def _values(group: Group, source: str) -> Sequence[Any]:
     """What is set on a group under this name: a value for each of its completions."""
     if not isinstance(source, str) or not hasattr(group, source):
-        raise PipelineError(f"nothing is set on a group as `{source}`: write group.NAME = [...]")
+        raise PipelineError(f"a group has no values `{source}`: set them with group.NAME = [...]")
     found: Sequence[Any] = getattr(group, source)
     if not isinstance(found, Sequence) or len(found) != len(group.rollouts):
         raise PipelineError(

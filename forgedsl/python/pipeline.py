@@ -45,8 +45,8 @@ def load(
     Raises:
         PipelineError: the file cannot be read or has mistakes; it prints as `forgec lint` does.
     """
-    expect(path, str | PathLike, "`path` is the path of a .forge file")
-    expect(host, str, '`host` is "here", or a description such as "8xH200"')
+    expect(path, str | PathLike, "`path` must be the path of a .forge file")
+    expect(host, str, '`host` must be "here", or a description such as "8xH200"')
     texts = (*api.listed(set, str, 'set=["group=4"]'), *map(_override, overrides.items()))
     files = tuple(
         Path(each) for each in api.listed(set_files, str | PathLike, 'set_files=["a.toml"]')
@@ -241,7 +241,7 @@ class Pipeline:
 
         if self.host != HERE:
             raise PipelineError(
-                f"this pipeline is planned for {self.host}: load it without `host` to run it here"
+                f"this pipeline was planned for {self.host}: load it without `host` to run it here"
             )
         self.plan()
         wanted = None if folder is None else Path(folder)
@@ -252,7 +252,9 @@ class Pipeline:
             )  # fmt: skip
             prepared = prepare(request, self.path)
             if isinstance(prepared, int):
-                raise PipelineError(f"{self.path} was changed, and has errors now: load it again")
+                raise PipelineError(
+                    f"{self.path} has changed and has errors now: fix them and load it again"
+                )
             run_dir = new_run_dir(wanted, prepared.job.name)
             write_run_dir(run_dir, prepared)
         return run_dir, prepared.job

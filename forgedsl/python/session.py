@@ -102,9 +102,9 @@ class Session:
 
     def _check_new(self) -> None:
         if self._loop.is_closed():
-            raise PipelineError("this Session was closed: make another by pipeline.session()")
+            raise PipelineError("this Session is closed: open another with pipeline.session()")
         if self._thread.is_alive():
-            raise PipelineError("this Session is open already")
+            raise PipelineError("this Session is already open")
 
     def _begin(self) -> Work[None]:
         self._thread.start()
@@ -181,8 +181,8 @@ class Session:
         sync = next((node for node in syncs if node.to == generator.name), None)
         if sync is None:
             raise PipelineError(
-                f"the flow has no `sync {trainer.name} -> {generator.name}`, which says the "
-                "transport and the dtype"
+                f"the flow has no `sync {trainer.name} -> {generator.name}`, which would define "
+                "the transport and the dtype"
             )
 
         async def send() -> int:

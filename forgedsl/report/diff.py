@@ -13,9 +13,10 @@ if TYPE_CHECKING:
     from forgedsl.lower.diff import Change
 
 MEANING = {
-    "numerics": "what is computed: the loss curve may change",
-    "placement": "where and how fast it runs; results differ by the order of sums at most",
-    "observability": "what is measured, saved and reported, and when to give up",
+    "numerics": "changes in what is computed; the loss curve may differ",
+    "placement": "changes in where and how fast it runs; results may differ only by the order of "
+    "sums",
+    "observability": "changes in what is measured, saved and reported, and in time limits",
     "cosmetic": "text only",
 }
 WIDTH = 100

@@ -58,7 +58,7 @@ def no_run(folder: Path) -> str:
     """Return the message for a folder that is no run, with a suggestion."""
     if folder.is_file():
         named = f": {folder.parent}" if folder.suffix == ".json" else ""
-        return f"{folder} is a file, and a run is a folder{named}"
+        return f"{folder} is a file, but a run is a folder{named}"
     if not folder.is_dir():
         runs = [*folder.parent.glob("*/job.json"), *Path("runs").glob("*/job.json")]
         by_name = {path.parent.name: path.parent for path in runs}
@@ -66,7 +66,7 @@ def no_run(folder: Path) -> str:
         return f"there is no folder {folder}{'; ' * bool(close)}{close}"
     inside = sorted(folder.glob("*/job.json"), key=lambda path: path.stat().st_mtime)
     newest = f"; the newest run in it is {inside[-1].parent}" if inside else ""
-    return f"{folder} is no run folder: it has no job.json{newest}"
+    return f"{folder} is not a run folder: it has no job.json{newest}"
 
 
 def keep_newest(run_dir: Path, count: int) -> None:

@@ -64,11 +64,14 @@ class Best:
     def text(self) -> str:
         lead = f"{self.measure}: {self.group} is better than {self.other} by {number(self.by)}"
         if self.low is None:
-            return f"{lead}; one run has no spread: more seeds (--seed) say how sure this is"
+            return (
+                f"{lead}; a single run per group gives no confidence interval: run more seeds "
+                "(--seed)"
+            )
         between = f"95% interval {number(self.low)} to {number(self.high)}"
         if self.low > 0:
             return f"{lead} ({between})"
-        return f"{lead}, which may be noise ({between}); more seeds would tell"
+        return f"{lead}, which may be noise ({between}); run more seeds to find out"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

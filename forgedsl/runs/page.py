@@ -38,7 +38,7 @@ SEARCHED = 1000
 
 CHARTS: tuple[tuple[str, str, tuple[str, ...], float | None], ...] = (
     (
-        "Signal", "parts of groups with one score, of answers that were cut",
+        "Signal", "fraction of groups whose answers all have one score, and of truncated answers",
         ("dead_group_fraction", "truncated_fraction"), 0.0,
     ),
     ("Answer length", "tokens", ("response_tokens_mean",), 0.0),
@@ -48,7 +48,7 @@ CHARTS: tuple[tuple[str, str, tuple[str, ...], float | None], ...] = (
     ("Policy age", "in policy versions", ("age_mean", "age_max"), 0.0),
     ("Throughput", "trained tokens per second", ("tokens_per_s",), 0.0),
     (
-        "Step time", "seconds, and of these idle",
+        "Step time", "seconds per step, and idle seconds",
         ("step_s", "trainer_idle_s", "sampler_idle_s"), 0.0,
     ),
     ("Learning rate", "", ("lr",), 0.0),
@@ -117,38 +117,38 @@ def grid(data: RunData) -> list[Chart]:
         flat = len({y for s in found for _, y in s.points}) == 1
         if found and not (flat and title in ("Learning rate", "Signal")):
             made.append(chart(title, found, note=note, floor=floor, unit=UNITS.get(title, "")))
-    made += each(data, "failed/", "failed scores of a step", "failed", "scores")
-    made += each(data, "retried/", "calls of a step that were made again", "retried", "calls")
+    made += each(data, "failed/", "failed scores per step", "failed", "scores")
+    made += each(data, "retried/", "retried calls per step", "retried", "calls")
     made += each(
         data,
         "requests_again/",
-        "requests of a step to an endpoint, made again",
+        "retried requests to an endpoint per step",
         "requests again",
         "requests",
     )
     made += each(
         data,
         "requests_slow/",
-        "requests of a step that took over half of their time",
+        "requests per step that took over half of their timeout",
         "slow requests",
         "requests",
     )
     made += each(
         data,
         "requests_failed/",
-        "requests of a step without a usable answer",
+        "requests per step without a usable answer",
         "failed requests",
         "requests",
     )
     for name in receivers(data.rows):
         pts = tuple((x, y / 1e6) for x, y in points(data, RATE + name))
-        one, note = Series(name=RATE + name, points=pts), "new weights, MB a second"
+        one, note = Series(name=RATE + name, points=pts), "rate of weight transfer, MB per second"
         made.append(chart(f"sync {name}", [one], note=note, floor=0.0, unit="MB/s"))
     made += usage_charts(data)
     return (
         made
-        + each(data, "reward_s/", "longest call of a step, seconds", "time of", "seconds")
-        + each(data, "loss/", "report of the loss")
+        + each(data, "reward_s/", "longest call per step, seconds", "time of", "seconds")
+        + each(data, "loss/", "reported by the loss")
     )
 
 
@@ -164,9 +164,14 @@ def eval_series(data: RunData, name: str, pts: tuple[tuple[float, float], ...]) 
 def usage_charts(data: RunData) -> list[Chart]:
     """Return charts of the memory of services, and of memory and load of GPUs, over the steps."""
     rows = (
-        ("Memory", "of the processes of each service on the first host, GiB", "GiB", usage.memory),
-        ("GPU memory", "of the first host, GiB", "GiB", usage.gpu_memory),
-        ("GPU load", "part of the time in which a kernel ran", "part", usage.gpu_load),
+        (
+            "Memory",
+            "memory of the processes of each service on the first host, GiB",
+            "GiB",
+            usage.memory,
+        ),
+        ("GPU memory", "memory of the first host, GiB", "GiB", usage.gpu_memory),
+        ("GPU load", "fraction of time in which a kernel ran", "part", usage.gpu_load),
     )
     found = []
     for title, note, unit, read in rows:
@@ -214,11 +219,11 @@ def tiles(data: RunData) -> list[dict[str, str]]:
     timed = [row for row in data.rows[1:] or data.rows if row.get("tokens_per_s") is not None]
     if seconds := sum(row["step_s"] for row in timed):
         rate = sum(row["tokens_per_s"] * row["step_s"] for row in timed) / seconds
-        note = "trained" if len(data.rows) == 1 else "trained, after the first step"
+        note = "trained" if len(data.rows) == 1 else "trained tokens, without the first step"
         shown.append({"label": "Tokens/s", "value": number(rate), "note": note})
     shared = overlap(data)
     if shared is not None:
-        title = "steps during which completions were being sampled"
+        title = "steps during which a completion was sampled"
         tile = {"label": "Overlap", "value": f"{shared:.0%}", "note": "of the steps"}
         shown.append(tile | {"title": title})
     ages = [y for _, y in points(data, "age_max")]
@@ -344,7 +349,7 @@ def value_text(value: Any) -> str:
 
 def left_out(place: str) -> dict[str, str]:
     """Return the message about lines of the run folder that are not JSON."""
-    return {"kind": "warning", "text": f"{place} is no JSON and was left out"}
+    return {"kind": "warning", "text": f"{place} is not valid JSON and was skipped"}
 
 
 def render(data: RunData) -> str:

@@ -120,7 +120,7 @@ def verdict(data: RunData) -> tuple[Finding, ...]:
     first, *rest = (finding for make in makers for finding in make(data))
     doubts = [f.label for f in rest if f.style == "bad" and f.label in DOUBTS]
     if first.style == "good" and doubts:
-        first = replace(first, style="open", text=f"{first.text}; but see {', '.join(doubts)}")
+        first = replace(first, style="open", text=f"{first.text}; but see also {', '.join(doubts)}")
     return (first, *rest)
 
 
@@ -130,7 +130,7 @@ def _restarts(data: RunData) -> Iterator[Finding]:
         names = Counter(str(event["service"]) for event in data.restarts)
         said = ", ".join(f"{name} {counted(n, 'time')}" for name, n in names.most_common())
         again = [event["step"] for event in data.restarts if event["kind"] == "restarted"]
-        steps = f"; the run started again from step {', '.join(map(str, again))}" if again else ""
+        steps = f"; the run was restarted from step {', '.join(map(str, again))}" if again else ""
         yield Finding(label="restarts", style="open", text=f"failed: {said}{steps}")
 
 
@@ -142,7 +142,7 @@ def _learning(data: RunData) -> Iterator[Finding]:
     loss."""
     reward = points(data, "reward_mean")
     if len(data.rows) < FEWEST:
-        yield Finding(label="verdict", style="open", text="too few steps to tell whether it learns")
+        yield Finding(label="verdict", style="open", text="too few steps to tell if it learns")
         return
     found = [(name, *_moved_eval(data, name, pts)) for name, pts in evals(data).items()]
     held = [one for one in found if one[1] is not None]
@@ -155,7 +155,7 @@ def _learning(data: RunData) -> Iterator[Finding]:
         elif any(ups):
             yield Finding(label="verdict", style="good", text=f"it learned: {names}")
         elif trained > 0:
-            text = f"the reward rose, held-out data do not show it: {names}"
+            text = f"the reward rose, but held-out data show no progress: {names}"
             yield Finding(label="verdict", style="open", text=text)
         else:
             style, words = _nothing(len(data.rows))
@@ -170,14 +170,16 @@ def _learning(data: RunData) -> Iterator[Finding]:
 def _nothing(steps: int) -> tuple[str, str]:
     """Return the finding for a value that did not move; after few steps it means little."""
     if steps < SHORT:
-        return "open", f"{counted(steps, 'step')} are too few to tell whether it learns"
+        return "open", f"{counted(steps, 'step')} are too few to tell if it learns"
     return "bad", "it did not learn"
 
 
 def _of(name: str, pts: Points, better: int) -> Finding:
     pair = edges(pts)
     if pair is None:
-        return Finding(label="verdict", style="open", text=f"there is no {name} to judge by")
+        return Finding(
+            label="verdict", style="open", text=(f"there is no {name} to judge progress by")
+        )
     size = edge_size(pts)
     text = f"{name} {number(pair[0])} -> {number(pair[1])} (first and last {counted(size, 'step')})"
     style, words = {
@@ -224,11 +226,11 @@ def _moved_eval(data: RunData, name: str, pts: Points) -> tuple[int | None, str]
 def _steps(data: RunData) -> Iterator[Finding]:
     skipped = sum(bool(row.get("skipped")) for row in data.rows)
     if skipped:
-        text = f"{skipped} of {len(data.rows)} steps: their loss or gradient was no number"
+        text = f"{skipped} of {len(data.rows)} steps: their loss or gradient was not finite"
         yield Finding(label="skipped", style="bad", text=text)
     pair = edges(points(data, "grad_norm"))
     if pair and pair[1] < 1e-9:
-        text = "the gradient is 0 at the end: nothing is learned from"
+        text = "the gradient is 0 at the end: the run no longer learns from"
         yield Finding(label="gradient", style="bad", text=text)
 
 
@@ -284,7 +286,7 @@ def _scores(data: RunData) -> Iterator[Finding]:
         yield Finding(label="failed", style=style, text=text)
     if again := named(data, "retried"):
         said = ranked({f"{name}{why.get(name, '')}": count for name, count in again.items()})
-        text = f"{counted(sum(again.values()), 'call')} made again, as `retries` says: {said}"
+        text = f"{counted(sum(again.values()), 'call')} retried (setting `retries`): {said}"
         yield Finding(label="retried", style="open", text=text)
     yield from _requests(data)
     if lost:
@@ -298,7 +300,7 @@ def _scores(data: RunData) -> Iterator[Finding]:
         what = f"{more} of the data" if count else "rows"
         where = f" (the first: {data.left_out[0]})" if count else ""
         often = counted(int(times), "time")
-        text = f"{what} cannot be used{where}; one was drawn and passed over {often}"
+        text = f"{what} cannot be used{where}; such rows were drawn and skipped {often}"
         yield Finding(label="rows", style="open", text=text)
 
 
@@ -309,7 +311,7 @@ def _unmeasured(data: RunData) -> Iterator[Finding]:
         failed, scored = fields.get("failed", 0), fields.get("samples", 0)
         if failed > FAILED * (failed + scored):
             text = f"{name} at step {fields['step']} is the mean of {scored} of {failed + scored} "
-            text += "answers: the others gave no score"
+            text += "answers: the others could not be scored"
             yield Finding(label="evals", style="bad", text=text)
 
 
@@ -349,7 +351,10 @@ def _signal(data: RunData) -> Iterator[Finding]:
     style, why = "note", ""
     if after >= DEAD:
         style, why = _why_dead(data, "bad" if after >= ALL_DEAD else "open")
-    text = f"{after:.0%} of the groups at the end ({before:.0%} at first) score all answers alike"
+    text = (
+        f"in {after:.0%} of the groups at the end ({before:.0%} at first) all answers have the "
+        "same score"
+    )
     text += why
     yield Finding(label="dead groups", style=style, text=text)
 
@@ -359,12 +364,14 @@ def _why_dead(data: RunData, style: str) -> tuple[str, str]:
     scores = [sample["score"] for sample in data.samples if sample.get("score") is not None]
     reward = edges(points(data, "reward_mean"))
     if not reward or not scores or max(scores) == min(scores):
-        return style, ": they teach nothing"
+        return style, ": they give no gradient"
     place = (reward[1] - min(scores)) / (max(scores) - min(scores))
     if place > HIGH:
-        return "open", ", near the best score: little is left to learn from these prompts"
+        return "open", ", close to the best score: little is left to learn from these prompts"
     if place < 1 - HIGH:
-        return style, ", near the lowest: the prompts are too hard, or the reward never comes"
+        return style, (
+            ", close to the lowest: the prompts are too hard, or the reward is never earned"
+        )
     return style, ": the reward does not tell answers apart"
 
 
@@ -377,7 +384,7 @@ def _truncated(data: RunData) -> Iterator[Finding]:
         return
     limits = [service.sampling.max_tokens for service in data.job.samplers.values()]
     at = f" at max_tokens = {', '.join(map(str, limits))}" if limits else ""
-    text = f"{after:.0%} of the answers are cut{at} at the end ({before:.0%} at first)"
+    text = f"{after:.0%} of the answers are truncated{at} at the end ({before:.0%} at first)"
     yield Finding(label="truncated", style="bad" if after >= MOST_CUT else "open", text=text)
 
 
@@ -393,8 +400,8 @@ def _entropy(data: RunData) -> Iterator[Finding]:
     pair = edges(points(data, "entropy"))
     if sampled and pair and 0 < pair[1] < COLLAPSED * pair[0]:
         text = (
-            f"collapsed from {number(pair[0])} to {number(pair[1])} nats per token: answers hardly "
-            "vary any more"
+            f"collapsed from {number(pair[0])} to {number(pair[1])} nats per token: sampled "
+            "answers hardly differ any more"
         )
         yield Finding(label="entropy", style="open", text=text)
 
@@ -412,10 +419,10 @@ def _speed(data: RunData) -> Iterator[Finding]:
     steps = data.spans["step"]
     start, whole = (steps[0].start - data.begin, data.seconds) if steps else (0.0, 0.0)
     if start > whole / 3:
-        text = f"{duration(start)} of {duration(whole)} went by before the first step"
+        text = f"{duration(start)} of {duration(whole)} passed before the first step"
         first = [e["time"] for e in data.ready if e["time"] < steps[0].start]
         if (made := steps[0].start - max(first, default=data.begin)) > start / 2:
-            text += f", {duration(made)} of it on its samples and scores, with all services ready"
+            text += f", {duration(made)} of it for sampling and scoring, with all services ready"
         yield Finding(label="start-up", style="note", text=text)
 
 
@@ -428,10 +435,10 @@ def _bound(data: RunData, idle: float, starved: float) -> str:
         words = _slow(worst)
         came = f"; {speed}" if worst == "weight sync" and (speed := syncs.rates(data.rows)) else ""
         return f"{words}: the trainer waited {idle:.0%} of the time" + (
-            f", of this for {parts}{came}" if parts else ""
+            f", of which for {parts}{came}" if parts else ""
         )
     if not samples or starved >= WAITING:
-        nobody = f"; no answer was in the making {starved:.0%} of the time" if samples else ""
+        nobody = f"; no answer was being sampled {starved:.0%} of the time" if samples else ""
         return f"trainer-bound: the trainer was busy {1 - idle:.0%} of the time{nobody}"
     return f"balanced: the trainer waited {idle:.0%} of the time, the sampler {starved:.0%}"
 
@@ -439,7 +446,7 @@ def _bound(data: RunData, idle: float, starved: float) -> str:
 def _slow(waiting: str) -> str:
     """Return the text for a run whose trainer waits for this."""
     words = {each.waiting: each.slow for each in working() if each.waiting}
-    return {EVALS: "held up by evals", **words}.get(waiting, "the trainer waits")
+    return {EVALS: "bound by evals", **words}.get(waiting, "the trainer waits")
 
 
 def waits(spans: dict[str, tuple[Span, ...]], starts: tuple[float, ...] = ()) -> dict[str, float]:
@@ -494,6 +501,6 @@ def _proofs(data: RunData) -> Iterator[Finding]:
         parts.append(f"{some} {count} arrived bit for bit ({proved[-1].fields['proved']} tensors)")
     if gaps := [row[AT_ONCE] for row in data.rows if row.get(AT_ONCE) is not None]:
         text = f"log-probs of trainer and sampler are {number(max(gaps))} apart at most"
-        parts.append(f"{text} at age 0 (mean of a step, of {counted(len(gaps), 'step')})")
+        parts.append(f"{text} at age 0 (means of {counted(len(gaps), 'step')})")
     if parts:
         yield Finding(label="proofs", style="note", text="; ".join(parts))

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 LAST = "_last"
 """suffix of a report's name: its value in the last of several updates of a step"""
 RESERVED_REPORTS = {
-    "loss": "what is minimized",
+    "loss": "the value that is minimized",
     "entropy": "the mean entropy, which every step reports",
     "tokens": "the number of tokens, which every step counts",
-    "result": "what an advantage returns",
+    "result": "the result of an advantage",
 }
 """reserved names, each with the metric that has it"""
 
@@ -18,10 +18,13 @@ RESERVED_REPORTS = {
 def wrong_report(name: str, before: Sequence[str], all_: Sequence[str]) -> str:
     """Return why a report cannot have its name; "" if it can."""
     if name in RESERVED_REPORTS:
-        return f"`{name}` is {RESERVED_REPORTS[name]}: a report cannot have this name"
+        return f"a report cannot be named `{name}`: the name is used for {RESERVED_REPORTS[name]}"
     if name in before:
         return f"report `{name}` is already defined"
     base = name.removesuffix(LAST)
     if base != name and base in all_:
-        return f"`{name}` is the last value of report `{base}`: a report cannot have this name"
+        return (
+            f"a report cannot be named `{name}`: the name is used for the last value of report "
+            f"`{base}`"
+        )
     return ""

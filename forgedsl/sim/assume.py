@@ -36,7 +36,7 @@ def _one(latencies: Latencies, text: str) -> Latencies:
     path, equals, written = text.partition("=")
     name, dot, field = path.strip().rpartition(".")
     if not equals or not dot:
-        raise AssumptionError(f"`{text}` is no assumption; write NAME.FIELD=VALUE")
+        raise AssumptionError(f"`{text}` is not an assumption; write NAME.FIELD=VALUE")
     if name == CONTROLLER:
         changed = _with(latencies.control, name, field, written)
         return replace(latencies, control=changed)
@@ -48,7 +48,7 @@ def _one(latencies: Latencies, text: str) -> Latencies:
             changes: dict[str, Any] = {group: {**members, name: record}, "notes": notes}
             return replace(latencies, **changes)
     known = [CONTROLLER, *(n for group in GROUPS for n in getattr(latencies, group))]
-    raise AssumptionError(f"`{name}` is nothing that takes time here{_hint(name, known)}")
+    raise AssumptionError(f"`{name}` does not take time in this simulation{_hint(name, known)}")
 
 
 def _with(record: Any, name: str, field: str, written: str) -> Any:

@@ -50,11 +50,11 @@ def learnable(folder: Path) -> RunData:
     except FileNotFoundError as error:
         raise CalibrationError(no_run(folder)) from error
     if data.rehearsal:
-        raise CalibrationError(f"{folder} is a rehearsal: its times are no measure of anything")
+        raise CalibrationError(f"{folder} is a rehearsal: its times are not measured")
     if len(data.rows) < 4 * FIRST:
         raise CalibrationError(
-            f"{folder} has {counted(len(data.rows), 'step')}: a "
-            f"calibration takes {4 * FIRST} or more"
+            f"{folder} has {counted(len(data.rows), 'step')}: a calibration needs at least "
+            f"{4 * FIRST}"
         )
     return data
 
@@ -226,7 +226,9 @@ def _limited(latencies: Latencies, job: Job, ran: Job) -> Latencies:
         points = engine.tokens.points
         engines[name] = replace(engine, tokens=Dist(points=tuple(min(p, most) for p in points)))
         if most > cut <= max(points, default=0.0):
-            notes.append(f"completions of {name} that the run cut at {cut:g} tokens end there")
+            notes.append(
+                f"completions of {name} that were truncated at {cut:g} tokens in the run end there"
+            )
     return replace(latencies, engines=engines, notes=(*latencies.notes, *notes))
 
 

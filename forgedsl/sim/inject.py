@@ -58,15 +58,15 @@ def parse(text: str) -> Fault:
     found = FORM.fullmatch(text.strip())
     if found is None or found["kind"] not in KINDS:
         raise ValueError(
-            f"`{text}` is no fault; write kill:SERVICE[REPLICA]@step=5, slow:SERVICE[REPLICA]=3, "
-            "slow:REWARD=20@step=2..6 or fail:SERVICE=0.02"
+            f"`{text}` is not a fault; write kill:SERVICE[REPLICA]@step=5, "
+            "slow:SERVICE[REPLICA]=3, slow:REWARD=20@step=2..6 or fail:SERVICE=0.02"
         )
     if (found["kind"] == "kill") is (found["value"] is not None):
         wants = "no value" if found["kind"] == "kill" else "a value, such as =3"
         raise ValueError(f"`{text}`: {found['kind']} takes {wants}")
     value = float(found["value"] or 0)
     if (found["kind"] == "fail" and value >= 1) or (found["kind"] == "slow" and value <= 0):
-        raise ValueError(f"`{text}`: a share is below 1, a factor above 0")
+        raise ValueError(f"`{text}`: a fraction must be below 1, a factor above 0")
     return Fault(
         kind=found["kind"],
         target=found["target"],
@@ -81,17 +81,15 @@ def check(fault: Fault, job: Job) -> Fault:
     """Return the fault if the job has its target. Raises ValueError with the possible targets."""
     known = [*job.services, *(job.rewards if fault.kind != "kill" else ())]
     if fault.target not in known:
-        raise ValueError(f"`{fault.target}` is no {_what(fault)} here; there is {', '.join(known)}")
+        raise ValueError(
+            f"`{fault.target}` is not a {_what(fault)} here; there is {', '.join(known)}"
+        )
     service = job.services.get(fault.target)
     if fault.kind != "kill" and service is not None and not kind_of(service.kind).samples:
-        raise ValueError(
-            f"only generators and rewards are made to {fault.kind}, not {fault.target}"
-        )
+        raise ValueError(f"only generators and rewards can {fault.kind}, not {fault.target}")
     replicas = 1 if service is None else service.mesh.replicas
     if fault.index is not None and fault.index >= replicas:
-        raise ValueError(
-            f"`{fault.target}` has {replicas} replicas, [{fault.index}] is none of them"
-        )
+        raise ValueError(f"`{fault.target}` has {replicas} replicas, but no [{fault.index}]")
     return fault
 
 

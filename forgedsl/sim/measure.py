@@ -60,7 +60,8 @@ def measure(folder: Path) -> Measured:
         estimate = json.loads((folder / ESTIMATE).read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise CalibrationError(
-            f"{folder} has no {ESTIMATE}: only a run of a .forge file has what its plan estimated"
+            f"{folder} has no {ESTIMATE}: only runs of a .forge file store the estimates of the "
+            "plan"
         ) from error
     if not estimate["stages"]:
         raise CalibrationError(f"the plan of {folder} did not know how large its models are")

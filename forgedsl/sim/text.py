@@ -49,7 +49,7 @@ def _ended(result: Result) -> str:
 
 def _times(result: Result) -> list[str]:
     if not result.steps:
-        return ["no step was done"]
+        return ["no step was completed"]
     found = summary(result)
     step = found["step_s"]
     warm = f"   (without the first {counted(result.warm, 'step')})" if result.warm else ""
@@ -100,7 +100,7 @@ def _busy(result: Result, latencies: Latencies) -> list[str]:
 
 def _ages(result: Result) -> list[str]:
     if not result.versioned:
-        return ["policy age  nothing is ever stale: no weights are synced"]
+        return ["policy age  samples have no age, because no weights are synced"]
     ages = result.ages
     total = ages.total()
     lines = [f"policy age  worst {result.worst_age}, planned at most {result.age_bound}"]

@@ -36,7 +36,7 @@ def seconds(text: str) -> float:
     """Parse `4ms`, `0.5` or `2min` to seconds. Raises ValueError if it is no duration."""
     found = NUMBER.fullmatch(text)
     if found is None:
-        raise ValueError(f"`{text}` is no number or duration, such as 0.5, 4ms or 2min")
+        raise ValueError(f"`{text}` is not a number or duration, such as 0.5, 4ms or 2min")
     return float(found[1]) * UNITS[found[2] or ""]
 
 

@@ -266,7 +266,7 @@ class Builder:
             return ast.Path(parts=left.parts, span=span)
         if size == MAX_PARTS:
             message = f"this name has more than {MAX_PARTS} parts"
-            self.on_error("S011", "nesting", message, span, "a setting has two or three")
+            self.on_error("S011", "nesting", message, span, "a setting has only two or three parts")
         return ast.Path(parts=(*left.parts, str(name)), span=span)
 
     def index(self, children: list[Any]) -> ast.Index:

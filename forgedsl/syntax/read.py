@@ -13,10 +13,16 @@ from forgedsl.diagnostics import Diagnostic, Reporter, Severity
 from forgedsl.source import SourceFile, Span
 
 MAX_BYTES = 8 * 2**20
-ROWS = "a dataset reads it: `source = jsonl(path)`, `parquet(path)`, `csv(path)` or `json(path)`"
-VALUES = "a file of settings is given by `--set-file {name}`"
+ROWS = (
+    "to use it as data, write `source = jsonl(path)`, `parquet(path)`, `csv(path)` or "
+    "`json(path)` in a dataset"
+)
+VALUES = "to use it as settings, write `--set-file {name}`"
 FOREIGN = {
-    ".py": ("Python", '`import python "{name}" as NAME` takes rewards from it'),
+    ".py": (
+        "Python",
+        'to use rewards from it, write `import python "{name}" as NAME` in a .forge file',
+    ),
     **dict.fromkeys((".jsonl", ".parquet", ".csv", ".json"), ("data", ROWS)),
     **dict.fromkeys((".yaml", ".yml"), ("YAML", VALUES)),
     ".toml": ("TOML", VALUES),
@@ -40,7 +46,7 @@ def read_source(path: Path, name: str, reporter: Reporter) -> SourceFile | None:
         return None
     if path.suffix in FOREIGN:
         what, help_text = FOREIGN[path.suffix]
-        message = f"{name} is {what}, and no .forge file"
+        message = f"{name} is {what}, not a .forge file"
         _refuse(reporter, name, "S016", "unreadable-file", message, help_text.format(name=name))
         return None
     return decode(data, name, reporter)
@@ -87,8 +93,8 @@ def decode(data: bytes, name: str, reporter: Reporter) -> SourceFile | None:
             "S015",
             "empty-file",
             "this file is empty",
-            "a program declares at least a model, a service, a loss and a flow; "
-            "pipelines/grpo_math.forge is one to start from",
+            "a program needs at least a model, a service, a loss and a flow; "
+            "pipelines/grpo_math.forge is an example to start from",
         )
         return None
     return SourceFile(name, text)
@@ -106,7 +112,7 @@ def _utf_16(data: bytes, name: str) -> str:
 
 
 def _size_message(size: int) -> str:
-    return f"this file has {size / 2**20:.1f} MiB, the limit is {MAX_BYTES // 2**20} MiB"
+    return f"this file has {size / 2**20:.1f} MiB, but the limit is {MAX_BYTES // 2**20} MiB"
 
 
 def _refuse(

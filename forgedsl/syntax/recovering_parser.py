@@ -227,7 +227,7 @@ class _Run:
         )
 
     def _report_depth(self, span: Span, message: str) -> None:
-        help_text = "name parts of it in statements of their own"
+        help_text = "move parts of it into statements of their own"
         self._literal_error("S011", "nesting", message, span, help_text)
 
     def _report(self, diagnostic: Diagnostic) -> None:

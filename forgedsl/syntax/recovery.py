@@ -45,9 +45,9 @@ def slash_comments(source: SourceFile) -> list[Diagnostic]:
                 code="S001",
                 name="unexpected-token",
                 severity=Severity.ERROR,
-                message="a comment begins with `#`",
+                message="write a comment with `#`",
                 span=span,
-                help="a quotient is `a / b`" if divides else "",
+                help="write a quotient as `a / b`" if divides else "",
                 fix=Fix(message="write `#`", edits=(edit,), safe=not divides),
             )
         )
@@ -232,7 +232,7 @@ def _outdented(text: str, opened: list[int], close: int) -> list[UnclosedBlock]:
     column = close - line_start
     found = []
     while len(opened) > 1 and _indentation(text, opened[-1]) > column:
-        evidence = "this `}` stands under the block outside"
+        evidence = "the indentation of this `}` is that of the outer block"
         found.append(UnclosedBlock(opened=opened.pop(), close_before=close, evidence=evidence))
     return found
 

@@ -266,7 +266,7 @@ class _Host:
         if not isinstance(value, Mapping):
             raise TypeError(f"run returned {type(value).__name__}, expected a number or a dict")
         if unknown := set(value) - set(parts):
-            raise ValueError(f"run gave {sorted(unknown)}, which `parts` does not name")
+            raise ValueError(f"run returned rewards {sorted(unknown)}, which `parts` does not list")
         for name, part in value.items():
             _check_part("run", name, part)
         return {name: float(part) for name, part in value.items()}
@@ -298,7 +298,9 @@ def _checked(value: Any, cls: type[Any], method: str) -> Any:
 
 def _check_part(method: str, name: str, part: Any) -> None:
     if not isinstance(part, Real) or not isfinite(part):
-        raise TypeError(f"{method} gave {part!r:.60} for `{name}`, which is no finite number")
+        raise TypeError(
+            f"{method} returned {part!r:.60} for `{name}`, which is not a finite number"
+        )
 
 
 def _unusable(said: Any) -> str:

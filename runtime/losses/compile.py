@@ -49,13 +49,17 @@ def compile_loss(
     expect(
         source,
         str | Path,
-        "give the loss as a name of the library, as .forge text, or as the path of a .forge file",
+        "the loss must be a name of the library, .forge text, or a path",
     )
-    expect(name, str | None, "`name` is the name of a loss of the source; its parameters: params=")
+    expect(
+        name,
+        str | None,
+        "`name` must be the name of a loss of the source; give its parameters with params=",
+    )
     example = 'params={"clip_high": 0.3}'
-    expect(params, Mapping | None, f"`params` are names with values, {example}")
+    expect(params, Mapping | None, f"`params` must map names to values, {example}")
     for key, value in (params or {}).items():
-        expect(key, str, f"`params` are names with values, {example}")
+        expect(key, str, f"`params` must map names to values, {example}")
         expect(value, bool | int | float | str, f"the parameter `{key}` takes one value")
     if backend not in BACKENDS:
         raise ValueError(f"backend {backend!r} is not one of {', '.join(BACKENDS)}")

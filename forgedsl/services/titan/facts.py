@@ -41,16 +41,18 @@ SCHEMA = Kind(
     name="service",
     doc="a torchtitan model; trained if the flow has a `step` of it, else frozen",
     support=(
-        Limit(setting="dtype", words=("f16",), instead="`bf16` has the range that gradients need, "
-              "with as many bytes; an engine may have `dtype = f16`"),
+        Limit(setting="dtype", words=("f16",),
+              instead="use `bf16`: it has the range that gradients need, and is as small; only an "
+              "engine can have `dtype = f16`"),
         Limit(setting="parallel.tp", beside="parallel.pp",
-              instead="`parallel.dp_shard` spreads the weights of each stage over ranks"),
+              instead="use `parallel.dp_shard` to shard the weights of each stage over ranks"),
         Limit(setting="memory.offload", most=0, beside="parallel.pp",
-              instead="more stages: each keeps the weights and moments of its layers alone"),
+              instead="use more stages: each stores only the weights and moments of its layers"),
         Limit(setting="parallel.tp", head=True,
-              instead="`parallel.dp_shard` spreads the weights over ranks"),
+              instead="use `parallel.dp_shard` to shard the weights over ranks"),
         Limit(setting="batch.accumulate", role=Role.SUPERVISED,
-              instead="a step takes all groups drawn for it, in microbatches of `batch.rows`"),
+              instead="remove it: a step takes all groups drawn for it, in microbatches of "
+              "`batch.rows`"),
     ),
     settings=(
         *COMMON,

@@ -57,14 +57,20 @@ def check_optimizer(decl: Decl) -> list[Diagnostic]:
         if name not in READS[kind] and not is_default(decl.settings[f"optimizer.{name}"])
     ]
     if kind not in ("adamw", "adam") and value(decl, "optimizer.precision") == "bf16_moments":
-        found.append(_bad(decl, "precision", f"`{kind}` keeps no moments in bf16 beside f32",
-                          "`precision = f32` or `bf16`"))  # fmt: skip
+        message = (
+            f"`precision = bf16_moments` is supported only for adamw and adam, not for `{kind}`"
+        )
+        found.append(_bad(decl, "precision", message, "set `precision = f32` or `bf16`"))
     if kind == "sgd" and nesterov(decl) and not momentum(decl):
         found.append(_bad(decl, "nesterov", "`optimizer.nesterov` has no effect without momentum",
-                          "give `optimizer.momentum`, or remove it"))  # fmt: skip
+                          "set `optimizer.momentum`, or remove `optimizer.nesterov`"))  # fmt: skip
     if kind == "muon" and value(decl, "memory.offload"):
-        found.append(_bad(decl, "kind", "`muon` multiplies whole matrices, which are in the host's "
-                          "memory", "remove `memory.offload`, or `kind = adamw`"))  # fmt: skip
+        message = (
+            "`muon` multiplies whole matrices, which is not supported while `memory.offload` keeps "
+            "them in host memory"
+        )
+        remedy = "remove `memory.offload`, or set `kind = adamw`"
+        found.append(_bad(decl, "kind", message, remedy))
     return found
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from forgedsl.job.parts import Service
 
 ENGINE_ARGUMENTS = (
-    ("model", "the model of the service is used"),
+    ("model", "remove it: the engine uses the model of the service"),
     ("tokenizer", "set the model's `tokenizer` instead"),
     ("dtype", "set the service's `dtype` instead"),
     ("max_model_len", "set the model's `context` instead"),
@@ -40,11 +40,14 @@ ENGINE_ARGUMENTS = (
     ("tensor_parallel_size", "set `parallel.tp` instead"),
     ("pipeline_parallel_size", "set `parallel.pp` instead"),
     ("data_parallel_size", "set `parallel.dp` instead"),
-    ("logprobs_mode", "log-probs are always those of the distribution sampled from"),
-    ("load_format", "weights are loaded from the model's folder"),
-    ("distributed_executor_backend", "Monarch starts the ranks"),
-    ("disable_log_stats", "events.jsonl has the statistics"),
-    ("scheduler_cls", "the runtime uses its own scheduler"),
+    (
+        "logprobs_mode",
+        "remove it: log-probs are always those of the distribution that is sampled from",
+    ),
+    ("load_format", "remove it: weights are loaded from the model's folder"),
+    ("distributed_executor_backend", "remove it: Monarch starts the ranks"),
+    ("disable_log_stats", "remove it: events.jsonl has the statistics"),
+    ("scheduler_cls", "remove it: the runtime uses its own scheduler"),
     *(
         (name, f"set `sampling.{name}` instead")
         for name in ("temperature", "top_p", "top_k", "min_p", "max_tokens", "min_tokens", "stop")
@@ -56,13 +59,17 @@ SCHEMA = Kind(
     name="service",
     doc="a vLLM engine that samples completions",
     support=(
-        Limit(setting="engine.kv_dtype", words=("fp8",), device="cpu", instead="on a CPU leave "
-              "`engine.kv_dtype` out: what its kernels read back is far from what was written"),
-        Limit(setting="engine.weight_dtype", words=("fp8",), device="cpu", instead="on a CPU leave "
-              "`engine.weight_dtype` out: vLLM's kernel for it needs AMX, and few CPUs have that"),
-        Limit(setting="parallel.pp", instead="`parallel.tp` splits a model that is too large"),
-        Limit(setting="parallel.dp", instead="`replicas` adds throughput"),
-        Limit(setting="hosts", instead="an engine is on one host; `replicas` go on several"),
+        Limit(setting="engine.kv_dtype", words=("fp8",), device="cpu",
+              instead="on a CPU, remove `engine.kv_dtype`: vLLM's CPU kernels read fp8 KV caches "
+              "back inaccurately"),
+        Limit(setting="engine.weight_dtype", words=("fp8",), device="cpu",
+              instead="on a CPU, remove `engine.weight_dtype`: vLLM's kernel for it needs AMX, "
+              "which few CPUs have"),
+        Limit(setting="parallel.pp",
+              instead="use `parallel.tp` to split a model that is too large"),
+        Limit(setting="parallel.dp", instead="use `replicas` for more throughput"),
+        Limit(setting="hosts",
+              instead="an engine must fit on one host; use `replicas` for several hosts"),
     ),
     open=("engine.extra",),
     taken=tuple((f"engine.extra.{name}", why) for name, why in ENGINE_ARGUMENTS),
