@@ -1,4 +1,4 @@
-"""What a chat template does with earlier turns: it appends, or it writes them in another way.
+"""Tests if a chat template only appends turns, or writes earlier turns in another way.
 
 template --render--> texts of conversations of one, two and three turns --appends--> True or False
 

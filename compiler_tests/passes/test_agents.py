@@ -152,12 +152,17 @@ def test_a_class_whose_run_cannot_be_called_is_refused(
     [
         ("fix.Fixer(", "fix.Fixr(", "X801", "`fix` has no environment `Fixr`"),
         ('fix.Fixer(shell = "sh")', "fix.Foreign", "X801", "`fix` has no environment `Foreign`"),
-        ('shell = "sh"', "shell = 5", "F109", "`shell` of `Fixer` is a string"),
+        ('shell = "sh"', "shell = 5", "F109", "`shell` of `Fixer` must be a string"),
         ('shell = "sh"', 'shel = "sh"', "F114", ""),
         (", deadline = 60s", "", "D620", "a trajectory of agent `fixer` never ends if"),
         ("procs = 2", "tool_timeout = 2s", "F113", "`tool_timeout` has no effect: Fixer is an"),
         ("procs = 2", "max_observation = 9", "F113", "`max_observation` has no effect: Fixer is"),
-        ("r.rewards.solved", "r.rewards.solvd", "F101", "no environment of `rollout` gives a part"),
+        (
+            "r.rewards.solved",
+            "r.rewards.solvd",
+            "F101",
+            "no environment of `rollout` has a reward part",
+        ),
     ],
 )
 def test_mistakes_are_told_at_their_place(

@@ -174,7 +174,7 @@ def test_parts_and_ends_are_read_in_a_reward(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("edit", "code", "part"),
     [
-        (("rows = 40", 'rows = "many"'), "F109", "`rows` of `Desk` is an integer"),
+        (("rows = 40", 'rows = "many"'), "F109", "`rows` of `Desk` must be an integer"),
         (("desk.Desk(rows = 40)", "desk.Desk"), "F114", "`Desk` needs `rows`"),
         (("rows = 40", "row = 40"), "F114", "no parameter `row`"),
         (("desk.Desk(", "desk.Dusk("), "X801", "no environment `Dusk`"),
@@ -198,7 +198,11 @@ def test_parts_and_ends_are_read_in_a_reward(tmp_path: Path) -> None:
         (("r.rewards.found", "r.rewards.fund"), "F101", "has a reward part `fund`"),
         (("r.rewards.found", "r.rewards"), "F109", "but a record of reward parts"),
         ((PLAY, "generator.sample(prompt, n = 8)"), "F101", "has a reward part `found`"),
-        ((RUBRIC, f"reward odd{FUND} {{ monitor = true }}\n{RUBRIC}"), "F101", "a part `fund`"),
+        (
+            (RUBRIC, f"reward odd{FUND} {{ monitor = true }}\n{RUBRIC}"),
+            "F101",
+            "a reward part `fund`",
+        ),
         (
             (RUBRIC, f"reward odd{FUND}\n{RUBRIC}", "score = grade,", "score = odd,"),
             "F101",

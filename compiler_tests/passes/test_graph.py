@@ -175,7 +175,7 @@ def test_sync_into_another_model():
         ("model policy", 'model other { source = hf("x/y") }\nmodel policy'),
         ("service generator : vllm(policy)", "service generator : vllm(other)"),
     )
-    message = "`trainer` trains model `policy`, `generator` serves model `other`"
+    message = "`trainer` trains model `policy`, but `generator` serves model `other`"
     assert only(graph_of(text)[1], "F108").message == message
 
 

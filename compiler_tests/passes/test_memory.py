@@ -239,7 +239,9 @@ def test_starved_pool_is_advice_only():
     assert list(found.reporter) == []
     warning = only(advice(found.program, graph, made), "P211")
     assert warning.severity is Severity.WARNING
-    assert warning.message.startswith("`generator` holds 54 full-length sequences, but 64")
+    assert warning.message.startswith(
+        "the KV cache of `generator` holds 54 full-length sequences, but 64"
+    )
 
 
 def test_published_models_are_known_by_their_name():

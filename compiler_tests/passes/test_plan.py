@@ -156,7 +156,7 @@ def test_heads_not_divisible():
     found = only(plan_of(text)[1], "P204")
     heads = "16 heads and 8 kv heads and 151936 vocabulary entries"
     assert found.message == f"tp = 3 does not divide {heads} of model `policy`"
-    assert found.help == "tp = 1, 2, 4, 8 do"
+    assert found.help == "set tp to one of 1, 2, 4, 8"
 
 
 def test_a_stage_of_a_pipeline_has_a_layer():

@@ -165,7 +165,7 @@ def test_a_class_whose_report_has_a_reserved_name_is_told(tmp_path, name):
     made, problems = edited(TEXT, folder=tmp_path)
     assert made is None
     assert problems[0][0] == "X802"
-    assert f"`{name}` is " in problems[0][1]
+    assert f"named `{name}`: " in problems[0][1]
 
 
 def test_another_text_of_the_file_is_another_loss(tmp_path):

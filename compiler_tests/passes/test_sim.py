@@ -122,7 +122,7 @@ def test_faults_are_read():
         (("--inject", "kill:generator=3"), "kill takes no value"),
         (("--inject", "slow:trainer=2"), "only generators and rewards can slow"),
         (("--inject", "fail:generator=1"), "a fraction must be below 1"),
-        (("--calibrate", "nowhere"), "the folder nowhere does not exist"),
+        (("--calibrate", "nowhere"), "there is no folder nowhere"),
     ],
 )
 def test_what_cannot_be_simulated_is_said(args, said):

@@ -328,7 +328,7 @@ def outlook(asked: Asked, points: Sequence[Point], plans: Sequence[Lowered]) -> 
 
 
 def conclusion(asked: Asked, manifest: Manifest) -> str:
-    """What is done, the table of the runs that are, and how to go on."""
+    """Return the summary: progress, a table of finished runs, and how to continue."""
     from forgedsl.runs import compare
 
     entries = list(manifest.entries.values())

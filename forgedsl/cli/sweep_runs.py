@@ -220,7 +220,7 @@ def _handled(act: Callable[[int], None]) -> Iterator[None]:
 
 
 def look(folder: Path, steps: int | None) -> tuple[str, int]:
-    """What became of a point: an ended state, running, checkpoint (with its step), anew or new."""
+    """Return (state, step) of a point: an ended state, running, checkpoint, anew or new."""
     from forgedsl.runs.checkpoints import last_step
 
     end = outcome(folder)

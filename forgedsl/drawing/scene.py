@@ -44,7 +44,7 @@ class Rect:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """A box; the first line is its name. `colour` numbers the palette, None is neutral."""
+    """A box; the first line is its name. `colour` is an index into the palette; None is neutral."""
 
     id: str
     rect: Rect

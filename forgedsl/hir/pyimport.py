@@ -150,7 +150,7 @@ def _methods(
 def _parameters(
     definition: python.FunctionDef | python.AsyncFunctionDef, *, bound: bool
 ) -> tuple[PythonParameter, ...]:
-    """Return the parameters that a caller gives: of a method, those after `self`."""
+    """Return the parameters that a caller passes; for a method, without `self`."""
     return tuple(_each(definition.args))[1 if bound else 0 :]
 
 

@@ -32,7 +32,7 @@ class PythonClass:
 
     @property
     def what(self) -> str:
-        """The word for it in messages."""
+        """Word for the class in messages."""
         return "agent" if self.env.body.agent else "environment"
 
     @property
@@ -96,13 +96,13 @@ def steps_in(node: python.AST) -> Iterator[python.Call]:
 
 
 def scores_by_return(env: PythonClass, method: Method) -> bool:
-    """True if what a method returns is a reward: `run` of an agent."""
+    """True if the return value of a method is a reward, as for `run` of an agent."""
     return env.env.body.agent and method.name == "run"
 
 
 def scored_in(node: python.AST) -> Iterator[tuple[python.AST, list[float]]]:
-    """Yield what a class scores inside a node, with the numbers in it: `Step`s with rewards of an
-    environment, returned numbers and dicts of an agent."""
+    """Yield the rewards that a class gives inside a node, with their numbers: `Step`s with rewards
+    (environment), returned numbers and dicts (agent)."""
     import ast as python
 
     for step in steps_in(node):

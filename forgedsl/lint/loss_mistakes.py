@@ -86,7 +86,7 @@ def _sums(loss: LossView, node: int) -> bool:
 
 
 def off_one(loss: LossView) -> int | None:
-    """Return an exponential meant as a ratio that is not 1 if policy and older weights agree."""
+    """Return an exponential used as a ratio that is not 1 when policy and older weights agree."""
     if loss.is_pairs:
         added = any(_moves(loss, side) for side in ("chosen", "rejected"))
         return loss.tree.output("loss") if added and loss.fields("reference") else None
@@ -217,7 +217,7 @@ def is_hand_written(tree: Tree, node: int) -> bool:
 
 
 def _summed_under(tree: Tree, node: int) -> set[int]:
-    """Return the masks of the sum that a value is, ignoring factors."""
+    """Return the masks of a value that is a sum, ignoring factors."""
     value = tree.values[node]
     if value.op == "seq_sum":
         return {value.args[1]}

@@ -365,7 +365,7 @@ class PythonReward:
         return Span(self.source.name, start + use.column, start + use.end_column)
 
     def at(self, node: python.AST) -> Span:
-        """Where a node begins, up to the end of its first line."""
+        """Return the span from a node's start to the end of its first line."""
         return first_line(self.source, node)
 
     @property

@@ -4,7 +4,7 @@
     sums.observe(prompt, score)                      settings["observe"] of the draw, no step
 
 `observe` names the score whose results are passed to the weight function. It closes a cycle, as
-`sync` does: the next draws depend on earlier scores. It is no node of the graph.
+`sync` does: the next draws depend on earlier scores. It is not a node of the graph.
 """
 
 from __future__ import annotations

@@ -19,8 +19,8 @@ def data_ranks(mesh: MeshPlan) -> int:
 
 
 def lengths(request: Request, graph: Graph, node: Node) -> tuple[int, int]:
-    """(prompt, completion) tokens of a sample node, at most; a prompt without limit fills a row,
-    and so does a trajectory that only a deadline ends."""
+    """Return the maximum (prompt, completion) tokens of a sample node. A prompt without limit
+    counts as a full row, and so does a trajectory that only a deadline ends."""
     dataset = request.program.datasets[graph.node(node.root).target]
     row = request.rows[graph.trainer][1]
     new = longest_text(request.program, node)
@@ -62,7 +62,7 @@ class PlannedSizes:
         return self.graph.drawn(node)
 
     def whole(self, node: Node) -> int:
-        """Tokens that the trainer computes of a completion, with its prompt, at most."""
+        """Maximum tokens of a completion and its prompt that the trainer computes."""
         prompt, new = self.lengths(node)
         found = together(self.program, node, prompt)
         return min(self.row_tokens, prompt + new if found is None else found)

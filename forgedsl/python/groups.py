@@ -91,7 +91,7 @@ def assembled(groups: Sequence[Group], fields: Mapping[str, str]) -> Batch:
 
 
 def _values(group: Group, source: str) -> Sequence[Any]:
-    """What is set on a group under this name: a value for each of its completions."""
+    """Return the values that are set on a group under this name, one for each completion."""
     if not isinstance(source, str) or not hasattr(group, source):
         raise PipelineError(f"a group has no values `{source}`: set them with group.NAME = [...]")
     found: Sequence[Any] = getattr(group, source)

@@ -1,4 +1,4 @@
-"""What the Python API returns to be read: text as the commands print it, HTML in a notebook."""
+"""Pages that the Python API returns: text as the commands print it, HTML in a notebook."""
 
 from __future__ import annotations
 

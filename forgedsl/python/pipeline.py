@@ -136,7 +136,7 @@ class Pipeline:
         return Findings(found.diagnostics, found.sources)
 
     def plan(self) -> PlanPage:
-        """What a run would be: processes, memory, queues, policy age and cost.
+        """Plan a run: processes, memory, queues, policy age and cost.
 
         Raises:
             PipelineError: the file has errors, or the plan does not fit the host.

@@ -42,7 +42,7 @@ STYLE = (
 
 
 class Source(Protocol):
-    """What a run was made of: a `Pipeline`."""
+    """Interface of the pipeline that a run was made of."""
 
     path: Path
     profile: str
@@ -89,7 +89,7 @@ class Running:
         return list(jsonl(self.folder / "metrics.jsonl", []))
 
     def log(self) -> str:
-        """What `forgec run` has printed so far: progress, notes, and why it ended."""
+        """Return the output of `forgec run` so far: progress, notes, and why it ended."""
         return (self.folder / LOG).read_text("utf-8", errors="replace")
 
     def stop(self) -> RunResult:

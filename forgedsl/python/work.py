@@ -32,7 +32,7 @@ class Work(Generic[R]):
 
 
 async def settle() -> None:
-    """Cancel what still waits on this loop, as for answers of processes that are gone."""
+    """Cancel tasks that still wait on this loop, such as for answers of ended processes."""
     rest = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
     for task in rest:
         task.cancel()

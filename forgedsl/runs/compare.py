@@ -89,7 +89,7 @@ class Comparison:
 
     @property
     def notes(self) -> list[str]:
-        """What the values tell, in sentences."""
+        """Describe the results in sentences."""
         found = [each.text for each in self.best]
         if self.rewards_differ and REWARD in self.measures:
             found.append("reward: not compared, because the runs have different rewards")
@@ -143,7 +143,7 @@ def code_of(run: RunData) -> str:
 
 
 def reward_of(run: RunData) -> str:
-    """What decides the value of a reward; values under different definitions cannot be compared."""
+    """Return the definition of the rewards; values of different definitions cannot be compared."""
     kept = {"kind", "function", "args", "service", "path", "sha256", "inputs", "makes"}
     rewards = {name: each.model_dump(include=kept) for name, each in run.job.rewards.items()}
     rubrics = {name: each.model_dump() for name, each in run.job.rubrics.items()}

@@ -3,9 +3,9 @@
     body of POST /v1/chat/completions --parsed--> Chat        (or ApiError)
     Chat, Said --> completion | chunks of a stream
 
-Sampling is the run's: an agent may ask for fewer tokens and more stop strings. What would change
-the distribution that is trained is not followed, and told (`Chat.unheeded`); what the endpoint
-cannot do is refused by name.
+The run sets the sampling; a request may only ask for fewer tokens and more stop strings. Fields
+that would change the sampled distribution are ignored, and listed in `Chat.unheeded`. Fields that
+the endpoint does not support are an error that names them.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ NOTHING: Mapping[str, Sequence[Any]] = {
     "functions": ([],), "logit_bias": ({},), "logprobs": (False,), "modalities": (["text"],),
     "parallel_tool_calls": (True,), "response_format": ({"type": "text"},), "top_logprobs": (0,),
 }  # fmt: skip
-"""values with which a field that is not supported asks for nothing"""
+"""values of unsupported fields that are accepted, because they have no effect"""
 THOUGHT = re.compile(r"^.*</think>", re.DOTALL)
 
 
@@ -69,7 +69,7 @@ class ApiError(Exception):
 
 
 def too_long(message: str) -> ApiError:
-    """A prompt that leaves no room in the context, as OpenAI says it."""
+    """Make the error for a prompt that leaves no room in the context, in OpenAI's form."""
     return ApiError(400, message, param="messages", code="context_length_exceeded")
 
 
@@ -82,16 +82,16 @@ class Chat:
     messages: list[dict[str, Any]]
     tools: list[dict[str, Any]] = field(default_factory=list)
     calls: bool = False
-    """calls of tools are read from answers"""
+    """True if tool calls are parsed in answers"""
     n: int = 1
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
     seed: int | None = None
     stream: bool = False
     usage: bool = False
-    """a stream ends with the number of tokens"""
+    """True if a stream ends with token counts"""
     unheeded: dict[str, str] = field(default_factory=dict)
-    """fields that are not followed -> why"""
+    """ignored fields -> why"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -296,8 +296,8 @@ def heard(message: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def same(message: Mapping[str, Any]) -> str:
-    """Return what two writings of a message have in common. Clients move thoughts, reorder
-    arguments and leave out ids."""
+    """Return a normal form of a message, equal for all its spellings. Clients move thoughts,
+    reorder arguments and leave out ids."""
     content = str(message["content"])
     calls = [
         (call["function"]["name"], call["function"]["arguments"])

@@ -51,7 +51,7 @@ Event = tuple[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """What a trajectory's requests are answered with: the name and sampling of the policy, its
+    """Settings for answering the requests of a trajectory: the name and sampling of the policy, its
     context, and if earlier turns are what the template makes of them."""
 
     model: str

@@ -1,4 +1,4 @@
-"""Where a request goes on: the rows of a trajectory, and the answers in them.
+"""Finds the row that a request continues: rows of a trajectory, and the answers in them.
 
     messages --begin(request)--> Place(row, tokens behind it) ... --end(answer)--> a node at its tip
 
@@ -39,7 +39,7 @@ class Node:
 
 @dataclass(slots=True, kw_only=True)
 class Place:
-    """Where a request goes on: with `tokens` behind those of `row`, or in a new row."""
+    """Place at which a request continues: `tokens` after those of `row`, or a new row."""
 
     row: int
     new: bool

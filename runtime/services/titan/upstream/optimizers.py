@@ -101,8 +101,8 @@ def _containers(parts: Any) -> Any:
 
 
 class Muon(torch.optim.Muon):
-    """torch's Muon, over weights that may lie in parts on several ranks. Each rank keeps its part
-    of the momentum; every update is made of the whole matrix, by all ranks alike."""
+    """torch's Muon, for weights that may be sharded over ranks. Each rank keeps its shard of the
+    momentum; all ranks compute the same update from the whole matrix."""
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
