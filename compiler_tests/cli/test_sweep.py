@@ -110,7 +110,7 @@ def test_a_point_with_an_error_keeps_all_from_starting(tmp_path: Path) -> None:
     words = ("group=4,-1", "schedule.steps=2", "--dir", tmp_path / "s")
     done = invoke("sweep", GRPO, "--profile", "cpu", *words)
     assert done.exit_code == 1
-    assert "group=-1:\nerror[F113]: `n` is at least 1, not -1" in done.stderr
+    assert "group=-1:\nerror[F113]: `n` must be at least 1, not -1" in done.stderr
     assert "1 of 2 points cannot run (group=-1): nothing was started" in done.stderr
     assert not (tmp_path / "s").exists()
 

@@ -163,7 +163,10 @@ def test_a_diff_of_a_file_with_itself_shows_what_overrides_change(forgec) -> Non
         ),
         (("explain", "grpo", "eps=0.1"), "--set eps=0.1 applies to a file, but no file is given"),
         (("plan",), "FILE is missing; see `forgec plan --help`"),
-        (("plan", "x.forge", "--format", "jsn"), "--format is one of text, json, not `jsn`; see"),
+        (
+            ("plan", "x.forge", "--format", "jsn"),
+            "--format must be one of text, json, not `jsn`; see",
+        ),
         (("sim", "x.forge", "--steps", "x"), "--steps must be a whole number, not `x`; see"),
         (("run", "none.json"), "cannot read none.json: no such file or directory"),
         (("lint",), "name a FILE or a folder, or --stdin; see `forgec lint --help`"),

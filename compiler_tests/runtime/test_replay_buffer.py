@@ -206,9 +206,7 @@ def test_a_buffer_that_is_filled_with_something_else_starts_empty():
     state, data = first.saved[0], first.replays[3]
     _, events = drive(other, first.restarted(state), state=state, replay=data)
     told = [event["text"] for event in events if event["kind"] == "warning"]
-    assert told == [
-        ("buffer good starts empty: the fields put into it differ from those in the checkpoint")
-    ]
+    assert told == [("buffer good starts empty: its fields differ from those in the checkpoint")]
     assert metrics(events)[0]["replay/groups"] == 0
 
 

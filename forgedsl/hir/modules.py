@@ -52,10 +52,7 @@ class Loader:
         if decl.target == "std" or decl.target.startswith("std/"):
             return self._standard(decl, ctx)
         if folder is None:
-            message = (
-                f"cannot import `{decl.target}`: the text is not in a file, so relative "
-                "paths are unknown"
-            )
+            message = f"cannot import `{decl.target}`: this text is not a file, so it has no folder"
             ctx.error("F115", message, decl.target_span)
             return None
         path = folder / decl.target

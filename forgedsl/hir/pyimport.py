@@ -34,10 +34,7 @@ def python_scope(
         ctx.error("F115", message, decl.target_span)
         return None
     if folder is None:
-        message = (
-            f"cannot import `{decl.target}`: the text is not in a file, so relative paths "
-            "are unknown"
-        )
+        message = f"cannot import `{decl.target}`: this text is not a file, so it has no folder"
         ctx.error("F115", message, decl.target_span)
         return None
     try:

@@ -157,10 +157,7 @@ class Controller:
         found = (unit_of(s.node.op).store(context, s) for s in flow.recalls)
         self._buffers = {store.name: store for store in found if store is not None}
         for name in unpack(replay, self._buffers, self._state.replay):
-            text = (
-                f"buffer {name} starts empty: the fields put into it differ from those in the "
-                "checkpoint"
-            )
+            text = f"buffer {name} starts empty: its fields differ from those in the checkpoint"
             events.emit("warning", text=text)
         self._records = Records(
             events, job.evals, recorded=self._state.recorded, held=self._state.records,
