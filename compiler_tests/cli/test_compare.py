@@ -139,9 +139,9 @@ def test_runs_are_compared_from_python(six: list[Path], tmp_path: Path) -> None:
     assert [len(group.runs) for group in found.groups] == [3, 3]
     assert "&lt;svg" in found._repr_html_()
     assert found.save(tmp_path / "page.html").read_text() == page(compare(six))
-    with pytest.raises(forgedsl.PipelineError, match="name two different runs"):
+    with pytest.raises(forgedsl.PipelineError, match="name at least two different runs"):
         forgedsl.compare(six[0], six[0])
-    with pytest.raises(forgedsl.PipelineError, match="is no run folder"):
+    with pytest.raises(forgedsl.PipelineError, match="is not a run folder"):
         forgedsl.compare(six[0], tmp_path)
 
 

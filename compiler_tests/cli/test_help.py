@@ -63,7 +63,7 @@ def test_completion_is_installed_once(shell: str, tmp_path: Path) -> None:
             [sys.executable, "-c", code, "--install-completion"], env=env, capture_output=True,
             text=True, check=True,
         )  # fmt: skip
-    path = Path(done.stdout.split(" is in ")[1].split(";")[0])
+    path = Path(done.stdout.split(" completion in ")[1].split(";")[0])
     assert "_FORGEC_COMPLETE" in path.read_text(encoding="utf-8")
     lines = [line for rc in tmp_path.glob(".*rc") for line in rc.read_text().splitlines() if line]
     assert len(lines) == (0 if shell == "fish" else 1)
