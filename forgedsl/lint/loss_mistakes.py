@@ -63,15 +63,17 @@ def ranges(loss: LossView) -> tuple[tuple[int, float, float, str], ...]:
             continue  # the clipped value is no ratio: a log-ratio, for example
         what = ""
         if not low <= 1.0 <= high:
-            what = "on policy it is 1, which lies outside"
+            what = "an unchanged policy has ratio 1, which lies outside"
         elif low < 0.0 or high > WIDEST:
-            what = "it is never outside"
+            what = "a ratio is never outside, so nothing is clipped"
         elif node in loss.live and value.type.diff and low < LOWEST and high <= 2.0:
-            what = "it is hardly ever below, and nothing bounds how far bad tokens go down"
+            what = "nothing limits how much less likely bad tokens become"
         elif value.type.diff and value.type.tokens is None and high - 1.0 > WIDEST_OF_SEQUENCE:
-            what = "that of a sequence hardly ever leaves it"
+            what = "the ratio of a sequence hardly ever leaves this range"
         elif value.type.tokens is None and high - 1.0 < WIDEST_OF_SEQUENCE and _sums(loss, node):
-            what = "a sum over the tokens leaves it at the first update; the mean stays inside"
+            what = (
+                "a sum over the tokens leaves this range at the first update, their mean does not"
+            )
         if what:
             found.append((node, low, high, what))
     return tuple(found)

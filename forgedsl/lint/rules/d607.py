@@ -35,7 +35,8 @@ def never(service: Decl, ends: tuple[str, ...], special: set[str]) -> list[Diagn
     texts = stop.value if isinstance(stop.value, list) and ends else []
     return [
         finding(
-            f"no answer of `{service.name}` has `{text}` in its text",
+            f"the text of an answer of `{service.name}` never contains `{text}`, so it stops "
+            "nothing",
             place(stop, service),
             help=f"leave it out: an answer always ends at {', '.join(f'`{e}`' for e in ends)}",
         )

@@ -28,7 +28,7 @@ def check(view: View) -> Findings:
                     f"`{name}` is the policy that is trained, not a reference",
                     step.span,
                     related=(Label(text="is trained", span=loss.step.span),),
-                    notes=("both sides of the comparison are the same weights: it is 0 always",),
+                    notes=("both sides have the same weights, so their difference is always 0",),
                     help="declare a service that is not trained, `service reference : "
                     "titan(policy)`, and use `reference.logprobs(...)`",
                 )

@@ -29,7 +29,7 @@ def check(view: View) -> Findings:
         stale = view.stale
         yield finding(
             f"{loss.updates} updates on the samples of one policy, "
-            f"and loss `{loss.name}` does not know it",
+            f"and loss `{loss.name}` has no ratio to that policy",
             loss.place,
             related=(Label(text="they may be older still", span=stale),) if stale else (),
             help="weight by exp(clamp(logprob - behavior, -10.0, 10.0)) and clip it, "

@@ -23,7 +23,7 @@ def check(view: View) -> Findings:
         found = reward_interval(reward, view)
         if found is not None and found.is_point and found.finite:
             yield finding(
-                f"reward `{reward.name}` is always {found.lo:g}",
+                f"reward `{reward.name}` is {found.lo + 0.0:g} for every answer",
                 place_of(reward, view),
-                help="it changes no advantage: correct its bounds, or remove it",
+                help="correct its bounds, or remove it: a constant changes no advantage",
             )

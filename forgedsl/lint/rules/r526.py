@@ -35,7 +35,7 @@ def check(view: View) -> Findings:
         if keeper([0.0] * len(near))[0] or not keeper(near)[0]:
             continue
         yield finding(
-            f"by `{shaped[0].name}` no two answers score alike: this filter drops nothing",
+            f"`{shaped[0].name}` differs for nearly all answers, so this filter drops no group",
             step.span,
             related=(Label(text="differs with every length", span=place_of(shaped[0], view)),),
             help="filter on the reward for correctness alone",

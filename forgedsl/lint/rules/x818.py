@@ -36,7 +36,7 @@ CALLS = {
 }
 """position of the argument `flags`, by function of `re`"""
 TAGS = re.compile(r"<\w+>[^<]*?(?<!\\)\.[*+][^<]*</\w+>")
-HELP = "`re.DOTALL`, so that `.` is a line break too"
+HELP = "pass `re.DOTALL`: then `.` matches line breaks too"
 
 
 def check(view: View) -> Findings:
