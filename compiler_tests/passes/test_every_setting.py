@@ -81,6 +81,8 @@ MUON = changed(EVALUATED, ("procs = 4,", "procs = 4, optimizer.kind = muon,"))
 OLDER = changed(EVALUATED, ("max_policy_age = 1", "max_policy_age = 4"))
 SLURM = ["cluster.hosts=2", 'launcher=slurm("gpu")']
 WANDB = EVALUATED + 'logging { wandb { project = "p" } }\n'
+MLFLOW = EVALUATED + 'logging { mlflow { experiment = "m" } }\n'
+TRACKIO = EVALUATED + 'logging { trackio { project = "t" } }\n'
 PYTHON = "async def score(prompt, response, target):\n    return 1.0\n"
 PYTHON += "class Shop(Environment):\n    pass\n"
 
@@ -132,6 +134,8 @@ CHANGES: dict[str, dict[str, object]] = {
         "console": "false", "jsonl": "false", "tensorboard": "false", "wandb.project": '"p"',
         "wandb.entity": (WANDB, '"e"'),
         "wandb.mode": (WANDB, "offline"),
+        "mlflow.experiment": '"m"', "mlflow.uri": (MLFLOW, '"http://127.0.0.1:5000"'),
+        "trackio.project": '"t"', "trackio.space": (TRACKIO, '"me/space"'),
         "samples": "2", "prometheus": "9400",
     },
     "environment": {

@@ -23,7 +23,8 @@ ROW = re.compile(r"\| *(`.*?) *\| (.*?) *\|$")
 BLOCKS = (
     "policy", "trainer", "trainer.optimizer", "trainer.batch", "trainer.memory", "trainer.parallel",
     "trainer.lora", "reference", "generator", "generator.engine", "generator.sampling", "gsm8k",
-    "schedule", "checkpoint", "logging", "logging.wandb", "run", "total",
+    "schedule", "checkpoint", "logging", "logging.wandb", "logging.mlflow", "logging.trackio",
+    "run", "total",
 )  # fmt: skip
 """where a setting could stand"""
 OURS = {"seed"}

@@ -2,13 +2,16 @@
 
 import io
 import json
+import os
 import re
 import resource
+import sqlite3
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -113,6 +116,73 @@ def test_wandb_without_its_package_is_one_notice(
     monkeypatch.setitem(__import__("sys").modules, "wandb", None)
     _, notices = open_sinks(make_job(wandb=spec.Wandb(project="p")), tmp_path)
     assert notices == ["wandb is not installed, so nothing is sent (pip install wandb)"]
+
+
+@pytest.mark.parametrize(
+    ("module", "settings", "package"),
+    [
+        ("mlflow", {"mlflow": spec.Mlflow(experiment="p")}, "mlflow-skinny"),
+        ("trackio", {"trackio": spec.Trackio(project="p")}, "trackio"),
+    ],
+)
+def test_a_tracker_without_its_package_is_one_notice(
+    module: str, settings: Any, package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in (module, f"{module}.tracking"):
+        monkeypatch.setitem(sys.modules, name, None)
+    _, notices = open_sinks(make_job(**settings), tmp_path)
+    said = f"{module} is not installed, so nothing is sent (pip install {package})"
+    assert notices == [said]
+
+
+def test_mlflow_reads_back_what_was_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("mlflow")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")  # a server would do the same
+    from mlflow.tracking import MlflowClient
+
+    uri = str(tmp_path / "mlruns")
+    feed(tmp_path, make_job(steps=3, mlflow=spec.Mlflow(experiment="p", uri=uri)))
+    client = MlflowClient(tracking_uri=uri)
+    (run,) = client.search_runs([client.get_experiment_by_name("p").experiment_id])
+    found = client.get_metric_history(run.info.run_id, "run/reward_mean")
+    rows = lines(tmp_path / "metrics.jsonl")
+    written = sorted((each.step, each.value) for each in found)
+    assert written == [(row["step"], pytest.approx(row["reward_mean"])) for row in rows]
+    assert run.info.status == "FINISHED"
+    assert run.data.params["seed"] == "17"
+
+
+def test_an_mlflow_server_that_is_away_is_one_notice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("mlflow")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    job = make_job(mlflow=spec.Mlflow(experiment="p", uri="http://127.0.0.1:9"))
+    _, notices = open_sinks(job, tmp_path)
+    assert len(notices) == 1
+    assert notices[0].startswith("mlflow cannot be reached, so nothing is sent (")
+
+
+def test_trackio_reads_back_what_was_written(tmp_path: Path) -> None:
+    """In a process of its own: Trackio reads its folder when it is imported."""
+    pytest.importorskip("trackio")
+    program = (
+        f"import sys; sys.path[:0] = {sys.path!r}\n"
+        "from pathlib import Path; from test_readers import feed, make_job, spec\n"
+        "feed(Path(sys.argv[1]), make_job(steps=3, trackio=spec.Trackio(project='p')))\n"
+    )
+    env = {**os.environ, "TRACKIO_DIR": str(tmp_path / "trackio")}
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path)], env=env, capture_output=True, text=True,
+        check=True,
+    )  # fmt: skip
+    assert done.stdout == ""
+    read = sqlite3.connect(tmp_path / "trackio/p.db").execute("select step, metrics from metrics")
+    found = {step: json.loads(metrics)["run/reward_mean"] for step, metrics in read}
+    rows = lines(tmp_path / "metrics.jsonl")
+    assert found == {row["step"]: pytest.approx(row["reward_mean"]) for row in rows}
 
 
 def wandb_records(path: Path) -> Iterator[bytes]:

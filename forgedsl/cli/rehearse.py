@@ -131,5 +131,7 @@ def _checked(request: Request) -> Path:
 
 def _quiet(job: Job) -> Job:
     """Return the job without exporters (such as W&B) that would record the rehearsal as a run."""
-    logging = job.logging.model_copy(update={"wandb": None, "tensorboard": False})
+    logging = job.logging.model_copy(
+        update=dict.fromkeys(("wandb", "mlflow", "trackio")) | {"tensorboard": False}
+    )
     return job.model_copy(update={"logging": logging}).sealed()

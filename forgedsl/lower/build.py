@@ -177,19 +177,28 @@ def _checkpoint(program: Program, graph: Graph, planned: Plan) -> spec.Checkpoin
     )
 
 
+TRACKERS: dict[str, tuple[str, type[spec.Spec]]] = {
+    "wandb": ("project", spec.Wandb),
+    "mlflow": ("experiment", spec.Mlflow),
+    "trackio": ("project", spec.Trackio),
+}
+"""blocks of `logging` for tracking services: the setting that turns each on, and its class"""
+
+
 def _logging(program: Program) -> spec.Logging:
     settings = {key: s.value for key, s in program.singletons["logging"].settings.items()}
-    wandb = None
-    if settings["wandb.project"] is not None:
-        names = spec.Wandb.model_fields
-        wandb = spec.Wandb(**{name: settings[f"wandb.{name}"] for name in names})
+    trackers: dict[str, Any] = {
+        block: made.model_validate({n: settings[f"{block}.{n}"] for n in made.model_fields})
+        for block, (switch, made) in TRACKERS.items()
+        if settings[f"{block}.{switch}"] is not None
+    }
     return spec.Logging(
         console=settings["console"],
         jsonl=settings["jsonl"],
         tensorboard=settings["tensorboard"],
         prometheus=settings["prometheus"],
-        wandb=wandb,
         samples=settings["samples"],
+        **trackers,
     )
 
 

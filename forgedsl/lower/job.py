@@ -59,10 +59,10 @@ from forgedsl.types.flow import Role
 __all__ = [
     "FORMAT_VERSION", "Arch", "BatchShape", "Buffer", "Checkpoint", "DataSource", "Dataset",
     "Environment", "Eval", "FileSource", "HfSource", "Input", "Job", "Launcher", "LocalModel",
-    "Logging", "Lora", "Loss", "LossField", "Mesh", "MixtureSource", "Model", "ModelSource",
-    "Node", "Optimizer", "Place", "RandomModel", "Reward", "Rubric", "Sampler", "Sampling",
-    "Schedule", "Service", "Spec", "TitanParallel", "TitanService", "Trainer",
-    "VllmParallel", "VllmService", "Wandb", "service_of",
+    "Logging", "Lora", "Loss", "LossField", "Mesh", "MixtureSource", "Mlflow", "Model",
+    "ModelSource", "Node", "Optimizer", "Place", "RandomModel", "Reward", "Rubric", "Sampler",
+    "Sampling", "Schedule", "Service", "Spec", "TitanParallel", "TitanService", "Trackio",
+    "Trainer", "VllmParallel", "VllmService", "Wandb", "service_of",
 ]  # fmt: skip
 
 FORMAT_VERSION = "1.0"
@@ -375,6 +375,16 @@ class Wandb(Spec):
     mode: str | None = None
 
 
+class Mlflow(Spec):
+    experiment: str
+    uri: str | None = None
+
+
+class Trackio(Spec):
+    project: str
+    space: str | None = None
+
+
 class Logging(Spec):
     console: bool = True
     jsonl: bool = True
@@ -382,6 +392,8 @@ class Logging(Spec):
     prometheus: int | None = None
     """port of the Prometheus exporter"""
     wandb: Wandb | None = None
+    mlflow: Mlflow | None = Field(default=None, exclude_if=operator.not_)
+    trackio: Trackio | None = Field(default=None, exclude_if=operator.not_)
     samples: int = 8
 
 

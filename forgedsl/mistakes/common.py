@@ -225,8 +225,8 @@ OTHER_UNITS = {
 """units as people write them elsewhere, in lower case -> units of the language"""
 
 BLOCKS = frozenset({
-    "batch", "checkpoint", "cluster", "engine", "extra", "logging", "lora", "memory", "optimizer",
-    "parallel", "run", "sample", "sampling", "schedule", "wandb",
+    "batch", "checkpoint", "cluster", "engine", "extra", "logging", "lora", "memory", "mlflow",
+    "optimizer", "parallel", "run", "sample", "sampling", "schedule", "trackio", "wandb",
 })  # fmt: skip
 """names of settings written as a block, in all kinds of declarations"""
 

@@ -126,6 +126,8 @@ HABITS = {
     "warmup_ratio": "`optimizer.warmup` of the trainer, a number of steps",
     "warmup_steps": "`optimizer.warmup` of the trainer",
     "weights": "`score = 0.9 * correct + 0.1 * short` of a rubric",
+    "mlflow": "`logging { mlflow { experiment = ... } }`",
+    "trackio": "`logging { trackio { project = ... } }`",
     "wandb": "`logging { wandb { project = ... } }`",
     "with_gpus": "`device` and `gpus` of a service",
     "workers": "`procs`",

@@ -279,6 +279,12 @@ LOGGING = Kind(
         ("wandb.entity", _STR, None, OBS, "Weights & Biases entity"),
         ("wandb.mode", replace(word("online", "offline", "disabled"), optional=True), None, OBS,
          "Weights & Biases mode"),
+        ("mlflow.experiment", _STR, None, OBS, "MLflow experiment; none: off"),
+        ("mlflow.uri", _STR, None, OBS,
+         "address of an MLflow server; none: what MLFLOW_TRACKING_URI says"),
+        ("trackio.project", _STR, None, OBS, "Trackio project; none: off"),
+        ("trackio.space", _STR, None, OBS,
+         "Space of the Hugging Face hub that Trackio writes to; none: this machine"),
         ("samples", NATURAL, 8, OBS, "number of sample completions logged per step"),
     ),
 )  # fmt: skip

@@ -1,0 +1,53 @@
+"""The protocol of a tracking service, and what all of them share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Protocol
+
+from forgedsl.lower.job import Job, Logging
+from forgedsl.runtime.readers.rows import Row, Sink
+
+
+class Tracker(Protocol):
+    """A tracking service. `name` is its block in `logging` and its Python module, `package` what
+    pip installs."""
+
+    name: str
+    package: str
+
+    def settings(self, logging: Logging) -> Any:
+        """Its settings in a job; None: off."""
+
+    def open(self, settings: Any, job: Job, run_dir: Path) -> Sink | str:
+        """Begin a run there, or say why it cannot; any exception says so too."""
+
+
+def opened(tracker: Tracker, job: Job, run_dir: Path) -> Sink | str | None:
+    """Return the sink, the reason why there is none, or None where the job asks for none."""
+    settings = tracker.settings(job.logging)
+    if settings is None:
+        return None
+    try:
+        return tracker.open(settings, job, run_dir)
+    except ImportError:
+        name, package = tracker.name, tracker.package
+        return f"{name} is not installed, so nothing is sent (pip install {package})"
+    except Exception as error:  # no error of a tracking service may end a run
+        cause = " ".join(str(error).split())[:300] or type(error).__name__
+        return f"{tracker.name} cannot be reached, so nothing is sent ({cause})"
+
+
+def numbers(row: Row) -> dict[str, float]:
+    """Return the numeric fields, as floats."""
+    return {k: float(v) for k, v in row.items() if k != "step" and isinstance(v, (int, float))}
+
+
+def tag(name: str) -> str:
+    """Return the chart tag of a field; fields without a section are grouped under `run`."""
+    return name if "/" in name else f"run/{name}"
+
+
+def config_of(job: Job) -> dict[str, Any]:
+    """What a run is listed with: parameters, seed, hash of the job."""
+    return {"params": job.params, "seed": job.seed, "hash": job.content_hash}
