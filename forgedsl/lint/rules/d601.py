@@ -30,8 +30,9 @@ def check(view: View) -> Findings:
     for service in view.learners():
         for name, full in FULL.items():
             value = service.settings[name]
-            if name == "sampling.min_tokens" and value.value < FEW:
-                continue
+            most = service.settings["sampling.max_tokens"].value
+            if name == "sampling.min_tokens" and not FEW <= value.value <= (most or value.value):
+                continue  # more than `max_tokens` is F113
             if value.value == full:
                 continue
             span = place(value, service)

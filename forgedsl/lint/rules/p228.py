@@ -8,6 +8,8 @@ Evaluate less often, or a part: `limit = 200`. The rule counts rows of local .js
 the sizes of some published test sets.
 """
 
+from os.path import normpath
+
 from forgedsl.ir.program import Constructor, Decl
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.view import View, place
@@ -23,6 +25,8 @@ KNOWN = {
 """rows of test sets, by hub name and split"""
 MOST = 2
 """completions of evaluations for each one of training"""
+FEW = 16
+"""completions a step from which on training is more than a trial"""
 
 
 def check(view: View) -> Findings:
@@ -37,7 +41,7 @@ def check(view: View) -> Findings:
             per_eval = rows * decl.settings["sample.n"].value
             sampled.append((per_eval / decl.settings["every"].value, decl))
     total = sum(count for count, _ in sampled)
-    if total > MOST * trained > 0:
+    if total > MOST * trained and trained >= FEW:
         count, decl = max(sampled, key=lambda each: each[0])
         every = decl.settings["every"]
         yield finding(
@@ -54,10 +58,18 @@ def _rows(view: View, decl: Decl) -> int | None:
     dataset = view.program.datasets.get(getattr(decl.settings["dataset"].value, "name", ""))
     if dataset is None:
         return None
-    source = decl.settings["source"].value or dataset.settings["source"].value
+    own = dataset.settings["source"].value
+    source = decl.settings["source"].value or own
+    if _place(source) == _place(own) and decl.settings["split"].value is None:
+        return None  # the rows that are trained on: D604
     rows = _of_source(view, source, decl.settings["split"].value)
     known = [number for number in (limit, rows) if isinstance(number, int)]
     return min(known, default=None)
+
+
+def _place(source: object) -> str:
+    args = source.args if isinstance(source, Constructor) else {}
+    return normpath("/".join(str(value) for value in args.values()))
 
 
 def _of_source(view: View, source: object, split: str | None) -> int | None:
