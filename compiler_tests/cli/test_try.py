@@ -85,8 +85,8 @@ def test_what_cannot_be_asked_is_told(run: Path, tmp_path: Path) -> None:
         (bare,): f"{bare} has no export, and no checkpoint to make one from",
         (run, "--step", "9"): "has no export of step 9, and no checkpoint",
         (TINY, "--against", "base"): "--against base needs a run folder",
-        (run, "--temperature", "-1"): "--temperature is at least 0",
-        (tmp_path,): "is no run folder",
+        (run, "--temperature", "-1"): "--temperature must be at least 0",
+        (tmp_path,): "is not a run folder",
     }
     for words, text in told.items():
         done = invoke(*words)

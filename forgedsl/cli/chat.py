@@ -195,7 +195,7 @@ def sampling_of(run: Path, changes: dict[str, Any]) -> Sampling:
         samplers = _job(run).samplers.values()
         known |= next((each.sampling.model_dump() for each in samplers), {})
     if changes.get("temperature", 0.0) < 0:
-        raise UsageError("--temperature is at least 0")
+        raise UsageError("--temperature must be at least 0")
     try:
         return Sampling.model_validate(known | changes)
     except ValidationError as error:

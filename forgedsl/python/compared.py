@@ -73,5 +73,5 @@ def compare(*runs: RunResult | str | Path) -> Compared:
         if not (folder / "job.json").is_file():
             raise PipelineError(no_run(folder))
     if len({folder.resolve() for folder in folders}) < 2:
-        raise PipelineError("name two different runs or more")
+        raise PipelineError("name at least two different runs")
     return Compared(runs_compare.compare(folders))
