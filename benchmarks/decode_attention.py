@@ -67,7 +67,7 @@ class Case:
         self.scale = WIDTH**-0.5
 
     def ours(self, alone: bool = False, **how):
-        teams = attention.Teams(ROWS, HEADS // KV_HEADS, self.queries.device)
+        teams = attention.SharedPageGroups(ROWS, HEADS // KV_HEADS, self.queries.device)
         if not alone:
             teams.form(self.table, self.lengths, self.page)
 
@@ -79,7 +79,7 @@ class Case:
         return work
 
     def forming(self):
-        teams = attention.Teams(ROWS, HEADS // KV_HEADS, self.queries.device)
+        teams = attention.SharedPageGroups(ROWS, HEADS // KV_HEADS, self.queries.device)
 
         def work() -> None:
             for _ in self.caches:

@@ -2,8 +2,8 @@
 
 An edge with a width has one cell per completion; other edges have one cell for the group. Nodes put
 values, and each put is reported through `heard`, which fires the nodes that are ready. A dropped
-completion is a `Dead` in its cell. Values computed from it are the same `Dead`, so a consumer sees
-which siblings are left. A value of the group that has one entry per completion is a `Column`.
+completion is a `Dropped` in its cell. Values computed from it are the same `Dropped`, so a consumer
+sees which siblings are left. A value of the group that has one entry per completion is a `Column`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class DropGroup(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Dead:
+class Dropped:
     """Placeholder for every value of a dropped completion."""
 
     reason: str
@@ -99,7 +99,7 @@ class GroupState:
 
     def put_result(self, node: Node, siblings: Sequence[int], value: Any) -> None:
         """Store the result of a group- or batch-level node for `siblings`; other siblings become
-        `Dead`."""
+        `Dropped`."""
         edge = self.flow.edges[node.name]
         if edge.width is None:
             per_sibling = isinstance(value, list)
@@ -108,13 +108,13 @@ class GroupState:
             return
         by_sibling = dict(zip(siblings, value, strict=True))
         for sibling in range(edge.width):
-            self.put(node.name, by_sibling.get(sibling, Dead(node.name)), sibling)
+            self.put(node.name, by_sibling.get(sibling, Dropped(node.name)), sibling)
 
     def abandon(self, reason: str) -> None:
-        """Mark missing cells as `Dead` and wake everything that waits for a value of this group."""
+        """Mark missing cells as `Dropped` and wake all that wait for a value of this group."""
         self.abandoned = True
         for edge, cells in self._cells.items():
-            cells[:] = [Dead(reason) if value is MISSING else value for value in cells]
+            cells[:] = [Dropped(reason) if value is MISSING else value for value in cells]
             self._left[edge] = 0
             self._let_go(edge)
 
@@ -127,18 +127,18 @@ class GroupState:
 
     def live(self, edge: str) -> dict[int, Any]:
         """Return the values of a complete edge by sibling, without dropped completions."""
-        return {s: value for s, value in enumerate(self._cells[edge]) if type(value) is not Dead}
+        return {s: value for s, value in enumerate(self._cells[edge]) if type(value) is not Dropped}
 
     def waiting_for(self) -> list[str]:
         """Return the names of incomplete edges, for the starvation report."""
         return [name for name, left in self._left.items() if left]
 
     def one(self, given: Input, sibling: int) -> Any:
-        """Return the value of an input for one completion, or a `Dead`."""
+        """Return the value of an input for one completion, or a `Dropped`."""
         cells = self._cells[given.edge]
         value = cells[sibling if self.flow.edges[given.edge].width else 0]
         if isinstance(value, Column):
-            value = value.values.get(sibling, Dead(given.edge))
+            value = value.values.get(sibling, Dropped(given.edge))
         return _attribute(value, given)
 
     def whole(self, given: Input) -> Any:
@@ -155,9 +155,9 @@ class GroupState:
             if not isinstance(value, Column):
                 return _attribute(value, given)
             return Column({s: _attribute(v, given) for s, v in value.values.items()})
-        live = {s: _attribute(v, given) for s, v in enumerate(values) if type(v) is not Dead}
+        live = {s: _attribute(v, given) for s, v in enumerate(values) if type(v) is not Dropped}
         if len(live) < min(2, len(values)):
-            raise DropGroup(next(value.reason for value in values if isinstance(value, Dead)))
+            raise DropGroup(next(value.reason for value in values if isinstance(value, Dropped)))
         return Column(live)
 
     async def awaited(self, inputs: Sequence[Input]) -> tuple[list[int], list[Any]]:
@@ -194,7 +194,7 @@ class GroupState:
 
 
 def _attribute(value: Any, given: Input) -> Any:
-    if given.attribute is None or isinstance(value, Dead):
+    if given.attribute is None or isinstance(value, Dropped):
         return value
     head, _, part = given.attribute.partition(".")
     if type(value) is Rollout and head in value.kept:

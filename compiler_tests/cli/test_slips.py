@@ -9,7 +9,7 @@ from forgedsl import api
 from forgedsl.cli.main import main
 from forgedsl.diagnostics import Reporter
 from forgedsl.explain.provenance import suggestions
-from forgedsl.mistakes.other_tools import HABITS
+from forgedsl.mistakes.other_tools import EQUIVALENTS
 from forgedsl.mistakes.suggest import nearest
 from forgedsl.schema import KINDS, SERVICES
 from forgedsl.schema.kinds import SYNC
@@ -93,7 +93,7 @@ def known_words() -> set[str]:
     return words | {"n", "clip_low", "clip_high", "entropy_coef", "parallel.tp"}
 
 
-PLAIN = [ours for ours in HABITS.values() if re.match(r"`[a-z_.]+`", ours)]
+PLAIN = [ours for ours in EQUIVALENTS.values() if re.match(r"`[a-z_.]+`", ours)]
 
 
 @pytest.mark.parametrize("ours", sorted(set(PLAIN)))

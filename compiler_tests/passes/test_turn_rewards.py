@@ -7,7 +7,7 @@ import pytest
 import forgedsl.pipelines
 from forgedsl.api import load_text
 from forgedsl.lower.build import lower
-from forgedsl.runtime.group import Dead, _attribute
+from forgedsl.runtime.group import Dropped, _attribute
 
 FOLDER = Path(forgedsl.pipelines.__file__).parent
 TEXT = (FOLDER / "guess_math.forge").read_text()
@@ -63,5 +63,5 @@ def test_they_are_no_numbers_of_a_sequence(new, declared):
 def test_a_dropped_trajectory_stays_dropped():
     made, _ = lowered(TEXT.replace(AT_THE_END, BY_TURN))
     read = next(node for node in made.job.nodes if node.op == "call").inputs[0]
-    dead = Dead("sample generator")
+    dead = Dropped("sample generator")
     assert _attribute(dead, read) is dead

@@ -55,14 +55,14 @@ def check(teams, heads, kv_heads, width, dtype, *shape):
     return teams.starts[:rows]
 
 
-pairs = attention.Teams(24, 2, torch.device("cpu"))
+pairs = attention.SharedPageGroups(24, 2, torch.device("cpu"))
 assert (check(pairs, 4, 2, 32, torch.float32, 20, 10, 300, 90) == 288).sum() >= 16
 assert (check(pairs, 4, 2, 32, torch.float32, 9, 4, 128, 700) == 128).sum() >= 6
 assert not check(pairs, 4, 2, 32, torch.float32, 6, 1, 40, 90).any()
 assert not check(pairs, 4, 2, 32, torch.float32, 8, 8, 48, 90).any()  # not worth a program
-sevens = attention.Teams(16, 7, torch.device("cpu"))
+sevens = attention.SharedPageGroups(16, 7, torch.device("cpu"))
 assert (check(sevens, 14, 2, 32, torch.float32, 12, 3, 100, 150) == 96).sum() >= 6
-ones = attention.Teams(40, 1, torch.device("cpu"))
+ones = attention.SharedPageGroups(40, 1, torch.device("cpu"))
 assert (check(ones, 2, 2, 64, torch.float16, 36, 36, 80, 40) == 80).sum() >= 33
 check(ones, 2, 2, 64, torch.float8_e4m3fn, 12, 4, 80, 100)
 """
@@ -80,7 +80,7 @@ backend = AttentionBackendEnum.FLASH_ATTN.get_class()
 assert backend is ours.TeamsBackend and backend.get_name() == "FLASH_ATTN"
 seen = []
 flash_attn.FlashAttentionImpl.forward = lambda self, *given: seen.append(given) or given[6]
-teams = ours.attention.Teams(4, 2, torch.device("cpu"))
+teams = ours.attention.SharedPageGroups(4, 2, torch.device("cpu"))
 impl = object.__new__(backend.get_impl_cls())
 impl.__dict__.update(_ours=True, scale=0.25, kv_cache_dtype="auto")
 table, lengths = torch.tensor([[1, 0], [2, 3]], dtype=torch.int32), torch.tensor([5, 20]).int()

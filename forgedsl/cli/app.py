@@ -12,7 +12,7 @@ from types import ModuleType
 
 from forgedsl.cli.commands import COMMANDS
 
-HABITS = {
+OTHER_NAMES = {
     name: f"did you mean `{command}`?"
     for command, names in {
         "run": ("train", "trian", "start", "launch", "fit", "exec"),
@@ -54,7 +54,9 @@ def app(arguments: Sequence[str]) -> int:
     if module is None:
         from forgedsl.mistakes.suggest import did_you_mean, nearest
 
-        hint = HABITS.get(name) or did_you_mean(nearest(name, [each for each, _, _ in COMMANDS]))
+        hint = OTHER_NAMES.get(name) or did_you_mean(
+            nearest(name, [each for each, _, _ in COMMANDS])
+        )
         print(f"forgec: no command `{name}`; {hint or 'see `forgec --help`'}", file=sys.stderr)
         return 2
     return int(module.main(arguments[1:]))

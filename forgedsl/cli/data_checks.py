@@ -1,6 +1,6 @@
 """Checks data and rewards before a run, with the runtime's own code.
 
-Lowered --files copied beside the job--> a Look per dataset       rows that would be left out
+Lowered --files copied beside the job--> DatasetCheck per dataset rows that would be left out
                                      `-> a RewardTrial per reward   why it fails to load or to run
 """
 
@@ -23,7 +23,7 @@ from forgedsl.types.flow import Role
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
-    from forgedsl.lint.deep import Look
+    from forgedsl.lint.deep import DatasetCheck
     from forgedsl.lower.build import Lowered
     from forgedsl.lower.job import Job
     from forgedsl.runtime.data import ChatTokenizer, DatasetReader
@@ -40,12 +40,12 @@ class InputChecker:
     """Checks the jobs of one command. Datasets and rewards that jobs share are checked once."""
 
     def __init__(self) -> None:
-        self._data: dict[object, Look] = {}
+        self._data: dict[object, DatasetCheck] = {}
         self._rewards: dict[object, RewardTrial] = {}
 
     def __call__(
         self, lowered: Lowered, acting: frozenset[str] = frozenset()
-    ) -> tuple[dict[str, Look], dict[str, str], dict[str, str]]:
+    ) -> tuple[dict[str, DatasetCheck], dict[str, str], dict[str, str]]:
         """Check the datasets and rewards of a job. Returns three mappings by name: looks at
         datasets, errors of loading rewards, and errors of calling them. Rewards in `acting` are not
         called."""
@@ -83,10 +83,12 @@ def _of_data(lowered: Lowered, name: str) -> object:
     return name, dataset.model_dump_json(), model, job.program, nodes, shapes, rewards
 
 
-def look_at_data(job: Job, folder: Path, names: Iterable[str], *, offline: bool) -> dict[str, Look]:
+def look_at_data(
+    job: Job, folder: Path, names: Iterable[str], *, offline: bool
+) -> dict[str, DatasetCheck]:
     """Read datasets as the run does, with the tokenizer if it is available locally. With `offline`,
     nothing is downloaded, and the look says what is missing."""
-    from forgedsl.lint.deep import Look
+    from forgedsl.lint.deep import DatasetCheck
     from forgedsl.runtime.data.reader import load_tokenizer, reader_of
     from forgedsl.runtime.models import NotAvailableOffline
     from forgedsl.runtime.modules import load_module
@@ -112,7 +114,9 @@ def look_at_data(job: Job, folder: Path, names: Iterable[str], *, offline: bool)
             found[name] = _look(job, name, reader, unmeasured, offline=offline)
         except (LaunchError, ModuleNotFoundError) as why:
             is_open = offline and isinstance(why, NotAvailableOffline | ModuleNotFoundError)
-            found[name] = Look(unread=str(why)) if is_open else Look(refused=str(why))
+            found[name] = (
+                DatasetCheck(unread=str(why)) if is_open else DatasetCheck(refused=str(why))
+            )
     return found
 
 
@@ -151,9 +155,9 @@ def _answers(job: Job, name: str, reader: DatasetReader) -> tuple[Rollout, ...]:
 
 def _look(
     job: Job, name: str, reader: DatasetReader, unmeasured: str, *, offline: bool
-) -> Look:  # fmt: skip
+) -> DatasetCheck:  # fmt: skip
     """Read the rows of a dataset: counts, and rows that would be left out."""
-    from forgedsl.lint.deep import Look
+    from forgedsl.lint.deep import DatasetCheck
     from forgedsl.rows import BAD
     from forgedsl.runtime.data.evidence import Evidence, separators
     from forgedsl.runtime.data.reader import SECONDS, maker
@@ -169,7 +173,7 @@ def _look(
     answers = (
         () if refused or (offline and reader.num_rows is None) else _answers(job, name, reader)
     )
-    return Look(
+    return DatasetCheck(
         answers=answers, first=reader.source.place(answers[0].prompt.row) if answers else "",
         rows=reader.num_rows, checked=reader.checked, bad=reader.dropped[BAD],
         left_out=reader.drops.left_out(reader.checked), examples=reader.drops.examples(),
@@ -192,7 +196,7 @@ class RewardTrial:
 
 
 def look_at_rewards(
-    job: Job, folder: Path, names: Iterable[str], looks: Mapping[str, Look], *,
+    job: Job, folder: Path, names: Iterable[str], looks: Mapping[str, DatasetCheck], *,
     acting: Collection[str] = (),
 ) -> dict[str, RewardTrial]:  # fmt: skip
     """Load rewards as a run does and call each once on its first row, except those in `acting`.
@@ -201,7 +205,7 @@ def look_at_rewards(
 
 
 async def _tried(
-    job: Job, folder: Path, names: Iterable[str], looks: Mapping[str, Look],
+    job: Job, folder: Path, names: Iterable[str], looks: Mapping[str, DatasetCheck],
     acting: Collection[str],
 ) -> dict[str, RewardTrial]:  # fmt: skip
     from forgedsl.runtime.rewards.process import RewardProcess
@@ -227,7 +231,9 @@ async def _tried(
     return found
 
 
-async def _called(process: RewardProcess, recipe: Recipe, name: str, look: Look) -> RewardTrial:
+async def _called(
+    process: RewardProcess, recipe: Recipe, name: str, look: DatasetCheck
+) -> RewardTrial:
     """Call a reward until an answer gets a value. An arbitrary answer may legitimately fail."""
     from forgedsl.rows import kind_of
 

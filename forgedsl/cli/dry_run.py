@@ -20,7 +20,7 @@ from forgedsl.diagnostics import counted
 from forgedsl.errors import ForgeError, LaunchError
 
 if TYPE_CHECKING:
-    from forgedsl.lint.deep import Look
+    from forgedsl.lint.deep import DatasetCheck
     from forgedsl.lower.job import Job
 
 
@@ -28,7 +28,7 @@ def dry_run(prepared: Prepared, request: Request) -> int:
     """Print the results; return 4 if something would keep the run from starting."""
     job = prepared.job
     failed = 0
-    seen: dict[str, Look] = {}
+    seen: dict[str, DatasetCheck] = {}
     with tempfile.TemporaryDirectory(prefix="forgec-dry-run-") as name:
         folder = Path(name)
         write_run_dir(folder, prepared)
@@ -108,7 +108,7 @@ def _models(job: Job, folder: Path) -> str:
     return ", ".join(found)
 
 
-def _data(job: Job, folder: Path, seen: dict[str, Look]) -> str:
+def _data(job: Job, folder: Path, seen: dict[str, DatasetCheck]) -> str:
     from forgedsl.cli.data_checks import look_at_data
 
     looks = look_at_data(job, folder, job.datasets, offline=False)
@@ -124,7 +124,7 @@ def _data(job: Job, folder: Path, seen: dict[str, Look]) -> str:
     return ("\n" + 23 * " " if any("\n" in text for text in found) else ", ").join(found)
 
 
-def _rewards(job: Job, folder: Path, seen: dict[str, Look]) -> str:
+def _rewards(job: Job, folder: Path, seen: dict[str, DatasetCheck]) -> str:
     """Load the rewards, and call each once on a row."""
     from forgedsl.cli.data_checks import look_at_rewards
 
@@ -152,7 +152,7 @@ def _losses(job: Job, folder: Path) -> str:
     return ", ".join(_in_python(job))
 
 
-def _environments(job: Job, folder: Path, seen: dict[str, Look]) -> str:
+def _environments(job: Job, folder: Path, seen: dict[str, DatasetCheck]) -> str:
     """Load the environments, play one turn in each on a row, and check that the prompt shows their
     tools."""
     from forgedsl.cli.trying import play_environments

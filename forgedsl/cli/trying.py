@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from forgedsl.cli.running import Prepared
-    from forgedsl.lint.deep import Look
+    from forgedsl.lint.deep import DatasetCheck
     from forgedsl.lower.job import Job
     from forgedsl.runtime.agents.process import AgentProcess
     from forgedsl.runtime.data_types import Prompt
@@ -80,7 +80,9 @@ def _never_works(cause: str) -> bool:
     return cause.startswith(NEVER_WORKS)
 
 
-def play_environments(job: Job, folder: Path, looks: Mapping[str, Look]) -> dict[str, Played]:
+def play_environments(
+    job: Job, folder: Path, looks: Mapping[str, DatasetCheck]
+) -> dict[str, Played]:
     """Load environments as a run does, and play one turn of each on the first row."""
     from forgedsl.runtime.agents.process import AgentProcess
     from forgedsl.runtime.environments.process import EnvironmentProcess
@@ -107,7 +109,11 @@ def play_environments(job: Job, folder: Path, looks: Mapping[str, Look]) -> dict
 
 
 async def _played(
-    process: EnvironmentProcess, name: str, job: Job, folder: Path, looks: Mapping[str, Look]
+    process: EnvironmentProcess,
+    name: str,
+    job: Job,
+    folder: Path,
+    looks: Mapping[str, DatasetCheck],
 ) -> Played:
     from forgedsl.environment import Task, Turn
     from forgedsl.runtime.environments.worker import Request
@@ -133,7 +139,7 @@ async def _played(
 
 
 async def _asked(
-    process: AgentProcess, name: str, job: Job, folder: Path, looks: Mapping[str, Look]
+    process: AgentProcess, name: str, job: Job, folder: Path, looks: Mapping[str, DatasetCheck]
 ) -> Played:
     """Run an agent on a row up to its first request to the policy, which is not answered."""
     import pickle
@@ -178,7 +184,7 @@ async def _asked(
     return Played(problem=silent, cause="silent")
 
 
-def _failed(name: str, method: str, look: Look, reply: Reply) -> Played:
+def _failed(name: str, method: str, look: DatasetCheck, reply: Reply) -> Played:
     text = f"environment {name} fails in `{method}` for {look.first}: {reply.error}"
     return Played(problem=text, cause=reply.error)
 

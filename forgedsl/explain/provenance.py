@@ -24,7 +24,7 @@ from forgedsl.ir.program import (
     RewardDecl,
     Value,
 )
-from forgedsl.mistakes.other_tools import habit
+from forgedsl.mistakes.other_tools import equivalent
 from forgedsl.mistakes.suggest import did_you_mean, nearest
 from forgedsl.records import dataclass
 from forgedsl.schema.kinds import KINDS, SERVICES, SYNC
@@ -141,7 +141,7 @@ def suggestions(name: str, program: Program) -> str:
         whole = tuple(p for p in known if p.startswith(f"{head}.") and p.endswith(f".{last}"))[:4]
     return (
         did_you_mean(whole)
-        or habit(last)
+        or equivalent(last)
         or did_you_mean(nearest(name, [*known, *_settings(program)]))
     )
 

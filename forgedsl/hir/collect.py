@@ -12,7 +12,7 @@ from forgedsl.diagnostics import Label
 from forgedsl.hir.context import Context
 from forgedsl.hir.table import RANK, Declared, Entry, Table
 from forgedsl.ir.program import Origin
-from forgedsl.mistakes.other_tools import HABITS, habit
+from forgedsl.mistakes.other_tools import EQUIVALENTS, equivalent
 from forgedsl.mistakes.suggest import nearest
 from forgedsl.schema import builtins
 from forgedsl.schema.kinds import ALL_KINDS, FUNCTION_KINDS, KINDS, SERVICES, SYNC
@@ -373,8 +373,8 @@ class Collector:
             self.enter(declared, ("value",), item.path.span, item.value, origin)
             return
         help_text = "to declare a parameter, write `param NAME : TYPE = VALUE`"
-        if name in HABITS:
-            help_text = habit(name)
+        if name in EQUIVALENTS:
+            help_text = equivalent(name)
         if item.path.parts[0] in self.table.declared:
             help_text = f"write it inside the declaration of `{item.path.parts[0]}`"
         else:

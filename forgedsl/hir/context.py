@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from forgedsl.diagnostics import Diagnostic, Edit, Fix, Label, Reporter, Severity
-from forgedsl.mistakes.other_tools import habit
+from forgedsl.mistakes.other_tools import equivalent
 from forgedsl.mistakes.suggest import did_you_mean, nearest
 from forgedsl.records import dataclass, field
 from forgedsl.source import Span
@@ -113,7 +113,7 @@ class Context:
         if no_library:
             self.missing.add("rl")
             help = 'add `import "std/rl" as rl` at the start of the file'
-        help = help or habit(name)
+        help = help or equivalent(name)
         if not help and 0 < len(known) <= 12:
             help = "known are " + ", ".join(f"`{k}`" for k in sorted(set(known)))
         return self.error(code, f"{what} `{name}`", span, help=help)

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from forgedsl.hir.context import ERROR, Context
 from forgedsl.ir.program import Constructor
-from forgedsl.mistakes.other_tools import habit
+from forgedsl.mistakes.other_tools import equivalent
 from forgedsl.settings import Auto
 from forgedsl.syntax import ast
 
@@ -262,7 +262,9 @@ def _call(expr: ast.Call, names: Names, ctx: Context) -> Any:
     name = expr.function.text
     if name not in FUNCTIONS:
         known = ", ".join(sorted(FUNCTIONS))
-        help_text = habit(name) or f"settings are constants; they can use the functions {known}"
+        help_text = (
+            equivalent(name) or f"settings are constants; they can use the functions {known}"
+        )
         span = expr.function.span
         return ctx.unknown("F101", "unknown function", name, span, FUNCTIONS, help_text)
     values = [evaluate(arg.value, names, ctx) for arg in expr.args]

@@ -33,7 +33,7 @@ from forgedsl.ir.program import (
     Scope,
     Value,
 )
-from forgedsl.mistakes.other_tools import function_habit
+from forgedsl.mistakes.other_tools import function_equivalent
 from forgedsl.operations import sync
 from forgedsl.operations.registry import METHODS, forms, operation, operations, written
 from forgedsl.operations.statements import Form, Statement, in_file
@@ -326,7 +326,7 @@ class FlowResolver:
         words = (form.method for _, form in forms("") if form is not sync.SYNC)
         known = (*words, *table.functions, *callables, *self.edges)
         what = f"undefined {'name' if len(path.parts) > 1 else 'function'}"
-        span, meant = part_span(path, 0, 0), function_habit(path.text)
+        span, meant = part_span(path, 0, 0), function_equivalent(path.text)
         self.ctx.unknown("F101", what, path.parts[0], span, known, meant)
         return None
 

@@ -13,7 +13,7 @@ from forgedsl.diagnostics import Diagnostic, Label, Reporter
 from forgedsl.hir.context import Context
 from forgedsl.hir.table import part_span
 from forgedsl.ir.program import Constant, Decl, Deferred, Function, PythonFunction, Scope
-from forgedsl.mistakes.other_tools import function_habit, habit
+from forgedsl.mistakes.other_tools import equivalent, function_equivalent
 from forgedsl.records import dataclass
 from forgedsl.schema import builtins
 from forgedsl.schema.constructors import STANDARD_REWARDS
@@ -180,7 +180,9 @@ class BodyChecker:
             known = [n for n, found in names if isinstance(found, Decl) and found.kind == "reward"]
         listed = ", ".join(f"`{k}`" for k in known)
         name = "global_step" if name == "step" else name
-        return habit(name) or (f"known names here are {listed}" if 0 < len(known) <= 12 else "")
+        return equivalent(name) or (
+            f"known names here are {listed}" if 0 < len(known) <= 12 else ""
+        )
 
     def _attribute(self, path: ast.Path, type_name: str) -> None:
         if len(path.parts) == 1 or type_name in {"any", "Row"}:
@@ -252,7 +254,7 @@ class BodyChecker:
         """Report a call of an unknown function, such as `torch.min`, `gain.clamp(0, 1)` or
         `row.answer.split("#")`. The last part of the name decides the help."""
         last = path.parts[-1]
-        help_text = function_habit(last)
+        help_text = function_equivalent(last)
         if not help_text and last in self.functions and len(path.parts) > 1:
             names = builtins.FUNCTIONS[last]
             params = ("a", "b") if last in {"min", "max"} else (p.removesuffix("?") for p in names)

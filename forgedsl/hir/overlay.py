@@ -17,7 +17,7 @@ from forgedsl.hir.context import Context
 from forgedsl.hir.file import File
 from forgedsl.hir.table import RANK, Declared, Entry, part_span
 from forgedsl.ir.program import Origin
-from forgedsl.mistakes.other_tools import habit, misspelt_option, whole_addresses
+from forgedsl.mistakes.other_tools import equivalent, misspelt_option, whole_addresses
 from forgedsl.mistakes.suggest import did_you_mean
 from forgedsl.records import dataclass, replace
 from forgedsl.schema.kinds import SYNC
@@ -316,7 +316,7 @@ class Overlay:
                 self.ctx.error("F101", f"{what} `{address or name}`", span, help=help_text)
                 return None
             is_typed = span.file.startswith("<command line")
-            option = misspelt_option(name) if is_typed and not habit(name) else ""
+            option = misspelt_option(name) if is_typed and not equivalent(name) else ""
             end = address.partition(".")[2]
             help_text = option or did_you_mean(whole_addresses(end, self._settings()))
             self.ctx.unknown("F101", what, name, span, self.table.addresses(), help=help_text)

@@ -15,7 +15,7 @@ from forgedsl.hir.context import ERROR, Context
 from forgedsl.hir.evaluate import Bytes, Names, Seconds, evaluate, is_auto, show, type_name
 from forgedsl.hir.table import Declared, part_span
 from forgedsl.ir.program import Constructor, Deferred, Ref, Scope
-from forgedsl.mistakes.other_tools import habit, one_by_one
+from forgedsl.mistakes.other_tools import equivalent, one_by_one
 from forgedsl.settings import Auto, Parameter, Required, Signature, Type
 from forgedsl.source import Span
 from forgedsl.syntax import ast
@@ -335,7 +335,7 @@ def _unit_help(value: Any, type_: Type) -> str:
         return "it is a count, not a fraction"
     if isinstance(value, str) and (value in type_.words or _reads_as_number(value, type_)):
         return f"without quotes: `{value}`"
-    if isinstance(value, str) and (said := habit(re.sub(r":\d+$|^torch\.", "", value))):
+    if isinstance(value, str) and (said := equivalent(re.sub(r":\d+$|^torch\.", "", value))):
         return said if any(f"`{word}`" in said for word in type_.words) else ""
     clock = re.fullmatch(r"(\d+):(\d\d):00", value) if isinstance(value, str) else None
     if clock and type_.base == "duration":

@@ -12,8 +12,9 @@
     F103 unknown-setting  `engine.extra` that the installed vLLM does not have
     codes of the plan     for this host's hardware, under the profile it selects
 
-The runtime's own code reads rows and rewards: the job of a view is passed to `Outside`, which the
-command line supplies. Nothing is downloaded. User code runs only in a subprocess with a time limit.
+The runtime's own code reads rows and rewards: the job of a view is passed to `DataChecks`, which
+the command line supplies. Nothing is downloaded. User code runs only in a subprocess with a time
+limit.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ print("ARGS" + json.dumps([field.name for field in dataclasses.fields(AsyncEngin
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class DatasetCheck:
     """Result of reading a dataset as a run does at its start. `rows` is None if they are streamed.
     `refused`: why the run would not start; `unread`: why no row was read; `unmeasured`: why no
     tokens were counted."""
@@ -86,14 +87,17 @@ class Look:
     unmeasured: str = ""
 
 
-Outside = Callable[
-    [Lowered, frozenset[str]], tuple[Mapping[str, Look], Mapping[str, str], Mapping[str, str]]
+DataChecks = Callable[
+    [Lowered, frozenset[str]],
+    tuple[Mapping[str, DatasetCheck], Mapping[str, str], Mapping[str, str]],
 ]
 """function of a job and the names of its rewards with side effects (which are not called). Returns,
 by name: looks at datasets, errors of loading rewards, errors of calling rewards once"""
 
 
-def check(view: View, planned: tuple[Graph, Plan] | None, outside: Outside) -> Iterator[Diagnostic]:
+def check(
+    view: View, planned: tuple[Graph, Plan] | None, outside: DataChecks
+) -> Iterator[Diagnostic]:
     """Yield the findings of one view. `planned` is None if it has mistakes, or no flow."""
     if view.folder is None:
         return
@@ -147,7 +151,7 @@ def check(view: View, planned: tuple[Graph, Plan] | None, outside: Outside) -> I
 # ---- rows
 
 
-def _say(view: View, dataset: Dataset, name: str, look: Look) -> None:
+def _say(view: View, dataset: Dataset, name: str, look: DatasetCheck) -> None:
     """Record which datasets were read, and which were not."""
     if look.unread:
         _tell(view, f"rows of {name} not looked at: {look.unread}")
@@ -165,7 +169,7 @@ def _tell(view: View, text: str) -> None:
     view.shared.looked.setdefault(text, []).append(view.program.profile or "")
 
 
-def _rows(view: View, name: str, look: Look) -> Diagnostic | None:
+def _rows(view: View, name: str, look: DatasetCheck) -> Diagnostic | None:
     """Return an error if the run would not start, else a warning about rows it would leave out."""
     if not (look.refused or look.left_out):
         return None
@@ -197,7 +201,7 @@ def _source(view: View, name: str) -> tuple[Decl, Span]:
     return dataset, place(source, dataset)
 
 
-def _help(look: Look, close: str) -> str:
+def _help(look: DatasetCheck, close: str) -> str:
     if look.refused:
         return close
     rest = "; more than `max_bad_rows` would end it" if look.bad else ""
@@ -262,7 +266,7 @@ def end_tokens(folder: Path) -> tuple[tuple[str, ...], set[str]]:
 # ---- findings about all rows together
 
 
-def _sense(view: View, name: str, look: Look) -> Iterator[Diagnostic]:
+def _sense(view: View, name: str, look: DatasetCheck) -> Iterator[Diagnostic]:
     dataset, at = _source(view, name)
     for text in look.absent if "." not in name else ():
         told = f"no row of `{name}` has `{text}`, of {look.checked:,} that were looked at"
@@ -290,11 +294,11 @@ def _written_text(dataset: Decl, text: str) -> Span | None:
     return next((n.span for n in found if isinstance(n, ast.String) and n.value == text), None)
 
 
-def _shared(view: View, job: Job, looks: Mapping[str, Look]) -> Iterator[Diagnostic]:
+def _shared(view: View, job: Job, looks: Mapping[str, DatasetCheck]) -> Iterator[Diagnostic]:
     """Yield D604 for prompts of evaluations that are also trained on, from whatever source."""
     trained = {node.target for node in job.nodes if Role.PROMPTS in node.roles} & looks.keys()
     for name, evaluation in job.evals.items():
-        mine = looks.get(evaluation.dataset, Look()).prompts
+        mine = looks.get(evaluation.dataset, DatasetCheck()).prompts
         for other in sorted(trained - {evaluation.dataset}):
             both = len(mine & looks[other].prompts)
             if both:

@@ -33,7 +33,7 @@ from forgedsl.syntax import ast, parse, read_source
 
 if TYPE_CHECKING:
     from forgedsl.ir.graph import Graph
-    from forgedsl.lint.deep import Outside
+    from forgedsl.lint.deep import DataChecks
     from forgedsl.plan.plan import Plan
 
 AS_WRITTEN = "none"
@@ -46,7 +46,7 @@ class Deep:
     """Inputs of --deep besides the text: this host, and a function that checks data and rewards."""
 
     host: Host
-    outside: Outside
+    outside: DataChecks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

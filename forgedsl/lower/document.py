@@ -21,7 +21,7 @@ from forgedsl.plan.plan import Plan
 
 FORMAT_VERSION = "1.0"
 KIND = "forgedsl.plan"
-SAID = frozenset({"content_hash", "diagnostics", "changes", "alternatives"})
+NOT_HASHED = frozenset({"content_hash", "diagnostics", "changes", "alternatives"})
 """fields that `forgec plan --format json` adds to the plan"""
 
 
@@ -56,8 +56,8 @@ def document_text(document: dict[str, Any]) -> str:
 
 def digest(document: dict[str, Any]) -> str:
     """Return the sha256 of the canonical JSON of a document, without its hash and the fields in
-    SAID."""
-    body = {key: value for key, value in document.items() if key not in SAID}
+    NOT_HASHED."""
+    body = {key: value for key, value in document.items() if key not in NOT_HASHED}
     text = json.dumps(body, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
 

@@ -6,7 +6,7 @@ from forgedsl.ir.graph import Graph
 from forgedsl.ir.program import Program, model_of
 from forgedsl.lower import job
 from forgedsl.plan.plan import Plan
-from forgedsl.services.base import Placed
+from forgedsl.services.base import PlannedService
 from forgedsl.services.registry import kind_of
 from forgedsl.sizes.meshes import value
 
@@ -17,7 +17,7 @@ def lower_services(program: Program, graph: Graph, plan: Plan) -> dict[str, job.
     for name in graph.services:
         decl, shape = program.services[name], plan.rows.get(name)
         dtype = str(value(decl, "dtype") or program.models[model_of(decl)].settings["dtype"].value)
-        placed = Placed(
+        placed = PlannedService(
             decl=decl, mesh=plan.mesh(name), dtype=dtype, rank=plan.memory.rank(name),
             rows=0 if shape is None else shape.rows,
             seq_len=0 if shape is None else shape.seq_len, stepped=name == graph.trainer,

@@ -64,13 +64,15 @@ def lower_datasets(
     """Lower the datasets that are drawn from, and one dataset per eval."""
     drawn = {node.target for node in graph.sources}
     found = {
-        name: _dataset(program, graph, decl, files, _room(program, graph, plan, name))
+        name: _dataset(program, graph, decl, files, _prompt_limit(program, graph, plan, name))
         for name, decl in program.datasets.items()
         if name in drawn
     }
     for name, eval_decl in program.evals.items():
         decl = program.datasets[eval_dataset(eval_decl)]
-        base = _dataset(program, graph, decl, files, _eval_room(program, graph, plan, eval_decl))
+        base = _dataset(
+            program, graph, decl, files, _eval_prompt_limit(program, graph, plan, eval_decl)
+        )
         source = _eval_source(eval_decl, decl, files)
         found[eval_entry(name, eval_decl)] = base.model_copy(
             update={"source": source, "shuffle": None}
@@ -78,7 +80,7 @@ def lower_datasets(
     return found
 
 
-def _room(program: Program, graph: Graph, plan: Plan, dataset: str) -> int | None:
+def _prompt_limit(program: Program, graph: Graph, plan: Plan, dataset: str) -> int | None:
     """Return the maximum tokens of a prompt, so that it and its completion fit the model's context
     and a row of the trainer; None if nothing is sampled, or it is unknown."""
     found = []
@@ -91,7 +93,7 @@ def _room(program: Program, graph: Graph, plan: Plan, dataset: str) -> int | Non
     return max(1, min(found)) if found else None
 
 
-def _eval_room(program: Program, graph: Graph, plan: Plan, decl: Decl) -> int | None:
+def _eval_prompt_limit(program: Program, graph: Graph, plan: Plan, decl: Decl) -> int | None:
     """Return the maximum tokens of an eval's prompt. Its completions are not trained on, so the
     trainer's row does not limit it. None for an eval that measures a loss."""
     if decl.settings["loss"].value is not None:

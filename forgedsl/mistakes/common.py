@@ -1,7 +1,7 @@
 """Recognises common typing mistakes at the place of a syntax error.
 
-The functions in `SLIPS` are tried in order. Each examines the place and returns a diagnostic or
-None.
+The functions in `COMMON_MISTAKES` are tried in order. Each examines the place and returns a
+diagnostic or None.
 """
 
 from __future__ import annotations
@@ -395,7 +395,7 @@ def _stray_bracket(place: Place) -> Diagnostic | None:
     )
 
 
-SLIPS: tuple[Callable[[Place], Diagnostic | None], ...] = (
+COMMON_MISTAKES: tuple[Callable[[Place], Diagnostic | None], ...] = (
     _open_string,
     _character,
     _missing_value,

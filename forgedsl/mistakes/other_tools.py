@@ -1,6 +1,7 @@
 """Maps names of other tools to their equivalents here.
 
-HABITS, FUNCTION_HABITS: names of TRL, torchforge, verl and torch, looked up when a name is unknown.
+EQUIVALENTS, FUNCTION_EQUIVALENTS: names of TRL, torchforge, verl and torch, looked up when a name
+is unknown.
 `whole_addresses`: `--set lr=1e-5` for `trainer.optimizer.lr`. `as_override`: `trainer.procs:4` for
 `trainer.procs=4`.
 """
@@ -16,7 +17,7 @@ MIXED = (
     "`trainer.step(merge(a, b), loss = ...)` for batches, and `source = mixture([...], weights = "
     "[...])` of the dataset for rows"
 )
-FUNCTION_HABITS = {
+FUNCTION_EQUIVALENTS = {
     "cat": MIXED,
     "coalesce": "`first(row.a, row.b)`",
     "collate": "`replay(rollout, ...)`",
@@ -54,7 +55,7 @@ FUNCTION_HABITS = {
 
 OPTIONS = ("--profile", "--set", "--set-file", "--seed", "--run-dir", "--resume", "--quiet")
 
-HABITS = {
+EQUIVALENTS = {
     "adam_beta1": "`optimizer.betas` of the trainer, `[0.9, 0.95]`",
     "bfloat16": "`bf16`",
     "bf16": "`dtype` of the model, `dtype = bf16`",
@@ -134,15 +135,15 @@ HABITS = {
 }
 
 
-def habit(name: str) -> str:
+def equivalent(name: str) -> str:
     """Return `here that is ...`, or ""."""
-    ours = HABITS.get(name.lower())
+    ours = EQUIVALENTS.get(name.lower())
     return "" if ours is None else f"here it is {ours}"
 
 
-def function_habit(name: str) -> str:
+def function_equivalent(name: str) -> str:
     """Return the equivalent of a function name of another tool."""
-    ours = FUNCTION_HABITS.get(name)
+    ours = FUNCTION_EQUIVALENTS.get(name)
     return "" if ours is None else f"here it is {ours}"
 
 

@@ -2,8 +2,8 @@
 
     text.split("#")[0]   gain.sum()   for x in y   from std import rl   report token_mean(x, mask)
 
-`FOREIGN` is a part of `common.SLIPS`. Each function examines the place and returns a diagnostic or
-None.
+`FOREIGN` is a part of `common.COMMON_MISTAKES`. Each function examines the place and returns a
+diagnostic or None.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ import re
 from lark.exceptions import UnexpectedInput
 
 from forgedsl.diagnostics import Diagnostic
-from forgedsl.mistakes.common import SLIPS
+from forgedsl.mistakes.common import COMMON_MISTAKES
 from forgedsl.mistakes.error_context import Place, describe, open_bracket, place_of
 from forgedsl.source import SourceFile
 
@@ -18,7 +18,7 @@ from forgedsl.source import SourceFile
 def explain(error: UnexpectedInput, source: SourceFile) -> Diagnostic:
     """Return the diagnostic for a parser error."""
     place = place_of(error, source)
-    for slip in SLIPS:
+    for slip in COMMON_MISTAKES:
         diagnostic = slip(place)
         if diagnostic is not None:
             return diagnostic

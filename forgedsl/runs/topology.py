@@ -19,7 +19,7 @@ TITLE = 22
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class PlacedBox:
     """A box and its upper left corner. `node` is None for the lane of a long edge in a column."""
 
     node: Node | None
@@ -35,7 +35,7 @@ class Placed:
 class Drawing:
     """Positions of all boxes; a route is the list of points of an edge."""
 
-    places: dict[str, Placed]
+    places: dict[str, PlacedBox]
     routes: list[list[str]]
     width: float
     height: float
@@ -69,7 +69,7 @@ def place(nodes: tuple[Node, ...]) -> Drawing:
             for near, far in itertools.pairwise(route):
                 before[far].append(near)
             routes.append(route)
-    places: dict[str, Placed] = {}
+    places: dict[str, PlacedBox] = {}
     for i, column in enumerate(columns):
         wish = {
             name: sum(places[n].middle for n in before[name]) / max(len(before[name]), 1)
@@ -80,10 +80,10 @@ def place(nodes: tuple[Node, ...]) -> Drawing:
         total = sum(heights) + GAP_Y * (len(column) - 1)
         y = sum(wish.values()) / len(wish) - total / 2
         for name, height in zip(column, heights, strict=True):
-            places[name] = Placed(by_name.get(name), PAD + i * (BOX_W + GAP_X), y)
+            places[name] = PlacedBox(by_name.get(name), PAD + i * (BOX_W + GAP_X), y)
             y += height + GAP_Y
     top = min(p.y for p in places.values()) - PAD
-    places = {name: Placed(p.node, p.x, p.y - top) for name, p in places.items()}
+    places = {name: PlacedBox(p.node, p.x, p.y - top) for name, p in places.items()}
     bottom = max(p.y + (BOX_H if p.node else LANE_H) for p in places.values())
     width = len(columns) * (BOX_W + GAP_X) - GAP_X + 2 * PAD
     return Drawing(places, routes, width, bottom + PAD)
@@ -117,7 +117,7 @@ def box(node: Node, x: float, y: float, shade: dict[str, str]) -> str:
     )
 
 
-def curve(route: list[Placed]) -> str:
+def curve(route: list[PlacedBox]) -> str:
     """Draw a smooth line from the right side of a box to the left side of another."""
     first, *others = route
     path = f"M{first.x + BOX_W:.0f} {first.middle:.0f}"
@@ -133,7 +133,7 @@ def curve(route: list[Placed]) -> str:
     return f'<path class="flow" marker-end="url(#tip)" d="{path}"/>'
 
 
-def back(step: Placed, sample: Placed, bottom: float, label: str) -> str:
+def back(step: PlacedBox, sample: PlacedBox, bottom: float, label: str) -> str:
     """Draw the dashed arrow of a weight sync or a replay, below the boxes."""
     x1, y1 = step.x + BOX_W / 2, step.y + BOX_H
     x2, y2 = sample.x + BOX_W / 2, sample.y + BOX_H + 3

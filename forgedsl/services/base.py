@@ -119,7 +119,7 @@ class Capability(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Placed:
+class PlannedService:
     """A declared service with its placement, from which its part of the job is made."""
 
     decl: Decl
@@ -232,7 +232,7 @@ class ServiceKind:
         """Return the class of its services in a job."""
         raise NotImplementedError(f"{self.name}: a kind that is not remote has a class in a job")
 
-    def lowered(self, placed: Placed) -> Service:
+    def lowered(self, placed: PlannedService) -> Service:
         """Make the job's form of a service."""
         raise NotImplementedError(f"{self.name}: a kind that is not remote is lowered")
 

@@ -24,7 +24,7 @@ from forgedsl.runtime.endpoints import (
     RolloutError,
     ServiceError,
 )
-from forgedsl.runtime.group import Dead, DropGroup, GroupState
+from forgedsl.runtime.group import DropGroup, Dropped, GroupState
 from forgedsl.runtime.guards import Late
 from forgedsl.runtime.operations.base import Call
 from forgedsl.runtime.operations.registry import unit_of
@@ -154,7 +154,7 @@ class Firing:
     async def _one(self, unit: GroupState, node: Node, sibling: int) -> Any:
         args = [unit.one(given, sibling) for given in node.inputs]
         for value in args:
-            if isinstance(value, Dead):
+            if isinstance(value, Dropped):
                 return value
         first = self._flow.edges[node.name].lineage or ""
         number = self._flow.offsets.get(first, 0) + sibling
@@ -165,7 +165,7 @@ class Firing:
             self.meter.rollouts_dropped += 1
             where = {"node": node.name, "group": unit.group, "sibling": sibling}
             self.events.emit("rollout.dropped", **where, reason=drop.reason, message=str(drop))
-            return Dead(drop.reason)
+            return Dropped(drop.reason)
 
     async def _joint(self, units: Sequence[GroupState], node: Node) -> None:
         """Fire a node once for the whole batch: concatenate its inputs, split the result back."""

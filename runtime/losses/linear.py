@@ -87,12 +87,12 @@ class LinearEvaluation(Evaluation):
         return slices(self.rows.num_kept, self.chunk)
 
     def _start(self, needed: tuple[bool, ...]) -> None:
-        self.buffer = self._room(needed)
+        self.buffer = self._workspace(needed)
         if any(needed) and needed[0]:
             self.d_hidden = torch.empty_like(self.hidden)
         self.needs_weight = any(needed) and needed[1]
 
-    def _room(self, needed: tuple[bool, ...]) -> Tensor:
+    def _workspace(self, needed: tuple[bool, ...]) -> Tensor:
         """Allocate the buffer that all chunks share."""
         count = min(self.chunk, self.rows.num_kept)
         return self.hidden.new_empty((count, self.vocabulary), dtype=self.logits_dtype)

@@ -62,7 +62,7 @@ class OnChipEvaluation(LinearEvaluation):
                 self._push(out, rows)
         self._end(needed)
 
-    def _room(self, needed: tuple[bool, ...]) -> Tensor:
+    def _workspace(self, needed: tuple[bool, ...]) -> Tensor:
         count = min(self.chunk, self.rows.num_kept) if any(needed) else 0
         dtype = torch.promote_types(self.hidden.dtype, self.weight.dtype)
         return room(self.hidden.new_empty(count * padded(self.vocabulary), dtype=dtype),

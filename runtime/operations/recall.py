@@ -25,10 +25,10 @@ from forgedsl.lower.job import Job, Node
 from forgedsl.runtime.data_types import Prompt, Rollout
 from forgedsl.runtime.endpoints import seed_of
 from forgedsl.runtime.flow import Edge, Source
-from forgedsl.runtime.group import Column, Dead, DropGroup, GroupState, number
+from forgedsl.runtime.group import Column, DropGroup, Dropped, GroupState, number
 from forgedsl.runtime.operations.base import Context, Operation
 
-SHORT = Dead("not put")
+SHORT = Dropped("not put")
 """placeholder for completions that were already dropped when their group was put"""
 
 

@@ -78,7 +78,7 @@ class RewardPool:
         self._depth, self._seconds = depth, seconds
         self._slow, self._full = slow, full
         self._since: dict[int, float] = {}
-        self._room = [depth] * mesh.size
+        self._free_slots = [depth] * mesh.size
         self._alive = asyncio.Event()
         self._alive.set()
         self._queue: Coalescer[Item, list[Outcome]] = Coalescer(
@@ -102,8 +102,8 @@ class RewardPool:
         self._alive.set()
 
     async def _call(self, items: Sequence[Item]) -> list[list[Outcome]]:
-        rank = max(range(len(self._room)), key=lambda index: self._room[index])
-        self._room[rank] -= 1
+        rank = max(range(len(self._free_slots)), key=lambda index: self._free_slots[index])
+        self._free_slots[rank] -= 1
         if time.monotonic() - self._since.get(id(items[0]), math.inf) > QUEUE_SECONDS:
             self._full(self._queue.num_waiting)
         loop = asyncio.get_running_loop()
@@ -120,7 +120,7 @@ class RewardPool:
                     if mesh is self.mesh:  # the supervisor restarts it or ends the run
                         self._alive.clear()
         finally:
-            self._room[rank] += 1
+            self._free_slots[rank] += 1
             if timer is not None:
                 timer.cancel()
 

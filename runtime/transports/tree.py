@@ -89,7 +89,7 @@ class Relay:
         Raises:
             OSError: neither could send it.
         """
-        held = self._room(manifest, place)
+        held = self._receive_buffer(manifest, place)
         if before is not None:
             with (
                 contextlib.suppress(OSError),  # it is gone: get the rest from the trainer
@@ -106,7 +106,7 @@ class Relay:
                     self._fill(held, stream, end)
         return held.buffer
 
-    def _room(self, manifest: Manifest, place: str) -> Held:
+    def _receive_buffer(self, manifest: Manifest, place: str) -> Held:
         version, num_bytes = manifest.version, manifest.num_bytes
         *_, turn, run_key = manifest.parts[0].buffer
         if not self._held:

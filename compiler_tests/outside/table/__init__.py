@@ -14,7 +14,7 @@ from forgedsl.services.base import (
     PLACE,
     TEMPERATURE,
     Capability,
-    Placed,
+    PlannedService,
     ServiceKind,
     row,
 )
@@ -42,7 +42,7 @@ class Table(ServiceKind):
     def job(self) -> type[TableService]:
         return TableService
 
-    def lowered(self, placed: Placed) -> TableService:
+    def lowered(self, placed: PlannedService) -> TableService:
         lr = value(placed.decl, "optimizer.lr")
         return TableService(
             model=model_of(placed.decl),

@@ -7,7 +7,15 @@ from typing import Literal
 from forgedsl.ir.program import model_of
 from forgedsl.job import parts
 from forgedsl.services import lowering
-from forgedsl.services.base import COMMON, PLACE, SAMPLING, Capability, Placed, ServiceKind, row
+from forgedsl.services.base import (
+    COMMON,
+    PLACE,
+    SAMPLING,
+    Capability,
+    PlannedService,
+    ServiceKind,
+    row,
+)
 from forgedsl.settings import COUNT, Kind
 
 SCHEMA = Kind(
@@ -25,7 +33,7 @@ class Upper(ServiceKind):
     def job(self) -> type[UpperService]:
         return UpperService
 
-    def lowered(self, placed: Placed) -> UpperService:
+    def lowered(self, placed: PlannedService) -> UpperService:
         return UpperService(
             model=model_of(placed.decl),
             mesh=lowering.lower_mesh(placed.mesh),

@@ -18,7 +18,7 @@ from forgedsl.services.base import (
     PLACE,
     TEMPERATURE,
     Capability,
-    Placed,
+    PlannedService,
     ServiceKind,
     TrainingCost,
     row,
@@ -121,7 +121,7 @@ class Titan(ServiceKind):
 
         return TitanService
 
-    def lowered(self, placed: Placed) -> Service:
+    def lowered(self, placed: PlannedService) -> Service:
         from forgedsl.services.titan.lowering import lowered
 
         return lowered(placed)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from forgedsl.ir.program import Decl, model_of
 from forgedsl.job.parts import BatchShape, Lora, Optimizer, TitanParallel
-from forgedsl.services.base import Placed
+from forgedsl.services.base import PlannedService
 from forgedsl.services.lowering import lower_mesh, plain
 from forgedsl.services.titan.job import TitanService
 from forgedsl.services.titan.optimizers import momentum, nesterov
 from forgedsl.sizes.meshes import number, value
 
 
-def lowered(placed: Placed) -> TitanService:
+def lowered(placed: PlannedService) -> TitanService:
     """Make the job's form of a torchtitan model."""
     decl, mesh = placed.decl, placed.mesh
     accumulate = value(decl, "batch.accumulate")

@@ -14,7 +14,7 @@ from forgedsl.services.base import (
     PLACE,
     SAMPLING,
     Capability,
-    Placed,
+    PlannedService,
     SamplingCost,
     ServiceKind,
     row,
@@ -107,7 +107,7 @@ class Vllm(ServiceKind):
 
         return VllmService
 
-    def lowered(self, placed: Placed) -> Service:
+    def lowered(self, placed: PlannedService) -> Service:
         from forgedsl.services.vllm.lowering import lowered
 
         return lowered(placed)

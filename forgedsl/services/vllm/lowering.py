@@ -6,13 +6,13 @@ from typing import Any
 
 from forgedsl.ir.program import model_of
 from forgedsl.job.parts import VllmParallel
-from forgedsl.services.base import Placed
+from forgedsl.services.base import PlannedService
 from forgedsl.services.lowering import lower_mesh, lower_sampling, plain
 from forgedsl.services.vllm.job import VllmService
 from forgedsl.sizes.meshes import value
 
 
-def lowered(placed: Placed) -> VllmService:
+def lowered(placed: PlannedService) -> VllmService:
     """Make the job's form of an engine."""
     decl, mesh = placed.decl, placed.mesh
     prefix = "engine.extra."
@@ -40,7 +40,7 @@ def lowered(placed: Placed) -> VllmService:
     )
 
 
-def _gpu_memory(placed: Placed) -> Any:
+def _gpu_memory(placed: PlannedService) -> Any:
     """Return the planned fraction of its GPU's memory; None on a CPU."""
     if placed.rank is not None:
         return placed.rank.fraction

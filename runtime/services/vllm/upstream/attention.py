@@ -215,9 +215,8 @@ def _join(  # type: ignore[no-untyped-def]
     tl.store(out + row.to(tl.int64) * o_row + head * o_head + d, found, mask=length > 0)
 
 
-class Teams:
-    """Teams: groups of batch rows that share pages, in tensors with fixed addresses for CUDA
-    graphs.
+class SharedPageGroups:
+    """Groups of batch rows that share pages, in tensors with fixed addresses for CUDA graphs.
 
     Args:
         rows: largest number of rows of a batch.
@@ -265,7 +264,7 @@ def decode(
     table: torch.Tensor,
     lengths: torch.Tensor,
     out: torch.Tensor,
-    teams: Teams,
+    teams: SharedPageGroups,
     scale: float,
     value_scale: float = 1.0,
     **how: int,

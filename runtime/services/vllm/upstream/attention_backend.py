@@ -26,7 +26,7 @@ class TeamsBuilder(flash_attn.FlashAttentionMetadataBuilder):
         super().__init__(*args, **named)
         rows = max(self.vllm_config.scheduler_config.max_num_seqs, self.max_cudagraph_size or 0)
         group = self.num_heads_q // self.num_heads_kv
-        self._teams = attention.Teams(rows, group, self.device)
+        self._teams = attention.SharedPageGroups(rows, group, self.device)
 
     def build(
         self, common_prefix_len: int, common_attn_metadata: Any, fast_build: bool = False

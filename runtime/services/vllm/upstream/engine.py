@@ -31,7 +31,10 @@ from forgedsl.runtime.services.vllm.upstream.start import graph_sizes, preload, 
 from forgedsl.runtime.temporary_files import short_folder
 
 if TYPE_CHECKING:
-    from forgedsl.runtime.services.vllm.upstream.scheduling import FastDecodeScheduler, Tally
+    from forgedsl.runtime.services.vllm.upstream.scheduling import (
+        FastDecodeScheduler,
+        RequestSamples,
+    )
 
 T = TypeVar("T")
 
@@ -392,7 +395,7 @@ def _says_not_that_it_is_ours(record: logging.LogRecord) -> bool:
     return not str(record.msg).startswith("Using custom scheduler class")
 
 
-def _followed(tally: Tally) -> Finished:
+def _followed(tally: RequestSamples) -> Finished:
     return Finished(
         request_id=tally.name, token_ids=tally.token_ids, logprobs=tally.logprobs,
         text=None, truncated=str(tally.reason) == "length",

@@ -1,7 +1,7 @@
 """vLLM's scheduler with a fast path for steps that only decode.
 
     EngineCore.step --> schedule           requests --> blocks, SchedulerOutput
-                   `--> update_from_output tokens, log-probs --> requests, `Tally`s
+                   `--> update_from_output tokens, log-probs --> requests, `RequestSamples`s
 
 Per request and token, vLLM's code handles all features: encoder inputs, drafts, grammars,
 connectors, an output object, another object for its text. Sampling for training needs none of them.
@@ -30,7 +30,7 @@ from vllm.v1.request import Request, RequestStatus
 
 
 @dataclass(slots=True)
-class Tally:
+class RequestSamples:
     """Samples of a request, and why it ended."""
 
     name: str
@@ -46,12 +46,12 @@ class FastDecodeScheduler(Scheduler):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.tallies: dict[str, Tally] = {}
+        self.tallies: dict[str, RequestSamples] = {}
         """tallies of followed, unfinished requests, by vLLM's id"""
         self.num_short = 0
         """number of steps scheduled on the fast path"""
         self._names: dict[str, str] = {}
-        self._ended: list[Tally] = []
+        self._ended: list[RequestSamples] = []
         self._is_plain = self._has_nothing_special()
         self._blocks = self.kv_cache_manager.coordinator.single_type_managers[0]
 
@@ -90,9 +90,9 @@ class FastDecodeScheduler(Scheduler):
         super().add_request(request)
         name = self._names.pop(request.request_id, None)
         if name is not None:
-            self.tallies[request.request_id] = Tally(name, request._output_token_ids)
+            self.tallies[request.request_id] = RequestSamples(name, request._output_token_ids)
 
-    def take_ended(self) -> list[Tally]:
+    def take_ended(self) -> list[RequestSamples]:
         """Return the followed requests that have finished since the last call."""
         ended, self._ended = self._ended, []
         return ended
