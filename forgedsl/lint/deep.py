@@ -95,9 +95,7 @@ DataChecks = Callable[
 by name: looks at datasets, errors of loading rewards, errors of calling rewards once"""
 
 
-def check(
-    view: View, planned: tuple[Graph, Plan] | None, outside: DataChecks
-) -> Iterator[Diagnostic]:
+def check(view: View, planned: tuple[Graph, Plan] | None, data: DataChecks) -> Iterator[Diagnostic]:
     """Yield the findings of one view. `planned` is None if it has mistakes, or no flow."""
     if view.folder is None:
         return
@@ -121,7 +119,7 @@ def check(
     rewards = view.program.rewards
     declared = {n for n, r in rewards.items() if {*r.settings["effects"].value} - {"random"}}
     seen = {r.reward.name for r in python_rewards(view) if {u.effect for u in r.uses} - {"random"}}
-    looks, problems, failures = outside(lowered, frozenset(declared | seen))
+    looks, problems, failures = data(lowered, frozenset(declared | seen))
     columns: set[Span] = set()
     told = {d.span for d in d612.check(view)}
     for name, look in looks.items():
