@@ -86,7 +86,10 @@ def _within(span: Span, whole: Span) -> bool:
 
 
 def few(count: int, rows: int) -> str:
-    return f"a step draws {count} rows of {rows}, which come several times in it"
+    return (
+        f"a step draws {count} rows, but only {rows} are usable, so some rows occur several times "
+        "in one step"
+    )
 
 
 def rows_of(view: View, source: Any, need: int) -> int | None:

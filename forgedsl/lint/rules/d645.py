@@ -35,5 +35,5 @@ def check(view: View) -> Findings:
             yield finding(
                 f"every row of `{dataset.name}` has the same prompt",
                 value.expr.span,
-                help=f"a column is read as `row.{column}`",
+                help=f"to read a column, write `row.{column}`",
             )
