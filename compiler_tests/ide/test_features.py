@@ -236,7 +236,9 @@ def test_a_rename_that_would_break_something_is_refused(old, inside, why):
         uses.rename(document, offset, "other")
 
 
-@pytest.mark.parametrize(("new", "why"), [("eps", "already"), ("if", "word"), ("a b", "no name")])
+@pytest.mark.parametrize(
+    ("new", "why"), [("eps", "already"), ("if", "word"), ("a b", "not a valid")]
+)
 def test_a_name_that_cannot_be_taken_is_refused(new, why):
     document, offset = at(GRPO.read_text().replace("beta       :", "|beta       :"))
     with pytest.raises(uses.RenameError, match=why):
