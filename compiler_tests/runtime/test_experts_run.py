@@ -61,7 +61,7 @@ def test_ranks_share_the_experts_of_a_whole_run(tmp_path: Path) -> None:
     assert arrived(tmp_path) == [0, 1, 2, 3]
 
 
-@pytest.mark.full
+@pytest.mark.deep
 @pytest.mark.timeout(420)
 def test_an_engine_has_the_weights_of_each_sync(tmp_path: Path) -> None:
     """The generator compares its log-probs with the trainer's after a sync, and ends the run if

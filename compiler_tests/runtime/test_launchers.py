@@ -121,7 +121,7 @@ WIDE = (
 )  # fmt: skip
 
 
-@pytest.mark.full
+@pytest.mark.deep
 @pytest.mark.timeout(600)
 def test_a_run_over_three_hosts_lives_through_the_loss_of_one(tmp_path: Path) -> None:
     """Trainer and reference have a rank on two, the rest is on the third; what a rank on each

@@ -28,7 +28,7 @@ def rows(run: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (run / "metrics.jsonl").read_text("utf-8").splitlines()]
 
 
-@pytest.mark.full
+@pytest.mark.deep
 @pytest.mark.timeout(600)
 def test_a_resumed_run_draws_the_same_groups_and_learns_the_same(tmp_path: Path) -> None:
     text = re.search(r"^```forge replay.forge\n(.*?)^```", PAGE.read_text("utf-8"), re.S | re.M)

@@ -181,7 +181,7 @@ def test_events_name_every_process_and_its_upstream_classes(first_run: Path) -> 
     assert any(event["running"] > 0 for event in events if event["kind"] == "sample.end")
 
 
-@pytest.mark.full
+@pytest.mark.deep
 def test_job_json_runs_in_an_empty_folder(first_run: Path, tmp_path: Path) -> None:
     shutil.copytree(first_run / "inputs", tmp_path / "there" / "inputs")
     shutil.copy(first_run / "job.json", tmp_path / "there")
