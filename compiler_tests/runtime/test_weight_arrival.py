@@ -15,6 +15,7 @@ from tolerance import near, of_shipped
 
 from forgedsl.errors import LaunchError
 from forgedsl.lower import job as spec
+from forgedsl.runtime.services.generator import PROBE_GAPS, probe_limit
 
 REQUESTS = tuple([5, 6, 7 + i] for i in range(8))
 
@@ -142,3 +143,11 @@ def test_an_engine_split_by_layers_is_refused_with_what_to_use(make_job: Any) ->
     deep = generator("deep").model_copy(update={"parallel": spec.VllmParallel(pp=2)})
     with pytest.raises(LaunchError, match=r"parallel\.pp = 2 .*use `parallel.tp` to split a model"):
         check_supported(make_job(services={"deep": deep}))
+
+
+def test_the_gap_of_rounded_weights_is_held_against_the_first() -> None:
+    assert probe_limit({"bf16"}, 0.001) == PROBE_GAPS["bf16"]
+    assert probe_limit({"fp8", "bf16"}, None) == PROBE_GAPS["fp8"]
+    assert probe_limit({"fp8", "bf16"}, 0.3) == pytest.approx(1.2)
+    assert probe_limit({"fp8", "bf16"}, 0.01) == PROBE_GAPS["bf16"]
+    assert probe_limit({"fp8", "bf16"}, 2.0) == PROBE_GAPS["fp8"]

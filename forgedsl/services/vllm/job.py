@@ -22,4 +22,6 @@ class VllmService(Sampler):
 
     @property
     def precision(self) -> str:
-        return "bf16" if "fp8" in (self.kv_dtype, self.weight_dtype) else self.dtype
+        if self.weight_dtype == "fp8":
+            return "fp8"
+        return "bf16" if self.kv_dtype == "fp8" else self.dtype
