@@ -41,7 +41,6 @@ FULL, FEW = 1.25, 4
 the least loaded one, plus FEW: then waiting costs more than recomputing the KV cache"""
 
 
-@dataclass(slots=True)
 def probe_limit(dtypes: Collection[str], first: float | None) -> float:
     """Return how far log-probs of the probe may be apart. With fp8 weights it depends on the model,
     so that later publications are held against the gap of the first."""
@@ -51,6 +50,7 @@ def probe_limit(dtypes: Collection[str], first: float | None) -> float:
     return min(limit, max(PROBE_GAPS["bf16"], GROWTH * first))
 
 
+@dataclass(slots=True)
 class ReplicaAffinity:
     """Replica of a trajectory: after the first answer, later turns go to the replica whose prefix
     cache holds the earlier ones."""
