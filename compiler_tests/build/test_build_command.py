@@ -186,8 +186,8 @@ def test_launcher_settings_reach_the_manifest(tmp_path):
 
 
 @pytest.mark.parametrize(("emit", "file", "words"), [
-    ("k8s", "k8s.yaml", "what `kubernetes` is told (namespace, image, service_account, labels) is"),
-    ("sbatch", "job.sbatch", "what `slurm` is told (partition, time, account, qos, constraint,"),
+    ("k8s", "k8s.yaml", "so the settings of `kubernetes` (namespace, image, service_account, "),
+    ("sbatch", "job.sbatch", "so the settings of `slurm` (partition, time, account, qos, "),
 ])  # fmt: skip
 @pytest.mark.parametrize("hosts", [1, 2])
 def test_a_manifest_for_another_launcher_says_what_is_by_default(
@@ -198,7 +198,7 @@ def test_a_manifest_for_another_launcher_says_what_is_by_default(
         "build", GRPO, "-o", str(tmp_path), "--emit", emit, *asked, "--set", "launcher=process"
     )
     assert done.exit_code == 0, done.output
-    said = f"The program has `launcher = process`: {words}"
+    said = f"The program has `launcher = process`, {words}"
     assert f"note: {file}: {said}" in done.stderr
     assert f"# {said}" in (tmp_path / file).read_text()
     nowhere = "`process` starts its 2 hosts itself instead of using the requested" in done.stderr

@@ -57,7 +57,7 @@ def test_an_assumed_host_is_marked(words, said, laptop):
 def test_a_plan_that_does_not_fit_this_host_is_exit_four_and_says_what_to_do(laptop):
     done = forgec("plan", GRPO, "--profile", "none")
     assert done.exit_code == 4
-    assert "error[P203]: this host has no GPU, the plan needs 8" in done.stderr
+    assert "error[P203]: this host has no GPU, but the plan needs 8" in done.stderr
     assert "planned for this host; to plan for another one: --host 8xH200" in done.stderr
 
 

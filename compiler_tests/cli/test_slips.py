@@ -25,7 +25,11 @@ def said(override: str) -> tuple[str, str, str]:
 
 
 def test_a_word_where_a_number_is_wanted() -> None:
-    assert said("trainer.procs=abc") == ("F109", "`procs` is an integer or `auto`, not `abc`", "")
+    assert said("trainer.procs=abc") == (
+        "F109",
+        "`procs` must be an integer or `auto`, not `abc`",
+        "",
+    )
 
 
 def test_a_word_for_a_parameter_that_is_a_number() -> None:

@@ -209,7 +209,9 @@ def until(condition: Any) -> None:
 
 def started(folder: Path, job: Path) -> subprocess.Popen[bytes]:
     """A process that runs `sweep_of`: two of its runs are done, and two wait after step 2."""
-    code = f"import sys, pathlib; sys.path[:0] = {sys.path!r}; import test_sweep as t; "
+    # a shell ignores SIGINT in what it starts in the background, and so would this process
+    code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    code += f"import sys, pathlib; sys.path[:0] = {sys.path!r}; import test_sweep as t; "
     code += f"sys.exit(t.sweep_of(pathlib.Path({str(folder)!r}), pathlib.Path({str(job)!r})).run())"
     folder.mkdir()
     (folder / "hold").touch()

@@ -61,7 +61,7 @@ def test_folded_inputs_are_not_needed():
         ("grp", {}, "did you mean `grpo`"),
         ("grpo", {"clip_hi": 0.3}, "no parameter `clip_hi`"),
         ("dr_grpo", {}, "parameter `horizon` has no value"),
-        ("grpo", {"beta": "much"}, "parameter `beta` is float"),
+        ("grpo", {"beta": "much"}, "parameter `beta` must be float"),
         (TEXT.replace("1 + eps", "1 + epss"), {}, "undefined name `epss`"),
         ("forge 1\nparam x : int = 1\n", {}, "declares 0 losses"),
     ],

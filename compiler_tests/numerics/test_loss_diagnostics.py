@@ -167,10 +167,7 @@ def test_compile_loss_names_the_parameters_there_are(source, name, said):
         (
             (3,),
             None,
-            (
-                "give the loss as a name of the library, as .forge text, or as the path of a "
-                ".forge file, not 3"
-            ),
+            ("the loss must be a name of the library, .forge text, or a path, not 3"),
         ),
         (("dapo", 3), None, "`name` must be the name of a loss"),
         (
@@ -195,15 +192,31 @@ def test_a_source_that_is_nothing_is_no_text():
 @pytest.mark.parametrize(
     ("reports", "word", "said"),
     [
-        (["tokens"], "tokens", "`tokens`: the name is used for the number of tokens, which"),
-        (["loss"], "loss", "`loss`: the name is used for the value that is minimized"),
-        (["entropy"], "entropy", "`entropy` is the mean entropy"),
-        (["result"], "result", "`result`: the name is used for the result of an advantage"),
+        (
+            ["tokens"],
+            "tokens",
+            "a report cannot be named `tokens`: the name is used for the number of tokens, which",
+        ),
+        (
+            ["loss"],
+            "loss",
+            "a report cannot be named `loss`: the name is used for the value that is minimized",
+        ),
+        (
+            ["entropy"],
+            "entropy",
+            "a report cannot be named `entropy`: the name is used for the mean entropy",
+        ),
+        (
+            ["result"],
+            "result",
+            "a report cannot be named `result`: the name is used for the result of an advantage",
+        ),
         (["kl", "kl"], "kl", "report `kl` is already defined"),
         (
             ["kl_last", "kl"],
             "kl_last",
-            "`kl_last`: the name is used for the last value of report `kl`",
+            "a report cannot be named `kl_last`: the name is used for the last value of",
         ),
     ],
 )

@@ -136,5 +136,7 @@ def test_shards_are_those_of_chunk(monkeypatch):
     shard = parallel.Shard.of(None, 5, 11)
     assert (shard.first, shard.size, shard.whole, shard.largest) == (6, 5, 11, 6)
     assert parallel.Shard.of(None, 5, None).whole == 10
-    with pytest.raises(ValueError, match=r"rank 1 of 2 has 6 columns of a vocabulary of 11, 5 are"):
+    with pytest.raises(
+        ValueError, match="rank 1 of 2 has 6 columns of a vocabulary of 11, but should have 5"
+    ):
         parallel.Shard.of(None, 6, 11)

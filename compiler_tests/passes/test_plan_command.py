@@ -188,7 +188,7 @@ FAULTS = [
      ["the host has 8 GPUs, but the plan needs 12", "trainer", "generator"]),
     ("heads", [("procs = 4, optimizer", "procs = 3, parallel.tp = 3, optimizer"),
                ("seq_len = 4096", "seq_len = 4095")], [], "P204",
-     ["tp = 3 does not divide 16 heads", "tp = 1, 2, 4, 8 do"]),
+     ["tp = 3 does not divide 16 heads", "set tp to one of 1, 2, 4, 8"]),
     ("context", [], ["generator.sampling.max_tokens=8192"], "D605",
      ["512 prompt + 8192 completion = 8704 tokens exceed the context 4096"]),
     ("age", [], ["schedule.max_policy_age=0"], "A302",

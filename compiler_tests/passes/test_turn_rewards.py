@@ -56,7 +56,7 @@ def test_only_what_the_environment_gives_can_be_read(old, new, message):
 def test_they_are_no_numbers_of_a_sequence(new, declared):
     _, problems = lowered(TEXT.replace(AT_THE_END, new))
     assert [p[:2] for p in problems] == [
-        ("T701", f"{declared}, `rollout.rewards.solved` is [B, T]")
+        ("T701", f"{declared}, but `rollout.rewards.solved` is [B, T]")
     ]
 
 

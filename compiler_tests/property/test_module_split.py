@@ -112,7 +112,15 @@ def test_a_pipeline_cut_in_two_is_the_same_job(path, tmp_path):
     text = path.read_text("utf-8")
     for name in ("whole", "cut"):
         (tmp_path / name).mkdir()
-        for data in ("prompts", "rewards", "data", "models", "tokenizers", "environments"):
+        for data in (
+            "prompts",
+            "rewards",
+            "data",
+            "models",
+            "tokenizers",
+            "environments",
+            "agents",
+        ):
             (tmp_path / name / data).symlink_to(FOLDER / data)
     (tmp_path / ".smollm2").mkdir()  # what `make smollm` makes beside the folder
     module, rest = cut(text)

@@ -168,7 +168,7 @@ def test_a_communicator_that_nobody_waits_for_is_aborted(monkeypatch: pytest.Mon
         raise RunError("the other side has disconnected")
 
     library = Library([7, 7])
-    with pytest.raises(RunError, match="gone"):
+    with pytest.raises(RunError, match="has disconnected"):
         joined(monkeypatch, library, wait)
     assert library.calls == [1]
 

@@ -40,7 +40,7 @@ def test_weights_and_moments_of_all_kept_checkpoints_have_to_fit(
     words = "22.8 MiB free, 3 checkpoints of 6.8 MiB and an export of 2.3 MiB"
     assert check_room(job, tmp_path, tmp_path, tmp_path / "run") == words
     free(monkeypatch, need - 1)
-    with pytest.raises(LaunchError, match=r"an export of 2\.3 MiB where .*run lies"):
+    with pytest.raises(LaunchError, match=r"an export of 2\.3 MiB in .*run: "):
         check_room(job, tmp_path, tmp_path, tmp_path / "run")
 
 
@@ -60,7 +60,7 @@ def test_a_run_without_room_starts_nothing(
     monkeypatch.setattr(real_backend, "started", lambda *_: pytest.fail("hosts are started"))
     scratch = SimpleNamespace(temp=tmp_path, key="k", environment=dict)
     this: Any = SimpleNamespace(job=job, job_dir=tmp_path, run_dir=tmp_path, scratch=scratch)
-    with pytest.raises(LaunchError, match="no room for 1 checkpoint of "):
+    with pytest.raises(LaunchError, match="not enough disk space for 1 checkpoint of "):
         real_backend.RealBackend().spawn(this)
 
 

@@ -206,7 +206,7 @@ def test_resume_may_run_longer() -> None:
 
 def test_what_stops_a_resume_is_said_as_it_is_set() -> None:
     rate = Difference("services.trainer.optimizer.lr", 0.1, 0.2)
-    said = "--allow numerics goes on with:\n  trainer.optimizer.lr: 0.1 -> 0.2"
+    said = "--allow numerics accepts these changes:\n  trainer.optimizer.lr: 0.1 -> 0.2"
     assert refused([rate]) == said
     inner = [Difference("nodes.1.n", 8, 4), Difference("params.group", 8, 4)]
     first, *others = refused(inner).splitlines()
