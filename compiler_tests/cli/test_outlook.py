@@ -22,15 +22,15 @@ def test_a_long_rehearsal_says_how_long_and_what_holds_it_up() -> None:
     what, length, faster = said("cluster", "reference.device=cpu")
     assert what == "rehearses grpo_math (profile cluster) in real time: 500 steps"
     assert " h (simulated, latencies from the plan's cost model)" in length
-    assert faster.startswith("  faster: --assume reference.logprobs_token=0 (reference works ")
+    assert faster.startswith("  faster: --assume reference.logprobs_token=0 (reference is busy ")
 
 
 @pytest.mark.full
 @pytest.mark.parametrize(
     ("assume", "way"),
     [
-        (("generator.tokens=900",), "--assume generator.tokens=20 (generator works "),
-        (("trainer.token=0.001",), "--assume trainer.token=0 (trainer works "),
+        (("generator.tokens=900",), "--assume generator.tokens=20 (generator is busy "),
+        (("trainer.token=0.001",), "--assume trainer.token=0 (trainer is busy "),
     ],
 )
 def test_what_is_advised_is_about_the_busiest_part(assume: tuple[str, ...], way: str) -> None:
