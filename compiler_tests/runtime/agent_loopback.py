@@ -39,6 +39,14 @@ PLAIN = (
 DROPS = PLAIN.replace("{{ m['content'] }}", "{{ m['content'].split('</think>')[-1] }}")
 """shows no thoughts of earlier turns, as templates of thinking models do"""
 
+USER = "1+1"
+TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+CALL = '3<tool_call>{"name": "f", "arguments": {"b": 2, "a": [1]}}</tool_call>'
+
+
+def user(text: str) -> dict[str, Any]:
+    return {"role": "user", "content": text}
+
 
 @dataclass(slots=True, kw_only=True)
 class Done:
