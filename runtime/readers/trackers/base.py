@@ -23,6 +23,19 @@ class Tracker(Protocol):
         """Begin a run there, or say why it cannot; any exception says so too."""
 
 
+class RunSink:
+    """Base class of sinks whose run has `log(values, step)`."""
+
+    def __init__(self, run: Any) -> None:
+        self._run = run
+
+    def resume(self, step: int) -> None:
+        """Do nothing: these services take rows of repeated steps, or begin another run."""
+
+    def write(self, row: Row) -> None:
+        self._run.log({tag(k): v for k, v in numbers(row).items()}, step=row["step"])
+
+
 def opened(tracker: Tracker, job: Job, run_dir: Path) -> Sink | str | None:
     """Return the sink, the reason why there is none, or None where the job asks for none."""
     settings = tracker.settings(job.logging)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -53,20 +54,22 @@ class MlflowSink:
         self._client = client
         self._run = run
         self._thread = ThreadPoolExecutor(1)
-        self._sent: Future[None] | None = None
+        self._sent: deque[Future[None]] = deque()
+        """rows under way, oldest first"""
 
     def resume(self, step: int) -> None:
         """Do nothing: a run that goes on is another one there."""
 
     def write(self, row: Row) -> None:
-        if self._sent is not None and self._sent.done():
-            self._sent.result()  # its failure ends the sending
-        self._sent = self._thread.submit(self._send, row, int(time.time() * 1000))
+        while self._sent and self._sent[0].done():
+            self._sent.popleft().result()  # a failure ends the sending
+        self._sent.append(self._thread.submit(self._send, row, int(time.time() * 1000)))
 
     def close(self, code: int) -> None:
         try:
-            if self._sent is not None:
-                self._sent.result(FINISH_SECONDS)
+            end = time.monotonic() + FINISH_SECONDS
+            for sent in self._sent:
+                sent.result(max(0.0, end - time.monotonic()))
             self._client.set_terminated(self._run, ENDS.get(code, "FAILED"))
         finally:
             self._thread.shutdown(wait=False, cancel_futures=True)

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from forgedsl.lower.job import Job, Logging, Trackio
-from forgedsl.runtime.readers.rows import Row, Sink
-from forgedsl.runtime.readers.trackers.base import config_of, numbers, tag
+from forgedsl.runtime.readers.rows import Sink
+from forgedsl.runtime.readers.trackers.base import RunSink, config_of
 
 
 class TrackioTracker:
@@ -33,19 +33,10 @@ class TrackioTracker:
             return TrackioSink(copy_context().run(begin))
 
 
-class TrackioSink:
-    """A run in Trackio."""
+class TrackioSink(RunSink):
+    """A run in Trackio. A run that goes on is another one there."""
 
     name = "Trackio"
-
-    def __init__(self, run: Any) -> None:
-        self._run = run
-
-    def resume(self, step: int) -> None:
-        """Do nothing: a run that goes on is another one there."""
-
-    def write(self, row: Row) -> None:
-        self._run.log({tag(k): v for k, v in numbers(row).items()}, step=row["step"])
 
     def close(self, code: int) -> None:
         with redirect_stdout(io.StringIO()):

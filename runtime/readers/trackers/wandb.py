@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
 
 from forgedsl.lower.job import Job, Logging, Wandb
-from forgedsl.runtime.readers.rows import Row, Sink
-from forgedsl.runtime.readers.trackers.base import config_of, numbers, tag
+from forgedsl.runtime.readers.rows import Sink
+from forgedsl.runtime.readers.trackers.base import RunSink, config_of
 
 FINISH_SECONDS = 120.0
 """time limit to send remaining data to wandb at the end; `wandb sync RUN/wandb/*` sends the rest"""
@@ -41,19 +40,10 @@ class WandbTracker:
         return WandbSink(run)
 
 
-class WandbSink:
-    """A run in Weights & Biases."""
+class WandbSink(RunSink):
+    """A run in Weights & Biases, which keeps the first value of a repeated step."""
 
     name = "Weights & Biases"
-
-    def __init__(self, run: Any) -> None:
-        self._run = run
-
-    def resume(self, step: int) -> None:
-        """Do nothing: the service keeps the first value of a repeated step."""
-
-    def write(self, row: Row) -> None:
-        self._run.log({tag(k): v for k, v in numbers(row).items()}, step=row["step"])
 
     def close(self, code: int) -> None:
         import wandb
