@@ -24,8 +24,8 @@ from forgedsl.source import Span
 from forgedsl.types.flow import Role
 
 INF = float("inf")
-ADAPTIVE = ("adamw", "adam")
-"""optimizers whose update is about as large as the learning rate"""
+ADAPTIVE = "adamw"
+"""the optimizer whose update is about as large as the learning rate"""
 LARGE = 0.5
 """billions of parameters from which on learning rates of small models are too high"""
 STRONG = 0.99
@@ -34,6 +34,8 @@ AT_END = re.compile(r"(whitened_)?(bootstrapped_)?(gae|returns)")
 """advantages of the library for a score at the end of an answer, with a critic"""
 SEVERAL = 100
 """steps from which on a run is more than a trial"""
+SIZE = re.compile(r"(?<![\d.])(\d+(?:\.\d+)?)[bB](?![a-zA-Z])")
+"""parameters in the name of a model, in billions: 1.7B"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,14 +74,15 @@ def _adaptive(view: View, *, lora: bool) -> Iterator[tuple[Decl, Value]]:
         settings = trainer.settings
         rank, kind = settings.get("lora.rank"), settings.get("optimizer.kind")
         rate = settings.get("optimizer.lr")
-        if (
-            rate is None
-            or kind is None
-            or str(getattr(kind.value, "name", kind.value)) not in ADAPTIVE
-        ):
+        if rate is None or kind is None or _word_of(kind) != ADAPTIVE:
             continue
         if (rank is not None and isinstance(rank.value, int)) == lora and rate.value > 0:
             yield trainer, rate
+
+
+def _word_of(setting: Value) -> str:
+    """Return the word of a setting that is one of several."""
+    return str(getattr(setting.value, "name", setting.value))
 
 
 def _rate_of_adapters(view: View) -> Iterator[Number]:
@@ -102,14 +105,13 @@ def _rate_of_weights(view: View) -> Iterator[Number]:
 
 def _on_cpu(trainer: Decl) -> bool:
     """True if a profile lets the trainer try a small model on a CPU."""
-    device = trainer.settings["device"].value
-    return str(getattr(device, "name", device)) == "cpu"
+    return _word_of(trainer.settings["device"]) == "cpu"
 
 
 def _rate_in_bf16(view: View) -> Iterator[Number]:
     for trainer, rate in _adaptive(view, lora=False):
         precision = trainer.settings["optimizer.precision"]
-        if str(getattr(precision.value, "name", precision.value)) == "bf16":
+        if _word_of(precision) == "bf16":
             told = (
                 f"weights are stored in bf16, which loses updates below 0.4 % of a weight, and the "
                 f"learning rate is {rate.value:g}"
@@ -321,13 +323,6 @@ def _means(loss: LossView) -> bool:
     ]
     slopes = [loss.slope(side=side) for side in ("chosen", "rejected")]
     return len(means) > 1 and math.isclose(*map(abs, slopes), rel_tol=1e-6) and slopes[0] != 0
-
-
-def _ops(loss: LossView) -> set[str]:
-    return {loss.tree.values[node].op for node in loss.objective}
-
-
-SIZE = re.compile(r"(?<![\d.])(\d+(?:\.\d+)?)[bB](?![a-zA-Z])")
 
 
 def billions(model: Decl) -> float:
