@@ -64,7 +64,7 @@ class Dims:
 
     def rotates(self, layer: int) -> bool:
         """True if a layer, counted from 0, rotates queries and keys."""
-        return not self.no_rope_interval or (layer + 1) % self.no_rope_interval != 0
+        return _rotates(layer, self.no_rope_interval)
 
 
 KEYS = {
@@ -218,6 +218,10 @@ class Family:
         }
 
 
+def _rotates(layer: int, no_rope_interval: int) -> bool:
+    return not no_rope_interval or (layer + 1) % no_rope_interval != 0
+
+
 def _no_rope_keys(dims: Dims) -> dict[str, Any]:
     rotating = [int(dims.rotates(layer)) for layer in range(dims.layers)]
     return {
@@ -234,7 +238,7 @@ def _no_rope_interval(config: Mapping[str, Any], found: Mapping[str, Any]) -> in
     if rotating is not None:
         interval = [*rotating, 0].index(0) + 1
     interval = interval if interval <= layers else 0
-    expected = [int(not interval or (layer + 1) % interval != 0) for layer in range(layers)]
+    expected = [int(_rotates(layer, interval)) for layer in range(layers)]
     if rotating is not None and [int(each) for each in rotating] != expected:
         raise Unsupported("no_rope_layers in its config.json are not every n-th layer")
     return interval

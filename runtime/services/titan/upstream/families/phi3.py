@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, distribute_tensor
 
 from forgedsl.families.base import Dims
 from forgedsl.runtime.services.titan.upstream.families.decoder import adapter_class, decoder_spec
@@ -86,13 +86,10 @@ def _split(value: Any, sizes: tuple[int, ...]) -> list[Any]:
         return list(value.split(sizes))
     # a shard of the joined tensor holds other rows than a shard of each part
     whole: Any = value.full_tensor()
-    return [_shard(part, value) for part in whole.split(sizes)]
-
-
-def _shard(part: Tensor, like: DTensor) -> DTensor:
-    from torch.distributed.tensor import distribute_tensor
-
-    return distribute_tensor(part, like.device_mesh, like.placements, src_data_rank=None)
+    return [
+        distribute_tensor(part, value.device_mesh, value.placements, src_data_rank=None)
+        for part in whole.split(sizes)
+    ]
 
 
 @cache
