@@ -10,6 +10,7 @@ Exit codes: 0 done, 1 errors in the file, 2 bad usage, 4 the environment cannot 
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -282,8 +283,17 @@ def _changed(request: Request, run_dir: Path, old: Job) -> tuple[Prepared, list[
     if request.file is None:
         if request.of_compiling:
             raise UsageError(
-                f"{request.of_compiling[0]} needs the .forge file as well: forgec run "
-                f"{file_of(old) or 'FILE'} --resume {run_dir} {' '.join(request.of_compiling)}"
+                f"{request.of_compiling[0]} needs the .forge file as well: "
+                + shlex.join(
+                    [
+                        "forgec",
+                        "run",
+                        file_of(old) or "FILE",
+                        "--resume",
+                        str(run_dir),
+                        *request.of_compiling,
+                    ]
+                )
             )
         job = rehashed(old, run_dir) if request.allow == "data" else old
         return Prepared(job=job, inputs={}), differences(old, job)
