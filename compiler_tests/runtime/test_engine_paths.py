@@ -55,8 +55,10 @@ def test_a_start_says_what_took_time_and_needs_no_other_process(ways: Any) -> No
 
 @pytest.mark.full
 def test_lengths_that_were_not_seen_yet_take_no_memory_for_good(ways: Any) -> None:
+    """Half as many new lengths would take half as much again. None at all, or less than before
+    because an allocator gave pages back, is as good."""
     first, later = ways["grown"]
-    assert 0 < later < first / 2, ways["grown"]
+    assert later < first / 2, ways["grown"]
 
 
 @pytest.mark.full
