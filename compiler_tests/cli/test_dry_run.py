@@ -24,7 +24,9 @@ def folder(tmp_path, monkeypatch):
 
 
 def dry(*words):
-    return CliRunner().invoke(app, ["run", GRPO, "--dry-run", "--profile", "cpu", *words])
+    """A dry run of the flagship over few rows: each row of a dataset is read."""
+    few = ['gsm8k.source=jsonl("data/arithmetic_test.jsonl")']
+    return CliRunner().invoke(app, ["run", GRPO, "--dry-run", "--profile", "cpu", *few, *words])
 
 
 def test_a_job_that_would_start(folder):

@@ -50,8 +50,8 @@ class Letters:
             return prompt
         return "".join(f"[{m['role']}]{m['content']}" for m in prompt) + "[assistant]"
 
-    def prompt_tokens(self, prompt: Any) -> list[int]:
-        return tokens_of(self.prompt_text(prompt))
+    def prompt_tokens(self, prompt: Any, text: str | None = None) -> list[int]:
+        return tokens_of(self.prompt_text(prompt) if text is None else text)
 
     def conversation(self, messages: Any, learn: str) -> tuple[list[int], list[bool]]:
         """Tokens of a chat, and which of them carry loss."""

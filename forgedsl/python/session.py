@@ -475,7 +475,8 @@ class Generator(Handle):
                 self._tokenizer = await asyncio.to_thread(
                     load_tokenizer, job, model, folder, folder
                 )
-            text, tokens = self._tokenizer.prompt_text(said), self._tokenizer.prompt_tokens(said)
+            text = self._tokenizer.prompt_text(said)
+            tokens = self._tokenizer.prompt_tokens(said, text)
             prompt = Prompt(group=0, row=0, text=text, token_ids=tokens, target=None)
             ask = self._services.ask
             done = await ask.complete(ask.samplers[self.name], settings, prompt, 0, number)

@@ -60,8 +60,11 @@ class ChatTokenizer:
             return list(core.encode(text, add_special_tokens=False).ids)
         return list(self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
 
-    def prompt_tokens(self, prompt: str | Sequence[Message]) -> list[int]:
-        text = self.prompt_text(prompt)
+    def prompt_tokens(
+        self, prompt: str | Sequence[Message], text: str | None = None
+    ) -> list[int]:
+        """Return the tokens of a prompt. `text` is its `prompt_text`, if the caller has it."""
+        text = self.prompt_text(prompt) if text is None else text
         special = isinstance(prompt, str)
         # No warning about long texts: the reader checks lengths itself.
         return list(self.tokenizer(text, add_special_tokens=special, verbose=False)["input_ids"])

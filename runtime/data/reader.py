@@ -354,7 +354,8 @@ class DatasetReader:
     def _prompt_item(
         self, row_id: int, row: Row, prompt: Any, target: Any, columns: dict[str, Any]
     ) -> Prompt:
-        tokens, text = self.tokenizer.prompt_tokens(prompt), self.tokenizer.prompt_text(prompt)
+        text = self.tokenizer.prompt_text(prompt)
+        tokens = self.tokenizer.prompt_tokens(prompt, text)
         limit = self.dataset.max_prompt_tokens
         if limit is not None and len(tokens) > limit:
             self._cut(f"the prompt has {len(tokens)} tokens", "max_prompt_tokens", limit)
