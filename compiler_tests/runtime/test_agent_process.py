@@ -16,7 +16,9 @@ from forgedsl.environment import Task
 from forgedsl.errors import LaunchError
 from forgedsl.lower import job as spec
 from forgedsl.runtime.agents.process import AgentProcess
-from forgedsl.runtime.agents.session import Terms
+from forgedsl.runtime.agents.protocol import Chat
+from forgedsl.runtime.agents.session import Session, Terms
+from forgedsl.runtime.agents.tree import Tree
 from forgedsl.runtime.environments.line import Asked
 from forgedsl.runtime.environments.worker import Reply, Served
 
@@ -194,6 +196,25 @@ def test_a_process_that_ends_costs_one_of_its_trajectories_a_try(tmp_path: Path)
         assert (await pool.end("rng")).value  # in a new process
 
     with_pool(served(tmp_path), use)
+
+
+def test_the_end_of_an_agent_is_the_last_event() -> None:
+    """A client that dies with its process may be noticed after the process is."""
+
+    async def main() -> list[str]:
+        terms = Terms(model="m", sampling=spec.Sampling(max_tokens=4), longest=99, rewrites=False)
+        session = Session(terms, Tree(bridge(), rewrites=False), lambda *_: None)
+        messages = [{"role": "user", "content": "1"}]
+        chat = Chat(model="m", messages=messages)
+        asking = asyncio.create_task(session.ask(chat, b"", again=False))
+        ((kind, _),) = await session.events()
+        session.close()
+        asking.cancel()
+        session.ended(Reply())
+        await asyncio.wait([asking])
+        return [kind, *(kind for kind, _ in await session.events())]
+
+    assert asyncio.run(main()) == ["ask", "end"]
 
 
 def test_an_agent_that_holds_its_process_is_killed_and_the_others_are_lost(tmp_path: Path) -> None:

@@ -101,7 +101,7 @@ class Session:
             future.set_exception(error)
 
     def ended(self, reply: Any) -> None:
-        """Tell the controller that the agent ended."""
+        """Tell the controller that the agent ended. This is the last event."""
         self._events.put_nowait(("end", reply))
 
     def close(self) -> None:
@@ -169,7 +169,7 @@ class Session:
             tokens, text, finish = await future
         except BaseException as error:
             self._tree.leave(place)
-            if not isinstance(error, ApiError):
+            if not isinstance(error, ApiError) and not self._over:
                 self._events.put_nowait(("up", number))
             raise
         finally:
