@@ -32,7 +32,7 @@ check: setup
 	$(PYTEST) $(TESTS:compiler_tests=$(CHECKED:%=compiler_tests/%)) -m "not full" $(ARGS)
 
 test: setup
-	$(PYTEST) $(TESTS) -m "not full" $(ARGS)
+	$(PYTEST) $(TESTS) -m "not full and not smoke" $(ARGS)
 
 test-all: setup
 	$(PYTEST) $(TESTS) -m full $(ARGS)

@@ -39,7 +39,7 @@ ORPHANS: list[Path] = []
 """goldens that no test of a whole run asked for"""
 RANK = {"deep": 0, "runtime": 1, "numerics": 2, "passes": 3}
 """folders with long files go first"""
-NOT_FULL = "not full"
+NOT_FULL = "not full and not smoke"
 """what `make test` asks for: it reads every golden"""
 REMEDIES = (
     (r"FORGE_DEEP", "make deep"),

@@ -143,10 +143,11 @@ def test_rows_of_other_vocabularies(losses, tmp_path, name):
     "name",
     [
         *("sft", "dpo"),
+        *(pytest.param(name, marks=pytest.mark.full) for name in ("grpo_entropy", "gspo")),
         *(
-            pytest.param(name, marks=pytest.mark.full)
+            pytest.param(name, marks=pytest.mark.deep)
             for name in (*LOCAL, *COUPLED)
-            if name not in ("sft", "dpo")
+            if name not in ("sft", "dpo", "grpo_entropy", "gspo")
         ),
     ],
 )

@@ -70,7 +70,7 @@ FORMS = (("logits", {}), ("linear", {}), ("linear", {"chunk_rows": 4}))
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.full)])
+@pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.deep)])
 def test_ranks_that_share_a_vocabulary(losses, tmp_path, ranks):
     every = losses.names if ranks == 2 or DEEP else FEW
     names = {"torch": every, "triton": every if DEEP else FEW}

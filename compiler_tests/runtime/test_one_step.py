@@ -1,4 +1,7 @@
-"""One step of the flagship, for `make check`: services start, an update, an end with code 0."""
+"""One step of the flagship, for `make check`: services start, an update, an end with code 0.
+
+`make test` leaves it out: test_runs has longer runs of the same services.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 FLAGSHIP = Path(__file__).parents[2] / "pipelines/grpo_math.forge"
 
 
+@pytest.mark.smoke
 def test_one_step(tmp_path: Path) -> None:
     words = [
         "run",

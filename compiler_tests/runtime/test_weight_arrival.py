@@ -56,7 +56,7 @@ def faulty_manifests(manifest: Any) -> dict[str, Any]:
     }
 
 
-@pytest.mark.full
+@pytest.mark.deep
 @pytest.mark.timeout(300)
 def test_the_gap_to_the_probe(tmp_path: Path, make_job: Any, make_titan: Any) -> None:
     from forgedsl.runtime import meshes
