@@ -60,9 +60,7 @@ class ChatTokenizer:
             return list(core.encode(text, add_special_tokens=False).ids)
         return list(self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
 
-    def prompt_tokens(
-        self, prompt: str | Sequence[Message], text: str | None = None
-    ) -> list[int]:
+    def prompt_tokens(self, prompt: str | Sequence[Message], text: str | None = None) -> list[int]:
         """Return the tokens of a prompt. `text` is its `prompt_text`, if the caller has it."""
         text = self.prompt_text(prompt) if text is None else text
         special = isinstance(prompt, str)
