@@ -1,6 +1,6 @@
 """What the documents call not there is not there: a page goes red when the feature arrives.
 
-A line of README or a guide that says "not there" or "not yet" is either a row of a table of other
+A line of README or a guide that says "not there" or "not supported" is either a row of a table of other
 tools, whose names must be no settings of ours, or it is in CLAIMS with what shows it.
 """
 
@@ -18,7 +18,7 @@ from forgedsl.transports import TRANSPORTS
 ROOT = Path(__file__).parents[2]
 TESTS = ROOT / "compiler_tests"
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs/guide").glob("*.md"))]
-SAYS = re.compile(r"\bnot (there|yet|here yet)\b|\bis not carried out\b", re.I)
+SAYS = re.compile(r"\bnot (there|yet|here yet|supported)\b|\bis not carried out\b", re.I)
 ROW = re.compile(r"\| *(`.*?) *\| (.*?) *\|$")
 BLOCKS = (
     "policy", "trainer", "trainer.optimizer", "trainer.batch", "trainer.memory", "trainer.parallel",
@@ -43,36 +43,36 @@ REFUSED = [
      "known are"),
     ("critics.md", "`parallel.tp` beside a head", ("trainer.parallel.tp=2", "trainer.procs=2"),
      HEAD, "P216", "use `parallel.dp_shard` to shard"),
-    ("placement.md", "`tp` and `offload` beside `pp` are refused",
+    ("placement.md", "`tp` and `offload` are not supported",
      ("trainer.parallel.pp=2", "trainer.parallel.tp=2"), (), "P216",
      "use `parallel.dp_shard` to shard"),
-    ("placement.md", "`tp` and `offload` beside `pp` are refused",
+    ("placement.md", "`tp` and `offload` are not supported",
      ("trainer.parallel.pp=2", "trainer.memory.offload=true"), (), "P216", "more stages"),
-    ("placement.md", "`pp = auto` is refused", ("trainer.parallel.pp=auto",), (), "F109",
+    ("placement.md", "`pp = auto` is not supported", ("trainer.parallel.pp=auto",), (), "F109",
      "write a value"),
-    ("placement.md", "another kind are refused", ("trainer.optimizer.momentum=0.9",), (), "F113",
+    ("placement.md", "belong to another optimizer are an error", ("trainer.optimizer.momentum=0.9",), (), "F113",
      ""),
     ("placement.md", "so is `muon` beside `memory.offload`",
      ("trainer.optimizer.kind=muon", "trainer.memory.offload=true"), (), "F113", ""),
-    ("from-verl.md", "a KL in the reward is not there", (),
+    ("from-verl.md", "a KL penalty in the reward is not supported", (),
      (("reward correct", "reward kl(r: Rollout) -> f32 = r.logprob\nreward correct"),), "F101", ""),
     ("from-torchforge.md", "`pipeline_parallel_size` | `parallel.tp`; the other is not there",
      ("generator.parallel.pp=2",), (), "P216", "use `parallel.tp` to split"),
 ]  # fmt: skip
 """a setting, and the diagnostic that refuses it, with its remedy"""
 HELD = [
-    ("extensions.md", "If a copy has changed, the run is refused",
+    ("extensions.md", "If a copy has changed, the run does not start",
      "runtime/test_extensions.py", "has changed since the job was compiled"),
-    ("3-sampling.md", "a loss without it is refused", "rules/L431.md", "## fires"),
-    ("4-dapo.md", "without any ratio is refused here (L431)", "rules/L431.md", "## fires"),
+    ("3-sampling.md", "A loss without it is the error A303", "rules/A303.md", "## fires"),
+    ("4-dapo.md", "A loss without any ratio is an error here (L431)", "rules/L431.md", "## fires"),
 ]  # fmt: skip
 """refusals that another test shows"""
 BY_HAND = {
-    ("README.md", "What it needs, how to install it without a clone, and what is not there yet"),
-    ("README.md", "What is not there is refused by `lint`"),
-    ("README.md", "What is not there yet stands"),
-    ("README.md", "Not there yet: runs on"),  # its parts are in REFUSED and below
-    ("critics.md", "model of its own as critic is not there yet"),  # below
+    ("README.md", "how to install it without a clone, and what is not supported yet"),
+    ("README.md", "that is not supported, `forgec lint` reports"),
+    ("README.md", "What is not supported yet is listed"),
+    ("README.md", "Not supported yet: runs on"),  # its parts are in REFUSED and below
+    ("critics.md", "a model of its own as critic is not supported yet"),  # below
 }
 """lines that claim nothing by themselves, or more than one thing"""
 
@@ -167,7 +167,7 @@ def test_there_is_one_platform() -> None:
 
 def test_a_critic_is_a_head_on_the_trunk_of_the_policy(tmp_path: Path) -> None:
     """A second model that is trained beside the policy is refused."""
-    assert said("critics.md", "a model of its own as critic is not there yet")
+    assert said("critics.md", "a model of its own as critic is not supported yet")
     critic = (
         ("service trainer", "service critic : titan(value_head(policy)) { procs = 1, "
          "batch { seq_len = 4096, rows = 1 } }\nservice trainer"),
