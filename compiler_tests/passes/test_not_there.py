@@ -1,7 +1,7 @@
 """What the documents call not there is not there: a page goes red when the feature arrives.
 
-A line of README or a guide that says "not there" or "not supported" is either a row of a table of other
-tools, whose names must be no settings of ours, or it is in CLAIMS with what shows it.
+A line of README or a guide that says "not there" or "not supported" is either a row of a table of
+other tools, whose names must be no settings of ours, or it is in CLAIMS with what shows it.
 """
 
 import re
@@ -50,8 +50,8 @@ REFUSED = [
      ("trainer.parallel.pp=2", "trainer.memory.offload=true"), (), "P216", "more stages"),
     ("placement.md", "`pp = auto` is not supported", ("trainer.parallel.pp=auto",), (), "F109",
      "write a value"),
-    ("placement.md", "belong to another optimizer are an error", ("trainer.optimizer.momentum=0.9",), (), "F113",
-     ""),
+    ("placement.md", "belong to another optimizer are an error",
+     ("trainer.optimizer.momentum=0.9",), (), "F113", ""),
     ("placement.md", "so is `muon` beside `memory.offload`",
      ("trainer.optimizer.kind=muon", "trainer.memory.offload=true"), (), "F113", ""),
     ("from-verl.md", "a KL penalty in the reward is not supported", (),
