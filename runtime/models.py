@@ -46,8 +46,10 @@ NO_MODEL = {"job.json": "a run", "controller.json": "a checkpoint of a run"}
 """by a file in it: kind of folder that users mistake for a model"""
 
 
-def resolve_model(job: spec.Job, name: str, job_dir: Path, run_dir: Path) -> Path:
-    """Return the local folder of model `name`.
+def resolve_model(
+    job: spec.Job, name: str, job_dir: Path, run_dir: Path, *, offline: bool = False
+) -> Path:
+    """Return the local folder of model `name`; `offline` forbids downloads.
 
     Raises:
         LaunchError: the folder is missing or the hub cannot be reached.
@@ -56,7 +58,7 @@ def resolve_model(job: spec.Job, name: str, job_dir: Path, run_dir: Path) -> Pat
     origin = job.origins.get(name, "")
     if isinstance(model.source, spec.RandomModel):
         return _random_folder(model, name, job_dir, run_dir, origin)
-    folder = _folder(model.source, job_dir, origin)
+    folder = _folder(model.source, job_dir, origin, offline)
     if not (folder / "config.json").is_file():
         source = model.source
         shown = source.id if isinstance(source, spec.HfSource) else Path(source.path).name

@@ -10,7 +10,7 @@ UNITS = (
     "forgedsl/services/titan/", "forgedsl/services/vllm/", "forgedsl/services/registry.py",
     "runtime/services/titan/", "runtime/services/vllm/", "runtime/services/registry.py",
 )  # fmt: skip
-PACKAGES = ("forgedsl/lower/lock.py", "runtime/actors/base.py")
+PACKAGES = ("forgedsl/cli/machine.py", "forgedsl/lower/lock.py", "runtime/actors/base.py")
 """which name the Python packages"""
 LEFT = {
     "forgedsl/lower/job.py",  # has the names of all that a job is made of

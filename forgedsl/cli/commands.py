@@ -5,6 +5,7 @@ from __future__ import annotations
 # name, module with `parser() -> Parser` and `main(arguments) -> exit code`, one line of help
 COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("init", "forgedsl.cli.init", "write a small working project"),
+    ("doctor", "forgedsl.cli.doctor", "say what this machine has and lacks for a run"),
     ("lint", "forgedsl.cli.lint", "check .forge files"),
     (
         "plan",

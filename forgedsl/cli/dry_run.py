@@ -33,7 +33,7 @@ def dry_run(prepared: Prepared, request: Request) -> int:
         folder = Path(name)
         write_run_dir(folder, prepared)
         checks: tuple[tuple[str, Callable[[], str]], ...] = (
-            ("host", lambda: _host(job)),
+            ("host", lambda: check_host(job)),
             ("stack", lambda: _stack(job)),
             ("models", lambda: _models(job, folder)),
             ("data", lambda: _data(job, folder, seen)),
@@ -62,7 +62,12 @@ def dry_run(prepared: Prepared, request: Request) -> int:
     return 4 if failed else 0
 
 
-def _host(job: Job) -> str:
+def check_host(job: Job) -> str:
+    """Compare the GPUs of a plan, and its launcher, with this host.
+
+    Raises:
+        LaunchError: the run cannot start here.
+    """
     from forgedsl.cli.host import detect_gpus
     from forgedsl.runtime.service_backend import check_supported
 

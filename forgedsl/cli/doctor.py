@@ -1,0 +1,251 @@
+"""`forgec doctor [FILE]`: what this machine has, and what it lacks to run a file.
+
+machine.py                      --Check...--> a line each, with remedies
+FILE --compile--> Lowered --file_checks--> Check... --> more lines
+
+Nothing is started and nothing is downloaded. `forgec run FILE --dry-run` goes further: it downloads
+models and data, and calls every reward once.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from forgedsl.cli import passes
+from forgedsl.cli.machine import GIB, LACKS, NOTE, OK, Check, installed, machine_checks, memory
+from forgedsl.cli.overrides import UsageError, refuse
+from forgedsl.cli.parser import Parser
+from forgedsl.diagnostics import counted
+from forgedsl.errors import ForgeError
+
+if TYPE_CHECKING:
+    from forgedsl.lower.build import Lowered
+    from forgedsl.lower.job import Job
+
+
+def parser() -> Parser:
+    parser = Parser("doctor", command.__doc__, "[FILE]", num_words=1)
+    parser.add_argument("file", nargs="?", type=Path, metavar="FILE", help="a .forge file")
+    passes.add_profile(parser)
+    parser.add_overrides()
+    parser.add_argument(
+        "--format", dest="format_", default="text", metavar="text | json", help="output format"
+    )
+    return parser
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command; the result is its exit code."""
+    return parser().run(command, arguments)
+
+
+def command(
+    file: Path | None,
+    profile: str,
+    set_: list[str] | None,
+    set_file: list[Path] | None,
+    format_: str,
+) -> int:
+    """Say what this machine has and lacks for runs, and what to do about it.
+
+    Without FILE: system, packages, GPUs, memory, disks, limits, network. With FILE: also what this
+    file needs. Nothing is started or downloaded. The exit code is 4 if something is lacking.
+
+    Examples:
+      forgec doctor
+      forgec doctor pipelines/grpo_math.forge
+      forgec doctor pipelines/grpo_math.forge --profile cluster
+      forgec doctor --format json
+    """
+    if format_ not in ("text", "json"):
+        refuse("doctor", UsageError(f"--format knows text and json, not `{format_}`"))
+    lowered = None
+    if file is not None:
+        from forgedsl.cli.planning import compile_file
+
+        found = compile_file(
+            file, profile=profile, overrides=tuple(set_ or ()), set_files=tuple(set_file or ())
+        )
+        if isinstance(found, int):
+            return found
+        lowered = found
+    checks = []
+    for check in _all(lowered):
+        checks.append(check)
+        if format_ == "text":
+            _print(check)
+    lacking = [check.name for check in checks if check.state == LACKS]
+    if format_ == "json":
+        _print_json(checks)
+    elif lacking:
+        print(f"lacking: {', '.join(dict.fromkeys(lacking))}")
+    else:
+        what = "runs" if lowered is None else f"a run of {file}"
+        print(f"nothing is lacking for {what}")
+    return 4 if lacking else 0
+
+
+def _all(lowered: Lowered | None) -> Iterator[Check]:
+    yield from machine_checks()
+    if lowered is not None:
+        yield from file_checks(lowered)
+
+
+def _print(check: Check) -> None:
+    print(f"  {check.name:<11} {check.state:<6} {check.text}")
+    if check.remedy:
+        print(f"{20 * ' '}-> {check.remedy}")
+    sys.stdout.flush()
+
+
+def _print_json(checks: list[Check]) -> None:
+    import json
+
+    fields = ("name", "state", "text", "remedy")
+    print(
+        json.dumps([{name: getattr(check, name) for name in fields} for check in checks], indent=1)
+    )
+
+
+# ---- what a file needs
+
+
+def file_checks(lowered: Lowered) -> Iterator[Check]:
+    """Check what a job needs on this machine."""
+    from forgedsl.cli.inputs import copy_inputs
+
+    job = lowered.job
+    yield _devices(job)
+    yield _host_memory(lowered)
+    with tempfile.TemporaryDirectory(prefix="forgec-doctor-") as folder:
+        copy_inputs({name: path for path, name in lowered.files}, Path(folder), link=True)
+        yield from _models(job, Path(folder))
+    yield from _inputs(lowered)
+    yield from _keys(job)
+    yield from _trackers(job)
+
+
+def _devices(job: Job) -> Check:
+    from forgedsl.cli.dry_run import check_host
+
+    try:
+        return Check(name="devices", state=OK, text=check_host(job))
+    except ForgeError as error:
+        return Check(
+            name="devices", state=LACKS, text=str(error),
+            remedy="choose a profile that fits this host with --profile, or run on another host",
+        )  # fmt: skip
+
+
+def _host_memory(lowered: Lowered) -> Check:
+    """Compare the memory that the plan expects on this host with what is available now."""
+    need = sum(store.bytes for store in lowered.plan.memory.stores if store.kind == "host")
+    _, free = memory()
+    text = f"the processes of the run take about {need / GIB:.1f} of {free / GIB:.1f} GiB available"
+    if need > free:
+        return Check(
+            name="run memory", state=LACKS, text=text,
+            remedy="end other programs, or choose a smaller model or smaller batches; "
+            "`forgec plan FILE` shows what takes how much",
+        )  # fmt: skip
+    return Check(name="run memory", state=OK, text=text)
+
+
+def _models(job: Job, folder: Path) -> Iterator[Check]:
+    """Check which models are on this machine, and if the disk has room for checkpoints of them."""
+    from forgedsl.lower import job as spec
+    from forgedsl.runtime.disk_space import check_room
+    from forgedsl.runtime.models import NotAvailableOffline, resolve_model
+
+    local = True
+    for name, model in job.models.items():
+        source = model.source
+        shown = getattr(
+            source, "id", "random weights" if source.kind == "random" else "local files"
+        )
+        try:
+            found = resolve_model(job, name, folder, folder, offline=True)
+            if isinstance(source, spec.HfSource) and not [*found.glob("*.safetensors")]:
+                raise NotAvailableOffline("its weights are not in the cache")
+        except NotAvailableOffline as why:
+            local = False
+            yield Check(
+                name="models", state=NOTE, text=f"{name}: {why}",
+                remedy="the start of a run downloads it from the hub",
+            )  # fmt: skip
+        except ForgeError as why:
+            local = False
+            yield Check(name="models", state=LACKS, text=str(why), remedy="correct its source")
+        else:
+            yield Check(name="models", state=OK, text=f"{name}: {shown}")
+    if local:
+        try:
+            text = check_room(job, folder, folder, Path("runs").absolute())
+            yield Check(name="run folder", state=OK, text=text)
+        except ForgeError as why:
+            yield Check(name="run folder", state=LACKS, text=str(why))
+
+
+def _inputs(lowered: Lowered) -> Iterator[Check]:
+    """Read the data that is here, and load the rewards: their packages must be installed."""
+    from forgedsl.cli.data_checks import InputChecker
+
+    job = lowered.job
+    acting = frozenset(name for name, reward in job.rewards.items() if reward.kind == "python")
+    looks, unloaded, _ = InputChecker()(lowered, acting)
+    for name, look in looks.items():
+        if look.refused:
+            yield Check(name="data", state=LACKS, text=look.refused)
+        elif look.rows is None or look.unread:
+            yield Check(
+                name="data", state=NOTE, text=f"{name}: {look.unread or 'its rows are streamed'}",
+                remedy="the start of a run reads it from the hub",
+            )  # fmt: skip
+        else:
+            text = f"{name}: {counted(look.rows, 'row')}"
+            yield Check(name="data", state=OK, text=", ".join(filter(None, (text, look.left_out))))
+    for problem in unloaded.values():
+        yield Check(
+            name="rewards", state=LACKS, text=problem,
+            remedy=f"a package is installed with: {sys.executable} -m pip install NAME",
+        )  # fmt: skip
+    if job.rewards and not unloaded:
+        yield Check(name="rewards", state=OK, text=", ".join(job.rewards))
+
+
+def _keys(job: Job) -> Iterator[Check]:
+    """Check the environment variables that hold keys of judges."""
+    for name, reward in job.rewards.items():
+        key = reward.args.get("key") if reward.kind == "endpoint" else None
+        if key is None:
+            continue
+        if os.environ.get(key):
+            yield Check(name="keys", state=OK, text=f"{key} is set, for reward {name}")
+        else:
+            yield Check(
+                name="keys", state=LACKS, text=f"{key} is not set; reward {name} needs it",
+                remedy=f"export {key}=... before the run",
+            )  # fmt: skip
+
+
+def _trackers(job: Job) -> Iterator[Check]:
+    """Check the packages and the key of tracking services. A run goes on without them."""
+    from forgedsl.runtime.readers.trackers.registry import TRACKERS
+
+    for tracker in TRACKERS:
+        if tracker.settings(job.logging) is None:
+            continue
+        if not installed(tracker.package):
+            yield Check(
+                name="tracking", state=NOTE, text=f"{tracker.package} is not installed, so nothing "
+                "is sent",
+                remedy=f"{sys.executable} -m pip install {tracker.package}",
+            )  # fmt: skip
+        else:
+            version = installed(tracker.package)
+            yield Check(name="tracking", state=OK, text=f"{tracker.package} {version}")
