@@ -71,7 +71,7 @@ class Route:
 
     sends: list[int]
     receives: list[int]
-    order: Tensor  # int64 [N], where the rows of the microbatch are among those that arrive
+    order: Tensor  # int64 [N], for each row of the microbatch its index among the received rows
     group: dist.ProcessGroup
 
     @classmethod

@@ -26,7 +26,8 @@ class Prompt:
     columns: dict[str, Any] = field(default_factory=dict)
     """columns of the row that rewards read"""
     level: str | None = None
-    """key under which a weighted draw counts results"""
+    """key by which a weighted draw averages the scores of earlier rows (runtime/controller/
+    weighted_draw.py)"""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -105,8 +106,8 @@ class Rollout:
     observed: int = 0
     """tokens that the policy did not write; `mask` is False and `logprobs` 0 on them"""
     row_starts: tuple[int, ...] = ()
-    """indices in `token_ids` at which another training row begins: its prompt, which the chat
-    template rendered anew (`mask` is False), and what the policy wrote behind it"""
+    """indices in `token_ids` at which a further training row begins: a prompt that the chat
+    template rendered again (`mask` is False), then tokens of the policy"""
     others: tuple[str, ...] = ()
     """sibling answers, for a judge that compares them"""
     versions: tuple[tuple[int, int], ...] = ()
@@ -154,10 +155,10 @@ class Sample:
     """One training sequence: prompt and completion tokens with per-token fields.
 
     `token_ids` holds P prompt and T completion tokens. Token fields (behavior, ref, ...) have T
-    entries, one per completion token; sequence fields (adv) are floats. `mask` has T entries.
-    Supervised samples have P = 0 or the unlearned prefix, T the rest. At `row_starts`, indices in
-    `token_ids`, the model begins anew: attention and positions of a row do not reach back. Losses
-    see one sequence.
+    entries, one per completion token; sequence fields (adv) are floats. `mask` has T entries. In a
+    supervised sample, P counts the leading tokens without loss, and may be 0. At `row_starts`,
+    indices in `token_ids`, the model begins anew: attention and positions of a row do not reach
+    back. Losses see one sequence.
     """
 
     token_ids: list[int]

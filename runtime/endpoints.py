@@ -2,7 +2,8 @@
 
     controller --(node, items)--> Endpoints --(Monarch messages)--> meshes
 
-`runtime/services.py` implements it over Monarch, the tests over coroutines that sleep. Rules:
+`runtime/services/endpoints.py` implements it over Monarch, the tests over coroutines that sleep.
+Rules:
 - Every call may be cancelled; a cancelled call abandons its remote work. The controller bounds
   every call by the deadline of its node, except calls of rewards. So implementations need no
   deadlines for nodes.
@@ -36,7 +37,8 @@ class RolloutError(Exception):
 
 
 class DropRollout(Exception):
-    """A rollout is dropped by a declared policy. Drops are counted by `reason`: keep it short."""
+    """A rollout is dropped, because its setting (such as `on_stale = drop`) says so. Drops are
+    counted by `reason`: keep it short."""
 
     def __init__(self, reason: str) -> None:
         self.reason = reason
@@ -121,7 +123,7 @@ class SyncResult:
     changed: float | None = None
     """share of the elements that differ from the version before; None if that is not known"""
     unproved: tuple[str, ...] = ()
-    """tensors of which the sampler cannot tell what it holds"""
+    """tensors that have no known place in the sampler's engine, so they were not compared"""
 
 
 class Endpoints(Protocol):

@@ -9,11 +9,13 @@ from forgedsl.lower.job import Input, Node
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edge:
-    """Static facts about the output of a node."""
+    """Static facts about the output of a node (terms: `runtime/controller/flow.py`)."""
 
     node: Node
     root: str
+    """the source whose groups the value belongs to"""
     lineage: str | None = None
+    """the node that made the completions"""
     width: int | None = None
     """values per group; None: one value for the group"""
     rollouts: bool = False

@@ -145,7 +145,7 @@ class GroupState:
         """Return an input for the whole group: a `Column` of live completions, or one value.
 
         Raises:
-            DropGroup: fewer than two completions are live (one, if the edge has one).
+            DropGroup: fewer than two completions are live; for an edge with one completion, none.
         """
         values = self._cells[given.edge]
         if self.flow.edges[given.edge].width is None:
@@ -170,9 +170,9 @@ class GroupState:
         return self.joined(inputs)
 
     def joined(self, inputs: Sequence[Input]) -> tuple[list[int], list[Any]]:
-        """Return all inputs, restricted to siblings that are live in every input of their lineage.
-        The result is the siblings of the first lineage, and per input a list over siblings or one
-        value.
+        """Return all inputs, restricted to siblings that are live in every input of their lineage
+        (the node that sampled the completions). The result is the siblings of the first lineage,
+        and per input a list over siblings or one value.
 
         Raises:
             DropGroup: no sibling is left.

@@ -149,12 +149,12 @@ class AgeGuard:
 
 class GapGuard:
     """Watches the gap between the log-probs of trainer and sampler at age 0, where both have the
-    same weights. The first step says how large it is for these kernels and dtypes."""
+    same weights. The gap of the first step is the baseline for these kernels and dtypes."""
 
     GROWN, MOST = 8.0, 64.0
     """multiples of the first gap: above GROWN the run warns, above MOST it stops"""
     LEAST = {"f32": 1e-4, "bf16": 1e-2, "f16": 2e-3}  # noqa: RUF012
-    """by dtype: the least gap to compare with; a smaller first gap counts as this one"""
+    """by dtype: lower bound of the baseline"""
 
     def __init__(self, dtype: str) -> None:
         self._least = self.LEAST.get(dtype, self.LEAST["bf16"])

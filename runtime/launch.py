@@ -68,7 +68,7 @@ def run(
     rehearsal: Any = None,
     changed_data: bool = False,
 ) -> int:
-    """Execute `job`, writing everything under `run_dir`; files of the job lie beside `job_dir`.
+    """Execute `job`, writing everything under `run_dir`; files of the job are in `job_dir`.
     Without `readers`, the folder gets the same files as with `forgec run`: job.json, metrics,
     report. The batches of the first `record_batches` steps are kept for `forgec replay`. With a
     `rehearsal` (runtime/stub) no model is loaded. `changed_data`: a resumed run reads other data
@@ -159,7 +159,7 @@ def _run(this: Run, left: int, *, heard: bool) -> Outcome | None:
         this.events.emit("run.end", **asdict(outcome), seconds=seconds)
     except RunError as error:
         outcome = _outcome_of(error)
-    # If readers show events, a summary prints the outcome from there.
+    # If readers show events, the summary prints the outcome from the event `run.end`.
     if outcome.message and not (heard and this.events.whole):
         words = (outcome.message, outcome.origin, outcome.remedy)
         print("\n  ".join(filter(None, words)), file=sys.stderr)

@@ -58,7 +58,7 @@ class Fleet:
     environments: dict[str, Mesh] = field(default_factory=dict)
     hosts: Hosts = field(default_factory=Hosts)
     meetings: list[Any] = field(default_factory=list)
-    """open meeting points, at which the ranks of a trainer find each other"""
+    """open rendezvous stores, through which the ranks of a trainer find each other"""
 
     def all(self) -> list[Mesh]:
         """Return every mesh once."""

@@ -43,7 +43,7 @@ def resolve_path(path: str, job_dir: Path) -> Path:
 
 
 NO_MODEL = {"job.json": "a run", "controller.json": "a checkpoint of a run"}
-"""by a file in it: kind of folder that users mistake for a model"""
+"""file name -> kind of folder: a folder with such a file is no model, but is often given as one"""
 
 
 def resolve_model(

@@ -31,8 +31,9 @@ FLAT_STEP = 128
 """a flat row is padded to a multiple of this; its longest segment is rounded up to a power of
 two"""
 LANES, FINE = 16, 4
-"""widths of rows with `alike`: multiples of LANES or, for long rows, of a 16th (2^-FINE) of the
-next power of two. This gives few distinct widths and little padding"""
+"""with `alike`, the width of a row is rounded up to a multiple of LANES, and the width of a long
+row to a multiple of a 16th (2^-FINE) of the next power of two. So there are few distinct widths,
+and little padding"""
 
 
 @dataclass(slots=True, kw_only=True)

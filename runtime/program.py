@@ -144,7 +144,7 @@ def first(*parts: Callable[[], Any]) -> Any:
     """Return the first part that exists and is not null.
 
     Raises:
-        RowError: none does, and a part is missing.
+        RowError: no part has a value, and at least one is missing from the row.
     """
     missing = None
     for part in parts:
@@ -260,7 +260,7 @@ def token_next(x: Any, mask: Any) -> Any:
     return _real(found, mask)
 
 
-# ---- groups of a step: `group[i]`, below len(x), is the group number of sequence i
+# ---- groups of a step: `group[i]` is the group number of sequence i, less than len(x)
 
 
 def sibling_sum(x: Any, group: Any) -> Any:

@@ -73,7 +73,7 @@ def _change(entry: dict[str, Any] | str) -> dict[str, Any]:
         return entry
     setting, _, values = entry.partition(": ")
     before, _, after = values.partition(" -> ")
-    # a shortened value, such as a hash of data, which a replay does not need
+    # the value was written shortened (such as a hash of data); a replay does not need it
     cut = before.endswith("...")
     return {"setting": setting, "before": before if cut else json.loads(before), "after": after}
 

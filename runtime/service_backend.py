@@ -70,7 +70,8 @@ def check_supported(job: spec.Job) -> None:
     """Reject settings that a job may have but this runtime does not support.
 
     Raises:
-        LaunchError: such as several hosts, a scheduler, or a limit in `support` of a service.
+        LaunchError: the job needs something unsupported, such as more hosts than its launcher
+            has, or a setting beyond the `support` limits of a service.
     """
     _check_hosts(job)
     roles = frozenset[Role]().union(*(node.roles for node in job.nodes))
@@ -82,10 +83,10 @@ def check_supported(job: spec.Job) -> None:
             head = getattr(service, "value_head", False)
             device = service.mesh.device if limit.device else ""
             if limit.exceeded(value, roles, head=head, beside=other, device=device):
+                pair = f" together with {limit.beside}" if limit.beside else ""
                 raise LaunchError(
                     f"{job.origins.get(name, '')}: {limit.setting} = {value} of {name} is not "
-                    f"supported by this version{f' beside {limit.beside}' * bool(limit.beside)}; "
-                    f"{limit.instead}"
+                    f"supported by this version{pair}; {limit.instead}"
                 )
     for node in job.nodes:
         if Role.TRANSFERS in node.roles and node.transport not in transports.NAMES:

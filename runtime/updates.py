@@ -74,7 +74,8 @@ def _dealt(batch: Batch, epoch: int) -> Iterator[list[int]]:
 
 
 def _at(sample: Sample, updates: int, number: int) -> Sample:
-    """Set `num_steps` of a sample to the number of updates so far; the batch counts steps."""
+    """Set `num_steps` of a sample to the number of optimizer updates so far. The batch holds the
+    number of steps; a step makes `updates` updates."""
     fields = dict(sample.sequence_fields)
     if "num_steps" in fields:
         fields["num_steps"] = updates * fields["num_steps"] + number

@@ -4,8 +4,9 @@ worker.
     WorkerProcess.ask(value) --(number, value)--> a worker's loop --(number, answer, last)--> answer
 
 Answers come one by one, over a socket. If a call ignores its time limit, the worker is killed with
-all processes that it started; the other calls in it are told to retry. A worker starts in a
-`main(number)` that receives what it serves, loads it, and sends "" or what is wrong.
+all processes that it started; other calls that were running in it get an answer that asks for a
+retry. The entry point of a worker is `main(number)`: it receives the object to serve, loads it, and
+sends "" or the text of an error.
 """
 
 from __future__ import annotations
@@ -111,7 +112,7 @@ class Calls(PickleStream):
         """Send a call and return its answer as a future.
 
         Raises:
-            ConnectionError: the stream has ended; the future fails with it if that happens later.
+            ConnectionError: the stream has ended. If it ends later, the future raises this error.
         """
         if self.ended.done():
             raise ConnectionError("the process has disconnected")

@@ -1,10 +1,12 @@
 """Protocol by which all ranks of a trainer abandon a step together, with unchanged weights.
 
-    hold()           each rank: returns the microbatch before which it waits for the decision
-    leave_before(n)  to each rank, with the largest of these: all ranks stop before microbatch n
+    hold()       called on every rank; returns the microbatch before which this rank pauses
+    decide(n)    called on every rank, with the largest of these numbers; every rank stops before
+                 microbatch n
 
-Collectives join the ranks in every microbatch, so all must stop before the same one. No rank has
-begun microbatch n, and a waiting rank has begun every microbatch that slower ranks need.
+Collectives join the ranks in every microbatch, so all ranks must stop before the same one. No rank
+has begun microbatch n, since n is the largest of the pauses. A paused rank has begun every earlier
+microbatch of the slower ranks, so no rank waits in a collective for a rank that stopped.
 """
 
 from __future__ import annotations

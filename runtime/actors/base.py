@@ -66,7 +66,11 @@ class ForgeActor(Answering):
         return await self.answer(loop.run_in_executor(self._worker, work, *args))
 
     async def answer(self, result: Awaitable[R]) -> R:
-        """Await a result; convert errors as `run` does, and those that cannot be pickled."""
+        """Await a result. An error that cannot be pickled becomes a RuntimeError with its text.
+
+        Raises:
+            RunError: generated code failed; it names the .forge line.
+        """
         try:
             return await result
         except Exception as error:

@@ -1,6 +1,6 @@
 """Stand-in engine for rehearsals: completions come after the time that a real engine would take.
 
-    submit(requests) --> Batching (the simulator's fluid) --timer--> done(completions)
+    submit(requests) --> Batching (the simulator's model of an engine) --timer--> done(completions)
 
 Runs in one event loop and never blocks it.
 """

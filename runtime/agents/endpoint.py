@@ -2,13 +2,13 @@
 
 It listens on the loopback address of the agents' host.
 
-    POST /v1/chat/completions   whole, or as a stream of events
-    POST /v1/responses          the same, of one answer
-    POST /v1/messages           the same in Anthropic's form
+    POST /v1/chat/completions   OpenAI's chat completions; one body, or a stream of events
+    POST /v1/responses          OpenAI's responses; the same, one answer per request
+    POST /v1/messages           Anthropic's messages; the same, one answer per request
     GET  /v1/models
 
-Each trajectory has a key of its own, which is valid as long as the trajectory lives and reaches its
-own rows alone. A client that goes away takes its request back.
+Each trajectory has its own API key. It is valid until the trajectory ends, and gives access to the
+rows of this trajectory only. If a client disconnects, its request is cancelled.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from forgedsl.runtime.agents.session import OVER, Session
 HOST = "127.0.0.1"
 MESSAGES = "/v1/messages"
 NAMES = ("127.0.0.1", "localhost")
-"""values of `Host`; others come from web pages whose name was pointed here"""
+"""accepted values of the `Host` header. Others are refused: a web page could reach this server
+through a host name of its own that resolves to this address (DNS rebinding)"""
 BODY = 16 * 2**20
 """largest body in bytes"""
 BODY_SECONDS = 30.0
@@ -168,7 +169,7 @@ def _digest(raw: bytes) -> bytes:
 
 
 def _is_again(request: web.Request) -> bool:
-    """True if the client of OpenAI says that it repeats a request."""
+    """True if the header of OpenAI's client marks the request as a retry."""
     return request.headers.get("x-stainless-retry-count", "0") != "0"
 
 
@@ -191,8 +192,8 @@ async def _streamed(
     asked: Coroutine[Any, Any, list[Said]],
     written: Callable[[list[Said]], list[str]],
 ) -> web.StreamResponse:
-    """Send an answer as events. It is sampled whole, since tokens are final only with its end;
-    until then comments keep the connection alive."""
+    """Send an answer as events. The first event is sent after the whole answer is sampled, since
+    tokens may change until then. Meanwhile, comments keep the connection alive."""
     answering = asyncio.create_task(asked)
     try:
         await asyncio.wait([answering], timeout=KEEP_ALIVE)
@@ -218,7 +219,7 @@ async def _streamed(
 
 @web.middleware
 async def _in_its_form(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Write errors as the protocol does; refuse requests that were sent to another name."""
+    """Write errors in the form of the request's protocol. Refuse a `Host` that is not in NAMES."""
     try:
         if request.host.rpartition(":")[0] not in NAMES:
             raise ApiError(403, f"this endpoint is not {request.host}")

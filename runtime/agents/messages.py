@@ -1,4 +1,4 @@
-"""Anthropic's messages: a request as one for chat completions, and its answer as a message.
+"""Translates requests in Anthropic's Messages API to chat completions, and the answers back.
 
 body of POST /v1/messages --as_chat--> body for chat completions
 Chat, Said --message--> body of the answer --events--> events of a stream
@@ -17,7 +17,7 @@ SAME = frozenset({
     "system", "temperature", "tool_choice", "tools", "top_k", "top_p",
 })  # fmt: skip
 NOTHING: Mapping[str, Sequence[Any]] = {"thinking": ({"type": "disabled"},)}
-"""values with which a field that is not supported asks for nothing"""
+"""by unsupported field: values that are accepted, because they have no effect"""
 CHOICES = {"auto": "auto", "any": "required", "tool": "required", "none": "none"}
 KINDS = {401: "authentication_error", 403: "permission_error", 404: "not_found_error",
          413: "request_too_large", 429: "rate_limit_error"}  # fmt: skip
@@ -120,7 +120,7 @@ def _text(content: Any, where: str) -> str:
         text = block.get("text") if isinstance(block, dict) else None
         if not isinstance(text, str) or block["type"] != "text":
             kind = block.get("type") if isinstance(block, dict) else block
-            message = f"{where}: content of type {kind!r:.40} is not supported, text is"
+            message = f"{where}: content of type {kind!r:.40} is not supported; only text is"
             raise ApiError(400, message, param=where, code="unsupported_content")
         texts.append(text)
     return "".join(texts)

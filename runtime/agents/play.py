@@ -1,8 +1,8 @@
-"""One trajectory of an agent, in the controller: its requests are sampled, its rows are kept.
+"""Runs one trajectory of an agent, in the controller: samples its requests and collects its rows.
 
-    begin -> [ ask -> sample behind the row -> answer ]*, several at a time -> end -> Rollout
+    begin -> [ ask -> sample after the row -> answer ]*, several at a time -> end -> Rollout
 
-It is the counterpart of `driver.Driver` for agents, with its tries, ends and limits:
+It is the counterpart of `driver.Driver` for agents, with the same tries, ends and limits:
 
     ended   done (the agent returned), turns (`max_turns` answers were given), tokens (a prompt had
             no room, or the last answer was cut by the run), time (`deadline`), error
@@ -49,7 +49,7 @@ class AgentSession(Protocol):
 
 @dataclass(slots=True)
 class Row:
-    """A training row: of each answer, the tokens and text before it, and the answer."""
+    """A training row. For each answer: the tokens and text that precede it, and the answer."""
 
     answers: list[tuple[int, list[int], str, Sampled]] = field(default_factory=list)
     """(number of the request, tokens, text, answer)"""
@@ -72,7 +72,7 @@ class AgentPlay:
         self._reserved = 0
         """tokens that requests in flight may add"""
         self._last = ""
-        """how the last request ended the trajectory, if nothing follows"""
+        """how the trajectory ended ("turns", "tokens" or ""), if no further request is sampled"""
 
     @property
     def made(self) -> Trajectory:
@@ -98,7 +98,7 @@ class AgentPlay:
         return made
 
     async def run(self, engine: Engine, seed: int) -> str:
-        """Play to the end; return how it ended.
+        """Run to the end; return how the trajectory ended.
 
         Raises:
             Crash: the agent failed.
@@ -195,8 +195,8 @@ class AgentPlay:
         return self._session.answer(ask.number, done.token_ids, done.text, finish)
 
     def _undo(self, number: int) -> None:
-        """Forget a request whose client has gone. If it was sampled, nothing follows its answer:
-        nobody has got it."""
+        """Remove a request whose client has disconnected. If it was sampled, remove its answer too:
+        no client received it, so no request continues it."""
         for task in [task for task, each in self._sampling.items() if each == number]:
             task.cancel()
         for index, row in list(self._rows.items()):
@@ -213,21 +213,21 @@ class AgentPlay:
             raise Crash(error, lost=lost)
         if not self._rows:
             raise RolloutError("its first prompt leaves no room for an answer")
-        # the policy ended it, so that an error is no failure of the agent
+        # a limit ended the trajectory; an error that the agent raises after that is not its failure
         self._rewards = {} if error else rewards
         return self._last or "done"
 
 
 class AgentDriver(AnyDriver[AgentSession]):
-    """Plays trajectories of an agent."""
+    """Runs trajectories of an agent."""
 
     def _new(self, prompt: Prompt, limits: Limits) -> AgentPlay:
         return AgentPlay(self._spec, self._begin(), prompt, limits)
 
 
 def _seed(seed: int, ask: Ask) -> int:
-    """Return the seed of an answer: that of the turn in its conversation, as `play` makes it; other
-    ones where the same is asked again, or the client gives a seed."""
+    """Return the seed of an answer. It depends on the number of the turn in the conversation, as in
+    an environment. It changes with each repetition of a request, and with the client's `seed`."""
     turn = seed_of(seed, ask.depth)
     if ask.again:
         turn = seed_of(turn, "again", ask.again)

@@ -122,8 +122,8 @@ def parsed(body: Any, sampling: Sampling) -> Chat:
     unheeded = dict(_unheeded(given, sampling))
     if choice == "required" or isinstance(choice, dict):
         unheeded["tool_choice"] = (
-            "the policy is not forced to call a tool, which would train "
-            "another distribution than it samples from"
+            "the policy is not forced to call a tool: its log-probs would not be those of the "
+            "distribution that is sampled"
         )
     options = given.get("stream_options", {})
     stream = _bool(given, "stream")
@@ -235,7 +235,7 @@ def _text(content: Any, where: str) -> str:
             kind = part.get("type") if isinstance(part, dict) else None
             name = {"text": "text", "refusal": "refusal"}.get(str(kind))
             if name is None or not isinstance(part.get(name), str):
-                message = f"{where}: parts of type {kind!r:.40} are not supported, text is"
+                message = f"{where}: parts of type {kind!r:.40} are not supported; use text"
                 raise ApiError(400, message, param=where, code="unsupported_content")
             parts.append(part[name])
         text = "".join(parts)
@@ -268,7 +268,7 @@ def _tool_call(call: Any, where: str) -> dict[str, Any]:
         raise ApiError(400, f"{where} has a tool call without a name", param=where)
     arguments = function.get("arguments", "{}")
     if isinstance(arguments, str):
-        with suppress(ValueError, RecursionError):  # templates write other texts as they are
+        with suppress(ValueError, RecursionError):  # text that is no JSON stays as it is
             arguments = json.loads(arguments or "{}")
     found = {"type": "function", "function": {"name": function["name"], "arguments": arguments}}
     return {"id": str(call.get("id", "")), **found}
@@ -296,8 +296,8 @@ def heard(message: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def same(message: Mapping[str, Any]) -> str:
-    """Return a normal form of a message, equal for all its spellings. Clients move thoughts,
-    reorder arguments and leave out ids."""
+    """Return a canonical form of a message, by which a later request that contains it is
+    recognized. Clients may move the thinking text, reorder tool arguments and omit ids."""
     content = str(message["content"])
     calls = [
         (call["function"]["name"], call["function"]["arguments"])

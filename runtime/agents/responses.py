@@ -1,9 +1,10 @@
-"""OpenAI's responses: a request as one for chat completions, and its answer as a response.
+"""Translates requests in OpenAI's Responses API to chat completions, and the answers back.
 
     body of POST /v1/responses --as_chat--> body for chat completions
     Chat, Said --response--> body of the answer --events--> events of a stream
 
-An answer is kept for the trajectory, so that `previous_response_id` goes on behind it.
+Answers are kept until the trajectory ends, so that a request can continue from one of them
+(`previous_response_id`).
 """
 
 from __future__ import annotations

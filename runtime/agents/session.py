@@ -31,7 +31,8 @@ OVER = "the trajectory of this key is over"
 
 
 class Ask(NamedTuple):
-    """A request to sample behind `tokens`, which follow the tokens of `row`, or begin it."""
+    """A request to sample a continuation. `tokens` are appended to `row`; they begin it if
+    `new`."""
 
     number: int
     row: int
@@ -51,8 +52,9 @@ Event = tuple[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """Settings for answering the requests of a trajectory: the name and sampling of the policy, its
-    context, and if earlier turns are what the template makes of them."""
+    """Settings for the requests of a trajectory: name and sampling parameters of the policy, and
+    the most tokens of a row. `rewrites`: the chat template renders earlier turns again
+    (`history = template`)."""
 
     model: str
     sampling: Sampling
@@ -61,8 +63,8 @@ class Terms:
 
 
 class Session:
-    """The endpoint's side of one trajectory. `told` is called with each field of requests that is
-    not followed, and why."""
+    """The endpoint's side of one trajectory. `told(field, reason)` is called for each request field
+    that is ignored."""
 
     def __init__(self, terms: Terms, tree: Tree, told: Callable[[str, str], None]) -> None:
         self.key = secrets.token_urlsafe(24)
@@ -118,8 +120,8 @@ class Session:
         return f"{kind}_{next(self._names)}"
 
     async def ask(self, chat: Chat, digest: bytes, *, again: bool) -> list[Said]:
-        """Answer a request. With `again`, the client repeats it and gets what was sampled, if it
-        had been.
+        """Answer a request. `again`: the client retries it; if it was answered before, it gets the
+        same answer.
 
         Raises:
             ApiError: it cannot be answered.
@@ -145,7 +147,8 @@ class Session:
         return said
 
     def _measure(self, chat: Chat) -> None:
-        """Refuse what cannot fit, before it is tokenized: no token is longer than the longest."""
+        """Refuse a request that is certainly too long, without tokenizing it: it has more
+        characters than the most tokens of a row could have."""
         size = sum(len(message["content"]) for message in chat.messages)
         most = self.terms.longest * self._tree.bridge.longest_token
         if size > most:

@@ -1,11 +1,13 @@
 """Finds the row that a request continues: rows of a trajectory, and the answers in them.
 
-    messages --begin(request)--> Place(row, tokens behind it) ... --end(answer)--> a node at its tip
+    messages --begin(request)--> Place(row, tokens to append)
+               --end(answer)---> a Node at the end of the row
 
-A request whose messages begin with those of an earlier request and its answer goes on behind the
-very tokens that were sampled; only what follows is tokenized. It appends to their row if nothing is
-behind the answer yet and, with `history = template`, if the chat template writes the same text.
-Otherwise it begins a row of its own.
+A request may begin with the messages of an earlier request and its answer. Then only the messages
+after them are tokenized, and appended to the tokens that were sampled. They are appended to the
+same row if two conditions hold: nothing was appended after that answer yet; and, with
+`history = template`, the chat template renders the earlier text unchanged. Every other request
+begins a new row.
 """
 
 from __future__ import annotations
@@ -25,8 +27,8 @@ Messages = Sequence[Mapping[str, Any]]
 
 @dataclass(slots=True, kw_only=True)
 class Node:
-    """An answer, the last tokens of its row when it was given. `depth` counts the answers before
-    it."""
+    """An answer. When it was sampled, it was the end of its row. `depth` counts the answers before
+    it in the conversation."""
 
     row: int
     length: int
@@ -47,7 +49,7 @@ class Place:
     text: str
     depth: int
     again: int
-    """how often the same was asked before"""
+    """how often the same request was made before"""
     before: int
     """tokens of the row before `tokens`"""
     digest: bytes
@@ -60,13 +62,13 @@ class Tree:
 
     bridge: Bridge
     rewrites: bool
-    """what the template makes of a conversation counts (`history = template`)"""
+    """True if rows follow the rendered conversation (`history = template`)"""
     nodes: dict[bytes, Node] = field(default_factory=dict)
     rows: dict[int, list[int]] = field(default_factory=dict)
     busy: set[int] = field(default_factory=set)
-    """rows behind which an answer is being sampled"""
+    """rows to which an answer is being sampled"""
     bridges: dict[str, Bridge] = field(default_factory=dict)
-    """by tools"""
+    """by JSON of the tool schemas"""
     asked: Counter[bytes] = field(default_factory=Counter)
     count: int = 0
 

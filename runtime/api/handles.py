@@ -90,7 +90,7 @@ class Dataset:
 
     def draw(self, name: str, count: int, **node: Any) -> Edge:
         """Draw prompt groups, `count` for each optimizer step. `weight` is a function of the
-        program's module; `observe` is the name of the score whose results it gets."""
+        program's module; `observe` is the name of the score whose results `weight` gets."""
         if "weight" in node:
             node["weight"] = self.program.function(node["weight"])
         return self.program.node(name, "draw", self.name, level="group", count=count, **node)
@@ -112,7 +112,8 @@ class Buffer:
     name: str
 
     def put(self, name: str, inputs: Mapping[str, Edge], **node: Any) -> None:
-        """Store `rollout` and the named fields of the groups of a step, if `keep` says so."""
+        """Store the groups of each step: `rollout` and the other inputs as named fields. With an
+        input `keep`, a group is stored only if its value is true for all completions."""
         self.program.node(name, "put", self.name, inputs, level="batch", **node)
 
     def draw(self, name: str, count: int, **node: Any) -> Edge:
@@ -138,8 +139,8 @@ class Titan:
 
     def step(self, name: str, batch: Edge | Sequence[Edge], loss: Loss, **node: Any) -> None:
         """Do one optimizer step on `batch`: `epochs` passes in `minibatches` updates each. With
-        several batches, `beside` names the losses of those after the first, or "" for one whose
-        samples belong to the batch before it."""
+        several batches, `beside` has an entry for each batch after the first: the name of its
+        loss, or "" if its samples are added to the batch before it."""
         batches = [batch] if isinstance(batch, Edge) else batch
         inputs = {place("batch", i): each for i, each in enumerate(batches)}
         node.setdefault("beside", ("",) * (len(batches) - 1))

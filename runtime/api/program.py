@@ -140,7 +140,8 @@ class Program:
     ) -> Scorer:
         """Declare a reward: a function of the program, the name of a standard reward, or with
         `file` a function of that Python file. The latter is called with (prompt, response, target),
-        unless `inputs` names the input of each parameter. A judge has its `kind`."""
+        unless `inputs` names the input of each parameter. For a judge, pass its `kind`, such as
+        "judge" or "endpoint"."""
         file = given.pop("file", None)
         if callable(function):
             reward = spec.Reward(kind="program", function=self.function(function), **given)
@@ -209,7 +210,8 @@ class Program:
         self._declare("evals", name, found, at)
 
     def schedule(self, **given: Any) -> None:
-        """Set length, credits, window and largest policy age."""
+        """Set the number of steps, the prompt groups in flight (`credits`, `window`; see
+        `forgedsl/plan/credits.py`) and the largest policy age."""
         self._rest["schedule"] = spec.Schedule(**given)
 
     def checkpoint(self, **given: Any) -> None:
@@ -229,7 +231,8 @@ class Program:
         /,
         **args: Any,
     ) -> None:
-        """Set the launcher. Reward pools run on host `pools`; each host has `cpus` and `memory`."""
+        """Set the launcher. Pools of rewards and environments run on host number `pools`; each host
+        has `cpus` and `memory`."""
         self._rest["launcher"] = spec.Launcher(
             kind=kind, args=args, pools=pools, cpus=cpus, memory=memory
         )
@@ -239,7 +242,7 @@ class Program:
         self._rest["chosen"] = dict(settings)
 
     def places(self, places: Mapping[str, str]) -> None:
-        """Add places of declarations that have no object of their own here."""
+        """Add the source places of declarations for which this program makes no object."""
         self._parts["origins"].update(places)
 
     # ---- nodes

@@ -1,6 +1,6 @@
 """Groups -> the batch of one optimizer step.
 
-    Units, replay streams --assemble--> Batch (samples in order of group and sibling)
+    Groups (GroupState), replay streams --assemble--> Batch (samples in order of group and sibling)
 
 A completion becomes a `Sample`: prompt and completion tokens, the sampler's log-probs as
 `behavior`, and the named fields: a list of floats per completion token, or one per sequence.
@@ -69,7 +69,8 @@ def assemble(
 
 
 def _of(flow: Flow, edges: Sequence[str]) -> set[str]:
-    """Return the root sources of the completions in these batches ("" for a supervised one)."""
+    """Return the names of the sources of the completions in these batches; "" for a supervised
+    batch."""
     return {
         flow.edges[s.edge].root if s else "" for e in edges for s in flow.replays.get(e, [None])
     }
@@ -109,8 +110,8 @@ def _add(
 def _scores(
     flow: Flow, unit: GroupState, lineage: str | None
 ) -> tuple[dict[int, Score], dict[str, dict[int, float]]]:
-    """Return the scores of the first score node of the lineage (used for reward metrics), and all
-    values by name."""
+    """Return the scores of the first score node of these completions (used for reward metrics), and
+    all values by name."""
     mine = [
         n for n in flow.scores if flow.edges[n.name].lineage == lineage and n.name in unit.scores
     ]

@@ -21,8 +21,8 @@ from forgedsl.runtime.guards import Late
 
 class CheckpointWriter:
     """Writes checkpoints one at a time. `step` and `path` are those of the newest complete one,
-    `took` its duration in seconds. `asked` and `at` are the step and loop time at which the last
-    one began (`at` is the start of training before that)."""
+    `took` is its duration in seconds. `asked` and `at` are the step and the loop time at which the
+    last one began. Before the first checkpoint, `at` is the start of training."""
 
     def __init__(self, endpoints: Endpoints, events: EventLog, node: Node, step: int | None):
         self._endpoints, self._events, self._node = endpoints, events, node
@@ -60,8 +60,8 @@ class CheckpointWriter:
                 self._task = None
 
     def drop(self) -> asyncio.Task[None] | None:
-        """Hand over the checkpoint task that is in progress or failed unnoticed, to the end of the
-        run."""
+        """Return the checkpoint task that is running, or has failed, and forget it: the end of the
+        run waits for it."""
         task, self._task = self._task, None
         return task
 

@@ -3,9 +3,9 @@
     Job.evals --Evals.run(name) --evaluate_sample, evaluate_score--> mean score, events
                     .loss(name) --evaluate_loss--> loss of held-out data, events
 
-An evaluation measures one version of the sampler's weights: the lane in `versions.py` holds back
-the next sync until it is done. Completions that fail or are dropped count in `failed`, not in the
-mean.
+An evaluation measures one version of the sampler's weights: the queue of the sampler in
+`versions.py` starts the next sync only after the evaluation is done. Completions that fail or are
+dropped count in `failed`, not in the mean.
 """
 
 from __future__ import annotations

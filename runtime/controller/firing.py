@@ -2,10 +2,10 @@
 
     GroupState cells --inputs--> Firing --Endpoints--> GroupState cells
 
-`group_scheduler.py` decides when. Nodes of the batch phase fire for each group of an assembled
-batch; nodes of batch level fire once for all groups. A failed completion is retried, then dropped;
-a group with too few completions left is dropped (DropGroup); every other failure ends the run as a
-RunError that names the service and where it was declared.
+`group_scheduler.py` decides when. In the batch phase, after a batch was assembled, a node fires
+once for each group of the batch, or once for the whole batch if its level is `batch`. A failed
+completion is retried, then dropped; a group with too few completions left is dropped (DropGroup);
+every other failure ends the run as a RunError that names the service and where it was declared.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class Firing:
 
     def _unusable(self, unit: GroupState) -> str | None:
         """Return why a group cannot be used in a batch: too few completions are left; or None. A
-        completion counts if every reader of the batch phase can use it."""
+        completion counts if it has all values that nodes and replays of the batch phase read."""
         inputs = [given for node in self._flow.batch_nodes for given in node.inputs]
         for stream in itertools.chain.from_iterable(self._flow.replays.values()):
             inputs += [stream.input, *stream.fields]

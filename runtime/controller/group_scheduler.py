@@ -3,10 +3,10 @@
     GroupState.put --heard--> ready (node, sibling) --slots--> fire --put--> ...
 
 Nodes that work per completion fire for each as soon as its inputs are there (a reward starts when
-its rollout ends, not when the group does); the others fire once for the group. A completion has one
-task, which continues with a node that became ready by its value; further ready nodes get tasks of
-their own. A node works on at most `node.slots` groups at once: a group holds its slot from its
-first completion there to its last.
+its rollout ends, not when the group does); the others fire once for the group. Each completion runs
+in one task. After a node has fired, the task continues with the first node that this made ready;
+every other node that became ready gets a new task. A node works on at most `node.slots` groups at
+once: a group holds its slot from its first completion there to its last.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Place:
     queue: list[int] | None = field(default_factory=list)
     """completions that are ready before the group has its slot; None once it has the slot"""
     compared: str | None = None
-    """edge of which the node needs all completions before it fires for any (comparison)"""
+    """for a node that compares siblings: the edge that must be complete before it fires at all"""
     verdict: str | None = None
     """of a filter: the edge of its verdict"""
 

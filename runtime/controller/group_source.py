@@ -4,6 +4,9 @@
               ^ credit                   | filter, failure, staleness
               `--------------------------'  the credit returns, another group is drawn
 
+A group holds a credit from its draw until the sampler has weights that were trained on it. So
+credits limit the groups in flight, and their policy age. The window limits how many groups may
+overtake another one.
 One `GroupSource` per source keeps the credits (`forgedsl.plan.credits`) and the ledger (`Ledger`);
 the `Pool` assembles batches from one quota per source. The last batch at the end of the data may be
 smaller: no group is left out.
@@ -144,8 +147,8 @@ class GroupSource:
         return rest
 
     def consume(self, units: list[GroupState], step: int) -> None:
-        """Record that the step on `units` is done; credits return here or when `step` was
-        pulled."""
+        """Record that the step on `units` is done. Credits of groups return now or, if a sampler is
+        synced, when it has loaded the weights of `step`."""
         self._observe(units)
         for unit in units:
             self.ledger.consume(unit.local)
@@ -154,7 +157,8 @@ class GroupSource:
         self._pulse.fire()
 
     def pulled(self, sync: Node, step: int) -> None:
-        """Record that `sync` brought the weights of `step`; the sampler furthest behind counts."""
+        """Record that a sampler has the weights of `step`. Credits follow the sampler with the
+        oldest weights."""
         if sync.name in self._pulled:
             self._pulled[sync.name] = step
             self.credits.pulled(min(self._pulled.values()))

@@ -19,8 +19,8 @@ from forgedsl.runtime.step_metrics import Record, finite
 
 class Records:
     """Emits metrics records in order. `recorded` is the last step whose record was emitted. With
-    `hold_last`, the newest record waits for the next one: at the end of the data it still gets the
-    last evaluation."""
+    `hold_last`, a record is written only when the next step is done: if the data end before that,
+    the last evaluation is added to it."""
 
     def __init__(
         self,

@@ -1,7 +1,9 @@
 """Weighted draw: take or skip each row, in the dataset's order, with its own probability.
 
-    row of the source -> results of its level -> weight of the program -> taken, or skipped
+    row -> mean score and number of earlier groups of its level -> weight -> taken, or skipped
 
+The weight is a function of the program. The level of a row is a key that the dataset computes, such
+as its difficulty; without one, each row has its own.
 A row of weight 1 is taken whenever it comes, one of weight 0.05 once in twenty times. Skipped rows
 advance the position too, so positions, epochs and resuming work as in any draw. The random number
 of a row depends on (run seed, position). Results count when a group is trained on or dropped.
@@ -21,7 +23,7 @@ from forgedsl.runtime.flow import Source
 from forgedsl.runtime.group import GroupState
 
 RECENT = 16
-"""number of recent groups of a level in its mean score"""
+"""the mean score of a level is over this many of its recent groups"""
 PATIENCE = 20_000
 """consecutive skipped rows before all weights count as 0"""
 

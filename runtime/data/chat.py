@@ -34,7 +34,8 @@ class ChatTokenizer:
 
     @cached_property
     def roles(self) -> tuple[str, ...]:
-        """Roles of messages: the usual ones, and words that the template has in quotes."""
+        """Accepted roles of messages: the usual ones, and every quoted word of the template, which
+        may be a role that it tests for."""
         template = str(self.tokenizer.chat_template or "")
         return tuple(dict.fromkeys((*ROLES, *re.findall(r"[\"'](\w+)[\"']", template))))
 

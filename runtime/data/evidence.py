@@ -2,7 +2,8 @@
 no answer can equal.
 
 items of a reader --Evidence.through--> counts
-program's after(s, sep) and before(s, sep) --separators--> [calls, with it] by separator
+program's after(s, sep) and before(s, sep) --separators--> by separator: [calls, calls whose text
+                                                            contains it]
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from forgedsl.runtime.rewards.text import target_text
 
 T = TypeVar("T")
 LEAST = 20
-"""least number of rows for a statement"""
+"""least number of rows for a statistic"""
 TRIED = 50
 """number of targets that are checked: parsing mathematics is slow"""
 
@@ -65,7 +66,8 @@ class Evidence:
 
     @property
     def hopeless(self) -> str:
-        """Return an example if no answer could equal most of the targets; else ""."""
+        """Return an example if most targets can equal no answer: they are neither a number nor a
+        formula nor a few words. Else return ""."""
         bad = [text for text in self._targets if not is_answer(text)]
         return bad[0] if 2 * len(bad) > len(self._targets) else ""
 

@@ -95,8 +95,8 @@ def reader_of(
 
 
 def maker(job: spec.Job, name: str, reader: DatasetReader) -> Callable[[int, Row], Any]:
-    """Return the function that makes the flow's item from a row. Without a tokenizer, it does the
-    part that needs none."""
+    """Return the function that makes a prompt, sample or pair from a row. Without a tokenizer, the
+    function only checks the columns of the row."""
     read, seq_len = dataset_columns.read_by(job, name)
     if read is Role.PROMPTS:
         return reader.prompt if reader.measures else reader.question
@@ -113,12 +113,12 @@ class Wanted:
     columns: frozenset[str] | None = frozenset()
     messages: bool = False
     needed: Mapping[str, str] = field(default_factory=dict)
-    """required columns: the reward that needs the column, and its place"""
+    """required column -> text that names the reward and its source place"""
 
     @classmethod
     def by(cls, job: spec.Job, dataset: str) -> Wanted:
-        """Collect what rewards and environments ask for, and what those that score this dataset
-        need."""
+        """Collect the columns that any reward or environment can read, and the columns required by
+        those that score this dataset."""
         asks = any("messages" in r.inputs.values() or r.lists for r in job.rewards.values())
         needed = dataset_columns.needed(job, dataset)
         messages = asks or bool(job.environments)
@@ -239,8 +239,8 @@ class DatasetReader:
         return self._next(self.prompt, self.end)
 
     def next_pair(self, seq_len: int) -> tuple[Rollout, Rollout] | None:
-        """Return the next (chosen, rejected): two completions of one prompt, each of at most
-        `seq_len` tokens with it. None at the end."""
+        """Return the next (chosen, rejected): two completions of one prompt, each at most
+        `seq_len` tokens long, prompt included. None at the end."""
         return self._next(lambda row_id, row: self.pair(row_id, row, seq_len), self.end)
 
     def next_batch(self, rows: int, seq_len: int, *, pack: bool = True) -> list[Sample]:

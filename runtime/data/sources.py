@@ -282,8 +282,8 @@ def _another_form(content: bytes, name: str) -> str:
 
 
 def _as_written(path: str) -> str:
-    """Return the name of a file as written in the .forge file: copies of `../x` are kept in
-    `up/x`."""
+    """Return the name of an input file as written in the .forge file. A job stores `../x` as
+    `inputs/up/x`; return `../x`."""
     if path == "inputs":
         return "."
     parts = path.removeprefix("inputs/").split("/")

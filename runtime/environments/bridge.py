@@ -22,7 +22,7 @@ from forgedsl.runtime.data.chat import ChatTokenizer
 from forgedsl.runtime.data_types import Prompt
 
 WHOLE = sys.maxsize
-"""no limit: what an agent says is not cut"""
+"""limit for agents: their messages are not shortened"""
 SHORT = 10_000
 """longest text, in characters, that is tokenized at once"""
 Said = str | Sequence[Message]
@@ -108,7 +108,7 @@ class Bridge:
         return Made(self._chat.ids(text), text, ending)
 
     def appends(self) -> bool:
-        """True if the template writes earlier turns as they were said."""
+        """True if the chat template renders earlier turns unchanged."""
         return appends(
             lambda messages, generate: self._chat.render(
                 [dict(m) for m in messages], generate=generate, tools=self._tools
@@ -145,7 +145,7 @@ class Bridge:
             return text
         if text.isascii() and len(text) < limit:  # each token has at least one character
             return text
-        # cut before tokenizing: no token is longer than the longest of the vocabulary
+        # to tokenize less, first cut to the most characters that `limit` tokens can have
         if len(text) > SHORT:
             text = text[: (limit + 1) * max(map(len, self._chat.tokenizer.get_vocab()))]
         tokens = self._chat.ids(text)
@@ -161,8 +161,9 @@ class Conversation:
         self._text = bridge.rendered(self._messages)
 
     def anew(self, turn: str, said: Said) -> list[int] | None:
-        """Add a turn and what was observed after it. Return None if the conversation goes on as it
-        was, else its tokens: the prompt of another row."""
+        """Add a turn and the observation after it. Return None if the template renders the earlier
+        text unchanged. Else return the tokens of the rendered conversation: the prompt of a new
+        row."""
         made = self._bridge.told(said, self._limit, chat=True)
         appended = self._text + turn + made.ending + made.text
         self._messages += [

@@ -4,8 +4,8 @@
                                      `-> or open a row that the chat template renders anew
 
 It runs in the completion's task in the controller, which manages credits and deadlines of the run.
-Engine and environment are called through `Engine` and `Session`. Between two turns the engine has
-no running request of the trajectory, so a weight sync has nothing to keep.
+Engine and environment are called through `Engine` and `Session`. Between two turns no request of
+the trajectory runs, so a weight sync finds no KV cache of it to keep or to recompute.
 
     ended   done (the environment), turns, tokens (context or row full, or a turn was cut), time
             (`deadline`), error (the environment failed twice, and `on_error` is a score)
@@ -48,7 +48,7 @@ class Late(Exception):
 
 
 class Sampled(Protocol):
-    """Fields of a completion that the driver reads (actors.generator.Completion)."""
+    """Fields of a completion that the driver reads (`runtime.data_types.Completion`)."""
 
     token_ids: list[int]
     logprobs: list[float]
@@ -83,7 +83,7 @@ class Session(Protocol):
 
 
 class Play(Protocol):
-    """One try of a trajectory. `run` returns how it ended, and raises `Crash`."""
+    """One try to run a trajectory. `run` returns how it ended, and raises `Crash`."""
 
     @property
     def made(self) -> Trajectory: ...
@@ -124,7 +124,7 @@ class Trajectory:
 
     @property
     def row(self) -> list[int]:
-        """Tokens of the last row: what the next turn is sampled behind."""
+        """Tokens of the last row: the prompt of the next turn."""
         if self.starts:
             return self.tokens[self.starts[-1] :]
         return [*self.prompt.token_ids, *self.tokens]
@@ -191,7 +191,7 @@ S = TypeVar("S")
 
 
 class AnyDriver(Generic[S]):
-    """Plays trajectories in an environment or of an agent; `failed` is called with each crash."""
+    """Runs trajectories in an environment or of an agent; `failed` is called with each crash."""
 
     def __init__(
         self,
@@ -218,7 +218,7 @@ class AnyDriver(Generic[S]):
     async def play(
         self, engine: Engine, prompt: Prompt, sibling: int, seed: int, limits: Limits
     ) -> Rollout:
-        """Play one trajectory; retry it after a crash.
+        """Run one trajectory; retry it after a crash.
 
         Raises:
             RolloutError: the environment failed, and no fixed score can be given.
@@ -248,7 +248,7 @@ class AnyDriver(Generic[S]):
 
 
 class Driver(AnyDriver[Session]):
-    """Plays trajectories in an environment."""
+    """Runs trajectories in an environment."""
 
     def _new(self, prompt: Prompt, limits: Limits) -> Play:
         return _Play(self._spec, self._bridge, self._begin(), prompt, limits)
@@ -271,7 +271,7 @@ class _Play:
         self.made = Trajectory(prompt, rewards=dict.fromkeys(environment.parts, 0.0))
 
     async def run(self, engine: Engine, seed: int) -> str:
-        """Play to the end; return how it ended.
+        """Run to the end; return how the trajectory ended.
 
         Raises:
             Crash: the environment failed.

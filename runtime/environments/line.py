@@ -65,7 +65,7 @@ async def connect(address: Address, told: Callable[[Any], object] | None = None)
     """Connect to a process of a pool.
 
     Raises:
-        OSError: nothing listens (TimeoutError too).
+        OSError: nothing listens there; TimeoutError, a subclass, if connecting takes too long.
     """
     name, host, port, secret = address
     loop = asyncio.get_running_loop()

@@ -50,8 +50,9 @@ class Served:
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """Request about a trajectory's object: reset (`task`, `seed`), step (`turn`), close; of an
-    agent run (`task`, `seed`, `model`), close; or `tools`, which returns their schemas."""
+    """Request about the object of a trajectory. An environment has reset (`task`, `seed`), step
+    (`turn`) and close; an agent has run (`task`, `seed`, `model`) and close. `tools` returns the
+    schemas of the environment's tools."""
 
     key: str
     op: str

@@ -1,6 +1,7 @@
 """Launcher `kubernetes`: the pods of the Job that this process runs in, each with a worker.
 
-    manifest: every pod runs `python -m` this, the first one the controller --> attach
+    manifest --> every pod runs this module; the first pod also runs the controller, which attaches
+                 all pods
 
 A pod that ends fails its Job, and Kubernetes ends the other pods: nothing has to be stopped here.
 """

@@ -47,8 +47,8 @@ class RemoteHosts(ProcessHosts):
 
     @abstractmethod
     def worker(self, name: str, address: str, path: Path) -> list[str]:
-        """Return the command that runs WORKER on a node; it passes `path` to check and lasts as
-        long."""
+        """Return the command that runs WORKER on a node, with `path` as its argument: WORKER fails
+        if the node does not have that path. The command ends when WORKER ends."""
 
     @abstractmethod
     def beside(self, name: str) -> list[str]:

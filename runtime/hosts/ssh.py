@@ -27,14 +27,14 @@ TIED = f"""
 import ctypes, os, subprocess, sys
 sweep, no = ["sh", "-c", {SWEEP!r}, "{RUN}=" + os.environ["{RUN}"]], subprocess.DEVNULL
 subprocess.Popen(sweep, stdout=no, stderr=no, env={{"PATH": os.environ["PATH"]}})
-ctypes.CDLL(None).prctl(1, 9)  # PR_SET_PDEATHSIG: also where all of it is stopped
+ctypes.CDLL(None).prctl(1, 9)  # PR_SET_PDEATHSIG: SIGKILL ends a stopped process, too
 """
 COMMAND = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=20", "-o", "ServerAliveInterval=5",
            "-o", "ServerAliveCountMax=3")  # fmt: skip
 
 
 class SshHosts(RemoteHosts):
-    """Each host is a machine: the first ones of the named machines."""
+    """Each host is one machine; a run on n hosts uses the first n of the named machines."""
 
     stdin = subprocess.PIPE
     options: tuple[str, ...] = ()

@@ -1,11 +1,11 @@
 """Autograd functions that run a loss.
 
-    apply      a run and its sources  ->  the loss, with gradient; eager
+    apply      an evaluation and its inputs  ->  the loss, with gradient; eager
     evaluate   the same as one operator that torch.compile does not look into
 
 Forward already computes the gradients, for an upstream gradient of 1; backward rescales them. In
-eager mode they are passed on once. In a compiled graph they are outputs of the operator, so the
-graph may keep them.
+eager mode only one backward pass can use them. In a compiled graph they are outputs of the
+operator, so the graph may save them.
 """
 
 from __future__ import annotations

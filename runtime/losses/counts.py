@@ -2,9 +2,9 @@
 
     labels, mask, sequences  ->  counted  ->  num_tokens, num_sequences, where kernels read them
 
-Each program counts a few sequences (for rows alone: a few blocks of rows) and atomically adds its
-count and its arrival to a word. The last program to arrive has the sum. No program waits, and
-integer sums are equal in any order.
+Each Triton program counts the valid rows of a few sequences (or of a few blocks of rows, if
+sequences are not counted). By one atomic add to a 64-bit word, it adds its count and marks itself
+as done. The last program has the sum. No program waits, and integer sums are equal in any order.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from forgedsl.runtime.losses.kernels import (
 )
 
 BLOCK, WARPS = 1024, 8
-"""Rows of one sequence that a program takes at once; it takes two sequences, which may be a pair"""
+"""Rows of a sequence that a program reads per iteration. A program reads two sequences at a time,
+which may be a preference pair."""
 PROGRAMS = 4
 """largest number of programs per multiprocessor"""
 ARRIVED = tl.constexpr(1 << 40)

@@ -172,9 +172,10 @@ class LossFunction:
 
         Logits exist for `chunk_rows` rows at a time, in float32 unless `logits_dtype` says
         otherwise. `compact` omits rows without gradient from the products; the result is the same.
-        If the loss is token-local and logits stay on chip, it omits masked rows and rows whose
-        inputs make the gradient zero (such as a zero advantage), and waits for the device once.
-        Otherwise it omits clipped rows too, and waits once per chunk. `workspace` limits the bytes
+        If the loss is token-local and its logits stay on chip, the omitted rows are those that are
+        masked, or have an input that makes the gradient zero (such as a zero advantage); the host
+        waits for the device once per call. For other losses, clipped rows are omitted too, and the
+        host waits once per chunk. `workspace` limits the bytes
         held besides the gradients, for any number of rows and any vocabulary; logits are then
         computed twice. The gradient of `weight` is that of a plain tensor; under FSDP pass the
         gathered weight.

@@ -1,6 +1,6 @@
 """A loss by its generated kernels, from logits or from hidden states and lm_head.
 
-    token-local       fused: a row is read, its gradient decided, and written back
+    token-local       fused: a row is read, its gradient computed, and written back
     coupled           statistics, then `sequences` over the tokens, then apply
 
     from logits       one launch over all rows, the gradient in a tensor of its own or in place
@@ -8,8 +8,8 @@
                       the two products; coupled losses whose sequences do not fit in a chunk
                       compute the logits twice
 
-The gradient of a loss of weight one is known at the end of forward. Backward returns it, rescaled
-in place by a kernel that returns at once if the weight is one.
+Forward computes the gradients for an upstream gradient of 1. Backward multiplies them in place by
+the real one, with a kernel that returns at once if that is 1.
 """
 
 from __future__ import annotations
@@ -216,8 +216,9 @@ class Evaluation:
         return {"mail": mail, "turns": turns, "OVERLAP": False}
 
     def _ring(self, chosen: Config, inner: int = 0) -> dict[str, Any]:
-        """Return slots of the ring of tiles, and the number of tiles kept in registers; for half a
-        row if rows are split in halves of whole lines of `inner` words."""
+        """Return the number of slots of the ring buffer in shared memory, and of tiles kept in
+        registers. With `inner`, a row is split over two multiprocessors: the numbers are those of
+        half a row, rounded up to a multiple of `inner` words."""
         half = inner and 2 * inner * -(-self.vocabulary // (4 * inner))
         tiles = -(-(half or self.vocabulary) // chosen.block)
         ahead = min(chosen.ahead, tiles)

@@ -43,14 +43,16 @@ class Config:
     programs: int
     num_stages: int = 1
     kernel: str = ""
-    """how `fused` keeps rows on chip: "row", "stream", or "pair" on two multiprocessors; otherwise
-    rows are read twice"""
+    """variant of `fused` by how it keeps a row on chip: "row" (in shared memory), "stream" (in
+    shared memory and registers), "pair" (the same, on two multiprocessors); "": rows are read
+    twice"""
     slots: int = 0
     """stream, pair: tiles in shared memory"""
     ahead: int = 0
     """stream, pair: tiles fetched before they are read; the others wait to be written back"""
     lead: int = 0
-    """stream, pair: tiles of the next row that are read before the row is decided"""
+    """stream, pair: tiles of the next row that are read before the gradient of this row is
+    computed"""
     parts: int = 1
     """number of parts in which a tile goes through registers, for rows kept on chip; whole tiles
     spill"""
@@ -118,7 +120,7 @@ def require(device: torch.device) -> None:
 
 @functools.cache
 def mend_interpreter() -> None:
-    """Patch Triton's interpreter: a splat of a comparison takes the dtype of its value."""
+    """Patch a bug of Triton's interpreter: a broadcast boolean scalar must keep its dtype."""
     import numpy as np
     from triton.runtime import interpreter
 

@@ -1,17 +1,19 @@
 """Fused linear losses whose logits never leave the chip.
 
-    token-local    for each chunk of rows: the product leaves weights (probabilities times a factor
-                   of the row, in bfloat16) and the statistics; those decide the gradients; two
-                   products of the weights are the gradients of hidden and of the lm_head
+    token-local    for each chunk of rows: one product writes the weights of the rows and their
+                   statistics; the gradients of the statistics follow; two products with the
+                   weights are the gradients of hidden and of the lm_head
     coupled        the same for a chunk of whole sequences; where they do not fit, statistics of
                    all rows first and then, chunk by chunk, the product once more for gradients
-    workspace      statistics of all rows, then gradients of a tile of rows and vocabulary at a
-                   time, each added up into those of hidden and of a part of the lm_head
+    workspace      statistics of all rows; then, tile by tile of rows and vocabulary, the gradient
+                   of the logits, which is added to those of hidden and of a slice of the lm_head
 
-If a loss depends only on log-probs, the gradient of the logits is weights times a factor per row,
-except at the label. One product applies the factor to the hidden states, the other to its result,
-so no pass over the logits is needed. Losses with an entropy or a mean log-prob need a pass that
-changes the weights in place.
+The weights of a row are its softmax times a factor of the row, in bfloat16 (the lm_head is called
+`weight`). If a loss depends only on log-probs, the gradient of the logits is the weights times
+another factor of the row, except at the label. For the gradient of the lm_head this factor is
+applied to the hidden states, for the gradient of hidden to the result of the product. So no pass
+over the logits is needed. Losses with an entropy or a mean log-prob need a pass that changes the
+weights in place.
 """
 
 from __future__ import annotations
@@ -184,8 +186,8 @@ class Tile:
 
     @classmethod
     def of(cls, workspace: int, hidden: Tensor, weight: Tensor) -> Tile:
-        """Choose the tile size: a quarter of the workspace at most for hidden states, as much for
-        sums, and the rest, less a sixteenth, for the gradient of the logits."""
+        """Choose the tile size: at most 1/4 of the workspace for hidden states, at most 1/4 for
+        sums, and the rest minus 1/16 for the gradient of the logits."""
         count, width = max(1, hidden.shape[0]), hidden.shape[1]
         quarter, element = workspace // 4, max(hidden.element_size(), weight.element_size())
         most = workspace * 7 // 16 // (GRANULE * element)  # leave room for columns

@@ -39,7 +39,8 @@ class Blocks:
 
 BLOCKS = {"cuda": Blocks(), "cpu": Blocks(16, 32, 16, 2, 1, 1)}
 FEW = {"ROWS": 16, "PARTS": 128}
-"""gather and rebase: rows of a program, and parts of their sums that it reads at once"""
+"""launch settings of the kernels `gather` and `rebase`: rows per program, and partial sums that it
+reads per iteration"""
 
 
 def fits(hidden: Tensor, weight: Tensor) -> bool:
@@ -144,8 +145,9 @@ class Product:
         return factor
 
     def _measure(self, rows: slice, mode: str, out: Tensor | None) -> None:
-        """Compute the sums of the rows; again for rows whose label is far below the largest
-        logit."""
+        """Compute the softmax sums of the rows, relative to the logit of the label. They overflow
+        in rows whose label is far below the largest logit; these are computed again, relative to
+        the largest logit."""
         count, width = rows.stop - rows.start, self.weight.shape[1]
         hidden = self.hidden[rows]
         grid = min(count, 16 * num_processors(self.device))

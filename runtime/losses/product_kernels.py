@@ -1,12 +1,12 @@
 """Triton kernels of a linear loss whose logits stay on chip: the same for every loss.
 
     label_logits   hidden, weight            ->  the logit of each label
-    product        hidden @ weight.T, a tile of logits at a time, of which there leaves
-                   "sums"      what the statistics of the rows follow from, a part for each tile
+    product        hidden @ weight.T, a tile of logits z at a time. Its output, by MODE:
+                   "sums"      per tile, the partial sums of the statistics of the rows
                    "weights"   the sums, and 2 ** (z - reference), rounded to bfloat16
                    "gradient"  d loss / d logits
-                   "largest"   the largest logit of a row, a part for each tile
-    gather         the parts                 ->  the statistics of the rows
+                   "largest"   per tile, the largest logit of each row
+    gather         partial sums              ->  the statistics of the rows
     rebase         the largest logits        ->  references of rows whose label is too far below
     factors        gradients of statistics   ->  those of the logits, as factors of a row
     at_labels      ... and what stands at the labels
@@ -26,7 +26,7 @@ import triton.language as tl
 LOG_2 = tl.constexpr(0.6931471805599453)
 NOTHING = tl.constexpr(-1e4)
 LARGE = tl.constexpr(1e15)
-"""Sums above this are far: weights times a factor would leave the range of bfloat16."""
+"""Rows with larger sums are `far`: their weights times a factor could overflow bfloat16."""
 FAST = tl.constexpr(not triton.knobs.runtime.interpret)
 
 

@@ -1,8 +1,8 @@
 """Linear losses on chip that leave rows without gradient out of the products: `compact`.
 
     rank 0   rows with gradient             all three products
-    rank 1   silent rows: they count, and   the first product, for their statistics
-             the inputs say they have none
+    rank 1   valid rows whose gradient is   the first product, for their statistics
+             zero by an input (advantage 0)
     rank 2   rows that do not count         nothing
 
 A token-local loss names inputs whose zero makes the gradient of a row zero, whatever its log-prob

@@ -3,8 +3,8 @@
     rescale        a gradient in place by one number; nothing happens where it is one
     scaled_rows    each row of a matrix by a number of its own, rows that do not count by zero
 
-Autograd gives the weight of the loss in the backward pass as a tensor. Reading it would wait for
-the device, multiplying by it costs a pass over the gradient; a kernel that first checks if it is
+Autograd passes the upstream gradient of the loss as a tensor. Reading it would wait for the device,
+multiplying by it costs a pass over the gradient; a kernel that first checks if it is
 one costs neither.
 """
 
@@ -19,8 +19,8 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from forgedsl.runtime.losses.kernels import num_processors, overlapped, overlaps
 
 BLOCK, WARPS = 16384, 16
-"""One program per multiprocessor, so that few check the number; each has 32 KB of bfloat16 in
-flight."""
+"""At most one program runs per multiprocessor, since each has to load the factor first. A block is
+32 KB of bfloat16 in flight."""
 
 
 def rescale(gradient: Tensor, weight: Tensor) -> None:

@@ -21,7 +21,8 @@ from forgedsl.runtime.losses.parallel import Shard
 
 
 class Exchange:
-    """Statistics of whole rows, and the gradients of those of a token-local loss."""
+    """Combines the statistics of rows over all shards. For a token-local loss, also computes the
+    gradients of these statistics."""
 
     def __init__(
         self, run: Evaluation, shard: Shard, module: ModuleType, step: Any, temperature: float

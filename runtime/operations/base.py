@@ -1,9 +1,9 @@
-"""Base class of operations at run time. The controller decides when a node fires; the node's
-operation object (its unit) does the work.
+"""Base class of operations at run time. The controller decides when a node fires; the operation of
+the node does the work.
 
-analyse   unit.edge(node, read)              static facts about the output
-Firing    unit.fire(run, call)               fires for a completion, a group, or a whole batch
-Controller  unit.store(context, node)        groups kept across steps (buffers)
+analyse   operation.edge(node, read)              static facts about the output
+Firing    operation.fire(run, call)               fires for a completion, a group, or a whole batch
+Controller  operation.store(context, node)        groups kept across steps (buffers)
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ class Store(Protocol):
         """Return the stored groups as arrays for a checkpoint."""
 
     def load(self, found: Mapping[str, Any]) -> bool:
-        """Load the arrays of a checkpoint; False if their fields differ from those that are put
-        now."""
+        """Load the arrays of a checkpoint; False if the stored fields are not those that the job
+        stores now."""
 
 
 class Operation:

@@ -49,8 +49,8 @@ class Kept:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """A stored group. `born` is the version of its oldest token; for a sampler that is never
-    synced, the version of the step in which it was put."""
+    """A stored group. `born` is the version of its oldest token. With a sampler that is never
+    synced, it is the version of the trainer when the group was stored."""
 
     group: int
     born: int
@@ -161,8 +161,8 @@ class Buffer:
         return found
 
     def load(self, found: Mapping[str, NDArray[Any]]) -> bool:
-        """Load the groups of a checkpoint; False if their fields differ from those that are put
-        now."""
+        """Load the groups of a checkpoint; False if the stored fields are not those that the job
+        stores now."""
         parts = {name: _parts_of(found, name) for name in ("row", "number")}
         names = {name for part in parts.values() for name in part} - {""}
         if len(found["groups"]) and names != {i.argument for i in self._fields}:
@@ -171,7 +171,8 @@ class Buffer:
         ends = np.cumsum(facts[:, 0])[:-1]
         rows = {name: np.split(array, ends) for name, array in parts["row"].items()}
         tokens, masks = np.split(found["tokens"], ends), np.split(found["mask"], ends)
-        none = np.zeros(len(found["tokens"]), np.bool_)  # as checkpoints of earlier versions say
+        # checkpoints of earlier versions have no `starts`
+        none = np.zeros(len(found["tokens"]), np.bool_)
         starts = np.split(found.get("starts", none), ends)
         kept = [
             Kept(

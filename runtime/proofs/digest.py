@@ -6,8 +6,8 @@ summation.
 `row` and `column` are odd pseudo-random numbers of 64 bits that depend on the index alone. So the
 digest of a tensor is the sum of the digests of its parts: rows or columns that ranks hold, slices
 of a fused tensor. Two different tensors with elements of at most 32 bits have equal digests with a
-probability below 2^-31, if their difference is independent of the pseudo-random numbers, as that of
-a fault is (multilinear hashing, Carter and Wegman 1979).
+probability below 2^-31, if their difference does not depend on the pseudo-random numbers. This is
+true of errors in a transfer (multilinear hashing, Carter and Wegman 1979).
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrival:
-    """Findings of an engine after it loaded published weights."""
+    """Result of loading published weights into an engine."""
 
     gap: float | None = None
     """largest difference to the log-probs of the manifest's probe, if it has one"""
@@ -59,8 +59,8 @@ class Arrival:
 
 
 def arrival(published: Mapping[str, Digest], held: Iterable[Held], places: set[str]) -> Arrival:
-    """Compare published weights with those that all ranks of an engine hold; `places` are the
-    names that the engine can hold."""
+    """Compare published weights with those that all ranks of an engine hold. `places` are the
+    names of published tensors for which the engine has a parameter."""
     here = {name: whole for name, whole in published.items() if name in places}
     found = faults(here, held)
     return Arrival(

@@ -2,7 +2,8 @@
 
     syncs, steps --Proofs--> warnings, GuardError; at the end of the run the lines of proofs.jsonl
 
-The client of the sampler finds faults of a publication itself, and refuses the weights.
+Wrong weights in a sampler are not handled here: `runtime/services/generator.py` detects and refuses
+them.
 """
 
 from __future__ import annotations

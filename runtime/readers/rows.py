@@ -29,7 +29,7 @@ class Sink(Protocol):
         """Store one row."""
 
     def close(self, code: int) -> None:
-        """The run has ended with this exit code."""
+        """Close the sink; `code` is the exit code of the run."""
 
 
 def row_of(event: Event) -> Row:

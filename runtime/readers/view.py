@@ -99,7 +99,7 @@ class View:
 
     @property
     def doing(self) -> str:
-        """Describe current activity, such as `eval held_out, 37 completions in the making`; or
+        """Describe current activity, such as `eval held_out, 37 completions being sampled`; or
         ""."""
         found = [f"eval {self.evaluating}"] if self.evaluating else []
         for work, (thing, state) in self.work.items():

@@ -62,7 +62,7 @@ def questions(
 ) -> list[tuple[str, bool]]:
     """Return the prompts of a judge for this rollout. If it is compared with one sibling at a time,
     each pair is asked in both orders, since a judge may prefer the first answer. The flag is True
-    if the grade counts for the sibling.
+    if the two answers are swapped in the prompt, so that the grade is mirrored.
 
     Raises:
         ValueError: there is no sibling to compare with, or the row lacks a column of the prompt.
@@ -92,7 +92,8 @@ async def expected(
 
 
 class RequestCache:
-    """Asks once for equal texts; siblings that are compared with each other have equal ones."""
+    """Caches requests to a judge by text. Two siblings that are compared with each other need the
+    same two requests."""
 
     def __init__(self, ask: Callable[[str], Awaitable[float]]) -> None:
         self._ask = ask

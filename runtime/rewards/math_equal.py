@@ -50,8 +50,9 @@ def math_equal(
 ) -> float:
     """Return 1.0 if the answer equals the target, `partial` if a number outside of answers does.
     The answer is the text in the last `<answer>...</answer>`, else in the last `\\boxed{...}`, else
-    the last number. With `which = first` it is the first of them; with `first_tag` and `last_tag`,
-    only a tag counts. An opened `<answer>` that is never closed is no answer."""
+    the last number. `which = first` takes the first tag, box or number. With `first_tag` or
+    `last_tag`, only the text in an `<answer>` counts. An opened `<answer>` that is never closed is
+    no answer."""
     text, wanted = rollout.response, target_text(target)
     start, end = _place(text, which)
     answer = text[start:end].strip()

@@ -32,7 +32,8 @@ OUTSIDE = {
     "timedelta": "datetime", "defaultdict": "collections", "deque": "collections",
     "namedtuple": "collections", "OrderedDict": "collections",
 }  # fmt: skip
-"""classes that are never the program's: its `__eq__` could claim equality with an expected value"""
+"""classes that are always those of the standard library, never the program's: a class of the
+program could have an `__eq__` that is always true"""
 COMPARISONS = {"__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__"}
 OWN = {"_same", "_type", "_theirs"}
 
@@ -165,7 +166,8 @@ def _imports(tree: ast.Module, known: set[str], nodes: Sequence[ast.AST]) -> Ite
 
 
 def _tested_builtin(node: ast.stmt) -> set[str]:
-    """Return the built-in that the program had to write again: `assert sum([1]) == 1`."""
+    """Return the built-in that the program had to implement, such as `sum` in
+    `assert sum([1]) == 1`."""
     if not isinstance(node, ast.Assert):
         return set()
     calls = (n.func for n in ast.walk(node.test) if isinstance(n, ast.Call))

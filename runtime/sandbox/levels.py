@@ -1,6 +1,6 @@
 """Isolation levels that this host offers, tested by probes, strongest first.
 
-    namespaces  own processes, files (a tmpfs), network; a tree that dies as one
+    namespaces  namespaces of processes, files (a tmpfs) and network; processes are killed together
     bwrap       the same through bubblewrap, where only it may make namespaces
     landlock    no writing, sockets, processes, signals (seccomp); reading Python's own files only
     seccomp     the same, but it can read all files that the user can read

@@ -3,8 +3,8 @@
 A kind whose class in a job is a `Sampler` has each replica on a mesh of its own. Its client is
 services/generator.py, and `vllm/actor.py` shows what its actors are asked. A kind whose class is a
 `Trainer` is a model on one mesh of ranks. Its client is services/trainer.py, and `titan/actor.py`
-shows what its actors are asked. Rehearsals need no code of a kind: they stand in for samplers and
-trainers with the times that the plan estimates.
+shows what its actors are asked. A kind needs no code for rehearsals: stubs replace its samplers
+and trainers, with the latencies that the plan estimates.
 """
 
 from __future__ import annotations

@@ -312,8 +312,8 @@ def step_shape(job: spec.Job) -> tuple[spec.BatchShape, int]:
 
 
 def as_prompt(item: Prompt | Rollout) -> Prompt:
-    """Return the prompt to continue: a prompt as it is, or (for a judge) a prompt with its
-    completion; of several rows, the last one."""
+    """Return the prompt to sample from. A Prompt is returned unchanged. A Rollout, which a judge
+    reads, gives prompt and completion; with several rows, its last row."""
     if isinstance(item, Prompt):
         return item
     whole = [*item.prompt.token_ids, *item.token_ids]

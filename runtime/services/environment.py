@@ -1,8 +1,8 @@
 """Client of an environment's pool: places trajectories in processes and handles their failures.
 
-    begin() -> Session: the process with the fewest --reset, step, close--> its object there
+    begin() -> Session --reset, step, close--> its object, in the process with the fewest sessions
 
-If its process or mesh dies, a trajectory has crashed, and the driver plays it again. An environment
+If its process or mesh dies, a trajectory has crashed, and the driver runs it again. An environment
 that fails too often ends the run.
 """
 
@@ -121,7 +121,7 @@ class EnvironmentClient:
         return PoolSession(self, *self._place(), bridge)
 
     def _place(self) -> tuple[int, str]:
-        """Return the process that has the fewest trajectories, and a key for another one."""
+        """Return the process that has the fewest trajectories, and the key of a new trajectory."""
         rank = min(range(len(self._held)), key=lambda index: self._held[index])
         self._held[rank] += 1
         return rank, str(next(self._keys))
@@ -175,7 +175,8 @@ class EnvironmentClient:
         self._warn("failed", reply.error)
 
     def tell_one(self, session: PoolSession | AgentSession, asked: Asked) -> None:
-        """Send a message about a trajectory, without waiting. If its line has ended, so has it."""
+        """Send a message about a trajectory, without waiting. If the connection is closed, the
+        trajectory has ended, and nothing is sent."""
         line = self._lines.get(session.rank)
         if line is not None and line.alive:
             line.tell(tuple(asked))

@@ -42,8 +42,8 @@ the least loaded one, plus FEW: then waiting costs more than recomputing the KV 
 
 
 def probe_limit(dtypes: Collection[str], first: float | None) -> float:
-    """Return how far log-probs of the probe may be apart. With fp8 weights it depends on the model,
-    so that later publications are held against the gap of the first."""
+    """Return the largest allowed gap of the log-probs of the probe. With fp8 weights the gap
+    depends on the model, so the limit of later publications is a multiple of the first gap."""
     limit = max(PROBE_GAPS[dtype] for dtype in dtypes)
     if "fp8" not in dtypes or first is None:
         return limit
@@ -146,8 +146,8 @@ class GeneratorClient:
 
     async def load(self, manifest: Manifest, *, keep: bool, host: int = 0) -> Arrival:
         """Load weights that are published on `host` into all replicas; return when all live ones
-        have them, with what was proved of them. With `keep`, running completions keep their KV
-        caches; otherwise these are recomputed.
+        have loaded them. The result says which tensors were verified. With `keep`, running
+        completions keep their KV caches; otherwise these are recomputed.
 
         Raises:
             ServiceError: a replica holds other weights than those published, or computes other
@@ -321,7 +321,7 @@ class GeneratorClient:
 
 
 def _aborted(done: asyncio.Future[None]) -> None:
-    """Ignore the death of a process whose request was to end: it has ended."""
+    """Ignore that the process has died: the request that it should abort has ended with it."""
     error = None if done.cancelled() else done.exception()
     if error is not None and not (isinstance(error, ServiceError) and error.died):
         raise error

@@ -37,8 +37,8 @@ class NoGrade(Exception):
 
 
 class Asked(ABC):
-    """Calls of one reward that a service of the run computes; has the interface of a reward
-    pool."""
+    """Computes one reward by a service of the run: a judge, or a reward model. It has the interface
+    of a reward pool."""
 
     def __init__(self, reward: spec.Reward, places: int) -> None:
         self._reward = reward

@@ -3,7 +3,8 @@
     score(rollout) --cache--> pool of each reward --tries--> Score, RewardError | guard: GuardError
 
 Warnings name a reward that fails, is slow, or is started again; `RewardGuard` ends a run whose
-reward fails too often. Monitors are evaluated with every score of the flow and do not change it.
+reward fails too often. Monitors (rewards that are only logged) are evaluated with every score of
+the flow, and do not change the score.
 """
 
 from __future__ import annotations
@@ -231,8 +232,8 @@ class RewardClient:
         tried = 0
         while names:
             item = (names, call.rollout, call.target)
-            # Retries go first. Behind all waiting calls, a failure would be reported only after
-            # each of them had failed once.
+            # Retries go to the front of the queue. Otherwise a broken reward would be reported only
+            # after every waiting call had failed once.
             outcomes = await self._pools[names[0]].submit(item, first=tried > 0)
             tried += 1
             again = []

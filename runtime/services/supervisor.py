@@ -7,8 +7,8 @@
         `-> failures (the run ends): another service, the last replica, or too many deaths
 
 The death of a process is noticed after some ten seconds. Its completions are sampled again from the
-start, with the then current weights: they get younger, so the proved age bound holds. Calls of a
-reward are made again, and trajectories of an environment are played again.
+start, with the current weights. Their policy age can only shrink, so the age bound of the plan
+still holds. Calls of a reward are made again, and trajectories of an environment are run again.
 """
 
 from __future__ import annotations

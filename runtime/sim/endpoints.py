@@ -1,7 +1,8 @@
 """Services of a simulated run: calls of the controller take simulated time, in one process.
 
-Lengths and latencies are drawn by key (group, sibling), so that settings can be compared; failures
-and deaths follow the given faults. No text, token or learning metric is made.
+The length and latency of a completion depend only on (seed, group, sibling), so two settings can be
+compared on equal draws. Failures and deaths follow the given faults. No text, token or learning
+metric is made.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ PURE = "rewards"
 
 @dataclass(slots=True, kw_only=True)
 class SimulatedRollout(Rollout):
-    """A completion of which only the length is known (with the prompt's)."""
+    """A completion without tokens; `length` counts prompt and completion."""
 
     length: int
 

@@ -1,6 +1,6 @@
 """Simulated services: engines behind a router, and servers with a fixed number of places.
 
-    Fleet.sample(tokens, prefill) -> replica -> ... -> (oldest, newest version)
+    Fleet.sample(tokens, prefill) -> replica -> ... -> version at which the completion began
     Places.work(seconds)          a trainer (one place), a reward pool, the controller's process
 
 They behave like runtime/services: routing is least loaded or round robin, and a dead replica is

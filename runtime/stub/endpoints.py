@@ -1,7 +1,7 @@
 """The endpoints of a rehearsal: the real clients and routing, over services that only sleep.
 
-This module replaces rows, functions of the program and filters by stand-ins. Failures are random by
-key, as the faults of the rehearsal say.
+This module replaces rows, functions of the program and filters by stand-ins. Failures are
+drawn from (seed, group, sibling, try), at the rates that the faults of the rehearsal set.
 """
 
 from __future__ import annotations

@@ -266,7 +266,7 @@ def _from_sibling(address: Any, version: int, num_bytes: int) -> Tensor:
             name += came
     if not name:
         raise ConnectionError("the first process of this host has no weights yet")
-    close()  # files from when this process was the first of its host
+    close()  # remove its own copies, from when this process was the first of its host
     path = name.decode()
     for gone in [each for each in _shared if not Path(each).exists()]:
         del _shared[gone]

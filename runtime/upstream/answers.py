@@ -1,4 +1,4 @@
-"""Calls of actors whose answers all come to one port.
+"""Calls of actors over one shared reply port.
 
     Callee.ask(endpoint, args) --asked(number, endpoint, args)--> Answering, its endpoint
          ^- future of the number <-- port <--(number, rank, value)--'
@@ -114,8 +114,8 @@ class Callee:
         return gone
 
     async def _pump(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Receive messages on a thread of Monarch: waiting on the event loop for each would be as
-        slow."""
+        """Receive messages on a thread of Monarch. Awaiting each message on the event loop would be
+        as slow as Monarch's own calls."""
         while True:
             self._came.append(await self._receiver._receiver.recv_task())
             if loop.is_closed() or (self._gone is not None and self._gone.done()):

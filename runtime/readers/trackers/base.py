@@ -20,7 +20,8 @@ class Tracker(Protocol):
         """Its settings in a job; None: off."""
 
     def open(self, settings: Any, job: Job, run_dir: Path) -> Sink | str:
-        """Begin a run there, or say why it cannot; any exception says so too."""
+        """Start a run at the service and return its sink, or return a text that says why this is
+        impossible. An exception is treated as such a text."""
 
 
 class RunSink:
@@ -30,7 +31,7 @@ class RunSink:
         self._run = run
 
     def resume(self, step: int) -> None:
-        """Do nothing: these services take rows of repeated steps, or begin another run."""
+        """Do nothing: these services accept a step twice, or a resumed run is a new run there."""
 
     def write(self, row: Row) -> None:
         self._run.log({tag(k): v for k, v in numbers(row).items()}, step=row["step"])

@@ -58,7 +58,7 @@ class MlflowSink:
         """rows under way, oldest first"""
 
     def resume(self, step: int) -> None:
-        """Do nothing: a run that goes on is another one there."""
+        """Do nothing: a resumed run is a new run in MLflow."""
 
     def write(self, row: Row) -> None:
         while self._sent and self._sent[0].done():

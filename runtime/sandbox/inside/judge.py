@@ -29,7 +29,8 @@ VERDICTS = frozenset(
     for name in dir(kind)
     if name.startswith(("is", "starts", "ends", "count", "find", "index", "rfind", "rindex"))
 )  # fmt: skip
-"""methods of plain types that cases use in assertions; other objects do not have them"""
+"""methods of plain types that cases use in assertions, such as `startswith` and `count`. If the
+program made the object, they are called on its plain value in this process, not in the program's"""
 BINARY = (
     "add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and_", "or_", "xor",
     "lshift", "rshift",
@@ -43,8 +44,8 @@ class RefusedError(BaseException):
 
 
 class Remote:
-    """An object in the program's process. `own`: the case made it from a class. `maker`: it is a
-    class."""
+    """An object in the program's process. `own`: a case made the object, from a class. `maker`: the
+    object is a class."""
 
     __slots__ = ("_base", "_link", "_number", "maker", "own")
 

@@ -265,7 +265,8 @@ class TitanTrainer(TitanActor):
     def _updated(
         self, sums: dict[str, Tensor], kernel: str, opt: spec.Optimizer, lr: float | None = None
     ) -> StepResult:
-        """Update the weights with the gradients that are there; `sums` are of all their passes."""
+        """Update the weights with the accumulated gradients. `sums` are the loss and reports,
+        summed over all passes that contributed."""
         grad_norm = float(titan.clip_grad_norm(self.titan, opt.max_norm, self.parts))
         reduced = self._reduce(sums)
         total_loss = reduced.pop("loss")
@@ -316,7 +317,8 @@ class TitanTrainer(TitanActor):
     def _micros(
         self, loss: LossFunction, samples: Sequence[Sample]
     ) -> tuple[list[Microbatch], list[Microbatch]]:
-        """Return microbatches whose tokens are counted, and the parts that this rank computes."""
+        """Return two lists: the microbatches whose tokens are counted, and the parts of them that
+        this rank computes (under context parallelism, fewer tokens)."""
         packed = self._pack(samples, pairs=loss.paired)
         context, device = self.titan.context, self.titan.device
         step = 2 if loss.paired else 1

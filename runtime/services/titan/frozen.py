@@ -134,7 +134,8 @@ class TitanActor(ForgeActor):
                 found.setdefault(i, []).append(value)
             return values
 
-        # Calls are merged by chance: results must not depend on the other samples.
+        # Concurrent calls are merged into one batch. The result of a sample must not depend on the
+        # others.
         packed = self._pack(plain, alike=True)
         micros = [cut(micro, self.titan.context).to(self.titan.device) for micro in packed]
         with torch.no_grad():

@@ -123,8 +123,9 @@ class Generator(ForgeActor):
 
     @concurrent_endpoint
     async def load(self, manifest: Manifest, keep: bool) -> Arrival:
-        """Load published weights between two engine steps. Returns what the engine found of them:
-        the gap to the manifest's probe and the proof by its digests, if it has them."""
+        """Load published weights between two engine steps. Returns the check of the loaded weights:
+        the log-prob gap of the manifest's probe, and the comparison of digests, as far as the
+        manifest has them."""
         loop = asyncio.get_running_loop()
         done: asyncio.Future[Arrival] = loop.create_future()
 
@@ -238,8 +239,8 @@ class Generator(ForgeActor):
             )
 
     def _refuse(self, request: Request) -> None:
-        """Answer a graded request whose prompt is longer than the context: a policy's text may be
-        long."""
+        """Answer a request of a judge whose prompt exceeds the context, without grades. The text of
+        a policy in the prompt may be long."""
         if self.rank == 0 and self._port is not None:
             now, version = time.time(), self._version
             answer = Completion(

@@ -4,7 +4,7 @@ Every model is read from its config.json and built by its family (`families/`). 
 replaced through torchtitan's configuration system: the inner attention (on GPUs variable-length
 attention over one packed row; on CPUs, which have no such kernel, SDPA with a mask) and the lm_head
 (`LossHead`, which calls the loss with hidden states and weight inside its own forward, so that
-FSDP's hooks around lm_head also apply to the loss). Part of the adapter in `titan.py`; import
+FSDP's hooks around lm_head also apply to the loss). Part of the adapter in `model.py`; import
 nothing of torchtitan at module level.
 """
 

@@ -6,7 +6,7 @@ DeepSpeed-Ulysses (2309.14509): everything but attention works per token, and at
 head, so attention runs unchanged on whole packed rows. torchtitan's own context parallelism
 supports flex attention, which has no CPU kernel, and causal SDPA, which cannot separate packed
 sequences. It does not support our variable-length attention on GPUs. Part of the adapter in
-`titan.py`.
+`model.py`.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     config --with_adapters--> config      state dict --merged--> that of a model without adapters
 
 Queries, keys and values have adapters of their own, as in PEFT, so they are not fused here. Part of
-the adapter in `titan.py`; import nothing of torchtitan at module level.
+the adapter in `model.py`; import nothing of torchtitan at module level.
 """
 
 from __future__ import annotations

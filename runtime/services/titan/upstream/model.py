@@ -1,10 +1,10 @@
-"""Adapter of torchtitan; with `titan_*.py` and `families/` the only code that uses it.
+"""Adapter of torchtitan; with the other modules of this folder the only code that uses it.
 
 In: a `Job` model and titan service, a local folder with Hugging Face files. Out: a `TitanModel`,
 torchtitan's own model, parallelize function, optimizers, schedulers and checkpoint manager, built
 the way torchtitan's trainer builds them, with the lm_head left to the loss.
 
-`titan_arch.py` is the part of this adapter that makes torchtitan's model configs.
+`arch.py` is the part of this adapter that makes torchtitan's model configs.
 """
 
 from __future__ import annotations
@@ -421,7 +421,8 @@ def _no_trainer() -> Iterator[None]:
 
 
 def _parallelism(degrees: spec.TitanParallel, parts: SimpleNamespace) -> Any:
-    """Weights are sharded over dp_shard x cp; we split rows (`titan_context`), not torchtitan."""
+    """FSDP shards weights over dp_shard x cp. `context.py` splits rows, so torchtitan's own context
+    parallelism stays off."""
     return parts.ParallelismConfig(
         data_parallel_replicate_degree=degrees.dp_replicate,
         data_parallel_shard_degree=degrees.dp_shard * degrees.cp,

@@ -83,7 +83,8 @@ def settings_of(name: str, opt: spec.Optimizer) -> dict[str, Any]:
 
 
 def _containers(parts: Any) -> Any:
-    """Make torchtitan's container that knows Muon and SGD too; its Muon wants a mesh of its own."""
+    """Extend torchtitan's container of optimizers by Muon and SGD. Its own Muon is not used: that
+    one needs a separate device mesh."""
 
     class Optimizers(parts.OptimizersContainer):
         @dataclass(kw_only=True, slots=True)

@@ -8,7 +8,7 @@ states and their gradients are sent. A rank builds its stage again for each pass
 buffers of one shape for a fixed number of microbatches, all allocated at once. Here each buffer has
 the shape of its microbatch, and lives from its arrival to its backward. A weight shared by
 embedding and head is kept on both ends; their gradients are summed before each update. Part of the
-adapter in `titan.py`; import it only if there is a pipeline.
+adapter in `model.py`; import it only if there is a pipeline.
 """
 
 from __future__ import annotations
@@ -69,7 +69,8 @@ class Pipeline:
             schedule._step_microbatches(target_mbs=targets, return_outputs=False)
         else:
             stage.forwards()
-            for part in model.modules():  # free gathered weights: an update would not change them
+            # without this, FSDP keeps gathered weights, which the next update would not change
+            for part in model.modules():
                 if isinstance(part, FSDPModule):
                     part.reshard()
 

@@ -4,7 +4,7 @@
 
 It is part of the model, so FSDP, the optimizer and checkpoints include it. It is not among the
 weights under Hugging Face names: generators never get it. It starts at 0 if the model's folder has
-none. Part of the adapter in `titan.py`.
+none. Part of the adapter in `model.py`.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ import triton
 import triton.language as tl
 
 TILE = 16
-"""rows of a matrix product: rows of a team times query heads per KV head"""
+"""rows of a matrix product on tensor cores: batch rows of a group times query heads per KV head"""
 CHUNK = 512
 """least tokens of a part if rows alone fill the GPU; half of that if they do not"""
 PROGRAMS = 2048
@@ -33,8 +33,8 @@ def _mates(  # type: ignore[no-untyped-def]
     table, stride, lengths, mates, captains, common, rows,
     PAGE: tl.constexpr, ROWS: tl.constexpr, MATES: tl.constexpr, STEP: tl.constexpr,
 ):  # fmt: skip
-    """Find the rows that share row i's first page, in teams of MATES, and the number of tokens
-    shared with the first of these rows."""
+    """For batch row i, find the rows whose page table begins with the same page, in groups of at
+    most MATES rows, and count the tokens that row i shares with the first of all these rows."""
     i = tl.program_id(0)
     at = tl.arange(0, ROWS)
     slot = tl.arange(0, MATES)
@@ -109,7 +109,8 @@ def _over(  # type: ignore[no-untyped-def]
     """Return largest score, sum and weighted values of the tokens from low to high, for each row of
     q.
 
-    Tensor cores take fp8 from registers in an order that only 16-bit loads from shared memory have.
+    The order of fp8 numbers in registers that tensor cores need can be loaded from shared memory in
+    units of 16 bits only.
     So fp8 is loaded in pairs along the head dimension, W pairs: the first numbers of the pairs are
     multiplied with q into side, the second ones with q1 into side1.
     """

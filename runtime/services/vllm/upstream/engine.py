@@ -43,8 +43,8 @@ CPU_BATCHED_TOKENS = 8192
 CACHED = "256"
 """number of kernels in oneDNN's cache (default 1,024): one per shape of a product, 0.2 MiB each"""
 FP8 = "fp8_per_block"
-"""vLLM's quantization of other weights to fp8: blocks of 128 x 128, for which CPUs have kernels
-too"""
+"""vLLM's quantization of f32, bf16 or f16 weights to fp8 while it loads them: blocks of 128 x 128,
+for which CPUs have kernels too"""
 RELOAD_LOGGER = "vllm.model_executor.model_loader.reload.layerwise"
 NOT_LOADED = "%s: Failed to load weights"
 

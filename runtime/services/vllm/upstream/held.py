@@ -46,7 +46,8 @@ class HeldWeights:
             for name, parts in fused.items()
         }
         self._noted: dict[str, list[tuple[Part, Tensor]]] | None = None
-        """by module: digests taken before the load under way made another form of its weights"""
+        """by module: digests of the loaded weights, taken before vLLM repacks or quantizes them;
+        None if no load is in progress"""
         self._converts: set[str] = set()
         tied = getattr(getattr(model, "config", None), "tie_word_embeddings", False)
         self._tied = {"lm_head": "model.embed_tokens"} if tied else {}
@@ -141,7 +142,7 @@ def _cut(names: list[str], value: Tensor, rows: tuple[int, ...], at: list[int]) 
 
 
 def _experts(name: str, parameter: str, config: Any, value: Tensor) -> Iterator[Part]:
-    """Cut the experts of a layer, which are published together: a row of numbers for each."""
+    """Cut the experts of a layer. They are published as one matrix, with one row per expert."""
     rank, ranks = config.tp_rank, config.tp_size
     if ranks == 1:
         yield Part(name=name, value=value)

@@ -47,7 +47,7 @@ class FastDecodeScheduler(Scheduler):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.tallies: dict[str, RequestSamples] = {}
-        """tallies of followed, unfinished requests, by vLLM's id"""
+        """samples of followed, unfinished requests, by vLLM's id"""
         self.num_short = 0
         """number of steps scheduled on the fast path"""
         self._names: dict[str, str] = {}

@@ -2,7 +2,8 @@
 
     q_proj, k_proj, v_proj --to_hf--> qkv_proj --from_hf--> q_proj, k_proj, v_proj
 
-Generators take the parts, so that a publication joins nothing.
+vLLM accepts the separate tensors, so a weight sync joins none; only exported files have joined
+ones.
 """
 
 from __future__ import annotations
