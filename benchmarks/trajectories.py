@@ -124,7 +124,11 @@ class Timed:
         began = time.monotonic()
         step = await self._session.step(turn)
         spent = time.monotonic() - began
-        said = step.made.text if isinstance(step, TokenizedStep) else step.observation[0]["content"]
+        said = (
+            step.tokenized.text
+            if isinstance(step, TokenizedStep)
+            else step.observation[0]["content"]
+        )
         self._delays.append(spent - float(said.split("tool\n")[-1].split("<")[0]))
         return step
 
@@ -211,7 +215,9 @@ async def played(
     driver, engine, delays = await client.driver(tokenizer), Engine(given, tool, step), []
     begin = driver._begin
     driver._begin = lambda: Timed(begin(), delays)
-    limits = Limits(sampling=spec.Sampling(max_tokens=999), turns=given.turns, longest=1 << 20)
+    limits = Limits(
+        sampling=spec.Sampling(max_tokens=999), turns=given.turns, max_row_tokens=1 << 20
+    )
     tokens = tokenizer.prompt_tokens([{"role": "user", "content": "12+30="}])
 
     def drawn() -> Iterator[tuple[Prompt, int]]:

@@ -294,7 +294,7 @@ async def _execute(this: Run, interrupt: Interrupt) -> Outcome:
     gpus = any(service.mesh.device == "gpu" for service in this.job.services.values())
     usage = Usage(this.events, gpus=gpus) if this.backing.loads_models else None
     fleet = this.backing.spawn(this)
-    starting = False
+    cancelled_at_start = False
     try:
         data = await this.backing.prepare(this, fleet)
         watching = None if usage is None else asyncio.create_task(usage.watch(), name="usage")
@@ -305,10 +305,10 @@ async def _execute(this: Run, interrupt: Interrupt) -> Outcome:
                 watching.cancel()
     except asyncio.CancelledError:
         # actors do not answer yet and have nothing to save, so the processes are killed
-        starting = True
+        cancelled_at_start = True
         raise
     finally:
-        if not starting:
+        if not cancelled_at_start:
             await _stop(this, fleet)
 
 

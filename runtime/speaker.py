@@ -1,6 +1,6 @@
 """A model in this process that answers prompts, for `forgec try`, by transformers.
 
-folder in Hugging Face format --Speaker.load--> answer(prompt or messages) --> text, as it comes
+folder in Hugging Face format --ChatModel.load--> answer(prompt or messages) --> text, as it comes
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from forgedsl.lower import job as spec
 from forgedsl.runtime.data.chat import ChatTokenizer, Message
 
 
-class Speaker:
+class ChatModel:
     """A loaded model with its tokenizer."""
 
     def __init__(self, model: Any, tokenizer: ChatTokenizer) -> None:
@@ -22,7 +22,7 @@ class Speaker:
         self._tokenizer = tokenizer
 
     @classmethod
-    def load(cls, folder: Path) -> Speaker:
+    def load(cls, folder: Path) -> ChatModel:
         """Load the model of a folder.
 
         Raises:

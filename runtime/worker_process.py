@@ -34,7 +34,7 @@ from forgedsl.runtime.temporary_files import own_semaphores
 
 HEAD = struct.Struct("!Q")
 PR_SET_PDEATHSIG = 1
-TOLD = -1
+NO_REPLY = -1
 """number of a message that no call waits for"""
 GRACE = 1.0
 """seconds between the interrupt of a call and the kill of its process"""
@@ -54,8 +54,8 @@ class ProcessEnded:
 
 
 class PickleStream(asyncio.Protocol):
-    """Pickled values over a stream; `got` is called with each. Values sent in one turn of the event
-    loop are written together, because each write wakes the reader."""
+    """Pickled values over a stream; `received` is called with each. Values sent in one turn of the
+    event loop are written together, because each write wakes the reader."""
 
     transport: asyncio.Transport
 
@@ -65,7 +65,7 @@ class PickleStream(asyncio.Protocol):
         self._read = bytearray()
         self._parts: list[bytes] = []
 
-    def got(self, value: Any) -> None:
+    def received(self, value: Any) -> None:
         raise NotImplementedError
 
     def post(self, value: Any) -> None:
@@ -89,7 +89,7 @@ class PickleStream(asyncio.Protocol):
             end = body + HEAD.unpack_from(self._read, begin)[0]
             if size < end:
                 break
-            self.got(pickle.loads(self._read[body:end]))
+            self.received(pickle.loads(self._read[body:end]))
             begin = end
         del self._read[:begin]
 
@@ -98,13 +98,13 @@ class PickleStream(asyncio.Protocol):
             self.ended.set_result(None)
 
 
-class Calls(PickleStream):
+class CallClient(PickleStream):
     """Client: numbered calls over a stream; answers come in any order."""
 
-    def __init__(self, told: Callable[[Any], object] | None = None) -> None:
+    def __init__(self, on_message: Callable[[Any], object] | None = None) -> None:
         super().__init__()
         self.alive = True
-        self._told = told
+        self._on_message = on_message
         self._numbers = itertools.count()
         self._waiting: dict[int, asyncio.Future[Any]] = {}
 
@@ -122,19 +122,19 @@ class Calls(PickleStream):
         return future
 
     def tell(self, value: Any) -> None:
-        """Send a value without waiting. An answer, if any, goes to the callback `told`."""
-        self.post((TOLD, value))
+        """Send a value without waiting. An answer, if any, goes to the callback `on_message`."""
+        self.post((NO_REPLY, value))
 
     def close(self) -> None:
         self.transport.close()
 
-    def got(self, value: Any) -> None:
+    def received(self, value: Any) -> None:
         number, answer, last = value
         if last:
             self.alive = False
-        if number == TOLD:
-            assert self._told is not None
-            self._told(answer)
+        if number == NO_REPLY:
+            assert self._on_message is not None
+            self._on_message(answer)
             return
         future = self._waiting.pop(number)
         if not future.done():  # the caller may have been cancelled
@@ -149,7 +149,7 @@ class Calls(PickleStream):
                 future.set_exception(ConnectionError("the process has disconnected"))
 
 
-class Answers(PickleStream):
+class CallServer(PickleStream):
     """Server: answers calls concurrently; the client bounds their number. `answer` returns the
     reply, and True if the process ends after sending it. With a `secret`, a client must send it
     first."""
@@ -174,14 +174,14 @@ class Answers(PickleStream):
             self._read.clear()
         super().data_received(data)
 
-    def got(self, value: Any) -> None:
+    def received(self, value: Any) -> None:
         task = asyncio.create_task(self._one(*value))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def _one(self, number: int, item: Any) -> None:
         reply, last = await self._answer(item)
-        if number != TOLD or reply is not None:
+        if number != NO_REPLY or reply is not None:
             self.post((number, reply, last))
         if last:
             self.flush()
@@ -190,7 +190,7 @@ class Answers(PickleStream):
             os._exit(0)
 
 
-class WorkerProcess(Calls):
+class WorkerProcess(CallClient):
     """Parent's side of one worker process, from its start to its end."""
 
     def __init__(self, process: subprocess.Popen[bytes], memory: int | None = None) -> None:
@@ -201,7 +201,7 @@ class WorkerProcess(Calls):
         loaded"""
 
     @classmethod
-    async def begin(
+    async def start(
         cls,
         module: str,
         served: Any,
@@ -251,11 +251,11 @@ class WorkerProcess(Calls):
             raise LaunchError(problem)
         return made
 
-    def got(self, value: Any) -> None:
+    def received(self, value: Any) -> None:
         if isinstance(value, str):
             self._said.put_nowait(value)
         else:
-            super().got(value)
+            super().received(value)
 
     def connection_lost(self, error: Exception | None) -> None:
         super().connection_lost(error)
@@ -296,10 +296,10 @@ class WorkerProcess(Calls):
 
 
 class RestartingWorker:
-    """A worker process that is started again after it ended; `begin` starts one."""
+    """A worker process that is started again after it ended; `start` starts one."""
 
-    def __init__(self, begin: Callable[..., Awaitable[WorkerProcess]]) -> None:
-        self._begin = begin
+    def __init__(self, start: Callable[..., Awaitable[WorkerProcess]]) -> None:
+        self._start = start
         self._starting = asyncio.Lock()
         self._now: WorkerProcess | None = None
 
@@ -311,7 +311,7 @@ class RestartingWorker:
         """
         async with self._starting:
             if self._now is None or not self._now.alive:
-                self._now = await self._begin(seconds=seconds)
+                self._now = await self._start(seconds=seconds)
             return self._now
 
     def close(self) -> None:
@@ -339,7 +339,7 @@ def interrupt(number: int, frame: object) -> None:
     raise Interrupted
 
 
-def begin(number: int) -> tuple[socket.socket, Any]:
+def receive_work(number: int) -> tuple[socket.socket, Any]:
     """Return the stream to the parent, and the object to serve, which the parent sends. Start the
     time limit for loading."""
     die_with_parent()
@@ -379,10 +379,10 @@ def receive(stream: socket.socket) -> Any:
 async def serve_together(
     stream: socket.socket, answer: Callable[[Any], Awaitable[tuple[Any, bool]]]
 ) -> None:
-    """Answer calls (`Answers`) until the stream ends."""
+    """Answer calls (`CallServer`) until the stream ends."""
     stream.setblocking(False)
     loop = asyncio.get_running_loop()
-    _, answers = await loop.create_connection(lambda: Answers(answer), sock=stream)
+    _, answers = await loop.create_connection(lambda: CallServer(answer), sock=stream)
     await answers.ended
 
 

@@ -133,7 +133,7 @@ def test_what_a_file_lacks_has_its_remedy(alone):
     text = Path(GRPO).read_text().replace('local("', 'local("forgedsl:')
     text = text.replace('jsonl("data/arithmetic.', 'jsonl("forgedsl:data/arithmetic_test.')
     text = text.replace('jsonl("data', 'jsonl("forgedsl:data')
-    text = text.replace('forge 1', 'forge 1\nimport python "grading.py" as own', 1)
+    text = text.replace("forge 1", 'forge 1\nimport python "grading.py" as own', 1)
     text = re.sub("reward correct .*", JUDGE, text)
     text = re.sub("reward thinking .*", "reward thinking = own.f", text)
     (alone / "grading.py").write_text("import no_such_package\ndef f(response):\n    return 1.0\n")

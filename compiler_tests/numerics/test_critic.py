@@ -10,7 +10,7 @@ import forgedsl
 import forgedsl.pipelines
 from forgedsl.api import load_text
 from forgedsl.emit.python import emit_program
-from forgedsl.runtime.services.endpoints import trimmed
+from forgedsl.runtime.services.endpoints import call_on_tensors
 
 PIPELINE = Path(forgedsl.pipelines.__file__).parent / "ppo_critic.forge"
 MASKS = [[1, 1, 0, 0, 1, 1], [1, 0, 1], [1], [0, 1, 1, 1], [1, 1, 1, 1, 1, 1, 1, 0]]
@@ -24,7 +24,7 @@ def called(call, **given):
     names = {}
     exec(emit_program(loaded.checked, loaded.sources), names)
     name = next(n for n in names if n.startswith(f"advantage_rl_{call.partition('(')[0]}_g"))
-    return trimmed(names[name], {**given, "group": list(range(len(MASKS)))})
+    return call_on_tensors(names[name], {**given, "group": list(range(len(MASKS)))})
 
 
 def batch(seed=0):

@@ -28,7 +28,7 @@ from forgedsl.runtime.endpoints import Score, SyncResult
 from forgedsl.runtime.losses import LossFunction
 from forgedsl.runtime.modules import load_module
 from forgedsl.runtime.rewards.worker import Recipe, load
-from forgedsl.runtime.services.endpoints import step_shape, trimmed
+from forgedsl.runtime.services.endpoints import call_on_tensors, step_shape
 from forgedsl.runtime.updates import parts, summary
 
 V = 67
@@ -272,7 +272,7 @@ class Rehearsed(FakeEndpoints):
         return float(await value if asyncio.iscoroutine(value) else value)
 
     async def call(self, node: spec.Node, args: dict[str, Any]) -> Any:
-        return trimmed(getattr(self.program, node.target), args)
+        return call_on_tensors(getattr(self.program, node.target), args)
 
     async def step(self, node: spec.Node, batch: Batch) -> StepResult:
         titan = self.titans[node.target]

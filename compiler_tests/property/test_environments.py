@@ -84,7 +84,7 @@ class Played(FakeEndpoints):
             on_error=world.on_error,
         )  # fmt: skip
         limits = Limits(
-            sampling=spec.Sampling(max_tokens=4), turns=world.turns, longest=world.longest
+            sampling=spec.Sampling(max_tokens=4), turns=world.turns, max_row_tokens=world.longest
         )
         driver = Driver(environment, BRIDGE, lambda: Session(self), lambda cause, prompt: None)
         rollout = await driver.play(engine, prompt, sibling, seed, limits)

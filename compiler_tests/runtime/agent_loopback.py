@@ -137,7 +137,7 @@ class Here:
 
     async def begin(self, task: Task, seed: int, limits: Limits) -> None:
         terms = Terms(
-            model="policy", sampling=limits.sampling, longest=limits.longest,
+            model="policy", sampling=limits.sampling, max_row_tokens=limits.max_row_tokens,
             rewrites=self._rewrites,
         )  # fmt: skip
         tree = Tree(self._bridge, rewrites=self._rewrites)
@@ -226,7 +226,7 @@ async def _play(
         messages=[{"role": "user", "content": "1+1"}],
     )  # fmt: skip
     given: dict[str, Any] = {"sampling": spec.Sampling(max_tokens=8), "turns": None}
-    given |= {"longest": 200} | limits
+    given |= {"max_row_tokens": 200} | limits
     rollout, error = None, ""
     try:
         rollout = await driver.play(engine, prompt, 5, 11, Limits(**given))

@@ -321,7 +321,7 @@ def test_rows_together_have_at_most_the_tokens_of_a_row_of_the_trainer() -> None
         status, _ = await client.post({"messages": [user("3+3")]})
         assert status == 400
 
-    rollout = play(run, together=18).rollout
+    rollout = play(run, max_total_tokens=18).rollout
     assert (rollout.ended, rollout.turns) == ("tokens", 2)
     assert len(rollout.prompt.token_ids) + len(rollout.token_ids) == 14
 

@@ -19,8 +19,8 @@ from forgedsl.runtime.agents.process import AgentProcess
 from forgedsl.runtime.agents.protocol import Chat
 from forgedsl.runtime.agents.session import Session, Terms
 from forgedsl.runtime.agents.tree import Tree
-from forgedsl.runtime.environments.line import Asked
-from forgedsl.runtime.environments.worker import Reply, Served
+from forgedsl.runtime.environments.connection import PoolRequest
+from forgedsl.runtime.environments.worker import Reply, ServedEnvironment
 
 AGENT = """
 import asyncio
@@ -77,14 +77,16 @@ class Some(Agent):
 """
 
 
-def served(folder: Path, **more: Any) -> Served:
+def served(folder: Path, **more: Any) -> ServedEnvironment:
     (folder / "agent.py").write_text(AGENT, "utf-8")
     given: dict[str, Any] = {
         "type_name": "Some", "path": "agent.py", "parts": ("a", "b"), "agent": True,
         "sha256": hashlib.sha256(AGENT.encode()).hexdigest(), "deadline": 60.0,
         "tool_timeout": 1.0,
     }  # fmt: skip
-    return Served(name="some", environment=spec.Environment(**given | more), job_dir=str(folder))
+    return ServedEnvironment(
+        name="some", environment=spec.Environment(**given | more), job_dir=str(folder)
+    )
 
 
 class Pool:
@@ -94,12 +96,14 @@ class Pool:
         self.process = process
 
     async def tell(self, op: str, key: str, given: Any = None, seed: int = 0) -> Any:
-        answer, last = await self.process.answer(Asked(op, key, given, seed, "0"))
+        answer, last = await self.process.answer(PoolRequest(op, key, given, seed, "0"))
         assert not last
         return answer
 
     async def begin(self, text: str, target: str = "", seed: int = 5) -> None:
-        terms = Terms(model="m", sampling=spec.Sampling(max_tokens=4), longest=99, rewrites=False)
+        terms = Terms(
+            model="m", sampling=spec.Sampling(max_tokens=4), max_row_tokens=99, rewrites=False
+        )
         given = Task(text=text, target=target), terms
         assert await self.tell("run", text, given, seed) == Reply()
 
@@ -115,20 +119,20 @@ class Pool:
             kind, reply = events[-1]
             if kind == "end":
                 return reply
-            assert kind == "up"
+            assert kind == "cancel"
 
     async def end(self, text: str, **more: Any) -> Reply:
         await self.begin(text, **more)
         return await self.ended(text)
 
 
-def with_pool(served_: Served, use: Callable[[Pool], Awaitable[None]]) -> None:
+def with_pool(served_: ServedEnvironment, use: Callable[[Pool], Awaitable[None]]) -> None:
     async def main() -> None:
         process = AgentProcess(served_)
         try:
             await process.start()
             await process.endpoint.start()
-            asked = Asked("bridge", given=pickle.dumps(bridge()), bridge="0")
+            asked = PoolRequest("bridge", given=pickle.dumps(bridge()), bridge="0")
             await process.answer(asked)
             await use(Pool(process))
         finally:
@@ -192,7 +196,7 @@ def test_a_process_that_ends_costs_one_of_its_trajectories_a_try(tmp_path: Path)
         await pool.begin("exit")
         ends = [await pool.ended(key) for key in ("ask", "exit")]
         assert all("exit code 3" in reply.error and reply.ended for reply in ends)
-        assert sorted(reply.lost for reply in ends) == [False, True]
+        assert sorted(reply.collateral for reply in ends) == [False, True]
         assert (await pool.end("rng")).value  # in a new process
 
     with_pool(served(tmp_path), use)
@@ -202,11 +206,13 @@ def test_the_end_of_an_agent_is_the_last_event() -> None:
     """A client that dies with its process may be noticed after the process is."""
 
     async def main() -> list[str]:
-        terms = Terms(model="m", sampling=spec.Sampling(max_tokens=4), longest=99, rewrites=False)
+        terms = Terms(
+            model="m", sampling=spec.Sampling(max_tokens=4), max_row_tokens=99, rewrites=False
+        )
         session = Session(terms, Tree(bridge(), rewrites=False), lambda *_: None)
         messages = [{"role": "user", "content": "1"}]
         chat = Chat(model="m", messages=messages)
-        asking = asyncio.create_task(session.ask(chat, b"", again=False))
+        asking = asyncio.create_task(session.ask(chat, b"", is_retry=False))
         ((kind, _),) = await session.events()
         session.close()
         asking.cancel()
@@ -225,7 +231,7 @@ def test_an_agent_that_holds_its_process_is_killed_and_the_others_are_lost(tmp_p
         await asyncio.sleep(0.3)  # it is at work
         await pool.tell("close", "block")
         reply = await pool.ended("ask")
-        assert (reply.ended, reply.lost) == (True, True)
+        assert (reply.ended, reply.collateral) == (True, True)
         assert (await pool.end("rng")).value  # in a new process
 
     with_pool(served(tmp_path), use)

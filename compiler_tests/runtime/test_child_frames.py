@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from forgedsl.runtime.worker_process import TOLD, Answers, Calls, packed
+from forgedsl.runtime.worker_process import NO_REPLY, CallClient, CallServer, packed
 
 SECRET = b"0123456789abcdef"
 
@@ -37,7 +37,7 @@ def answered(*pieces: bytes, secret: bytes = b"") -> Transport:
     """What is answered to a stream that comes in these pieces."""
 
     async def main() -> Transport:
-        answers, transport = Answers(echo, secret), Transport()
+        answers, transport = CallServer(echo, secret), Transport()
         answers.connection_made(transport)
         for piece in pieces:
             if not transport.closed:
@@ -63,31 +63,31 @@ def test_nothing_of_who_does_not_know_the_secret_is_read() -> None:
 
 
 def test_what_nobody_waits_for_is_answered_only_with_something() -> None:
-    told = packed((TOLD, None)) + packed((TOLD, "why"))
-    assert answered(told).written == [packed((TOLD, "why", False))]
+    told = packed((NO_REPLY, None)) + packed((NO_REPLY, "why"))
+    assert answered(told).written == [packed((NO_REPLY, "why", False))]
 
 
 def test_calls_of_one_pass_leave_together_and_one_that_is_given_up_is_forgotten() -> None:
     async def main() -> tuple[list[bytes], list[Any], Any]:
         said: list[Any] = []
-        calls, transport = Calls(said.append), Transport()
+        calls, transport = CallClient(said.append), Transport()
         calls.connection_made(transport)
         kept, left = calls.call("a"), calls.call("b")
         calls.tell("c")
         left.cancel()
         await asyncio.sleep(0)
-        calls.data_received(packed((1, "late", False)) + packed((TOLD, "why", False)))
+        calls.data_received(packed((1, "late", False)) + packed((NO_REPLY, "why", False)))
         calls.data_received(packed((0, "answer", False)))
         return transport.written, said, await kept
 
     written, said, answer = asyncio.run(main())
-    assert written == [packed((0, "a")) + packed((1, "b")) + packed((TOLD, "c"))]
+    assert written == [packed((0, "a")) + packed((1, "b")) + packed((NO_REPLY, "c"))]
     assert (said, answer) == (["why"], "answer")
 
 
 def test_calls_on_a_line_that_ends_fail() -> None:
     async def main() -> None:
-        calls = Calls()
+        calls = CallClient()
         calls.connection_made(Transport())
         waiting = calls.call("a")
         calls.connection_lost(None)

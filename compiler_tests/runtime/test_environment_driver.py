@@ -18,9 +18,9 @@ from forgedsl.runtime.data.chat import ChatTokenizer
 from forgedsl.runtime.data_types import Prompt
 from forgedsl.runtime.endpoints import RolloutError, seed_of
 from forgedsl.runtime.environments.bridge import Bridge, Conversation
+from forgedsl.runtime.environments.connection import Address, PoolRequest, connect, listen
 from forgedsl.runtime.environments.driver import Crash, Driver, Late, Limits
-from forgedsl.runtime.environments.line import Address, Asked, connect, listen
-from forgedsl.runtime.environments.process import UNREADABLE
+from forgedsl.runtime.environments.process import TOKENIZER_NOT_SENT
 from forgedsl.runtime.environments.worker import Reply
 from forgedsl.runtime.events import EventLog
 from forgedsl.runtime.services.environment import EnvironmentClient
@@ -140,7 +140,11 @@ def prompt(text: str = "1+1=", messages: list[dict[str, Any]] | None = None) -> 
 
 
 def limits(**more: Any) -> Limits:
-    given: dict[str, Any] = {"sampling": spec.Sampling(max_tokens=8), "turns": 9, "longest": 99}
+    given: dict[str, Any] = {
+        "sampling": spec.Sampling(max_tokens=8),
+        "turns": 9,
+        "max_row_tokens": 99,
+    }
     return Limits(**given | more)
 
 
@@ -236,23 +240,23 @@ def counted() -> tuple[ChatTokenizer, list[int]]:
 
 def test_of_an_observation_of_megabytes_only_the_beginning_is_read() -> None:
     made, asked = counted()
-    tokens, _ = Bridge(made).after(ids("3"), "1+2" * 1_000_000, 9, chat=False)
+    tokens, _ = Bridge(made).tokens_after(ids("3"), "1+2" * 1_000_000, 9, chat=False)
     assert len(tokens) == 9
     assert max(asked) < 10_000
 
 
 def test_of_a_short_observation_tokens_are_made_once() -> None:
     made, asked = counted()
-    assert Bridge(made).after(ids("3"), "1+2", 9, chat=False) == (ids("1+2"), "1+2")
+    assert Bridge(made).tokens_after(ids("3"), "1+2", 9, chat=False) == (ids("1+2"), "1+2")
     assert asked == [3]
 
 
 def test_siblings_find_the_tokens_of_their_prompt_made() -> None:
     bridge, at = chat(QWEN), prompt("", [{"role": "user", "content": "1"}])
-    first, second = (bridge.first(at, "+2", 9) for _ in range(2))
+    first, second = (bridge.first_prompt(at, "+2", 9) for _ in range(2))
     assert (first.text, first.token_ids) == ("(1)\n(+2)\n:", ids("(1)\n(+2)\n:"))
     assert second is first
-    assert bridge.first(at, "+3", 9).text == "(1)\n(+3)\n:"
+    assert bridge.first_prompt(at, "+3", 9).text == "(1)\n(+3)\n:"
 
 
 def test_every_turn_has_the_seed_of_its_number() -> None:
@@ -262,7 +266,7 @@ def test_every_turn_has_the_seed_of_its_number() -> None:
 
 
 def test_a_turn_that_no_end_token_closed_is_closed_by_the_bridge() -> None:
-    tokens, text = chat(QWEN).after(ids("3"), "no", 9, chat=True)
+    tokens, text = chat(QWEN).tokens_after(ids("3"), "no", 9, chat=True)
     assert tokens[0] == EOS
     assert text.endswith("\n(no)\n:")
 
@@ -274,7 +278,7 @@ def test_a_template_that_rewrites_what_was_said_is_told_where_it_is_not_followed
         Driver(environment(history=history), chat(REWRITES), lambda: Session([]), print)
         for history in ("append", "template")
     ]
-    assert [bool(driver.rewritten()) for driver in drivers] == [True, False]
+    assert [bool(driver.template_warning()) for driver in drivers] == [True, False]
 
 
 def published(name: str) -> str:
@@ -342,10 +346,12 @@ def test_a_turn_that_the_template_writes_as_it_was_goes_on_in_its_row() -> None:
 
 
 def test_rows_together_are_no_longer_than_what_the_trainer_holds() -> None:
-    for together in range(13, 60):
-        _, rollout = follows("12+3", "45+6", "2+8", together=together, longest=30)
+    for max_total_tokens in range(13, 60):
+        _, rollout = follows(
+            "12+3", "45+6", "2+8", max_total_tokens=max_total_tokens, max_row_tokens=30
+        )
         whole = [*rollout.prompt.token_ids, *rollout.token_ids]
-        assert len(whole) <= together
+        assert len(whole) <= max_total_tokens
         assert any(rollout.mask)
     assert rollout.ended == "done"
 
@@ -355,10 +361,10 @@ def test_qwen3_opens_a_row_behind_a_thought_and_goes_on_behind_a_tool() -> None:
     at = prompt("", [{"role": "user", "content": "1"}])
     thought = "<think>\nso\n</think>\n\n2"
     talk = Conversation(bridge, at, (), 9)
-    assert talk.anew("2", "3") is None
-    assert talk.anew(thought, "3") is not None
+    assert talk.new_row_prompt("2", "3") is None
+    assert talk.new_row_prompt(thought, "3") is not None
     talk = Conversation(bridge, at, (), 9)
-    assert talk.anew(thought, [{"role": "tool", "content": "7"}]) is None
+    assert talk.new_row_prompt(thought, [{"role": "tool", "content": "7"}]) is None
 
 
 def test_tools_are_shown_by_the_template_and_their_results_are_messages() -> None:
@@ -379,7 +385,7 @@ def test_the_ways_a_trajectory_ends() -> None:
     assert play(Engine(["3"]), Session([Step(done=True)])).ended == "done"
     assert play(Engine(["3"]), Session(again), turns=3).turns == 3
     assert play(Engine(["3"]), Session(again), turns=3).ended == "turns"
-    assert play(Engine(["3"]), Session(again), longest=10).ended == "tokens"
+    assert play(Engine(["3"]), Session(again), max_row_tokens=10).ended == "tokens"
     assert play(Engine(["123456789"]), Session(again)).ended == "tokens"
     slow = Engine(["3"], seconds=4.0)
     late = play(slow, Session(again), of=environment(deadline=10.0))
@@ -387,9 +393,9 @@ def test_the_ways_a_trajectory_ends() -> None:
 
 
 def test_no_trajectory_is_longer_than_what_holds_it() -> None:
-    for longest in range(5, 20):
-        rollout = play(Engine(["3"]), Session([Step("?")]), longest=longest)
-        assert len(rollout.prompt.token_ids) + len(rollout.token_ids) <= longest
+    for max_row_tokens in range(5, 20):
+        rollout = play(Engine(["3"]), Session([Step("?")]), max_row_tokens=max_row_tokens)
+        assert len(rollout.prompt.token_ids) + len(rollout.token_ids) <= max_row_tokens
 
 
 def test_a_turn_that_was_cut_is_not_shown_to_the_environment() -> None:
@@ -438,7 +444,7 @@ def test_a_second_crash_is_scored_as_on_error_says() -> None:
 
 
 def test_what_another_trajectory_did_is_no_failure_of_this_one() -> None:
-    lost = [Session([Crash("gone", lost=True)]) for _ in range(3)]
+    lost = [Session([Crash("gone", collateral=True)]) for _ in range(3)]
     rollout = play(Engine(["3"]), *lost, Session([Step(done=True)]))
     assert rollout.ended == "done"
 
@@ -490,11 +496,11 @@ class Mesh:
 
     origin, size = "game.forge:3:1", 1
 
-    def __init__(self, answer: Callable[[Asked], Awaitable[Reply]]) -> None:
+    def __init__(self, answer: Callable[[PoolRequest], Awaitable[Reply]]) -> None:
         self.answer = answer
 
     async def one(self, rank: int, endpoint: str) -> Address:
-        async def answer(request: Asked) -> tuple[Reply, bool]:
+        async def answer(request: PoolRequest) -> tuple[Reply, bool]:
             return await self.answer(request), False
 
         assert endpoint == "listen"
@@ -503,7 +509,7 @@ class Mesh:
 
 
 def test_a_trajectory_on_a_line_that_ends_is_lost_and_the_next_has_another() -> None:
-    async def answer(request: Asked) -> Reply:
+    async def answer(request: PoolRequest) -> Reply:
         if request.op == "step":
             await asyncio.Event().wait()
         return Reply(value=Start())
@@ -515,18 +521,21 @@ def test_a_trajectory_on_a_line_that_ends_is_lost_and_the_next_has_another() -> 
         await session.reset(Task(text="1+1="), 5)
         waiting = asyncio.create_task(session.step(Turn(text="3")))
         await asyncio.sleep(0.1)
-        client._lines[0].close()
+        client._connections[0].close()
         with pytest.raises(Crash) as error:
             await waiting
         return error.value, await other.reset(Task(text="1+1="), 5)
 
     crash, start = asyncio.run(main())
-    assert (crash.lost, str(crash)) == (True, "its process has ended: the process has disconnected")
+    assert (crash.collateral, str(crash)) == (
+        True,
+        "its process has ended: the process has disconnected",
+    )
     assert start == Start()
 
 
 def test_a_tokenizer_that_cannot_be_sent_is_told_and_the_controller_makes_tokens() -> None:
-    async def answer(request: Asked) -> Reply:
+    async def answer(request: PoolRequest) -> Reply:
         return Reply(value=() if request.op == "tools" else Start() if request.op == "reset"
                      else Step("?", done=request.number == 1))  # fmt: skip
 
@@ -541,38 +550,38 @@ def test_a_tokenizer_that_cannot_be_sent_is_told_and_the_controller_makes_tokens
         return await driver.play(engine, prompt(), 5, 11, limits())
 
     rollout = asyncio.run(main())
-    assert [UNREADABLE in text for text in said] == [True]
+    assert [TOKENIZER_NOT_SENT in text for text in said] == [True]
     assert rollout.token_ids == [*ids("3"), EOS, *ids("?"), *ids("3"), EOS]
 
 
 def test_a_process_on_another_machine_is_asked_by_tcp() -> None:
-    async def answer(request: Asked) -> tuple[Reply, bool]:
+    async def answer(request: PoolRequest) -> tuple[Reply, bool]:
         return Reply(value=Start(request.key)), False
 
     async def main() -> Reply:
         _servers, (_, host, port, secret) = await listen(answer)
         line = await connect(("\0known to nobody here", host, port, secret))
-        reply: Reply = await line.call(tuple(Asked("reset", "a")))
+        reply: Reply = await line.call(tuple(PoolRequest("reset", "a")))
         return reply
 
     assert asyncio.run(main()).value == Start("a")
 
 
 def test_who_does_not_know_the_secret_is_not_answered() -> None:
-    async def answer(request: Asked) -> tuple[Reply, bool]:
+    async def answer(request: PoolRequest) -> tuple[Reply, bool]:
         raise AssertionError("asked")
 
     async def main() -> None:
         _servers, (name, host, port, secret) = await listen(answer)
         line = await connect((name, host, port, bytes(len(secret))))
-        await line.call(tuple(Asked("reset", "a")))
+        await line.call(tuple(PoolRequest("reset", "a")))
 
     with pytest.raises(ConnectionError):
         asyncio.run(main())
 
 
 def test_a_step_that_is_late_is_told_to_the_user_too() -> None:
-    async def answer(request: Asked) -> Reply:
+    async def answer(request: PoolRequest) -> Reply:
         late = request.op == "step"
         return Reply(late=late, error="no answer within 5 s" * late, value=Start())
 

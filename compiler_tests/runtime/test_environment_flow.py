@@ -61,7 +61,7 @@ class Played(FakeEndpoints):
 
     async def sample(self, node: Any, prompt: Any, sibling: int, seed: int) -> Any:
         environment = spec.Environment(type_name="", path="", sha256="")
-        limits = Limits(sampling=spec.Sampling(max_tokens=99), turns=4, longest=9999)
+        limits = Limits(sampling=spec.Sampling(max_tokens=99), turns=4, max_row_tokens=9999)
         self.flying += 1
         self.most_flying = max(self.flying, self.most_flying)
         driver = Driver(

@@ -14,10 +14,10 @@ from forgedsl.environment import Call, Start, Step, Task, Turn
 from forgedsl.errors import LaunchError
 from forgedsl.lower import job as spec
 from forgedsl.runtime.data.chat import ChatTokenizer
-from forgedsl.runtime.environments.bridge import Bridge, Made
-from forgedsl.runtime.environments.line import Asked
-from forgedsl.runtime.environments.process import UNREADABLE, EnvironmentProcess
-from forgedsl.runtime.environments.worker import Reply, Request, Served
+from forgedsl.runtime.environments.bridge import Bridge, TokenizedObservation
+from forgedsl.runtime.environments.connection import PoolRequest
+from forgedsl.runtime.environments.process import TOKENIZER_NOT_SENT, EnvironmentProcess
+from forgedsl.runtime.environments.worker import Reply, Request, ServedEnvironment
 
 TOKENIZER = Path(__file__).parents[2] / "pipelines/tokenizers/arithmetic"
 DESK = '''
@@ -85,12 +85,12 @@ class Desk(Environment):
 '''
 
 
-def served(folder: Path, text: str = DESK, **more: Any) -> Served:
+def served(folder: Path, text: str = DESK, **more: Any) -> ServedEnvironment:
     (folder / "desk.py").write_text(text, encoding="utf-8")
     sha256 = hashlib.sha256(text.encode()).hexdigest()
     given: dict[str, Any] = {"type_name": "Desk", "path": "desk.py", "parts": ("found",)}
     environment = spec.Environment(sha256=sha256, tool_timeout=1.0, **given | more)
-    return Served(name="shop", environment=environment, job_dir=str(folder))
+    return ServedEnvironment(name="shop", environment=environment, job_dir=str(folder))
 
 
 def asked(folder: Path, *texts: str | tuple[str, ...], calls: tuple[Call, ...] = ()) -> list[Reply]:
@@ -201,8 +201,8 @@ def test_a_process_that_dies_is_started_again_without_its_trajectories(tmp_path:
 
 def test_one_trajectory_is_to_blame_for_the_end_of_a_process(tmp_path: Path) -> None:
     died, waiting, after = asked(tmp_path, ("die", "sleep"), "a")
-    assert sorted(reply.lost for reply in (died, waiting)) == [False, True]
-    assert after.value is not None or after.lost
+    assert sorted(reply.collateral for reply in (died, waiting)) == [False, True]
+    assert after.value is not None or after.collateral
 
 
 def test_a_trajectory_that_is_over_is_not_to_blame(tmp_path: Path) -> None:
@@ -217,10 +217,10 @@ def test_a_trajectory_that_is_over_is_not_to_blame(tmp_path: Path) -> None:
             process.close()
 
     closed, died = asyncio.run(main())
-    assert (closed.ended, died.ended, died.lost) == (True, True, False)
+    assert (closed.ended, died.ended, died.collateral) == (True, True, False)
 
 
-def answers(folder: Path, *asked: Asked) -> list[Any]:
+def answers(folder: Path, *asked: PoolRequest) -> list[Any]:
     """What a process says to whoever plays, of one thing after the other."""
 
     async def main() -> list[Any]:
@@ -239,7 +239,7 @@ def bridge(template: str) -> Bridge:
 
 CHAT = "{% for m in messages %}{{ m['content'] }}<eos>{% endfor %}:"
 FAILS = "{% if messages[2] %}{{ messages[2].name.first.last }}{% endif %}"
-BEGIN = Asked("reset", "a", Task(text="t"), 5)
+BEGIN = PoolRequest("reset", "a", Task(text="t"), 5)
 
 
 @pytest.mark.parametrize(
@@ -250,28 +250,30 @@ BEGIN = Asked("reset", "a", Task(text="t"), 5)
 def test_tokens_of_what_is_observed_are_made_by_the_process_or_by_who_plays(
     told: str | None, chat: bool, turn: list[int], tmp_path: Path
 ) -> None:
-    here, step = bridge(CHAT), Asked("step", "a", "12", 0, "0", chat)
-    given = [Asked("bridge", given=pickle.dumps(bridge(told)), bridge="0")] if told else []
+    here, step = bridge(CHAT), PoolRequest("step", "a", "12", 0, "0", chat)
+    given = [PoolRequest("bridge", given=pickle.dumps(bridge(told)), bridge="0")] if told else []
     *_, found = answers(tmp_path, *given, BEGIN, step)
     assert isinstance(found, Reply) == (told is None)
-    said = found.value.observation if isinstance(found, Reply) else Made(*found[:3])
-    assert here.after(turn, said, 99, chat=chat) == here.after(turn, "12", 99, chat=chat)
+    said = found.value.observation if isinstance(found, Reply) else TokenizedObservation(*found[:3])
+    assert here.tokens_after(turn, said, 99, chat=chat) == here.tokens_after(
+        turn, "12", 99, chat=chat
+    )
     assert isinstance(found, Reply) or found[3] == {"found": 1.0}
 
 
 def test_a_template_that_fails_in_the_process_is_left_to_who_plays(tmp_path: Path) -> None:
-    told = Asked("bridge", given=pickle.dumps(bridge(FAILS)), bridge="0")
-    nothing, _, found = answers(tmp_path, told, BEGIN, Asked("step", "a", "12", 0, "0", True))
+    told = PoolRequest("bridge", given=pickle.dumps(bridge(FAILS)), bridge="0")
+    nothing, _, found = answers(tmp_path, told, BEGIN, PoolRequest("step", "a", "12", 0, "0", True))
     assert (nothing, found.value) == (None, Step("12", {"found": 1.0}))
 
 
 def test_who_plays_is_told_of_a_tokenizer_that_cannot_be_read(tmp_path: Path) -> None:
-    (reply,) = answers(tmp_path, Asked("bridge", given=b"none", bridge="0"))
-    assert reply.error.startswith(f"{UNREADABLE}: UnpicklingError")
+    (reply,) = answers(tmp_path, PoolRequest("bridge", given=b"none", bridge="0"))
+    assert reply.error.startswith(f"{TOKENIZER_NOT_SENT}: UnpicklingError")
 
 
 def test_the_end_of_a_trajectory_is_answered_where_it_fails(tmp_path: Path) -> None:
-    assert answers(tmp_path, BEGIN, Asked("close", "a"))[1] is None
+    assert answers(tmp_path, BEGIN, PoolRequest("close", "a"))[1] is None
     (tmp_path / "bad").mkdir()
     process = served(tmp_path / "bad", DESK.replace("asyncio.sleep(0.2)", "asyncio.sleep('x')"))
 
@@ -279,7 +281,7 @@ def test_the_end_of_a_trajectory_is_answered_where_it_fails(tmp_path: Path) -> N
         made = EnvironmentProcess(process)
         try:
             await made.answer(BEGIN)
-            return (await made.answer(Asked("close", "a")))[0]
+            return (await made.answer(PoolRequest("close", "a")))[0]
         finally:
             made.close()
 
@@ -294,7 +296,7 @@ def test_a_call_that_holds_the_interpreter_costs_the_process(tmp_path: Path) -> 
 
 
 def test_an_environment_that_cannot_be_made_is_told_at_the_start(tmp_path: Path) -> None:
-    async def start(given: Served) -> None:
+    async def start(given: ServedEnvironment) -> None:
         await EnvironmentProcess(given).start()
 
     with pytest.raises(LaunchError, match=r"environment shop: Desk\(many = 1\) failed: TypeError"):

@@ -15,7 +15,7 @@ from forgedsl.errors import LaunchError
 from forgedsl.lower import job as spec
 from forgedsl.mcp import MCPTools
 from forgedsl.runtime.environments.process import CALL_GRACE, EnvironmentProcess
-from forgedsl.runtime.environments.worker import Reply, Request, Served
+from forgedsl.runtime.environments.worker import Reply, Request, ServedEnvironment
 
 SERVER = """
 import asyncio
@@ -84,7 +84,7 @@ def played(
 
     async def main() -> list[Any]:
         process = EnvironmentProcess(
-            Served(name="desk", environment=environment, job_dir=str(folder))
+            ServedEnvironment(name="desk", environment=environment, job_dir=str(folder))
         )
         try:
             tools = await process.ask(Request(key="", op="tools", seconds=30.0))
@@ -177,7 +177,7 @@ def test_a_server_is_tried_when_its_environment_is_loaded_and_not_behind_the_mod
         type_name="Desk", path="desk.py", sha256=hashlib.sha256(text.encode()).hexdigest()
     )
     process = EnvironmentProcess(
-        Served(name="desk", environment=environment, job_dir=str(tmp_path))
+        ServedEnvironment(name="desk", environment=environment, job_dir=str(tmp_path))
     )
     with pytest.raises(LaunchError, match="MCP server `no-such-program x` did not start"):
         asyncio.run(process.start())

@@ -9,7 +9,7 @@ import pytest
 from forgedsl.runtime.services.vllm.upstream.engine import (
     NOT_LOADED,
     RELOAD_LOGGER,
-    hide_what_has_no_weights,
+    silence_reload_warnings,
 )
 
 
@@ -37,12 +37,12 @@ LAYERS = ("Llama3RotaryEmbedding", "ParallelLMHead", "QKVParallelLinear")
 
 
 def test_a_tied_head_and_a_computed_table_have_nothing_to_load(warned) -> None:
-    hide_what_has_no_weights(is_tied=True)
+    silence_reload_warnings(is_tied=True)
     assert warned(*LAYERS) == ["QKVParallelLinear: Failed to load weights", "Allocating 3.0 MB"]
 
 
 def test_a_head_of_its_own_that_is_not_loaded_is_a_warning(warned) -> None:
-    hide_what_has_no_weights(is_tied=False)
+    silence_reload_warnings(is_tied=False)
     assert warned(*LAYERS)[0] == "ParallelLMHead: Failed to load weights"
 
 

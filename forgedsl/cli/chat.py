@@ -1,6 +1,6 @@
 """`forgec try RUN`: ask the exported policy of a run, in the terminal or with one prompt.
 
-RUN --exported--> folder in Hugging Face format --Speaker--> answers
+RUN --exported--> folder in Hugging Face format --ChatModel--> answers
 --against base: the model that the run began with answers each prompt too
 """
 
@@ -79,9 +79,9 @@ def command(
         asked = sampling_of(run, {n: v for n, v in changes.items() if v is not None})
     except UsageError as error:
         refuse("try", error)
-    from forgedsl.runtime.speaker import Speaker
+    from forgedsl.runtime.speaker import ChatModel
 
-    speakers = {name: Speaker.load(folder) for name, folder in folders.items()}
+    speakers = {name: ChatModel.load(folder) for name, folder in folders.items()}
     talk = Talk(speakers, asked, system=system, plain=plain, seed=seed)
     if prompt is not None:
         talk.say(prompt)

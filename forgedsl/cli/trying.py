@@ -86,12 +86,12 @@ def play_environments(
     """Load environments as a run does, and play one turn of each on the first row."""
     from forgedsl.runtime.agents.process import AgentProcess
     from forgedsl.runtime.environments.process import EnvironmentProcess
-    from forgedsl.runtime.environments.worker import Served
+    from forgedsl.runtime.environments.worker import ServedEnvironment
 
     async def play() -> dict[str, Played]:
         found = {}
         for name, spec in job.environments.items():
-            served = Served(name=name, environment=spec, job_dir=str(folder))
+            served = ServedEnvironment(name=name, environment=spec, job_dir=str(folder))
             process = AgentProcess(served) if spec.agent else EnvironmentProcess(served)
             try:
                 await process.start(SECONDS)
@@ -149,7 +149,7 @@ async def _asked(
     from forgedsl.runtime.agents.session import Terms
     from forgedsl.runtime.data.reader import load_tokenizer
     from forgedsl.runtime.environments.bridge import Bridge
-    from forgedsl.runtime.environments.line import Asked
+    from forgedsl.runtime.environments.connection import PoolRequest
 
     dataset = _played_on(job, name)
     look = looks.get(dataset)
@@ -162,18 +162,20 @@ async def _asked(
         return Played(problem=f"agent {name} {why}")
     messages = None if prompt.messages is None else tuple(prompt.messages)
     task = Task(text=prompt.text, messages=messages, target=prompt.target)
-    terms = Terms(model=model, sampling=Sampling(max_tokens=1), longest=2**20, rewrites=False)
+    terms = Terms(
+        model=model, sampling=Sampling(max_tokens=1), max_row_tokens=2**20, rewrites=False
+    )
     await process.endpoint.start()
-    await process.answer(Asked("bridge", given=pickle.dumps(bridge), bridge="0"))
-    await process.answer(Asked("run", "0", (task, terms), 0, "0"))
+    await process.answer(PoolRequest("bridge", given=pickle.dumps(bridge), bridge="0"))
+    await process.answer(PoolRequest("run", "0", (task, terms), 0, "0"))
     try:
         async with asyncio.timeout(SECONDS):
-            (events, _), _ = await process.answer(Asked("events", "0"))
+            (events, _), _ = await process.answer(PoolRequest("events", "0"))
     except TimeoutError:
         return Played(problem=f"agent {name} asked the policy nothing within {SECONDS:g} s",
                       cause="late")  # fmt: skip
     finally:
-        await process.answer(Asked("close", "0"))
+        await process.answer(PoolRequest("close", "0"))
         await process.endpoint.close()
     event, reply = events[-1]
     if event == "ask":
@@ -209,7 +211,7 @@ def _seen(
         return Played()
     bridge = Bridge(load_tokenizer(job, model, folder, folder), told.value)
     try:
-        text = bridge.first(prompt, start, job.environments[name].max_observation).text  # type: ignore[arg-type]
+        text = bridge.first_prompt(prompt, start, job.environments[name].max_observation).text  # type: ignore[arg-type]
     except RunError as error:
         return Played(problem=f"environment {name}: {error}")
     missing = [tool for tool in tools if tool not in text]

@@ -220,7 +220,7 @@ class Pipeline:
             advantage([0.0, 1.0])
         """
         from forgedsl.runtime.modules import load_module
-        from forgedsl.runtime.services.endpoints import trimmed
+        from forgedsl.runtime.services.endpoints import call_on_tensors
 
         job = self.plan().job
         targets = [node.target for node in job.nodes if Role.COMPUTES in node.roles]
@@ -230,7 +230,7 @@ class Pipeline:
         takes = list(inspect.signature(found).parameters)
 
         def call(*values: Any, **named: Any) -> Any:
-            return trimmed(found, {**dict(zip(takes, values, strict=False)), **named})
+            return call_on_tensors(found, {**dict(zip(takes, values, strict=False)), **named})
 
         return call
 

@@ -9,9 +9,9 @@ from monarch.actor import concurrent_endpoint
 from forgedsl.lower import job as spec
 from forgedsl.runtime.actors.base import ForgeActor
 from forgedsl.runtime.agents.process import AgentProcess
-from forgedsl.runtime.environments.line import Address, listen
+from forgedsl.runtime.environments.connection import Address, listen
 from forgedsl.runtime.environments.process import EnvironmentProcess
-from forgedsl.runtime.environments.worker import Served
+from forgedsl.runtime.environments.worker import ServedEnvironment
 
 
 class EnvironmentPool(ForgeActor):
@@ -19,7 +19,9 @@ class EnvironmentPool(ForgeActor):
 
     def __init__(self, job: spec.Job, name: str, job_dir: str) -> None:
         super().__init__()
-        self._served = Served(name=name, environment=job.environments[name], job_dir=job_dir)
+        self._served = ServedEnvironment(
+            name=name, environment=job.environments[name], job_dir=job_dir
+        )
 
     @concurrent_endpoint
     async def setup(self) -> dict[str, Any]:

@@ -23,20 +23,20 @@ from typing import Any
 from aiohttp import web
 
 from forgedsl.runtime.agents import messages, responses
-from forgedsl.runtime.agents.protocol import ApiError, Said, chunks, completion, parsed
-from forgedsl.runtime.agents.session import OVER, Session
+from forgedsl.runtime.agents.protocol import Answer, ApiError, chunks, completion, parsed
+from forgedsl.runtime.agents.session import TRAJECTORY_ENDED, Session
 
 HOST = "127.0.0.1"
 MESSAGES = "/v1/messages"
-NAMES = ("127.0.0.1", "localhost")
+ALLOWED_HOSTS = ("127.0.0.1", "localhost")
 """accepted values of the `Host` header. Others are refused: a web page could reach this server
 through a host name of its own that resolves to this address (DNS rebinding)"""
-BODY = 16 * 2**20
+MAX_BODY_BYTES = 16 * 2**20
 """largest body in bytes"""
 BODY_SECONDS = 30.0
 KEEP_ALIVE = 15.0
 """seconds between signs of life in a stream whose answer is still being sampled"""
-ENDED = 4096
+MAX_ENDED_KEYS = 4096
 """keys of ended trajectories that are known as such"""
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -53,7 +53,7 @@ class Endpoint:
 
     async def start(self) -> None:
         """Listen on a free port; `url` is its base URL."""
-        app = web.Application(client_max_size=BODY, middlewares=[_in_its_form])
+        app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[_in_its_form])
         app.router.add_post("/v1/chat/completions", self._chat)
         app.router.add_post("/v1/responses", self._response)
         app.router.add_post(MESSAGES, self._message)
@@ -79,7 +79,7 @@ class Endpoint:
         session.close()
         if self._sessions.pop(session.key, None) is not None:
             self._ended[session.key] = None
-            if len(self._ended) > ENDED:
+            if len(self._ended) > MAX_ENDED_KEYS:
                 del self._ended[next(iter(self._ended))]
 
     # ---- requests
@@ -90,7 +90,7 @@ class Endpoint:
         if key in self._sessions:
             return self._sessions[key]
         if key in self._ended:
-            raise ApiError(409, OVER)
+            raise ApiError(409, TRAJECTORY_ENDED)
         raise ApiError(401, "wrong API key: each trajectory has its own", code="invalid_api_key")
 
     async def _models(self, request: web.Request) -> web.StreamResponse:
@@ -103,13 +103,13 @@ class Endpoint:
         raw = await _body(request)
         chat = parsed(_json(raw), session.terms.sampling)
         ident = session.name("chatcmpl")
-        answering = session.ask(chat, _digest(raw), again=_is_again(request))
+        answering = session.ask(chat, _digest(raw), is_retry=_is_retry(request))
 
-        def written(said: list[Said]) -> list[str]:
+        def as_events(said: list[Answer]) -> list[str]:
             return [*map(_data, chunks(chat, ident, said)), "data: [DONE]\n\n"]
 
         if chat.stream:
-            return await _streamed(request, answering, written)
+            return await _streamed(request, answering, as_events)
         return web.json_response(completion(chat, ident, await answering))
 
     async def _response(self, request: web.Request) -> web.StreamResponse:
@@ -119,33 +119,33 @@ class Endpoint:
         asked, talk = responses.as_chat(body, session.responses)
         chat = parsed(asked, session.terms.sampling)
         ident = session.name("resp")
-        answering = session.ask(chat, _digest(raw), again=_is_again(request))
+        answering = session.ask(chat, _digest(raw), is_retry=_is_retry(request))
 
-        def made(said: list[Said]) -> dict[str, Any]:
+        def as_response(said: list[Answer]) -> dict[str, Any]:
             session.responses[ident] = [*talk, said[0].message]
             return responses.response(body, chat, ident, said[0])
 
-        def written(said: list[Said]) -> list[str]:
-            found = responses.events(made(said))
+        def as_events(said: list[Answer]) -> list[str]:
+            found = responses.events(as_response(said))
             return [f"event: {event['type']}\n{_data(event)}" for event in found]
 
         if chat.stream:
-            return await _streamed(request, answering, written)
-        return web.json_response(made(await answering))
+            return await _streamed(request, answering, as_events)
+        return web.json_response(as_response(await answering))
 
     async def _message(self, request: web.Request) -> web.StreamResponse:
         session = self._session(request)
         raw = await _body(request)
         chat = parsed(messages.as_chat(_json(raw)), session.terms.sampling)
         ident = session.name("msg")
-        answering = session.ask(chat, _digest(raw), again=_is_again(request))
+        answering = session.ask(chat, _digest(raw), is_retry=_is_retry(request))
 
-        def written(said: list[Said]) -> list[str]:
+        def as_events(said: list[Answer]) -> list[str]:
             found = messages.events(messages.message(chat, ident, said[0]))
             return [f"event: {event['type']}\n{_data(event)}" for event in found]
 
         if chat.stream:
-            return await _streamed(request, answering, written)
+            return await _streamed(request, answering, as_events)
         return web.json_response(messages.message(chat, ident, (await answering)[0]))
 
 
@@ -168,7 +168,7 @@ def _digest(raw: bytes) -> bytes:
     return hashlib.blake2b(raw).digest()
 
 
-def _is_again(request: web.Request) -> bool:
+def _is_retry(request: web.Request) -> bool:
     """True if the header of OpenAI's client marks the request as a retry."""
     return request.headers.get("x-stainless-retry-count", "0") != "0"
 
@@ -189,8 +189,8 @@ def _data(event: Any) -> str:
 
 async def _streamed(
     request: web.Request,
-    asked: Coroutine[Any, Any, list[Said]],
-    written: Callable[[list[Said]], list[str]],
+    asked: Coroutine[Any, Any, list[Answer]],
+    as_events: Callable[[list[Answer]], list[str]],
 ) -> web.StreamResponse:
     """Send an answer as events. The first event is sent after the whole answer is sampled, since
     tokens may change until then. Meanwhile, comments keep the connection alive."""
@@ -207,7 +207,7 @@ async def _streamed(
             await response.write(b": sampling\n\n")
             await asyncio.wait([answering], timeout=KEEP_ALIVE)
         try:
-            sent = written(answering.result())
+            sent = as_events(answering.result())
         except ApiError as error:
             sent = [_event(request, error)]
         await response.write("".join(sent).encode())
@@ -219,9 +219,10 @@ async def _streamed(
 
 @web.middleware
 async def _in_its_form(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Write errors in the form of the request's protocol. Refuse a `Host` that is not in NAMES."""
+    """Write errors in the form of the request's protocol. Refuse a `Host` that is not in
+    ALLOWED_HOSTS."""
     try:
-        if request.host.rpartition(":")[0] not in NAMES:
+        if request.host.rpartition(":")[0] not in ALLOWED_HOSTS:
             raise ApiError(403, f"this endpoint is not {request.host}")
         return await handler(request)
     except ApiError as error:
@@ -231,5 +232,5 @@ async def _in_its_form(request: web.Request, handler: Handler) -> web.StreamResp
     except web.HTTPException as error:
         if error.status < 400:
             raise
-        made = ApiError(error.status, f"{request.method} {request.path}: {error.reason}")
-        return web.json_response(_form(request, made), status=error.status)
+        as_response = ApiError(error.status, f"{request.method} {request.path}: {error.reason}")
+        return web.json_response(_form(request, as_response), status=error.status)

@@ -1,7 +1,7 @@
 """Translates requests in Anthropic's Messages API to chat completions, and the answers back.
 
 body of POST /v1/messages --as_chat--> body for chat completions
-Chat, Said --message--> body of the answer --events--> events of a stream
+Chat, Answer --message--> body of the answer --events--> events of a stream
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from forgedsl.runtime.agents.protocol import ApiError, Chat, Said
+from forgedsl.runtime.agents.protocol import Answer, ApiError, Chat
 
-SAME = frozenset({
+PASSED_THROUGH = frozenset({
     "max_tokens", "messages", "metadata", "model", "service_tier", "stop_sequences", "stream",
     "system", "temperature", "tool_choice", "tools", "top_k", "top_p",
 })  # fmt: skip
-NOTHING: Mapping[str, Sequence[Any]] = {"thinking": ({"type": "disabled"},)}
+NO_EFFECT: Mapping[str, Sequence[Any]] = {"thinking": ({"type": "disabled"},)}
 """by unsupported field: values that are accepted, because they have no effect"""
 CHOICES = {"auto": "auto", "any": "required", "tool": "required", "none": "none"}
 KINDS = {401: "authentication_error", 403: "permission_error", 404: "not_found_error",
@@ -36,7 +36,7 @@ def as_chat(body: Any) -> dict[str, Any]:
         raise ApiError(400, "the body is not a JSON object")
     given = {name: value for name, value in body.items() if value is not None}
     for name, value in given.items():
-        if name not in SAME and value not in NOTHING.get(name, ()):
+        if name not in PASSED_THROUGH and value not in NO_EFFECT.get(name, ()):
             message = f"`{name}` is not supported by this endpoint"
             raise ApiError(400, message, param=name, code="unsupported_parameter")
     if "max_tokens" not in given:
@@ -135,7 +135,7 @@ def error(found: ApiError) -> dict[str, Any]:
     return {"type": "error", "error": {"type": kind, "message": str(found)}}
 
 
-def message(chat: Chat, ident: str, said: Said) -> dict[str, Any]:
+def message(chat: Chat, ident: str, said: Answer) -> dict[str, Any]:
     """Return the body of an answer."""
     content: list[dict[str, Any]] = []
     calls = said.message.get("tool_calls", ())

@@ -75,27 +75,27 @@ class AgentPlay:
         """how the trajectory ended ("turns", "tokens" or ""), if no further request is sampled"""
 
     @property
-    def made(self) -> Trajectory:
+    def trajectory(self) -> Trajectory:
         """The record: rows one after the other, in the order of their first answers."""
         rows = list(self._rows.values())
         prompt = self._prompt
         if rows:
             _, tokens, text, _ = rows[0].answers[0]
             prompt = replace(prompt, token_ids=tokens, text=text)
-        made = Trajectory(prompt, rewards=dict.fromkeys(self._spec.parts, 0.0))
+        trajectory = Trajectory(prompt, rewards=dict.fromkeys(self._spec.parts, 0.0))
         for row in rows:
             for index, (_, tokens, text, answer) in enumerate(row.answers):
                 if index:
-                    made.saw(tokens, text)
+                    trajectory.append_observation(tokens, text)
                 elif row is not rows[0]:
-                    made.reopened(tokens, text)
-                made.wrote(answer)
+                    trajectory.start_row(tokens, text)
+                trajectory.append_turn(answer)
         if rows:
             answers = [answer for row in rows for *_, answer in row.answers]
-            made.started = min(answer.started for answer in answers)
-            made.finished = max(answer.finished for answer in answers)
-            made.gave(self._rewards)
-        return made
+            trajectory.started = min(answer.started for answer in answers)
+            trajectory.finished = max(answer.finished for answer in answers)
+            trajectory.add_rewards(self._rewards)
+        return trajectory
 
     async def run(self, engine: Engine, seed: int) -> str:
         """Run to the end; return how the trajectory ended.
@@ -141,14 +141,14 @@ class AgentPlay:
                 for event, given in listening.result():
                     if event == "ask":
                         ask = Ask(*given)
-                        made = asyncio.create_task(self._sample(engine, seed, ask))
-                        self._sampling[made] = ask.number
-                    elif event == "up":
+                        sampling = asyncio.create_task(self._sample(engine, seed, ask))
+                        self._sampling[sampling] = ask.number
+                    elif event == "cancel":
                         self._undo(given)
                     elif event == "full":
                         self._last = "tokens"
                     else:
-                        return self._ended(given.value, given.error, lost=given.lost)
+                        return self._ended(given.value, given.error, collateral=given.collateral)
                 listening = asyncio.ensure_future(self._session.events())
         finally:
             listening.cancel()
@@ -164,13 +164,14 @@ class AgentPlay:
             message = f"a trajectory has at most {limits.turns} answers (`max_turns`)"
             return self._session.refuse(ask.number, message, TURNS)
         length = len(row.tokens) + len(ask.tokens)
-        together = sum(len(each.tokens) for each in self._rows.values()) + self._reserved
-        room = min(limits.longest - length, limits.together - together - len(ask.tokens))
+        used = sum(len(each.tokens) for each in self._rows.values()) + self._reserved
+        room = min(limits.max_row_tokens - length, limits.max_total_tokens - used - len(ask.tokens))
         if room <= 0:
             self._last = "tokens"
             message = (
                 f"the prompt has {length} tokens, which leave no room: a row has at most "
-                f"{limits.longest} tokens, all rows of a trajectory at most {limits.together}"
+                f"{limits.max_row_tokens} tokens, all rows of a trajectory at most "
+                f"{limits.max_total_tokens}"
             )
             return self._session.refuse(ask.number, message, LENGTH)
         most = min(sampling.max_tokens or room, room)
@@ -206,11 +207,11 @@ class AgentPlay:
                 if not row.answers:
                     del self._rows[index]
 
-    def _ended(self, rewards: Mapping[str, float], error: str, *, lost: bool) -> str:
+    def _ended(self, rewards: Mapping[str, float], error: str, *, collateral: bool) -> str:
         if not error and not self._rows and not self._last:
             error = "it asked the policy nothing"
-        if error and (lost or not self._last):
-            raise Crash(error, lost=lost)
+        if error and (collateral or not self._last):
+            raise Crash(error, collateral=collateral)
         if not self._rows:
             raise RolloutError("its first prompt leaves no room for an answer")
         # a limit ended the trajectory; an error that the agent raises after that is not its failure
@@ -229,6 +230,6 @@ def _seed(seed: int, ask: Ask) -> int:
     """Return the seed of an answer. It depends on the number of the turn in the conversation, as in
     an environment. It changes with each repetition of a request, and with the client's `seed`."""
     turn = seed_of(seed, ask.depth)
-    if ask.again:
-        turn = seed_of(turn, "again", ask.again)
+    if ask.repeat_index:
+        turn = seed_of(turn, "again", ask.repeat_index)
     return turn if ask.seed is None else seed_of(turn, "seed", ask.seed)

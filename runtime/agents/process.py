@@ -20,9 +20,9 @@ from forgedsl.runtime.agents.endpoint import Endpoint
 from forgedsl.runtime.agents.session import Event, Session
 from forgedsl.runtime.agents.tree import Tree
 from forgedsl.runtime.environments.bridge import Bridge
-from forgedsl.runtime.environments.line import Asked
+from forgedsl.runtime.environments.connection import PoolRequest
 from forgedsl.runtime.environments.process import EnvironmentProcess
-from forgedsl.runtime.environments.worker import Reply, Request, Served
+from forgedsl.runtime.environments.worker import Reply, Request, ServedEnvironment
 from forgedsl.runtime.tracebacks import described
 
 MARGIN = 5.0
@@ -32,10 +32,10 @@ LONGEST = 86400.0
 
 
 class AgentProcess(EnvironmentProcess):
-    """Agents in one process, and their endpoint. `unheeded` is called once for each field of
-    requests that is not followed."""
+    """Agents in one process, and their endpoint. The controller gets one note for each request
+    field that is ignored."""
 
-    def __init__(self, served: Served) -> None:
+    def __init__(self, served: ServedEnvironment) -> None:
         super().__init__(served)
         self.endpoint = Endpoint()
         self._sessions: dict[str, Session] = {}
@@ -44,14 +44,15 @@ class AgentProcess(EnvironmentProcess):
         self._told: set[str] = set()
         self._notes: list[str] = []
 
-    async def answer(self, asked: Asked) -> tuple[Any, bool]:
-        """Answer a request about a trajectory; see `Asked`. `answer` and `refuse` have no reply."""
+    async def answer(self, asked: PoolRequest) -> tuple[Any, bool]:
+        """Answer a request about a trajectory; see `PoolRequest`. `answer` and `refuse` have no
+        reply."""
         op, session = asked.op, self._sessions.get(asked.key)
         if op == "run":
             return await self._run(asked), False
         if op == "events":
             if session is None:
-                return Reply(error="its process was started anew", lost=True), False
+                return Reply(error="its process was started anew", collateral=True), False
             return await self._events(session), False
         if op == "answer" and session is not None:
             session.answered(*asked.given)
@@ -65,14 +66,14 @@ class AgentProcess(EnvironmentProcess):
             return await super().answer(asked)
         return None, False
 
-    async def _learn(self, asked: Asked) -> Reply | None:
+    async def _receive_tokenizer(self, asked: PoolRequest) -> Reply | None:
         """Receive a tokenizer, without which no trajectory can begin."""
         loading = asyncio.create_task(asyncio.to_thread(pickle.loads, asked.given))
         self._loading[asked.bridge] = loading
         await asyncio.wait([loading])
         return None
 
-    async def _run(self, asked: Asked) -> Reply:
+    async def _run(self, asked: PoolRequest) -> Reply:
         """Begin a trajectory: open its session, start its agent."""
         task: Task
         task, terms = asked.given

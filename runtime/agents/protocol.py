@@ -1,11 +1,11 @@
 """OpenAI's chat completions: what a request asks for, and the forms of answers and errors.
 
     body of POST /v1/chat/completions --parsed--> Chat        (or ApiError)
-    Chat, Said --> completion | chunks of a stream
+    Chat, Answer --> completion | chunks of a stream
 
 The run sets the sampling; a request may only ask for fewer tokens and more stop strings. Fields
-that would change the sampled distribution are ignored, and listed in `Chat.unheeded`. Fields that
-the endpoint does not support are an error that names them.
+that would change the sampled distribution are ignored, and listed in `Chat.ignored_fields`. Fields
+that the endpoint does not support are an error that names them.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ SAMPLED = {
     "frequency_penalty": None, "presence_penalty": None, "repetition_penalty": None,
 }  # fmt: skip
 """fields of sampling -> setting of the run, or None if it has none"""
-WITHOUT = {"frequency_penalty": 0.0, "presence_penalty": 0.0, "repetition_penalty": 1.0}
+NO_PENALTY = {"frequency_penalty": 0.0, "presence_penalty": 0.0, "repetition_penalty": 1.0}
 """values that mean no penalty"""
-NOTHING: Mapping[str, Sequence[Any]] = {
+NO_EFFECT: Mapping[str, Sequence[Any]] = {
     "functions": ([],), "logit_bias": ({},), "logprobs": (False,), "modalities": (["text"],),
     "parallel_tool_calls": (True,), "response_format": ({"type": "text"},), "top_logprobs": (0,),
 }  # fmt: skip
 """values of unsupported fields that are accepted, because they have no effect"""
-THOUGHT = re.compile(r"^.*</think>", re.DOTALL)
+THINKING = re.compile(r"^.*</think>", re.DOTALL)
 
 
 class ApiError(Exception):
@@ -90,12 +90,12 @@ class Chat:
     stream: bool = False
     usage: bool = False
     """True if a stream ends with token counts"""
-    unheeded: dict[str, str] = field(default_factory=dict)
+    ignored_fields: dict[str, str] = field(default_factory=dict)
     """ignored fields -> why"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Said:
+class Answer:
     """One answer of the policy, as a message."""
 
     message: dict[str, Any]
@@ -119,9 +119,9 @@ def parsed(body: Any, sampling: Sampling) -> Chat:
     _refuse_unsupported(given)
     calls = _choice(given)
     choice = given.get("tool_choice", "auto")
-    unheeded = dict(_unheeded(given, sampling))
+    ignored_fields = dict(_ignored_fields(given, sampling))
     if choice == "required" or isinstance(choice, dict):
-        unheeded["tool_choice"] = (
+        ignored_fields["tool_choice"] = (
             "the policy is not forced to call a tool: its log-probs would not be those of the "
             "distribution that is sampled"
         )
@@ -141,25 +141,25 @@ def parsed(body: Any, sampling: Sampling) -> Chat:
         seed=_int(given, "seed", -(2**63), 2**64, None),
         stream=stream,
         usage=bool(isinstance(options, dict) and options.get("include_usage")),
-        unheeded=unheeded,
+        ignored_fields=ignored_fields,
     )
 
 
 def _refuse_unsupported(given: Mapping[str, Any]) -> None:
     for name, value in given.items():
-        if name in READ or name in LABELS or name in SAMPLED or value in NOTHING.get(name, ()):
+        if name in READ or name in LABELS or name in SAMPLED or value in NO_EFFECT.get(name, ()):
             continue
-        known = name in NOTHING
+        known = name in NO_EFFECT
         what = f"`{name} = {json.dumps(value)[:60]}`" if known else f"`{name}`"
         message = f"{what} is not supported by this endpoint"
         raise ApiError(400, message, param=name, code="unsupported_parameter")
 
 
-def _unheeded(given: Mapping[str, Any], sampling: Sampling) -> Iterator[tuple[str, str]]:
+def _ignored_fields(given: Mapping[str, Any], sampling: Sampling) -> Iterator[tuple[str, str]]:
     for name, setting in SAMPLED.items():
         if name not in given:
             continue
-        run = getattr(sampling, setting) if setting else WITHOUT[name]
+        run = getattr(sampling, setting) if setting else NO_PENALTY[name]
         off = name == "top_k" and run is None and given[name] in (0, -1)
         if given[name] != run and not off:
             yield name, f"the run samples with {run}"
@@ -290,12 +290,12 @@ def _tools(value: Any) -> list[dict[str, Any]]:
 # ---- messages that are the same
 
 
-def heard(message: Mapping[str, Any]) -> dict[str, Any]:
+def normalized(message: Mapping[str, Any]) -> dict[str, Any]:
     """Return an answer in the form in which it comes back in later requests."""
     return _message(message, 0)
 
 
-def same(message: Mapping[str, Any]) -> str:
+def canonical(message: Mapping[str, Any]) -> str:
     """Return a canonical form of a message, by which a later request that contains it is
     recognized. Clients may move the thinking text, reorder tool arguments and omit ids."""
     content = str(message["content"])
@@ -304,7 +304,7 @@ def same(message: Mapping[str, Any]) -> str:
         for call in message.get("tool_calls", ())
     ]
     if message["role"] == "assistant":
-        content = THOUGHT.sub("", content).strip()
+        content = THINKING.sub("", content).strip()
     return json.dumps([message["role"], content, message.get("name"), calls], sort_keys=True)
 
 
@@ -330,7 +330,7 @@ def message_of(text: str, calls: bool, ident: str) -> tuple[dict[str, Any], bool
     return {"role": "assistant", "content": before.strip() or None, "tool_calls": made}, True
 
 
-def completion(chat: Chat, ident: str, said: Sequence[Said]) -> dict[str, Any]:
+def completion(chat: Chat, ident: str, said: Sequence[Answer]) -> dict[str, Any]:
     """Return the body of an answer."""
     return {
         **_head(chat, ident, "chat.completion"),
@@ -343,7 +343,7 @@ def completion(chat: Chat, ident: str, said: Sequence[Said]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def chunks(chat: Chat, ident: str, said: Sequence[Said]) -> Iterator[dict[str, Any]]:
+def chunks(chat: Chat, ident: str, said: Sequence[Answer]) -> Iterator[dict[str, Any]]:
     """Yield the chunks of a stream: of each answer its role, text, calls and end."""
     head = _head(chat, ident, "chat.completion.chunk")
 
@@ -367,7 +367,7 @@ def _head(chat: Chat, ident: str, kind: str) -> dict[str, Any]:
     return {"id": ident, "object": kind, "created": int(time.time()), "model": chat.model}
 
 
-def _usage(said: Sequence[Said]) -> dict[str, int]:
+def _usage(said: Sequence[Answer]) -> dict[str, int]:
     prompt, tokens = said[0].prompt_tokens, sum(each.tokens for each in said)
     return {
         "prompt_tokens": prompt, "completion_tokens": tokens, "total_tokens": prompt + tokens

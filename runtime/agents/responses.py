@@ -1,7 +1,7 @@
 """Translates requests in OpenAI's Responses API to chat completions, and the answers back.
 
     body of POST /v1/responses --as_chat--> body for chat completions
-    Chat, Said --response--> body of the answer --events--> events of a stream
+    Chat, Answer --response--> body of the answer --events--> events of a stream
 
 Answers are kept until the trajectory ends, so that a request can continue from one of them
 (`previous_response_id`).
@@ -13,9 +13,9 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from forgedsl.runtime.agents.protocol import ApiError, Chat, Said
+from forgedsl.runtime.agents.protocol import Answer, ApiError, Chat
 
-SAME = frozenset({
+PASSED_THROUGH = frozenset({
     "metadata", "model", "parallel_tool_calls", "prompt_cache_key", "prompt_cache_retention",
     "safety_identifier", "service_tier", "store", "stream", "temperature", "top_logprobs", "top_p",
     "user",
@@ -24,7 +24,7 @@ SAME = frozenset({
 READ = frozenset({
     "input", "instructions", "max_output_tokens", "previous_response_id", "tool_choice", "tools",
 })  # fmt: skip
-NOTHING: Mapping[str, Sequence[Any]] = {
+NO_EFFECT: Mapping[str, Sequence[Any]] = {
     "background": (False,), "include": ([], ["reasoning.encrypted_content"]), "reasoning": ({},),
     "text": ({}, {"format": {"type": "text"}}), "truncation": ("disabled",),
 }  # fmt: skip
@@ -46,7 +46,7 @@ def as_chat(body: Any, before: Mapping[str, Messages]) -> tuple[dict[str, Any], 
         raise ApiError(400, "the body is not a JSON object")
     given = {name: value for name, value in body.items() if value is not None}
     for name, value in given.items():
-        if name not in SAME and name not in READ and value not in NOTHING.get(name, ()):
+        if name not in PASSED_THROUGH and name not in READ and value not in NO_EFFECT.get(name, ()):
             message = f"`{name}` is not supported by this endpoint"
             raise ApiError(400, message, param=name, code="unsupported_parameter")
     past: Messages = []
@@ -58,7 +58,7 @@ def as_chat(body: Any, before: Mapping[str, Messages]) -> tuple[dict[str, Any], 
             raise ApiError(404, message, param="previous_response_id", code=code)
         past = before[name]
     messages = [*past, *_messages(given.get("input"))]
-    chat = {name: value for name, value in given.items() if name in SAME}
+    chat = {name: value for name, value in given.items() if name in PASSED_THROUGH}
     if "instructions" in given:
         chat["messages"] = [{"role": "system", "content": given["instructions"]}, *messages]
     else:
@@ -135,7 +135,7 @@ def _parts(content: Any, where: str) -> str:
 # ---- answers
 
 
-def response(body: Mapping[str, Any], chat: Chat, ident: str, said: Said) -> dict[str, Any]:
+def response(body: Mapping[str, Any], chat: Chat, ident: str, said: Answer) -> dict[str, Any]:
     """Return the body of an answer."""
     output: list[dict[str, Any]] = []
     message = said.message

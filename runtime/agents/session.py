@@ -3,8 +3,8 @@
     client --ask(Chat)--> place in the tree --Ask--> events() --> controller --> engine
                                        client <--answered(number, ...)--'
 
-The controller gets events in order: `ask`, `up` (the client has gone: forget the request, also if
-it was sampled meanwhile), `full` (a prompt was too long to be tokenized), `end` (the agent
+The controller gets events in order: `ask`, `cancel` (the client has gone: forget the request, also
+if it was sampled meanwhile), `full` (a prompt was too long to be tokenized), `end` (the agent
 returned, or failed).
 """
 
@@ -20,14 +20,21 @@ from typing import Any, NamedTuple
 from jinja2 import TemplateError
 
 from forgedsl.lower.job import Sampling
-from forgedsl.runtime.agents.protocol import ApiError, Chat, Said, heard, message_of, too_long
+from forgedsl.runtime.agents.protocol import (
+    Answer,
+    ApiError,
+    Chat,
+    message_of,
+    normalized,
+    too_long,
+)
 from forgedsl.runtime.agents.tree import Place, Tree
 
-IN_FLIGHT = 64
+MAX_IN_FLIGHT = 64
 """most answers of a trajectory that are sampled at a time"""
-REPLAYED = 64
+MAX_REPLAYED = 64
 """finished requests that are kept for clients who ask again"""
-OVER = "the trajectory of this key is over"
+TRAJECTORY_ENDED = "the trajectory of this key is over"
 
 
 class Ask(NamedTuple):
@@ -40,14 +47,14 @@ class Ask(NamedTuple):
     tokens: list[int]
     text: str
     depth: int
-    again: int
+    repeat_index: int
     seed: int | None
     max_tokens: int | None
     stop: tuple[str, ...]
 
 
 Event = tuple[str, Any]
-"""("ask", an Ask as plain tuple), ("up", number), ("full", None), ("end", a Reply)"""
+"""("ask", an Ask as plain tuple), ("cancel", number), ("full", None), ("end", a Reply)"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,22 +65,22 @@ class Terms:
 
     model: str
     sampling: Sampling
-    longest: int
+    max_row_tokens: int
     rewrites: bool
 
 
 class Session:
-    """The endpoint's side of one trajectory. `told(field, reason)` is called for each request field
-    that is ignored."""
+    """The endpoint's side of one trajectory. `on_ignored(field, reason)` is called for each request
+    field that is ignored."""
 
-    def __init__(self, terms: Terms, tree: Tree, told: Callable[[str, str], None]) -> None:
+    def __init__(self, terms: Terms, tree: Tree, on_ignored: Callable[[str, str], None]) -> None:
         self.key = secrets.token_urlsafe(24)
         self.terms = terms
-        self._tree, self._told = tree, told
+        self._tree, self._on_ignored = tree, on_ignored
         self._numbers = itertools.count()
         self._events: asyncio.Queue[Event] = asyncio.Queue()
         self._waiting: dict[int, asyncio.Future[tuple[list[int], str, str]]] = {}
-        self._replayed: dict[bytes, list[Said]] = {}
+        self._replayed: dict[bytes, list[Answer]] = {}
         self._over = False
         self._names = itertools.count()
         self.responses: dict[str, list[dict[str, Any]]] = {}
@@ -111,7 +118,7 @@ class Session:
         self._over = True
         for future in self._waiting.values():
             if not future.done():
-                future.set_exception(ApiError(409, OVER))
+                future.set_exception(ApiError(409, TRAJECTORY_ENDED))
 
     # ---- for clients
 
@@ -119,21 +126,23 @@ class Session:
         """Return an id for an answer, unique in the trajectory: "resp_3"."""
         return f"{kind}_{next(self._names)}"
 
-    async def ask(self, chat: Chat, digest: bytes, *, again: bool) -> list[Said]:
-        """Answer a request. `again`: the client retries it; if it was answered before, it gets the
-        same answer.
+    async def ask(self, chat: Chat, digest: bytes, *, is_retry: bool) -> list[Answer]:
+        """Answer a request. `is_retry`: the client retries it; if it was answered before, it gets
+        the same answer.
 
         Raises:
             ApiError: it cannot be answered.
         """
         if self._over:
-            raise ApiError(409, OVER)
-        if again and digest in self._replayed:
+            raise ApiError(409, TRAJECTORY_ENDED)
+        if is_retry and digest in self._replayed:
             return self._replayed[digest]
-        if len(self._waiting) + chat.n > IN_FLIGHT:
-            raise ApiError(429, f"more than {IN_FLIGHT} answers of this trajectory are in flight")
-        for name, why in chat.unheeded.items():
-            self._told(name, why)
+        if len(self._waiting) + chat.n > MAX_IN_FLIGHT:
+            raise ApiError(
+                429, f"more than {MAX_IN_FLIGHT} answers of this trajectory are in flight"
+            )
+        for name, why in chat.ignored_fields.items():
+            self._on_ignored(name, why)
         self._measure(chat)
         tasks = [asyncio.create_task(self._one(chat, index)) for index in range(chat.n)]
         try:
@@ -142,7 +151,7 @@ class Session:
             for task in tasks:
                 task.cancel()
         self._replayed[digest] = said
-        if len(self._replayed) > REPLAYED:
+        if len(self._replayed) > MAX_REPLAYED:
             del self._replayed[next(iter(self._replayed))]
         return said
 
@@ -150,21 +159,21 @@ class Session:
         """Refuse a request that is certainly too long, without tokenizing it: it has more
         characters than the most tokens of a row could have."""
         size = sum(len(message["content"]) for message in chat.messages)
-        most = self.terms.longest * self._tree.bridge.longest_token
+        most = self.terms.max_row_tokens * self._tree.bridge.longest_token
         if size > most:
             self._events.put_nowait(("full", None))
             raise too_long(
-                f"the messages have {size} characters; the context holds {self.terms.longest} "
-                f"tokens, at most {most} characters"
+                f"the messages have {size} characters; the context holds "
+                f"{self.terms.max_row_tokens} tokens, at most {most} characters"
             )
 
-    async def _one(self, chat: Chat, index: int) -> Said:
+    async def _one(self, chat: Chat, index: int) -> Answer:
         place = self._placed(chat)
         number = next(self._numbers)
         future = self._waiting[number] = asyncio.get_running_loop().create_future()
         ask = Ask(
             number=number, row=place.row, new=place.new, tokens=place.tokens, text=place.text,
-            depth=place.depth, again=place.again if chat.seed is None else index,
+            depth=place.depth, repeat_index=place.repeat_index if chat.seed is None else index,
             seed=chat.seed, max_tokens=chat.max_tokens, stop=chat.stop,
         )  # fmt: skip
         self._events.put_nowait(("ask", tuple(ask)))
@@ -173,13 +182,13 @@ class Session:
         except BaseException as error:
             self._tree.leave(place)
             if not isinstance(error, ApiError) and not self._over:
-                self._events.put_nowait(("up", number))
+                self._events.put_nowait(("cancel", number))
             raise
         finally:
             del self._waiting[number]
         message, calls = message_of(text, chat.calls, str(number))
-        self._tree.end(place, heard(message), tokens, text)
-        return Said(
+        self._tree.end(place, normalized(message), tokens, text)
+        return Answer(
             message=message, finish="tool_calls" if calls and finish == "stop" else finish,
             prompt_tokens=place.before + len(place.tokens), tokens=len(tokens),
         )  # fmt: skip

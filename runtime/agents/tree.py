@@ -19,8 +19,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from forgedsl.runtime.agents.protocol import same
-from forgedsl.runtime.environments.bridge import WHOLE, Bridge
+from forgedsl.runtime.agents.protocol import canonical
+from forgedsl.runtime.environments.bridge import NO_LIMIT, Bridge
 
 Messages = Sequence[Mapping[str, Any]]
 
@@ -32,7 +32,7 @@ class Node:
 
     row: int
     length: int
-    turn: list[int]
+    answer_tokens: list[int]
     text: str
     depth: int
     rendered: str
@@ -48,7 +48,7 @@ class Place:
     tokens: list[int]
     text: str
     depth: int
-    again: int
+    repeat_index: int
     """how often the same request was made before"""
     before: int
     """tokens of the row before `tokens`"""
@@ -74,7 +74,7 @@ class Tree:
 
     def begin(self, messages: Messages, tools: Sequence[dict[str, Any]]) -> Place:
         """Find the place of a request; its row takes no other request before `end` or `leave`."""
-        bridge = self._offering(tools)
+        bridge = self._with_tools(tools)
         digests = _digests(messages, tools)
         found = (
             (self.nodes[d], at) for at, d in reversed(list(enumerate(digests))) if d in self.nodes
@@ -82,53 +82,81 @@ class Tree:
         node, at = next(found, (None, -1))
         tail = messages[at + 1 :]
         self.asked[digests[-1]] += 1
-        again = self.asked[digests[-1]] - 1
+        repeat_index = self.asked[digests[-1]] - 1
         rendered = ""
         if self.rewrites or node is None or not tail:
-            rendered = bridge.rendered(bridge.short(messages, WHOLE))
+            rendered = bridge.rendered(bridge.short(messages, NO_LIMIT))
         if node is None or not tail:
-            return self._anew(bridge.ids(rendered), rendered, 0, again, digests[-1], rendered)
+            return self._new_row(
+                bridge.ids(rendered), rendered, 0, repeat_index, digests[-1], rendered
+            )
         depth = node.depth + 1
-        made = bridge.told(tail, WHOLE, chat=True)
+        made = bridge.tokenize(tail, NO_LIMIT, chat=True)
         if self.rewrites and rendered != node.rendered + node.text + made.ending + made.text:
             tokens = bridge.ids(rendered)
-            return self._anew(tokens, made.text, depth, again, digests[-1], rendered)
-        tokens, text = bridge.after(node.turn, made, WHOLE, chat=True)
+            return self._new_row(tokens, made.text, depth, repeat_index, digests[-1], rendered)
+        tokens, text = bridge.tokens_after(node.answer_tokens, made, NO_LIMIT, chat=True)
         tip = self.rows[node.row]
         if node.length == len(tip) and node.row not in self.busy:
             self.busy.add(node.row)
             return Place(
-                row=node.row, new=False, tokens=tokens, text=text, depth=depth, again=again,
-                before=node.length, digest=digests[-1], rendered=rendered,
-            )  # fmt: skip
+                row=node.row,
+                new=False,
+                tokens=tokens,
+                text=text,
+                depth=depth,
+                repeat_index=repeat_index,
+                before=node.length,
+                digest=digests[-1],
+                rendered=rendered,
+            )
         whole = [*tip[: node.length], *tokens]
-        return self._anew(whole, text, depth, again, digests[-1], rendered)
+        return self._new_row(whole, text, depth, repeat_index, digests[-1], rendered)
 
-    def _offering(self, tools: Sequence[dict[str, Any]]) -> Bridge:
+    def _with_tools(self, tools: Sequence[dict[str, Any]]) -> Bridge:
         name = json.dumps(tools, sort_keys=True)
         if name not in self.bridges:
-            self.bridges[name] = self.bridge.offering(tools)
+            self.bridges[name] = self.bridge.with_tools(tools)
         return self.bridges[name]
 
-    def _anew(
-        self, tokens: list[int], text: str, depth: int, again: int, digest: bytes, rendered: str
+    def _new_row(
+        self,
+        tokens: list[int],
+        text: str,
+        depth: int,
+        repeat_index: int,
+        digest: bytes,
+        rendered: str,
     ) -> Place:
         row, self.count = self.count, self.count + 1
         return Place(
-            row=row, new=True, tokens=tokens, text=text, depth=depth, again=again, before=0,
-            digest=digest, rendered=rendered,
-        )  # fmt: skip
+            row=row,
+            new=True,
+            tokens=tokens,
+            text=text,
+            depth=depth,
+            repeat_index=repeat_index,
+            before=0,
+            digest=digest,
+            rendered=rendered,
+        )
 
-    def end(self, place: Place, message: Mapping[str, Any], turn: list[int], text: str) -> None:
+    def end(
+        self, place: Place, message: Mapping[str, Any], answer_tokens: list[int], text: str
+    ) -> None:
         """Record an answer, as the message that its client got."""
         self.busy.discard(place.row)
         row = self.rows.setdefault(place.row, [])
         row += place.tokens
-        row += turn
+        row += answer_tokens
         self.nodes[_chained(place.digest, message)] = Node(
-            row=place.row, length=len(row), turn=turn, text=text, depth=place.depth,
+            row=place.row,
+            length=len(row),
+            answer_tokens=answer_tokens,
+            text=text,
+            depth=place.depth,
             rendered=place.rendered,
-        )  # fmt: skip
+        )
 
     def leave(self, place: Place) -> None:
         """Forget a request that was not answered; asked again, it gets the same seed."""
@@ -147,4 +175,4 @@ def _digests(messages: Messages, tools: Sequence[Mapping[str, Any]]) -> list[byt
 
 
 def _chained(before: bytes, message: Mapping[str, Any]) -> bytes:
-    return hashlib.blake2b(before + same(message).encode(), digest_size=32).digest()
+    return hashlib.blake2b(before + canonical(message).encode(), digest_size=32).digest()

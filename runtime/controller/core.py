@@ -164,7 +164,7 @@ class Controller:
             hold_last=job.schedule.steps is None and bool(job.evals),
         )  # fmt: skip
         self._interrupted = asyncio.Event()
-        self._uncut: asyncio.Task[None] | None = None
+        self._uninterruptible: asyncio.Task[None] | None = None
         self._stepping = False
         self._ended: Literal["steps", "data", "interrupted"] | None = None
         self._began = self._now()
@@ -209,7 +209,7 @@ class Controller:
         except BaseExceptionGroup as group:
             await self._close(group)
         finally:
-            for task in (self._uncut, self._saving.drop()):
+            for task in (self._uninterruptible, self._saving.drop()):
                 if task is not None:
                     task.cancel()
         assert self._ended is not None, "the trainer ends with an outcome"
@@ -252,10 +252,10 @@ class Controller:
         batches = {node.name: assemble(self._flow, node, units, ages) for node in self._flow.steps}
         for assembled in batches.values():
             assembled.replayed = [age for unit, age in drawn if not unit.abandoned]
-        await self._whole(self._commit(units, batches))
+        await self._run_uninterrupted(self._commit(units, batches))
         await self._lanes.after(self._state.step)
         if self._save_due():
-            await self._whole(self._save(SAVE_SECONDS))
+            await self._run_uninterrupted(self._save(SAVE_SECONDS))
 
     def _save_due(self) -> bool:
         steps, seconds = self._job.checkpoint.every, self._job.checkpoint.every_s
@@ -282,10 +282,10 @@ class Controller:
             self._records.expect(self._state.step, name)
         self._records.add(record)
 
-    async def _whole(self, work: Coroutine[Any, Any, None]) -> None:
+    async def _run_uninterrupted(self, work: Coroutine[Any, Any, None]) -> None:
         """Do work that must not stop halfway when the run is cancelled; `_settle` waits for it."""
-        self._uncut = asyncio.create_task(work)
-        await asyncio.shield(self._uncut)
+        self._uninterruptible = asyncio.create_task(work)
+        await asyncio.shield(self._uninterruptible)
 
     async def _step(self, node: Node, assembled: Assembled) -> StepResult:
         batch = assembled.batch
@@ -364,7 +364,7 @@ class Controller:
                 remedy="check the dataset, its filters and rewards",
             )
         if self._saving.asked != step:
-            await self._whole(self._save(SAVE_SECONDS))
+            await self._run_uninterrupted(self._save(SAVE_SECONDS))
         await self._lanes.last()
         await self._saving.end()
         self._records.flush()
@@ -399,14 +399,14 @@ class Controller:
             self._events.emit("warning", message=f"{type(error).__name__}: {error}")
         if self._ended == "interrupted":
             await self._in_time()
-            await self._settle(self._uncut, self._left())
-            await self._settle(self._saving.drop(), self._left())
+            await self._settle(self._uninterruptible, self._seconds_left())
+            await self._settle(self._saving.drop(), self._seconds_left())
             self._records.flush()
             if not self._stepping and self._saving.step != self._state.step:
                 await self._save(SAVE_SECONDS)
                 await self._saving.end()
 
-    def _left(self) -> float:
+    def _seconds_left(self) -> float:
         """Seconds left until the run must end."""
         return (
             self._interrupt_seconds if self._until is None else max(0.0, self._until - self._now())
@@ -414,13 +414,15 @@ class Controller:
 
     async def _in_time(self) -> None:
         """Abandon the step in progress if it would not end early enough to write a checkpoint."""
-        if self._until is None or self._step_at is None or self._uncut is None:
+        if self._until is None or self._step_at is None or self._uninterruptible is None:
             return
         node, begin = self._step_at
-        seconds = self._left() - max(SAVE_MARGIN * self._saving.took, SAVE_PART * self._left())
+        seconds = self._seconds_left() - max(
+            SAVE_MARGIN * self._saving.took, SAVE_PART * self._seconds_left()
+        )
         if begin + self._step_s <= self._now() + seconds:
-            await asyncio.wait([self._uncut], timeout=seconds)
-        if self._step_at is not None and not self._uncut.done():
+            await asyncio.wait([self._uninterruptible], timeout=seconds)
+        if self._step_at is not None and not self._uninterruptible.done():
             try:
                 await self._endpoints.leave(node)
             except ServiceError as error:
@@ -430,7 +432,7 @@ class Controller:
 
     async def _settle(self, task: asyncio.Task[None] | None, seconds: float) -> None:
         """Wait for the step or checkpoint in progress; cancel it after `seconds`."""
-        if task is None or (task is self._uncut and task.done()):
+        if task is None or (task is self._uninterruptible and task.done()):
             return
         try:
             async with deadline("the step or checkpoint in progress", seconds):
@@ -448,7 +450,7 @@ class Controller:
     async def _fail(self, errors: list[BaseException]) -> NoReturn:
         cause = await self._cause(errors)
         dead_trainer = getattr(cause, "service", "") in self._versions.trained
-        for task in (self._uncut, self._saving.drop()):
+        for task in (self._uninterruptible, self._saving.drop()):
             await self._settle(task, 0.0 if dead_trainer else FAILURE_SECONDS)
         self._records.flush()
         self._events.emit(

@@ -38,7 +38,7 @@ class DroppedRows:
         self.origin = origin
         self.budget = budget
         self.tell: Tell | None = None
-        self.told_by_hand = False
+        self.summary_follows = False
         """True while a summary will be reported, so that single rows cause no warning"""
         self._rows: set[int] = set()
         self.counts: Counter[str] = Counter()
@@ -74,7 +74,7 @@ class DroppedRows:
             self._times[why] += 1
             del self._places[why][SHOWN:]
             self._remedy = self._remedy or getattr(error, "remedy", "")
-        if not self.told_by_hand and str(counts[BAD]).strip("0") == "1":
+        if not self.summary_follows and str(counts[BAD]).strip("0") == "1":
             times = "" if counts[BAD] == 1 else f" ({counts[BAD]} so far)"
             self.emit("warning", text=f"dataset {self.dataset}: left out{times} {place}: {why}")
         if counts[BAD] > self.budget * max(checked, FEW):

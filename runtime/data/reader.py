@@ -220,12 +220,12 @@ class DatasetReader:
             RunError: no row can be used.
         """
         began = time.monotonic()
-        self.drops.told_by_hand = True
+        self.drops.summary_follows = True
         for position in range(self.num_rows or 0):
             if time.monotonic() - began > seconds:
                 break
             self._read(position, make)
-        self.drops.told_by_hand = False
+        self.drops.summary_follows = False
         if self.num_rows:
             self.drops.say(self.checked, self.num_rows, time.monotonic() - began)
             if self.dropped.total() == self.num_rows:

@@ -21,16 +21,16 @@ from forgedsl.environment import Message
 from forgedsl.runtime.data.chat import ChatTokenizer
 from forgedsl.runtime.data_types import Prompt
 
-WHOLE = sys.maxsize
+NO_LIMIT = sys.maxsize
 """limit for agents: their messages are not shortened"""
 SHORT = 10_000
 """longest text, in characters, that is tokenized at once"""
-Said = str | Sequence[Message]
+Observation = str | Sequence[Message]
 FIRSTS = 256
 """number of cached first prompts, shared by siblings"""
 
 
-class Made(NamedTuple):
+class TokenizedObservation(NamedTuple):
     """Tokens and text of an observation. `ending` is the token that ends the turn; it comes first,
     unless the model wrote it itself."""
 
@@ -47,10 +47,10 @@ class Bridge:
         self._chat = tokenizer
         self._tools = [dict(tool) for tool in tools]
         self._endings: dict[str, list[int]] = {}
-        self._firsts: dict[int, tuple[Prompt, Said, int, Prompt]] = {}
+        self._firsts: dict[int, tuple[Prompt, Observation, int, Prompt]] = {}
         """cache of first prompts, which siblings have in common"""
 
-    def offering(self, tools: Sequence[Mapping[str, Any]]) -> Bridge:
+    def with_tools(self, tools: Sequence[Mapping[str, Any]]) -> Bridge:
         """Return a Bridge with other tools, for the same tokenizer."""
         return self if not (tools or self._tools) else Bridge(self._chat, tools)
 
@@ -64,7 +64,7 @@ class Bridge:
         """Characters of the longest token."""
         return max(map(len, self._chat.tokenizer.get_vocab()))
 
-    def first(self, prompt: Prompt, start: Said, limit: int) -> Prompt:
+    def first_prompt(self, prompt: Prompt, start: Observation, limit: int) -> Prompt:
         """Return the prompt with the environment's first observation."""
         if prompt.messages is None:
             text = self._clean(_plain(start), limit)
@@ -81,12 +81,21 @@ class Bridge:
                 del self._firsts[next(iter(self._firsts))]
         return found[3]
 
-    def after(
-        self, turn: Sequence[int], said: Said | Made, limit: int, *, chat: bool
+    def tokens_after(
+        self,
+        turn: Sequence[int],
+        observation: Observation | TokenizedObservation,
+        limit: int,
+        *,
+        chat: bool,
     ) -> tuple[list[int], str]:
         """Return the tokens and text to append after a turn; an observation has at most `limit`
         tokens."""
-        made = said if isinstance(said, Made) else self.told(said, limit, chat=chat)
+        made = (
+            observation
+            if isinstance(observation, TokenizedObservation)
+            else self.tokenize(observation, limit, chat=chat)
+        )
         tokens, text, ending = made
         if not ending:
             return tokens, text
@@ -97,15 +106,15 @@ class Bridge:
             return tokens, text  # the model wrote the end token itself: do not add it again
         return self._chat.ids(ending + text), ending + text
 
-    def told(self, said: Said, limit: int, *, chat: bool) -> Made:
+    def tokenize(self, observation: Observation, limit: int, *, chat: bool) -> TokenizedObservation:
         """Tokenize an observation that follows a turn, independent of how the turn ended."""
         if not chat:
-            text = self._clean(_plain(said), limit)
-            return Made(self._chat.ids(text), text, "")
-        text = self._between(self.short(said, limit))
+            text = self._clean(_plain(observation), limit)
+            return TokenizedObservation(self._chat.ids(text), text, "")
+        text = self._between(self.short(observation, limit))
         ending = next((t for t in self._chat.specials if text.startswith(t)), "")
         text = text.removeprefix(ending)
-        return Made(self._chat.ids(text), text, ending)
+        return TokenizedObservation(self._chat.ids(text), text, ending)
 
     def appends(self) -> bool:
         """True if the chat template renders earlier turns unchanged."""
@@ -124,15 +133,15 @@ class Bridge:
     def ids(self, text: str) -> list[int]:
         return self._chat.ids(text)
 
-    def short(self, said: Said, limit: int) -> list[dict[str, Any]]:
+    def short(self, observation: Observation, limit: int) -> list[dict[str, Any]]:
         """Return what was said as messages of at most `limit` tokens each."""
-        return [self._short(message, limit) for message in _messages(said)]
+        return [self._short(message, limit) for message in _messages(observation)]
 
-    def _between(self, said: Sequence[Message]) -> str:
+    def _between(self, observation: Sequence[Message]) -> str:
         """Return the text that the template writes after an assistant turn: end token, messages,
         header."""
         start = [{"role": "user", "content": OTHER}, {"role": "assistant", "content": PROBE}]
-        return self.rendered([*start, *said]).partition(PROBE)[2]
+        return self.rendered([*start, *observation]).partition(PROBE)[2]
 
     def _short(self, message: Message, limit: int) -> dict[str, Any]:
         return {**message, "content": self._clean(str(message["content"]), limit)}
@@ -141,7 +150,7 @@ class Bridge:
         """Remove special tokens, which could end a turn, and cut to at most `limit` tokens."""
         for token in self._chat.specials:
             text = text.replace(token, "")
-        if limit == WHOLE:
+        if limit == NO_LIMIT:
             return text
         if text.isascii() and len(text) < limit:  # each token has at least one character
             return text
@@ -155,38 +164,38 @@ class Bridge:
 class Conversation:
     """The messages of a trajectory, as the chat template shows them (`history = template`)."""
 
-    def __init__(self, bridge: Bridge, prompt: Prompt, start: Said, limit: int) -> None:
+    def __init__(self, bridge: Bridge, prompt: Prompt, start: Observation, limit: int) -> None:
         self._bridge, self._limit = bridge, limit
         self._messages = [*(prompt.messages or ()), *bridge.short(start, limit)]
         self._text = bridge.rendered(self._messages)
 
-    def anew(self, turn: str, said: Said) -> list[int] | None:
+    def new_row_prompt(self, turn: str, observation: Observation) -> list[int] | None:
         """Add a turn and the observation after it. Return None if the template renders the earlier
         text unchanged. Else return the tokens of the rendered conversation: the prompt of a new
         row."""
-        made = self._bridge.told(said, self._limit, chat=True)
+        made = self._bridge.tokenize(observation, self._limit, chat=True)
         appended = self._text + turn + made.ending + made.text
         self._messages += [
             {"role": "assistant", "content": turn},
-            *self._bridge.short(said, self._limit),
+            *self._bridge.short(observation, self._limit),
         ]
         self._text = self._bridge.rendered(self._messages)
         return None if self._text == appended else self._bridge.ids(self._text)
 
 
-def _messages(said: Said) -> list[Message]:
-    if isinstance(said, str):
-        return [{"role": "user", "content": said}] if said else []
-    return list(said)
+def _messages(observation: Observation) -> list[Message]:
+    if isinstance(observation, str):
+        return [{"role": "user", "content": observation}] if observation else []
+    return list(observation)
 
 
-def _plain(said: Said) -> str:
+def _plain(observation: Observation) -> str:
     """Write messages as plain text, with tool results in the tags of Qwen and Hermes."""
-    if isinstance(said, str):
-        return said
+    if isinstance(observation, str):
+        return observation
     return "".join(
         f"<tool_response>\n{m['content']}\n</tool_response>\n"
         if m.get("role") == "tool"
         else str(m["content"])
-        for m in said
+        for m in observation
     )

@@ -24,22 +24,22 @@ from forgedsl.environment import Start, Step, Task, Turn
 from forgedsl.lower import job as spec
 from forgedsl.runtime.data_types import Prompt, Rollout
 from forgedsl.runtime.endpoints import RolloutError, seed_of
-from forgedsl.runtime.environments.bridge import Bridge, Conversation, Made
+from forgedsl.runtime.environments.bridge import Bridge, Conversation, TokenizedObservation
 
 TRIES = 2
 """tries of a trajectory whose environment fails, with the same seeds"""
 SEEDS = 8
 """number of turn seeds made at a time"""
-LOST = 3
+COLLATERAL_TRIES = 3
 """additional tries if the process ended because of another trajectory"""
 
 
 class Crash(Exception):
-    """The environment of a trajectory failed, and the trajectory cannot go on. `lost`: the cause
-    was another trajectory in the same process."""
+    """The environment of a trajectory failed, and the trajectory cannot go on. `collateral`: the
+    cause was another trajectory in the same process."""
 
-    def __init__(self, cause: str, *, lost: bool = False) -> None:
-        self.lost = lost
+    def __init__(self, cause: str, *, collateral: bool = False) -> None:
+        self.collateral = collateral
         super().__init__(cause)
 
 
@@ -68,7 +68,7 @@ Engine = Callable[[list[int], spec.Sampling, int], Awaitable[Sampled]]
 class TokenizedStep(Step):
     """A step whose observation was already tokenized in the environment's process."""
 
-    made: Made
+    tokenized: TokenizedObservation
 
 
 class Session(Protocol):
@@ -86,20 +86,20 @@ class Play(Protocol):
     """One try to run a trajectory. `run` returns how it ended, and raises `Crash`."""
 
     @property
-    def made(self) -> Trajectory: ...
+    def trajectory(self) -> Trajectory: ...
 
     async def run(self, engine: Engine, seed: int) -> str: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Limits of a trajectory besides those of its environment: `longest` row, and tokens of all its
-    rows `together`."""
+    """Limits of a trajectory, in addition to those of its environment: policy turns, tokens of a
+    row, and tokens of all its rows."""
 
     sampling: spec.Sampling
     turns: int | None
-    longest: int
-    together: int = sys.maxsize
+    max_row_tokens: int
+    max_total_tokens: int = sys.maxsize
 
 
 @dataclass(slots=True)
@@ -132,14 +132,14 @@ class Trajectory:
     @property
     def length(self) -> int:
         """Number of tokens of the last row."""
-        return len(self.tokens) - self.starts[-1] if self.starts else self.together
+        return len(self.tokens) - self.starts[-1] if self.starts else self.num_tokens
 
     @property
-    def together(self) -> int:
+    def num_tokens(self) -> int:
         """Number of tokens of all rows."""
         return len(self.prompt.token_ids) + len(self.tokens)
 
-    def wrote(self, done: Sampled) -> None:
+    def append_turn(self, done: Sampled) -> None:
         """Append a turn of the policy."""
         self.tokens += done.token_ids
         self.logprobs += done.logprobs
@@ -151,7 +151,7 @@ class Trajectory:
         self.finished = done.finished
         self.turns += 1
 
-    def gave(self, rewards: Mapping[str, float]) -> None:
+    def add_rewards(self, rewards: Mapping[str, float]) -> None:
         """Add the environment's rewards for the last turn. They count at the last token of the
         policy that can be learned from."""
         given = {name: float(value) for name, value in rewards.items()}
@@ -161,7 +161,7 @@ class Trajectory:
             learned = (i for i in reversed(range(len(self.mask))) if self.mask[i])
             self.turn_rewards.append((next(learned, len(self.mask) - 1), given))
 
-    def saw(self, tokens: list[int], text: str) -> None:
+    def append_observation(self, tokens: list[int], text: str) -> None:
         """Append an observation; none of its tokens is the policy's, so `mask` is False."""
         self.tokens += tokens
         self.logprobs += [0.0] * len(tokens)
@@ -169,10 +169,10 @@ class Trajectory:
         self.texts.append(text)
         self.observed += len(tokens)
 
-    def reopened(self, tokens: list[int], text: str) -> None:
+    def start_row(self, tokens: list[int], text: str) -> None:
         """Begin another row with this prompt; `text` is what was observed."""
         self.starts.append(len(self.tokens))
-        self.saw(tokens, text)
+        self.append_observation(tokens, text)
 
     def rollout(self, sibling: int, ended: str, fixed: float | None = None) -> Rollout:
         versions = [version for version, _ in self.versions]
@@ -205,7 +205,7 @@ class AnyDriver(Generic[S]):
         self._begin = begin
         self._failed = failed
 
-    def rewritten(self) -> str:
+    def template_warning(self) -> str:
         """Return a warning if trajectories keep what the chat template drops, else ""."""
         if self._spec.history == "template" or self._bridge.appends():
             return ""
@@ -225,23 +225,23 @@ class AnyDriver(Generic[S]):
         """
         fixed = self._spec.on_error
         # with `drop`, the controller does the second try
-        left, lost = 1 if fixed == "drop" else TRIES, LOST
+        left, collateral = 1 if fixed == "drop" else TRIES, COLLATERAL_TRIES
         while left:
             play = self._new(prompt, limits)
             try:
                 ended = await play.run(engine, seed)
             except Crash as crash:
                 cause = str(crash)
-                if crash.lost and lost:
-                    lost -= 1
+                if crash.collateral and collateral:
+                    collateral -= 1
                     continue
                 left -= 1
                 self._failed(cause, prompt)
             else:
-                return play.made.rollout(sibling, ended)
-        if fixed == "drop" or not play.made.turns:
+                return play.trajectory.rollout(sibling, ended)
+        if fixed == "drop" or not play.trajectory.turns:
             raise RolloutError(f"its environment failed: {cause}")
-        return play.made.rollout(sibling, "error", float(fixed))
+        return play.trajectory.rollout(sibling, "error", float(fixed))
 
     def _new(self, prompt: Prompt, limits: Limits) -> Play:
         raise NotImplementedError
@@ -268,7 +268,7 @@ class _Play:
         self._spec, self._bridge, self._session = environment, bridge, session
         self._limits = limits
         self._chat = prompt.messages is not None
-        self.made = Trajectory(prompt, rewards=dict.fromkeys(environment.parts, 0.0))
+        self.trajectory = Trajectory(prompt, rewards=dict.fromkeys(environment.parts, 0.0))
 
     async def run(self, engine: Engine, seed: int) -> str:
         """Run to the end; return how the trajectory ended.
@@ -286,43 +286,45 @@ class _Play:
                 raise
         finally:
             self._session.close()
-        if not self.made.turns:
+        if not self.trajectory.turns:
             raise RolloutError(
                 f"the trajectory had no turn within its deadline of {self._spec.deadline:g} s"
             )
         return "time"
 
     async def _turns(self, engine: Engine, seed: int) -> str:
-        prompt, made = self.made.prompt, self.made
+        prompt, trajectory = self.trajectory.prompt, self.trajectory
         messages = None if prompt.messages is None else tuple(prompt.messages)
         task = Task(text=prompt.text, messages=messages, target=prompt.target)
         start = await self._session.reset(task, seed_of("environment", prompt.group, prompt.row))
         limit = self._spec.max_observation
-        made.prompt = self._bridge.first(prompt, start.observation, limit)
+        trajectory.prompt = self._bridge.first_prompt(prompt, start.observation, limit)
         follows = self._chat and self._spec.history == "template"
         talk = Conversation(self._bridge, prompt, start.observation, limit) if follows else None
-        if made.length >= self._limits.longest:
+        if trajectory.length >= self._limits.max_row_tokens:
             raise RolloutError(
-                f"its prompt has {made.length} tokens, which leaves no room for a turn"
+                f"its prompt has {trajectory.length} tokens, which leaves no room for a turn"
             )
         for number, turn_seed in enumerate(_seeds(seed)):
-            done = await engine(made.row, self._turn_sampling(), turn_seed)
-            made.wrote(done)
+            done = await engine(trajectory.row, self._turn_sampling(), turn_seed)
+            trajectory.append_turn(done)
             if done.truncated:
                 return "tokens"
             step = await self._step(Turn(text=done.text, number=number))
-            made.gave(step.rewards)
+            trajectory.add_rewards(step.rewards)
             if step.done:
                 return "done"
             if number + 1 == self._limits.turns:
                 return "turns"
-            said = step.made if isinstance(step, TokenizedStep) else step.observation
-            seen, text = self._bridge.after(done.token_ids, said, limit, chat=self._chat)
-            anew = None if talk is None else talk.anew(done.text, step.observation)
-            if anew is None and self._fits(made.length + len(seen), len(seen)):
-                made.saw(seen, text)
-            elif anew is not None and self._fits(len(anew), len(anew)):
-                made.reopened(anew, text)
+            observation = step.tokenized if isinstance(step, TokenizedStep) else step.observation
+            seen, text = self._bridge.tokens_after(
+                done.token_ids, observation, limit, chat=self._chat
+            )
+            new_prompt = None if talk is None else talk.new_row_prompt(done.text, step.observation)
+            if new_prompt is None and self._fits(trajectory.length + len(seen), len(seen)):
+                trajectory.append_observation(seen, text)
+            elif new_prompt is not None and self._fits(len(new_prompt), len(new_prompt)):
+                trajectory.start_row(new_prompt, text)
             else:
                 return "tokens"
         raise AssertionError("there is a seed for every turn")
@@ -330,11 +332,17 @@ class _Play:
     def _fits(self, row: int, more: int) -> bool:
         """True if a row of so many tokens, `more` of them new, leaves room for a turn."""
         limits = self._limits
-        return row < limits.longest and self.made.together + more < limits.together
+        return (
+            row < limits.max_row_tokens
+            and self.trajectory.num_tokens + more < limits.max_total_tokens
+        )
 
     def _turn_sampling(self) -> spec.Sampling:
-        sampling, made, limits = self._limits.sampling, self.made, self._limits
-        room = min(limits.longest - made.length, limits.together - made.together)
+        sampling, trajectory, limits = self._limits.sampling, self.trajectory, self._limits
+        room = min(
+            limits.max_row_tokens - trajectory.length,
+            limits.max_total_tokens - trajectory.num_tokens,
+        )
         most = min(sampling.max_tokens or room, room)
         least = min(sampling.min_tokens, most)
         if (most, least) == (sampling.max_tokens, sampling.min_tokens):

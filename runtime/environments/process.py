@@ -9,13 +9,13 @@ from functools import partial
 from forgedsl.environment import Step, Turn, calls_in
 from forgedsl.errors import LaunchError
 from forgedsl.runtime.environments.bridge import Bridge
-from forgedsl.runtime.environments.line import Asked, Wire
-from forgedsl.runtime.environments.worker import START_SECONDS, Reply, Request, Served
+from forgedsl.runtime.environments.connection import PoolRequest, Wire
+from forgedsl.runtime.environments.worker import START_SECONDS, Reply, Request, ServedEnvironment
 from forgedsl.runtime.tracebacks import described
 from forgedsl.runtime.worker_process import ProcessEnded, RestartingWorker, WorkerProcess
 
 WORKER = "forgedsl.runtime.environments.worker"
-UNREADABLE = "its process cannot tokenize observations, so the controller does"
+TOKENIZER_NOT_SENT = "its process cannot tokenize observations, so the controller does"
 CALL_GRACE = 0.5
 """seconds added to the time limits of the tools that a turn calls"""
 
@@ -23,20 +23,20 @@ CALL_GRACE = 0.5
 class EnvironmentProcess(RestartingWorker):
     """Holds trajectories in one process at a time; if it ends, its trajectories are lost."""
 
-    def __init__(self, served: Served) -> None:
+    def __init__(self, served: ServedEnvironment) -> None:
         super().__init__(
-            partial(WorkerProcess.begin, WORKER, served, names=f"environment {served.name}")
+            partial(WorkerProcess.start, WORKER, served, names=f"environment {served.name}")
         )
         self._environment = served.environment
         self._bridges: dict[str, Bridge] = {}
         self._blamed: WorkerProcess | None = None
         """the last child whose end was attributed to a trajectory"""
 
-    async def answer(self, asked: Asked) -> tuple[Reply | Wire | None, bool]:
+    async def answer(self, asked: PoolRequest) -> tuple[Reply | Wire | None, bool]:
         """Answer a request; the second value is False (the process goes on). Observations are
         tokenized here, so that this does not delay other trajectories in the controller."""
         if asked.op == "bridge":
-            return await self._learn(asked), False
+            return await self._receive_tokenizer(asked), False
         reply = await self.ask(self._request(asked))
         if asked.op == "close":  # a close is answered only if it failed
             failed = bool(reply.error) and not reply.ended
@@ -46,21 +46,21 @@ class EnvironmentProcess(RestartingWorker):
         if bridge is not None and isinstance(step, Step) and not step.done:
             limit = self._environment.max_observation
             try:
-                made = bridge.told(step.observation, limit, chat=asked.chat)
+                made = bridge.tokenize(step.observation, limit, chat=asked.chat)
             except Exception:  # the driver tokenizes it then, and gets the error
                 return reply, False
             return (*made, dict(step.rewards)), False
         return reply, False
 
-    async def _learn(self, asked: Asked) -> Reply | None:
+    async def _receive_tokenizer(self, asked: PoolRequest) -> Reply | None:
         """Receive a tokenizer. If that fails, the controller tokenizes observations."""
         try:
             self._bridges[asked.bridge] = await asyncio.to_thread(pickle.loads, asked.given)
         except Exception as error:
-            return Reply(error=f"{UNREADABLE}: {described(error)}")
+            return Reply(error=f"{TOKENIZER_NOT_SENT}: {described(error)}")
         return None
 
-    def _request(self, asked: Asked) -> Request:
+    def _request(self, asked: PoolRequest) -> Request:
         limit, op, key = self._environment.tool_timeout, asked.op, asked.key
         if op == "reset":
             return Request(key=key, op=op, seconds=limit, task=asked.given, seed=asked.number)
@@ -80,7 +80,7 @@ class EnvironmentProcess(RestartingWorker):
         found: Reply | ProcessEnded = await child.ask(request, request.seconds)
         if not isinstance(found, ProcessEnded):
             return found
-        lost = not found.mine or child is self._blamed  # only one call gets the blame
+        collateral = not found.mine or child is self._blamed  # only one call gets the blame
         if request.op != "close":  # a closed trajectory cannot be to blame
             self._blamed = child
-        return Reply(error=found.cause, ended=True, lost=lost)
+        return Reply(error=found.cause, ended=True, collateral=collateral)

@@ -27,7 +27,7 @@ from forgedsl.errors import LaunchError
 from forgedsl.lower import job as spec
 from forgedsl.runtime.modules import load_file
 from forgedsl.runtime.tracebacks import described, line_of
-from forgedsl.runtime.worker_process import begin, loaded, send, serve_together
+from forgedsl.runtime.worker_process import loaded, receive_work, send, serve_together
 
 THREADS = 1024
 """number of concurrent synchronous calls; a call has a thread only while it runs"""
@@ -40,7 +40,7 @@ LEFT_BEHIND = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Served:
+class ServedEnvironment:
     """The environment that a process serves."""
 
     name: str
@@ -72,24 +72,24 @@ class Reply:
     error: str = ""
     late: bool = False
     ended: bool = False
-    lost: bool = False
+    collateral: bool = False
     """the process ended because of another trajectory"""
 
 
 def main(number: int) -> None:
     """Serve over the inherited socket until it is closed."""
-    served: Served
-    stream, served = begin(number)
+    served: ServedEnvironment
+    stream, served = receive_work(number)
     try:
         made = load(served)
     except LaunchError as error:
         send(stream, str(error))
         return
     loaded(stream)
-    asyncio.run(_Host(served, made).serve(stream))
+    asyncio.run(_Trajectories(served, made).serve(stream))
 
 
-def load(served: Served) -> Callable[[], Environment | Agent]:
+def load(served: ServedEnvironment) -> Callable[[], Environment | Agent]:
     """Return a function that makes the object of a trajectory. One object is made and its tools are
     read as a check.
 
@@ -138,7 +138,7 @@ class Gone(Exception):
     """The trajectory's object was in an earlier process, which has ended."""
 
 
-class _Seat:
+class _Instance:
     """The object of one trajectory. Its synchronous methods run one after the other."""
 
     def __init__(
@@ -188,14 +188,14 @@ def _seen(done: asyncio.Future[Any]) -> None:
         done.exception()
 
 
-class _Host:
+class _Trajectories:
     """All trajectories of a process."""
 
-    def __init__(self, served: Served, make: Callable[[], Environment | Agent]) -> None:
+    def __init__(self, served: ServedEnvironment, make: Callable[[], Environment | Agent]) -> None:
         self._make = make
         self._served = served
-        self._seats: dict[str, _Seat] = {}
-        self._left: list[_Seat] = []
+        self._instances: dict[str, _Instance] = {}
+        self._hanging: list[_Instance] = []
         self._pool = ThreadPoolExecutor(THREADS, "environment")
 
     async def serve(self, stream: socket.socket) -> None:
@@ -207,8 +207,8 @@ class _Host:
 
     async def _answer(self, request: Request) -> tuple[Reply, bool]:
         reply = await self._reply(request)
-        self._left = [seat for seat in self._left if seat.stuck]
-        return reply, len(self._left) > LEFT_BEHIND
+        self._hanging = [instance for instance in self._hanging if instance.stuck]
+        return reply, len(self._hanging) > LEFT_BEHIND
 
     async def _reply(self, request: Request) -> Reply:
         clock = asyncio.timeout(request.seconds)
@@ -219,29 +219,31 @@ class _Host:
             if clock.expired():
                 return Reply(late=True, error=f"no answer within {request.seconds:g} s")
             place = line_of(error, Path(self._served.environment.path).name)
-            return Reply(error=described(error) + place, lost=isinstance(error, Gone))
+            return Reply(error=described(error) + place, collateral=isinstance(error, Gone))
 
     async def _do(self, request: Request) -> Any:
         if request.op == "tools":
             made = self._make()
             return await _tools(made, request.seconds) if isinstance(made, Environment) else ()
         if request.op in ("reset", "run"):
-            seat = _Seat(self._make(), self._pool, self._served.environment.tool_timeout)
-            self._seats[request.key] = seat
+            instance = _Instance(self._make(), self._pool, self._served.environment.tool_timeout)
+            self._instances[request.key] = instance
         if request.op == "run":
             assert request.task is not None
             assert request.model is not None
-            seat.environment.rng = Random(request.seed)
-            return self._rewards(await seat.work(request.task, request.model))
+            instance.environment.rng = Random(request.seed)
+            return self._rewards(await instance.work(request.task, request.model))
         if request.op == "reset":
-            found = await seat.call(seat.environment.reset, request.task, Random(request.seed))
+            found = await instance.call(
+                instance.environment.reset, request.task, Random(request.seed)
+            )
             return _checked(found, Start, "reset")
         if request.op == "close":
-            return await self._close(self._seats.pop(request.key, None))
-        if request.key not in self._seats:
+            return await self._close(self._instances.pop(request.key, None))
+        if request.key not in self._instances:
             raise Gone("its process was restarted, so the trajectory is lost")
-        seat = self._seats[request.key]
-        step = _checked(await seat.call(seat.environment.step, request.turn), Step, "step")
+        instance = self._instances[request.key]
+        step = _checked(await instance.call(instance.environment.step, request.turn), Step, "step")
         unknown = set(step.rewards) - set(self._served.environment.parts)
         if unknown:
             raise ValueError(
@@ -272,13 +274,13 @@ class _Host:
             _check_part("run", name, part)
         return {name: float(part) for name, part in value.items()}
 
-    async def _close(self, seat: _Seat | None) -> None:
-        if seat is not None:
-            await seat.stop()
-        if seat is not None and seat.stuck:
-            self._left.append(seat)
-        elif seat is not None:  # None: its object was in an earlier process
-            await seat.call(seat.environment.close)
+    async def _close(self, instance: _Instance | None) -> None:
+        if instance is not None:
+            await instance.stop()
+        if instance is not None and instance.stuck:
+            self._hanging.append(instance)
+        elif instance is not None:  # None: its object was in an earlier process
+            await instance.call(instance.environment.close)
 
 
 def _checked(value: Any, cls: type[Any], method: str) -> Any:

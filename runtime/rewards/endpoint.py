@@ -17,7 +17,7 @@ from typing import Any
 from forgedsl.errors import LaunchError
 from forgedsl.lower import job
 from forgedsl.runtime.data_types import Rollout
-from forgedsl.runtime.rewards.inputs import RequestCache, expected, questions
+from forgedsl.runtime.rewards.inputs import RequestCache, mean_grade, questions
 from forgedsl.runtime.rewards.requests import count
 
 SHOWN = 80
@@ -61,7 +61,7 @@ class Endpoint:
 
     async def __call__(self, rollout: Rollout, target: Any) -> float:
         asked = questions(self._reward, rollout, target)
-        return await expected(self._reward, asked, self._once)
+        return await mean_grade(self._reward, asked, self._once)
 
     async def _asked(self, question: str) -> float:
         """Return the grade. If the first answer has none, ask once more."""

@@ -81,7 +81,7 @@ def questions(
     return found
 
 
-async def expected(
+async def mean_grade(
     reward: job.Reward, asked: Sequence[tuple[str, bool]], grade: Callable[[str], Awaitable[float]]
 ) -> float:
     """Return a judge's mean grade over all its prompts, mapped to the range of the reward."""

@@ -31,11 +31,11 @@ from forgedsl.runtime.rewards.requests import Requests, counting
 from forgedsl.runtime.tracebacks import described, line_of
 from forgedsl.runtime.worker_process import (
     Interrupted,
-    begin,
     interrupt,
     late,
     loaded,
     receive,
+    receive_work,
     send,
     serve_together,
 )  # fmt: skip
@@ -98,7 +98,7 @@ def main(number: int) -> None:
     import forgedsl.runtime.rewards.loading  # noqa: F401 before the time of the rewards begins
 
     recipe: Recipe
-    stream, recipe = begin(number)
+    stream, recipe = receive_work(number)
     if recipe.memory is not None:
         resource.setrlimit(resource.RLIMIT_DATA, (recipe.memory, recipe.memory))
     try:

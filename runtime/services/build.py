@@ -113,7 +113,7 @@ async def _environments(
             model = job.services[service].model
             endpoints.drivers[env, service] = await client.driver(reader.tokenizer, model)
         if reader.is_chat or job.environments[env].agent:
-            found = endpoints.drivers[env, service].rewritten()
+            found = endpoints.drivers[env, service].template_warning()
             if found and (env, service) not in told:
                 told.add((env, service))
                 endpoints.environments[env].tell(found)

@@ -147,7 +147,7 @@ class MonarchEndpoints:
         return await self.rewards.score(node.target, rollout, target)
 
     async def call(self, node: spec.Node, args: dict[str, Any]) -> Any:
-        return trimmed(getattr(self.program, node.target), args)
+        return call_on_tensors(getattr(self.program, node.target), args)
 
     async def weight(self, node: spec.Node, results: dict[str, float]) -> float:
         assert node.weight is not None
@@ -298,10 +298,15 @@ class MonarchEndpoints:
 
 
 def _limits(
-    sampling: spec.Sampling, of: spec.Node | spec.Eval, together: int = sys.maxsize
+    sampling: spec.Sampling, of: spec.Node | spec.Eval, max_total_tokens: int = sys.maxsize
 ) -> Limits:
     assert of.longest is not None
-    return Limits(sampling=sampling, turns=of.max_turns, longest=of.longest, together=together)
+    return Limits(
+        sampling=sampling,
+        turns=of.max_turns,
+        max_row_tokens=of.longest,
+        max_total_tokens=max_total_tokens,
+    )
 
 
 def step_shape(job: spec.Job) -> tuple[spec.BatchShape, int]:
@@ -336,7 +341,7 @@ def _rollout(done: Completion, prompt: Prompt, sibling: int) -> Rollout:
     )  # fmt: skip
 
 
-def trimmed(function: Callable[..., Any], args: Mapping[str, Any]) -> Any:
+def call_on_tensors(function: Callable[..., Any], args: Mapping[str, Any]) -> Any:
     """Call a tensor function on lists and return lists; token rows are cut to their true
     lengths."""
     import torch

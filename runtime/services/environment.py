@@ -24,7 +24,8 @@ from forgedsl.runtime.agents.session import Event, Terms
 from forgedsl.runtime.data.chat import ChatTokenizer
 from forgedsl.runtime.data_types import Prompt
 from forgedsl.runtime.endpoints import ServiceError
-from forgedsl.runtime.environments.bridge import Bridge, Made
+from forgedsl.runtime.environments.bridge import Bridge, TokenizedObservation
+from forgedsl.runtime.environments.connection import PoolRequest, connect
 from forgedsl.runtime.environments.driver import (
     AnyDriver,
     Crash,
@@ -33,13 +34,12 @@ from forgedsl.runtime.environments.driver import (
     Limits,
     TokenizedStep,
 )
-from forgedsl.runtime.environments.line import Asked, connect
-from forgedsl.runtime.environments.process import UNREADABLE
+from forgedsl.runtime.environments.process import TOKENIZER_NOT_SENT
 from forgedsl.runtime.environments.worker import Reply
 from forgedsl.runtime.events import EventLog
 from forgedsl.runtime.guards import RewardGuard
 from forgedsl.runtime.upstream.monarch import Mesh
-from forgedsl.runtime.worker_process import Calls
+from forgedsl.runtime.worker_process import CallClient
 
 MAX_FAILED = 0.25
 """fraction of the recent trajectories that may crash"""
@@ -57,8 +57,8 @@ class EnvironmentClient:
         self._held = [0] * mesh.size
         self._alive = asyncio.Event()
         self._alive.set()
-        self._lines: dict[int, Calls] = {}
-        self._bridges: dict[str, Asked] = {}
+        self._connections: dict[int, CallClient] = {}
+        self._bridges: dict[str, PoolRequest] = {}
         """by driver: the bridge message that the processes get"""
         self._opening = asyncio.Lock()
         self._told: Counter[str] = Counter()
@@ -79,7 +79,7 @@ class EnvironmentClient:
         if self.environment.agent:
             return self._agent_driver(tokenizer, model)
         try:
-            reply = await self.call(0, self.mesh, Asked("tools"))
+            reply = await self.call(0, self.mesh, PoolRequest("tools"))
         except Crash as crash:
             reply = Reply(error=str(crash))
         if reply.error:
@@ -89,12 +89,14 @@ class EnvironmentClient:
         if self.environment.history == "template":  # whole conversations are rendered
             return Driver(self.environment, bridge, self.begin, self.failed)
         try:
-            self._bridges[name] = told = Asked("bridge", given=pickle.dumps(bridge), bridge=name)
+            self._bridges[name] = sent = PoolRequest(
+                "bridge", given=pickle.dumps(bridge), bridge=name
+            )
         except (pickle.PicklingError, TypeError, AttributeError) as error:
-            self._warn("failed", f"{UNREADABLE}: {error}")
+            self._warn("failed", f"{TOKENIZER_NOT_SENT}: {error}")
         else:
-            for line in self._lines.values():
-                line.tell(tuple(told))
+            for connection in self._connections.values():
+                connection.tell(tuple(sent))
         begin = partial(self.begin, name)
         return Driver(self.environment, bridge, begin, self.failed)
 
@@ -106,7 +108,7 @@ class EnvironmentClient:
                 origin=origin, remedy="set `chat_template` of the model",
             )  # fmt: skip
         try:
-            self._bridges[name] = Asked("bridge", given=pickle.dumps(bridge), bridge=name)
+            self._bridges[name] = PoolRequest("bridge", given=pickle.dumps(bridge), bridge=name)
         except (pickle.PicklingError, TypeError, AttributeError) as error:
             message = f"the tokenizer of {model} cannot be sent to agent {self.name}: {error}"
             raise RunError(message, origin=origin) from error
@@ -129,8 +131,8 @@ class EnvironmentClient:
     def lost(self) -> int:
         """Stop new calls until `restore`; return the number of trajectories on the mesh."""
         self._alive.clear()
-        for line in self._lines.values():
-            line.close()
+        for connection in self._connections.values():
+            connection.close()
         return sum(self._held)
 
     def restore(self, mesh: Mesh) -> None:
@@ -142,58 +144,61 @@ class EnvironmentClient:
         await self._alive.wait()
         return self.mesh
 
-    async def call(self, rank: int, mesh: Mesh, asked: Asked) -> Any:
+    async def call(self, rank: int, mesh: Mesh, asked: PoolRequest) -> Any:
         """Send a request to a process and return its reply.
 
         Raises:
             Crash: the process is gone.
         """
         try:
-            line = self._lines.get(rank)
-            if line is None or not line.alive:
-                line = await self._line(rank, mesh)
-            return await line.call(tuple(asked))
+            connection = self._connections.get(rank)
+            if connection is None or not connection.alive:
+                connection = await self._connection(rank, mesh)
+            return await connection.call(tuple(asked))
         except OSError as error:
-            raise Crash(f"its process has ended: {error}", lost=True) from error
+            raise Crash(f"its process has ended: {error}", collateral=True) from error
         except ServiceError as error:
             if not error.died:
                 raise
             if mesh is self.mesh:  # the supervisor restarts it or ends the run
                 self._alive.clear()
-            raise Crash(error.failure.message, lost=True) from error
+            raise Crash(error.failure.message, collateral=True) from error
 
-    async def _line(self, rank: int, mesh: Mesh) -> Calls:
+    async def _connection(self, rank: int, mesh: Mesh) -> CallClient:
         async with self._opening:
-            if rank not in self._lines or not self._lines[rank].alive:
-                line = await connect(await mesh.one(rank, "listen"), self._problem)
-                self._lines[rank] = line
+            if rank not in self._connections or not self._connections[rank].alive:
+                connection = await connect(await mesh.one(rank, "listen"), self._problem)
+                self._connections[rank] = connection
                 for bridge in self._bridges.values():
-                    line.tell(tuple(bridge))
-            return self._lines[rank]
+                    connection.tell(tuple(bridge))
+            return self._connections[rank]
 
     def _problem(self, reply: Reply) -> None:
         self._warn("failed", reply.error)
 
-    def tell_one(self, session: PoolSession | AgentSession, asked: Asked) -> None:
+    def tell_one(self, session: PoolSession | AgentSession, asked: PoolRequest) -> None:
         """Send a message about a trajectory, without waiting. If the connection is closed, the
         trajectory has ended, and nothing is sent."""
-        line = self._lines.get(session.rank)
-        if line is not None and line.alive:
-            line.tell(tuple(asked))
+        connection = self._connections.get(session.rank)
+        if connection is not None and connection.alive:
+            connection.tell(tuple(asked))
 
     def ended(self, session: PoolSession | AgentSession, mesh: Mesh | None) -> None:
         """End a trajectory: close its object in the process, without waiting."""
         self._held[session.rank] -= 1
         if mesh is None or mesh is not self.mesh:
             return
-        line, asked = self._lines.get(session.rank), tuple(Asked("close", session.key))
-        if line is not None and line.alive:
-            line.tell(asked)
+        connection, asked = (
+            self._connections.get(session.rank),
+            tuple(PoolRequest("close", session.key)),
+        )
+        if connection is not None and connection.alive:
+            connection.tell(asked)
             return
 
         async def close() -> None:
             with suppress(OSError, ServiceError):  # nothing is left to close
-                (await self._line(session.rank, mesh)).tell(asked)
+                (await self._connection(session.rank, mesh)).tell(asked)
 
         task = asyncio.create_task(close())
         self._closing.add(task)
@@ -255,17 +260,17 @@ class PoolSession:
             assert isinstance(reply.value, Step)
             return reply.value
         *made, rewards = reply
-        return TokenizedStep(rewards=rewards, made=Made(*made))
+        return TokenizedStep(rewards=rewards, tokenized=TokenizedObservation(*made))
 
     def close(self) -> None:
         self._client.ended(self, self._mesh)
 
     async def _ask(self, op: str, given: Any, number: int) -> Any:
         assert self._mesh is not None
-        asked = Asked(op, self.key, given, number, self._bridge, self._chat)
+        asked = PoolRequest(op, self.key, given, number, self._bridge, self._chat)
         reply = await self._client.call(self.rank, self._mesh, asked)
         if isinstance(reply, Reply) and reply.error and not reply.late:
-            raise Crash(f"{op}: {reply.error}", lost=reply.lost)
+            raise Crash(f"{op}: {reply.error}", collateral=reply.collateral)
         return reply
 
 
@@ -282,13 +287,13 @@ class AgentSession:
     async def begin(self, task: Task, seed: int, limits: Limits) -> None:
         self._mesh = await self._client.ready()
         terms = Terms(
-            model=self._model, sampling=limits.sampling, longest=limits.longest,
+            model=self._model, sampling=limits.sampling, max_row_tokens=limits.max_row_tokens,
             rewrites=self._client.environment.history == "template",
         )  # fmt: skip
-        await self._ask(Asked("run", self.key, (task, terms), seed, self._bridge))
+        await self._ask(PoolRequest("run", self.key, (task, terms), seed, self._bridge))
 
     async def events(self) -> list[Event]:
-        reply = await self._ask(Asked("events", self.key))
+        reply = await self._ask(PoolRequest("events", self.key))
         events, notes = reply
         for note in notes:
             self._client.tell(note)
@@ -298,17 +303,17 @@ class AgentSession:
         return list(events)
 
     def answer(self, number: int, tokens: list[int], text: str, finish: str) -> None:
-        self._client.tell_one(self, Asked("answer", self.key, (number, tokens, text, finish)))
+        self._client.tell_one(self, PoolRequest("answer", self.key, (number, tokens, text, finish)))
 
     def refuse(self, number: int, message: str, code: str) -> None:
-        self._client.tell_one(self, Asked("refuse", self.key, (number, message, code)))
+        self._client.tell_one(self, PoolRequest("refuse", self.key, (number, message, code)))
 
     def close(self) -> None:
         self._client.ended(self, self._mesh)
 
-    async def _ask(self, asked: Asked) -> Any:
+    async def _ask(self, asked: PoolRequest) -> Any:
         assert self._mesh is not None
         reply = await self._client.call(self.rank, self._mesh, asked)
         if isinstance(reply, Reply) and reply.error:
-            raise Crash(reply.error, lost=reply.lost)
+            raise Crash(reply.error, collateral=reply.collateral)
         return reply

@@ -20,7 +20,7 @@ from typing import Any
 from forgedsl.errors import LaunchError
 from forgedsl.lower import job as spec
 from forgedsl.runtime.data.chat import ChatTokenizer
-from forgedsl.runtime.rewards.inputs import RequestCache, expected, questions
+from forgedsl.runtime.rewards.inputs import RequestCache, mean_grade, questions
 from forgedsl.runtime.rewards.worker import Item, Outcome
 from forgedsl.runtime.services.generator import GeneratorClient
 from forgedsl.runtime.services.trainer import TrainerClient
@@ -110,7 +110,7 @@ class Judge(Asked):
 
     async def _outcome(self, rollout: Any, target: Any) -> Outcome:
         asked = questions(self._reward, rollout, target, self._clean)
-        return Outcome(value=await expected(self._reward, asked, self._once))
+        return Outcome(value=await mean_grade(self._reward, asked, self._once))
 
     async def _grade(self, text: str) -> float:
         """Return the expected grade of the judge's next token.

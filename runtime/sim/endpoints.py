@@ -115,7 +115,7 @@ class SimEndpoints:
         if cursor is None:
             return None
         prompt = _prompt(cursor - 1)
-        return [_told(prompt, sibling, self._row_tokens, (0, 0)) for sibling in (0, 1)]
+        return [_simulated_rollout(prompt, sibling, self._row_tokens, (0, 0)) for sibling in (0, 1)]
 
     async def seek(self, node: Node, cursor: int) -> None:
         self._cursor[node.name] = cursor
@@ -157,7 +157,9 @@ class SimEndpoints:
                 await asyncio.sleep(seconds)
         if model.control.rollout:
             await self.controller.work(model.control.rollout)
-        made = _told(prompt, sibling, round(before + tokens), (versions[0], fleet.version))
+        made = _simulated_rollout(
+            prompt, sibling, round(before + tokens), (versions[0], fleet.version)
+        )
         made.group, made.truncated = group, tokens >= fleet.spec.tokens.most
         return made
 
@@ -333,7 +335,9 @@ def _prompt(row: int) -> Prompt:
     return Prompt(group=-1, row=row, text="", token_ids=[0], target=None, cursor=row + 1)
 
 
-def _told(prompt: Prompt, sibling: int, length: int, versions: tuple[int, int]) -> SimulatedRollout:
+def _simulated_rollout(
+    prompt: Prompt, sibling: int, length: int, versions: tuple[int, int]
+) -> SimulatedRollout:
     return SimulatedRollout(
         group=prompt.group, sibling=sibling, prompt=prompt, token_ids=[0], logprobs=[0.0],
         mask=[True], text="", truncated=False, version_min=versions[0], version_max=versions[1],

@@ -123,7 +123,7 @@ class Engine:
             raise LaunchError(text) from error
         core: Any = self._engine.engine_core
         self._core, self._scheduler = core, cast("FastDecodeScheduler", core.engine_core.scheduler)
-        hide_what_has_no_weights(self._engine.model_config.hf_text_config.tie_word_embeddings)
+        silence_reload_warnings(self._engine.model_config.hf_text_config.tie_word_embeddings)
         if seat.ranks > 1 and seat.rank == 0:
             # All ranks have mapped it. Unlink the name now, since a killed process would leave it
             # behind.
@@ -383,7 +383,7 @@ def _configured(arguments: dict[str, Any]) -> Any:
     )
 
     config = EngineArgs(**arguments).create_engine_config()
-    logging.getLogger("vllm.config.scheduler").addFilter(_says_not_that_it_is_ours)
+    logging.getLogger("vllm.config.scheduler").addFilter(_drop_custom_scheduler_warning)
     scheduler = config.scheduler_config
     scheduler.scheduler_cls = (
         FastDecodeAsyncScheduler if scheduler.async_scheduling else FastDecodeScheduler
@@ -391,7 +391,7 @@ def _configured(arguments: dict[str, Any]) -> Any:
     return config
 
 
-def _says_not_that_it_is_ours(record: logging.LogRecord) -> bool:
+def _drop_custom_scheduler_warning(record: logging.LogRecord) -> bool:
     return not str(record.msg).startswith("Using custom scheduler class")
 
 
@@ -402,7 +402,7 @@ def _followed(tally: RequestSamples) -> Finished:
     )  # fmt: skip
 
 
-def hide_what_has_no_weights(is_tied: bool) -> None:
+def silence_reload_warnings(is_tied: bool) -> None:
     """Hide two warnings of every weight sync from the log. A reload warns of each layer without new
     weights. Rotary embeddings have only a computed table, and a tied head uses the embedding's
     weights. Warnings of other layers stay."""

@@ -21,8 +21,8 @@ from forgedsl.runtime.proofs.publication import Held
 
 PARTS = {"qkv_proj": ["q_proj", "k_proj", "v_proj"], "gate_up_proj": ["gate_proj", "up_proj"]}
 """parts of fused layers, where vLLM's class expects files with the fused tensor (Phi-3)"""
-STEPS_ASIDE = ".base_layer"
-"""part that vLLM adds to the names of layers with adapters"""
+LORA_SUFFIX = ".base_layer"
+"""suffix that vLLM adds to the names of layers with adapters"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +98,7 @@ class HeldWeights:
                     yield part, digest(part.value, part.row, part.column)
 
     def _names(self, path: str, parameter: str, module: Any) -> list[str]:
-        path = path.replace(STEPS_ASIDE, "")
+        path = path.replace(LORA_SUFFIX, "")
         if parameter in ("w13_weight", "w2_weight"):
             layer = path[: path.index(".experts") + len(".experts")]
             return [f"{layer}.{'down_proj' if parameter == 'w2_weight' else 'gate_up_proj'}"]

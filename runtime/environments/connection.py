@@ -1,7 +1,7 @@
 """Connection from the controller to a process of an environment pool, for the requests of turns.
 
-    actor: listen() --address, by the endpoint `listen`--> connect() --(number, Asked)--> answer
-                                                     <--(number, Reply or Wire, last)--'
+    actor: listen() --address, by the endpoint `listen`--> connect()
+    connect() --(number, PoolRequest)--> answer --(number, Reply or Wire, last)--> connect()
 
 Monarch starts the processes and reports their end. Its messages would cost the controller several
 times as much, and every turn of every trajectory needs one.
@@ -16,19 +16,19 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from forgedsl.runtime.hosts.addresses import own_address
-from forgedsl.runtime.worker_process import Answers, Calls
+from forgedsl.runtime.worker_process import CallClient, CallServer
 
 SECONDS = 60.0
 """time limit for a connection"""
 Wire = tuple[list[int], str, str, dict[str, float]]
-"""answer to most steps (`bridge.Made`, rewards) as a plain tuple, since unpickling a class by name
-takes longer than the rest of the message"""
+"""answer to most steps (`bridge.TokenizedObservation`, rewards) as a plain tuple, since unpickling
+a class by name takes longer than the rest of the message"""
 Address = tuple[str, str, int, bytes]
 """(Unix socket name, host, port, secret); on the same machine a Unix socket takes a third of the
 time of TCP"""
 
 
-class Asked(NamedTuple):
+class PoolRequest(NamedTuple):
     """Request about a trajectory or its process. `op` is `tools`, `bridge` (`given`: pickled
     Bridge), `reset` (a task, a seed), `step` (text and number of a turn) or `close`. `bridge` and
     `close` are answered only if they fail. For an agent it is `run` (a task and terms, a seed),
@@ -44,15 +44,15 @@ class Asked(NamedTuple):
 
 
 async def listen(
-    answer: Callable[[Asked], Awaitable[tuple[Any, bool]]],
+    answer: Callable[[PoolRequest], Awaitable[tuple[Any, bool]]],
 ) -> tuple[list[asyncio.Server], Address]:
     """Listen for clients that send the secret of the address; return the servers and the
     address."""
     secret, name = secrets.token_bytes(16), f"\0forgedsl-{secrets.token_hex(8)}"
     loop = asyncio.get_running_loop()
 
-    def made() -> Answers:
-        return Answers(lambda item: answer(Asked(*item)), secret)
+    def made() -> CallServer:
+        return CallServer(lambda item: answer(PoolRequest(*item)), secret)
 
     servers = [await loop.create_server(made, own_address(), 0)]
     with suppress(OSError):  # abstract socket names exist on Linux only
@@ -61,7 +61,9 @@ async def listen(
     return servers, (name, host, port, secret)
 
 
-async def connect(address: Address, told: Callable[[Any], object] | None = None) -> Calls:
+async def connect(
+    address: Address, on_message: Callable[[Any], object] | None = None
+) -> CallClient:
     """Connect to a process of a pool.
 
     Raises:
@@ -71,8 +73,12 @@ async def connect(address: Address, told: Callable[[Any], object] | None = None)
     loop = asyncio.get_running_loop()
     async with asyncio.timeout(SECONDS):
         try:
-            transport, line = await loop.create_unix_connection(lambda: Calls(told), name)
+            transport, connection = await loop.create_unix_connection(
+                lambda: CallClient(on_message), name
+            )
         except OSError:  # the process is on another machine
-            transport, line = await loop.create_connection(lambda: Calls(told), host, port)
+            transport, connection = await loop.create_connection(
+                lambda: CallClient(on_message), host, port
+            )
     transport.write(secret)
-    return line
+    return connection
