@@ -103,7 +103,7 @@ class Rollout:
     """rewards of its environment, by part, summed over the turns"""
     turn_rewards: tuple[tuple[int, dict[str, float]], ...] = ()
     """rewards of each turn: (index of the policy's last token of the turn, rewards by part)"""
-    observed: int = 0
+    num_observed: int = 0
     """tokens that the policy did not write; `mask` is False and `logprobs` 0 on them"""
     row_starts: tuple[int, ...] = ()
     """indices in `token_ids` at which a further training row begins: a prompt that the chat
@@ -123,7 +123,7 @@ class Rollout:
 
     @property
     def num_tokens(self) -> int:
-        return len(self.token_ids) - self.observed
+        return len(self.token_ids) - self.num_observed
 
     @property
     def target(self) -> Any:

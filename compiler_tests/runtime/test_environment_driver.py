@@ -180,7 +180,7 @@ def test_the_mask_covers_what_the_policy_wrote_and_nothing_else() -> None:
     rollout = play(Engine(["3", "2"]), Session([Step("??"), Step(done=True)]))
     assert rollout.mask == [True, True, False, False, True, True]
     assert rollout.logprobs == [-0.5, -0.5, 0.0, 0.0, -0.5, -0.5]
-    assert (rollout.num_tokens, rollout.observed, rollout.turns) == (4, 2, 2)
+    assert (rollout.num_tokens, rollout.num_observed, rollout.turns) == (4, 2, 2)
     assert (rollout.text, rollout.versions) == ("3??2", ((0, 2), (1, 2)))
     assert (rollout.version_min, rollout.version_max) == (0, 1)
 

@@ -177,7 +177,7 @@ def _look(
         answers=answers, first=reader.source.place(answers[0].prompt.row) if answers else "",
         rows=reader.num_rows, checked=reader.checked, bad=reader.dropped[BAD],
         left_out=reader.drops.left_out(reader.checked), examples=reader.drops.examples(),
-        refused=refused, unmeasured=unmeasured, few="" if refused else reader.few,
+        refused=refused, unmeasured=unmeasured, few="" if refused else reader.too_few_rows_warning,
         absent=tuple(text for text, (calls, found) in counts.items() if calls and not found),
         repeated=evidence.repeated, hopeless=evidence.hopeless, prompts=evidence.prompts,
         unread="" if reader.num_rows is not None else "its rows are streamed",

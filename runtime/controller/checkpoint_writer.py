@@ -59,7 +59,7 @@ class CheckpointWriter:
             if task.done():
                 self._task = None
 
-    def drop(self) -> asyncio.Task[None] | None:
+    def release_task(self) -> asyncio.Task[None] | None:
         """Return the checkpoint task that is running, or has failed, and forget it: the end of the
         run waits for it."""
         task, self._task = self._task, None

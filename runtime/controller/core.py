@@ -54,7 +54,7 @@ from forgedsl.runtime.guards import (
     NonFiniteGuard,
     deadline,
 )
-from forgedsl.runtime.operations.registry import unit_of
+from forgedsl.runtime.operations.registry import operation_of
 from forgedsl.runtime.proofs.watch import Proofs
 from forgedsl.runtime.state import ControllerState
 from forgedsl.runtime.step_metrics import (
@@ -154,7 +154,7 @@ class Controller:
         for intake in self._intakes if state else ():
             intake.load(self._state.ledgers[intake.source.node.name], self._state.step)
         self._pool = Pool(context, self._intakes)
-        found = (unit_of(s.node.op).store(context, s) for s in flow.recalls)
+        found = (operation_of(s.node.op).store(context, s) for s in flow.recalls)
         self._buffers = {store.name: store for store in found if store is not None}
         for name in unpack(replay, self._buffers, self._state.replay):
             text = f"buffer {name} starts empty: its fields differ from those in the checkpoint"
@@ -209,7 +209,7 @@ class Controller:
         except BaseExceptionGroup as group:
             await self._close(group)
         finally:
-            for task in (self._uninterruptible, self._saving.drop()):
+            for task in (self._uninterruptible, self._saving.release_task()):
                 if task is not None:
                     task.cancel()
         assert self._ended is not None, "the trainer ends with an outcome"
@@ -400,7 +400,7 @@ class Controller:
         if self._ended == "interrupted":
             await self._in_time()
             await self._settle(self._uninterruptible, self._seconds_left())
-            await self._settle(self._saving.drop(), self._seconds_left())
+            await self._settle(self._saving.release_task(), self._seconds_left())
             self._records.flush()
             if not self._stepping and self._saving.step != self._state.step:
                 await self._save(SAVE_SECONDS)
@@ -450,7 +450,7 @@ class Controller:
     async def _fail(self, errors: list[BaseException]) -> NoReturn:
         cause = await self._cause(errors)
         dead_trainer = getattr(cause, "service", "") in self._versions.trained
-        for task in (self._uninterruptible, self._saving.drop()):
+        for task in (self._uninterruptible, self._saving.release_task()):
             await self._settle(task, 0.0 if dead_trainer else FAILURE_SECONDS)
         self._records.flush()
         self._events.emit(

@@ -27,7 +27,7 @@ from forgedsl.runtime.endpoints import (
 from forgedsl.runtime.group import DropGroup, Dropped, GroupState
 from forgedsl.runtime.guards import Late
 from forgedsl.runtime.operations.base import Call
-from forgedsl.runtime.operations.registry import unit_of
+from forgedsl.runtime.operations.registry import operation_of
 from forgedsl.runtime.tracebacks import described
 
 T = TypeVar("T")
@@ -147,7 +147,7 @@ class Firing:
 
     async def _whole(self, unit: GroupState, node: Node) -> tuple[Sequence[int], Any]:
         siblings, values = unit.joined(node.inputs)
-        result = await unit_of(node.op).fire(self, Call(node=node, args=values, unit=unit))
+        result = await operation_of(node.op).fire(self, Call(node=node, args=values, unit=unit))
         _check_length(node, result, len(siblings))
         return siblings, result
 
@@ -160,7 +160,7 @@ class Firing:
         number = self._flow.offsets.get(first, 0) + sibling
         call = Call(node=node, args=args, unit=unit, sibling=sibling, number=number)
         try:
-            return await unit_of(node.op).fire(self, call)
+            return await operation_of(node.op).fire(self, call)
         except DropRollout as drop:
             self.meter.rollouts_dropped += 1
             where = {"node": node.name, "group": unit.group, "sibling": sibling}
@@ -185,7 +185,9 @@ class Firing:
             for index in range(len(node.inputs))
         ]
         groups = [n for n, (_, siblings, _) in enumerate(parts) for _ in siblings]
-        result = await unit_of(node.op).fire(self, Call(node=node, args=columns, groups=groups))
+        result = await operation_of(node.op).fire(
+            self, Call(node=node, args=columns, groups=groups)
+        )
         _check_length(node, result, sum(len(siblings) for _, siblings, _ in parts))
         for unit, siblings, _ in parts:
             if isinstance(result, list):

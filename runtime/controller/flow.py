@@ -19,7 +19,7 @@ from __future__ import annotations
 from forgedsl.errors import InternalError
 from forgedsl.lower.job import Job, Node
 from forgedsl.runtime.flow import Edge, Flow, Source, Stream
-from forgedsl.runtime.operations.registry import unit_of
+from forgedsl.runtime.operations.registry import operation_of
 from forgedsl.types.flow import Role
 
 
@@ -29,7 +29,7 @@ def analyse(job: Job) -> Flow:
     offsets: dict[str, int] = {}
     next_offset: dict[str, int] = {}
     for node in job.nodes:
-        unit = unit_of(node.op)
+        unit = operation_of(node.op)
         if unit.fires in ("end", "store"):
             continue
         missing = [given.edge for given in node.inputs if given.edge not in edges]
@@ -44,7 +44,7 @@ def analyse(job: Job) -> Flow:
         tuple(node for node in job.nodes if role in node.roles)
         for role in (Role.PACKS, Role.UPDATES, Role.TRANSFERS)
     )
-    drawn = [node for node in job.nodes if unit_of(node.op).fires == "stored"]
+    drawn = [node for node in job.nodes if operation_of(node.op).fires == "stored"]
     return Flow(
         edges=edges,
         sources=_sources(job, edges, syncs),
@@ -59,14 +59,14 @@ def analyse(job: Job) -> Flow:
             Source(node=node, index=index, quota=node.count or 1, nodes=(), syncs=())
             for index, node in enumerate(drawn)
         ),
-        stores=tuple(node for node in job.nodes if unit_of(node.op).fires == "store"),
+        stores=tuple(node for node in job.nodes if operation_of(node.op).fires == "store"),
         offsets=offsets,
     )
 
 
 def _sources(job: Job, edges: dict[str, Edge], syncs: tuple[Node, ...]) -> tuple[Source, ...]:
     found = []
-    nodes = [node for node in job.nodes if unit_of(node.op).fires == "source"]
+    nodes = [node for node in job.nodes if operation_of(node.op).fires == "source"]
     for index, node in enumerate(nodes):
         mine = tuple(
             edge.node

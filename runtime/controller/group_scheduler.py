@@ -19,7 +19,7 @@ from typing import Any
 from forgedsl.lower.job import Node
 from forgedsl.runtime.flow import Flow
 from forgedsl.runtime.group import MISSING, Column, DropGroup, GroupState
-from forgedsl.runtime.operations.registry import unit_of
+from forgedsl.runtime.operations.registry import operation_of
 from forgedsl.types.flow import Role
 
 Fire = Callable[[GroupState, Node, int], Awaitable[Any]]
@@ -191,7 +191,7 @@ class GroupScheduler:
 def _place(flow: Flow, node: Node) -> Place:
     edges = frozenset(given.edge for given in node.inputs)
     width = flow.edges[node.name].width
-    each = width is not None and unit_of(node.op).fires == "completion"
+    each = width is not None and operation_of(node.op).fires == "completion"
     count = (width or 1) if each else 1
     verdict = None
     if Role.DROPS in node.roles:

@@ -29,7 +29,7 @@ from forgedsl.runtime.flow import Source
 from forgedsl.runtime.group import GroupState
 from forgedsl.runtime.guards import AgeGuard, Late, deadline
 from forgedsl.runtime.ledger import Entry, Ledger
-from forgedsl.runtime.operations.registry import unit_of
+from forgedsl.runtime.operations.registry import operation_of
 from forgedsl.types.flow import Role
 
 HEALTH_SECONDS = 10.0
@@ -190,7 +190,7 @@ class GroupSource:
 
     async def _draw(self) -> Any:
         node = self.source.node
-        return await demand(node, unit_of(node.op).begin(self._endpoints, node))
+        return await demand(node, operation_of(node.op).begin(self._endpoints, node))
 
     def _begin(self, tasks: asyncio.TaskGroup, local: int, item: Any) -> None:
         unit = GroupState(self._flow, self.source, local, item)

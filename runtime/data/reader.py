@@ -179,7 +179,7 @@ class DatasetReader:
         return self.source.num_rows
 
     @property
-    def few(self) -> str:
+    def too_few_rows_warning(self) -> str:
         """Return a warning if there are fewer usable rows than one step draws; else ""."""
         usable = (self.num_rows or 0) - self.dropped.total()
         if self.num_rows is None or usable >= self.per_step:
@@ -230,8 +230,8 @@ class DatasetReader:
             self.drops.say(self.checked, self.num_rows, time.monotonic() - began)
             if self.dropped.total() == self.num_rows:
                 raise self._unusable(self.num_rows)
-        if self.few:
-            self.drops.emit("warning", text=f"dataset {self.name}: {self.few}")
+        if self.too_few_rows_warning:
+            self.drops.emit("warning", text=f"dataset {self.name}: {self.too_few_rows_warning}")
 
     def next_prompt(self) -> Prompt | None:
         """Return the next usable prompt, or None at the end. Its `cursor` is the position after

@@ -116,7 +116,7 @@ class Trajectory:
     rewards: dict[str, float] = field(default_factory=dict)
     turn_rewards: list[tuple[int, dict[str, float]]] = field(default_factory=list)
     turns: int = 0
-    observed: int = 0
+    num_observed: int = 0
     started: float = 0.0
     finished: float = 0.0
     running: int = 0
@@ -167,7 +167,7 @@ class Trajectory:
         self.logprobs += [0.0] * len(tokens)
         self.mask += [False] * len(tokens)
         self.texts.append(text)
-        self.observed += len(tokens)
+        self.num_observed += len(tokens)
 
     def start_row(self, tokens: list[int], text: str) -> None:
         """Begin another row with this prompt; `text` is what was observed."""
@@ -182,7 +182,8 @@ class Trajectory:
             truncated=ended == "tokens", version_min=min(versions), version_max=max(versions),
             started=self.started, finished=self.finished, running=self.running, turns=self.turns,
             ended=ended, rewards=self.rewards, turn_rewards=tuple(self.turn_rewards),
-            observed=self.observed, row_starts=tuple(self.starts), versions=tuple(self.versions),
+            num_observed=self.num_observed, row_starts=tuple(self.starts),
+            versions=tuple(self.versions),
             fixed=fixed,
         )  # fmt: skip
 

@@ -51,7 +51,7 @@ class RemoteHosts(ProcessHosts):
         if the node does not have that path. The command ends when WORKER ends."""
 
     @abstractmethod
-    def beside(self, name: str) -> list[str]:
+    def run_prefix(self, name: str) -> list[str]:
         """Return the prefix of a command that runs on a node."""
 
     def begin_on(self, nodes: Sequence[tuple[str, str]], logs: Path) -> None:
@@ -86,7 +86,8 @@ class RemoteHosts(ProcessHosts):
             words = ("kill", "-9", *map(str, pids))
             with suppress(subprocess.TimeoutExpired):
                 subprocess.run(
-                    [*self.beside(self.nodes[index][0]), *words], capture_output=True, check=False,
+                    [*self.run_prefix(self.nodes[index][0]), *words],
+                    capture_output=True, check=False,
                     stdin=subprocess.DEVNULL, timeout=STOP_SECONDS,
                 )  # fmt: skip
 

@@ -48,7 +48,7 @@ class SlurmHosts(RemoteHosts):
         cores = os.environ.get("SLURM_CPUS_ON_NODE", "1")
         bound = [f"--cpus-per-task={cores}", "--cpu-bind=none", f"--export=ALL,{ADDRESS}={address}"]
         return [
-            *self.beside(name),
+            *self.run_prefix(name),
             *bound,
             *self.container,
             sys.executable,
@@ -57,7 +57,7 @@ class SlurmHosts(RemoteHosts):
             str(path),
         ]
 
-    def beside(self, name: str) -> list[str]:
+    def run_prefix(self, name: str) -> list[str]:
         return ["srun", "--overlap", "--nodes=1", "--ntasks=1", f"--nodelist={name}", "--mem=0"]
 
 

@@ -56,9 +56,9 @@ class SshHosts(RemoteHosts):
     def worker(self, name: str, address: str, path: Path) -> list[str]:
         environment = [f"{ADDRESS}={address}", f"{RUN}={self.mark}"]
         words = ["env", *environment, self.python, "-c", TIED + WORKER, str(path)]
-        return [*self.beside(name), shlex.join(words)]
+        return [*self.run_prefix(name), shlex.join(words)]
 
-    def beside(self, name: str) -> list[str]:
+    def run_prefix(self, name: str) -> list[str]:
         return [*COMMAND, *self.options, name]
 
     def _address(self, name: str) -> str:

@@ -42,7 +42,7 @@ class Kept:
     rows: dict[str, NDArray[np.float32]]
     numbers: dict[str, float]
     truncated: bool
-    observed: int
+    num_observed: int
     row_starts: tuple[int, ...]
     versions: tuple[int, int]
 
@@ -145,7 +145,7 @@ class Buffer:
         """Return all groups as concatenated arrays."""
         kept = [rollout for group in self._groups for rollout in group.rollouts]
         heads = [(g.group, g.born, len(g.prompt), len(g.rollouts)) for g in self._groups]
-        facts = [(len(r.token_ids), r.truncated, r.observed, *r.versions) for r in kept]
+        facts = [(len(r.token_ids), r.truncated, r.num_observed, *r.versions) for r in kept]
         found: dict[str, NDArray[Any]] = {
             "groups": np.asarray(heads, np.int64).reshape(-1, 4),
             "rollouts": np.asarray(facts, np.int64).reshape(-1, 5),
@@ -178,11 +178,11 @@ class Buffer:
             Kept(
                 token_ids=tokens[i], mask=masks[i], rows={k: row[i] for k, row in rows.items()},
                 numbers={name: float(array[i]) for name, array in parts["number"].items()},
-                truncated=bool(cut), observed=int(observed),
+                truncated=bool(cut), num_observed=int(num_observed),
                 row_starts=tuple(np.flatnonzero(starts[i]).tolist()),
                 versions=(int(oldest), int(newest)),
             )
-            for i, (_, cut, observed, oldest, newest) in enumerate(facts)
+            for i, (_, cut, num_observed, oldest, newest) in enumerate(facts)
         ]  # fmt: skip
         prompts = np.split(found["prompts"], np.cumsum(found["groups"][:, 2])[:-1])
         for (group, born, _, count), prompt in zip(found["groups"], prompts, strict=False):
@@ -251,7 +251,7 @@ def _kept(rollout: Rollout, values: Mapping[str, Any], put: Node) -> Kept:
         },
         truncated=rollout.truncated,
         # A rehearsal counts tokens that it does not make, so count them by `num_tokens`.
-        observed=len(rollout.token_ids) - rollout.num_tokens,
+        num_observed=len(rollout.token_ids) - rollout.num_tokens,
         row_starts=rollout.row_starts,
         versions=(rollout.version_min, rollout.version_max),
     )  # fmt: skip
@@ -264,5 +264,5 @@ def _rollout(kept: Kept, prompt: Prompt, sibling: int) -> Rollout:
         group=prompt.group, sibling=sibling, prompt=prompt, token_ids=kept.token_ids.tolist(),
         logprobs=rows.pop(""), mask=kept.mask.tolist(), text="", truncated=kept.truncated,
         version_min=oldest, version_max=newest, started=0.0, finished=0.0,
-        observed=kept.observed, row_starts=kept.row_starts, kept=rows | kept.numbers,
+        num_observed=kept.num_observed, row_starts=kept.row_starts, kept=rows | kept.numbers,
     )  # fmt: skip

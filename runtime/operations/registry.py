@@ -15,7 +15,7 @@ OPERATIONS: tuple[Operation, ...] = (
 _BY_NAME = {each.name: each for each in OPERATIONS}
 
 
-def unit_of(op: str) -> Operation:
+def operation_of(op: str) -> Operation:
     """Return the operation with this name, built in or from an extension."""
     if op not in _BY_NAME:
         units: dict[str, Operation] = {

@@ -172,7 +172,7 @@ class Plain:
         of = f"/{view.steps}" if view.steps else ""
         body = "  ".join(f"{label} {value}" for label, value in figures(view))
         left = "" if view.left is None else f"  left {clock(view.left)}"
-        self._say(f"step {view.step}{of}{view.over}  {body}{left}")
+        self._say(f"step {view.step}{of}{view.smoothing_note}  {body}{left}")
 
     def _say(self, text: str) -> None:
         self._said_time = self._view.now
@@ -232,7 +232,7 @@ class Live:
         left = "" if view.left is None else f", {clock(view.left)} left"
         head.add_row(
             Text(view.name, style="bold"),
-            Text(f"step {view.step}{of}{view.over}"),
+            Text(f"step {view.step}{of}{view.smoothing_note}"),
             ProgressBar(
                 total=view.steps or None,
                 completed=view.step,

@@ -122,7 +122,7 @@ class View:
         return sum(values) / len(values) if values else None
 
     @property
-    def over(self) -> str:
+    def smoothing_note(self) -> str:
         """Note that metrics are means of several steps; "" for one."""
         return f" (mean of {len(self.recent)})" if len(self.recent) > 1 else ""
 
