@@ -8,6 +8,7 @@
     - text of the pipeline            replaced, wherever it stands, by the `+ ` lines after it
     + other text
     deep                              with --deep, which reads rows
+    open                              nothing tells it yet: the heading is `open: what is wrong`
     ```python NAME                    a file beside the program, or jsonl
 
 `*.txt`: those of one line, `CODE PIPELINE: text => other text ;; text => other text`;
@@ -61,7 +62,7 @@ def _long(folder):
     for path in sorted(folder.glob("*.md")):
         for section in path.read_text("utf-8").split("\n## ")[1:]:
             head, _, body = section.partition("\n")
-            code = head[:4] if head[4:5] == ":" else ""
+            code = head[:4] if head[4:5] == ":" else ""  # of an open one, `open`
             on = re.search(r"^on (\w+)$", body, re.M)[1]
             files = tuple(FILES.findall(body))
             edits = [
@@ -118,9 +119,10 @@ if __name__ == "__main__":
     import sys
 
     cases = right() if "right" in sys.argv else accidents()
-    if "in" in sys.argv:  # `in assurance.txt`: the lines of one file
-        lines = (FOLDER / sys.argv[-1]).read_text("utf-8").splitlines()
-        cases = [case for case in cases if case.name in lines]
+    if "in" in sys.argv:  # `in assurance.txt`: the programs of one file
+        path = FOLDER / sys.argv[-1]
+        lines = path.read_text("utf-8").splitlines()
+        cases = [c for c in cases if c.name in lines or c.name.startswith(f"{path.stem}: ")]
     missed = [case for case in cases if not is_as_wanted(case)]
     for case in missed:
         print(case.name, "->", found(case.text, case.files, case.is_deep) or "silence")

@@ -12,16 +12,22 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 from forgedsl.ir.program import Constructor, Decl, Function, Value, model_of
+from forgedsl.lint.environments import python_environments
 from forgedsl.lint.losses import LossView
 from forgedsl.lint.models import arch_of
+from forgedsl.lint.prompts import asked_to_reason, drawn_from, form_of, said_to
 from forgedsl.lint.rewards import score_interval
 from forgedsl.lint.view import View, place
 from forgedsl.losses.tree import reachable
 from forgedsl.records import dataclass
 from forgedsl.source import Span
 from forgedsl.types.flow import Role
+
+if TYPE_CHECKING:
+    import ast as python
 
 INF = float("inf")
 ADAPTIVE = "adamw"
@@ -36,6 +42,10 @@ SEVERAL = 100
 """steps from which on a run is more than a trial"""
 SIZE = re.compile(r"(?<![\d.])(\d+(?:\.\d+)?)[bB](?![a-zA-Z])")
 """parameters in the name of a model, in billions: 1.7B"""
+
+
+TOKENS_OF_WORD, TOKENS_OF_CHAT = 1.3, 12
+"""tokens of an English word, and those that a chat template writes around two messages"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +111,99 @@ def _rate_of_weights(view: View) -> Iterator[Number]:
                 f"at a learning rate of {rate.value:g}"
             )
             yield Number(value=rate.value, span=place(rate, trainer), told=told)
+
+
+def _rate_of_pairs(view: View) -> Iterator[Number]:
+    compares = any(loss.is_pairs and loss.fields("reference") for loss in _losses(view))
+    for trainer, rate in _adaptive(view, lora=False) if compares else ():
+        size = billions(view.program.models[model_of(trainer)])
+        if size >= LARGE and not _on_cpu(trainer):
+            told = (
+                f"`{trainer.name}` trains all weights of a model of {size:g}B on pairs, at a "
+                f"learning rate of {rate.value:g}"
+            )
+            yield Number(value=rate.value, span=place(rate, trainer), told=told)
+
+
+def _rate_of_muon(view: View) -> Iterator[Number]:
+    for trainer in _trainers(view):
+        settings = trainer.settings
+        kind, rate = settings.get("optimizer.kind"), settings.get("optimizer.lr")
+        if kind is None or rate is None or _word_of(kind) != "muon":
+            continue
+        source = view.program.models[model_of(trainer)].settings["source"].value
+        scaled = _word_of(settings["optimizer.adjust_lr"]) == "match_rms_adamw"
+        if scaled and getattr(source, "name", "") != "random":
+            told = (
+                f"updates of Muon have the size of AdamW's here, and the learning rate of "
+                f"`{trainer.name}` is {rate.value:g}"
+            )
+            yield Number(value=rate.value, span=place(rate, trainer), told=told)
+
+
+def _temperature(view: View) -> Iterator[Number]:
+    for service in view.samplers():
+        heat = service.settings["sampling.temperature"]
+        if service.ctor_args[0].name in view.trained and heat.value > 0:  # D602 reports 0
+            told = (
+                f"`{service.name}` samples at a temperature of {heat.value:g}: the answers of a "
+                "group are nearly all alike"
+            )
+            yield Number(value=float(heat.value), span=place(heat, service), told=told)
+
+
+def _room_for_reasoning(view: View) -> Iterator[Number]:
+    for service in view.samplers() if asked_to_reason(view) else ():
+        most = service.settings["sampling.max_tokens"]
+        size = billions(view.program.models[model_of(service)])
+        if isinstance(most.value, int) and size >= LARGE:
+            told = f"the prompt asks for reasoning, and an answer may have {most.value} tokens"
+            yield Number(value=float(most.value), span=place(most, service), told=told)
+
+
+def _room_for_question(view: View) -> Iterator[Number]:
+    for dataset in drawn_from(view):
+        most = dataset.settings["max_prompt_tokens"]
+        fixed = math.ceil(len(said_to(dataset).split()) * TOKENS_OF_WORD)
+        fixed += TOKENS_OF_CHAT if form_of(view, dataset) == "chat" else 0
+        cut = _word_of(dataset.settings["on_long"]) == "truncate"
+        if fixed and cut and isinstance(most.value, int):
+            told = (
+                f"prompts of `{dataset.name}` are cut to {most.value} tokens, and the text around "
+                f"the question has about {fixed}"
+            )
+            yield Number(value=most.value - fixed, span=place(most, dataset), told=told)
+
+
+def _cut_observations(view: View) -> Iterator[Number]:
+    for env in python_environments(view) if view.program.environments else ():
+        most = env.env.settings.get("max_observation")
+        for tool in sorted(env.tools & env.methods.keys()) if most is not None else ():
+            words = _words_before(env.methods[tool])
+            if most is not None and words:
+                told = (
+                    f"`max_observation = {most.value}` keeps the first {most.value} tokens, and "
+                    f"tool `{tool}` says what it found after {words} words"
+                )
+                yield Number(value=most.value / words, span=place(most, env.env), told=told)
+
+
+def _words_before(method: python.AST) -> int:
+    """Return how many words a tool writes before the value at the end of its text; 0 if it returns
+    another text."""
+    import ast as python
+
+    found = [0]
+    for node in python.walk(method):
+        if not isinstance(node, python.JoinedStr) or len(node.values) < 2:
+            continue
+        *before, last = node.values
+        if isinstance(last, python.FormattedValue):
+            texts = [str(getattr(part, "value", "")) for part in before
+                     if isinstance(part, python.Constant)]  # fmt: skip
+            values = sum(isinstance(part, python.FormattedValue) for part in before)
+            found.append(len(" ".join(texts).split()) + values)
+    return max(found)
 
 
 def _on_cpu(trainer: Decl) -> bool:
@@ -386,4 +489,22 @@ FITS = (
     Fit(name="margin of means", facts=_margin_of_means, low=0.5,
         source="2405.14734 (SimPO): means over tokens go with a beta of 2 to 10, sums with 0.1",
         instead="a beta of 2 to 10, or `sum(..., T, mask)` in place of `mean`"),
+    Fit(name="learning rate of pairs", facts=_rate_of_pairs, high=2e-5,
+        source="LLaMA-Factory #7734: at 1e-4 the model repeats itself; 2305.18290 has 1e-6",
+        instead="`lr = 5e-7` to `5e-6`"),
+    Fit(name="learning rate of Muon", facts=_rate_of_muon, high=2e-3,
+        source="Muon #49: 0.02 is the rate of updates that are not scaled",
+        instead="the learning rate that AdamW would have, or `adjust_lr = original`"),
+    Fit(name="temperature", facts=_temperature, low=0.1,
+        source="ms-swift #4570: answers that are alike have advantages of 0",
+        instead="`temperature = 1.0`, for the trainer too"),
+    Fit(name="room for reasoning", facts=_room_for_reasoning, low=128.0,
+        source="TRL #5697: answers that were cut had no gradient",
+        instead="`max_tokens = 1024`, or a prompt that asks for the answer alone"),
+    Fit(name="room for the question", facts=_room_for_question, low=8.0,
+        source="LLaMA-Factory #3143: what is cut is the beginning of the prompt",
+        instead="`max_prompt_tokens = 512`, or `on_long = drop`"),
+    Fit(name="length of an observation", facts=_cut_observations, low=1.0,
+        source="verl #6313: the end of a tool's answer was cut off",
+        instead="a larger `max_observation`, or a tool that answers with the value alone"),
 )  # fmt: skip

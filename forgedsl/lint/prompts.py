@@ -7,9 +7,10 @@ View, a `play` of the flow --played_in--> environment, dataset --form_of--> chat
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
-from forgedsl.ir.program import Constructor, Decl, Deferred, EnvironmentDecl, FlowStep
+from forgedsl.ir.program import Constant, Constructor, Decl, Deferred, EnvironmentDecl, FlowStep
 from forgedsl.lint.view import View
 from forgedsl.shipped import locate
 from forgedsl.syntax import ast
@@ -17,6 +18,39 @@ from forgedsl.syntax.walk import reads, walk
 from forgedsl.types.flow import Role
 
 CHATS = ("chat", "sharegpt")
+
+
+REASONS = re.compile(r"<think>|\breason(ing)?\b|\bstep[ -]by[ -]step\b|\bthink\b", re.IGNORECASE)
+"""how a prompt asks for reasoning"""
+UNASKED = re.compile(
+    r"no_think|\b(no|not|n't|without|never)\W+(\w+\W+)?(reason|think|explain)", re.IGNORECASE
+)
+
+
+def said_to(dataset: Decl) -> str:
+    """Return the text that the program itself writes into each prompt: the system message, and the
+    strings of the prompt."""
+    prompt = dataset.settings["prompt"].value
+    texts = [dataset.settings["system"].value]
+    for node in walk(prompt.expr) if isinstance(prompt, Deferred) else ():
+        if isinstance(node, ast.String):
+            texts.append(node.value)
+        elif isinstance(node, ast.Path):
+            found = prompt.scope.lookup(node.parts)
+            texts.append(found.value if isinstance(found, Constant) else None)
+    return "\n".join(dict.fromkeys(text for text in texts if isinstance(text, str)))
+
+
+def drawn_from(view: View) -> list[Decl]:
+    """Return the datasets whose prompts the flow draws."""
+    drawn = [step.receiver for step in view.program.flow if Role.PROMPTS in step.roles]
+    return [view.program.datasets[name] for name in dict.fromkeys(drawn)]
+
+
+def asked_to_reason(view: View) -> bool:
+    """True if a prompt of the flow asks for reasoning, in words of the program."""
+    texts = [said_to(dataset) for dataset in drawn_from(view)]
+    return any(REASONS.search(text) and not UNASKED.search(text) for text in texts)
 
 
 def played_in(view: View, step: FlowStep) -> tuple[EnvironmentDecl | None, Decl | None]:

@@ -27,6 +27,7 @@ from forgedsl.records import dataclass
 from forgedsl.source import SourceFile, Span
 from forgedsl.syntax import ast
 from forgedsl.syntax.walk import names, walk
+from forgedsl.types.flow import Role
 from forgedsl.types.intervals import ANY, BOOL, COUNT, INF, Interval, interval, point
 from forgedsl.types.ops import TRANSFER
 
@@ -342,6 +343,17 @@ def _scaled(
     if terms is None:
         return None
     return [(n, Term(weight=t.weight * factor, span=span or t.span)) for n, t in terms]
+
+
+def paid(view: View) -> dict[str, Span]:
+    """Return the rewards with which the score of the flow rises in a sum, and where it says so."""
+    used = {step.receiver for step in view.program.flow if Role.SCORES in step.roles}
+    rewards, rubrics = view.program.rewards, view.program.rubrics
+    found = {name: rewards[name].span for name in used & rewards.keys()}
+    for name in used & rubrics.keys():
+        terms = weights(rubrics[name]) or {}
+        found |= {reward: term.span for reward, term in terms.items() if term.weight > 0}
+    return found
 
 
 # ---- Python rewards

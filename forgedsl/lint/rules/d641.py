@@ -8,7 +8,8 @@ for every completion (open-instruct #538 and #1041). Remove the stop string.
     sampling { stop = ["\nQuestion:"], max_tokens = 512 }     # silent
 
 `math_equal` needs the closing tag around an answer, too. The rule also fires for an empty stop
-string, and for one that the class of an environment looks for in `turn.text`.
+string, for one that the class of an environment looks for in `turn.text`, and for a line break
+where the prompt asks for reasoning, which has paragraphs (vllm #14170).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from forgedsl.diagnostics import Diagnostic, Label
 from forgedsl.ir.program import Constructor, Decl
 from forgedsl.lint.environments import PythonClass, python_environments
 from forgedsl.lint.finding import Findings, rule
+from forgedsl.lint.prompts import asked_to_reason
 from forgedsl.lint.rewards import place_of
 from forgedsl.lint.view import View, place
 
@@ -43,6 +45,15 @@ def check(view: View) -> Findings:
                 "an empty stop string is in every answer, or in none",
                 place(stop, service),
                 help="leave it out: the model's end token ends an answer",
+            )
+        blank = next((text for text in texts if text and not text.strip(" \n")), "")
+        if "\n" in blank and asked_to_reason(view):
+            yield finding(
+                "the prompt asks for reasoning, and answers end at its first line break"
+                if blank.count("\n") == 1
+                else "the prompt asks for reasoning, and answers end at its first blank line",
+                place(stop, service),
+                help="leave it out of `stop`: the model's end token ends an answer",
             )
         for text in texts:
             for reward in view.program.rewards.values() if text else ():

@@ -9,6 +9,8 @@ always 0 (verifiers #763, TRL #6966). Reward the closing tag alone.
     reward thinking = rl.format_regex("(?s).*</think>.*")        # silent: the closing tag alone
 
     prompt = row.question + " <think>"                           # fires
+    re.match(r"<think>.*</think>", response)                     # fires: of a reward in Python
+    re.match(r"(<think>)?.*</think>", response)                  # silent
 
 The rule knows DeepSeek-R1 and its distillations, QwQ, and Qwen's Thinking models by name.
 """
@@ -18,7 +20,7 @@ import re
 from forgedsl.diagnostics import Label
 from forgedsl.ir.program import Constructor, Decl, Deferred
 from forgedsl.lint.finding import Findings, rule
-from forgedsl.lint.rewards import place_of
+from forgedsl.lint.rewards import PythonReward, place_of, python_rewards
 from forgedsl.lint.view import View, place
 from forgedsl.syntax import ast
 
@@ -34,6 +36,7 @@ def check(view: View) -> Findings:
         if isinstance(reward.body, Constructor)
         and (reward.body.name == "think_tags" or TAG in str(reward.body.args.get("pattern")))
     ]
+    wanted += [found.reward for found in python_rewards(view) if _begins(found)]
     for dataset in view.program.datasets.values() if wanted else ():
         last = _last_text(dataset.settings["prompt"].value)
         if last is not None and last.value.rstrip().endswith(TAG):
@@ -53,6 +56,25 @@ def check(view: View) -> Findings:
                 related=(Label(text="looks for it", span=place_of(wanted[0], view)),),
                 help='look for the closing tag alone: `rl.format_regex("(?s).*</think>.*")`',
             )
+
+
+def _begins(found: PythonReward) -> bool:
+    """True if a reward in Python wants the completion to begin with the tag."""
+    import ast as python
+
+    from forgedsl.lint.python_bodies import body_of
+
+    body = body_of(found)
+    for search in body.searches():
+        begins = search.pattern.startswith("^") or search.method in ("match", "fullmatch")
+        if begins and re.match(r"\^?(\\s\*)?<think>", search.pattern):
+            return True
+    return any(
+        isinstance(node, python.Call)
+        and getattr(node.func, "attr", "") == "startswith"
+        and any(isinstance(arg, python.Constant) and arg.value == TAG for arg in node.args)
+        for node in python.walk(found.definition)
+    )
 
 
 def _last_text(prompt: object) -> ast.String | None:

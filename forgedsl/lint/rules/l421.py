@@ -9,8 +9,9 @@ effect.
     ratio = exp(clamp(logprob - behavior, -10.0, 10.0))
     minimize token_mean(-ratio * (adv - beta * stop(logprob - ref)), mask)   # silent: in the reward
 
-The rule also fires for log-probs of a reference that the loss declares but never reads, for a
-difference of a value and itself, and for a coefficient that is added instead of multiplied.
+The rule also fires for log-probs of a reference that the loss declares but never reads, or only
+reports while it holds the policy to `behavior` (a sampler follows the policy), for a difference of
+a value and itself, and for a coefficient that is added instead of multiplied.
 
 It evaluates the derivative for a token at many points: it never depends on the reference (or the
 entropy), although the loss does. To monitor a KL without training on it, `report` it.
@@ -41,6 +42,16 @@ def check(view: View) -> Findings:
                 related=(Label(text="for nothing", span=loss.bound[name].span),),
                 help="add its KL, or leave the reference out",
             )
+        elif loss.step is not None and (name := _reported(loss)):
+            yield finding(
+                f"this loss holds the policy to its sampler, which follows it, and only reports "
+                f"`{name}`",
+                loss.spot(loss.tree.output("loss")),
+                related=(Label(text="the reference", span=loss.bound[name].span),),
+                notes=("the weights of the sampler are replaced by the trained ones, so the policy "
+                       "may go anywhere in small steps",),
+                help=f"take the KL to `{name}`",
+            )  # fmt: skip
         for twice in _differences(view, loss.function):
             yield finding(
                 "both sides of this difference are the same: it is 0",
@@ -73,6 +84,25 @@ def _unread(view: View, loss: LossView) -> str:
         if asked.is_logprobs and not trained and name in declared - named:
             return name
     return ""
+
+
+def _reported(loss: LossView) -> str:
+    """Return the reference that is read only by reports, if the loss has a divergence to the
+    sampler in its place."""
+    references = loss.fields("reference")
+    if loss.is_pairs or not references or any(name in loss.read for name in references):
+        return ""
+    told = next((name for name in references if name in loss.bound), "")
+    return told if told and loss.once(_held_to_sampler) else ""
+
+
+def _held_to_sampler(loss: LossView) -> bool:
+    """True if without an advantage tokens are still pulled back to their log-prob under the
+    sampler."""
+    if not loss.older or not any(name in loss.read for name in loss.fields("weight")):
+        return False
+    above, below = (loss.slope(weight=0.0, ratio=ratio) for ratio in (1.5, 0.7))
+    return above > 0 > below
 
 
 def _differences(view: View, function: Function) -> Iterator[ast.Binary]:

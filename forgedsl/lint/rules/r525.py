@@ -5,19 +5,39 @@
 
     reward short(r: Rollout) -> f32 = clamp(1.0 - len(r.response) / max_new, 0.0, 1.0)     # fires
     reward short(r: Rollout) -> f32 = clamp(1.0 - r.num_tokens / max_new, 0.0, 1.0)        # silent
+
+The rule reads rewards in Python, too, where `len(response)` is compared with that number.
 """
 
-from forgedsl.diagnostics import Edit, Fix
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from forgedsl.diagnostics import Edit, Fix, Label
 from forgedsl.ir.program import Constant, Function, Scope
 from forgedsl.lint.finding import Findings, rule
+from forgedsl.lint.rewards import PythonReward, place_of, python_rewards
 from forgedsl.lint.view import View
 from forgedsl.syntax import ast
 from forgedsl.syntax.walk import walk
 
+if TYPE_CHECKING:
+    import ast as python
+    from collections.abc import Iterator
+
 finding = rule(__doc__, "W")
+LONG = 64
+"""limits below this may be a number of characters by chance"""
 
 
 def check(view: View) -> Findings:
+    for found, place in _in_python(view):
+        yield finding(
+            f"`{found.reward.name}` compares characters with {view.max_tokens} tokens",
+            place_of(found.reward, view),
+            related=(Label(text="here", span=found.at(place)),),
+            help="take the rollout, `def short(r)`, and count tokens by `r.num_tokens`",
+        )
     for reward in view.program.rewards.values():
         body = reward.body
         if not isinstance(body, Function) or view.max_tokens is None:
@@ -35,6 +55,39 @@ def check(view: View) -> Findings:
                         help=f"`{length}.num_tokens` counts tokens",
                         fix=Fix(message="count tokens", edits=(edit,), safe=False),
                     )
+
+
+def _in_python(view: View) -> Iterator[tuple[PythonReward, python.AST]]:
+    """Yield the comparisons of a length of the response with the limit of the sampler."""
+    import ast as python
+
+    from forgedsl.lint.python_bodies import body_of, texts_of
+
+    for found in python_rewards(view) if (view.max_tokens or 0) >= LONG else ():
+        body, texts = body_of(found), texts_of(found)
+        for node in python.walk(found.definition):
+            match node:
+                case python.BinOp(left=one, op=python.Div(), right=other):
+                    pass
+                case python.Compare(left=one, comparators=[other]):
+                    pass
+                case _:
+                    continue
+            length = body.value(one)
+            is_length = isinstance(length, python.Call) and getattr(length.func, "id", "") == "len"
+            if is_length and body.number(other) == view.max_tokens and _is_text(length, texts):
+                yield found, node
+                break
+
+
+def _is_text(length: python.expr, texts: set[str]) -> bool:
+    """True for `len(response)` and `len(r.response)`."""
+    import ast as python
+
+    inner = length.args[0] if isinstance(length, python.Call) and length.args else None
+    if isinstance(inner, python.Attribute) and inner.attr == "response":
+        inner = inner.value
+    return isinstance(inner, python.Name) and inner.id in texts
 
 
 def _length(node: ast.Expr) -> str | None:

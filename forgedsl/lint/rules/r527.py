@@ -8,13 +8,16 @@ and nothing is learned from it (open-rs #2, verifiers #763).
     reward correct = rl.math_equal(which = first_tag)            # fires
     dataset sums { system = "Think in <think>, answer in <answer>.", ... }      # silent
 
+    re.findall(r"\\\\boxed{(.*?)}", response)              # fires if the prompt asks for <answer>
+
 Name the tags in `system`, in the prompt, or in the model's `chat_template`. The rule is silent if
 another profile asks for them, and if the prompt comes only from a file or a column.
 """
 
 from forgedsl.ir.program import Constant, Constructor, Decl, Deferred
 from forgedsl.lint.finding import Findings, rule
-from forgedsl.lint.rewards import place_of
+from forgedsl.lint.prompts import drawn_from
+from forgedsl.lint.rewards import place_of, python_rewards
 from forgedsl.lint.view import View
 from forgedsl.syntax import ast
 from forgedsl.syntax.walk import walk
@@ -22,9 +25,12 @@ from forgedsl.types.flow import Role
 
 finding = rule(__doc__, "W", everywhere=True)
 TAG = "<answer>"
+FORMS = {TAG: TAG, "boxed": r"\boxed{}"}
+"""forms of an answer by what a pattern and a prompt have in common"""
 
 
 def check(view: View) -> Findings:
+    yield from _in_python(view)
     program = view.program
     for reward in program.rewards.values():
         body = reward.body
@@ -35,6 +41,30 @@ def check(view: View) -> Findings:
                 f"`{reward.name}` wants `{wanted}`, and the prompt never asks for it",
                 place_of(reward, view),
                 help="say in `system` which tags to write",
+            )
+
+
+def _in_python(view: View) -> Findings:
+    """Yield findings for rewards in Python that read one form, where the program asks for another
+    one."""
+    from forgedsl.lint.python_bodies import body_of
+
+    rewards = python_rewards(view)
+    written = [n.value for n in walk(view.file) if isinstance(n, ast.String)] if rewards else []
+    for found in rewards:
+        read = {form for s in body_of(found).searches() for form in FORMS if form in s.pattern}
+        wanted = read.pop() if len(read) == 1 else ""
+        other = next((form for form in FORMS if form != wanted), "")
+        drawn = drawn_from(view)
+        asked = any(wanted in text for text in written) or any(
+            _asks(view, dataset, wanted) for dataset in drawn
+        )
+        if wanted and drawn and not asked and any(other in text for text in written):
+            yield finding(
+                f"`{found.reward.name}` reads `{FORMS[wanted]}`, and the prompt asks for "
+                f"`{FORMS[other]}`",
+                place_of(found.reward, view),
+                help=f"ask for `{FORMS[wanted]}`, or read `{FORMS[other]}`",
             )
 
 

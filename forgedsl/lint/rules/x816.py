@@ -4,6 +4,9 @@
     def score(response, target): return float(target in answers(response))    # silent
     def form(response): return float("<answer>" in response)      # silent beside a reward that does
 
+    def step(self, turn):                            # fires: `self.due` is kept and never read
+        return Step(rewards={"right": float("done" in turn.text)}, done=True)
+
 The score then does not depend on correctness. In CoursIA #13614 a target that was never passed on
 made the correctness 0 throughout. Compare with the target; if a reward needs none, leave out the
 parameter. A reward that calls a service or runs a program, which may judge without a target, is
@@ -12,13 +15,21 @@ silent.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from forgedsl.diagnostics import Label
 from forgedsl.hir.judges import judge_of
 from forgedsl.hir.pycalls import Inputs, inputs_of
 from forgedsl.ir.program import Constructor, Function, RewardDecl
+from forgedsl.lint.environments import PythonClass, argument, python_environments, steps_in
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.rewards import PythonReward, place_of, python_rewards
 from forgedsl.lint.view import View
+
+if TYPE_CHECKING:
+    import ast as python
+
+    from forgedsl.lint.python_bodies import Body
 
 finding = rule(__doc__, "W")
 ANSWERS = ("math_equal", "exact", "contains")
@@ -27,6 +38,15 @@ MAY_HOLD = ("row", "rollout", "messages")
 
 
 def check(view: View) -> Findings:
+    for env in python_environments(view):
+        node, name = _claimed(env)
+        if node is not None:
+            yield finding(
+                f"`{env.env.name}` pays for words of the policy, and never reads `self.{name}`",
+                env.env.name_span,
+                related=(Label(text="pays", span=env.at(node)),),
+                help=f"compare the answer with `self.{name}`",
+            )
     if view.program.environments or any(map(_reads, view.program.rewards.values())):
         return
     found = [one for one in python_rewards(view) if not _is_told(one)]
@@ -42,6 +62,47 @@ def check(view: View) -> Findings:
                 related=(Label(text="given here", span=one.definition_span),),
                 help=f"compare the answer with `{name}`, or leave the parameter out",
             )
+
+
+def _claimed(env: PythonClass) -> tuple[python.AST | None, str]:
+    """Return a step that pays for texts in the turn alone, in a class that keeps something in
+    `reset` and never reads it, and what it keeps."""
+    import ast as python
+
+    from forgedsl.lint.python_bodies import Body
+
+    reset, step = env.methods.get("reset"), env.methods.get("step")
+    if reset is None or step is None:
+        return None, ""
+    attributes = [n for n in python.walk(env.module) if isinstance(n, python.Attribute)]
+    read = {node.attr for node in attributes if isinstance(node.ctx, python.Load)}
+    kept = [
+        node.attr
+        for node in python.walk(reset)
+        if isinstance(node, python.Attribute) and isinstance(node.ctx, python.Store)
+        if python.unparse(node.value) == "self" and node.attr not in read
+    ]
+    body = Body(step, env.module)
+    for made in steps_in(step) if kept else ():
+        rewards = argument(made, "rewards", 1)
+        values = rewards.values if isinstance(rewards, python.Dict) else []
+        if any(_is_claim(body, value) for value in values):
+            return made, kept[-1]
+    return None, ""
+
+
+def _is_claim(body: Body, value: python.expr) -> bool:
+    """True if a value says only which texts the turn contains."""
+    import ast as python
+
+    match body.value(value):
+        case python.Call(func=python.Name(id="float" | "int" | "bool"), args=[inner]):
+            return _is_claim(body, inner)
+        case python.BoolOp(values=values):
+            return all(_is_claim(body, each) for each in values)
+        case python.Compare(left=python.Constant(), ops=[python.In()], comparators=[text]):
+            return python.unparse(text).startswith("turn.text")
+    return False
 
 
 def _reads(reward: RewardDecl) -> bool:

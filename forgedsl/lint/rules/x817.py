@@ -6,17 +6,24 @@
     return float(answers(response)[-1:] == [target])                      # silent
     if found is None: return 0.0                     # silent
 
+    return float(answer in target)                   # fires: an empty answer is in every target
+    answer = number.rstrip("0").rstrip(".")          # fires: 100 becomes 1
+    any(int(x) == target for x in ANSWER.findall(response))              # fires: so do all guesses
+
 The policy finds such a text sooner than the answer. In verifiers #763 a substring search rewarded
 21 where 1 was right. A default for a missing answer is rewarded whenever the target happens to
-equal it. Extract the answer from the response, return 0 if there is none, and compare.
+equal it. Extract the answer from the response, return 0 if there is none, and compare. The rule
+fires for the steps of an environment, too, if any of many answers counts.
 """
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING
 
 from forgedsl.diagnostics import Label
 from forgedsl.hir.pycalls import Inputs, inputs_of
+from forgedsl.lint.environments import PythonClass, python_environments
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.rewards import PythonReward, place_of, python_rewards
 from forgedsl.lint.view import View
@@ -25,9 +32,19 @@ if TYPE_CHECKING:
     import ast as python
     from collections.abc import Iterator
 
+    from forgedsl.lint.python_bodies import Body
+
 finding = rule(__doc__, "W")
 SAME = ("str", "strip", "lower", "upper", "casefold", "replace", "int", "float", "rstrip", "lstrip")
 """functions that keep the meaning of a text: they convert or strip it"""
+ANY = "counts a turn as right if any of several answers in it is"
+HELP = "take the answer out of the response, and compare it by `==`"
+HELPS = {
+    "default": "return 0 where there is no answer",
+    "zeros": "compare numbers: `float(answer) == float(target)`",
+    "several": "take the last answer, or only a turn with one",
+}
+"""help by a word of the message"""
 
 
 def check(view: View) -> Findings:
@@ -40,16 +57,108 @@ def check(view: View) -> Findings:
         given = inputs.by_name if isinstance(inputs, Inputs) and not inputs.lists else {}
         targets = {name for name, source in given.items() if source == "target"}
         texts = {name for name, source in given.items() if source == "response"}
-        for what, node in (*_part(found, targets, texts), *_default(found, targets)):
+        ways = (_part(found, targets, texts), _default(found, targets), _more(found))
+        for what, node in itertools.chain(*ways):
             yield finding(
                 f"reward `{found.reward.name}` {what}",
                 place_of(found.reward, view),
                 related=(Label(text="here", span=found.at(node)),),
-                help="return 0 where there is no answer"
-                if "default" in what
-                else "take the answer out of the response, and compare it by `==`",
+                help=next((help_ for word, help_ in HELPS.items() if word in what), HELP),
             )
             break
+    for env in python_environments(view):
+        node = _any_guess(env)
+        if node is not None:
+            yield finding(
+                f"environment `{env.env.name}` {ANY}",
+                env.env.name_span,
+                related=(Label(text="here", span=env.at(node)),),
+                help=HELPS["several"],
+            )
+
+
+def _more(found: PythonReward) -> Iterator[tuple[str, python.AST]]:
+    """Yield answers that are searched in the target, numbers without their zeros, and lists of
+    guesses."""
+    import ast as python
+
+    from forgedsl.lint.python_bodies import body_of, parameters, texts_of
+
+    body, targets, texts = body_of(found), parameters(found, "target"), texts_of(found)
+    written = {
+        argument.arg
+        for argument in found.definition.args.args
+        if getattr(argument.annotation, "id", "") == "str"
+    }
+    for node in python.walk(found.definition):
+        match node:
+            case python.Compare(left=left, ops=[python.In()], comparators=[right]):
+                whole = body.value(right)
+                name = _name(whole)
+                said = body.names(left) & texts and not body.names(left) & targets
+                if said and name in targets and (_converts(whole) or name in written):
+                    yield "pays for an answer that is a part of the target, an empty one too", node
+            case python.Call(
+                func=python.Attribute(attr="rstrip", value=inner),
+                args=[python.Constant(value="0" | "0." | ".0")],
+            ):
+                if body.names(inner) & (texts | targets) and not _has_point(body, inner):
+                    yield "strips zeros of whole numbers: 100 becomes 1", node
+            case python.Call(func=python.Name(id="any"), args=[python.GeneratorExp() as each]):
+                over = each.generators[0].iter
+                compares = isinstance(each.elt, python.Compare) and body.names(each.elt) & targets
+                if compares and _lists(over) and body.names(over) & texts:
+                    yield ANY, node
+
+
+def _converts(value: python.expr) -> bool:
+    """True if a value is made a text, or treated as one: `str(target)`, `target.lower()`."""
+    import ast as python
+
+    return any(
+        isinstance(node, python.Call)
+        and getattr(node.func, "attr", getattr(node.func, "id", "")) in ("str", *SAME[1:6])
+        for node in python.walk(value)
+    )
+
+
+def _has_point(body: Body, text: python.expr) -> bool:
+    """True if a text has decimals, or is looked at for a point before its zeros are stripped."""
+    import ast as python
+
+    formatted = any(
+        isinstance(node, python.JoinedStr)
+        or (isinstance(node, python.Call) and getattr(node.func, "attr", "") == "format")
+        or (isinstance(node, python.Call) and getattr(node.func, "id", "") in ("float", "format"))
+        for node in body.nodes(text)
+    )
+    return formatted or any(
+        isinstance(node, python.Compare)
+        and isinstance(node.left, python.Constant)
+        and node.left.value == "."
+        for node in python.walk(body.root)
+    )
+
+
+def _lists(node: python.expr) -> bool:
+    """True for a list of all matches of a pattern."""
+    return getattr(getattr(node, "func", None), "attr", "") in ("findall", "finditer")
+
+
+def _any_guess(env: PythonClass) -> python.AST | None:
+    """Return a comparison of every match in a turn with what the environment keeps."""
+    import ast as python
+
+    for method in env.methods.values():
+        for node in python.walk(method):
+            match node:
+                case python.Call(func=python.Name(id="any"), args=[python.GeneratorExp() as each]):
+                    over, elt = each.generators[0].iter, each.elt
+                    is_equal = isinstance(elt, python.Compare) and isinstance(elt.ops[0], python.Eq)
+                    said = _lists(over) and "turn.text" in python.unparse(over)
+                    if said and is_equal and "self." in python.unparse(elt):
+                        return node
+    return None
 
 
 def _part(

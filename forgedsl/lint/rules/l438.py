@@ -1,0 +1,34 @@
+"""L438 advantage-as-return: a critic is trained on advantages.
+
+    ret = rl.gae(score, values, rollout.mask)                                # fires
+    ret = rl.returns(score, values, rollout.mask)                            # silent
+    batch = replay(rollout, adv = adv, ret = ret, old = values)
+
+The target of a critic is the advantage plus the value before the step. Trained on advantages alone,
+which are 0 on average, its values go to 0, and it is no baseline any more (TRL #19). Compute the
+targets with `rl.returns`.
+"""
+
+from forgedsl.lint.finding import Findings, rule
+from forgedsl.lint.numbers import AT_END
+from forgedsl.lint.view import View
+from forgedsl.types.flow import Role
+
+finding = rule(__doc__, "D")
+TARGETS = ("ret", "returns", "value_target")
+"""names of fields that hold what a critic learns"""
+
+
+def check(view: View) -> Findings:
+    for loss in view.losses:
+        for name in TARGETS if loss.step is not None and "value" in loss.read else ():
+            source = loss.bound.get(name) if name in loss.read else None
+            if source is None or Role.COMPUTES not in source.roles:
+                continue
+            word = source.receiver.rpartition(".")[2]
+            if AT_END.fullmatch(word) and word.endswith("gae"):
+                yield finding(
+                    f"`{name}`, what the critic learns, holds advantages",
+                    source.span,
+                    help="`rl.returns(score, values, rollout.mask)`: the advantage plus the value",
+                )

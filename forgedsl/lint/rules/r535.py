@@ -1,0 +1,89 @@
+"""R535 calls-paid: calling tools earns at least as much as the right answer.
+
+    given = {"lookups": names.count("lookup")}           # a part of the environment counts calls
+    reward lookups(r: Rollout) -> f32 = clamp(r.rewards.lookups, 0.0, 4.0)
+    rubric grade { score = right + 0.5 * lookups }       # fires: four calls pay 2, the answer 1
+    rubric grade { score = right + 0.1 * lookups }       # silent
+    rubric grade { score = right * (0.9 + 0.1 * lookups) }               # silent
+
+To call a tool is easier than to be right, and it is paid whatever the answer is: the policy calls
+as often as it may, and answers anything (DeepEyes #83). Let all calls together weigh less than the
+answer, or multiply.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from forgedsl.diagnostics import Label
+from forgedsl.ir.program import Function, RewardDecl
+from forgedsl.lint.environments import PythonClass, python_environments
+from forgedsl.lint.finding import Findings, rule
+from forgedsl.lint.rewards import place_of, score_of
+from forgedsl.lint.view import View
+from forgedsl.syntax.walk import names
+from forgedsl.types.flow import Role
+
+if TYPE_CHECKING:
+    import ast as python
+
+finding = rule(__doc__, "W")
+
+
+def check(view: View) -> Findings:
+    if not view.program.environments:
+        return
+    used = {step.receiver for step in view.program.flow if Role.SCORES in step.roles}
+    counted = {part for env in python_environments(view) for part in _counted(env)}
+    for rubric in view.program.rubrics.values() if counted else ():
+        score = score_of(view, rubric)
+        if rubric.name not in used or not score.is_known:
+            continue
+        calls = [name for name, reward in score.rewards.items() if _part(reward) in counted]
+        others = [name for name in score.rewards if name not in calls]
+        answer = max((max(score.effects(name), default=0.0) for name in others), default=0.0)
+        for name in calls:
+            pay = max(score.effects(name, least=others), default=0.0)
+            if others and pay >= answer > 0:
+                yield finding(
+                    f"calls of tools pay {pay:g} by `{name}`, and a right answer {answer:g}",
+                    score.score.expr.span,
+                    related=(Label(text="counts calls",
+                                   span=place_of(score.rewards[name], view)),),
+                    help=f"a smaller weight for `{name}`, or `right * (0.9 + 0.1 * {name})`",
+                )  # fmt: skip
+
+
+def _part(reward: RewardDecl) -> str:
+    """Return the part of the environment that a reward reads."""
+    body = reward.body
+    found = names(body.statements) if isinstance(body, Function) else ()
+    return next((parts[2] for parts in found if parts[1:2] == ("rewards",) and parts[2:]), "")
+
+
+def _counted(env: PythonClass) -> set[str]:
+    """Return the parts that a class gives as a number of calls: `names.count("lookup")`,
+    `len(turn.calls)`."""
+    import ast as python
+
+    found = set[str]()
+    for method in env.methods.values():
+        for node in python.walk(method):
+            if not isinstance(node, python.Dict):
+                continue
+            for key, value in zip(node.keys, node.values, strict=True):
+                for each in python.walk(value) if isinstance(key, python.Constant) else ():
+                    if isinstance(each, python.Call) and _counts(each, env.tools):
+                        found.add(str(key.value))  # type: ignore[union-attr]
+    return found
+
+
+def _counts(call: python.Call, tools: frozenset[str]) -> bool:
+    import ast as python
+
+    match call:
+        case python.Call(func=python.Attribute(attr="count"), args=[python.Constant(value=name)]):
+            return name in tools
+        case python.Call(func=python.Name(id="len"), args=[inner]):
+            return python.unparse(inner) == "turn.calls"
+    return False

@@ -1,0 +1,53 @@
+"""X820 repeats-paid: a reward pays for each copy of a text in the response.
+
+    return sum(0.1 * response.count(tag) for tag in TAGS)            # fires
+    return sum(0.1 * (response.count(tag) == 1) for tag in TAGS)     # silent
+    return min(0.5, 0.1 * response.count("therefore"))               # silent
+
+Nothing bounds the number of copies: a policy that writes a tag a hundred times scores more than a
+right answer can (open-r1 #359). Pay for a text that is there once, or bound the sum by `min`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from forgedsl.diagnostics import Label
+from forgedsl.lint.finding import Findings, rule
+from forgedsl.lint.rewards import paid, place_of, python_rewards
+from forgedsl.lint.view import View
+
+if TYPE_CHECKING:
+    import ast as python
+
+    from forgedsl.lint.rewards import PythonReward
+
+finding = rule(__doc__, "W")
+
+
+def check(view: View) -> Findings:
+    raises = paid(view)
+    for found in python_rewards(view):
+        node = _counted(found) if found.reward.name in raises else None
+        if node is not None:
+            yield finding(
+                f"reward `{found.reward.name}` rises with every further copy of a text",
+                place_of(found.reward, view),
+                related=(Label(text="here", span=found.at(node)),),
+                help='pay once, `response.count("<answer>") == 1`, or bound it by `min(1.0, ...)`',
+            )
+
+
+def _counted(found: PythonReward) -> python.AST | None:
+    """Return the call of `count` with which the score rises without bound."""
+    import ast as python
+
+    from forgedsl.lint.python_bodies import body_of, texts_of
+
+    body, texts = body_of(found), texts_of(found)
+    for term in body.terms():
+        node = term.node
+        is_count = isinstance(node, python.Call) and getattr(node.func, "attr", "") == "count"
+        if is_count and term.sign > 0 and not term.is_capped and body.names(node) & texts:
+            return node
+    return None
