@@ -22,6 +22,10 @@ SEARCHES = ("search", "match", "fullmatch", "findall", "finditer")
 OPERATORS: dict[type[ast.operator], str] = {
     ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "div",
 }  # fmt: skip
+SAME = ("str", "strip", "lower", "upper", "casefold", "replace", "int", "float", "rstrip", "lstrip")
+"""functions that keep the meaning of a text: they convert or strip it"""
+TEXTUAL = SAME[:6]
+"""those that have a text as result"""
 DEPTH = 8
 """assignments in a chain that are followed"""
 
@@ -138,11 +142,11 @@ class Body:
                 other = sign if isinstance(op, ast.Add) else -sign
                 yield from self._terms(right, other, capped, seen)
             case ast.BinOp(left=left, op=ast.Mult() | ast.Div() as op, right=right):
-                factor, other = self.number(right), left
+                factor, factored = self.number(right), left
                 if factor is None and isinstance(op, ast.Mult):
-                    factor, other = self.number(left), right
+                    factor, factored = self.number(left), right
                 if factor:
-                    yield from self._terms(other, sign if factor > 0 else -sign, capped, seen)
+                    yield from self._terms(factored, sign if factor > 0 else -sign, capped, seen)
             case ast.IfExp(body=one, orelse=two):
                 yield from self._terms(one, sign, capped, seen)
                 yield from self._terms(two, sign, capped, seen)
@@ -282,3 +286,19 @@ def parameters(reward: PythonReward, *sources: str) -> set[str]:
 def texts_of(reward: PythonReward) -> set[str]:
     """Return the parameters that are, or hold, the response."""
     return parameters(reward, "response", "rollout", "messages")
+
+
+def name_of(node: ast.expr) -> str:
+    """Return the name inside conversions: `target` for `str(target).strip().lower()`; "" if there
+    is none."""
+    while isinstance(node, ast.Call):
+        called = node.func
+        if getattr(called, "attr", getattr(called, "id", "")) not in SAME:
+            return ""
+        if isinstance(called, ast.Attribute):
+            node = called.value
+        elif len(node.args) == 1:
+            node = node.args[0]
+        else:
+            return ""
+    return node.id if isinstance(node, ast.Name) else ""

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from forgedsl.lint.python_bodies import Body
 
 finding = rule(__doc__, "W")
-SAME = ("str", "strip", "lower", "upper", "casefold", "replace", "int", "float", "rstrip", "lstrip")
-"""functions that keep the meaning of a text: they convert or strip it"""
 ANY = "counts a turn as right if any of several answers in it is"
 HELP = "take the answer out of the response, and compare it by `==`"
 HELPS = {
@@ -67,12 +65,12 @@ def check(view: View) -> Findings:
             )
             break
     for env in python_environments(view):
-        node = _any_guess(env)
-        if node is not None:
+        guess = _any_guess(env)
+        if guess is not None:
             yield finding(
                 f"environment `{env.env.name}` {ANY}",
                 env.env.name_span,
-                related=(Label(text="here", span=env.at(node)),),
+                related=(Label(text="here", span=env.at(guess)),),
                 help=HELPS["several"],
             )
 
@@ -82,7 +80,7 @@ def _more(found: PythonReward) -> Iterator[tuple[str, python.AST]]:
     guesses."""
     import ast as python
 
-    from forgedsl.lint.python_bodies import body_of, parameters, texts_of
+    from forgedsl.lint.python_bodies import body_of, name_of, parameters, texts_of
 
     body, targets, texts = body_of(found), parameters(found, "target"), texts_of(found)
     written = {
@@ -94,7 +92,7 @@ def _more(found: PythonReward) -> Iterator[tuple[str, python.AST]]:
         match node:
             case python.Compare(left=left, ops=[python.In()], comparators=[right]):
                 whole = body.value(right)
-                name = _name(whole)
+                name = name_of(whole)
                 said = body.names(left) & texts and not body.names(left) & targets
                 if said and name in targets and (_converts(whole) or name in written):
                     yield "pays for an answer that is a part of the target, an empty one too", node
@@ -115,9 +113,11 @@ def _converts(value: python.expr) -> bool:
     """True if a value is made a text, or treated as one: `str(target)`, `target.lower()`."""
     import ast as python
 
+    from forgedsl.lint.python_bodies import TEXTUAL
+
     return any(
         isinstance(node, python.Call)
-        and getattr(node.func, "attr", getattr(node.func, "id", "")) in ("str", *SAME[1:6])
+        and getattr(node.func, "attr", getattr(node.func, "id", "")) in ("str", *TEXTUAL)
         for node in python.walk(value)
     )
 
@@ -167,10 +167,12 @@ def _part(
     """Yield substring searches for the target in the whole response."""
     import ast as python
 
+    from forgedsl.lint.python_bodies import name_of
+
     for node in python.walk(found.definition):
         if not isinstance(node, python.Compare) or not isinstance(node.ops[0], python.In):
             continue
-        if _name(node.left) in targets and _name(node.comparators[0]) in texts:
+        if name_of(node.left) in targets and name_of(node.comparators[0]) in texts:
             yield "pays wherever the target is a part of the response", node
 
 
@@ -179,13 +181,15 @@ def _default(found: PythonReward, targets: set[str]) -> Iterator[tuple[str, pyth
     found."""
     import ast as python
 
+    from forgedsl.lint.python_bodies import name_of
+
     nodes = list(python.walk(found.definition))
     compared = set()
     for node in nodes:
         if isinstance(node, python.Compare) and isinstance(node.ops[0], python.Eq):
-            sides = [_name(node.left), _name(node.comparators[0])]
+            sides = [name_of(node.left), name_of(node.comparators[0])]
         elif isinstance(node, python.BinOp) and isinstance(node.op, python.Sub):
-            sides = [_name(node.left), _name(node.right)]
+            sides = [name_of(node.left), name_of(node.right)]
         else:
             continue
         if {*sides} & targets:
@@ -197,7 +201,7 @@ def _default(found: PythonReward, targets: set[str]) -> Iterator[tuple[str, pyth
         for node in python.walk(handler)
     ]
     for node in nodes:
-        if not isinstance(node, python.Assign) or _name(node.targets[0]) not in compared:
+        if not isinstance(node, python.Assign) or name_of(node.targets[0]) not in compared:
             continue
         value = node.value
         last = value.orelse if isinstance(value, python.IfExp) else value
@@ -215,21 +219,3 @@ def _is_answer(value: python.expr) -> bool:
         value = value.operand
     text = value.value if isinstance(value, python.Constant) else None
     return isinstance(text, int | float | str) and not isinstance(text, bool) and text != ""
-
-
-def _name(node: python.expr) -> str:
-    """Return the name inside conversions: `target` for `str(target).strip().lower()`; "" if there
-    is none."""
-    import ast as python
-
-    while isinstance(node, python.Call):
-        called = node.func
-        if getattr(called, "attr", getattr(called, "id", "")) not in SAME:
-            return ""
-        if isinstance(called, python.Attribute):
-            node = called.value
-        elif len(node.args) == 1:
-            node = node.args[0]
-        else:
-            return ""
-    return node.id if isinstance(node, python.Name) else ""

@@ -50,8 +50,7 @@ def check(view: View) -> Findings:
 
 def _first(found: PythonReward) -> python.AST | None:
     """Return a search for a bare number in the whole response, whose result meets the target."""
-    from forgedsl.lint.python_bodies import body_of, parameters, texts_of
-    from forgedsl.lint.rules.x817 import _name
+    from forgedsl.lint.python_bodies import body_of, name_of, parameters, texts_of
 
     texts, targets = texts_of(found), parameters(found, "target")
     body = body_of(found)
@@ -59,6 +58,6 @@ def _first(found: PythonReward) -> python.AST | None:
         return None
     for search in body.searches():
         is_bare = BARE.fullmatch(search.pattern) and DIGIT.search(search.pattern)
-        if search.method == "search" and is_bare and _name(search.subject) in texts:
+        if search.method == "search" and is_bare and name_of(search.subject) in texts:
             return search.call
     return None

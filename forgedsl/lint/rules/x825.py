@@ -109,5 +109,6 @@ def _argument_of(env: PythonClass, attribute: str) -> float | None:
         defaults |= dict(zip([a.arg for a in places], arguments.defaults, strict=True))
         given = getattr(defaults.get(name), "value", None)
     given = getattr(given, "value", given)
-    is_number = isinstance(given, int | float) and not isinstance(given, bool)
-    return float(given) if is_number else None
+    if isinstance(given, int | float) and not isinstance(given, bool):
+        return float(given)
+    return None
