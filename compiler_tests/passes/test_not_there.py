@@ -1,6 +1,6 @@
-"""What the documents call not there is not there: a page goes red when the feature arrives.
+"""What the documents call not supported is so: a page goes red when the feature arrives.
 
-A line of README or a guide that says "not there" or "not supported" is either a row of a table of
+A line of README or a guide that says so is either a row of a table of
 other tools, whose names must be no settings of ours, or it is in CLAIMS with what shows it.
 """
 
@@ -56,7 +56,7 @@ REFUSED = [
      ("trainer.optimizer.kind=muon", "trainer.memory.offload=true"), (), "F113", ""),
     ("from-verl.md", "a KL penalty in the reward is not supported", (),
      (("reward correct", "reward kl(r: Rollout) -> f32 = r.logprob\nreward correct"),), "F101", ""),
-    ("from-torchforge.md", "`pipeline_parallel_size` | `parallel.tp`; the other is not there",
+    ("from-torchforge.md", "`pipeline_parallel_size` | `parallel.tp`; the other is not supported",
      ("generator.parallel.pp=2",), (), "P216", "use `parallel.tp` to split"),
 ]  # fmt: skip
 """a setting, and the diagnostic that refuses it, with its remedy"""
@@ -71,7 +71,7 @@ BY_HAND = {
     ("README.md", "how to install it without a clone, and what is not supported yet"),
     ("README.md", "that is not supported, `forgec lint` reports"),
     ("README.md", "What is not supported yet is listed"),
-    ("README.md", "Not supported yet: runs on"),  # its parts are in REFUSED and below
+    ("README.md", "Not supported yet:"),  # its parts are in REFUSED and below
     ("critics.md", "a model of its own as critic is not supported yet"),  # below
 }
 """lines that claim nothing by themselves, or more than one thing"""
@@ -111,7 +111,7 @@ def test_what_a_page_calls_refused_is_held(page: str, words: str, file: str, tes
 
 
 def claims() -> list[tuple[str, int, str]]:
-    """Lines of the pages that call something not there."""
+    """Lines of the pages that call something not supported."""
     found = []
     for page in PAGES:
         for number, line in enumerate(page.read_text("utf-8").splitlines(), 1):
@@ -121,9 +121,9 @@ def claims() -> list[tuple[str, int, str]]:
 
 
 def foreign(line: str) -> list[str]:
-    """The names of another tool in a row that says `not there` and nothing of ours."""
+    """The names of another tool in a row that says `not supported` and nothing of ours."""
     row = ROW.match(line)
-    if row is None or not re.match(r"not there", row[2]):
+    if row is None or not re.match(r"not supported", row[2]):
         return []
     return [name.rpartition(".")[2] for name in re.findall(r"`([\w.]+)", row[1])]
 
@@ -153,7 +153,7 @@ def test_names_of_other_tools_that_are_not_there_are_no_settings(tmp_path: Path)
 
 
 def test_nothing_submits_a_run_to_kubernetes_and_nothing_moves_weights_over_rdma() -> None:
-    assert said("README.md", "runs on Kubernetes that submit themselves")
+    assert said("README.md", "`forgec run` cannot submit a run to Kubernetes")
     assert registry.launcher("kubernetes").submit == ""
     assert not [row.name for row in TRANSPORTS if "rdma" in row.name]
 

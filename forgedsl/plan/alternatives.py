@@ -28,8 +28,8 @@ from forgedsl.sizes.memory import GIB
 
 BEST = 5
 ABOUT = (
-    "estimated step times, for maximum lengths; of equal ones only that with the fewest GPUs is "
-    "listed"
+    "step times are estimates for maximum lengths; of placements with equal times, only the one "
+    "with the fewest GPUs is listed"
 )
 
 

@@ -500,7 +500,7 @@ def _proofs(data: RunData) -> Iterator[Finding]:
         count = counted(len(moved), "publication")
         parts.append(f"{some} {count} arrived bit for bit ({proved[-1].fields['proved']} tensors)")
     if gaps := [row[AT_ONCE] for row in data.rows if row.get(AT_ONCE) is not None]:
-        text = f"log-probs of trainer and sampler are {number(max(gaps))} apart at most"
-        parts.append(f"{text} at age 0 (means of {counted(len(gaps), 'step')})")
+        text = f"log-probs of trainer and sampler differ by at most {number(max(gaps))} at age 0"
+        parts.append(f"{text} (largest mean of a step, {counted(len(gaps), 'step')})")
     if parts:
         yield Finding(label="proofs", style="note", text="; ".join(parts))
