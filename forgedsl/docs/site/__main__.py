@@ -10,7 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from forgedsl.docs.site import generated
+from forgedsl.docs.site import assets, generated
 from forgedsl.docs.site.links import dead_links
 from forgedsl.docs.site.staging import PAGES, DeadLink, Stage, title_of
 from forgedsl.explain.codes import FAMILIES
@@ -23,14 +23,21 @@ def main() -> int:
     """Build and check; return the exit code."""
     parser = argparse.ArgumentParser(prog="make site", description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("site"), help="folder of the site")
-    out: Path = parser.parse_args().out
+    parser.add_argument("--without-playground", action="store_true", help="needs no npm")
+    options = parser.parse_args()
+    out: Path = options.out
     root = Path.cwd()
     build = root / "build/site"
     shutil.rmtree(build, ignore_errors=True)
     stage = Stage(root, build / "docs")
     try:
         nav = staged(stage)
-    except DeadLink as error:
+        if not options.without_playground:
+            assets.write(root, build / "docs/playground")
+            page = (root / "docs/site/playground/page.html").read_text("utf-8")
+            stage.write("playground.md", page)
+            nav.insert(1, {"Playground": "playground.md"})
+    except (DeadLink, assets.AssetError) as error:
         print(f"site: {error}", file=sys.stderr)
         return 1
     settings = (root / "docs/site/zensical.toml").read_text("utf-8")

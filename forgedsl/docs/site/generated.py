@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
+from forgedsl.docs.pictures import both
 from forgedsl.docs.site.staging import Stage
 from forgedsl.drawing.drawing import Drawing
-from forgedsl.drawing.render_svg import DARK
 from forgedsl.explain.codes import FAMILIES, LEVELS, Page, pages
 from forgedsl.ide.hints import plan_page
 from forgedsl.ide.workspace import Document, Workspace
@@ -16,9 +17,9 @@ from forgedsl.reference.markdown import block, join, table
 from forgedsl.reference.rules import INTRODUCTION
 
 LANGUAGES = {".py": "python", ".ipynb": "json", ".forge": "forge", ".toml": "toml"}
-MEDIA = f"  @media (prefers-color-scheme: dark) {{{DARK}  }}\n"
-"""what makes a drawing follow the reader's system; on the site it follows the site"""
 ROW = re.compile(r"^\| `?(\w+)`? \|(.*)\|$", re.M)
+EXAMPLE = re.compile(r"(?:^ {4}[^\n]*\n)+(?:\n+(?: {4}[^\n]*\n)+)*", re.M)
+"""an indented block, in which a page of a rule shows .forge text"""
 PICTURES = {"smollm_math": "smollm_report.png"}
 """pictures of docs/images that show a run of a pipeline"""
 
@@ -41,11 +42,16 @@ def rules(stage: Stage) -> list[tuple[str, str]]:
 
 
 def _rule(page: Page) -> str:
-    parts = [f"# {page.code} {page.name}", f"*{LEVELS[page.level]}* {page.summary}", page.text]
+    parts = [f"# {page.code} {page.name}", f"*{LEVELS[page.level]}* {page.summary}"]
+    parts.append(EXAMPLE.sub(_coloured, page.text + "\n"))
     if page.bad:
         parts += [f"Gives {page.code}:", block(page.bad, "forge")]
         parts += ["Does not:", block(page.good, "forge")]
     return join(parts)
+
+
+def _coloured(match: re.Match[str]) -> str:
+    return block(textwrap.dedent(match[0]), "forge") + "\n"
 
 
 def pipelines(stage: Stage) -> list[tuple[str, str]]:
@@ -114,9 +120,8 @@ def _drawn(stage: Stage, name: str, document: Document) -> Iterator[str]:
     program, graph, plan = planned
     drawing = Drawing(program=program, graph=graph, plan=plan, sources=document.state().sources)
     svg = drawing.render("dataflow", "svg")
-    assert MEDIA in svg
-    stage.write(f"pipelines/{name}.light.svg", svg.replace(MEDIA, ""))
-    stage.write(f"pipelines/{name}.dark.svg", svg.replace(MEDIA, DARK))
+    for theme, text in both(svg).items():
+        stage.write(f"pipelines/{name}.{theme}.svg", text)
     yield "## Graph"
     yield f"""<div class="graph" tabindex="0">
 <img alt="dataflow of {name}" src="{name}.light.svg#only-light">

@@ -1,0 +1,95 @@
+"""What the playground loads: Pyodide, the compiler as an archive, the page's scripts.
+
+    docs/site/package-lock.json  --npm-->  pyodide/          the exact version, by its digest
+    forgedsl, grammar, pipelines, lark, jinja2, markupsafe  -->  forgedsl.zip
+
+Weights of models stay out of the archive: lint reads none.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import shutil
+import subprocess
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+PYODIDE = (
+    "pyodide.mjs", "pyodide.asm.mjs", "pyodide.asm.wasm", "python_stdlib.zip", "pyodide-lock.json",
+)  # fmt: skip
+PAGE = ("playground.js", "worker.js", "playground.css")
+LIBRARIES = ("lark", "jinja2", "markupsafe")
+LINKED = ("grammar", "pipelines")
+"""folders that the package has as links"""
+LEFT_OUT = (".safetensors", ".pyc", ".so", ".pyi", ".typed", ".c")
+NO_PARTS = {"__pycache__", "runtime", "requirements"}
+DATE = (1980, 1, 1, 0, 0, 0)
+
+
+class AssetError(Exception):
+    """Pyodide cannot be had."""
+
+
+def write(root: Path, folder: Path) -> None:
+    """Write everything that playground/ of the site has."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in PAGE:
+        shutil.copy(root / "docs/site/playground" / name, folder / name)
+    _pyodide(root, folder / "pyodide")
+    archive(root, folder / "forgedsl.zip")
+    loaded = [folder / "forgedsl.zip", *(folder / "pyodide" / name for name in PYODIDE)]
+    size = sum(path.stat().st_size for path in loaded if path.suffix != ".mjs")
+    (folder / "size.json").write_text(json.dumps({"bytes": size}) + "\n", encoding="utf-8")
+
+
+def _pyodide(root: Path, folder: Path) -> None:
+    """Install Pyodide as the lock file says, and copy what a browser needs."""
+    work = root / "build/pyodide"
+    work.mkdir(parents=True, exist_ok=True)
+    for name in ("package.json", "package-lock.json"):
+        shutil.copy(root / "docs/site" / name, work / name)
+    command = ["npm", "ci", "--ignore-scripts", "--no-fund", "--no-audit"]
+    try:
+        done = subprocess.run(command, cwd=work, capture_output=True, text=True, check=False)
+    except FileNotFoundError as error:
+        raise AssetError("no npm: install Node 20, or give --without-playground") from error
+    if done.returncode:
+        raise AssetError(f"npm cannot install Pyodide:\n{done.stderr}")
+    folder.mkdir(exist_ok=True)
+    for name in PYODIDE:
+        shutil.copy(work / "node_modules/pyodide" / name, folder / name)
+
+
+def archive(root: Path, target: Path) -> None:
+    """Write the compiler and the libraries that it imports; the same tree gives the same bytes."""
+    found = {**dict(_package(root)), **dict(_libraries())}
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as made:
+        for name in sorted(found):
+            info = zipfile.ZipInfo(name, DATE)
+            info.compress_type = zipfile.ZIP_DEFLATED
+            made.writestr(info, found[name].read_bytes())
+
+
+def _package(root: Path) -> Iterator[tuple[str, Path]]:
+    folders = {root / "forgedsl": "forgedsl"}
+    folders |= {root / name: f"forgedsl/{name}" for name in LINKED}
+    for folder, name in folders.items():
+        for path, inner in _files(folder):
+            yield f"{name}/{inner}", path
+
+
+def _libraries() -> Iterator[tuple[str, Path]]:
+    for name in LIBRARIES:
+        folder = Path(str(importlib.import_module(name).__file__)).parent
+        for path, inner in _files(folder):
+            yield f"{name}/{inner}", path
+
+
+def _files(folder: Path) -> Iterator[tuple[Path, str]]:
+    """Yield the files of a folder that the compiler may read, with their paths in it."""
+    for path in folder.rglob("*"):
+        inner = path.relative_to(folder)
+        if path.is_file() and path.suffix not in LEFT_OUT and not NO_PARTS & {*inner.parts}:
+            yield path, inner.as_posix()
