@@ -30,6 +30,7 @@ from .test_codes import base, codes_of_the_code, program_with
 ROOT = Path(__file__).parents[2]
 PIPELINES = ROOT / "pipelines"
 GRPO = (PIPELINES / "grpo_math.forge").read_text("utf-8")
+SKILLS = (PIPELINES / "skills_sft.forge").read_text("utf-8")
 GUESS = (PIPELINES / "guess_math.forge").read_text("utf-8")
 BASE = base()
 SECTIONS = re.compile(r"^## (fires|silent)\b", re.M)
@@ -104,6 +105,21 @@ def repeated(distinct):
         found = ({"question": f"{i % distinct} + 1", "answer": "2"} for i in range(30))
         (folder / "sums.jsonl").write_text("\n".join(map(json.dumps, found)), "utf-8")
         return linted(BASE, folder, deep=DEEP)
+
+    return run
+
+
+def demonstrated(role, **calls):
+    """Supervised training on all tokens of conversations with a message of this role."""
+
+    def run(folder):
+        roles = ("user", "assistant", role, "assistant")
+        messages = [{"role": each, "content": "1+1=", **calls} for each in roles]
+        (folder / "demos.jsonl").write_text(json.dumps({"messages": messages}) + "\n", "utf-8")
+        text = SKILLS.replace('parquet("data/skills_demos.parquet")', 'jsonl("demos.jsonl")')
+        text = text.replace('local("tokenizers/skills")', 'local("forgedsl:tokenizers/skills")')
+        text = text.replace("row.messages", "row.messages, learn = all")
+        return linted(text, folder, deep=DEEP)
 
     return run
 
@@ -194,6 +210,7 @@ APART = {
     "D613": (rows(lambda i: f"{i} + 1 is {i + 1}"), rows(lambda i: f"it is = {i + 1}")),
     "D614": (rows(lambda i: "= nobody knows what that is"), rows(lambda i: f"= {i + 1}")),
     "D615": (repeated(3), repeated(30)),
+    "D616": (demonstrated("tool"), demonstrated("user")),
     "X801": (python("def other(prompt, response, target):\n    return 1.0\n"), python(SCORE)),
     "X805": (python(SCORE.replace("1.0", "1.0 / target"), DEEP), python(SCORE, DEEP)),
     "X804": (python("import nowhere_to_be_found\n" + SCORE, DEEP), python(SCORE, DEEP)),
@@ -246,3 +263,8 @@ def test_every_code_has_a_page_both_fixtures_and_a_golden():
         assert f"[{code}]" in text, code
     golden = {path.stem for path in (ROOT / "compiler_tests/golden/codes").glob("*.txt")}
     assert golden == with_pages | set(APART)
+
+
+def test_rows_that_call_tools_in_a_field_can_be_learned_whole_only(tmp_path):
+    diagnostics, _ = demonstrated("tool", tool_calls=[{"function": {"name": "add"}}])(tmp_path)
+    assert "D616" not in {d.code for d in diagnostics}

@@ -5,6 +5,7 @@
     D613 absent-separator a separator of `after` or `before` that no row contains
     D614 no-answer        targets that no answer can equal
     D615 repeated-rows    duplicate rows
+    D616 results-learned  results of tools that a model is trained to write
     D604 eval-overlap     prompts of an evaluation that are also trained on, compared by text
     D607 stop-tokens      the end tokens that a local model's own metadata names
     X804 reward-loading   a Python reward that cannot be loaded
@@ -81,6 +82,8 @@ class DatasetCheck:
     hopeless: str = ""
     """an example target, if `math_equal` cannot parse most of them"""
     repeated: int = 0
+    results: int = 0
+    """number of rows with results of tools in their messages"""
     prompts: frozenset[int] = frozenset()
     """hashes of the prompts, to find overlaps"""
     unread: str = ""
@@ -277,6 +280,14 @@ def _sense(view: View, name: str, look: DatasetCheck) -> Iterator[Diagnostic]:
                       place(dataset.settings["target"], dataset),
                       help="take the number or the formula alone: `after(row.answer, \"#### \")`",
                       )  # fmt: skip
+    learn = dataset.settings["learn"]
+    if look.results and str(getattr(learn.value, "name", learn.value)) == "all":
+        told = (
+            f"{look.results:,} of {look.checked:,} rows of `{name}` have results of tools, and the "
+            "model learns to write them"
+        )
+        yield warning("D616", "results-learned", told, place(learn, dataset),
+                      help="`learn = assistant_turns`")  # fmt: skip
     if look.repeated > REPEATED * look.checked:
         told = f"{look.repeated:,} of {look.checked:,} rows of `{name}` repeat an earlier row"
         yield Diagnostic(

@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from forgedsl.runtime.data_types import Prompt, Rollout, Sample
+from forgedsl.runtime.program import Row, item
 from forgedsl.runtime.rewards.math_equal import is_answer
 from forgedsl.runtime.rewards.text import target_text
 
@@ -34,14 +35,17 @@ class Evidence:
         self._parsed = parsed
         self._targets: list[str] = []
         self._prompts: set[int] = set()
+        self.results = 0
+        """number of rows with results of tools, whose calls are text"""
 
     def through(self, make: Callable[[int, Any], T]) -> Callable[[int, Any], T]:
         """Wrap `make` so that its items are recorded."""
 
         def made(row_id: int, row: Any) -> T:
-            item = make(row_id, row)
-            self._see(item)
-            return item
+            thing = make(row_id, row)
+            self._see(thing)
+            self.results += _holds_results(row)
+            return thing
 
         return made
 
@@ -70,6 +74,18 @@ class Evidence:
         formula nor a few words. Else return ""."""
         bad = [text for text in self._targets if not is_answer(text)]
         return bad[0] if 2 * len(bad) > len(self._targets) else ""
+
+
+def _holds_results(row: Any) -> bool:
+    """True if a column holds messages with results of tools, and none of the messages calls tools in
+    a field of its own: such rows can be learned by turns of the assistant alone."""
+    columns = item(row) if isinstance(row, Row) else row
+    for value in columns.values() if isinstance(columns, dict) else ():
+        messages = value if isinstance(value, list) else []
+        messages = [message for message in messages if isinstance(message, dict)]
+        if any(message.get("role") == "tool" for message in messages):
+            return not any(message.get("tool_calls") for message in messages)
+    return False
 
 
 def _content(item: Any) -> Any:
