@@ -77,8 +77,8 @@ class Evidence:
 
 
 def _holds_results(row: Any) -> bool:
-    """True if a column holds messages with results of tools, and none of the messages calls tools in
-    a field of its own: such rows can be learned by turns of the assistant alone."""
+    """True if a column holds messages with results of tools, and none of the messages calls tools
+    in a field of its own: such rows can be learned by turns of the assistant alone."""
     columns = item(row) if isinstance(row, Row) else row
     for value in columns.values() if isinstance(columns, dict) else ():
         messages = value if isinstance(value, list) else []
