@@ -52,7 +52,8 @@ def test_the_cluster_profile_is_rehearsed_and_lives_through_the_death_of_a_repli
     groups = [group for e in events if e["kind"] == "step.end" for group in e["groups"]]
     assert sorted(groups) == list(range(48))
     assert all(row["rehearsal"] and row["age_max"] <= 1 for row in metrics)
-    learned = ("loss", "grad_norm", "entropy", "reward_mean", "eval/held_out")
+    dead = ("groups_dead", "dead_group_fraction")
+    learned = ("loss", "grad_norm", "entropy", "reward_mean", "eval/held_out", *dead)
     assert {row[name] for row in metrics for name in learned} == {None}
     assert [row["step"] for row in metrics] == list(range(1, 13))
     again = subprocess.run(

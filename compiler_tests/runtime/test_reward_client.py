@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -236,6 +237,23 @@ def test_a_cached_reward_is_asked_once_for_the_same_arguments(make_job: Any) -> 
     asyncio.run(_scores(client, ["yes", "yes", "no", "no"]))
     asked = [r.text for names, r, _ in mesh.asked if "correct" in names]
     assert asked == ["yes", "no", "no"]
+
+
+@pytest.mark.parametrize(("kind", "calls"), [("python", 3), ("endpoint", 1)])
+def test_a_cached_reward_that_sees_tokens_is_asked_for_other_tokens_with_the_same_text(
+    make_job: Any, kind: str, calls: int
+) -> None:
+    mesh = FakeMesh()
+    client, _ = client_of(make_job, mesh, kind=kind, cache=True)
+    first = rollout("yes")
+    others = [replace(first, token_ids=[2]), replace(first, rewards={"won": 1.0})]
+
+    async def main() -> None:
+        for one in (first, *others, *others):
+            await client.score("correct", one, "yes")
+
+    asyncio.run(main())
+    assert len([names for names, _, _ in mesh.asked if "correct" in names]) == calls
 
 
 def test_calls_of_a_pool_that_died_wait_for_the_next(make_job: Any) -> None:

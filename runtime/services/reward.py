@@ -10,6 +10,7 @@ the flow, and do not change the score.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import math
 import time
 from collections import Counter
@@ -271,8 +272,8 @@ class RewardClient:
         return found
 
     def _key(self, name: str, call: _Call) -> tuple[Any, ...]:
-        """Return the cache key: everything that a reward can see of a rollout except versions and
-        times. Judges and endpoints see only text."""
+        """Return the cache key: what a reward can see of a rollout, except its numbers (group,
+        sibling), versions, times and log-probs. Judges and endpoints see only text."""
         rollout, prompt = call.rollout, call.rollout.prompt
         seen = (
             name,
@@ -284,7 +285,7 @@ class RewardClient:
         )
         if self._job.rewards[name].kind in ("judge", "endpoint"):
             return seen
-        return *seen, rollout.truncated, rollout.num_tokens
+        return *seen, rollout.truncated, rollout.num_tokens, _digest(rollout)
 
     def _remember(self, key: tuple[Any, ...], value: float) -> None:
         if len(self._cached) >= CACHE_SIZE:
@@ -341,6 +342,15 @@ def _error(outcome: Outcome) -> str:
     if outcome.value is not None and math.isfinite(outcome.value):
         return ""
     return outcome.error or f"returned {outcome.value}"
+
+
+def _digest(rollout: Rollout) -> bytes:
+    """Return a digest of tokens and turns: keys would need much memory with the tokens."""
+    seen = (
+        rollout.token_ids, rollout.mask, rollout.row_starts, rollout.turns, rollout.ended,
+        rollout.rewards, rollout.turn_rewards,
+    )  # fmt: skip
+    return hashlib.sha256(repr(seen).encode()).digest()
 
 
 def _short(value: Any) -> str:

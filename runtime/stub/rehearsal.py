@@ -23,8 +23,8 @@ WHY = (
     "A rehearsal: no model was loaded, nothing was sampled or trained; times are sampled latencies."
 )
 LEARNED = (
-    "loss", "grad_norm", "entropy", "lr", "reward_mean", "reward_std", "dead_group_fraction",
-    "value", "std", "rewards", "examples",
+    "loss", "grad_norm", "entropy", "lr", "reward_mean", "reward_std", "groups_dead",
+    "dead_group_fraction", "value", "std", "rewards", "examples",
 )  # fmt: skip
 
 
