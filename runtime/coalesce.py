@@ -65,7 +65,6 @@ class Coalescer(Generic[T, R]):
 
     async def _send(self, batch: list[tuple[T, asyncio.Future[R]]]) -> None:
         try:
-            # Yield once, so that items submitted in the same turn of the loop join this batch.
             results = await self._call([item for item, _ in batch])
             for (_, future), result in zip(batch, results, strict=True):
                 if not future.done():

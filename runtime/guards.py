@@ -244,9 +244,11 @@ class RewardGuard:
     WINDOW = 256
     RATE_AFTER = 32
     ALL_AFTER = 16
-    """below FailureGuard's limit, so that this more specific error comes first"""
+    """at most FailureGuard's least limit. At equal counts this guard is called first, so its more
+    specific error is raised"""
     KILLS = 4
-    """calls that may kill their process before any call has succeeded"""
+    """the run ends when this many calls, for each call that may run at once, have ended their
+    process and none has left it alive"""
     BROKEN = 0.1
     """failure rate above which failing calls are reported as the cause of a stall"""
 
@@ -296,8 +298,8 @@ class RewardGuard:
         self._answered += 1
 
     def ended(self, error: str, example: str, at_once: int = 1) -> None:
-        """Record a call that ended its process, together with the other calls running there
-        (`at_once`).
+        """Record a call that ended its process. Up to `at_once` calls, this one included, run in
+        one process and end with it.
 
         Raises:
             GuardError: so far every call has ended its process.

@@ -2,11 +2,11 @@
 
     run(job, run_dir): spawn meshes, set up, first weight sync, controller, export, stop
 
-Exit codes: 0 done, 4 the environment cannot satisfy the job, 5 failed, 6 stopped by a guard,
-130 interrupted (a checkpoint was written), 75 the same by SIGTERM: continue with `--resume`. In
-every case all processes are stopped, and the last event is `run.end` with the outcome. After a
-failed service, `schedule.restarts` starts the run again from the last checkpoint, in the same
-process.
+Exit codes: 0 done, 4 the environment cannot satisfy the job, 5 failed, 6 stopped by a guard, 130
+interrupted, 75 the same by SIGTERM: continue with `--resume`. An interrupted run has written a
+checkpoint, unless it was still starting or was stopped at once by further signals. In every case
+all processes are stopped, and the last event is `run.end` with the outcome. After a failed service,
+`schedule.restarts` starts the run again from the last checkpoint, in the same process.
 """
 
 from __future__ import annotations
@@ -75,14 +75,14 @@ def run(
     than before. Returns the exit code. Errors are reported in the event `run.end`, not raised.
 
     Raises:
-        LaunchError: the folder holds a run, and `resume` is False.
+        LaunchError: the folder holds a run with a checkpoint, and `resume` is False.
     """
     if not resume and last_step(run_dir):
         raise LaunchError(f"{run_dir} holds a run; name another folder, or give resume=True")
     run_dir.mkdir(parents=True, exist_ok=True)
     drop_partial(run_dir)
     spec.use_extensions(job.model_dump(include={"extensions"}), job_dir or run_dir)
-    # Monarch and torch read this variable at import.
+    # Otherwise the tokenizers library warns when a process that has tokenized is forked.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     _remove_dead()
     log, backing = _parts(run_dir, rehearsal)

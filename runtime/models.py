@@ -31,7 +31,8 @@ HF_DTYPES = {"f32": "float32", "bf16": "bfloat16", "f16": "float16"}
 
 
 class NotAvailableOffline(LaunchError):
-    """A model or its tokenizer is not on this machine, and downloads are off."""
+    """Something that the job needs is not on this machine: a local model or data file, a package
+    that reads data, or a cached download while downloads are off."""
 
 
 def resolve_path(path: str, job_dir: Path) -> Path:

@@ -84,7 +84,7 @@ def _messages(given: Mapping[str, Any]) -> Messages:
         where = f"messages[{index}]"
         role = message.get("role") if isinstance(message, dict) else None
         if role not in ("user", "assistant"):
-            raise ApiError(400, f"{where} has no role of user, assistant", param=where)
+            raise ApiError(400, f'{where}.role must be "user" or "assistant"', param=where)
         content = message.get("content")
         blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
         found += _blocks(role, blocks, where)

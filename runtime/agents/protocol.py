@@ -208,7 +208,7 @@ def _messages(value: Any) -> list[dict[str, Any]]:
 def _message(value: Any, index: int) -> dict[str, Any]:
     where = f"messages[{index}]"
     if not isinstance(value, dict) or value.get("role") not in ROLES:
-        raise ApiError(400, f"{where} has no role of {', '.join(ROLES)}", param=where)
+        raise ApiError(400, f"{where}.role must be one of: {', '.join(ROLES)}", param=where)
     role = "system" if value["role"] == "developer" else value["role"]
     found: dict[str, Any] = {"role": role, "content": _text(value.get("content"), where)}
     if value.get("tool_calls"):

@@ -3,7 +3,8 @@
     Groups (GroupState), replay streams --assemble--> Batch (samples in order of group and sibling)
 
 A completion becomes a `Sample`: prompt and completion tokens, the sampler's log-probs as
-`behavior`, and the named fields: a list of floats per completion token, or one per sequence.
+`behavior`, and the named fields: lists with one float per completion token, or single floats for
+the sequence.
 """
 
 from __future__ import annotations

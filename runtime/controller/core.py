@@ -331,7 +331,8 @@ class Controller:
         return result
 
     def _record(self, batches: dict[str, Assembled], results: dict[str, StepResult]) -> Record:
-        """Make the metrics record. Fields of the first step have plain names, others a prefix."""
+        """Make the metrics record. A flow may have several `step` nodes: fields of the first have
+        plain names, fields of the others begin with the name of their node: `critic/loss`."""
         (first, *others) = self._flow.steps
         assembled = batches[first.name]
         times = self._meter.turn()

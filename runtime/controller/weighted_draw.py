@@ -1,12 +1,14 @@
 """Weighted draw: take or skip each row, in the dataset's order, with its own probability.
 
+The level of a row is a key that the dataset computes, such as its difficulty; without one, each row
+has its own.
+
     row -> mean score and number of earlier groups of its level -> weight -> taken, or skipped
 
-The weight is a function of the program. The level of a row is a key that the dataset computes, such
-as its difficulty; without one, each row has its own.
-A row of weight 1 is taken whenever it comes, one of weight 0.05 once in twenty times. Skipped rows
-advance the position too, so positions, epochs and resuming work as in any draw. The random number
-of a row depends on (run seed, position). Results count when a group is trained on or dropped.
+The weight is a function of the program. A row of weight 1 is taken whenever it comes, one of weight
+0.05 once in twenty times. Skipped rows advance the position too, so positions, epochs and resuming
+work as in any draw. The random number of a row depends on (run seed, name of the draw, position).
+Results count when a group is trained on or dropped.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from forgedsl.runtime.group import GroupState
 RECENT = 16
 """the mean score of a level is over this many of its recent groups"""
 PATIENCE = 20_000
-"""consecutive skipped rows before all weights count as 0"""
+"""the run ends with an error after more consecutive skipped rows than this"""
 
 
 class WeightedDraw:

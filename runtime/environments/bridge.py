@@ -24,7 +24,7 @@ from forgedsl.runtime.data_types import Prompt
 NO_LIMIT = sys.maxsize
 """limit for agents: their messages are not shortened"""
 SHORT = 10_000
-"""longest text, in characters, that is tokenized at once"""
+"""number of characters from which a text is cut before it is tokenized, if it may be too long"""
 Observation = str | Sequence[Message]
 FIRSTS = 256
 """number of cached first prompts, shared by siblings"""

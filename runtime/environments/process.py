@@ -33,8 +33,9 @@ class EnvironmentProcess(RestartingWorker):
         """the last child whose end was attributed to a trajectory"""
 
     async def answer(self, asked: PoolRequest) -> tuple[Reply | Wire | None, bool]:
-        """Answer a request; the second value is False (the process goes on). Observations are
-        tokenized here, so that this does not delay other trajectories in the controller."""
+        """Answer a request. The second value tells the server whether to end after this answer;
+        here it is always False. Observations are tokenized here, so that this does not delay other
+        trajectories in the controller."""
         if asked.op == "bridge":
             return await self._receive_tokenizer(asked), False
         reply = await self.ask(self._request(asked))

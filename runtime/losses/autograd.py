@@ -3,8 +3,9 @@
     apply      an evaluation and its inputs  ->  the loss, with gradient; eager
     evaluate   the same as one operator that torch.compile does not look into
 
-Forward already computes the gradients, for an upstream gradient of 1; backward rescales them. In
-eager mode only one backward pass can use them. In a compiled graph they are outputs of the
+Forward already computes the gradients, for an upstream gradient of 1; backward rescales them. Only
+a loss in chunks that needs whole sequences computes them in backward (`chunked`). In eager mode
+only one backward pass can use gradients of the kernels. In a compiled graph they are outputs of the
 operator, so the graph may save them.
 """
 

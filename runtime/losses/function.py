@@ -1,7 +1,7 @@
 """LossFunction: a generated loss module as a callable on logits, or on hidden states and lm_head.
 
     loss(logits=..., labels=..., ...)            ->  LossOutput(loss, metrics, kernel)
-    loss.linear(hidden=..., weight=..., ...)     ->  the same, without ever holding the logits
+    loss.linear(hidden=..., weight=..., ...)     ->  the same, without holding all logits at once
 
 On a GPU the generated Triton kernels run (`fused`, `linear`), elsewhere the torch module
 (`chunked`).
@@ -42,8 +42,9 @@ TOKEN_WISE = {"loss", "prepare", "gradient", "value_gradient", "totals", "masked
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossOutput:
-    """Result of a loss. `loss` is differentiable. `metrics` has `entropy` and every report, as
-    partial sums divided by the counts of the step. `kernel` names the implementation that ran."""
+    """Result of a loss. `loss` is differentiable. `metrics` has every report, and `entropy` if the
+    loss reads log-probs. Each is the sum over this call, divided by the count of the whole step:
+    the metrics of a step's microbatches add up. `kernel` names the implementation that ran."""
 
     loss: Tensor
     metrics: dict[str, Tensor]
@@ -125,10 +126,11 @@ class LossFunction:
         """Compute the loss of logits `[B, T, V]` or packed `[N, V]`; `logits[b, t]` scores
         `labels[b, t]`.
 
-        Inputs are `[B, T]` or `[B]` as declared (packed: `[N]`, with `seq_id [N]`). `num_tokens`
-        and `num_sequences` count the valid tokens, and the sequences that have one, of the whole
-        optimizer step; without them this call is the whole step. `inplace` lets the kernels write
-        the gradient over the logits: half the memory, and the logits are gone.
+        Inputs are `[B, T]` or `[B]` as declared (packed: `[N]`, with `seq_id [N]`). `num_tokens` is
+        the number of valid tokens in the whole optimizer step, `num_sequences` the number of its
+        sequences with at least one valid token; without them this call is the whole step. `inplace`
+        lets the kernels write the gradient over the logits: half the memory, and the logits are
+        gone.
 
         With `group`, the vocabulary is split over the ranks of this group: `logits` are this rank's
         columns, and all other inputs are equal on all ranks. `vocabulary` is the size of the whole
@@ -177,8 +179,8 @@ class LossFunction:
         waits for the device once per call. For other losses, clipped rows are omitted too, and the
         host waits once per chunk. `workspace` limits the bytes
         held besides the gradients, for any number of rows and any vocabulary; logits are then
-        computed twice. The gradient of `weight` is that of a plain tensor; under FSDP pass the
-        gathered weight.
+        computed twice. `weight` must be a plain tensor, not a DTensor: under FSDP pass the gathered
+        weight.
 
         With `group`, the vocabulary is split over the ranks of this group: `weight` holds this
         rank's rows, and all other inputs are equal on all ranks. `vocabulary` is the number of rows

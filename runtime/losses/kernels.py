@@ -1,11 +1,11 @@
 """Launch the kernels of a loss: arguments by name, block sizes from a table, no host waits.
 
-    Kernels(spec)            the Triton module generated for a loss, loaded on first use
-    kernels.launch(name, grid, arguments, config)
+    Kernels(name, text)      the Triton module generated for a loss, loaded on first use
+    kernels.launch(name, grid, arguments, **options)
 
 A kernel names its arguments: `logprob_ptr` is the tensor called logprob. Block sizes come from
-tuning.json, by kernel, device, vocabulary and logits; they never depend on the number of rows, so
-results of a row are bitwise independent of the other rows.
+tuning.json, by kernel, GPU architecture, dtype of the logits and vocabulary size; they never depend
+on the number of rows, so results of a row are bitwise independent of the other rows.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ class Config:
     slots: int = 0
     """stream, pair: tiles in shared memory"""
     ahead: int = 0
-    """stream, pair: tiles fetched before they are read; the others wait to be written back"""
+    """stream, pair: slots with tiles fetched before they are read; the other slots hold tiles that
+    must still be written back"""
     lead: int = 0
     """stream, pair: tiles of the next row that are read before the gradient of this row is
     computed"""
@@ -93,9 +94,9 @@ class Kernels:
     def counter(
         self, device: torch.device, purpose: str, *size: int, dtype: torch.dtype = torch.int32
     ) -> Tensor:
-        """Return a zeroed counter that programs increment and reset to zero (`done`: finds the last
-        program, `taken`: next row, `counted`: counts). `turns` has one entry per program and is not
-        reset."""
+        """Return the counter for a purpose; the first call makes it, with zeros. Programs increment
+        `done` (finds the last program), `taken` (next row) and `counted` (counts), and set them
+        back to zero. `turns` and `mail` have an entry per program and keep their values."""
         stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
         key = device, stream, purpose
         if key not in self.counters:
@@ -181,8 +182,9 @@ def overlapped(overlap: bool) -> dict[str, bool]:
 
 
 def words(logits: Tensor, block: int) -> tuple[Any, int]:
-    """Return a tensor descriptor of bf16 logits for the copy engine, and INNER. Rows are `[N, V / 2
-    / INNER, INNER]` words of two logits, in tiles of `block` logits."""
+    """Return a TMA descriptor of bf16 logits, and the size of its last axis (INNER of the kernels).
+    It views the logits as `[N, V / 2 / INNER, INNER]` 32-bit words, each of two logits; a tile has
+    `block` logits."""
     from triton.experimental.gluon.language import NVMMASharedLayout
     from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 

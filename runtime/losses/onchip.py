@@ -1,15 +1,18 @@
 """Fused linear losses whose logits never leave the chip.
 
+Here the *weights* of a row are its softmax times a factor of the row: 2 ** (logit - reference) for
+logits in units of log 2, in bfloat16. `weight`, in the singular, is the lm_head.
+
     token-local    for each chunk of rows: one product writes the weights of the rows and their
                    statistics; the gradients of the statistics follow; two products with the
                    weights are the gradients of hidden and of the lm_head
     coupled        the same for a chunk of whole sequences; where they do not fit, statistics of
                    all rows first and then, chunk by chunk, the product once more for gradients
-    workspace      statistics of all rows; then, tile by tile of rows and vocabulary, the gradient
-                   of the logits, which is added to those of hidden and of a slice of the lm_head
+    workspace      statistics of all rows; then, for each tile of rows and vocabulary, the
+                   gradient of the logits: its product with the lm_head is added to the gradient of
+                   hidden, its product with hidden to that of a slice of the lm_head
 
-The weights of a row are its softmax times a factor of the row, in bfloat16 (the lm_head is called
-`weight`). If a loss depends only on log-probs, the gradient of the logits is the weights times
+If a loss depends only on log-probs, the gradient of the logits is the weights times
 another factor of the row, except at the label. For the gradient of the lm_head this factor is
 applied to the hidden states, for the gradient of hidden to the result of the product. So no pass
 over the logits is needed. Losses with an entropy or a mean log-prob need a pass that changes the

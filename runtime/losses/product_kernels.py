@@ -8,8 +8,9 @@
                    "largest"   per tile, the largest logit of each row
     gather         partial sums              ->  the statistics of the rows
     rebase         the largest logits        ->  references of rows whose label is too far below
-    factors        gradients of statistics   ->  those of the logits, as factors of a row
-    at_labels      ... and what stands at the labels
+    factors        gradients of statistics   ->  slope, bend, floor: the numbers of a row that give
+                                                 d loss / d logits; and its value at the label
+    at_labels      values of `factors`       ->  the entries of `out` at the labels
     apply_weights  weights                   ->  d loss / d logits, where weights times a factor
                                                  are not enough
 
@@ -122,8 +123,8 @@ def tile_of(
     TAIL: tl.constexpr, MODE: tl.constexpr, MEAN: tl.constexpr, TILTED: tl.constexpr,
     LEVEL: tl.constexpr, ACC: tl.constexpr,
 ):  # fmt: skip
-    """Compute one tile of logits in two halves: the second is computed while the first is
-    stored."""
+    """Compute one tile of logits, then process its halves: the second is processed while the first
+    is stored."""
     acc = tl.zeros((ROWS, COLUMNS), ACC)
     for k in range(0, H, DEPTH):
         a = hidden.load([m * ROWS, k])
@@ -173,8 +174,8 @@ def product(
     GROUP: tl.constexpr, TAIL: tl.constexpr, MODE: tl.constexpr, AGAIN: tl.constexpr,
     MEAN: tl.constexpr, TILTED: tl.constexpr, LEVEL: tl.constexpr, ACC: tl.constexpr,
 ):  # fmt: skip
-    """Compute all tiles, GROUP high, so that concurrent tiles share their inputs. `AGAIN`: only
-    tiles with a `far` row."""
+    """Compute all tiles, in groups of GROUP tile rows, so that concurrent tiles read the same
+    inputs. `AGAIN`: only tiles with a `far` row."""
     num_m = tl.cdiv(num_rows, ROWS)
     num_n = tl.cdiv(num_columns, COLUMNS)
     unit = tl.load(scale)  # log2(e) / T
@@ -269,7 +270,8 @@ def slopes(
     inverse, each, none,
     LOGPROB: tl.constexpr, ENTROPY: tl.constexpr, LOGSUMEXP: tl.constexpr, MEAN: tl.constexpr,
 ):  # fmt: skip
-    """d loss / d z = p (slope + bend log2 p) + floor, and gain more at the label."""
+    """Return the factors of d loss / d z = p (slope + bend log2 p) + floor. At the label, `gain` is
+    added."""
     slope = none
     bend = none
     floor = none
@@ -298,11 +300,14 @@ def factors(
     LOGPROB: tl.constexpr, ENTROPY: tl.constexpr, LOGSUMEXP: tl.constexpr, MEAN: tl.constexpr,
     FORM: tl.constexpr, BLOCK: tl.constexpr, ACC: tl.constexpr,
 ):  # fmt: skip
-    """The gradients of the statistics as factors of the row; zeros where it does not count.
+    """Store the factors of each row (see `slopes`) and its value at the label; zeros where it does
+    not count.
 
-    FORM "factor": what weights are to be multiplied by, and the weight at the label.
-    FORM "weights": slope and bend for weights in place of probabilities.
-    FORM "gradient": for probabilities; the reference becomes the logarithm of the sum.
+    FORM "factor": store in `slope` the number by which the weights of the row are multiplied, and
+    the weight to put at the label.
+    FORM "weights": store slope and bend for weights in place of probabilities.
+    FORM "gradient": store slope and bend for probabilities, and set the reference to log2 of the
+    sum, so that 2 ** (z - reference) is the probability.
     """
     rows = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = rows < num_rows
@@ -337,7 +342,8 @@ def at_labels(
     out, labels, valid, at_label_ptr, out_stride, first_column, num_columns, num_rows,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Compute the entries at the labels of valid rows whose label is one of these columns."""
+    """Store the entries that `factors` computed at the labels of valid rows, if the label is one
+    of these columns."""
     rows = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     counts = tl.load(valid + rows, rows < num_rows, 0).to(tl.int1)
     column = tl.load(labels + rows, counts, -1) - first_column

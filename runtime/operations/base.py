@@ -3,7 +3,7 @@ the node does the work.
 
 analyse   operation.edge(node, read)              static facts about the output
 Firing    operation.fire(run, call)               fires for a completion, a group, or a whole batch
-Controller  operation.store(context, node)        groups kept across steps (buffers)
+Controller  operation.store(context, source)      groups kept across steps (buffers)
 """
 
 from __future__ import annotations
@@ -23,8 +23,14 @@ from forgedsl.runtime.step_metrics import Meter
 from forgedsl.runtime.versions import Versions
 
 Fires = Literal["completion", "group", "source", "stored", "store", "end"]
-"""what a node fires for; a source begins groups, `stored` draws groups of earlier steps, an end has
-no output edge"""
+"""when a node fires, or what it is for:
+
+completion, group  fires once for each completion, or for each group
+source             begins groups
+stored             draws groups of earlier steps from a buffer
+store              puts groups there; has no output edge
+end                `step` and `sync`; has no output edge
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

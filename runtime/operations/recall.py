@@ -5,8 +5,9 @@
 
 A drawn group has no credit and no ledger entry. It is drawn when the fresh groups of a step are
 ready, and stays in the buffer until newer groups push it out or it is too old. The seed of the draw
-is (run seed, step), so a resumed run draws the same groups. If too few groups are young enough, the
-step gets fewer: nothing waits for a buffer. Numbers are kept as the trainer reads them, in f32.
+is (run seed, name of the draw, step), so a resumed run draws the same groups. If too few groups are
+young enough, the step gets fewer: nothing waits for a buffer. Numbers are kept as the trainer reads
+them, in f32.
 """
 
 from __future__ import annotations
@@ -250,7 +251,7 @@ def _kept(rollout: Rollout, values: Mapping[str, Any], put: Node) -> Kept:
             if not isinstance(v, list)
         },
         truncated=rollout.truncated,
-        # A rehearsal counts tokens that it does not make, so count them by `num_tokens`.
+        # A simulated rollout counts tokens that it does not have: count them by `num_tokens`.
         num_observed=len(rollout.token_ids) - rollout.num_tokens,
         row_starts=rollout.row_starts,
         versions=(rollout.version_min, rollout.version_max),

@@ -101,7 +101,7 @@ def figures(view: View) -> list[tuple[str, str]]:
     """Return (label, value) of the smoothed metrics, most important first; missing ones are left
     out."""
     shown = [(label, view.smooth(name)) for label, name in FIELDS]
-    # includes prefixed names of further steps
+    # includes reports of further `step` nodes, such as `critic/loss/...`
     reports = sorted(name for name in view.row if "loss/" in name)
     shown += [(name.replace("loss/", ""), view.smooth(name)) for name in reports]
     pairs = [(label, number(value)) for label, value in shown if value is not None]

@@ -1,6 +1,8 @@
 """Run untrusted programs in isolation, and judge their results outside of their process.
 
-    choose() -> a level -> evaluate(code, steps) -> plain data -> judge(code, cases) -> [bool]
+    choose()               ->  the level at which programs run
+    evaluate(code, steps)  ->  plain data: the results of the steps
+    judge(code, cases)     ->  [bool]: whether each case holds
 
 The judged process never computes the verdict: it gets the calls of a case, returns their results as
 data, and these are compared outside. Used by rewards, and by tools of environments. Imports no

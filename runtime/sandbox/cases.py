@@ -175,7 +175,8 @@ def _tested_builtin(node: ast.stmt) -> set[str]:
 
 
 class _Rewriter(ast.NodeTransformer):
-    """Rewrites `is`, `type`, and built-ins that the program wrote, for objects in its process."""
+    """Rewrites `is`, `type(x)` and the built-ins that the program had to implement, so that they
+    work on objects that live in the program's process."""
 
     def __init__(self, theirs: set[str]) -> None:
         self._theirs = theirs

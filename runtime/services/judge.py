@@ -27,7 +27,7 @@ from forgedsl.runtime.services.trainer import TrainerClient
 from forgedsl.runtime.worker_process import late
 
 AT_ONCE = 1024
-"""calls of a reward model that are batched in one forward pass, at most"""
+"""calls of a reward model in progress, at most"""
 LEAST_MASS = 0.01
 """least total probability of all grades; below it, the judge's answer is no grade"""
 

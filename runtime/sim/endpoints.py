@@ -1,7 +1,8 @@
 """Services of a simulated run: calls of the controller take simulated time, in one process.
 
-The length and latency of a completion depend only on (seed, group, sibling), so two settings can be
-compared on equal draws. Failures and deaths follow the given faults. No text, token or learning
+The length of a completion and the times of its environment depend only on (seed, group, sibling),
+so two settings can be compared on equal draws. Its latency also depends on the other requests in
+the engine. Failures and deaths follow the given faults. No text, token or learning
 metric is made.
 """
 

@@ -1,8 +1,8 @@
 """Transport `nccl`: from GPUs of the trainer to GPUs of engines on other hosts, without host
 memory.
 
-    engine: connects, "turn, begin, end" --> a thread of the trainer's rank: sends those bytes
-            posts a receive         <--NCCL, two processes--    of its published buffer
+    engine  --TCP: turn, begin, end-->                   a thread of the trainer's rank
+    engine  <--NCCL: these bytes of the published buffer--  the same thread
 
 Each engine process has a communicator with each rank of the trainer, and a TCP connection beside
 it, over which it requests one bucket after the other. So a send is posted only when its receiver is
@@ -44,7 +44,7 @@ from forgedsl.runtime.transports.base import (
 from forgedsl.runtime.upstream import nccl
 
 BUCKET = 256 << 20
-"""bytes of a bucket; a larger tensor is a bucket of its own"""
+"""a bucket ends with the tensor that makes it at least this many bytes"""
 AHEAD = 2
 """buckets in flight while one is copied into the engine"""
 ASKED = struct.Struct("!BQQ")

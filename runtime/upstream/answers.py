@@ -59,8 +59,8 @@ class Answering(Actor):
 
 
 def travels(error: Exception) -> bool:
-    """True if an error can be pickled and read again. Another error would be lost, and its caller
-    would wait forever (torch.compile's errors hold whole modules)."""
+    """True if an error can be pickled and read again. An error that cannot would be lost, and its
+    caller would wait forever (torch.compile's errors hold whole modules)."""
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:  # `__reduce__` of a class may raise anything

@@ -34,7 +34,7 @@ class TrackioTracker:
 
 
 class TrackioSink(RunSink):
-    """A run in Trackio. A run that goes on is another one there."""
+    """A run in Trackio. A resumed run is a new run there."""
 
     name = "Trackio"
 

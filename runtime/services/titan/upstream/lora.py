@@ -2,8 +2,8 @@
 
     config --with_adapters--> config      state dict --merged--> that of a model without adapters
 
-Queries, keys and values have adapters of their own, as in PEFT, so they are not fused here. Part of
-the adapter in `model.py`; import nothing of torchtitan at module level.
+Queries, keys and values have adapters of their own, as in PEFT, so they are not fused here. Used
+only by `model.py`, which wraps torchtitan; import nothing of torchtitan at module level.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ Every stage packs the same samples, so each knows the shapes of all microbatches
 states and their gradients are sent. A rank builds its stage again for each pass: torch's stage has
 buffers of one shape for a fixed number of microbatches, all allocated at once. Here each buffer has
 the shape of its microbatch, and lives from its arrival to its backward. A weight shared by
-embedding and head is kept on both ends; their gradients are summed before each update. Part of the
-adapter in `model.py`; import it only if there is a pipeline.
+embedding and head is kept on both ends; their gradients are summed before each update. Used only
+by `model.py`, which wraps torchtitan; import it only if there is a pipeline.
 """
 
 from __future__ import annotations

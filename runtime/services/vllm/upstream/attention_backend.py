@@ -20,7 +20,7 @@ WIDTHS = (64, 128, 256)
 class TeamsBuilder(flash_attn.FlashAttentionMetadataBuilder):
     """Groups the rows of each decode step by the pages they share."""
 
-    supports_update_block_table = False  # another table has other teams
+    supports_update_block_table = False  # other page table, other groups
 
     def __init__(self, *args: Any, **named: Any):
         super().__init__(*args, **named)
@@ -89,7 +89,8 @@ class TeamsImpl(flash_attn.FlashAttentionImpl):
 
 
 class TeamsBackend(flash_attn.FlashAttentionBackend):
-    """FLASH_ATTN under its own name, so that vLLM selects ours where it would select its own."""
+    """This backend is registered under the name FLASH_ATTN: vLLM then uses it wherever it would
+    use its FlashAttention."""
 
     @staticmethod
     def get_impl_cls() -> type[TeamsImpl]:

@@ -161,7 +161,7 @@ def adapter_class() -> Any:
             return found
 
         def in_files(self, weights: Iterable[tuple[str, Tensor]]) -> Iterable[tuple[str, Tensor]]:
-            """Return whole weights of `published` as they are in files."""
+            """Return whole weights, named by `published`, in names and shapes of weight files."""
             return weights
 
         def _caculate_indices_from_placements(

@@ -1,4 +1,5 @@
-"""Qwen2 on torchtitan, which does not register it: Qwen3's model with biases and without norms."""
+"""Qwen2 on torchtitan, which does not register it: Qwen3's model with biases of queries, keys and
+values, and without norms of queries and keys."""
 
 from __future__ import annotations
 
