@@ -11,8 +11,8 @@
             ...
             return {"solved": 1.0}
 
-An agent asks the policy by itself, at an endpoint of the run that speaks OpenAI's protocol. The
-answers that it gets are the trajectory: each token as it was sampled, with its log-prob and weight
+An agent sends its own requests to the policy, through an OpenAI-compatible endpoint that the run
+serves. The answers are the trajectory: each token as it was sampled, with its log-prob and weight
 version. Each trajectory has an object of its own.
 """
 

@@ -34,8 +34,9 @@ __all__ = ["Host", "Loaded", "load", "load_functions", "load_text", "overrides_o
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
-    """`program` is None when the text could not be resolved; `file` when it could not be parsed.
-    Look at `reporter.has_errors` before relying on the program's values."""
+    """A file that was read. `program` is None if the text has errors of resolution, `file` is None
+    if it could not be parsed. Check `reporter.has_errors` before relying on the program's values.
+    """
 
     program: Program | None
     reporter: Reporter
@@ -214,7 +215,8 @@ def _module(source: str | Path, loader: Loader) -> Module | None:
 
 
 def _param_entries(params: dict[str, object], loader: Loader) -> dict[str, Entry]:
-    """Convert Python values to parameter entries of the strongest layer, `set`."""
+    """Convert Python values to parameter entries. Like `--set`, they replace the values of the
+    file and of profiles."""
     entries = {}
     for name, value in params.items():
         expr = constant(value, NO_SPAN)

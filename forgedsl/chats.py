@@ -18,11 +18,12 @@ PROBE, OTHER = "\ue000", "\ue001"
 """characters of the private use area, for a turn and an observation; they occur in no
 conversation"""
 THOUGHTS = (("<think>\n", "\n</think>\n\n"), ("<|channel>thought\n", "\n<channel|>"))
-"""marks around a thought, for templates that find thoughts in the text of a turn alone"""
+"""markers around a thought, for templates that find thoughts by searching the turn's text"""
 GENERATION = re.compile(r"\{%-?\s*(end)?generation\s*-?%\}")
-"""marks of what is learned, which do not change the text"""
+"""the Jinja tags `{% generation %}`, which mark the tokens for the loss; the rendered text does not
+contain them"""
 Render = Callable[[Sequence[Mapping[str, Any]], bool], str]
-"""renders messages; with True, up to where the model goes on"""
+"""renders messages; with True, it appends the generation prompt (`add_generation_prompt`)"""
 
 
 def appends(render: Render, template: str, *, tools: bool) -> bool:

@@ -98,7 +98,8 @@ class SampledLoss(PolicyLoss):
 
 
 class GRPOLoss(PolicyLoss):
-    """Dr.GRPO (2503.20783): clipped ratio and k3 to the reference over a fixed horizon."""
+    """Dr.GRPO (2503.20783): clipped ratio, plus the k3 estimate of the KL to the reference, divided
+    by a fixed horizon."""
 
     def __init__(
         self,

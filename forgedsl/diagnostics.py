@@ -48,8 +48,9 @@ class Fix:
 class Diagnostic:
     """One mistake: `code` (F101), `name` (undefined), message, place, and remedy.
 
-    `table` is shown in place of the source line. A label in it is shown with its line number; a
-    label without text is shown as that source line. `also` lists other places where a comment that
+    `table` is shown in place of the source line. Its rows: a string is shown as it is, a Label with
+    its text and line number, a Label without text as its source line. `also` lists other places
+    where a comment that
     suppresses the code suppresses this finding too, such as the line of a library function in which
     it arose.
     """

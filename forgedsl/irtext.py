@@ -54,7 +54,7 @@ class _Group:
         self.tail = ""
 
     def behind(self, text: str) -> _Group:
-        """Return a copy with text after the closing bracket."""
+        """Add text after the closing bracket; return the group."""
         self.tail += text
         self.flat += text
         return self

@@ -176,8 +176,8 @@ class _Server:
 
 
 async def _apart(asked: Coroutine[Any, Any, T]) -> T:
-    """Await an answer in a task of its own, so that our cancellation does not wait for it: the
-    package `mcp` then notifies the server, which takes seconds if the server does not read."""
+    """Await an answer in a task of its own. If we are cancelled, the package `mcp` notifies the
+    server, which takes seconds if the server does not read; we do not wait for that."""
     task = asyncio.create_task(asked)
     try:
         await asyncio.wait([task])

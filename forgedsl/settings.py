@@ -125,8 +125,8 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signature:
-    """A constructor: `hf(id, revision)`. `instead` maps arguments that it does not take to the
-    remedy."""
+    """A constructor: `hf(id, revision)`. `instead` is the help for an argument that it does not
+    take."""
 
     name: str
     params: tuple[Parameter, ...]
@@ -153,10 +153,10 @@ class Setting:
 class Limit:
     """Values of a setting that this version does not support. `exceeded` decides.
 
-    most     larger numbers are unsupported, unless one of the next three fields says otherwise
-    role     ... only in a flow without a node of this role
-    head     ... only if the service has a value head
-    beside   ... only if the setting of this name is above 1
+    most     larger numbers are unsupported
+    role     instead of `most`: the setting needs a flow with a node of this role
+    head     the limit applies only to a service with a value head
+    beside   the limit applies only if the setting of this name is above 1
     words    unsupported words (on `device`, if that is set)
     instead  what to use instead, for the message"""
 

@@ -29,7 +29,7 @@ Files = dict[str, str]
 MANIFESTS = [(each.name, each.manifest) for each in LAUNCHERS if each.manifest is not None]
 DEFAULT = ("graph", "plan", "job", "python", "math")
 READS_INPUTS = frozenset({"job", "plan", "python", *(m.emit for _, m in MANIFESTS)})
-"""outputs that are run beside the files that the job reads"""
+"""outputs that need the job's input files in the same folder"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +123,8 @@ def _math(state: State) -> Files:
 
 
 def _manifest(name: str, manifest: Manifest) -> Callable[[State], Files]:
-    """Return the manifest; for a program with another launcher, from the plan alone."""
+    """Return a function that writes the manifest. If the program has another launcher, the
+    manifest has the plan's resources and default settings of its launcher."""
 
     def files(state: State) -> Files:
         assert state.job is not None

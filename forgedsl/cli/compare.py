@@ -1,4 +1,4 @@
-"""`forgec compare RUN...`: runs against each other, in groups of seeds."""
+"""`forgec compare RUN...`: compares runs. Runs that differ only in the seed are one group."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shell completion: commands, options, and names read from the file on the line.
+"""Shell completion: commands, options, and names from the .forge file on the command line.
 
     words of the line  ->  Candidate(value, help), ...  ->  lines for bash, zsh or fish
 

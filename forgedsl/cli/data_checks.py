@@ -1,7 +1,7 @@
 """Checks data and rewards before a run, with the runtime's own code.
 
-Lowered --files copied beside the job--> DatasetCheck per dataset rows that would be left out
-                                     `-> a RewardTrial per reward   why it fails to load or to run
+Lowered --files copied beside the job--> a DatasetCheck per dataset: rows that the run would skip
+                                     `-> a RewardTrial per reward: why it fails to load or to run
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ class InputChecker:
     def __call__(
         self, lowered: Lowered, acting: frozenset[str] = frozenset()
     ) -> tuple[dict[str, DatasetCheck], dict[str, str], dict[str, str]]:
-        """Check the datasets and rewards of a job. Returns three mappings by name: looks at
-        datasets, errors of loading rewards, and errors of calling them. Rewards in `acting` are not
-        called."""
+        """Check the datasets and rewards of a job. Returns three mappings by name: dataset checks,
+        errors while loading rewards, and errors while calling rewards. Rewards in
+        `with_side_effects` are not called."""
         from forgedsl.cli.inputs import copy_inputs
 
         job = lowered.job
@@ -87,7 +87,7 @@ def look_at_data(
     job: Job, folder: Path, names: Iterable[str], *, offline: bool
 ) -> dict[str, DatasetCheck]:
     """Read datasets as the run does, with the tokenizer if it is available locally. With `offline`,
-    nothing is downloaded, and the look says what is missing."""
+    nothing is downloaded; the DatasetCheck names what is missing."""
     from forgedsl.lint.deep import DatasetCheck
     from forgedsl.runtime.data.reader import load_tokenizer, reader_of
     from forgedsl.runtime.models import NotAvailableOffline
@@ -137,8 +137,8 @@ def check_data(job: Job, inputs: Mapping[str, Path], names: Iterable[str]) -> No
 
 def _answers(job: Job, name: str, reader: DatasetReader) -> tuple[Rollout, ...]:
     """Return answers to the first prompt for trial calls of rewards: an arbitrary text, and the
-    target. If the job has environments, they are finished trajectories of one turn with reward
-    0."""
+    target. If the job has environments, the answers are finished trajectories of one turn with
+    reward 0."""
     if read_by(job, name)[0] is not Role.PROMPTS or reader.num_rows == 0:
         return ()
     first = reader.answered("The answer is 42.") if reader.measures else None

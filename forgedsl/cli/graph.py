@@ -109,7 +109,7 @@ def drawing_of(
     set_files: tuple[Path, ...] = (),
     host: Host | None = None,
 ) -> Drawing | int:
-    """Plan a program to draw it; the exit code after printing diagnostics.
+    """Plan a program and return its drawing. If it has errors, print them and return the exit code.
 
     Without a host, the plan is for the host that lint assumes.
     """

@@ -55,8 +55,8 @@ def compile_file(
     print_after: tuple[str, ...] = (),
     timings: bool = False,
 ) -> Lowered | int:
-    """Compile a file to run it; the exit code after printing errors. Errors of lint rules are
-    errors here too."""
+    """Compile a file and return its job. If it has errors, print them and return the exit code.
+    Errors of lint rules are errors here too."""
     from forgedsl.cli.compiling import print_diagnostics, say_profile
     from forgedsl.cli.host import HERE, host_of
 
@@ -146,9 +146,9 @@ def read_side(
     """Read a side of a comparison: a file, a run folder, a job or plan, or a git revision of a
     file.
 
-    `git:REV` is the revision of `beside`. `profile_of` is the run that `profile` was taken from, if
-    it was not asked for. Raises SideError, with diagnostics printed if the file
-    has errors.
+    `git:REV` is the revision of `beside`. If `profile` was copied from a run instead of the command
+    line, `profile_of` names that run. Raises SideError, with diagnostics printed if the file has
+    errors.
     """
     if text.startswith("git:"):
         from forgedsl.cli.revisions import checked_out

@@ -34,8 +34,8 @@ PLACE = re.compile(r"[\w.+-]+\.forge:\d+:\d+")
 
 
 class Difference(NamedTuple):
-    """A changed setting of a job: values before and after; times in seconds, sizes in bytes. Of a
-    changed file: its path, and the digests of its contents."""
+    """A changed setting of a job: values before and after; times in seconds, sizes in bytes. For a
+    changed file, `setting` contains its path and the values are digests of its contents."""
 
     setting: str
     before: Any
@@ -90,8 +90,8 @@ def file_of(job: Job) -> str:
 
 def split(found: list[Difference], allowed: str) -> tuple[list[Difference], list[Difference]]:
     """Split differences into those that stop a resume, and those that `--allow` permits: settings
-    of optimizers, data, or ranks and hosts. A changed param is permitted with them; other settings
-    that the param changes are listed separately."""
+    of optimizers, data, or ranks and hosts. If it permits at least one, changed params are
+    permitted too: each setting that a param changes is a difference of its own."""
     taken = [each for each in found if allowed and TAKES[allowed](each)]
     if not taken:
         return found, []

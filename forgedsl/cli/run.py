@@ -180,8 +180,9 @@ def execute(request: Request) -> int:
 
 
 def prepare(request: Request, file: Path, chosen: tuple[str, ...] = ()) -> Prepared | int:
-    """Compile a .forge file or read a job.json; the exit code after printing diagnostics. Settings
-    that are `auto` in the file take the values of `chosen` or of the lock."""
+    """Compile a .forge file or read a job.json, and return the prepared job. If it has errors,
+    print them and return the exit code. Settings that are `auto` in the file take the values of
+    `chosen` or of the lock."""
     if file.suffix == ".json":
         return _from_json(request, file)
     from forgedsl.cli.planning import compile_file

@@ -30,7 +30,7 @@ MADE = ("events.jsonl", "metrics.jsonl", "samples.jsonl", "report.html", "tensor
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """The request of a command line."""
+    """Options of `forgec run`, parsed."""
 
     file: Path | None
     overrides: tuple[str, ...]
@@ -71,15 +71,15 @@ class Prepared:
 
 def new_run_dir(wanted: Path | None, name: str, file: Path | None = None) -> Path:
     """Make and lock a run folder: the `wanted` one, else `runs/<pipeline>-<UTC time>`. An existing
-    folder must not hold a run that has done a step; files of a start that did not get so far are
-    removed."""
+    folder must not hold a run that has done a step; files of a run that ended before its first step
+    are removed."""
     if wanted is not None:
         _make(wanted)
         claim(wanted)
         own = wanted / "job.json"
         prepared = file is not None and own.exists() and own.samefile(file)
         if own.exists() and has_begun(wanted):
-            release(wanted)  # a program that goes on may resume it
+            release(wanted)  # a Python caller may catch the error and resume this run
             raise UsageError(
                 f"{wanted} already contains a run; name another folder, or continue that run with "
                 f"--resume {wanted}"

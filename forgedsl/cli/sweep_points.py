@@ -1,6 +1,6 @@
 """Points of a sweep, and the manifest that says what became of each.
 
-lr=1e-6,3e-6 group=4,8 and 2 seeds --axes, points--> 8 points, the first seed of all at first
+lr=1e-6,3e-6 group=4,8 and 2 seeds --axes, points--> 8 points: first 4 settings with the first seed
 SWEEP/sweep.json    the manifest: folder, job and state of every point, replaced atomically
 """
 
@@ -55,7 +55,8 @@ class Point:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
     """A point in the manifest. `state` is waiting, running, done, stopped by a guard, interrupted
-    or failed; `how` says how its last start began."""
+    or failed. `how` is the text for the user on its last start: `begins`, or `resumes from the
+    checkpoint of step 20`."""
 
     name: str
     folder: str
@@ -147,13 +148,14 @@ def _names(settings: dict[str, str]) -> Iterator[str]:
 
 
 def folder_of(file: Path, words: Sequence[str]) -> Path:
-    """The folder of a sweep without `--dir`: the same for the same command, which goes on there."""
+    """Return the folder of a sweep without `--dir`. The same command has the same folder, so that
+    repeating it continues the sweep."""
     text = json.dumps([str(file.resolve()), *words])
     return Path("runs") / f"sweep-{file.stem}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
 class Manifest:
-    """The entries of a sweep, in a file that is whole at any time."""
+    """The entries of a sweep, in a file that is replaced atomically."""
 
     def __init__(self, folder: Path, file: str, *, rehearsal: bool) -> None:
         self.path = folder / MANIFEST

@@ -1,7 +1,7 @@
 """Calls user code once on a row before services start.
 
-Job, looks at its data --> one turn in each environment, one call of each reward
-                           `-> errors, shown by a dry run and at the start of a run
+Job, a DatasetCheck per dataset --> one turn in each environment, one call of each reward
+                                    `-> errors, shown by a dry run and at the start of a run
 """
 
 from __future__ import annotations
@@ -201,7 +201,7 @@ def _played_on(job: Job, env: str) -> str:
 def _seen(
     job: Job, folder: Path, name: str, dataset: str, prompt: Prompt, start: object, told: Reply
 ) -> Played:
-    """True if the first prompt names the tools that the policy may call."""
+    """Return a result whose `unseen` says which tools the first prompt does not name."""
     from forgedsl.runtime.data.reader import load_tokenizer
     from forgedsl.runtime.environments.bridge import Bridge
 

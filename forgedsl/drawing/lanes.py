@@ -25,7 +25,7 @@ MANY_LANES = 6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trunk:
-    """A label of a source, and its readers."""
+    """All arrows that leave one source with one label: the width of the label, and the targets."""
 
     source: str
     label_width: float
@@ -61,7 +61,8 @@ def place(
     trunks: Sequence[Trunk],
     titles: Mapping[str, float],
 ) -> Lanes:
-    """Place boxes, given in topological order. `titles` are the widths that frames need."""
+    """Place boxes, given in topological order. `titles` has the minimum width of each frame: that
+    of its title."""
     tracks = _tracks(rank, trunks)
     order = _lane_order(rank, lane, trunks)
     columns = _columns(rank, lane, trunks, tracks, order)

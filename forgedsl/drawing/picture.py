@@ -70,7 +70,7 @@ class Picture:
     arrows: tuple[Arrow, ...]
     groups: tuple[Group, ...]
     home: str = "controller"
-    """True for the frame of boxes without a mesh"""
+    """title of the frame around boxes that run on no mesh"""
 
 
 Place = Callable[[Span], str]

@@ -1,6 +1,6 @@
 """Checks the type of a dataset column: text or messages, not the row, a number or a record.
 
-Reports an expression whose values can be neither.
+Reports an expression whose values can be neither text nor messages.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Emits kernels over sequences, the part of a loss with reductions: one program per sequence.
 
-    Tree, its ends  ->  stages  ->  Program: loops over tokens with generated statements
+    Tree, the values to compute  ->  stages  ->  Program: loops over tokens with generated statements
 
 A program handles a sequence (or a pair of two sequences). Token results are stored by row, others
 by sequence. Sums over the batch have one part per program; the program that ends last adds them in
@@ -23,9 +23,10 @@ from forgedsl.source import SourceFile
 from forgedsl.types.tensors import SCALAR, TensorType
 
 WIDTH = 78
-"""Indentation of a loop's statements: three levels."""
+"""Columns of a statement in a loop: 100 without the indentation."""
 
 LONG = 40
+"""Length of an expression, in characters, from which on it is assigned to a name."""
 
 AT_ONCE = 4
 """Number of sums that are reduced together: each separate reduction waits for all warps."""

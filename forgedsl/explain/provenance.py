@@ -286,7 +286,7 @@ def _shown(value: Value | None, schema: Setting | None, state: Layer) -> str:
 
 
 def _is_number(text: str) -> bool:
-    """True if `1.0` was written, which is shown as 1."""
+    """True for a number: it may be written in another way than it is shown (1.0 and 1)."""
     return text.replace("_", "").replace(".", "").replace("e-", "").isdecimal()
 
 

@@ -106,8 +106,8 @@ class Family:
     """name of its class in transformers"""
     sizes: Mapping[str, Dims]
     hub: tuple[tuple[str, Mapping[str, Any]], ...] = ()
-    """(regular expression of published names with the size as group, differences from that size);
-    `size` among the differences names the size where the name does not"""
+    """pairs of a regular expression for names on the hub and the dimensions to change; the group of
+    the expression is the size, or `size` is one of the changes"""
     ends: tuple[str, ...] = ()
     """end tokens of its chat models"""
     tools: bool = False
@@ -134,7 +134,7 @@ class Family:
 
         Raises:
             Unsupported: there is no size, and the dimensions are not enough.
-            Misshapen: they make no model.
+            Misshapen: the dimensions contradict each other.
         """
         if size is not None:
             return self._whole(replace(self.sizes[size], **given))

@@ -33,7 +33,8 @@ def check_fields(
     batch: Node, loss: Function, live: frozenset[str], trainer: Decl, drawn: str
 ) -> list[Diagnostic]:
     """Report fields of the loss that a batch does not have, and fields of the batch that the loss
-    does not declare. `drawn` are the batch's rollouts if they come from a buffer.
+    does not declare. `drawn` is the name of the draw if the batch's rollouts come from a buffer,
+    else "".
     """
     headless = next((f for f in loss.fields if f.name == VALUE and not trainer.head), None)
     if headless is not None and VALUE in live:

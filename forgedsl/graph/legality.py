@@ -29,8 +29,8 @@ def _step(nodes: Iterable[Node]) -> Node:
 
 
 def _joins(node: Node) -> bool:
-    """True if all inputs of a node must belong to the same completions. Functions may compare
-    samplers."""
+    """True if all inputs of a node must belong to the same completions. Calls of functions may take
+    inputs of different samplers."""
     return Role.COMPUTES not in node.roles or Role.DECIDES in node.roles
 
 

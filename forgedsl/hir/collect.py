@@ -23,7 +23,7 @@ from forgedsl.syntax import ast
 
 
 class Collector:
-    """Walks the declarations of one file into a Table."""
+    """Enters the declarations of one file into a Table."""
 
     def __init__(self, ctx: Context, module: str = "") -> None:
         self.ctx = ctx
@@ -355,7 +355,7 @@ class Collector:
             self.ctx.broken.add(f"{declared.name}.{elsewhere[0]}")
             self.ctx.error("F103", f"{what} `{leaf}`", word, help=help_text)
             return
-        # the unknown path may be a misspelt required one
+        # it may be a required setting with a typing error: do not report that one as missing too
         meant = nearest(leaf, siblings) or siblings
         prefix = f"{declared.name}.{block}." if block else f"{declared.name}."
         self.ctx.broken |= {prefix + name for name in meant}

@@ -63,7 +63,7 @@ class FlowResolver:
         """names of merged batches that a step reads"""
         self.steps: list[FlowStep] = []
         self.observed: dict[str, Value] = {}
-        """per weighted draw, the score whose results its weight is computed from"""
+        """per weighted draw, the score that its weight is computed from"""
         self.unsure: set[str] = set()
         """buffers with a statement that has a mistake"""
 
@@ -246,7 +246,7 @@ class FlowResolver:
         unit, form = meant
         return unit.resolve(self, self._said(name, call, form, head, span))
 
-    # ---- services for operations (operations.statements.Statements)
+    # ---- methods that operations call (operations.statements.Statements)
 
     @property
     def scope(self) -> Scope:
@@ -270,7 +270,7 @@ class FlowResolver:
         return f"service {service} : {declared.ctor}(value_head({model}))"
 
     def simple(self, op: str, said: Statement) -> bool:
-        """Resolve a call whose stream parameters come first and whose counts are constants."""
+        """Resolve a call whose streams come first; its integer parameters are constants."""
         arguments = self.arguments(said)
         if arguments is None:
             return False

@@ -33,7 +33,7 @@ from forgedsl.syntax import ast
 ASYNC_ONLY = ("max_policy_age", "window", "on_stale", "starve_timeout")
 
 PROFILE_LINE = "<command line: --profile>"
-"""name of the source that a profile on the command line stands in"""
+"""file name in spans of the option `--profile`"""
 
 
 class Resolver(File):

@@ -21,8 +21,8 @@ Body = Function | PythonFunction | Constructor
 
 
 def resolve_rewards(resolver: File, rewards: dict[str, RewardDecl]) -> None:
-    """Return the rewards of a file and of its modules, by their names in the program. They are also
-    added to the scope, where rubrics look them up."""
+    """Resolve the rewards of a file and of its modules into `rewards`, by their names in the
+    program. They are also added to the scope, where rubrics look them up."""
     for name, node in resolver.table.functions.items():
         if node.kind != "reward":
             continue

@@ -1,7 +1,7 @@
 """Reports values that cannot be stream arguments: constants, arithmetic, datasets.
 
-batch = replay(kept, adv = norm(score) * 2)     streams are computed with in an advantage
-rollout = generator.sample(sums, n = 8)         a dataset is drawn from
+batch = replay(kept, adv = norm(score) * 2)     arithmetic on streams belongs in an advantage
+rollout = generator.sample(sums, n = 8)         a dataset is no stream: draw from it first
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ STREAMS = frozenset(name for o in OPERATIONS for form in o.forms for name in for
 
 
 def not_a_stream(resolver: File, argument: str, value: ast.Expr, streams: Collection[str]) -> bool:
-    """Report a value that is neither a name of the flow nor a call, and is wrong as this
-    argument."""
+    """Report an argument that is arithmetic, a constant or a dataset where a stream is needed."""
     if not isinstance(value, ast.Path) and any(parts[0] in streams for parts in names(value)):
         help_text = "compute it in a rubric, an advantage or a filter, and call that here"
         if argument.startswith("batch"):

@@ -183,8 +183,8 @@ def _top(document: Document, where: Context) -> Iterator[Name]:
 
 
 def _kind_and_path(document: Document, where: Context) -> tuple[Kind | None, str, bool]:
-    """Return the schema of the open block, the prefix of its settings, and True if it is a profile
-    in which no declaration is named yet."""
+    """Return the schema of the open block, the prefix of its settings, and True if the cursor is
+    directly in a profile, where a declaration is named next."""
     kind: Kind | None = None
     prefix: list[str] = []
     in_profile = False

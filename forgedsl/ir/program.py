@@ -118,8 +118,9 @@ class PythonTool:
 class PythonEnvironment:
     """An environment class of `import python`. `parts` are the names of its reward parts, `args`
     the given arguments of `init`. `served`: its tools come from an MCP server, which is started
-    with `scripts`. `texts` are strings that may describe its tools to the policy. `agent`: it asks
-    the policy by itself. `problem` says why it cannot be used, else ""."""
+    with `scripts`. `texts` are strings that may describe its tools to the policy. `agent`: the
+    class is an Agent, which sends its own requests to the policy. `problem` says why it cannot be
+    used, else ""."""
 
     module: str
     name: str
@@ -239,7 +240,7 @@ class FlowStep:
     """One statement of the flow, resolved: `name = receiver.method(args)` or `function(args)`.
 
     draw, batches, pairs   receiver: dataset
-    sample, logprobs       receiver: service; settings["env"], ["max_turns"] of a `play`
+    sample, logprobs       receiver: service; with an environment, settings["env"], ["max_turns"]
     values                 receiver: service with a value head
     score                  receiver: rubric or reward  (`score = math_score(rollout, ...)`)
     call                   receiver: advantage or filter function
@@ -247,9 +248,9 @@ class FlowStep:
     replay                 receiver: ""; kwargs are the extra fields of the batch
     put                    receiver: buffer; inputs rollout, keep, and what is kept beside them
     recall                 receiver: buffer (`old = good.draw(8)`)
-    step                   receiver: service; inputs batch, batch_2, ...; settings["loss"], and
-                           "loss_2" where the second batch has a loss of its own: else it adds to
-                           the first, as `merge` says
+    step                   receiver: service; inputs batch, batch_2, ...; settings["loss"],
+                           ["loss_2"], ...: the loss of each batch; a batch without one is merged
+                           with the batch before it
     sync                   receiver: source service; settings["target"]
     """
 

@@ -104,12 +104,13 @@ class Dataset(Spec):
     chosen: str | None = None
     rejected: str | None = None
     level: str | None = None
-    """name of the function that gives a row's level, by which a weighted draw groups scores; None:
-    each row is its own level"""
+    """name of the function that returns a row's level; a weighted draw averages scores per level.
+    None: each row is its own level"""
     shuffle: int | None
     streaming: bool = False
     max_prompt_tokens: int | None = None
-    """as declared, else what the context and the trainer's rows leave besides the completion"""
+    """the declared value, else the context or the trainer's row (the smaller one) minus the maximum
+    completion length"""
     on_long: Literal["drop", "truncate", "error"] = "drop"
     max_bad_rows: float = 0.05
 
@@ -126,7 +127,7 @@ class Place(Spec):
 
 
 class Mesh(Spec):
-    """Processes of a service: `replicas` meshes of `hosts` x `procs` processes each."""
+    """Processes of a service: `replicas` replicas of `hosts` x `procs` processes each."""
 
     name: str
     hosts: int = 1
@@ -197,7 +198,7 @@ class Service(Spec):
 
     @property
     def trained(self) -> bool:
-        """True if the flow steps it."""
+        """True if the flow trains this service."""
         return False
 
     @property

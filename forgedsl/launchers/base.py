@@ -17,8 +17,8 @@ class Allocation:
     """Resources that a plan requests: hosts, GPUs of the fullest host, resources of a host from
     `cluster` (None: not set), and the seconds of notice before the end. `title`, `compiler`,
     `services` and `other` (a note that the program has another launcher) are comments. `command`
-    runs in the allocation, `output` is its log file (default: the launcher's), and `path` is the
-    folder of programs that the set-up does not provide."""
+    runs in the allocation, `output` is its log file (default: the launcher's), and `path` is a
+    folder to add to PATH, for programs such as `forgec`."""
 
     name: str
     title: str

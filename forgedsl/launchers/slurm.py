@@ -30,7 +30,7 @@ def script(asked: Allocation, args: Mapping[str, Any]) -> str:
     if asked.cpus is not None:
         options.append(("cpus-per-task", asked.cpus))
     if args.get("exclusive", True):
-        options += [("exclusive", None), ("mem", "0")]  # 0: all cores or memory of a host
+        options += [("exclusive", None), ("mem", "0")]  # all cores; all memory of a host
     elif asked.memory is not None:
         options.append(("mem", f"{asked.memory // GIB}G"))
     options.append(("signal", f"B:TERM@{asked.grace}"))

@@ -7,15 +7,15 @@
     D615 repeated-rows    duplicate rows
     D616 results-learned  results of tools that a model is trained to write
     D604 eval-overlap     prompts of an evaluation that are also trained on, compared by text
-    D607 stop-tokens      the end tokens that a local model's own metadata names
+    D607 stop-tokens      stop strings that are end tokens in a local model's metadata
     X804 reward-loading   a Python reward that cannot be loaded
     X805 reward-call      a reward that fails in a trial call on a row
     F103 unknown-setting  `engine.extra` that the installed vLLM does not have
     codes of the plan     for this host's hardware, under the profile it selects
 
-The runtime's own code reads rows and rewards: the job of a view is passed to `DataChecks`, which
-the command line supplies. Nothing is downloaded. User code runs only in a subprocess with a time
-limit.
+The runtime's own code reads rows and rewards: the command line supplies a `DataChecks`, which gets
+the job of the file as written and of each profile. Nothing is downloaded. User code runs only in a
+subprocess with a time limit.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class DatasetCheck:
     absent: tuple[str, ...] = ()
     """separators that no row contains"""
     hopeless: str = ""
-    """an example target, if `math_equal` cannot parse most of them"""
+    """an example target, if `math_equal` cannot parse most targets"""
     repeated: int = 0
     results: int = 0
     """number of rows with results of tools in their messages"""

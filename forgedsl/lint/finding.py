@@ -1,7 +1,8 @@
 """Makes the diagnostics of a rule: `finding = rule(__doc__, "D")`.
 
-Code and name are in the first line of the rule's docstring, which is its page. Levels: E is an
-error, D an error that a comment with a reason can suppress, W a warning, I information.
+The docstring of a rule is its page in the documentation; the first line has its code and name.
+Levels: E is an error, D an error that a comment with a reason can suppress, W a warning, I
+information.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class Finding:
     pedantic: bool = False
     """True if the rule is off unless selected"""
     everywhere: bool = False
-    """True if a finding is reported only if all views of the file have it"""
+    """True if a finding is reported only if it occurs without a profile and under each profile"""
 
     def __call__(self, message: str, where: Span | Spot, **more: Any) -> Diagnostic:
         spot = where if isinstance(where, Spot) else Spot(span=where)

@@ -1,4 +1,4 @@
-"""A loss for rules: its tree, the roles of its fields, facts, slopes and spans.
+"""View of a loss for lint rules: its tree, the roles of its fields, facts, slopes and spans.
 
 role        fields
 policy      logprob and the other row statistics of the trained model
@@ -33,8 +33,8 @@ COUNTS = ("num_tokens", "num_steps", "truncated", "mask", "last")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spot:
-    """Place of a finding. `also` are the library lines through which it arose, `related` the
-    innermost."""
+    """Place of a finding. `also` are the lines of library functions between the place and the
+    cause of the finding, `related` is the innermost of them."""
 
     span: Span
     chain: tuple[ast.Expr, ...] = ()
@@ -196,8 +196,8 @@ class LossView:
         return live
 
     def once(self, question: Callable[[LossView], T]) -> T:
-        """Answer a question about structure and roles; cached for all losses that share them. The
-        answer must not contain names or spans."""
+        """Return `question(self)`, cached for all losses with the same structure and roles. So the
+        result must not contain names or spans."""
         key = (question, *self.roles.values())
         answers = self.facts.answers
         if key not in answers:

@@ -1,4 +1,4 @@
-"""Numbers of a program that must fit each other, with the ranges in which published runs have them.
+"""Settings of a program that must be compatible, with the ranges that published runs use.
 
 View --facts--> Number: value, where it stands, what it is compared with
      FITS: one row each kind of number: its facts, range, source, what to write instead
@@ -33,11 +33,12 @@ INF = float("inf")
 ADAPTIVE = "adamw"
 """the optimizer whose update is about as large as the learning rate"""
 LARGE = 0.5
-"""billions of parameters from which on learning rates of small models are too high"""
+"""billions of parameters from which on a model needs a smaller learning rate"""
 STRONG = 0.99
-"""forces from here on are those of a term without a factor, or with another denominator"""
+"""gradient of the KL term relative to that of the advantage, from which on the term probably has no
+coefficient (other rules report that) or another denominator, so that this table is silent"""
 AT_END = re.compile(r"(whitened_)?(bootstrapped_)?(gae|returns)")
-"""advantages of the library for a score at the end of an answer, with a critic"""
+"""advantages of the library that use a critic, for one score at the end of an answer"""
 SEVERAL = 100
 """steps from which on a run is more than a trial"""
 SIZE = re.compile(r"(?<![\d.])(\d+(?:\.\d+)?)[bB](?![a-zA-Z])")
@@ -60,7 +61,7 @@ class Number:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
     """A row of the table: numbers of the program, and their range. `source` is a thread or paper
-    that has the range, or a run that left it."""
+    with this range, or a run that failed outside of it."""
 
     name: str
     facts: Callable[[View], Iterator[Number]]

@@ -96,8 +96,8 @@ def varies_with_length(reward: RewardDecl, view: View) -> bool:
 
 
 def length_slope(reward: RewardDecl, view: View) -> int:
-    """Return 1 if the value rises with the length of an answer up to the limit, -1 if it falls, 0
-    if it does neither everywhere, or stops doing so before half of the limit."""
+    """Return 1 if the value never falls with the length of an answer and still rises in the upper
+    half of the lengths, -1 for the opposite, else 0."""
     body, longest = reward.body, view.max_tokens
     if not isinstance(body, Function) or longest is None or longest < LENGTHS:
         return 0

@@ -131,7 +131,8 @@ def _code_below(source: SourceFile) -> list[int]:
 
 
 def _problems(suppression: Suppression, known: frozenset[str]) -> Iterator[Diagnostic]:
-    """Yield mistakes of a suppression. `known` are codes that certainly do not occur here."""
+    """Yield mistakes of a suppression. `known` are the codes that were fully checked and did not
+    occur here."""
     if not suppression.reason:
         yield Diagnostic(
             code="N902",

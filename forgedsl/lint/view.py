@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
 
 class Shared:
-    """Data shared by the views of a file: trees of functions by what they depend on, and facts by
-    structure. `on_disk`: True if rules may look up the program's files in its folder."""
+    """Caches shared by all views of a file: trees of functions by what they depend on, and facts by
+    structure. `on_disk`: True if rules may read the program's files in its folder."""
 
     def __init__(self, *, on_disk: bool) -> None:
         self.on_disk = on_disk

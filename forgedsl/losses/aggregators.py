@@ -119,8 +119,8 @@ def check_declared(inference: Walk, name: str, node: ast.Type | None, typed: Typ
 
 
 def stands_for(axis: str, declared: frozenset[str]) -> str:
-    """Return the declared axis that an axis can be passed for: a function declared over [B, T]
-    accepts pairs and a side of a pair; one without T also accepts groups."""
+    """Return the declared axis that `axis` matches: B accepts P and (in a function without T) G, T
+    accepts T.chosen and T.rejected."""
     if axis in ("P", "G") and "B" in declared and axis not in declared:
         return "B"
     return "T" if axis[0] == "T" else axis

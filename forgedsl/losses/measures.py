@@ -2,8 +2,9 @@
 
     Tree, Measure of its log-prob fields  ->  the values that mix measures which cannot be compared
 
-Forms propagate through operations that keep a log-prob one: sums, constant factors, clamps, means
-over tokens, `stop`, and `exp` and `log`. The result of any other operation has no form.
+A Form is a linear combination of log-probs (types/measures.py). These operations keep it: sums,
+constant factors, clamps, means over tokens, `stop`, and `exp` and `log`. The result of any other
+operation has no Form.
 """
 
 from __future__ import annotations

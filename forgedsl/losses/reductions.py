@@ -2,7 +2,7 @@
 
     sum(x, T, mask)            inside a sequence, masked because T is ragged
     mean(r, G)                 over the siblings of a group (std and var are of the population)
-    mean(r, B)                 over the step, in an advantage that is given all of it
+    mean(r, B)                 over all sequences of the step, in an advantage declared over [B]
     token_mean(x, mask)        the roots of a loss; their denominators count the whole step
     batch_mean(x, mask)        a statistic of data over the whole step
 

@@ -154,8 +154,8 @@ class Environment(Spec):
 
     `tools` are the names of its tools, `parts` those of its reward parts. A trajectory whose
     environment failed twice gets the score `on_error`, or is dropped. `scripts` are the Python
-    files in the command of its MCP server, each with its sha256. An `agent` asks the policy by
-    itself; it has no tool_timeout and no max_observation.
+    files in the command of its MCP server, each with its sha256. An `agent` sends its own requests
+    to the policy; it has no tool_timeout and no max_observation.
     """
 
     type_name: str
@@ -246,7 +246,7 @@ class Node(Spec):
     call      program function   any                       value (group): advantage
     mask      program function   any                       keep? (group): filter
     keep      -                  edge, mask                the edge, or the group is dropped
-    put       buffer             rollout, keep?, fields    what a step was made of, for later ones
+    put       buffer             rollout, keep?, fields    groups of this step, for later steps
     recall    buffer             -                         rollouts (rollout); count = groups a step
     replay    -                  rollout + named fields    batch (batch)
     step      titan service      batch, batch_2, ...       new version; loss, epochs, minibatches
@@ -281,7 +281,7 @@ class Node(Spec):
     row"""
     loss: str | None = None
     beside: tuple[str, ...] = ()
-    """step: losses of the further batches; "" if a batch is merged with the one before"""
+    """step: losses of the second and later batches; "" if a batch is merged with the one before"""
     epochs: int = 1
     """step: passes over the batch"""
     minibatches: int = 1
@@ -440,8 +440,8 @@ class Job(Spec):
     colocate: tuple[tuple[str, ...], ...] = ()
     """groups of services that share GPUs"""
     chosen: dict[str, str] = Field(default_factory=dict)
-    """the plan's choices for `auto`, as overrides; for people, locks, and a resume with the file.
-    The services contain the values"""
+    """values that the plan chose for `auto`, as overrides: for readers, `forge.lock`, and a resume
+    with the file; the services already contain them"""
     origins: dict[str, str]
     topology: str
     """the graph as text, for report and console"""

@@ -56,7 +56,7 @@ class Server(LanguageServer):
         return self.open.document(self.path(uri)), self.workspace.get_text_document(uri)
 
     def at(self, uri: str, position: lsp.Position) -> tuple[Document, TextDocument, int]:
-        """Return the same, with the offset of a position."""
+        """Return both documents, and the offset of a position."""
         known, document = self.known(uri)
         return known, document, document.offset_at_position(position)
 

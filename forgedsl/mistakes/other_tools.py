@@ -136,7 +136,7 @@ EQUIVALENTS = {
 
 
 def equivalent(name: str) -> str:
-    """Return `here that is ...`, or ""."""
+    """Return `here it is ...`, or ""."""
     ours = EQUIVALENTS.get(name.lower())
     return "" if ours is None else f"here it is {ours}"
 

@@ -79,7 +79,7 @@ class Sizes(Protocol):
         """Return the groups of a step that a node works on."""
 
     def whole(self, node: Node) -> int:
-        """Return the maximum tokens that the trainer computes of a completion and its prompt."""
+        """Return the maximum number of tokens of a prompt and its completion in the trainer."""
 
     def lengths(self, node: Node) -> tuple[int, int]:
         """Return the maximum tokens of a sample node: (prompt, completion)."""
@@ -92,7 +92,7 @@ class Sizes(Protocol):
 
 
 class Lowering(Protocol):
-    """Services for an operation while its node is lowered to a node of the job."""
+    """Functions that an operation can call while its node is lowered to a node of the job."""
 
     program: Program
 
@@ -147,7 +147,7 @@ class Operation:
     stream: Stream = Stream.NOTHING
     level: Level = Level.ROLLOUT
     produces: str = "nothing"
-    """label of its output in a drawing, if it is no data of the step (`weights`)"""
+    """label of its output in a drawing, if it outputs no data of the step: `weights`"""
     owner: str = ""
     """object of a generated Python program that has a method for it: dataset, service, buffer or
     program; "" if it is written as `program.node(...)`"""
@@ -170,11 +170,11 @@ class Operation:
     work: str = ""
     """noun for its items in the progress of a run: `completion`"""
     state: str = ""
-    """state of an item while it works: `being scored`"""
+    """state of an item while the operation runs: `being scored`"""
     waiting: str = ""
-    """what an idle trainer waits for while it works: `rewards`"""
+    """what an idle trainer waits for while the operation runs: `rewards`"""
     slow: str = ""
-    """verdict on a run that is limited by it: `reward-bound`"""
+    """verdict on a run that the operation limits: `reward-bound`"""
     remedy: str = (
         "look at the log of the service; retries and dropping help only against single failures"
     )
@@ -196,7 +196,8 @@ class Operation:
         that already have a diagnostic."""
 
     def stands_for(self, step: FlowStep, flow: Iterable[FlowStep]) -> FlowStep | None:
-        """Return the statement whose inputs this one brings back from earlier steps."""
+        """Return the `put` that fills the buffer which this statement draws from; None for other
+        statements."""
         return None
 
     def finish(self, flow: Statements, steps: Sequence[FlowStep]) -> Sequence[FlowStep]:

@@ -1,4 +1,4 @@
-"""Syntax of operations, and the services that an operation may use to resolve its statements."""
+"""Syntax of operations, and the methods of the flow's resolver that an operation may call."""
 
 from __future__ import annotations
 

@@ -83,8 +83,8 @@ def _checkpointing(plan: Plan) -> str:
 
 
 def _settings(program: Program, made: Plan, present: Plan | None) -> Iterator[tuple[str, str]]:
-    """Yield the settings to write, with their values. A setting that changes for one service is
-    yielded for each service that writes it, because one may be written in terms of another.
+    """Yield the settings to write, with their values. If a setting changes for one service, it is
+    yielded for all services that set it, because their values may refer to each other.
     """
     new, old = ({n: services[n].settings for n in made.request.contexts}
                 for services in (made.request.program.services, program.services))  # fmt: skip

@@ -113,8 +113,8 @@ def check_batch(decl: Decl) -> list[Diagnostic]:
 def check_auto(
     program: Program, graph: Graph, dims: Mapping[str, Dims | None], keys: Sequence[tuple[str, str]]
 ) -> list[Diagnostic]:
-    """F113: settings that cannot be `auto`, and services that `auto` cannot compare. `keys` are the
-    `auto` settings: (service, setting)."""
+    """F113: settings that cannot be `auto`, and models of unknown size, for which `auto` cannot
+    compare placements. `keys` are the `auto` settings: (service, setting)."""
     batch = [(n, k) for n, k in keys if n == graph.trainer and k in ("procs", "batch.rows")]
     found = [
         error("F113", "bad-value",
@@ -151,7 +151,7 @@ def check_sampling(decl: Decl) -> list[Diagnostic]:
 
 
 def check_fp8_weights(decl: Decl, dtype: str) -> list[Diagnostic]:
-    """F113: a GPU makes fp8 weights of weights in bf16 or f16 only."""
+    """F113: only weights in bf16 or f16 can be quantized to fp8."""
     if value(decl, "engine.weight_dtype") != "fp8" or dtype != "f32":
         return []
     return [

@@ -48,8 +48,8 @@ FP8_READ = 1.4
 """cost of reading a byte of an fp8 KV cache relative to bf16 (H200: 101 us per layer, bf16 144
 us)"""
 SLOW = 1.5
-"""A307: time of a frozen model relative to all other stages, above which it is reported: 60 % of a
-synchronous step"""
+"""A307 is reported if a frozen model takes more than this times as long as all other stages
+together"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

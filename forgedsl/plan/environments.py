@@ -62,8 +62,9 @@ def longest_text(program: Program, node: Node) -> int | None:
 
 
 def together(program: Program, node: Node, prompt: int) -> int | None:
-    """Tokens of all training rows of a trajectory, at most: with `history = template`, each turn
-    may open a row, which begins with all that was before. None: only a deadline ends it."""
+    """Return the maximum number of tokens of all training rows of a trajectory. With `history =
+    template`, each turn may start a new row, which repeats the conversation so far. None if the
+    number of turns has no limit."""
     text, shop = longest_text(program, node), environment_of(program, node.settings)
     if text is None or shop is None or shop.settings["history"].value == "append":
         return None if text is None else prompt + text

@@ -91,8 +91,8 @@ class Net:
 
 
 def net_of(graph: Graph, schedule: SchedulePlan, capacities: Mapping[str, int]) -> Net:
-    """Build the credit net of a planned graph. A round has the steps between two syncs. All but the
-    last step leave the net unchanged, so a long round is shortened."""
+    """Build the credit net of a planned graph. A round is the steps between two syncs. Only its
+    last step changes the net, so a long round is cut to LONGEST_ROUND steps."""
     every = None if schedule.every is None else min(schedule.every, LONGEST_ROUND)
     steps = every or 1
     tokens = {"batch room": 1}

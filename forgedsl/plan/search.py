@@ -41,10 +41,10 @@ ROWS, CHECKPOINT, CLAIM = "batch.rows", "memory.activation_checkpoint", "engine.
 COLOCATE = "colocate"
 MODES = ("none", "selective", "full")
 FEW = 16
-"""counts up to it are all tried; above it only those that halve or double"""
+"""all process counts up to 16 are tried; above it, only 32, 64, ... and the maximum"""
 ROOMY = 0.8
-"""fraction of a GPU that may be planned before meshes are placed: published weights and sharing are
-unknown until then"""
+"""fraction of a GPU's memory that a layout may use in the first estimate, which does not know
+published weights and sharing yet"""
 MOST = 2000
 """maximum number of placements to evaluate; then the search ends with the best of them"""
 
@@ -121,13 +121,13 @@ def search(
     base: Request, graph: Graph, schedule: SchedulePlan, space: Space, *, distinct: bool = False
 ) -> Iterator[Candidate]:
     """Yield the placements that fit, the shortest step first. `base` may have any meshes. With
-    `distinct`, placements with the bottleneck of an earlier one are left out."""
+    `distinct`, placements with the step time of an earlier one are left out."""
     return _Search(base, graph, schedule, space).run(distinct)
 
 
 def smallest(base: Request, graph: Graph, schedule: SchedulePlan, space: Space) -> Program:
     """Return the program with the smallest placement: one process per service, least memory, all
-    sharing that is allowed. What it lacks, every placement lacks."""
+    sharing that is allowed. If it does not fit, no placement fits."""
     least = {ROWS: 1, CHECKPOINT: "full"}
     services = dict(base.program.services)
     for name, key in space.free:
@@ -341,7 +341,7 @@ class _Search:
         if rows:
             sizes[decl.name] = (rows, sizes[decl.name][1])
         if mesh.device == "cpu" and mesh.cpus is None:
-            share: Any = cores or self.base.host.cpus  # the plan too refuses a fraction
+            share: Any = cores or self.base.host.cpus  # may be a fraction here
             mesh = replace(mesh, cpus=share)
         others = tuple(mesh if m.service == decl.name else m for m in self.base.meshes)
         return replace(self.base, program=program, meshes=others, rows=sizes)

@@ -66,7 +66,7 @@ def _override(given: tuple[str, object]) -> str:
 
 @contextmanager
 def usage() -> Iterator[None]:
-    """Raise what a command would refuse with exit code 2 as a PipelineError."""
+    """Turn UsageError and ConfigError into PipelineError."""
     from forgedsl.cli.overrides import UsageError
     from forgedsl.lint.config import ConfigError
 
@@ -212,8 +212,8 @@ class Pipeline:
         return Session(job, run_dir, release)
 
     def function(self, name: str) -> Callable[..., Any]:
-        """An advantage or filter that the flow calls, over lists of numbers. One of a module is
-        named `rl_mean_baseline`.
+        """Return an advantage or filter that the flow calls, as a function of lists of numbers. That
+        of a module is named with the alias: `rl_mean_baseline`.
 
         Example:
             advantage = pipeline.function("group_norm")
@@ -275,7 +275,7 @@ class Pipeline:
 
 
 def _known(name: str, names: Mapping[str, object], kind: str) -> str:
-    """The name, if there is a thing of it."""
+    """Return `name` if it is in `names`, else raise a PipelineError with similar names."""
     if name in names:
         return name
     from forgedsl.mistakes.suggest import did_you_mean, nearest

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 LOG = "logs/python.log"
 LOOK_SECONDS = 0.1
-"""interval at which a run that is waited for is looked at"""
+"""seconds between two polls of a running run"""
 STOPPED = (130, 75)
 """exit codes of a run that saved a checkpoint because it was asked to end"""
 LONGEST = 2000

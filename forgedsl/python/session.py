@@ -1,6 +1,6 @@
-"""A loop of one's own: the services of a pipeline, asked from Python.
+"""Services of a pipeline, called from Python: for a training loop of your own.
 
-    with pipeline.session() as s:        services start; nobody drives them
+    with pipeline.session() as s:        starts the services; your code calls them
         s["trainer"], s["generator"], s["sums"], s["grade"]      one handle each
         handle.verb(...) --> Work        `await` it, or `.result()`
 
@@ -122,7 +122,7 @@ class Session:
         return Work(asyncio.run_coroutine_threadsafe(closing, self._loop))
 
     def _ended(self) -> None:
-        """End the thread, and let the folder go."""
+        """Stop the thread, and release the lock of the run folder."""
         self._services = None
         self._release(self.folder)
         if self._thread.is_alive():
@@ -160,12 +160,13 @@ class Session:
         close = did_you_mean(nearest(name, self.names)) or f"there are {', '.join(self.names)}"
         raise PipelineError(f"the pipeline has no `{name}`; {close}")
 
-    # ---- verbs of the whole
+    # ---- methods of the session
 
     def batch(self, groups: Sequence[Group], **fields: str) -> Batch:
-        """Make the batch of a step from groups of completions. Each field of the loss names what
-        holds it in the groups: `adv="adv"` takes `group.adv`, one number (or one list of numbers
-        per token) for each completion. `behavior` and the token counts are there by themselves.
+        """Make the batch of a step from groups of completions. Each keyword is a field of the loss,
+        its value the name of an attribute of the groups: `adv="adv"` takes `group.adv`, one number
+        (or one list of numbers per token) for each completion. `behavior` and the token counts need
+        no keyword.
         """
         return assembled(groups, fields)
 

@@ -1,4 +1,4 @@
-"""Runs against each other: those that differ in the seed alone are one group.
+"""Compares runs. Runs that differ only in the seed are one group.
 
     RUN folders --load_run--> Measures of each --compare--> Comparison (groups, best by measure)
         --render--> text, --page--> one HTML page with overlaid curves

@@ -69,7 +69,8 @@ class Reward:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Play:
-    """An environment: turns of a trajectory, which share its tokens, and seconds of a step."""
+    """An environment: number of turns of a trajectory (its tokens are divided among them), and
+    seconds of a step."""
 
     turns: Dist
     step: Dist
@@ -119,8 +120,8 @@ def completion_tokens(
 
 
 def step_seconds(titan: Titan, seed: int, turn: int, tokens: int) -> float:
-    """Return the seconds of the n-th step of a trainer. Quantiles follow the golden ratio, so that
-    a few steps already have the mean of many."""
+    """Return the seconds of the n-th step of a trainer. Its quantiles are a low-discrepancy sequence
+    (multiples of the golden ratio), so that the mean of few steps is already accurate."""
     place = (uniform(seed, SPREAD) + turn * GOLDEN) % 1.0
     return (titan.step + tokens * titan.token) * titan.spread.at(place)
 

@@ -127,8 +127,7 @@ def forward_flops(dims: Dims, context: int) -> float:
 
 
 def repeated(dims: Dims, degrees: Mapping[str, int]) -> int:
-    """Return the number of copies of each key head with which context parallelism distributes heads
-    to its ranks.
-    """
+    """Return the number of copies of each KV head that context parallelism makes, so that every
+    rank gets one."""
     heads = max(1, dims.kv_heads // degrees["tp"])
     return lcm(heads, degrees["cp"]) // heads

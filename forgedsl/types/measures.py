@@ -3,8 +3,8 @@
     lp<model, temperature, support>
 
 A difference of log-probs is a log-ratio of policies only if temperature and support are equal, so
-that only the model differs. A combination of log-probs is a `Form`: coefficients by measure of a
-sum or, after `exp`, of a product.
+that only the model differs. A `Form` is a linear combination of log-probs (a coefficient for each
+measure), or the exponential of one.
 """
 
 from __future__ import annotations
