@@ -95,7 +95,7 @@ TEMPLATES: dict[str, Template] = {
     ),
     "distill": Template(
         pipeline="distill_math",
-        about="On-policy distillation: the student answers, the teacher rates every token of it.",
+        about="On-policy distillation: the student samples, the teacher scores every token.",
         data="data/arithmetic.jsonl",
         loss="distill",
     ),

@@ -98,7 +98,7 @@ def test_rewards_of_other_definitions_are_not_compared(tmp_path: Path) -> None:
     (b / "job.json").write_text(json.dumps(job))
     assert [each.measure for each in compare([a, slower]).best] == ["reward", "held_out"]
     found = compare([a, b])
-    assert [group.label for group in found.groups] == ["code=text 1", "code=text 2"]
+    assert [group.label for group in found.groups] == ["code=variant 1", "code=variant 2"]
     assert [each.measure for each in found.best] == ["held_out"]
     assert "reward: not compared, because the runs have different rewards" in render(found)
     assert "reward: not compared" in page(found)

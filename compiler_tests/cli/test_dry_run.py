@@ -33,7 +33,7 @@ def test_a_job_that_would_start(folder):
     done = dry()
     assert (done.exit_code, list(folder.iterdir())) == (0, []), done.output
     states = [line.split("  ")[1].split()[0] for line in done.stdout.splitlines()[:-1]]
-    assert states == ["host", "stack", "models", "data", "rewards", "run"]
+    assert states == ["host", "packages", "models", "data", "rewards", "run"]
     assert "grpo_math (profile cpu) would start; nothing was launched" in done.stdout
 
 

@@ -108,7 +108,7 @@ def test_a_hub_that_is_not_reached_is_said_once(
     assert found.count("ConnectError: no name") == 1
     assert "hub: it cannot be reached (ConnectError: no name), and the local cache does" in found
     assert "An error happened" not in found
-    assert "FAILED  as models" in found
+    assert "FAILED  same error as `models`" in found
 
 
 def test_a_dry_run_takes_the_folder_of_a_start_that_trained_nothing(tmp_path: Path) -> None:

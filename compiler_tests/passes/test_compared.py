@@ -59,7 +59,7 @@ def test_other_judges_wait_for_nobody():
     ("change", "code", "message"),
     [
         ((", n = 4", ""), "F112", "`better` compares siblings, but `rollout` samples only one"),
-        (EVAL, "F112", "`held` scores by `better`, which compares siblings"),
+        (EVAL, "F112", "`held` scores by `better`, which compares the completions of a prompt"),
         (("{other}", "{other} {others}"), "F113", "use either `{other}`"),
         (("{other}", "{othr}"), "F101", "the judge's prompt cannot have the placeholder `othr`"),
     ],

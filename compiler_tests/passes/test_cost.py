@@ -94,7 +94,7 @@ def test_a_slow_reference_is_the_bottleneck():
     graph = build(found.program, reporter=found.reporter)
     made = plan(found.program, graph, reporter=found.reporter)
     warnings = [d for d in advice(found.program, graph, made) if d.code == "A307"]
-    assert [d.message for d in warnings] == ["the CPU reference sets the step time"]
+    assert [d.message for d in warnings] == ["service `reference`, on CPU, limits the step time"]
     assert (
         warnings[0]
         .notes[0]

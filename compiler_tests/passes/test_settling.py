@@ -63,7 +63,8 @@ def test_completions_end_where_the_predicted_job_ends_them(most, longest, told):
     limited = _limited(found, job(most), job(16))
     assert limited.engines["g"].tokens.points[-1] == longest
     assert (
-        limited.notes == ("completions of g that were truncated at 16 tokens in the run end there",)
+        limited.notes
+        == ("lengths of g above 16 tokens are unknown: the run truncated completions there",)
     ) is told
 
 

@@ -92,7 +92,7 @@ WRONG = [
       "conversations")),
     ("ref = reference.logprobs(other), ", "", "F111", "loss `grpo` needs `ref`"),
     ("shown, loss = nll", "shown, loss = nll, minibatches = 8", "F130",
-     "a step of several losses is one update"),
+     "a step of several losses can make only one update"),
     ("shown, loss = nll", "shown, loss = grpo", "F111", "loss `grpo` needs"),
     ("  trainer.step(merge(a, b)", "  both = merge(a, b)\n  x = trainer.logprobs(both)\n"
      "  trainer.step(both", "F109", "`both` is merged for a step; `logprobs` cannot read it"),

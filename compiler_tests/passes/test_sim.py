@@ -120,7 +120,7 @@ def test_faults_are_read():
         (("--assume", "generator.token=3"), "did you mean `tokens`?"),
         (("--assume", "generator.decode=fast"), "`fast` is not a number or duration"),
         (("--inject", "kill:generator=3"), "kill takes no value"),
-        (("--inject", "slow:trainer=2"), "only generators and rewards can slow"),
+        (("--inject", "slow:trainer=2"), "`slow` is possible only for generators and rewards"),
         (("--inject", "fail:generator=1"), "a fraction must be below 1"),
         (("--calibrate", "nowhere"), "there is no folder nowhere"),
     ],

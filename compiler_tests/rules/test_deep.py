@@ -178,7 +178,7 @@ def test_every_row_is_looked_at_and_the_first_bad_one_named(tmp_path):
         "dataset sums: 1 of 151 rows left out (bad row: 1)",
         ("sums.jsonl:152: `messages` has no [-1]: its length is 0 (at t.forge:11:12)",),
     )
-    assert "151 rows of sums looked at" in result.looked
+    assert "checked 151 rows of sums" in result.looked
 
 
 def test_more_bad_rows_than_the_budget_are_an_error(tmp_path):
@@ -251,11 +251,11 @@ def test_what_is_not_here_is_said(tmp_path, monkeypatch):
     text = text.replace('jsonl("sums.jsonl")', 'hf("some/rows")')
     assert look(text, tmp_path).looked == (
         (
-            'rows of sums not looked at: hf("some/rows") is not in the local cache of the Hugging '
+            'rows of sums not checked: hf("some/rows") is not in the local cache of the Hugging '
             "Face hub"
         ),
-        "1 row of sums.held_out looked at",
-        "lengths of sums.held_out not looked at: the tokenizer of policy: hf("
+        "checked 1 row of sums.held_out",
+        "lengths of sums.held_out not checked: the tokenizer of policy: hf("
         '"some/tokenizer") is not in the local cache of the Hugging Face hub',
     )
 

@@ -285,7 +285,7 @@ def test_messages_that_the_template_refuses_are_the_clients_mistake() -> None:
         assert (status, body["error"]["param"]) == (400, "messages")
 
     template = "{{ raise_exception('no users') }}"
-    assert "asked the policy nothing" in play(run, template=template).error
+    assert "sent no request to the policy" in play(run, template=template).error
 
 
 def test_models_are_the_policy() -> None:
@@ -365,8 +365,8 @@ def test_an_agent_that_asks_nothing_has_failed() -> None:
         pass
 
     played = play(run)
-    assert played.failed == ["it asked the policy nothing"]
-    assert "asked the policy nothing" in played.error
+    assert played.failed == ["it sent no request to the policy"]
+    assert "sent no request to the policy" in played.error
 
 
 def test_an_agent_that_hangs_ends_at_its_deadline_with_its_turns() -> None:

@@ -143,7 +143,7 @@ def test_one_that_is_left_alone_has_no_score(make_job: Any) -> None:
     found = judged(
         Engine(1.0), "7", make_job, args={"prompt": "{response}|{other}:"}, inputs=inputs
     )
-    assert "all siblings failed, so there is none to compare with" in found.error
+    assert "all other completions failed, so there is none to compare with" in found.error
 
 
 # ---- an endpoint

@@ -141,7 +141,7 @@ def test_requests_that_an_endpoint_did_not_answer_at_once_are_told(tmp_path: Pat
     fields = {"requests_made/style": 9, "requests_again/style": 2, "requests_failed/style": 1}
     findings(tmp_path, lambda row: fields, steps=30)
     said = summary(tmp_path, 0)
-    assert "270 requests to endpoints; made again: style 60; failed: style 30" in said
+    assert "270 requests to endpoints; repeated: style 60; failed: style 30" in said
     quiet = findings(tmp_path, lambda row: {"requests_made/style": 9, "requests_again/style": 0})
     assert "requests" not in quiet
 

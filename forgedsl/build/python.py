@@ -31,7 +31,7 @@ ASKED = ("judge", "endpoint", "scorer")
 RESERVED = {"Path", "functions", "program", "HERE", "TOPOLOGY", "main"}
 HEADER = '''"""{title}
 
-Written by forgec {compiler} from {file}; `at` names its lines.
+Written by forgec {compiler} from {file}. The argument `at` of a call is its place in that file.
 {rest}
 
     python main.py                        trains, in runs/{name}-<time>
@@ -81,11 +81,11 @@ class _Main:
     def text(self) -> str:
         """Return the header and all sections. Imports are the names that the sections used."""
         sections = [
-            ("Parameters, as they were folded", self.params()),
+            ("Parameters, with their final values", self.params()),
             ("Models and data", [*self.models(), *self.datasets()]),
             ("Services: each is a mesh of processes", self.services()),
             ("Rewards", self.scores()),
-            ("Environments: what is played in", self.environments()),
+            ("Environments for rollouts of several turns", self.environments()),
             *(
                 (each.program, self.declared(kind, each.section))
                 for kind, each in declarations().items()

@@ -29,9 +29,9 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def command(runs: list[Path], out: Path | None, format_: str) -> None:
-    """Compare runs: the settings that differ, and what each came to.
+    """Compare runs: the settings that differ, and the final reward and evals of each.
 
-    Runs that differ in the seed alone are one group, with mean and standard deviation.
+    Runs that differ only in the seed are one group, with mean and standard deviation.
 
     Examples:
       forgec compare runs/lr1e-6-seed1 runs/lr1e-6-seed2 runs/lr3e-6-seed1 runs/lr3e-6-seed2

@@ -34,7 +34,7 @@ def dry_run(prepared: Prepared, request: Request) -> int:
         write_run_dir(folder, prepared)
         checks: tuple[tuple[str, Callable[[], str]], ...] = (
             ("host", lambda: check_host(job)),
-            ("stack", lambda: _stack(job)),
+            ("packages", lambda: _stack(job)),
             ("models", lambda: _models(job, folder)),
             ("data", lambda: _data(job, folder, seen)),
             ("rewards", lambda: _rewards(job, folder, seen)),
@@ -53,7 +53,8 @@ def dry_run(prepared: Prepared, request: Request) -> int:
             except (ForgeError, ModuleNotFoundError) as error:
                 failed += 1
                 first = said.setdefault(str(error), what)
-                print(f"  {what:<12} FAILED  {error if first == what else f'as {first}'}")
+                text = error if first == what else f"same error as `{first}`"
+                print(f"  {what:<12} FAILED  {text}")
     profile = f" (profile {job.profile})" if job.profile else ""
     end = (
         "would start" if not failed else f"would not start: {failed} of {len(checks)} checks failed"

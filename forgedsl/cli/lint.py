@@ -246,8 +246,7 @@ def _print(
 
 
 def summary(diagnostics: list[Diagnostic], num_files: int) -> str:
-    """`2 errors, 1 warning (1 fixed by --fix, 1 fixed by --fix --unsafe-fixes)`, or `no findings`.
-    """
+    """`2 errors, 1 warning (1 fixed by --fix, 1 fixed by --fix --unsafe-fixes)`, or `no findings`."""
     counts = {}
     for severity in ("error", "warning", "info"):
         number = sum(d.severity == severity for d in diagnostics)

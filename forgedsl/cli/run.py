@@ -67,7 +67,7 @@ def parser() -> Parser:
     )  # fmt: skip
     parser.add_argument(
         "--stub", action="store_true",
-        help="rehearsal: real processes and controller, but services only take time",
+        help="rehearsal: real processes and controller, but services sleep instead of computing",
     )  # fmt: skip
     passes.add_faults(parser)
     passes.add_host(parser)

@@ -172,8 +172,8 @@ async def _asked(
         async with asyncio.timeout(SECONDS):
             (events, _), _ = await process.answer(PoolRequest("events", "0"))
     except TimeoutError:
-        return Played(problem=f"agent {name} asked the policy nothing within {SECONDS:g} s",
-                      cause="late")  # fmt: skip
+        late = f"agent {name} sent no request to the policy within {SECONDS:g} s"
+        return Played(problem=late, cause="late")
     finally:
         await process.answer(PoolRequest("close", "0"))
         await process.endpoint.close()
@@ -182,7 +182,7 @@ async def _asked(
         return Played()
     if reply.error:
         return _failed(name, "run", look, reply)
-    silent = f"agent {name} asked the policy nothing for {look.first}"
+    silent = f"agent {name} sent no request to the policy for {look.first}"
     return Played(problem=silent, cause="silent")
 
 

@@ -306,7 +306,7 @@ def passes_picture(program: Program, passes: Sequence[Pass]) -> Picture:
                  group="")]  # fmt: skip
     boxes += [
         Box(id=f"passes/{p.name}", name=p.name, title=p.what, note=p.found.split(":")[0], group="",
-            details=(("hands on", p.makes), ("found", p.found)))
+            details=(("output", p.makes), ("found", p.found)))
         for p in passes
     ]  # fmt: skip
     made = ["text", *(p.makes for p in passes)]

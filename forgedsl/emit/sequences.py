@@ -1,6 +1,6 @@
 """Emits kernels over sequences, the part of a loss with reductions: one program per sequence.
 
-    Tree, the values to compute  ->  stages  ->  Program: loops over tokens with generated statements
+    Tree, values to compute  ->  stages  ->  Program: loops over tokens with generated statements
 
 A program handles a sequence (or a pair of two sequences). Token results are stored by row, others
 by sequence. Sums over the batch have one part per program; the program that ends last adds them in

@@ -93,7 +93,7 @@ def text_page(page: Page) -> str:
         parts.append(f"This gives {page.code}:\n\n{_indented(page.bad)}")
         parts.append(f"This does not:\n\n{_indented(page.good)}")
     if page.level != "E":
-        parts.append(f"To suppress it where it is right: `# forge: allow[{page.code}] reason`.")
+        parts.append(f"If the program is correct: `# forge: allow[{page.code}] reason`.")
     return "\n\n".join(part for part in parts if part) + "\n"
 
 

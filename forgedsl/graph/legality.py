@@ -221,9 +221,13 @@ def _check_terms(nodes: tuple[Node, ...], by_name: dict[str, Node]) -> list[Diag
                 )
             message = f"merged batches must all be rollouts, or all pairs: {told}"
             found.append(error("F112", "unrelated-join", message, batches[0].span, help=help))
-    if len(step.terms) > 1 and int(step.settings["epochs"]) * int(step.settings["minibatches"]) > 1:
-        message = "a step of several losses is one update"
-        help = "`epochs = 1, minibatches = 1`, or one loss of `merge(a, b)`"
+    updates = int(step.settings["epochs"]) * int(step.settings["minibatches"])
+    if len(step.terms) > 1 and updates > 1:
+        message = (
+            "a step of several losses can make only one update, but `epochs` x `minibatches` is "
+            f"{updates}"
+        )
+        help = "set `epochs = 1, minibatches = 1`, or train with one loss on `merge(a, b)`"
         found.append(error("F130", "flow-shape", message, step.span, help=help))
     return found
 
@@ -310,8 +314,8 @@ def _check_compared(
         alone = [s for s in sorted(node.samplers) if int(by_name[s].settings["n"]) < 2]
         if reward and alone:
             message = (
-                f"`{reward}` compares siblings, but `{alone[0]}` samples only one "
-                "completion per prompt"
+                f"`{reward}` compares the completions of a prompt, but `{alone[0]}` samples only "
+                "one per prompt"
             )
             help = "set `n = 8` there, or remove `{other}` from the judge's prompt"
             found.append(error("F112", "unrelated-join", message, node.span, help=help))
@@ -319,7 +323,9 @@ def _check_compared(
         score = getattr(decl.settings["score"].value, "name", None)
         own = (reward for reward in rewards_of(program, score)) if score is not None else ()
         if reward := next((r for r in own if compares(judge_of(program.rewards.get(r)))), ""):
-            message = f"`{decl.name}` scores by `{reward}`, which compares siblings"
+            message = (
+                f"`{decl.name}` scores by `{reward}`, which compares the completions of a prompt"
+            )
             help = "the completions of an eval are scored one by one: use another reward"
             found.append(error("F112", "unrelated-join", message, decl.name_span, help=help))
     return found

@@ -20,7 +20,7 @@ from forgedsl.schema.constructors import STANDARD_REWARDS
 from forgedsl.syntax import ast
 from forgedsl.syntax.walk import chain
 
-AXES = "axes are B (sequences), T (tokens), G (siblings), P (pairs)"
+AXES = "axes are B (sequences), T (tokens), G (completions of a prompt), P (pairs)"
 Statement = ast.Assign | ast.TypedAssign | ast.Return | ast.Minimize | ast.Report
 
 
@@ -123,7 +123,7 @@ class BodyChecker:
             self.expr(key)
         if self.kind not in {"dataset", "reward", "fn"}:
             help_text = "to reduce an axis, name it: `mean(x, G)`, `token_mean(x, mask)`"
-            self.ctx.error("F119", "values have no indices here", expr.span, help=help_text)
+            self.ctx.error("F119", "values cannot be indexed here", expr.span, help=help_text)
 
     def _mean_by_hand(self, expr: ast.Binary) -> bool:
         """Report `sum(x * mask) / sum(mask)`, a mean by hand without an axis; True if it is one."""
@@ -306,7 +306,7 @@ class BodyChecker:
     def _over(self, name: str) -> str:
         """Return the forms of a reduction that this kind of body can use, as help."""
         if self.kind in {"advantage", "filter"}:
-            return f"to reduce over the siblings of a group, write `{name}(x, G)`"
+            return f"to reduce over the completions of a group, write `{name}(x, G)`"
         step = {"mean": "`token_mean(x, mask)`", "sum": "`seq_sum(x, mask)`"}.get(name, "")
         within = f"write `{name}(x, T, mask)` to reduce each sequence"
         return within + (f", {step} to reduce over the whole step" if step else "")

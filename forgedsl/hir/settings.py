@@ -182,9 +182,9 @@ class Coercer:
             # the quotes may have been forgotten around a file name
             if "." in name.text and name.parts[-1] in type_.ctors:
                 help_text = f"write `{_form_of(name.text, type_)}`"
-                message = f"{what} has no form `{name.text}`"
+                message = f"{what} cannot be `{name.text}`"
                 return self.ctx.error("F101", message, name.span, help=help_text)
-            return self.ctx.unknown("F101", f"{what} has no form", name.text, name.span, known)
+            return self.ctx.unknown("F101", f"{what} cannot be", name.text, name.span, known)
         if name.text == "mixture" and not any(arg.name == "weights" for arg in args[1:2]):
             listed = len(args) == 1 and isinstance(args[0].value, ast.List)
             message = f"`mixture` {'needs `weights`' if listed else 'takes one list of sources'}"

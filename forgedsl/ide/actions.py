@@ -16,7 +16,8 @@ from forgedsl.lint.suppress import SUPPRESSIBLE
 from forgedsl.records import dataclass
 from forgedsl.source import SourceFile, Span
 
-REASON = "why it is right here"
+REASON = "why this is correct"
+"""placeholder for the reason that the user writes"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -143,7 +143,7 @@ def checked(config: Config) -> Config:
             raise ConfigError(f"`{selector}` is no code, no prefix of codes, and not ALL")
     for code in ignored:
         if code in ERRORS:
-            remedy = f"suppress it where it is right: `# forge: allow[{code}] reason`"
+            remedy = f"if the program is correct, write `# forge: allow[{code}] reason` there"
             if code not in SUPPRESSIBLE:
                 remedy = "it cannot be suppressed either"
             raise ConfigError(f"{code} is an error and cannot be ignored; {remedy}")

@@ -116,8 +116,8 @@ def check(view: View, planned: tuple[Graph, Plan] | None, data: DataChecks) -> I
     yield from (d for d in reporter if d.code != "P210")  # rule P210 reports it, as a warning
     if lowered is None:
         if view.program.datasets or view.program.rewards:
-            why = "no flow uses them" if not view.program.flow else "mend what is said above first"
-            _tell(view, f"data and rewards not looked at: {why}")
+            why = "no flow uses them" if not view.program.flow else "fix the errors above first"
+            _tell(view, f"data and rewards not checked: {why}")
         return
     rewards = view.program.rewards
     declared = {n for n, r in rewards.items() if {*r.settings["effects"].value} - {"random"}}
@@ -143,7 +143,7 @@ def check(view: View, planned: tuple[Graph, Plan] | None, data: DataChecks) -> I
             "reward-loading",
             problem,
             place_of(rewards[name], view),
-            help="it is loaded like this on the workers, with the packages they have",
+            help="the workers import it in the same way, with the packages installed there",
         )
     for name, failure in failures.items():
         yield error("X805", "reward-call", failure, place_of(rewards[name], view))
@@ -155,15 +155,15 @@ def check(view: View, planned: tuple[Graph, Plan] | None, data: DataChecks) -> I
 def _say(view: View, dataset: Dataset, name: str, look: DatasetCheck) -> None:
     """Record which datasets were read, and which were not."""
     if look.unread:
-        _tell(view, f"rows of {name} not looked at: {look.unread}")
+        _tell(view, f"rows of {name} not checked: {look.unread}")
     elif look.checked:
         part = "" if look.checked == look.rows else f" of {look.rows:,}"
         rows = "row" if look.checked == look.rows == 1 else "rows"
-        why = ", then the time was up" if part and not look.refused else ""
-        _tell(view, f"{look.checked:,}{part} {rows} of {name} looked at{why}")
+        why = " (time limit)" if part and not look.refused else ""
+        _tell(view, f"checked {look.checked:,}{part} {rows} of {name}{why}")
         if look.unmeasured:
             whose = f"the tokenizer of {dataset.tokenizer}"
-            _tell(view, f"lengths of {name} not looked at: {whose}: {look.unmeasured}")
+            _tell(view, f"lengths of {name} not checked: {whose}: {look.unmeasured}")
 
 
 def _tell(view: View, text: str) -> None:
@@ -270,10 +270,10 @@ def end_tokens(folder: Path) -> tuple[tuple[str, ...], set[str]]:
 def _sense(view: View, name: str, look: DatasetCheck) -> Iterator[Diagnostic]:
     dataset, at = _source(view, name)
     for text in look.absent if "." not in name else ():
-        told = f"no row of `{name}` has `{text}`, of {look.checked:,} that were looked at"
+        told = f"no row of `{name}` has `{text}` ({look.checked:,} were checked)"
         where = _written_text(dataset, text)
         yield warning("D613", "absent-separator", told, where or at,
-                      help="without it the whole text is taken")  # fmt: skip
+                      help="rows without the separator keep their whole text")  # fmt: skip
     if look.hopeless:
         yield warning("D614", "no-answer", f"most targets of `{name}` are no answers that "
                       f"`math_equal` can read: {look.hopeless[:60]!r}",

@@ -229,7 +229,8 @@ def _scale_of_adapters(view: View) -> Iterator[Number]:
         if rank is not None and alpha is not None and isinstance(rank.value, int):
             value = alpha.value / rank.value
             told = (
-                f"LoRA adapters count {value:g} times: alpha {alpha.value:g} over rank {rank.value}"
+                f"the LoRA update is scaled by alpha / rank = {alpha.value:g} / {rank.value} = "
+                f"{value:g}"
             )
             at = alpha if alpha.origin.span is not None else rank
             yield Number(value=value, span=place(at, trainer), told=told)
@@ -317,7 +318,8 @@ def _two_discounts(view: View) -> Iterator[Number]:
 def _lambda(view: View) -> Iterator[Number]:
     for name, lam, span in _discounts(view, "lam"):
         told = (
-            f"`lam = {lam:g}` of `{name}` lets a token see hardly more than the critic's next value"
+            f"`lam = {lam:g}` makes the advantage of `{name}` almost the one-step TD error of the "
+            "critic"
         )
         yield Number(value=lam, span=span, told=told)
 
@@ -365,8 +367,8 @@ def _divergence(view: View) -> Iterator[Number]:
         pull, pushed = loss.once(_slopes)
         if 0 < pull < STRONG * pushed:
             told = (
-                f"loss `{loss.name}` pulls a token that is e times as likely as in the reference "
-                f"back with {pull / pushed:.2g} of the force of an advantage of 1"
+                f"at a log-ratio of 1 to the reference, the KL term of loss `{loss.name}` has "
+                f"{pull / pushed:.2g} times the gradient of an advantage of 1"
             )
             yield Number(value=pull / pushed, span=loss.place, told=told)
 
@@ -408,8 +410,8 @@ def _margin_of_means(view: View) -> Iterator[Number]:
         if loss.is_pairs and loss.fields("reference") and _means(loss):
             beta = 2 * abs(loss.slope(side="chosen"))
             told = (
-                f"loss `{loss.name}` compares means over the tokens, and weights their margin by "
-                f"{beta:.2g}: it stays near 0"
+                f"loss `{loss.name}` compares mean log-probs with beta = {beta:.2g}: their margin "
+                "is small, so the loss hardly changes"
             )
             if beta > 0:
                 yield Number(value=beta, span=loss.place, told=told)
@@ -446,7 +448,7 @@ FITS = (
         source="TRL #2872, X-R1 #66: at 5e-7 and 1e-6 nothing was learned",
         instead="`lr = 1e-5` to `1e-4`: adapters need about ten times the rate of full weights"),
     Fit(name="learning rate of full weights", facts=_rate_of_weights, high=2e-4,
-        source="hello-agents #770: at 5e-5 the accuracy fell from 57 to 2 %",
+        source="hello-agents #770: already at 5e-5 the accuracy fell from 57 to 2 %",
         instead="`lr = 1e-6`, at most 1e-5"),
     Fit(name="alpha over rank", facts=_scale_of_adapters, low=1 / 32, high=32.0,
         source="2106.09685 and recipes of peers: alpha is 1/4 to 4 times the rank",
@@ -476,8 +478,8 @@ FITS = (
         source="samples of a policy this old have ratios far from 1; replay_math has 12",
         instead="`max_age` of at most some dozens"),
     Fit(name="entropy", facts=_entropy, high=0.03,
-        source="verl #781: 0.001 made the entropy explode",
-        instead="`entropy_coef = 0.001`, or none"),
+        source="verl #781: already 0.001 made the entropy explode; 2503.14476 has no such term",
+        instead="no entropy term; if the entropy falls, raise the upper bound of the clip to 1.28"),
     Fit(name="divergence", facts=_divergence, high=0.5,
         source="2402.03300 has 0.04, TRL, verl and OpenRLHF 0 to 0.04",
         instead="a `beta` of 0.001 to 0.1"),

@@ -140,7 +140,7 @@ def _problems(suppression: Suppression, known: frozenset[str]) -> Iterator[Diagn
             severity=Severity.WARNING,
             message="this suppression gives no reason",
             span=suppression.span,
-            help="`# forge: allow[CODE] why it is right here`",
+            help="`# forge: allow[CODE] why this is correct`",
         )
     unused = [c for c in suppression.codes if c in known - LOCAL - suppression.used]
     if unused:
@@ -150,7 +150,7 @@ def _problems(suppression: Suppression, known: frozenset[str]) -> Iterator[Diagn
             code="N903",
             name="unused-suppression",
             severity=Severity.WARNING,
-            message=f"nothing here gives {', '.join(unused)}",
+            message=f"no finding {', '.join(unused)} occurs here",
             span=suppression.span,
             # unsafe: it deletes the reason, which a person wrote
             fix=Fix(message="remove the comment", edits=(edit,), safe=False) if whole else None,

@@ -17,7 +17,7 @@ from forgedsl.types.tensors import ERROR, TensorType, axes_of
 
 AGGREGATORS = "token_mean, seq_mean, seq_sum, fixed_horizon or pair_mean"
 RESULTS = {
-    "advantage": (frozenset("G"), "f32", "one number for each sibling, [G] f32"),
+    "advantage": (frozenset("G"), "f32", "one number for each completion of a group, [G] f32"),
     "step": (frozenset("B"), "f32", "one number for each sequence, [B] f32"),
     "tokens": (frozenset("BT"), "f32", "one number for each token, [B, T] f32"),
     "filter": (frozenset[str](), "bool", "one bool for the group"),

@@ -69,7 +69,10 @@ def tensor_type(
                 f"`{field.name}` cannot have both axes {pair[0]} and {pair[1]}"  # type: ignore[index]
             )
         )
-        help_ = "the axes are B (sequences), T (their tokens), G (siblings) and P (pairs)"
+        help_ = (
+            "the axes are B (sequences), T (their tokens), G (completions of a prompt) and P "
+            "(pairs)"
+        )
         inference.error("T701", "axis", message, node.span, help=help_)
         return None
     if node.dtype not in DTYPES:

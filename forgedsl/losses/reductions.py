@@ -1,7 +1,7 @@
 """Infers reductions over a named axis, aggregators, and statistics of the whole step.
 
     sum(x, T, mask)            inside a sequence, masked because T is ragged
-    mean(r, G)                 over the siblings of a group (std and var are of the population)
+    mean(r, G)                 over the completions of a group (population std and var)
     mean(r, B)                 over all sequences of the step, in an advantage declared over [B]
     token_mean(x, mask)        the roots of a loss; their denominators count the whole step
     batch_mean(x, mask)        a statistic of data over the whole step
@@ -55,7 +55,7 @@ def reduce(inference: Walk, node: ast.Call) -> Typed:
     if axis == "B" and function.kind in ("advantage", "filter") and not whole_step:
         if not inference.expect(x, ("f32", "i64", "bf16", "bool")):
             return inference.broken(node.span)
-        message = f"{function.kind} `{function.name}` sees the siblings of a group, [G], not B"
+        message = f"{function.kind} `{function.name}` sees the completions of a group, [G], not B"
         help_ = "declare its parameters over [B], to get the whole step"
         help_ = help_ if function.kind == "advantage" else f"write {node.function.text}(x, G)"
         return inference.error("T704", "group-batch", message, bound["axis"].span, help=help_)
@@ -313,7 +313,7 @@ def has_tokens(inference: Walk, x: Typed) -> bool:
         return True
     message = f"this is {x.type}, which has no axis T"
     help_ = "it is already one value per sequence" if x.type.axes & {"B", "P"} else ""
-    help_ = "its axis is G, the siblings of a prompt" if x.type.axes == {"G"} else help_
+    help_ = "its axis is G, the completions of a prompt" if x.type.axes == {"G"} else help_
     inference.error("T701", "axis", message, x.span, help=help_)
     return False
 

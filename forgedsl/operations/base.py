@@ -176,7 +176,7 @@ class Operation:
     slow: str = ""
     """verdict on a run that the operation limits: `reward-bound`"""
     remedy: str = (
-        "look at the log of the service; retries and dropping help only against single failures"
+        "read the log of the service; retries and dropped rollouts help only if few calls fail"
     )
     """advice if it fails many times in a row"""
 

@@ -24,7 +24,7 @@ SAMPLE = Form(
     params=("prompt", "n"),
     streams=("prompt",),
     counts=("n",),
-    doc="samples `n` completions of each prompt, which form a group of siblings",
+    doc="samples `n` completions of each prompt, which form a group",
 )
 PLAY = Form(
     owner="service",

@@ -179,7 +179,7 @@ def check_adapters(decl: Decl) -> list[Diagnostic]:
             "bad-value",
             "`lora.alpha` has no effect without `lora.rank`",
             alpha.origin.span or decl.name_span,
-            help="give `lora.rank`, or remove it",
+            help="set `lora.rank`, or remove `lora.alpha`",
         )
     ]
 

@@ -477,7 +477,8 @@ def check_bottleneck(program: Program, cost: Cost) -> list[Diagnostic]:
             code="A307",
             name="bottleneck",
             severity=Severity.WARNING,
-            message=f"the {slowest.device.upper()} {slowest.service} sets the step time",
+            message=f"service `{slowest.service}`, on {slowest.device.upper()}, limits the step "
+            "time",
             span=decl.span,
             table=(Label(text="", span=decl.span),),
             notes=(_bottleneck_note(program, cost, slowest, other),),

@@ -164,9 +164,8 @@ def _too_long(
             code="D621",
             name="turns-over-context",
             severity=Severity.WARNING,
-            message=f"the {node.settings['max_turns']} rows of a trajectory can have {rows} "
-            f"tokens together ({prompt + text} if it fits one row), but a row of the "
-            f"trainer holds {seq_len}",
+            message=f"the {node.settings['max_turns']} training rows of a trajectory can have "
+            f"{rows} tokens, but a trainer row holds {seq_len}",
             span=node.span,
             notes=(
                 "with `history = template`, each turn that the chat template rewrites begins a "

@@ -4,7 +4,10 @@ P prompts per step, lag S, window fraction f, sync every k steps:
 
     B = (S + 1) P                                  credits: groups alive at once
     W = max(1, floor(f B))                         groups that may be consumed out of order
-    age <= (B + W - 2) // P + (k - 1)              in optimizer steps (rl_systems.md section 7)
+    age <= (B + W - 2) // P + (k - 1)              in optimizer steps
+
+When a group is drawn, at most B - 1 others are alive, and at most W - 1 later ones may be consumed
+before it. So at most B + W - 2 groups are consumed first, P in a step. Syncs add up to k - 1 steps.
 
 `plan_async` picks the largest S whose bound is within `max_policy_age`. In a synchronous schedule
 S = 0: a group is drawn only after the weights of the step before were pulled.

@@ -49,7 +49,8 @@ def render_plan(
         ("replay", list(_replay(graph, plan))),
         ("liveness", list(_liveness(graph, plan))),
         ("cost of a step, at most", list(_cost(graph, plan))),
-        ("dead groups", list(_dead(plan)) if graph.having(Role.SCORES) else []),
+        ("groups without a gradient (dead groups)",
+         list(_dead(plan)) if graph.having(Role.SCORES) else []),
         ("removed", [f"{', '.join((*part.nodes, *part.services)) or 'field'}: {part.reason}"
                      for part in graph.removed]),
     ]  # fmt: skip
@@ -240,8 +241,8 @@ def _age(graph: Graph, plan: Plan) -> list[str]:
     if updates > 1:
         last = updates * staleness.age_bound + updates - 1
         within = [
-            f"counted in updates: {updates} x {staleness.age_bound} + {updates} - 1 = {last} at "
-            f"the last of the {epochs} x {many} updates of a step"
+            f"worst age in updates, at the last of the {updates} updates of a step: "
+            f"{updates} x {staleness.age_bound} + {updates} - 1 = {last}"
         ]
     return [
         f"worst age  (B + W - 2) // P{later} = {staleness.formula} step"
@@ -376,8 +377,8 @@ def _balance(graph: Graph, plan: Plan) -> str:
 def _dead(plan: Plan) -> Iterator[str]:
     for group in plan.cost.dead:
         yield (
-            f"probability that all {group.size} completions of {group.node} get one score, so no "
-            "gradient:"
+            f"probability that all {group.size} completions of {group.node} get the same score, "
+            "which gives no gradient:"
         )
         rows = [("success rate", *(f"{100 * p:.0f} %" for p in DEAD_RATES))]
         rows.append(("dead", *(f"{100 * group.probability(p):.1f} %" for p in DEAD_RATES)))

@@ -212,8 +212,8 @@ class Pipeline:
         return Session(job, run_dir, release)
 
     def function(self, name: str) -> Callable[..., Any]:
-        """Return an advantage or filter that the flow calls, as a function of lists of numbers. That
-        of a module is named with the alias: `rl_mean_baseline`.
+        """Return an advantage or filter that the flow calls, as a function of lists of numbers. If
+        it is of a module, its name contains the alias: `rl_mean_baseline`.
 
         Example:
             advantage = pipeline.function("group_norm")

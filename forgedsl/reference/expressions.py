@@ -21,7 +21,7 @@ multiplies every token by the value of its sequence."""
 AXES = {
     "B": "sequences of the optimizer step, over all microbatches and ranks",
     "T": "tokens of a sequence, whose number varies; reductions over `T` need a mask",
-    "G": "siblings: completions of one prompt",
+    "G": "completions of one prompt (a group)",
     "V": "the vocabulary",
     "P": "pairs of a chosen and a rejected answer; `x.chosen` and `x.rejected` are the sides",
 }
@@ -103,8 +103,9 @@ def page() -> str:
         "these are set by `replay(..., NAME = ...)`.", _fields()]  # fmt: skip
     names = ", ".join(f"`r.{name}`" for name in builtins.ROLLOUT_ATTRIBUTES)
     played = (
-        "After a trajectory in an environment, `r.ended` is done, turns, tokens, time or error, "
-        "and `r.rewards.NAME` is the sum of the rewards called NAME over all turns."
+        'After a trajectory in an environment, `r.ended` is one of `"done"`, `"turns"`, '
+        '`"tokens"`, `"time"` and `"error"`, and `r.rewards.NAME` is the sum of the rewards called '
+        "NAME over all turns."
     )
     parts += ["## A rollout in a reward", f"`reward f(r: Rollout)` reads {names}. {played}"]
     parts.append("## Types")

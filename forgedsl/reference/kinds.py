@@ -35,7 +35,7 @@ WORDS = {
         "int float bool duration bytes list`",
     ),
     "require": (
-        'require group >= 2 else "a group needs siblings"',
+        'require group >= 2 else "a group needs two completions"',
         "a condition that is checked at compile time, after all overrides; if it is false, the "
         "text after `else` is the error",
     ),
@@ -85,9 +85,9 @@ MEANINGS = {
     "output names it",
     "loss": "the objective to minimize, as mathematics over named axes; the compiler derives its "
     "gradient",
-    "advantage": "computes advantages from scores: over `[G]` among the siblings of one prompt, "
+    "advantage": "computes advantages from scores: over `[G]` among the completions of one prompt, "
     "over `[B]` among all sequences of the step, over `[B, T]` for each token",
-    "filter": "decides if a group of siblings is kept: `kept = rollout.keep(mixed(score))`. "
+    "filter": "decides if a group of completions is kept: `kept = rollout.keep(mixed(score))`. "
     "Another group is drawn for each dropped one",
     "fn": "a named function for losses and advantages, or for the weight of a draw",
 }

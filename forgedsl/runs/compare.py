@@ -114,7 +114,7 @@ def compare(folders: Sequence[Path]) -> Comparison:
     made = tuple(
         _group([run for run, _ in part],
                {"run": _names([run for run, _ in part])} if len(paths) > MOST else
-               part[0][1] | ({"code": f"text {codes.index(key[-1]) + 1}"} if many else {}))
+               part[0][1] | ({"code": f"variant {codes.index(key[-1]) + 1}"} if many else {}))
         for key, part in groups.items()
     )  # fmt: skip
     measures = tuple(dict.fromkeys(name for group in made for name in group.values))

@@ -230,7 +230,7 @@ def _steps(data: RunData) -> Iterator[Finding]:
         yield Finding(label="skipped", style="bad", text=text)
     pair = edges(points(data, "grad_norm"))
     if pair and pair[1] < 1e-9:
-        text = "the gradient is 0 at the end: the run no longer learns from"
+        text = "the gradient is 0 at the end: the run no longer learns"
         yield Finding(label="gradient", style="bad", text=text)
 
 
@@ -253,7 +253,7 @@ def ranked(counts: dict[str, int]) -> str:
 
 def _requests(data: RunData) -> Iterator[Finding]:
     """Yield findings about requests to endpoints that were repeated, slow or failed."""
-    words = {"again": "made again", "slow": "slow", "failed": "failed"}
+    words = {"again": "repeated", "slow": "slow", "failed": "failed"}
     said = {
         word: ranked(found)
         for what, word in words.items()
@@ -497,7 +497,7 @@ def _proofs(data: RunData) -> Iterator[Finding]:
     parts = []
     if proved:
         some = "all" if len(proved) == len(moved) else f"{len(proved)} of"
-        count = counted(len(moved), "publication")
+        count = counted(len(moved), "weight transfer")
         parts.append(f"{some} {count} arrived bit for bit ({proved[-1].fields['proved']} tensors)")
     if gaps := [row[AT_ONCE] for row in data.rows if row.get(AT_ONCE) is not None]:
         text = f"log-probs of trainer and sampler differ by at most {number(max(gaps))} at age 0"

@@ -83,7 +83,13 @@ LAUNCHER = Kind(
     single=True,
     doc="how processes start",
     settings=rows(
-        ("value", Type(base="ctor", ctors=SIGNATURES), Derived("local"), PLACE, "how to start")
+        (
+            "value",
+            Type(base="ctor", ctors=SIGNATURES),
+            Derived("local"),
+            PLACE,
+            "what starts the processes",
+        )
     ),
 )
 COLOCATE = Kind(
@@ -215,14 +221,15 @@ SCHEDULE = Kind(
 )  # fmt: skip
 _SAMPLE = rows(
     ("sample.temperature", replace(POSITIVE, auto=True, usual=(0.0, 5.0)), AUTO, OBS,
-     "auto is the generator's"),
+     "temperature of the eval's completions; auto: that of the generator"),
     ("sample.top_p", replace(PART, auto=True), AUTO, OBS,
-     "auto is the generator's"),
+     "probability mass of the tokens to sample from; auto: that of the generator"),
     ("sample.top_k", replace(COUNT, optional=True, auto=True), AUTO, OBS,
-     "auto is the generator's"),
+     "number of the likeliest tokens to sample from; auto: that of the generator"),
     ("sample.min_p", Type(base="float", minimum=0, maximum=1, auto=True), AUTO, OBS,
-     "auto is the generator's"),
-    ("sample.max_tokens", replace(COUNT, auto=True), AUTO, OBS, "auto is the generator's"),
+     "least probability of a token, relative to the likeliest; auto: that of the generator"),
+    ("sample.max_tokens", replace(COUNT, auto=True), AUTO, OBS,
+     "maximum tokens of a completion; auto: that of the generator"),
     ("sample.n", COUNT, 1, OBS, "completions per prompt"),
 )  # fmt: skip
 EVAL = Kind(

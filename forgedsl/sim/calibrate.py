@@ -227,7 +227,8 @@ def _limited(latencies: Latencies, job: Job, ran: Job) -> Latencies:
         engines[name] = replace(engine, tokens=Dist(points=tuple(min(p, most) for p in points)))
         if most > cut <= max(points, default=0.0):
             notes.append(
-                f"completions of {name} that were truncated at {cut:g} tokens in the run end there"
+                f"lengths of {name} above {cut:g} tokens are unknown: the run truncated "
+                "completions there"
             )
     return replace(latencies, engines=engines, notes=(*latencies.notes, *notes))
 

@@ -86,7 +86,9 @@ def check(fault: Fault, job: Job) -> Fault:
         )
     service = job.services.get(fault.target)
     if fault.kind != "kill" and service is not None and not kind_of(service.kind).samples:
-        raise ValueError(f"only generators and rewards can {fault.kind}, not {fault.target}")
+        raise ValueError(
+            f"`{fault.kind}` is possible only for generators and rewards, not for {fault.target}"
+        )
     replicas = 1 if service is None else service.mesh.replicas
     if fault.index is not None and fault.index >= replicas:
         raise ValueError(f"`{fault.target}` has {replicas} replicas, but no [{fault.index}]")

@@ -120,8 +120,8 @@ def completion_tokens(
 
 
 def step_seconds(titan: Titan, seed: int, turn: int, tokens: int) -> float:
-    """Return the seconds of the n-th step of a trainer. Its quantiles are a low-discrepancy sequence
-    (multiples of the golden ratio), so that the mean of few steps is already accurate."""
+    """Return the seconds of the n-th step of a trainer. Its quantiles are a low-discrepancy
+    sequence (multiples of the golden ratio), so that the mean of few steps is already accurate."""
     place = (uniform(seed, SPREAD) + turn * GOLDEN) % 1.0
     return (titan.step + tokens * titan.token) * titan.spread.at(place)
 

@@ -209,7 +209,7 @@ class AgentPlay:
 
     def _ended(self, rewards: Mapping[str, float], error: str, *, collateral: bool) -> str:
         if not error and not self._rows and not self._last:
-            error = "it asked the policy nothing"
+            error = "it sent no request to the policy"
         if error and (collateral or not self._last):
             raise Crash(error, collateral=collateral)
         if not self._rows:

@@ -69,7 +69,7 @@ def questions(
     """
     holes = reward.inputs.values()
     if not rollout.others and ("other" in holes or "others" in holes):
-        raise ValueError("all siblings failed, so there is none to compare with")
+        raise ValueError("all other completions failed, so there is none to compare with")
     if "other" not in holes:
         return [(filled(reward, rollout, target, clean), False)]
     found = []

@@ -2,7 +2,7 @@
 
 Under `schedule async`, or if weights are not synced after every step, a batch can be sampled by
 weights that are one or more steps old. Samples drawn from a `buffer` always are. An engine that
-rounds its KV cache (`engine.kv_dtype`) or its weights (`engine.weight_dtype`) to fp8 is another
+quantizes its KV cache (`engine.kv_dtype`) or its weights (`engine.weight_dtype`) to fp8 is another
 policy too, even with the newest weights. A loss that never reads `behavior`, the sampler's
 log-probs, treats these tokens as if the current policy had sampled them, so its gradient is biased.
 torchforge's first GRPO did this (`exp(lp - lp.detach())` is always 1), as did miles #1829 and slime
@@ -68,7 +68,7 @@ def _replayed(loss: LossView) -> tuple[str, Label, str] | None:
     drawn = loss.recalls[0]
     label = Label(text="rollouts of steps before", span=drawn.span)
     what = f"`{drawn.name}` was sampled by older weights, and drawn from `{drawn.receiver}`"
-    return what, label, "leave what was drawn out of its batch"
+    return what, label, "do not train this loss on groups from the buffer"
 
 
 def _stale(view: View) -> tuple[str, Label, str] | None:
@@ -85,7 +85,7 @@ def _rounded(view: View, loss: LossView) -> tuple[str, Label, str] | None:
         for key, what in ROUNDED.items():
             value = service.settings.get(key)
             if value is not None and value.value == "fp8":
-                label = Label(text=f"{what} are rounded", span=place(value, service))
+                label = Label(text=f"{what} are quantized to fp8", span=place(value, service))
                 message = f"`{service.name}` is another policy than the trained one"
                 return message, label, f"leave `{key}` out"
     return None

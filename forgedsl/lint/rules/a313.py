@@ -7,8 +7,8 @@
 
 The first completions of a step take the sampling time that the plan estimates. A run whose timeout
 is shorter ends with exit code 6 although nothing is wrong (verl #7155, open-instruct #691). The
-rule fires below a quarter of the estimate, which assumes completions of maximum length. A Python
-reward whose timeout is shorter than that of its own requests never learns why a request failed.
+rule fires below a quarter of the estimate, which assumes completions of maximum length. If the
+timeout of a Python reward is shorter than that of its requests, the error of a request is lost.
 Raise the timeout.
 """
 

@@ -6,9 +6,9 @@
 
 It fires below half of the plan's estimate, which assumes completions of maximum length. Ask for
 more time, or, if a second job is to continue the run, say so:
-`# forge: allow[A314] continued by --resume` (NeMo-RL #3596). It also fires if the time limit is no
-longer than the notice before its end (`checkpoint.grace`): such a run is told to save and end as
-soon as it begins.
+`# forge: allow[A314] continued by --resume` (NeMo-RL #3596). It also fires if the time limit is at
+most the notice before its end (`checkpoint.grace`): such a run has to save and end as soon as it
+begins.
 """
 
 from forgedsl.lint.finding import Findings, rule

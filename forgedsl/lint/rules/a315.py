@@ -26,7 +26,8 @@ def check(view: View) -> Findings:
     kept = every.value if isinstance(every.value, float) else (every.value or steps) * seconds
     if steps * seconds >= LONG and kept >= steps * seconds:
         yield finding(
-            f"the run takes about {time_text(steps * seconds)}, and nothing is kept before its end",
+            f"the run takes about {time_text(steps * seconds)}, and no checkpoint is saved before "
+            "it ends",
             place(every, checkpoint),
             help="`checkpoint { every = 10min }`",
         )

@@ -39,8 +39,9 @@ def check(view: View) -> Findings:
             edit = Edit(text=show(full) if full is None else f"{full}", span=span)
             shown = f"{name} = {show(value.value)}"
             yield finding(
-                f"`{shown}` truncates what the trainer's log-probs cover",
+                f"`{shown}` samples from a part of the vocabulary, but the trainer's log-probs are "
+                "over all of it",
                 span,
-                help="sample on the full support; an eval may truncate",
+                help="sample from the full vocabulary; an eval may truncate",
                 fix=Fix(message=f"set it to {edit.text}", edits=(edit,), safe=False),
             )

@@ -21,7 +21,7 @@ def check(view: View) -> Findings:
         value = service.settings["sampling.temperature"]
         if value.value == 0:
             yield finding(
-                f"`{service.name}` samples greedily: all siblings are equal",
+                f"`{service.name}` samples greedily: all completions of a prompt are equal",
                 place(value, service),
                 help="`temperature = 1.0`; an eval may be greedy",
             )

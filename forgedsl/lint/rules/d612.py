@@ -3,7 +3,7 @@
     dataset aime { source = hf("HuggingFaceH4/aime_2024", split = "train"), ... }    # 30 problems
     prompt = aime.draw(64)                               # fires: some come three times in a step
     schedule sync { steps = 500 }                        # fires with draw(8): each comes 133 times
-    schedule sync { steps = 500, epochs = 134 }          # silent: that is said
+    schedule sync { steps = 500, epochs = 134 }          # silent: the repetition is declared
     schedule sync { steps = 500, epochs = 1 }            # fires: the rows are used up after 3 steps
 
 Rows that are repeated often are memorized (tinker-cookbook #336). With `epochs`, a run ends when
@@ -77,7 +77,7 @@ def check(view: View) -> Findings:
                 f"{steps:,} steps need {steps * count:,} rows, and `{name}` has {rows:,}: each "
                 f"comes {passes:.0f} times",
                 place(source, dataset),
-                help=f"`epochs = {math.ceil(passes)}` in the schedule says that it is meant",
+                help=f"if this is intended, set `epochs = {math.ceil(passes)}` in the schedule",
             )
 
 

@@ -42,7 +42,7 @@ def check(view: View) -> Findings:
         texts = stop.value if isinstance(stop.value, list) else []
         if "" in texts:
             yield finding(
-                "an empty stop string is in every answer, or in none",
+                "an empty stop string has no defined meaning",
                 place(stop, service),
                 help="leave it out: the model's end token ends an answer",
             )

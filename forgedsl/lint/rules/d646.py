@@ -5,8 +5,9 @@
 
 Problems that the policy failed at first are not tried again once it has improved, and forgetting of
 solved ones goes unnoticed. If new levels have weight 0, nothing is drawn at all. Add a positive
-minimum. The rule evaluates the function for levels that are new, never right, half right and always
-right.
+minimum. A level is the value of the dataset's `level` for a row (without it, each row is its own
+level); scores are averaged by level. The rule evaluates the function for levels that are new, never
+right, half right and always right.
 """
 
 from forgedsl.diagnostics import Reporter

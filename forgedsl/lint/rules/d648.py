@@ -50,8 +50,8 @@ def check(view: View) -> Findings:
             tools = bool(shop.body.tools or shop.body.served)
             if template and known_to_append(template, tools=tools) is False:
                 yield finding(
-                    f"the chat template of `{model.name}` writes earlier turns in another way than "
-                    f"they were said, and `{shop.name}` keeps them as they were",
+                    f"the chat template of `{model.name}` changes earlier turns (it drops their "
+                    f"thoughts, for example), but `{shop.name}` keeps them as sampled",
                     place(model.settings[where], model),
                     related=used,
                     help="`history = template` of the environment trains on what the template "

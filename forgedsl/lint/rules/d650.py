@@ -1,12 +1,12 @@
-"""D650 end-token-in-pattern: a reward looks for a token that ends an answer, so is not in its text.
+"""D650 end-token-in-pattern: a reward searches for an end token, which no answer's text contains.
 
     reward form = rl.format_regex("(?s)<think>.*</think>.*<\\\\|im_end\\\\|>")      # fires
     reward form = rl.contains(text = "<|im_end|>")                               # fires
     reward form = rl.format_regex("(?s)<think>.*</think>.*")                     # silent
 
 Special tokens are not part of the text that rewards see, so such a reward is 0 for every completion
-(simple_GRPO #19, verl #715). End the pattern with `\\\\s*`. Whether an answer ended is
-`r.truncated`.
+(simple_GRPO #19, verl #715). End the pattern with `\\\\s*`. `r.truncated` is true if an answer did
+not end.
 """
 
 from forgedsl.families.registry import FAMILIES

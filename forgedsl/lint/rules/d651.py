@@ -4,9 +4,9 @@
     reward form = rl.think_tags                                             # fires
     reward form = rl.format_regex("(?s).*<answer>.*</answer>\\\\s*")          # silent
 
-Models of Qwen3 write an empty `<think>` block after `/no_think`: the form is there, and thinking is
-never rewarded, or the reward is 0 throughout (flux-2-swift-mlx #70 tells which models obey). Leave
-`/no_think` out, or reward the answer alone.
+Models of Qwen3 write an empty `<think>` block after `/no_think`. Then either the empty block
+satisfies the reward, or the reward is always 0 (flux-2-swift-mlx #70 lists the models that obey).
+Leave `/no_think` out, or reward the answer alone.
 """
 
 from collections.abc import Iterator

@@ -7,8 +7,8 @@ An unused reward or loss is usually a forgotten term: the run trains, but not on
 
 Use it, or remove the declaration. A reward with `monitor = true` is logged and needs no other use.
 The rule also fires for an import that nothing names (but not for unused declarations of a module),
-for a statistic that a loss declares and never names (`entropy`), and for a field that is put into a
-buffer and read from no draw: it is not stored.
+for a statistic such as `entropy` that a loss declares and does not use, and for a field that is put
+into a buffer and that no draw reads (it is not stored).
 """
 
 from collections.abc import Iterator

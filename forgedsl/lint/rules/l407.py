@@ -57,7 +57,7 @@ def _divisors(loss: LossView) -> tuple[tuple[int, int], ...]:
 
 
 def _of_group(group: GroupView) -> Findings:
-    """Check advantages and filters, except divisors over siblings, which are R509."""
+    """Check advantages and filters, except divisors over a group, which are R509."""
     tree, analysis = group.located.tree, group.analysis
     for node, value in enumerate(tree.values):
         operand = _operand(value)

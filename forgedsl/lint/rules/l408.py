@@ -82,7 +82,7 @@ def _report(loss: LossView, kind: str, spot: Spot) -> Diagnostic:
     return finding(
         "without an importance weight, the gradient of k3 is that of the forward KL",
         spot,
-        notes=("it pulls the policy over all of the reference instead of into its modes",),
+        notes=("the forward KL is mass-covering; KL(policy, ref) is mode-seeking",),
         help="multiply it by the ratio: `ratio * rl.k3(logprob, ref)`",
         fix=_weight(loss, spot) if weighted else None,
     )

@@ -8,9 +8,9 @@ missing in tensorforce #106.
     minimize token_mean(-clip(ratio, 0.8, 1.2) * adv, mask)                              # fires
     minimize token_mean(-min(ratio * adv, clip(ratio, 0.8, 1.2) * adv), mask)            # silent
 
-Take the minimum with the unclipped term. The rule tests whether the derivative for a token is 0
-there and would not be without the clip. A detached weight, `stop(clip(ratio, ...)) * logprob`
-(CISPO), keeps its gradient and is silent.
+Take the minimum with the unclipped term. The rule evaluates the derivative for a token whose ratio
+has moved against its advantage: it must not be 0 because of the clip alone. A detached weight,
+`stop(clip(ratio, ...)) * logprob` (CISPO), keeps its gradient and is silent.
 """
 
 from forgedsl.lint.finding import Findings, rule

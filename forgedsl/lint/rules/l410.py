@@ -8,7 +8,7 @@ look plausible for a while (OPTIMATE #250).
     minimize token_mean(-ratio * abs(adv), mask)      # fires: bad answers are pushed up too
     minimize token_mean(-ratio * adv, mask)           # silent
     minimize token_mean(-ratio * min(adv, 0.0), mask) # silent: bad answers alone (2506.01347)
-    minimize token_mean(logprob, mask)                # fires: supervised, upside down
+    minimize token_mean(logprob, mask)                # fires: shown answers become less likely
     minimize pair_mean(-log_sigmoid(margin) - log_sigmoid(-margin))      # fires: prefers neither
     minimize pair_mean(-log_sigmoid(beta * chosen))   # fires: the rejected answer does nothing
 

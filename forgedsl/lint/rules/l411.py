@@ -82,8 +82,8 @@ def _unweighted(view: View, loss: LossView, samplers: list[Decl]) -> Findings:
         same = theirs.value in (0, ours.value)  # 0 is D602
         if not same and sampler.ctor_args[0].name == trainer.ctor_args[0].name:
             yield finding(
-                f"answers are sampled at temperature {theirs.value:g}, and `{loss.name}` learns "
-                f"them at {ours.value:g}",
+                f"answers are sampled at temperature {theirs.value:g}, but `{loss.name}` uses "
+                f"log-probs at temperature {ours.value:g}",
                 place(theirs, sampler),
                 related=(Label(text="is minimized", span=loss.place),),
                 help=f"use one temperature, or set `{trainer.name}.temperature`",
@@ -153,9 +153,12 @@ def _report(
         note = "at different temperatures the ratio is not 1 even for equal weights"
         remedy = f"use one temperature, or set `{ours.service.name}.temperature`"
     else:
-        note = "the kept nucleus mass would enter the ratio and look like a policy change"
+        note = (
+            "the sampler renormalizes over the kept tokens, so the ratio is not 1 even for equal "
+            "weights"
+        )
         remedy = (
-            f"sample on the full support at the {ours.service.name}'s temperature, "
+            f"sample from the full vocabulary at the {ours.service.name}'s temperature, "
             f"or set `{ours.service.name}.temperature`"
         )
     spot = loss.spot(found.node)

@@ -10,7 +10,7 @@ sign or the order.
     minimize token_mean(pg + beta * rl.k3(ref, logprob), mask)               # fires
     minimize token_mean(pg + 0.001 * entropy, mask)                          # fires
     minimize token_mean(-ratio * (ref + stop(logprob)), mask)                # fires: a sum of both
-    minimize token_mean(pg - beta * (logprob - behavior) ** 2, mask)       # fires: away from both
+    minimize token_mean(pg - beta * (logprob - behavior) ** 2, mask)  # fires: rewards distance
     minimize token_mean(pg + beta * ratio * rl.k3(logprob, ref) - 0.001 * entropy, mask)   # silent
 
 The rule probes each term alone: the derivative for a token at advantage 0, as the distance to the

@@ -7,7 +7,7 @@ likely than 1 / e, and grows the rarer the token is (open-instruct #1269). Detac
 
     minimize token_mean(-min(ratio, 5.0) * adv * logprob, mask)              # fires
     minimize token_mean(-stop(min(ratio, 5.0)) * adv * logprob, mask)        # silent
-    minimize token_mean(-exp(logprob) * logprob, mask)                       # fires: DFT has a stop
+    minimize token_mean(-exp(logprob) * logprob, mask)                # fires: DFT detaches exp(...)
     gain = min(ratio * adv, clip(ratio, 0.8, 1.2) * logprob)                 # fires: for adv
 
 The rule evaluates the derivative for tokens of different probability at ratio 1: its sign must not
@@ -31,7 +31,7 @@ def check(view: View) -> Findings:
                 "this weight carries gradient: what is learned depends on the sign of 1 + logprob",
                 loss.spot(node),
                 notes=("d loss / d logprob changes its sign with the log-prob itself",),
-                help="a weight is a number: `stop(weight) * adv * logprob`",
+                help="detach the weight: `stop(weight) * adv * logprob`",
             )
 
 

@@ -2,7 +2,7 @@
 
     optimizer { lr = 2 }                  # fires: the largest that is usual is 0.1
     sampling { temperature = 50 }         # fires
-    loss = rl.ppo(entropy_coef = 1.0)     # fires: it drowns the advantage
+    loss = rl.ppo(entropy_coef = 1.0)     # fires: larger than the advantage's term
     optimizer { lr = 1e-6 }               # silent
 
 Such a run trains badly or not at all. Check the number. The schema states the usual range of a

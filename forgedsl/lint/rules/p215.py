@@ -25,9 +25,9 @@ def check(view: View) -> Findings:
         name = str(source.args["id"])
         if not _is_known(name):
             yield finding(
-                f"what `{name}` is will be read from its config.json at the launch",
+                f"the architecture of `{name}` is unknown until its config.json is read at launch",
                 source.span,
-                help='an `arch` such as `qwen3("4B")` says it now; `lint --deep` reads the cache',
+                help='declare `arch`, such as `qwen3("4B")`; `lint --deep` reads the cache',
             )
 
 

@@ -20,17 +20,21 @@ from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.view import View, place
 
 finding = rule(__doc__, "D")
-ROUNDS, SETS = "keys and values are rounded", "it sets temperature and top_p"
-PLACES, OTHER = "positions are other than in training", "it may be another than the trainer's"
+QUANTIZED_KV, SETS_SAMPLING = "keys and values are quantized", "it sets temperature and top_p"
+OTHER_POSITIONS = "positions differ from those in training"
+OTHER_TOKENIZER = "it may load another tokenizer than the trainer's"
 CHANGES = {
-    "quantization": "the weights are rounded", "calculate_kv_scales": ROUNDS,
-    "generation_config": SETS, "override_generation_config": SETS,
-    "logits_processors": "it changes the distribution", "rope_scaling": PLACES,
-    "hf_overrides": "it changes the configuration", "rope_theta": PLACES, "revision": OTHER,
-    "tokenizer_revision": OTHER, "tokenizer_mode": OTHER,
+    "quantization": "the weights are quantized", "calculate_kv_scales": QUANTIZED_KV,
+    "generation_config": SETS_SAMPLING, "override_generation_config": SETS_SAMPLING,
+    "logits_processors": "they change the logits", "rope_scaling": OTHER_POSITIONS,
+    "hf_overrides": "it changes the configuration", "rope_theta": OTHER_POSITIONS,
+    "revision": "it may load other weights than the trainer's",
+    "tokenizer_revision": OTHER_TOKENIZER, "tokenizer_mode": OTHER_TOKENIZER,
     "enable_lora": "adapters come from the trainer's `lora`",
 }  # fmt: skip
-INSTEAD = {"quantization": "`engine.weight_dtype = fp8` rounds them, and losses are looked at"}
+INSTEAD = {
+    "quantization": "use `engine.weight_dtype = fp8`; lint then checks that the loss corrects it"
+}
 SPECULATES = "engine.extra.speculative_config."
 OLD_RUNNER = ("suffix", "medusa", "mlp_speculator", "custom_class")
 """methods of speculative decoding that vLLM's newer model runner does not support"""
@@ -43,7 +47,7 @@ def check(view: View) -> Findings:
             value = service.settings.get(f"engine.extra.{key}")
             if value is not None:
                 yield finding(
-                    f"`{key}` makes `{service.name}` another model than the trainer's: {why}",
+                    f"`{key}` lets `{service.name}` differ from the trainer's model: {why}",
                     value.place or place(value, service),
                     help=INSTEAD.get(key, "leave it out of `engine.extra`"),
                 )
@@ -59,14 +63,15 @@ def _speculates(view: View, service: Decl) -> Findings:
     method = given.get("method", first)
     what, why, at = "", "", first
     if sampling is not None and sampling.value == "synthetic":
-        what, why, at = "`synthetic` acceptance", "takes drafts that are not its samples", sampling
+        what, why = "`synthetic` acceptance", "accepts draft tokens without rejection sampling"
+        at = sampling
     elif method.value in OLD_RUNNER:
-        what, why, at = f"`{method.value}`", "returns wrong log-probs of what it accepts", method
+        what, why, at = f"`{method.value}`", "returns wrong log-probs of accepted tokens", method
     elif _on_cpu(view, service):
-        what, why = "speculative decoding on a CPU", "returns wrong log-probs of what it accepts"
+        what, why = "speculative decoding on a CPU", "returns wrong log-probs of accepted tokens"
     if what:
         yield finding(
-            f"{what} makes `{service.name}` another model than the trainer's: it {why}",
+            f"with {what}, `{service.name}` {why}",
             at.place or place(at, service),
             help="leave it out of `engine.extra`",
         )

@@ -4,7 +4,7 @@
     service trainer : titan(policy) { hosts = 2, procs = 8 }     # fires: 2 of 12 hosts compute
 
 The idle hosts are paid for and change nothing. Give services more `hosts` or `replicas`, or ask for
-fewer hosts. `forgec plan` shows who is where.
+fewer hosts. `forgec plan` shows which service runs on which host.
 
     cluster { hosts = 2, gpus = 8 }                              # silent
 """

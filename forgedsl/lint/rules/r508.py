@@ -32,7 +32,7 @@ def _check(view: View, rubric: Decl, terms: dict[str, Term]) -> Findings:
         found = reward_interval(reward, view) if reward is not None else None
         if term.weight == 0:
             message = f"the weights of `{name}` cancel"
-            yield finding(message, term.span, help="it has no part in the score")
+            yield finding(message, term.span, help="remove it: its weights sum to 0")
         elif found is not None and found.is_bounded:
             spans[name] = abs(term.weight) * (found.hi - found.lo)
     if len(spans) < 2 or len(spans) < len(terms):

@@ -1,4 +1,4 @@
-"""R509 group-too-small: a baseline over siblings needs at least two of them, and an epsilon.
+"""R509 group-too-small: a baseline over a group needs two completions or more, and an epsilon.
 
 With one completion the group mean is the score itself, so every advantage is 0. Division by a
 standard deviation without an epsilon is a division by 0 if all completions have the same score.
@@ -75,15 +75,15 @@ def _reduces_over_group(group: GroupView) -> bool:
 
 def _too_small(step: FlowStep, sample: FlowStep) -> Diagnostic:
     return finding(
-        f"`{step.receiver}` compares siblings, and a group has one",
+        f"`{step.receiver}` compares the completions of a group, but a group has only one",
         sample.settings["n"].origin.span or sample.span,
-        related=(Label(text="compares siblings", span=step.span),),
+        related=(Label(text="compares them", span=step.span),),
         help="`n = 8`",
     )
 
 
 def _no_epsilon(view: View, group: GroupView) -> Findings:
-    """Yield findings for divisors over siblings that can be 0."""
+    """Return findings for divisors over a group that can be 0."""
     tree, analysis = group.located.tree, group.analysis
     for node, value in enumerate(tree.values):
         tiny = _tiny_epsilon(group, value.args[1]) if value.op == "div" else None
@@ -109,7 +109,7 @@ def _no_epsilon(view: View, group: GroupView) -> Findings:
         if not _vanishes(view, group, value.args[1]):
             continue
         yield finding(
-            "this is 0 for a group whose siblings score the same",
+            "this is 0 for a group whose completions have equal scores",
             divisor.span,
             help="add an epsilon: `(std(r, G) + 1e-6)`",
             fix=_add_epsilon(divisor.span),
@@ -117,7 +117,7 @@ def _no_epsilon(view: View, group: GroupView) -> Findings:
 
 
 def _tiny_epsilon(group: GroupView, node: int) -> float | None:
-    """Return the constant that is added to a spread over siblings, if rounding errors exceed it."""
+    """Return the constant that is added to a spread over a group, if rounding errors exceed it."""
     tree = group.located.tree
     value = tree.values[node]
     for arg, other in (value.args, value.args[::-1]) if value.op == "add" else ():

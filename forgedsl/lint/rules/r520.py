@@ -40,8 +40,8 @@ def check(view: View) -> Findings:
             yield finding(
                 what,
                 view.program.spans.get(group.function.name, group.function.span),
-                help="`(r - mean(r, G)) / (std(r, G) + 1e-6)`: above 0 for what is better than "
-                "its siblings",
+                help="`(r - mean(r, G)) / (std(r, G) + 1e-6)`: above 0 for completions that are "
+                "better than the mean of their group",
             )
 
 

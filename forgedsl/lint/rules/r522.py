@@ -35,7 +35,8 @@ def check(view: View) -> Findings:
         body = reward.body
         if isinstance(body, Constructor) and body.name == "overlong" and body.args["soft"] <= 0:
             yield finding(
-                f"`{reward.name}` begins at {body.args['soft']} tokens: every answer pays",
+                f"the length penalty `{reward.name}` starts at {body.args['soft']} tokens, so "
+                "every answer is penalized",
                 place_of(reward, view),
                 help="`soft` is the length from which on an answer is too long",
             )

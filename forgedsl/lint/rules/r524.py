@@ -8,9 +8,9 @@ little incentive left to find the answer. See open-rs #2. Give correctness the l
     score = 0.9 * correct + 0.1 * thinking           # silent
     score = correct * thinking                       # silent: a form without an answer pays 0
 
-The rule compares rewards of the library: those that read the target with tags and patterns around a
-wrong answer, and with penalties and bonuses for length. None of these may weigh more than the
-answer.
+The rule compares what a completion can gain: by a right answer (rewards of the library that read
+the target), by tags and patterns around a wrong answer, and by its length. The answer must count
+most.
 """
 
 from forgedsl.ir.program import Constructor, RewardDecl

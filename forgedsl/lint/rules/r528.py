@@ -31,7 +31,7 @@ def check(view: View) -> Findings:
             effects = score.effects(name)
             if effects and min(effects) > 0:
                 yield finding(
-                    f"`{rubric.name}` rises with the length of an answer: `{name}` does",
+                    f"`{rubric.name}` rises with the length of an answer, because `{name}` does",
                     place_of(reward, view),
                     help="`clamp(1.0 - r.num_tokens / 1024, 0.0, 1.0)` prefers short answers; a "
                     "penalty is subtracted",

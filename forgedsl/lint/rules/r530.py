@@ -1,8 +1,9 @@
 """R530 judge-scale: the judge's prompt asks for grades on another scale than the reward declares.
 
 The reward reads grades on its declared `scale`, whatever the prompt asks for. If the prompt asks
-for 1 to 10 and the scale is 1 to 5, all good answers get the maximum. Grades of 0 to 2 read as 1 to
-5 left two of three grades at 0 (agent-eval-harness #185). State the declared scale in the prompt.
+for 1 to 10 and the scale is 1 to 5, all good answers get the maximum. In agent-eval-harness #185
+the prompt asked for 0 to 2 and the scale was 1 to 5, so two of the three grades became 0. State the
+declared scale in the prompt.
 
     reward style = judge.score(prompt = "{response} From 1 to 10:", scale = [1, 5])     # fires
     reward style = judge.score(prompt = "{response} From 1 to 5:", scale = [1, 5])      # silent

@@ -1,4 +1,4 @@
-"""R532 thinking-judge: a judge that thinks first has no grade where the grade is read.
+"""R532 thinking-judge: the judge is a reasoning model, whose first tokens are no grade.
 
     service judge : openai("deepseek-reasoner") { url = "..." }                        # fires
     service judge : openai("deepseek-reasoner") { url = "...", max_tokens = 4096 }     # silent

@@ -4,7 +4,7 @@
         seen = []                                    # fires: one list for all trajectories
         def step(self, turn): self.seen.append(turn.text)
     def reset(self, task, rng): self.seen = []       # silent: each has its own
-    def step(self, turn): os.chdir("/tmp/work")      # fires: so does everyone in this process
+    def step(self, turn): os.chdir("/tmp/work")      # fires: moves all trajectories of the process
 
 Each trajectory has its own object, and hundreds of them run in threads of one process. A change of
 the class, a global name, `os.environ`, or the process (current folder, signals, the seed of

@@ -39,10 +39,11 @@ def check(view: View) -> Findings:
             yield finding(
                 f"{env.what} `{env.env.name}` draws from `{name}`, not from its `rng`",
                 env.env.name_span,
-                related=(Label(text="siblings draw differently", span=env.at(node)),),
-                help="draw from `self.rng`: siblings share its seed"
+                related=(Label(text="differs within a group", span=env.at(node)),),
+                help="draw from `self.rng`, whose seed is the same for all of a group"
                 if env.env.body.agent
-                else "`self.rng = rng` in `reset`, and draw from it: siblings share its seed",
+                else "`self.rng = rng` in `reset`, and draw from it: its seed is the same for all "
+                "of a group",
             )
 
 

@@ -207,7 +207,7 @@ def _trainer_phases(shape: TrainerShape) -> tuple[Phase, ...]:
     working = [*([] if shape.offload else [gradients]), _gathered(shape)]
     if shape.device == "cpu" and shape.precision == "bf16_moments":
         size = 2 * next(item.bytes for item in kept if "moments" in item.name)
-        working.append(item_of("moments f32", size, "Adam steps in f32 there"))
+        working.append(item_of("moments f32", size, "on a CPU, AdamW computes in f32"))
     working += activation_items(shape)
     freed = KEPT[shape.device] * sum(item.bytes for item in working)
     unit = largest_tensor(shape.dims)
