@@ -1,6 +1,6 @@
 """P228 evals-over-training: evaluations sample twice as many completions as training does.
 
-    eval held_out { dataset = gsm8k, split = "test", every = 1 }     # fires: 1,319, training has 128
+    eval held_out { dataset = gsm8k, split = "test", every = 1 }     # fires: 1,319; training: 128
     eval held_out { dataset = gsm8k, split = "test", every = 50 }    # silent
 
 The sampler is then busy with evaluations for most of its time (dolly #31, careless #77).
