@@ -178,7 +178,7 @@ def test_every_row_is_looked_at_and_the_first_bad_one_named(tmp_path):
         "dataset sums: 1 of 151 rows left out (bad row: 1)",
         ("sums.jsonl:152: `messages` has no [-1]: its length is 0 (at t.forge:11:12)",),
     )
-    assert "checked 151 rows of sums" in result.looked
+    assert "checked 151 rows of sums" in result.data_reports
 
 
 def test_more_bad_rows_than_the_budget_are_an_error(tmp_path):
@@ -249,7 +249,7 @@ def test_what_is_not_here_is_said(tmp_path, monkeypatch):
     write(tmp_path, ROWS[:1])
     text = SHIPPED.replace('local("forgedsl:tokenizers/arithmetic")', 'hf("some/tokenizer")')
     text = text.replace('jsonl("sums.jsonl")', 'hf("some/rows")')
-    assert look(text, tmp_path).looked == (
+    assert look(text, tmp_path).data_reports == (
         (
             'rows of sums not checked: hf("some/rows") is not in the local cache of the Hugging '
             "Face hub"

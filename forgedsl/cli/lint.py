@@ -115,7 +115,7 @@ def _main(arguments: Sequence[str]) -> int:
 def _run(options: argparse.Namespace) -> int:
     diagnostics: list[Diagnostic] = []
     sources: dict[str, SourceFile] = {}
-    looked: dict[str, None] = {}
+    data_reports: dict[str, None] = {}
     paths = options.files or [Path(STDIN)] if options.stdin else expand(options.files, "lint")
     changed = 0
     for path in paths:
@@ -126,12 +126,12 @@ def _run(options: argparse.Namespace) -> int:
             result = _lint(path, options, config)
             diagnostics += result.diagnostics
             sources |= result.sources
-            looked |= dict.fromkeys(result.looked)
+            data_reports |= dict.fromkeys(result.data_reports)
     if options.diff:
         return 1 if changed else 0
     _print(diagnostics, sources, options.format, len(paths))
-    if looked:  # stdout has only the findings where a program parses it
-        print("\n".join(looked), file=sys.stdout if options.format == "full" else sys.stderr)
+    if data_reports:  # stdout has only the findings where a program parses it
+        print("\n".join(data_reports), file=sys.stdout if options.format == "full" else sys.stderr)
     if options.deep:
         _tell_sandbox(sources)
     if any(d.code == UNREADABLE for d in diagnostics):
@@ -246,7 +246,7 @@ def _print(
 
 
 def summary(diagnostics: list[Diagnostic], num_files: int) -> str:
-    """`2 errors, 1 warning (1 fixed by --fix, 1 fixed by --fix --unsafe-fixes)`, or `no findings`."""
+    """`2 errors (1 fixed by --fix, 1 fixed by --fix --unsafe-fixes)`, or `no findings`."""
     counts = {}
     for severity in ("error", "warning", "info"):
         number = sum(d.severity == severity for d in diagnostics)

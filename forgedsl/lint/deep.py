@@ -79,7 +79,7 @@ class DatasetCheck:
     """message that there are fewer rows than one step draws, or """ ""
     absent: tuple[str, ...] = ()
     """separators that no row contains"""
-    hopeless: str = ""
+    unparsed_target: str = ""
     """an example target, if `math_equal` cannot parse most targets"""
     repeated: int = 0
     results: int = 0
@@ -124,19 +124,19 @@ def check(view: View, planned: tuple[Graph, Plan] | None, data: DataChecks) -> I
     seen = {r.reward.name for r in python_rewards(view) if {u.effect for u in r.uses} - {"random"}}
     looks, problems, failures = data(lowered, frozenset(declared | seen))
     columns: set[Span] = set()
-    told = {d.span for d in d612.check(view)}
+    reported = {d.span for d in d612.check(view)}
     for name, look in looks.items():
         _say(view, lowered.job.datasets[name], name, look)
         at = _source(view, name)[1]
-        if look.few and at not in told:
+        if look.few and at not in reported:
             yield d612.finding(f"dataset {name}: {look.few}", at, help="draw fewer, or add rows")
-        yield from _sense(view, name, look)
+        yield from _check_rows(view, name, look)
         found = _rows(view, name, look)
         if found is not None and found.span not in columns:  # a dataset and its eval share columns
             yield found
         if found is not None and found.related:
             columns.add(found.span)
-    yield from _shared(view, lowered.job, looks)
+    yield from _eval_overlap(view, lowered.job, looks)
     for name, problem in problems.items():
         yield error(
             "X804",
@@ -167,7 +167,7 @@ def _say(view: View, dataset: Dataset, name: str, look: DatasetCheck) -> None:
 
 
 def _tell(view: View, text: str) -> None:
-    view.shared.looked.setdefault(text, []).append(view.program.profile or "")
+    view.shared.data_reports.setdefault(text, []).append(view.program.profile or "")
 
 
 def _rows(view: View, name: str, look: DatasetCheck) -> Diagnostic | None:
@@ -267,16 +267,16 @@ def end_tokens(folder: Path) -> tuple[tuple[str, ...], set[str]]:
 # ---- findings about all rows together
 
 
-def _sense(view: View, name: str, look: DatasetCheck) -> Iterator[Diagnostic]:
+def _check_rows(view: View, name: str, look: DatasetCheck) -> Iterator[Diagnostic]:
     dataset, at = _source(view, name)
     for text in look.absent if "." not in name else ():
-        told = f"no row of `{name}` has `{text}` ({look.checked:,} were checked)"
+        message = f"no row of `{name}` has `{text}` ({look.checked:,} were checked)"
         where = _written_text(dataset, text)
-        yield warning("D613", "absent-separator", told, where or at,
+        yield warning("D613", "absent-separator", message, where or at,
                       help="rows without the separator keep their whole text")  # fmt: skip
-    if look.hopeless:
+    if look.unparsed_target:
         yield warning("D614", "no-answer", f"most targets of `{name}` are no answers that "
-                      f"`math_equal` can read: {look.hopeless[:60]!r}",
+                      f"`math_equal` can read: {look.unparsed_target[:60]!r}",
                       place(dataset.settings["target"], dataset),
                       help="take the number or the formula alone: `after(row.answer, \"#### \")`",
                       )  # fmt: skip
@@ -289,9 +289,9 @@ def _sense(view: View, name: str, look: DatasetCheck) -> Iterator[Diagnostic]:
         yield warning("D616", "results-learned", told, place(learn, dataset),
                       help="`learn = assistant_turns`")  # fmt: skip
     if look.repeated > REPEATED * look.checked:
-        told = f"{look.repeated:,} of {look.checked:,} rows of `{name}` repeat an earlier row"
+        message = f"{look.repeated:,} of {look.checked:,} rows of `{name}` repeat an earlier row"
         yield Diagnostic(
-            code="D615", name="repeated-rows", severity=Severity.INFO, message=told, span=at,
+            code="D615", name="repeated-rows", severity=Severity.INFO, message=message, span=at,
             help="remove them, unless they are there to be drawn more often than others",
         )  # fmt: skip
 
@@ -303,7 +303,7 @@ def _written_text(dataset: Decl, text: str) -> Span | None:
     return next((n.span for n in found if isinstance(n, ast.String) and n.value == text), None)
 
 
-def _shared(view: View, job: Job, looks: Mapping[str, DatasetCheck]) -> Iterator[Diagnostic]:
+def _eval_overlap(view: View, job: Job, looks: Mapping[str, DatasetCheck]) -> Iterator[Diagnostic]:
     """Yield D604 for prompts of evaluations that are also trained on, from whatever source."""
     trained = {node.target for node in job.nodes if Role.PROMPTS in node.roles} & looks.keys()
     for name, evaluation in job.evals.items():
@@ -312,8 +312,9 @@ def _shared(view: View, job: Job, looks: Mapping[str, DatasetCheck]) -> Iterator
             both = len(mine & looks[other].prompts)
             if both:
                 decl = view.program.evals[name]
-                told = f"{both:,} of {len(mine):,} prompts of `{name}` are trained on as `{other}`"
-                yield warning("D604", "eval-overlap", told, decl.name_span,
+                trained_on = f"{both:,} of {len(mine):,} prompts of `{name}` are trained on"
+                message = f"{trained_on} as `{other}`"
+                yield warning("D604", "eval-overlap", message, decl.name_span,
                               related=(Label(text="trained on", span=_source(view, other)[1]),),
                               help="leave them out of one of the two")  # fmt: skip
 

@@ -55,7 +55,7 @@ class Linted:
 
     diagnostics: tuple[Diagnostic, ...]
     sources: dict[str, SourceFile]
-    looked: tuple[str, ...] = ()
+    data_reports: tuple[str, ...] = ()
     """reports of --deep on the data that it read"""
 
 
@@ -117,7 +117,7 @@ def lint_source(
         views[view] = Reporter()
         return Loader(views[view], sources, modules, checked, texts or {})
 
-    def look(view: str, deep: Deep | None = deep) -> None:
+    def check_view(view: str, deep: Deep | None = deep) -> None:
         program = _resolved(file, source.name, folder, layered, loader(view), view, host)
         if program is not None:
             found = View(
@@ -125,7 +125,7 @@ def lint_source(
             )
             _check(found, views[view], config, deep, host)
 
-    profiles = _looked_at(look, profile, file, modules)
+    profiles = _check_views(check_view, profile, file, modules)
     if deep is not None and profile is None and not is_module(file):
         _check_host(file, source.name, folder, layered, loader(HERE), deep.host)
     asked = profile if profiles else None
@@ -133,20 +133,23 @@ def lint_source(
     whole = not layered and asked is None
     known = frozenset(rule.code for rule in FINDINGS if whole and config.runs(rule.code))
     for view in _compared(views, asked, profiles):
-        look(view, None)
+        check_view(view, None)
     merged = suppress((*reporter, *_merge(views, asked)), sources, known)
     found = _ordered(d for d in map(config.applied, merged) if d is not None)
-    return Linted(diagnostics=found, sources=sources, looked=_looked(shared))
+    return Linted(diagnostics=found, sources=sources, data_reports=_data_reports(shared))
 
 
-def _looked_at(
-    look: Callable[[str], None], profile: str | None, file: ast.File, modules: dict[str, Module]
+def _check_views(
+    check_view: Callable[[str], None],
+    profile: str | None,
+    file: ast.File,
+    modules: dict[str, Module],
 ) -> tuple[str, ...]:
     """Check the requested views; return the names of all profiles."""
-    look(profile or AS_WRITTEN)
+    check_view(profile or AS_WRITTEN)
     profiles = _profiles((file, *(module.file for module in modules.values())))
     for name in profiles if profile is None else ():
-        look(name)
+        check_view(name)
     return profiles
 
 
@@ -160,12 +163,12 @@ def _compared(
     return tuple(view for view in (AS_WRITTEN, *profiles) if view != asked)
 
 
-def _looked(shared: Shared) -> tuple[str, ...]:
+def _data_reports(shared: Shared) -> tuple[str, ...]:
     """Return the reports of --deep, with profiles unless the file as written has the same
     report."""
     return tuple(
         text if "" in profiles else f"{text} (profile {', '.join(profiles)})"
-        for text, profiles in shared.looked.items()
+        for text, profiles in shared.data_reports.items()
     )
 
 

@@ -146,7 +146,7 @@ def first_told(env: PythonClass) -> tuple[str, python.AST] | None:
     """Return how and where the policy is told the target: in an observation, or by a tool."""
     import ast as python
 
-    holds, shop = _Holds(env), f"`{env.env.name}`"
+    holds, quoted = _Holds(env), f"`{env.env.name}`"
     for name, method in env.methods.items():
         holds.method = name
         for node in python.walk(method):
@@ -157,15 +157,15 @@ def first_told(env: PythonClass) -> tuple[str, python.AST] | None:
                 ends = done is not None and getattr(done, "value", True) is not False
                 if shown is not None and not ends and holds.target(shown):
                     what = "the start" if made == "Start" else "a step"
-                    return f"{what} of {shop} tells the target", node
+                    return f"{what} of {quoted} tells the target", node
             result = node.value if isinstance(node, python.Return) and name in env.tools else None
             if result is not None and holds.target(result):
-                return f"tool `{name}` of {shop} tells the target", node
+                return f"tool `{name}` of {quoted} tells the target", node
         if name in env.tools:
             given = {argument.arg for argument in method.args.args[1:]}
             for node in python.walk(method):
                 if isinstance(node, python.Compare) and holds.compares(node, given):
-                    return f"tool `{name}` of {shop} tells whether an answer is right", node
+                    return f"tool `{name}` of {quoted} tells whether an answer is right", node
     return None
 
 

@@ -37,7 +37,7 @@ class Finding:
     def __call__(self, message: str, where: Span | Spot, **more: Any) -> Diagnostic:
         spot = where if isinstance(where, Spot) else Spot(span=where)
         more["related"] = (*more.get("related", ()), *spot.related)
-        more["also"] = (*more.get("also", ()), *spot.vouchers(self.code))
+        more["also"] = (*more.get("also", ()), *spot.suppressible_at(self.code))
         return Diagnostic(
             code=self.code,
             name=self.name,

@@ -10,20 +10,20 @@ from forgedsl.lint.losses import LossView
 from forgedsl.losses.forward_mode import Point
 from forgedsl.losses.tree import Tree
 
-ELSEWHERE = 0.25, 4.0
+OTHER_RATIOS = 0.25, 4.0
 """ratios at which a loss is probed besides 1"""
-FAR = 0.0, 1.5, -1.5
+LOG_RATIOS = 0.0, 1.5, -1.5
 WIDEST, WIDEST_OF_SEQUENCE, LOWEST = 20.0, 0.05, 0.1
 WRONG_WAY = ((1.0, 0.5), (1.0, 0.25), (-1.0, 1.5), (-1.0, 2.5))
 """(advantage, ratio) of tokens that moved against the advantage, not so far that dual clip acts"""
 CLIPS = ("clamp", "min", "max")
 STEP = 1e-5
-APART = 1.0, 50.0
+DISTINCT_RATIOS = 1.0, 50.0
 """ratios at which a value is the ratio itself if it equals both"""
 SCALES = ("neg", "expand", "stop", "float")
 
 
-def wrong_at(loss: LossView) -> float | None:
+def wrong_sign_advantage(loss: LossView) -> float | None:
     """Return the advantage, 1 or -1, at which the gradient has the wrong sign; None if it never
     has."""
     if "logprob" not in loss.read:
@@ -32,22 +32,22 @@ def wrong_at(loss: LossView) -> float | None:
     if gain > 1e-9 or (loss.is_pairs and gain > -1e-9 and loss.slope(side="rejected") < 1e-9):
         return 1.0
     if loss.is_pairs:
-        at = [loss.slope(side="rejected", distance=distance) for distance in FAR]
+        at = [loss.slope(side="rejected", distance=distance) for distance in LOG_RATIOS]
         alone = bool(loss.fields("reference")) and max(map(abs, at)) < 1e-9
         return -1.0 if alone or loss.slope(side="rejected") < -1e-9 else None
     if not any(name in loss.read for name in loss.fields("weight")):
         return None
     bad = loss.gain(weight=-1.0)
     for adv, here in ((1.0, gain), (-1.0, bad)):
-        learns = any(abs(loss.gain(weight=adv, ratio=ratio)) > 1e-12 for ratio in ELSEWHERE)
-        if max(abs(here), abs(loss.gain(weight=adv, level=-0.5))) < 1e-12 and learns:
+        learns = any(abs(loss.gain(weight=adv, ratio=ratio)) > 1e-12 for ratio in OTHER_RATIOS)
+        if max(abs(here), abs(loss.gain(weight=adv, logprob=-0.5))) < 1e-12 and learns:
             return adv  # no gradient on policy, but a gradient at other ratios
     if loss.slope(weight=-1.0) < 0.5 * loss.slope() < 0.0 and abs(bad) < 1e-9 < abs(gain):
         return -1.0  # all tokens are made likelier; the advantage only changes by how much
     return -1.0 if bad < -1e-9 else None
 
 
-def ranges(loss: LossView) -> tuple[tuple[int, float, float, str], ...]:
+def wrong_clip_bounds(loss: LossView) -> tuple[tuple[int, float, float, str], ...]:
     """Return the clips of a ratio with wrong bounds: node, bounds, and what is wrong."""
     values, found = loss.tree.values, []
     if loss.is_pairs or not loss.fields("sampler"):
@@ -87,7 +87,7 @@ def _sums(loss: LossView, node: int) -> bool:
     return values[node].op == "seq_sum"
 
 
-def off_one(loss: LossView) -> int | None:
+def ratio_not_one(loss: LossView) -> int | None:
     """Return an exponential used as a ratio that is not 1 when policy and older weights agree."""
     if loss.is_pairs:
         added = any(_moves(loss, side) for side in ("chosen", "rejected"))
@@ -99,7 +99,7 @@ def off_one(loss: LossView) -> int | None:
         read = [roles[name] for name in read_inside(loss, node) if name in roles]
         if len(read) < 2 or not {"sampler", "reference", "weight"} & {*read}:
             continue
-        at = [loss.point(level=level)(node).value for level in (-0.5, -2.0)]
+        at = [loss.point(logprob=logprob)(node).value for logprob in (-0.5, -2.0)]
         if any(abs(value - 1.0) > 1e-9 for value in at):
             return node
     return None
@@ -107,7 +107,7 @@ def off_one(loss: LossView) -> int | None:
 
 def _moves(loss: LossView, side: str) -> bool:
     """True if the slope at an answer changes with its log-prob while policy and reference agree."""
-    slopes = [loss.slope(side=side, level=level) for level in (-0.5, -2.0, -30.0)]
+    slopes = [loss.slope(side=side, logprob=logprob) for logprob in (-0.5, -2.0, -30.0)]
     return max(slopes) - min(slopes) > 1e-9
 
 
@@ -123,9 +123,9 @@ def read_inside(loss: LossView, node: int) -> set[str]:
     return found
 
 
-def one_sided(loss: LossView) -> int | None:
+def one_sided_clip(loss: LossView) -> int | None:
     """Return the clip that alone zeroes the gradient of a token that moved the wrong way."""
-    if loss.once(wrong_at) is not None:
+    if loss.cached(wrong_sign_advantage) is not None:
         return None  # one mistake, one message
     if not loss.fields("sampler") or not loss.fields("weight") or "logprob" not in loss.read:
         return None
@@ -172,7 +172,7 @@ def _unclipped(point: Point, node: int, free: int, end: int) -> float:
     return point.bypassing(node, free)(end).slope
 
 
-def twice(loss: LossView) -> int | None:
+def squared_ratio(loss: LossView) -> int | None:
     """Return the value whose derivative has the ratio squared."""
     if loss.is_pairs or not loss.fields("sampler") or not loss.fields("weight"):
         return None
@@ -247,7 +247,7 @@ def _counts(tree: Tree, node: int) -> bool:
     return (value.op == "const" and value.attr == 1.0) or value.type.dtype == "bool"
 
 
-def floored(loss: LossView) -> int | None:
+def lower_bounded_ratio(loss: LossView) -> int | None:
     """Return a maximum of a ratio and a number above 1 that scales the gradient."""
     if loss.is_pairs or not loss.fields("sampler"):
         return None
@@ -257,8 +257,8 @@ def floored(loss: LossView) -> int | None:
         if not any(bound is not None and bound > 1.0 for bound in bounds):
             continue
         inner = next(a for a, b in zip(value.args, bounds, strict=True) if b is None)
-        at = [loss.point(ratio=ratio)(inner).value for ratio in APART]
-        if all(math.isclose(x, r, rel_tol=1e-6) for x, r in zip(at, APART, strict=True)):
+        at = [loss.point(ratio=ratio)(inner).value for ratio in DISTINCT_RATIOS]
+        if all(math.isclose(x, r, rel_tol=1e-6) for x, r in zip(at, DISTINCT_RATIOS, strict=True)):
             return node
     return None
 

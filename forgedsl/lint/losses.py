@@ -46,7 +46,7 @@ class Spot:
         """The expression, if it is written at the place where the finding is shown."""
         return self.chain[0] if self.chain and self.chain[0].span == self.span else None
 
-    def vouchers(self, code: str) -> tuple[tuple[str, Span], ...]:
+    def suppressible_at(self, code: str) -> tuple[tuple[str, Span], ...]:
         return tuple((code, span) for span in self.also)
 
 
@@ -195,7 +195,7 @@ class LossView:
             pending += () if value.op == "stop" else (a for a in value.args if a not in live)
         return live
 
-    def once(self, question: Callable[[LossView], T]) -> T:
+    def cached(self, question: Callable[[LossView], T]) -> T:
         """Return `question(self)`, cached for all losses with the same structure and roles. So the
         result must not contain names or spans."""
         key = (question, *self.roles.values())
@@ -209,14 +209,14 @@ class LossView:
 
     def point(
         self, *, ratio: float = 1.0, weight: float = 1.0, distance: float = 0.0, side: str = "",
-        level: float = -1.0, entropy: float = 0.5, masked: bool = False, wrt: str = "logprob",
+        logprob: float = -1.0, entropy: float = 0.5, masked: bool = False, wrt: str = "logprob",
     ) -> Point:  # fmt: skip
         """Return the loss of a single token at a ratio to the sampler and a log-ratio `distance` to
-        the reference. `level` is its log-prob; a `masked` token was not written by the policy."""
+        the reference. `logprob` is its log-prob; a `masked` token was not written by the policy."""
         at = {
-            "policy": level,
-            "sampler": level - math.log(ratio),
-            "reference": level - distance,
+            "policy": logprob,
+            "sampler": logprob - math.log(ratio),
+            "reference": logprob - distance,
             "weight": weight,
             "count": 1.0,
         }
@@ -256,7 +256,7 @@ class LossView:
             return self.slope(weight=weight, **where) - self.slope(weight=0.0, **where)
         return 0.0 if self.fields("reference") else self.slope(**where)
 
-    def first(self, names: list[str], found: Callable[[int], bool]) -> int:
+    def dominator(self, names: list[str], found: Callable[[int], bool]) -> int:
         """Return the first value that satisfies `found` and through which every path from these
         fields to the loss goes; the loss itself if there is none."""
         tree, end = self.tree, self.tree.output("loss")

@@ -1,6 +1,6 @@
 """Settings of a program that must be compatible, with the ranges that published runs use.
 
-View --facts--> Number: value, where it stands, what it is compared with
+View --numbers--> Number: value, where it stands, what it is compared with
      FITS: one row each kind of number: its facts, range, source, what to write instead
 
 N907 reports a number outside of its range. A row asks only for what the program has: no LoRA, no
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 INF = float("inf")
 ADAPTIVE = "adamw"
 """the optimizer whose update is about as large as the learning rate"""
-LARGE = 0.5
+LARGE_MODEL = 0.5
 """billions of parameters from which on a model needs a smaller learning rate"""
-STRONG = 0.99
+NO_COEFFICIENT = 0.99
 """gradient of the KL term relative to that of the advantage, from which on the term probably has no
 coefficient (other rules report that) or another denominator, so that this table is silent"""
 AT_END = re.compile(r"(whitened_)?(bootstrapped_)?(gae|returns)")
@@ -51,11 +51,11 @@ TOKENS_OF_WORD, TOKENS_OF_CHAT = 1.3, 12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Number:
-    """A number of the program. `told` says what it is and what it is compared with."""
+    """A number of the program. `message` says what it is and what it is compared with."""
 
     value: float
     span: Span
-    told: str
+    message: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,11 +64,11 @@ class Fit:
     with this range, or a run that failed outside of it."""
 
     name: str
-    facts: Callable[[View], Iterator[Number]]
+    numbers: Callable[[View], Iterator[Number]]
     low: float = -INF
     high: float = INF
     source: str
-    instead: str
+    help: str
 
 
 def _trainers(view: View) -> Iterator[Decl]:
@@ -98,20 +98,20 @@ def _word_of(setting: Value) -> str:
 
 def _rate_of_adapters(view: View) -> Iterator[Number]:
     for trainer, rate in _adaptive(view, lora=True):
-        told = f"`{trainer.name}` trains LoRA adapters at a learning rate of {rate.value:g}"
-        yield Number(value=rate.value, span=place(rate, trainer), told=told)
+        message = f"`{trainer.name}` trains LoRA adapters at a learning rate of {rate.value:g}"
+        yield Number(value=rate.value, span=place(rate, trainer), message=message)
 
 
 def _rate_of_weights(view: View) -> Iterator[Number]:
     for trainer, rate in _adaptive(view, lora=False) if _samples(view) else ():
         model = view.program.models[model_of(trainer)]
         size = billions(model)
-        if size >= LARGE and not _on_cpu(trainer):
-            told = (
+        if size >= LARGE_MODEL and not _on_cpu(trainer):
+            message = (
                 f"`{trainer.name}` trains all weights of a model of {size:g}B on its own samples, "
                 f"at a learning rate of {rate.value:g}"
             )
-            yield Number(value=rate.value, span=place(rate, trainer), told=told)
+            yield Number(value=rate.value, span=place(rate, trainer), message=message)
 
 
 def _rate_of_pairs(view: View) -> Iterator[Number]:
@@ -119,11 +119,11 @@ def _rate_of_pairs(view: View) -> Iterator[Number]:
     for trainer, rate in _adaptive(view, lora=False) if compares else ():
         size = billions(view.program.models[model_of(trainer)])
         if size >= LARGE and not _on_cpu(trainer):
-            told = (
+            message = (
                 f"`{trainer.name}` trains all weights of a model of {size:g}B on pairs, at a "
                 f"learning rate of {rate.value:g}"
             )
-            yield Number(value=rate.value, span=place(rate, trainer), told=told)
+            yield Number(value=rate.value, span=place(rate, trainer), message=message)
 
 
 def _rate_of_muon(view: View) -> Iterator[Number]:
@@ -135,22 +135,22 @@ def _rate_of_muon(view: View) -> Iterator[Number]:
         source = view.program.models[model_of(trainer)].settings["source"].value
         scaled = _word_of(settings["optimizer.adjust_lr"]) == "match_rms_adamw"
         if scaled and getattr(source, "name", "") != "random":
-            told = (
+            message = (
                 f"updates of Muon have the size of AdamW's here, and the learning rate of "
                 f"`{trainer.name}` is {rate.value:g}"
             )
-            yield Number(value=rate.value, span=place(rate, trainer), told=told)
+            yield Number(value=rate.value, span=place(rate, trainer), message=message)
 
 
 def _temperature(view: View) -> Iterator[Number]:
     for service in view.samplers():
         heat = service.settings["sampling.temperature"]
         if service.ctor_args[0].name in view.trained and heat.value > 0:  # D602 reports 0
-            told = (
+            message = (
                 f"`{service.name}` samples at a temperature of {heat.value:g}: the answers of a "
                 "group are nearly all alike"
             )
-            yield Number(value=float(heat.value), span=place(heat, service), told=told)
+            yield Number(value=float(heat.value), span=place(heat, service), message=message)
 
 
 def _room_for_reasoning(view: View) -> Iterator[Number]:
@@ -158,8 +158,8 @@ def _room_for_reasoning(view: View) -> Iterator[Number]:
         most = service.settings["sampling.max_tokens"]
         size = billions(view.program.models[model_of(service)])
         if isinstance(most.value, int) and size >= LARGE:
-            told = f"the prompt asks for reasoning, and an answer may have {most.value} tokens"
-            yield Number(value=float(most.value), span=place(most, service), told=told)
+            message = f"the prompt asks for reasoning, and an answer may have {most.value} tokens"
+            yield Number(value=float(most.value), span=place(most, service), message=message)
 
 
 def _room_for_question(view: View) -> Iterator[Number]:
@@ -169,11 +169,11 @@ def _room_for_question(view: View) -> Iterator[Number]:
         fixed += TOKENS_OF_CHAT if form_of(view, dataset) == "chat" else 0
         cut = _word_of(dataset.settings["on_long"]) == "truncate"
         if fixed and cut and isinstance(most.value, int):
-            told = (
+            message = (
                 f"prompts of `{dataset.name}` are cut to {most.value} tokens, and the text around "
                 f"the question has about {fixed}"
             )
-            yield Number(value=most.value - fixed, span=place(most, dataset), told=told)
+            yield Number(value=most.value - fixed, span=place(most, dataset), message=message)
 
 
 def _cut_observations(view: View) -> Iterator[Number]:
@@ -182,11 +182,11 @@ def _cut_observations(view: View) -> Iterator[Number]:
         for tool in sorted(env.tools & env.methods.keys()) if most is not None else ():
             words = _words_before(env.methods[tool])
             if most is not None and words:
-                told = (
+                message = (
                     f"`max_observation = {most.value}` keeps the first {most.value} tokens, and "
                     f"tool `{tool}` says what it found after {words} words"
                 )
-                yield Number(value=most.value / words, span=place(most, env.env), told=told)
+                yield Number(value=most.value / words, span=place(most, env.env), message=message)
 
 
 def _words_before(method: python.AST) -> int:
@@ -216,11 +216,11 @@ def _rate_in_bf16(view: View) -> Iterator[Number]:
     for trainer, rate in _adaptive(view, lora=False):
         precision = trainer.settings["optimizer.precision"]
         if _word_of(precision) == "bf16":
-            told = (
+            message = (
                 f"weights are stored in bf16, which loses updates below 0.4 % of a weight, and the "
                 f"learning rate is {rate.value:g}"
             )
-            yield Number(value=rate.value, span=place(precision, trainer), told=told)
+            yield Number(value=rate.value, span=place(precision, trainer), message=message)
 
 
 def _scale_of_adapters(view: View) -> Iterator[Number]:
@@ -228,12 +228,12 @@ def _scale_of_adapters(view: View) -> Iterator[Number]:
         rank, alpha = (trainer.settings.get(key) for key in ("lora.rank", "lora.alpha"))
         if rank is not None and alpha is not None and isinstance(rank.value, int):
             value = alpha.value / rank.value
-            told = (
+            message = (
                 f"the LoRA update is scaled by alpha / rank = {alpha.value:g} / {rank.value} = "
                 f"{value:g}"
             )
             at = alpha if alpha.origin.span is not None else rank
-            yield Number(value=value, span=place(at, trainer), told=told)
+            yield Number(value=value, span=place(at, trainer), message=message)
 
 
 def _parameter(loss: LossView, name: str) -> float | None:
@@ -267,11 +267,11 @@ def _clip_of_values(view: View) -> Iterator[Number]:
         if not clip and "value" in loss.read:
             clip = _parameter(loss, "clip") or 0.0
         for low, high in _scores(view) if clip > 0 else ():
-            told = (
+            message = (
                 f"a value may move by {clip:g} in a step, and scores go from {low:g} to {high:g}: "
                 "the critic takes many steps to follow them"
             )
-            yield Number(value=clip / (high - low), span=loss.place, told=told)
+            yield Number(value=clip / (high - low), span=loss.place, message=message)
 
 
 def _discounts(view: View, key: str) -> Iterator[tuple[str, float, Span]]:
@@ -300,35 +300,36 @@ def _discount(view: View) -> Iterator[Number]:
     for name, gamma, span in _discounts(view, "gamma"):
         if longest is not None and 0 < gamma < 1:
             left = gamma**longest
-            told = (
+            message = (
                 f"`gamma = {gamma:g}` of `{name}` counts per token: {left:.1%} of a score reaches "
                 f"the first of {longest} tokens"
             )
-            yield Number(value=left, span=span, told=told)
+            yield Number(value=left, span=span, message=message)
 
 
 def _two_discounts(view: View) -> Iterator[Number]:
     found = list(_discounts(view, "gamma"))
     for name, gamma, span in found[1:]:
         first, other, _ = found[0]
-        told = f"`{name}` discounts by {gamma:g}, and `{first}` by {other:g}"
-        yield Number(value=abs(gamma - other), span=span, told=told)
+        message = f"`{name}` discounts by {gamma:g}, and `{first}` by {other:g}"
+        yield Number(value=abs(gamma - other), span=span, message=message)
 
 
 def _lambda(view: View) -> Iterator[Number]:
     for name, lam, span in _discounts(view, "lam"):
-        told = (
+        message = (
             f"`lam = {lam:g}` makes the advantage of `{name}` almost the one-step TD error of the "
             "critic"
         )
-        yield Number(value=lam, span=span, told=told)
+        yield Number(value=lam, span=span, message=message)
 
 
 def _updates(view: View) -> Iterator[Number]:
     for step in view.steps if _samples(view) else ():
         epochs = step.settings["epochs"]
-        told = f"each batch of samples is trained on {epochs.value} times"
-        yield Number(value=float(epochs.value), span=epochs.origin.span or step.span, told=told)
+        message = f"each batch of samples is trained on {epochs.value} times"
+        span = epochs.origin.span or step.span
+        yield Number(value=float(epochs.value), span=span, message=message)
 
 
 def _age(view: View) -> Iterator[Number]:
@@ -338,23 +339,23 @@ def _age(view: View) -> Iterator[Number]:
         return
     age = schedule.settings["max_policy_age"]
     if isinstance(age.value, int):
-        told = f"samples may be {age.value} policy versions old"
-        yield Number(value=float(age.value), span=place(age, schedule), told=told)
+        message = f"samples may be {age.value} policy versions old"
+        yield Number(value=float(age.value), span=place(age, schedule), message=message)
 
 
 def _stored_age(view: View) -> Iterator[Number]:
     for buffer in view.program.declared.get("buffer", {}).values():
         age = buffer.settings["max_age"]
-        told = f"groups drawn from `{buffer.name}` may be {age.value} policy versions old"
-        yield Number(value=float(age.value), span=place(age, buffer), told=told)
+        message = f"groups drawn from `{buffer.name}` may be {age.value} policy versions old"
+        yield Number(value=float(age.value), span=place(age, buffer), message=message)
 
 
 def _entropy(view: View) -> Iterator[Number]:
     for loss in _losses(view):
         weight = _parameter(loss, "entropy_coef")
         if weight is not None and weight <= 0.1:  # N906 reports larger ones
-            told = f"the entropy counts {weight:g} times as much as the advantage"
-            yield Number(value=weight, span=loss.place, told=told)
+            message = f"the entropy counts {weight:g} times as much as the advantage"
+            yield Number(value=weight, span=loss.place, message=message)
 
 
 def _divergence(view: View) -> Iterator[Number]:
@@ -364,13 +365,13 @@ def _divergence(view: View) -> Iterator[Number]:
             given is not None and given > 1.0
         ):  # N906 reports those of the library
             continue
-        pull, pushed = loss.once(_slopes)
-        if 0 < pull < STRONG * pushed:
-            told = (
+        pull, pushed = loss.cached(_slopes)
+        if 0 < pull < NO_COEFFICIENT * pushed:
+            message = (
                 f"at a log-ratio of 1 to the reference, the KL term of loss `{loss.name}` has "
                 f"{pull / pushed:.2g} times the gradient of an advantage of 1"
             )
-            yield Number(value=pull / pushed, span=loss.place, told=told)
+            yield Number(value=pull / pushed, span=loss.place, message=message)
 
 
 def _slopes(loss: LossView) -> tuple[float, float]:
@@ -389,8 +390,8 @@ def _warmup(view: View) -> Iterator[Number]:
     for trainer in _trainers(view) if isinstance(steps, int) and steps >= SEVERAL else ():
         warmup = trainer.settings.get("optimizer.warmup")
         if warmup is not None and 0 < warmup.value < steps:  # A311 reports longer ones
-            told = f"{warmup.value} of {steps} steps are warm-up"
-            yield Number(value=warmup.value / steps, span=place(warmup, trainer), told=told)
+            message = f"{warmup.value} of {steps} steps are warm-up"
+            yield Number(value=warmup.value / steps, span=place(warmup, trainer), message=message)
 
 
 def _horizon(view: View) -> Iterator[Number]:
@@ -398,23 +399,23 @@ def _horizon(view: View) -> Iterator[Number]:
     for loss in _losses(view) if new and 1 < turns < INF else ():
         horizon = _parameter(loss, "horizon")
         if horizon is not None:
-            told = (
+            message = (
                 f"`horizon = {horizon:g}` is the length of one turn, and a trajectory has up to "
                 f"{turns:g} turns of {new} tokens"
             )
-            yield Number(value=horizon / (turns * new), span=loss.place, told=told)
+            yield Number(value=horizon / (turns * new), span=loss.place, message=message)
 
 
 def _margin_of_means(view: View) -> Iterator[Number]:
     for loss in _losses(view):
         if loss.is_pairs and loss.fields("reference") and _means(loss):
             beta = 2 * abs(loss.slope(side="chosen"))
-            told = (
+            message = (
                 f"loss `{loss.name}` compares mean log-probs with beta = {beta:.2g}: their margin "
                 "is small, so the loss hardly changes"
             )
             if beta > 0:
-                yield Number(value=beta, span=loss.place, told=told)
+                yield Number(value=beta, span=loss.place, message=message)
 
 
 def _means(loss: LossView) -> bool:
@@ -444,70 +445,70 @@ def billions(model: Decl) -> float:
 
 
 FITS = (
-    Fit(name="learning rate of LoRA", facts=_rate_of_adapters, low=3e-6,
+    Fit(name="learning rate of LoRA", numbers=_rate_of_adapters, low=3e-6,
         source="TRL #2872, X-R1 #66: at 5e-7 and 1e-6 nothing was learned",
-        instead="`lr = 1e-5` to `1e-4`: adapters need about ten times the rate of full weights"),
-    Fit(name="learning rate of full weights", facts=_rate_of_weights, high=2e-4,
+        help="`lr = 1e-5` to `1e-4`: adapters need about ten times the rate of full weights"),
+    Fit(name="learning rate of full weights", numbers=_rate_of_weights, high=2e-4,
         source="hello-agents #770: already at 5e-5 the accuracy fell from 57 to 2 %",
-        instead="`lr = 1e-6`, at most 1e-5"),
-    Fit(name="alpha over rank", facts=_scale_of_adapters, low=1 / 32, high=32.0,
+        help="`lr = 1e-6`, at most 1e-5"),
+    Fit(name="alpha over rank", numbers=_scale_of_adapters, low=1 / 32, high=32.0,
         source="2106.09685 and recipes of peers: alpha is 1/4 to 4 times the rank",
-        instead="`alpha` near the rank, such as `lora { rank = 16, alpha = 32 }`"),
-    Fit(name="rate in bf16", facts=_rate_in_bf16, low=1e-5,
+        help="`alpha` near the rank, such as `lora { rank = 16, alpha = 32 }`"),
+    Fit(name="rate in bf16", numbers=_rate_in_bf16, low=1e-5,
         source="AReaL #1634: a rate tuned with weights in bf16 was three times too high in f32",
-        instead="`precision = bf16_moments`, which keeps the weights in f32"),
-    Fit(name="clip of values", facts=_clip_of_values, low=0.05,
+        help="`precision = bf16_moments`, which keeps the weights in f32"),
+    Fit(name="clip of values", numbers=_clip_of_values, low=0.05,
         source="stable-baselines #216: the clip is a distance, so it follows the scale of scores",
-        instead="a `value_clip` of about 0.2 of the range of scores, or scores from 0 to 1"),
-    Fit(name="gamma over the horizon", facts=_discount, low=0.1,
+        help="a `value_clip` of about 0.2 of the range of scores, or scores from 0 to 1"),
+    Fit(name="gamma over the horizon", numbers=_discount, low=0.1,
         source="rlhf-book #364: TRL, verl, OpenRLHF and DeepSpeed-Chat have 1",
-        instead="`gamma = 1.0`"),
-    Fit(name="gamma in two places", facts=_two_discounts, high=1e-9,
+        help="`gamma = 1.0`"),
+    Fit(name="gamma in two places", numbers=_two_discounts, high=1e-9,
         source="1506.02438: advantages and targets of the critic have one discount",
-        instead="one parameter for both, `param gamma : float = 1.0`"),
-    Fit(name="lam", facts=_lambda, low=0.5,
+        help="one parameter for both, `param gamma : float = 1.0`"),
+    Fit(name="lam", numbers=_lambda, low=0.5,
         source="1506.02438 has 0.96 to 0.99, summarize-from-feedback #6 (2009.01325) 0.95",
-        instead="`lam = 0.95`, or 1.0"),
-    Fit(name="epochs", facts=_updates, high=10.0,
+        help="`lam = 0.95`, or 1.0"),
+    Fit(name="epochs", numbers=_updates, high=10.0,
         source="1707.06347 has 3 to 15 for control tasks; TRL has 4, verl and OpenRLHF 1",
-        instead="`epochs = 1` to 4, and more `minibatches`"),
-    Fit(name="policy age", facts=_age, high=16.0,
+        help="`epochs = 1` to 4, and more `minibatches`"),
+    Fit(name="policy age", numbers=_age, high=16.0,
         source="AReaL (2505.24298) bounds it at 8; slime #1800 trained on older ones",
-        instead="`max_policy_age = 1` to 8"),
-    Fit(name="age in a buffer", facts=_stored_age, high=100.0,
+        help="`max_policy_age = 1` to 8"),
+    Fit(name="age in a buffer", numbers=_stored_age, high=100.0,
         source="samples of a policy this old have ratios far from 1; replay_math has 12",
-        instead="`max_age` of at most some dozens"),
-    Fit(name="entropy", facts=_entropy, high=0.03,
+        help="`max_age` of at most some dozens"),
+    Fit(name="entropy", numbers=_entropy, high=0.03,
         source="verl #781: already 0.001 made the entropy explode; 2503.14476 has no such term",
-        instead="no entropy term; if the entropy falls, raise the upper bound of the clip to 1.28"),
-    Fit(name="divergence", facts=_divergence, high=0.5,
+        help="no entropy term; if the entropy falls, raise the upper bound of the clip to 1.28"),
+    Fit(name="divergence", numbers=_divergence, high=0.5,
         source="2402.03300 has 0.04, TRL, verl and OpenRLHF 0 to 0.04",
-        instead="a `beta` of 0.001 to 0.1"),
-    Fit(name="warm-up", facts=_warmup, high=0.5,
+        help="a `beta` of 0.001 to 0.1"),
+    Fit(name="warm-up", numbers=_warmup, high=0.5,
         source="prime-rl #968; published recipes warm up for 3 to 10 % of the steps",
-        instead="a `warmup` of some per cent of `steps`"),
-    Fit(name="horizon", facts=_horizon, low=0.5,
+        help="a `warmup` of some per cent of `steps`"),
+    Fit(name="horizon", numbers=_horizon, low=0.5,
         source="2503.20783: the constant is the budget of a whole completion",
-        instead="`horizon` = `max_turns` times `max_tokens`"),
-    Fit(name="margin of means", facts=_margin_of_means, low=0.5,
+        help="`horizon` = `max_turns` times `max_tokens`"),
+    Fit(name="margin of means", numbers=_margin_of_means, low=0.5,
         source="2405.14734 (SimPO): means over tokens go with a beta of 2 to 10, sums with 0.1",
-        instead="a beta of 2 to 10, or `sum(..., T, mask)` in place of `mean`"),
+        help="a beta of 2 to 10, or `sum(..., T, mask)` in place of `mean`"),
     Fit(name="learning rate of pairs", facts=_rate_of_pairs, high=2e-5,
         source="LLaMA-Factory #7734: at 1e-4 the model repeats itself; 2305.18290 has 1e-6",
-        instead="`lr = 5e-7` to `5e-6`"),
+        help="`lr = 5e-7` to `5e-6`"),
     Fit(name="learning rate of Muon", facts=_rate_of_muon, high=2e-3,
         source="Muon #49: 0.02 is the rate of updates that are not scaled",
-        instead="the learning rate that AdamW would have, or `adjust_lr = original`"),
+        help="the learning rate that AdamW would have, or `adjust_lr = original`"),
     Fit(name="temperature", facts=_temperature, low=0.1,
         source="ms-swift #4570: answers that are alike have advantages of 0",
-        instead="`temperature = 1.0`, for the trainer too"),
+        help="`temperature = 1.0`, for the trainer too"),
     Fit(name="room for reasoning", facts=_room_for_reasoning, low=128.0,
         source="TRL #5697: answers that were cut had no gradient",
-        instead="`max_tokens = 1024`, or a prompt that asks for the answer alone"),
+        help="`max_tokens = 1024`, or a prompt that asks for the answer alone"),
     Fit(name="room for the question", facts=_room_for_question, low=8.0,
         source="LLaMA-Factory #3143: what is cut is the beginning of the prompt",
-        instead="`max_prompt_tokens = 512`, or `on_long = drop`"),
+        help="`max_prompt_tokens = 512`, or `on_long = drop`"),
     Fit(name="length of an observation", facts=_cut_observations, low=1.0,
         source="verl #6313: the end of a tool's answer was cut off",
-        instead="a larger `max_observation`, or a tool that answers with the value alone"),
+        help="a larger `max_observation`, or a tool that answers with the value alone"),
 )  # fmt: skip

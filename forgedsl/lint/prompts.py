@@ -55,13 +55,13 @@ def asked_to_reason(view: View) -> bool:
 
 def played_in(view: View, step: FlowStep) -> tuple[EnvironmentDecl | None, Decl | None]:
     """Return the environment that a step plays in, and the dataset of its prompts."""
-    env = step.settings.get("env")
-    shop = None if env is None else view.program.environments.get(getattr(env.value, "name", ""))
-    if shop is None:
+    ref = step.settings.get("env")
+    env = None if ref is None else view.program.environments.get(getattr(ref.value, "name", ""))
+    if env is None:
         return None, None
     edges = {read.edge for read in step.inputs}
     drawn = [s for s in view.program.flow if Role.PROMPTS in s.roles and s.name in edges]
-    return shop, view.program.datasets.get(drawn[0].receiver) if drawn else None
+    return env, view.program.datasets.get(drawn[0].receiver) if drawn else None
 
 
 def form_of(view: View, dataset: Decl) -> str:

@@ -176,7 +176,7 @@ class Score:
                 return "/" in {getattr(node, "operator", "") for node in walk(self.score.expr)}
         return False
 
-    def effects(self, name: str, least: Collection[str] = ()) -> list[float]:
+    def change_by(self, name: str, least: Collection[str] = ()) -> list[float]:
         """Return how much the score changes if one reward goes from its least to its greatest
         value, for all combinations of the other rewards' bounds (0 and 1 if unknown). Rewards in
         `least` stay at their least value."""
@@ -445,7 +445,7 @@ def inverted(score: Score) -> list[str]:
     """Yield the library rewards whose increase lowers the score."""
     found = []
     for name, reward in score.rewards.items():
-        effects = score.effects(name) if _is_directed(reward) else []
+        effects = score.change_by(name) if _is_directed(reward) else []
         if effects and max(effects) <= 0 and min(effects) < 0:
             found.append(name)
     return found

@@ -37,7 +37,7 @@ class Shared:
 
     def __init__(self, *, on_disk: bool) -> None:
         self.on_disk = on_disk
-        self.looked: dict[str, list[str]] = {}
+        self.data_reports: dict[str, list[str]] = {}
         """reports of --deep on data that it read, each with its profiles"""
         self.trees: dict[tuple[object, ...], tuple[Located | None, tuple[Diagnostic, ...]]] = {}
         self.answers: dict[object, Any] = {}
@@ -204,7 +204,7 @@ class View:
             yield self.program.services[name]
 
     @property
-    def stale(self) -> Span | None:
+    def stale_span(self) -> Span | None:
         """Span of the reason why rollouts can be older than the trained weights: the schedule, or a
         sync less often than every step; None if they cannot. Rollouts of a frozen model do not
         age."""
@@ -226,7 +226,7 @@ class View:
         """The names of the models that the flow trains."""
         return frozenset(self.program.services[s.receiver].ctor_args[0].name for s in self.steps)
 
-    def learners(self) -> Iterator[Decl]:
+    def trained_samplers(self) -> Iterator[Decl]:
         """Yield the samplers of trained models, and those whose log-probs a loss reads. Other
         samplers are frozen teachers, whose completions are data."""
         compares = any("behavior" in loss.read for loss in self.losses if loss.step is not None)

@@ -69,7 +69,7 @@ class Evidence:
         return self._seen - len(self._rows) if self._seen >= LEAST else 0
 
     @property
-    def hopeless(self) -> str:
+    def unparsed_target(self) -> str:
         """Return an example if most targets can equal no answer: they are neither a number nor a
         formula nor a few words. Else return ""."""
         bad = [text for text in self._targets if not is_answer(text)]

@@ -23,12 +23,12 @@ from itertools import product
 from forgedsl.diagnostics import Label
 from forgedsl.ir.program import Decl, model_of
 from forgedsl.lint.finding import Findings, rule
-from forgedsl.lint.loss_mistakes import floored
+from forgedsl.lint.loss_mistakes import lower_bounded_ratio
 from forgedsl.lint.losses import LossView
 from forgedsl.lint.view import View, place
 
 finding = rule(__doc__, "D")
-ROUNDED = {"engine.kv_dtype": "keys and values", "engine.weight_dtype": "weights"}
+QUANTIZED = {"engine.kv_dtype": "keys and values", "engine.weight_dtype": "weights"}
 RATIOS = (0.3, 0.9, 1.0, 1.1, 3.0)
 
 
@@ -49,8 +49,8 @@ def _corrects(loss: LossView) -> bool:
 def check(view: View) -> Findings:
     for loss in view.losses:
         why = _replayed(loss) or _stale(view) or _rounded(view, loss) or _other_dtype(view, loss)
-        corrected = "behavior" in loss.read and loss.once(_corrects)
-        corrected = corrected or loss.once(floored) is not None  # L436 says more
+        corrected = "behavior" in loss.read and loss.cached(_corrects)
+        corrected = corrected or loss.cached(lower_bounded_ratio) is not None  # L436 says more
         if why is None or not loss.samplers or corrected or (loss.updates > 1 and not loss.older):
             continue  # several updates per step are reported by L431, which says more
         what, label, remedy = why
@@ -72,9 +72,9 @@ def _replayed(loss: LossView) -> tuple[str, Label, str] | None:
 
 
 def _stale(view: View) -> tuple[str, Label, str] | None:
-    if view.stale is None:
+    if view.stale_span is None:
         return None
-    label = Label(text="rollouts may be stale", span=view.stale)
+    label = Label(text="rollouts may be stale", span=view.stale_span)
     remedy = "sync after every step of a `schedule sync`"
     return "rollouts may be older than the weights", label, remedy
 
@@ -82,7 +82,7 @@ def _stale(view: View) -> tuple[str, Label, str] | None:
 def _rounded(view: View, loss: LossView) -> tuple[str, Label, str] | None:
     for step in loss.samplers:
         service = view.program.services[step.receiver]
-        for key, what in ROUNDED.items():
+        for key, what in QUANTIZED.items():
             value = service.settings.get(key)
             if value is not None and value.value == "fp8":
                 label = Label(text=f"{what} are quantized to fp8", span=place(value, service))

@@ -21,7 +21,7 @@ finding = rule(__doc__, "D")
 
 
 def check(view: View) -> Findings:
-    if view.stale is None:
+    if view.stale_span is None:
         return  # no completions are in flight at a swap
     for step in view.program.flow:
         if Role.TRANSFERS not in step.roles or step.settings["on_swap"].value != "keep":

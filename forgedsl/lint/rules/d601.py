@@ -27,7 +27,7 @@ FEW = 32
 
 
 def check(view: View) -> Findings:
-    for service in view.learners():
+    for service in view.trained_samplers():
         for name, full in FULL.items():
             value = service.settings[name]
             most = service.settings["sampling.max_tokens"].value

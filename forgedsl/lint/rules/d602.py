@@ -17,7 +17,7 @@ finding = rule(__doc__, "E")
 
 
 def check(view: View) -> Findings:
-    for service in view.learners():
+    for service in view.trained_samplers():
         value = service.settings["sampling.temperature"]
         if value.value == 0:
             yield finding(

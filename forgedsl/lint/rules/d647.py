@@ -41,16 +41,16 @@ finding = rule(__doc__, "W")
 
 def check(view: View) -> Findings:
     for step in view.program.flow:
-        shop, dataset = played_in(view, step)
-        if shop is None or dataset is None or not (shop.body.tools or shop.body.served):
+        env, dataset = played_in(view, step)
+        if env is None or dataset is None or not (env.body.tools or env.body.served):
             continue
         prompt = dataset.settings["prompt"]
-        untold = _untold(shop, list(_texts(view, dataset)))
+        untold = _untold(env, list(_texts(view, dataset)))
         form = form_of(view, dataset) if untold else ""
         used = (Label(text="played here", span=step.span),)
         if form == "text":
             yield finding(
-                f"nothing tells the policy of {untold} of `{shop.name}`: the prompt is plain text",
+                f"nothing tells the policy of {untold} of `{env.name}`: the prompt is plain text",
                 place(prompt, dataset),
                 related=used,
                 help="`prompt = chat(...)`, so that the template shows the tools, or name them",
@@ -60,7 +60,7 @@ def check(view: View) -> Findings:
             template, where = template_of(view, model)
             if template and not re.search(r"\btools\b", template):
                 yield finding(
-                    f"nothing tells the policy of {untold} of `{shop.name}`: the chat template "
+                    f"nothing tells the policy of {untold} of `{env.name}`: the chat template "
                     f"of `{model.name}` does not show `tools`",
                     place(model.settings[where], model),
                     related=used,
@@ -68,16 +68,16 @@ def check(view: View) -> Findings:
                 )
 
 
-def _untold(shop: EnvironmentDecl, texts: list[str]) -> str:
+def _untold(env: EnvironmentDecl, texts: list[str]) -> str:
     """Return the tools that no text names, for a message. The tools of an MCP server are unknown
     here, so a text that mentions tools counts."""
-    texts += shop.body.texts
+    texts += env.body.texts
     missing = [
         f"`{tool.name}`"
-        for tool in shop.body.tools
+        for tool in env.body.tools
         if not any(re.search(rf"\b{re.escape(tool.name)}\b", text) for text in texts)
     ]
-    if shop.body.served and not any("tool" in text.lower() for text in texts):
+    if env.body.served and not any("tool" in text.lower() for text in texts):
         missing.append("the tools of the server")
     return ", ".join(missing)
 

@@ -29,29 +29,29 @@ finding = rule(__doc__, "I")
 
 def check(view: View) -> Findings:
     for step in view.program.flow:
-        shop, dataset = played_in(view, step)
-        if shop is None or dataset is None:
+        env, dataset = played_in(view, step)
+        if env is None or dataset is None:
             continue
         # an agent always sends messages
-        form = "chat" if shop.body.agent else form_of(view, dataset)
-        history = shop.settings["history"]
+        form = "chat" if env.body.agent else form_of(view, dataset)
+        history = env.settings["history"]
         used = (Label(text="played here", span=step.span),)
         follows = history.value == "template"
         if follows and form == "text":
             yield finding(
-                f"`history = template` of `{shop.name}` has no effect: the prompt is plain text",
-                place(history, shop),
+                f"`history = template` of `{env.name}` has no effect: the prompt is plain text",
+                place(history, env),
                 related=used,
                 help="`prompt = chat(...)`, or remove it",
             )
         elif not follows and form == "chat":
             model = view.program.models[model_of(view.program.services[step.receiver])]
             template, where = template_of(view, model)
-            tools = bool(shop.body.tools or shop.body.served)
+            tools = bool(env.body.tools or env.body.served)
             if template and known_to_append(template, tools=tools) is False:
                 yield finding(
                     f"the chat template of `{model.name}` changes earlier turns (it drops their "
-                    f"thoughts, for example), but `{shop.name}` keeps them as sampled",
+                    f"thoughts, for example), but `{env.name}` keeps them as sampled",
                     place(model.settings[where], model),
                     related=used,
                     help="`history = template` of the environment trains on what the template "

@@ -24,14 +24,14 @@ finding = rule(__doc__, "W")
 
 
 def check(view: View) -> Findings:
-    for who, turns, shop, span in _plays(view):
-        offers = shop.body.tools or shop.body.served
-        if turns.value == 1 and offers and not _judges_calls(view, shop):
-            tools = ", ".join(f"`{tool.name}`" for tool in shop.body.tools) or "those of a server"
+    for who, turns, env, span in _plays(view):
+        offers = env.body.tools or env.body.served
+        if turns.value == 1 and offers and not _judges_calls(view, env):
+            tools = ", ".join(f"`{tool.name}`" for tool in env.body.tools) or "those of a server"
             yield finding(
-                f"{who} has one turn, and never sees what the tools of `{shop.name}` return",
+                f"{who} has one turn, and never sees what the tools of `{env.name}` return",
                 turns.origin.span or span,
-                related=(Label(text=f"its tools: {tools}", span=shop.name_span),),
+                related=(Label(text=f"its tools: {tools}", span=env.name_span),),
                 help="`max_turns = 2` or more: a call in one turn, its result in the next",
             )
 
@@ -45,18 +45,18 @@ def _plays(view: View) -> Iterator[tuple[str, Value, EnvironmentDecl, Span]]:
     ]
     found += [(f"eval `{e.name}`", e.settings, e.name_span) for e in view.program.evals.values()]
     for who, settings, span in found:
-        env = settings["env"].value
-        shop = view.program.environments.get(getattr(env, "name", str(env)))
-        if shop is not None:
-            yield who, settings["max_turns"], shop, span
+        ref = settings["env"].value
+        env = view.program.environments.get(getattr(ref, "name", str(ref)))
+        if env is not None:
+            yield who, settings["max_turns"], env, span
 
 
-def _judges_calls(view: View, shop: EnvironmentDecl) -> bool:
+def _judges_calls(view: View, env: EnvironmentDecl) -> bool:
     """True if the class has a `step` that runs no tool: it judges the call itself."""
     import ast as python
 
-    for env in python_environments(view):
-        step = env.methods.get("step") if env.env is shop else None
+    for played in python_environments(view):
+        step = played.methods.get("step") if played.env is env else None
         if step is not None:
             names = {n.attr for n in python.walk(step) if isinstance(n, python.Attribute)}
             return "call_tools" not in names

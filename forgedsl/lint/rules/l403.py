@@ -24,7 +24,7 @@ finding = rule(__doc__, "D")
 
 def check(view: View) -> Findings:
     for loss in view.losses:
-        for node in loss.once(hand_written):
+        for node in loss.cached(hand_written):
             spot = loss.spot(node)
             yield finding(
                 "this mean has a denominator of its own",

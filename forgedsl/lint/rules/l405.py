@@ -26,7 +26,7 @@ finding = rule(__doc__, "D")
 def check(view: View) -> Findings:
     for loss in view.losses:
         seen: set[Span] = set()
-        for origin, high in loss.once(_unbounded):
+        for origin, high in loss.cached(_unbounded):
             spot = loss.spot(origin)
             if spot.span not in seen:
                 seen.add(spot.span)

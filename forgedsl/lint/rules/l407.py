@@ -33,7 +33,7 @@ def check(view: View) -> Findings:
 
 def _of_loss(loss: LossView) -> Findings:
     seen: set[Span] = set()
-    for node, origin in loss.once(_divisors):
+    for node, origin in loss.cached(_divisors):
         spot = loss.spot(origin)
         if spot.span not in seen:
             seen.add(spot.span)
@@ -45,7 +45,7 @@ def _divisors(loss: LossView) -> tuple[tuple[int, int], ...]:
     """Yield (value of the gradient, value of the loss) for each division by a value that may be
     0."""
     facts = loss.facts
-    by_hand = loss.once(hand_written)
+    by_hand = loss.cached(hand_written)
     found = []
     for node, value in enumerate(facts.gradient.values):
         operand, origin = _operand(value), facts.origin(node)

@@ -31,7 +31,7 @@ DISTANCES = (-1.5, -0.5, 0.5, 1.0, 2.0)
 
 def check(view: View) -> Findings:
     for loss in view.losses:
-        found = loss.once(_estimate)
+        found = loss.cached(_estimate)
         if found is not None and not (found[0] == "k3" and _is_distilled(view, loss)):
             kind, node = found
             yield _report(loss, kind, loss.spot(node))
@@ -51,7 +51,7 @@ def _estimate(loss: LossView) -> tuple[str, int] | None:
     if not references or loss.is_pairs or "logprob" not in loss.read:
         return None
     kind = _kind(loss, loss.tree.output("loss"))
-    return (kind, loss.first(references, lambda n: _kind(loss, n) == kind)) if kind else None
+    return (kind, loss.dominator(references, lambda n: _kind(loss, n) == kind)) if kind else None
 
 
 def _kind(loss: LossView, node: int) -> str:

@@ -14,7 +14,7 @@ has moved against its advantage: it must not be 0 because of the clip alone. A d
 """
 
 from forgedsl.lint.finding import Findings, rule
-from forgedsl.lint.loss_mistakes import one_sided
+from forgedsl.lint.loss_mistakes import one_sided_clip
 from forgedsl.lint.view import View
 
 finding = rule(__doc__, "D")
@@ -22,7 +22,7 @@ finding = rule(__doc__, "D")
 
 def check(view: View) -> Findings:
     for loss in view.losses:
-        clip = loss.once(one_sided)
+        clip = loss.cached(one_sided_clip)
         if clip is not None:
             yield finding(
                 "the clip stops the gradient of tokens that moved the wrong way",

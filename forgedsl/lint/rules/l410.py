@@ -17,7 +17,7 @@ gradient ascent, write `# forge: allow[L410] unlearning`.
 """
 
 from forgedsl.lint.finding import Findings, rule
-from forgedsl.lint.loss_mistakes import ranges, wrong_at
+from forgedsl.lint.loss_mistakes import wrong_clip_bounds, wrong_sign_advantage
 from forgedsl.lint.losses import LossView
 from forgedsl.lint.view import View
 
@@ -26,8 +26,8 @@ finding = rule(__doc__, "D")
 
 def check(view: View) -> Findings:
     for loss in view.losses:
-        advantage = loss.once(wrong_at)
-        if advantage is None or loss.once(ranges):
+        advantage = loss.cached(wrong_sign_advantage)
+        if advantage is None or loss.cached(wrong_clip_bounds):
             continue
         what, at = "a chosen token" if loss.is_pairs else "a token to be learned", ""
         if not loss.is_pairs and loss.fields("weight"):

@@ -77,7 +77,7 @@ def _unweighted(view: View, loss: LossView, samplers: list[Decl]) -> Findings:
     assert loss.step is not None
     trainer = view.program.services[loss.step.receiver]
     ours = trainer.settings["temperature"]
-    for sampler in samplers if not loss.older and loss.once(_is_gradient) else ():
+    for sampler in samplers if not loss.older and loss.cached(_is_gradient) else ():
         theirs = sampler.settings["sampling.temperature"]
         same = theirs.value in (0, ours.value)  # 0 is D602
         if not same and sampler.ctor_args[0].name == trainer.ctor_args[0].name:

@@ -25,7 +25,7 @@ def check(view: View) -> Findings:
     if longest is None or longest <= LONG:
         return
     for loss in view.losses:
-        mean = loss.once(_sequence_mean) if loss.step is not None else None
+        mean = loss.cached(_sequence_mean) if loss.step is not None else None
         if mean is not None:
             yield finding(
                 f"a token of a {longest}-token answer weighs {longest // 64} times less than one "

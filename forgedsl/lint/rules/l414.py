@@ -24,7 +24,7 @@ finding = rule(__doc__, "D")
 
 def check(view: View) -> Findings:
     for loss in view.losses:
-        node = loss.once(_wide)
+        node = loss.cached(_wide)
         if node is not None:
             yield finding(
                 "this mask holds for tokens that the policy did not write",
@@ -52,6 +52,6 @@ def _lets_in(loss: LossView, mask: int) -> bool:
         return False
     places = product((-1.0, 1.0), (0.5, 1.0, 2.0), (-1.0, 1.0), (-1.0, -3.0))
     return any(
-        loss.point(masked=True, weight=w, ratio=r, distance=d, level=level)(mask).value
-        for w, r, d, level in places
+        loss.point(masked=True, weight=w, ratio=r, distance=d, logprob=logprob)(mask).value
+        for w, r, d, logprob in places
     )

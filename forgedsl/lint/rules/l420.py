@@ -29,14 +29,14 @@ FAR = 12.0
 
 def check(view: View) -> Findings:
     for loss in view.losses:
-        if "entropy" in loss.read and loss.once(_charges) is not None:
+        if "entropy" in loss.read and loss.cached(_charges) is not None:
             yield finding(
                 "this loss charges for entropy: it drives the policy to one answer",
-                loss.spot(loss.once(_charges)),  # type: ignore[arg-type]
+                loss.spot(loss.cached(_charges)),  # type: ignore[arg-type]
                 notes=("d loss / d entropy is positive",),
                 help="a bonus is subtracted: `- 0.001 * entropy`",
             )
-        away = loss.once(_leaves)
+        away = loss.cached(_leaves)
         if away is not None:
             yield finding(
                 "this loss falls as the policy leaves its sampler",
@@ -44,7 +44,7 @@ def check(view: View) -> Findings:
                 notes=("at advantage 0 it pulls away from the weights that sampled",),
                 help="a distance is charged: add it with a positive weight",
             )
-        shifted = loss.once(_shifted)
+        shifted = loss.cached(_shifted)
         if shifted is not None:
             yield finding(
                 "this loss pulls at a policy that is its reference",
@@ -52,7 +52,7 @@ def check(view: View) -> Findings:
                 notes=("d loss / d logprob depends on more than the distance to the reference",),
                 help="take their difference: `logprob - ref`",
             )
-        found = loss.once(reversed_kl)
+        found = loss.cached(reversed_kl)
         if found is not None:
             node, swapped = found
             yield finding(
@@ -98,7 +98,7 @@ def reversed_kl(loss: LossView) -> tuple[int, bool] | None:
         return None
     for test, swapped in ((_falls, False), (_explodes, True)):
         if test(loss, loss.tree.output("loss")):
-            return loss.first(references, lambda n: test(loss, n)), swapped  # noqa: B023
+            return loss.dominator(references, lambda n: test(loss, n)), swapped  # noqa: B023
     return None
 
 
@@ -111,7 +111,7 @@ def _leaves(loss: LossView) -> int | None:
         slopes = [loss.point(weight=0.0, ratio=ratio)(node).slope for ratio in (0.6, 0.8, 1.2, 1.5)]
         return min(slopes[:2]) > 1e-9 and max(slopes[2:]) < -1e-9
 
-    return loss.first(loss.older, away) if away(loss.tree.output("loss")) else None
+    return loss.dominator(loss.older, away) if away(loss.tree.output("loss")) else None
 
 
 def _shifted(loss: LossView) -> int | None:
@@ -122,14 +122,14 @@ def _shifted(loss: LossView) -> int | None:
         return None
 
     def moves(node: int) -> bool:
-        at = [loss.point(weight=0.0, level=level)(node).slope for level in (-0.1, -1.0, -3.0)]
+        at = [loss.point(weight=0.0, logprob=logprob)(node).slope for logprob in (-0.1, -1.0, -3.0)]
         return max(at) - min(at) > 1e-9
 
-    return loss.first(references, moves) if moves(loss.tree.output("loss")) else None
+    return loss.dominator(references, moves) if moves(loss.tree.output("loss")) else None
 
 
 def _pull(loss: LossView, node: int, distance: float) -> float:
-    at = (loss.point(weight=0.0, distance=d, level=-8.0) for d in (distance, 0.0))
+    at = (loss.point(weight=0.0, distance=d, logprob=-8.0) for d in (distance, 0.0))
     slopes = [point(node).slope for point in at]
     return slopes[0] - slopes[1]
 

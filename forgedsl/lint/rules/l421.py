@@ -65,7 +65,7 @@ def check(view: View) -> Findings:
                 loss.spot(number),
                 help="is it a weight? `beta * kl`",
             )
-        for what, node in loss.once(_dead):
+        for what, node in loss.cached(_dead):
             yield finding(
                 f"the {what} in this loss has no gradient",
                 loss.spot(node),
@@ -135,10 +135,11 @@ def _dead(loss: LossView) -> tuple[tuple[str, int], ...]:
     found = []
     references = [name for name in loss.fields("reference") if name in loss.read]
     if references and not loss.is_pairs and _is_dead(loss, "logprob", "distance", (-1.0, 0.5, 2.0)):
-        found.append(("KL", loss.first(references, lambda n: not loss.tree.values[n].type.diff)))
+        stopped = loss.dominator(references, lambda n: not loss.tree.values[n].type.diff)
+        found.append(("KL", stopped))
     dead = "entropy" in loss.read and _is_dead(loss, "entropy", "entropy", ENTROPIES)
     if dead and not _chooses(loss):
-        stopped = loss.first(["entropy"], lambda n: not loss.tree.values[n].type.diff)
+        stopped = loss.dominator(["entropy"], lambda n: not loss.tree.values[n].type.diff)
         found.append(("entropy", stopped))
     return tuple(found)
 

@@ -15,17 +15,17 @@ depend on the probability.
 """
 
 from forgedsl.lint.finding import Findings, rule
-from forgedsl.lint.loss_mistakes import wrong_at
+from forgedsl.lint.loss_mistakes import wrong_sign_advantage
 from forgedsl.lint.losses import LossView
 from forgedsl.lint.view import View
 
 finding = rule(__doc__, "D")
-LEVELS = (-0.1, -0.5, -3.0, -6.0)
+LOGPROBS = (-0.1, -0.5, -3.0, -6.0)
 
 
 def check(view: View) -> Findings:
     for loss in view.losses:
-        node = loss.once(_live)
+        node = loss.cached(_live)
         if node is not None:
             yield finding(
                 "this weight carries gradient: what is learned depends on the sign of 1 + logprob",
@@ -37,11 +37,11 @@ def check(view: View) -> Findings:
 
 def _live(loss: LossView) -> int | None:
     """Return the product of a weight with gradient and a log-prob."""
-    if loss.is_pairs or "logprob" not in loss.read or loss.once(wrong_at) is not None:
+    if loss.is_pairs or "logprob" not in loss.read or loss.cached(wrong_sign_advantage) is not None:
         return None
-    found = [[loss.gain(level=level) for level in LEVELS]]
+    found = [[loss.gain(logprob=logprob) for logprob in LOGPROBS]]
     if not {"reference", "entropy"} & {*loss.roles.values(), *loss.read}:
-        found.append([loss.slope(weight=0.0, level=level) for level in LEVELS])
+        found.append([loss.slope(weight=0.0, logprob=logprob) for logprob in LOGPROBS])
     if not any(max(slopes) > 1e-9 and min(slopes) < -1e-9 for slopes in found):
         return None
     values = loss.tree.values

@@ -16,7 +16,12 @@ for a token grows with the ratio.
 """
 
 from forgedsl.lint.finding import Findings, rule
-from forgedsl.lint.loss_mistakes import off_one, power_of_ratio, twice, wrong_at
+from forgedsl.lint.loss_mistakes import (
+    power_of_ratio,
+    ratio_not_one,
+    squared_ratio,
+    wrong_sign_advantage,
+)
 from forgedsl.lint.losses import LossView
 from forgedsl.lint.view import View
 
@@ -25,7 +30,7 @@ finding = rule(__doc__, "D")
 
 def check(view: View) -> Findings:
     for loss in view.losses:
-        node = loss.once(_inverted)
+        node = loss.cached(_inverted)
         if node is not None:
             yield finding(
                 "the importance ratio is applied upside down",
@@ -33,7 +38,7 @@ def check(view: View) -> Findings:
                 notes=("d loss / d logprob falls as the ratio grows",),
                 help="what the sampler found rare has to count more: `ratio * adv`",
             )
-        node = loss.once(twice)
+        node = loss.cached(squared_ratio)
         if node is not None:
             yield finding(
                 "the importance ratio is applied twice",
@@ -45,7 +50,7 @@ def check(view: View) -> Findings:
 
 def _inverted(loss: LossView) -> int | None:
     """Return the loss if it divides by the ratio."""
-    if any(loss.once(question) is not None for question in (wrong_at, off_one)):
+    if any(loss.cached(question) is not None for question in (wrong_sign_advantage, ratio_not_one)):
         return None  # one mistake, one message
     end = loss.tree.output("loss")
     weighs = not loss.is_pairs and loss.fields("sampler") and loss.fields("weight")

@@ -12,7 +12,7 @@ for tokens never clip it: GSPO (2507.18071) uses 3e-4 and 4e-4, where PPO uses 0
 """
 
 from forgedsl.lint.finding import Findings, rule
-from forgedsl.lint.loss_mistakes import ranges
+from forgedsl.lint.loss_mistakes import wrong_clip_bounds
 from forgedsl.lint.view import View
 
 finding = rule(__doc__, "W")
@@ -22,7 +22,7 @@ def check(view: View) -> Findings:
     for loss in view.losses:
         if loss.step is None and loss.function.module:
             continue
-        for node, low, high, what in loss.once(ranges):
+        for node, low, high, what in loss.cached(wrong_clip_bounds):
             yield finding(
                 f"the ratio is clipped to [{low:g}, {high:g}]: {what}",
                 loss.spot(node),

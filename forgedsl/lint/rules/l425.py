@@ -13,7 +13,7 @@ The rule evaluates the derivative for a token outside of the written range.
 """
 
 from forgedsl.lint.finding import Findings, rule
-from forgedsl.lint.loss_mistakes import one_sided, twice, wrong_at
+from forgedsl.lint.loss_mistakes import one_sided_clip, squared_ratio, wrong_sign_advantage
 from forgedsl.lint.losses import LossView
 from forgedsl.lint.view import View
 
@@ -24,7 +24,7 @@ ACTS = 0.5
 
 def check(view: View) -> Findings:
     for loss in view.losses:
-        found = loss.once(_leaking)
+        found = loss.cached(_leaking)
         if found is not None:
             node, sign = found
             yield finding(
@@ -39,8 +39,8 @@ def _leaking(loss: LossView) -> tuple[int, str] | None:
     """Return the clip of a ratio that does not act, and the sign of the advantage."""
     if loss.is_pairs or not loss.fields("sampler") or not loss.fields("weight"):
         return None
-    told = (wrong_at, one_sided, twice)
-    if any(loss.once(question) is not None for question in told):
+    reported = (wrong_sign_advantage, one_sided_clip, squared_ratio)
+    if any(loss.cached(question) is not None for question in reported):
         return None
     values = loss.tree.values
     for node in sorted(loss.live):

@@ -18,7 +18,7 @@ from itertools import product
 
 from forgedsl.diagnostics import Label
 from forgedsl.lint.finding import Findings, rule
-from forgedsl.lint.loss_mistakes import wrong_at
+from forgedsl.lint.loss_mistakes import wrong_sign_advantage
 from forgedsl.lint.losses import LossView
 from forgedsl.lint.view import View
 from forgedsl.losses.intervals import MASKED
@@ -35,7 +35,7 @@ def check(view: View) -> Findings:
         made = {name: step for name, step in loss.bound.items() if Role.COMPUTES in step.roles}
         if not made and _learns_from_itself(view, loss):
             made = {name: step for name, step in loss.bound.items() if step.is_logprobs}
-        if not made or loss.once(_depends) or loss.once(wrong_at) is not None:
+        if not made or loss.cached(_depends) or loss.cached(wrong_sign_advantage) is not None:
             continue
         name, step = next(iter(made.items()))
         yield finding(
@@ -67,8 +67,8 @@ def _depends(loss: LossView) -> bool:
     if any(values[n].attr in weights for n in reachable(values, masks)):
         return True
     entropies = ENTROPIES if "entropy" in loss.read else ENTROPIES[:1]
-    for entropy, ratio, level in product(entropies, (1.0, 0.8, 1.3), (-1.0, -3.0)):
-        at = {"ratio": ratio, "level": level, "entropy": entropy}
+    for entropy, ratio, logprob in product(entropies, (1.0, 0.8, 1.3), (-1.0, -3.0)):
+        at = {"ratio": ratio, "logprob": logprob, "entropy": entropy}
         slopes = [loss.slope(weight=w, **at) for w in (-1.0, 0.0, 1.0, 2.0)]
         if max(slopes) - min(slopes) > 1e-12:
             return True

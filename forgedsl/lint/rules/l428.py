@@ -13,7 +13,7 @@ both equal.
 """
 
 from forgedsl.lint.finding import Findings, rule
-from forgedsl.lint.loss_mistakes import off_one, read_inside
+from forgedsl.lint.loss_mistakes import ratio_not_one, read_inside
 from forgedsl.lint.losses import LossView
 from forgedsl.lint.view import View
 from forgedsl.losses.fields import KNOWN
@@ -24,7 +24,7 @@ finding = rule(__doc__, "D")
 
 def check(view: View) -> Findings:
     for loss in view.losses:
-        node = loss.once(off_one)
+        node = loss.cached(ratio_not_one)
         if node is not None and not _unfed(loss, node):
             yield finding(
                 "this ratio is not 1 where both policies are the same",

@@ -26,7 +26,7 @@ def check(view: View) -> Findings:
             continue
         if "proximal" in loss.read and loss.bound["proximal"].is_logprobs:
             continue  # of a model that is not trained: L435
-        stale = view.stale
+        stale = view.stale_span
         yield finding(
             f"{loss.updates} updates on the samples of one policy, "
             f"and loss `{loss.name}` has no ratio to that policy",

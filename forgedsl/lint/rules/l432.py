@@ -20,7 +20,7 @@ finding = rule(__doc__, "W")
 
 
 def check(view: View) -> Findings:
-    if view.stale is not None or not any(view.samplers()):
+    if view.stale_span is not None or not any(view.samplers()):
         return  # A303: the loss has to read `behavior`; L427 speaks of pairs
     for loss in view.losses:
         bound = [name for name in loss.older if name in loss.bound]

@@ -24,10 +24,10 @@ FAR = 8.0
 
 def check(view: View) -> Findings:
     for loss in view.losses:
-        older = loss.recalls[0].span if loss.recalls else view.stale
+        older = loss.recalls[0].span if loss.recalls else view.stale_span
         if older is None or loss.step is None or loss.updates < 2 or loss.older != ["behavior"]:
             continue
-        if loss.once(_clips):
+        if loss.cached(_clips):
             yield finding(
                 f"the clip of {loss.updates} updates a step is around the sampler's weights",
                 loss.place,

@@ -12,7 +12,7 @@ a bound). Clip it, truncate it, or drop tokens that are far off. The rule fires 
 
 from forgedsl.diagnostics import Label
 from forgedsl.lint.finding import Findings, rule
-from forgedsl.lint.loss_mistakes import one_sided
+from forgedsl.lint.loss_mistakes import one_sided_clip
 from forgedsl.lint.losses import LossView
 from forgedsl.lint.view import View, place
 from forgedsl.source import Span
@@ -25,10 +25,10 @@ FAR = 50.0
 
 def check(view: View) -> Findings:
     for loss in view.losses:
-        if loss.step is None or not loss.samplers or loss.once(one_sided) is not None:
+        if loss.step is None or not loss.samplers or loss.cached(one_sided_clip) is not None:
             continue
         old = _oldest(view)
-        if old is not None and loss.once(_grows):
+        if old is not None and loss.cached(_grows):
             age, span = old
             yield finding(
                 f"loss `{loss.name}` weights tokens by a ratio without bound, and samples may be "

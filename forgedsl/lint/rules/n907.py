@@ -21,12 +21,12 @@ finding = rule(__doc__, "W")
 
 def check(view: View) -> Findings:
     for fit in FITS:
-        for number in fit.facts(view):
+        for number in fit.numbers(view):
             if not fit.low <= number.value <= fit.high:
                 yield finding(
-                    number.told,
+                    number.message,
                     number.span,
                     notes=(fit.source,),
-                    help=fit.instead,
+                    help=fit.help,
                 )
                 break

@@ -56,9 +56,9 @@ def _given(view: View, rubric: Decl) -> Iterator[tuple[str, str, Decl | Environm
     for step in flow if played else ():
         scored = Role.SCORES in step.roles and step.receiver == rubric.name
         for read in step.inputs if scored else ():
-            shop = view.program.environments.get(getattr(played.get(read.edge), "name", ""))
-            if shop is not None:
-                yield "on_error", "a trajectory whose environment failed", shop
+            environment = view.program.environments.get(getattr(played.get(read.edge), "name", ""))
+            if environment is not None:
+                yield "on_error", "a trajectory whose environment failed", environment
 
 
 def _wrong(score: Score) -> float:

@@ -32,15 +32,15 @@ def check(view: View) -> Findings:
         parts = {name: _part(reward) for name, reward in score.rewards.items()}
         pay = {"answer": 0.0, "form": 0.0, "": 0.0}
         for name, reward in score.rewards.items():
-            gains = score.effects(name)
+            gains = score.change_by(name)
             if is_of_length(reward, view) and min(gains, default=0.0) > 0:
                 parts[name] = "length"
         answers = [name for name, part in parts.items() if part == "answer"]
         for name, part in parts.items():
             if part != "length":
                 wrong = answers if part == "form" else ()
-                pay[part] += max(score.effects(name, least=wrong), default=0.0)
-        short = {n: max(score.effects(n)) for n, part in parts.items() if part == "length"}
+                pay[part] += max(score.change_by(name, least=wrong), default=0.0)
+        short = {n: max(score.change_by(n)) for n, part in parts.items() if part == "length"}
         if 0 < pay["answer"] < max(short.values(), default=0.0):
             name = max(short, key=short.__getitem__)
             yield finding(

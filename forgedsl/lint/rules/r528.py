@@ -28,7 +28,7 @@ def check(view: View) -> Findings:
             named = isinstance(reward.body, Function) and NAMED.search(name)
             if not named or length_slope(reward, view) < 1:
                 continue
-            effects = score.effects(name)
+            effects = score.change_by(name)
             if effects and min(effects) > 0:
                 yield finding(
                     f"`{rubric.name}` rises with the length of an answer, because `{name}` does",

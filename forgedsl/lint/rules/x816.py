@@ -49,7 +49,7 @@ def check(view: View) -> Findings:
             )
     if view.program.environments or any(map(_reads, view.program.rewards.values())):
         return
-    found = [one for one in python_rewards(view) if not _is_told(one)]
+    found = [one for one in python_rewards(view) if not _reported_by_x811(one)]
     asks = any(use.effect in ("net", "exec") for one in found for use in one.uses)
     if asks or any(_uses_answer(one) for one in found):
         return
@@ -115,7 +115,7 @@ def _reads(reward: RewardDecl) -> bool:
     return isinstance(body, Constructor) and body.name in ANSWERS and body.args.get("text") is None
 
 
-def _is_told(one: PythonReward) -> bool:
+def _reported_by_x811(one: PythonReward) -> bool:
     """True if X811 reports the reward, because it is constant, for example."""
     import ast as python
 
