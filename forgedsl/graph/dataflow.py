@@ -113,7 +113,7 @@ def _node(program: Program, step: FlowStep, name: str, settings: Mapping[str, An
     )
     if (function := program.functions.get(node.target)) is not None:
         reach = Reach(whole_step=over_step(function), per_token=over_tokens(function))
-        node = unit.bound(node, reach)
+        node = unit.complete_call(node, reach)
     return replace(node, id=_content(node.op, name, node.target, node.inputs, settings))
 
 

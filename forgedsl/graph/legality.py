@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from forgedsl.diagnostics import Diagnostic, Label, Reporter, Severity, error
 from forgedsl.graph.fields import check_fields
 from forgedsl.graph.streams import check_streams
-from forgedsl.hir.judges import compared, compares, judge_of, judges
+from forgedsl.hir.judges import compares, comparing_reward, judge_of, judges
 from forgedsl.ir.graph import Input, Node, Removed, Stream
 from forgedsl.ir.program import Decl, Function, Program, Ref, model_of, rewards_of
 from forgedsl.operations.base import Role
@@ -212,14 +212,14 @@ def _check_terms(nodes: tuple[Node, ...], by_name: dict[str, Node]) -> list[Diag
     for _, batches in step.terms:
         kinds = {b.edge: _kind(by_name[b.edge], by_name) for b in batches}
         if len(batches) > 1 and (len(set(kinds.values())) > 1 or "conversations" in kinds.values()):
-            told = ", ".join(f"`{name}` has {kind}" for name, kind in kinds.items())
+            listed = ", ".join(f"`{name}` has {kind}" for name, kind in kinds.items())
             help = "give each a loss of its own: `step(a, loss = x, b, loss = y)`"
             if set(kinds.values()) == {"conversations"}:
                 help = (
                     "combine both sources in one dataset: `source = mixture([...], weights = "
                     "[...])`"
                 )
-            message = f"merged batches must all be rollouts, or all pairs: {told}"
+            message = f"merged batches must all be rollouts, or all pairs: {listed}"
             found.append(error("F112", "unrelated-join", message, batches[0].span, help=help))
     updates = int(step.settings["epochs"]) * int(step.settings["minibatches"])
     if len(step.terms) > 1 and updates > 1:
@@ -310,7 +310,7 @@ def _check_compared(
     eval."""
     found = []
     for node in (node for node in nodes if Role.SCORES in node.roles):
-        reward = compared(program, rewards_of(program, node.target))
+        reward = comparing_reward(program, rewards_of(program, node.target))
         alone = [s for s in sorted(node.samplers) if int(by_name[s].settings["n"]) < 2]
         if reward and alone:
             message = (

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from forgedsl.diagnostics import Diagnostic, Label, Severity
-from forgedsl.hir.judges import holes, judge_of
+from forgedsl.hir.judges import judge_of, placeholders
 from forgedsl.hir.pycalls import inputs_of
 from forgedsl.ir.graph import Input, Node, Stream, losses_of
 from forgedsl.ir.program import Constructor, Program, PythonFunction, rewards_of
@@ -205,7 +205,7 @@ def _compares(program: Program, name: str) -> bool:
     body = reward.body if reward is not None else None
     judge = judge_of(reward)
     if judge is not None:
-        return "target" in holes(judge.args["prompt"])
+        return "target" in placeholders(judge.args["prompt"])
     if isinstance(body, PythonFunction):
         return _takes_target(body)
     return (

@@ -64,7 +64,7 @@ class FlowResolver:
         self.steps: list[FlowStep] = []
         self.observed: dict[str, Value] = {}
         """per weighted draw, the score that its weight is computed from"""
-        self.unsure: set[str] = set()
+        self.with_errors: set[str] = set()
         """buffers with a statement that has a mistake"""
 
     def block(self, block: ast.Block) -> tuple[FlowStep, ...]:
@@ -87,7 +87,7 @@ class FlowResolver:
             message = f"no step reads `{name}`"
             self.ctx.error("F119", message, self.edges[name], help=f"`trainer.step({name}, ...)`")
         for unit in operations():
-            unit.check_flow(self.ctx, self.steps, self.unsure)
+            unit.check_flow(self.ctx, self.steps, self.with_errors)
         steps: Sequence[FlowStep] = self.steps
         for unit in operations():
             steps = unit.finish(self, steps)
@@ -107,9 +107,9 @@ class FlowResolver:
             message = f"`{name}` is defined twice"
             self.ctx.error("F102", message, span, related=related, help=help_text)
         elif not isinstance(item.value, ast.Call):
-            said = self._called(name, item.value)
+            help_text = self._called(name, item.value)
             self.ctx.error(
-                "F119", "the value of a stream must be a call", item.value.span, help=said
+                "F119", "the value of a stream must be a call", item.value.span, help=help_text
             )
             self.failed.add(name)
         elif self._call(name, item.value, item.span):
@@ -151,8 +151,10 @@ class FlowResolver:
         settings = {"target": in_file(Ref(name=target.name), item.target.span)}
         for setting in SYNC.settings:
             settings[setting.name] = self.resolver.setting_of(declared, setting)
-        said = self._said(None, ast.Call(function=item.source, args=(), span=item.span), sync.SYNC)
-        self.emit(sync.Sync.name, replace(said, receiver=source.name), (), settings)
+        statement = self._statement(
+            None, ast.Call(function=item.source, args=(), span=item.span), sync.SYNC
+        )
+        self.emit(sync.Sync.name, replace(statement, receiver=source.name), (), settings)
 
     def _service(self, path: ast.Path) -> Declared | None:
         table = self.resolver.table.declared
@@ -172,7 +174,7 @@ class FlowResolver:
         declared, depth = self.resolver.declared_at(path)
         if (meant := written("", path.text)) is not None:
             unit, form = meant
-            return unit.resolve(self, self._said(name, call, form, span=span))
+            return unit.resolve(self, self._statement(name, call, form, span=span))
         if head in self.failed:
             return False
         if head in self.edges or (head in self.later and len(path.parts) == 2):
@@ -182,16 +184,16 @@ class FlowResolver:
         if declared is not None and (meant := written(declared.kind.name)) is not None:
             self.resolver.used.add(head)
             unit, form = meant
-            return unit.resolve(self, self._said(name, call, form, declared.name, span))
+            return unit.resolve(self, self._statement(name, call, form, declared.name, span))
         function = self._function(path)
         if function is None:
             return False
         meant = written(function.kind)
         assert meant is not None, function.kind
         unit, form = meant
-        return unit.resolve(self, self._said(name, call, form, path.text, span))
+        return unit.resolve(self, self._statement(name, call, form, path.text, span))
 
-    def _said(
+    def _statement(
         self,
         name: str | None,
         call: ast.Call,
@@ -216,7 +218,7 @@ class FlowResolver:
         meant = written(owner, method)
         if meant is None:
             what = f"{owner} `{declared.name}` has no method"
-            self.unsure.add(declared.name)
+            self.with_errors.add(declared.name)
             span = part_span(path, len(path.parts) - 1)
             self.ctx.unknown("F101", what, method, span, METHODS.get(owner, ()))
             return False
@@ -226,8 +228,8 @@ class FlowResolver:
         for capability, setting, why in kind.needs if kind is not None else ():
             if capability is form.capability:
                 self.resolver.need(declared.name, setting, why)
-        good = unit.resolve(self, self._said(name, call, form, declared.name, span))
-        self.unsure |= set() if good else {declared.name}
+        good = unit.resolve(self, self._statement(name, call, form, declared.name, span))
+        self.with_errors |= set() if good else {declared.name}
         return good
 
     def _of_stream(self, name: str | None, call: ast.Call, span: Span) -> bool:
@@ -244,7 +246,7 @@ class FlowResolver:
             self.ctx.unknown("F101", what, ".".join(path.parts[1:]), part_span(path, 1), known)
             return False
         unit, form = meant
-        return unit.resolve(self, self._said(name, call, form, head, span))
+        return unit.resolve(self, self._statement(name, call, form, head, span))
 
     # ---- methods that operations call (operations.statements.Statements)
 
@@ -262,35 +264,35 @@ class FlowResolver:
         found = self.resolver.coercer.value(value, type_, self.resolver.scope, what)
         return found if isinstance(found, Ref) else None
 
-    def without_head(self, service: str) -> str | None:
+    def value_head_declaration(self, service: str) -> str | None:
         declared = self.resolver.table.declared[service]
         if declared.head:
             return None
         model = getattr(declared.ctor_args[0], "text", "")
         return f"service {service} : {declared.ctor}(value_head({model}))"
 
-    def simple(self, op: str, said: Statement) -> bool:
+    def resolve_call(self, op: str, statement: Statement) -> bool:
         """Resolve a call whose streams come first; its integer parameters are constants."""
-        arguments = self.arguments(said)
+        arguments = self.arguments(statement)
         if arguments is None:
             return False
         inputs, settings = arguments
-        form, callee = said.form, said.call.function.text
+        form, callee = statement.form, statement.call.function.text
         first = form.params[0] if form.params else ""
         given = settings if first in form.counts else {i.argument for i in inputs}
         if first and first not in given:
             shown = form.example or f"{callee}({', '.join(form.params)})"
             message = f"`{callee}` needs its {first}"
-            self.ctx.error("F114", message, said.call.span, help=f"`{shown}`")
+            self.ctx.error("F114", message, statement.call.span, help=f"`{shown}`")
             return False
         for name in form.required:
             if name not in settings and name not in {i.argument for i in inputs}:
-                self.ctx.error("F114", f"`{callee}` needs its {name}", said.call.span)
+                self.ctx.error("F114", f"`{callee}` needs its {name}", statement.call.span)
                 return False
         for key in form.counts:
             if key in settings:
-                settings[key] = self.count(settings[key], said.call, key)
-        self.emit(op, said, inputs, settings)
+                settings[key] = self.count(settings[key], statement.call, key)
+        self.emit(op, statement, inputs, settings)
         return True
 
     def _function(self, path: ast.Path) -> Function | None:
@@ -310,12 +312,12 @@ class FlowResolver:
         module = self.resolver.scope.names.get(path.parts[0])
         if len(path.parts) > 1 and isinstance(module, Scope):
             self.resolver.used.add(path.parts[0])
-            said = as_reward(path, module)
+            remedy = as_reward(path, module)
             if isinstance(module.lookup(path.parts[1:]), PythonFunction):
-                said = f"declare it with `reward NAME = {path.text}`, and call `NAME` here"
-            if said is not None:
+                remedy = f"declare it with `reward NAME = {path.text}`, and call `NAME` here"
+            if remedy is not None:
                 message = f"`{path.text}` is a reward that is not declared"
-                self.ctx.error("F119", message, path.span, help=said)
+                self.ctx.error("F119", message, path.span, help=remedy)
             elif module.names:  # else its import failed, which has been reported
                 what = f"`{path.parts[0]}` has no function"
                 name, span = ".".join(path.parts[1:]), part_span(path, 1)
@@ -342,13 +344,13 @@ class FlowResolver:
     # ---- arguments
 
     def arguments(
-        self, said: Statement, params: tuple[str, ...] | None = None
+        self, statement: Statement, params: tuple[str, ...] | None = None
     ) -> tuple[tuple[FlowInput, ...], dict[str, Value]] | None:
         """Resolve the arguments: streams and constants by parameter. None after reporting a
         mistake."""
         inputs: list[FlowInput] = []
         settings: dict[str, Value] = {}
-        good, call, known = True, said.call, said.form.params
+        good, call, known = True, statement.call, statement.form.params
         params = known if params is None else params
         for index, arg in enumerate(call.args):
             argument = "count" if arg.name == "n" and params == ("count",) else arg.name
@@ -365,22 +367,22 @@ class FlowResolver:
                 self.ctx.unknown("F114", what, argument, span, known)
             elif argument in settings or any(i.argument == argument for i in inputs):
                 self.ctx.error("F114", f"`{argument}` is given twice", arg.span)
-            elif self._argument(said, argument, arg, inputs, settings):
+            elif self._argument(statement, argument, arg, inputs, settings):
                 continue
             good = False
         return (tuple(inputs), settings) if good else None
 
     def _argument(
         self,
-        said: Statement,
+        statement: Statement,
         argument: str,
         arg: ast.Arg,
         inputs: list[FlowInput],
         settings: dict[str, Value],
     ) -> bool:
-        value, counts = arg.value, said.form.counts
+        value, counts = arg.value, statement.form.counts
         if isinstance(value, ast.Call) and argument not in counts:
-            inner = self._inner_name(said.name, arg.name or value.function.parts[-1])
+            inner = self._inner_name(statement.name, arg.name or value.function.parts[-1])
             if not self._call(inner, value, value.span):
                 return False
             self.edges[inner] = value.span
@@ -448,7 +450,7 @@ class FlowResolver:
     def emit(
         self,
         op: str,
-        said: Statement,
+        statement: Statement,
         inputs: tuple[FlowInput, ...],
         settings: dict[str, Value],
     ) -> None:
@@ -458,13 +460,13 @@ class FlowResolver:
             self.ctx.error("F109", message, whole.span, help="read the batches that were merged")
             return
         step = FlowStep(
-            name=said.name,
+            name=statement.name,
             op=op,
-            receiver=said.receiver,
+            receiver=statement.receiver,
             inputs=inputs,
             settings=settings,
             roles=operation(op).roles,
-            span=said.span,
+            span=statement.span,
         )
         self.steps.append(step)
 

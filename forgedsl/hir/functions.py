@@ -208,9 +208,9 @@ class BodyChecker:
             while deep < len(path.parts) - 1 and isinstance(inner, Scope):
                 scope, deep = inner, deep + 1
                 inner = scope.names.get(path.parts[deep])
-            if (said := as_reward(path, scope)) is not None:
+            if (help_text := as_reward(path, scope)) is not None:
                 self.ctx.error(
-                    "F119", f"`{path.text}` is a reward, not a value", path.span, help=said
+                    "F119", f"`{path.text}` is a reward, not a value", path.span, help=help_text
                 )
                 return
             name, span = path.parts[deep], part_span(path, deep, deep)
@@ -280,7 +280,7 @@ class BodyChecker:
                 self.ctx.unknown("F114", f"`{name}` has no parameter", arg.name, span, names)
                 return
         if given == 1 and name in builtins.REDUCTIONS and names[1] == "axis":
-            self.ctx.error("F114", f"`{name}` needs an axis", call.span, help=self._over(name))
+            self.ctx.error("F114", f"`{name}` needs an axis", call.span, help=self._axis_help(name))
         elif not least <= given <= (given if variadic else len(names)):
             wanted = str(len(names)) if least == len(names) else f"{least} to {len(names)}"
             plural = "" if wanted == "1" else "s"
@@ -303,7 +303,7 @@ class BodyChecker:
                 self.ctx.error("F114", f"a field of this record {what}", arg.span, help=help_text)
             seen.add(arg.name)
 
-    def _over(self, name: str) -> str:
+    def _axis_help(self, name: str) -> str:
         """Return the forms of a reduction that this kind of body can use, as help."""
         if self.kind in {"advantage", "filter"}:
             return f"to reduce over the completions of a group, write `{name}(x, G)`"

@@ -24,8 +24,8 @@ from forgedsl.services.registry import kind_of
 from forgedsl.syntax import ast
 
 NAME, SCORER = "judge", "scorer"
-HOLES = ("prompt", "response", "target", "other", "others")
-SIBLINGS = ("other", "others")
+PLACEHOLDERS = ("prompt", "response", "target", "other", "others")
+OTHER_COMPLETIONS = ("other", "others")
 """placeholders for other completions of the prompt: `other` is one, `others` a list of all"""
 VARIABLE = r"[A-Za-z_][A-Za-z0-9_]{0,63}"
 """name of an environment variable; API keys do not match, because they have hyphens or are
@@ -34,7 +34,7 @@ DIGITS = 9
 """the largest grade, so that a grade is one token (a digit)"""
 
 
-def judged(
+def resolve_score_call(
     resolver: File, declared: Declared, path: ast.Path, value: ast.Expr
 ) -> Constructor | None:
     """Resolve `SERVICE.score(...)` to a judge; None after reporting a mistake."""
@@ -84,19 +84,19 @@ def _reachable(resolver: File, declared: Declared) -> bool:
     renamed = resolver.setting(declared, "rename")
     for text in renamed.value if isinstance(renamed.value, list) else ():
         if not re.fullmatch(r"(max_tokens|temperature|response_format)=\w+", text):
-            said = (
+            message = (
                 "an entry of `rename` must be `FIELD=NAME` with FIELD max_tokens, temperature "
                 "or response_format, not "
             )
-            bad.append((renamed, f"{said}`{text}`", ""))
+            bad.append((renamed, f"{message}`{text}`", ""))
     if isinstance(url.value, str) and not url.value.startswith(("http://", "https://")):
         bad.append((url, "`url` must begin with http:// or https://", ""))
     if isinstance(key.value, str) and not re.fullmatch(VARIABLE, key.value):
-        said = (
+        help_text = (
             "do not write the key itself into a file: run `export JUDGE_KEY=...` and write "
             '`key = "JUDGE_KEY"`'
         )
-        bad.append((key, "`key` must be the name of an environment variable", said))
+        bad.append((key, "`key` must be the name of an environment variable", help_text))
     for value, message, help_text in bad:
         span = value.place or declared.name_span
         resolver.ctx.error("F113", message, span, help=help_text)
@@ -109,8 +109,8 @@ def _scorer(
     """Resolve a reward model: it reads the whole answer, and `score` takes no arguments."""
     if not declared.head:
         message = f"`{declared.name}` has no value head"
-        said = f"`service {declared.name} : {declared.ctor}(value_head(MODEL))`"
-        resolver.ctx.error("F119", message, value.span, help=said)
+        help_text = f"`service {declared.name} : {declared.ctor}(value_head(MODEL))`"
+        resolver.ctx.error("F119", message, value.span, help=help_text)
         return None
     if args:
         message = (
@@ -126,18 +126,18 @@ def _template_problem(resolver: File, prompt: str, value: ast.Expr) -> str | boo
     """Return the problem of a template, "" if there is none, True if it has already been
     reported."""
     try:
-        found = holes(prompt)
+        found = placeholders(prompt)
     except ValueError as error:
         return (
             f"the judge's prompt is not a valid template: {error}; write braces as `{{{{` and "
             "`}}`"
         )
-    unknown = [hole for hole in found if hole not in HOLES and not hole.startswith("row.")]
+    unknown = [name for name in found if name not in PLACEHOLDERS and not name.startswith("row.")]
     if unknown:
         what = "the judge's prompt cannot have the placeholder"
-        resolver.ctx.unknown("F101", what, unknown[0], value.span, (*HOLES, "row.COLUMN"))
+        resolver.ctx.unknown("F101", what, unknown[0], value.span, (*PLACEHOLDERS, "row.COLUMN"))
         return True
-    if all(hole in found for hole in SIBLINGS):
+    if all(name in found for name in OTHER_COMPLETIONS):
         return (
             "use either `{other}`, to compare with one answer at a time, or `{others}`, to "
             "compare with all at once"
@@ -149,7 +149,7 @@ def _template_problem(resolver: File, prompt: str, value: ast.Expr) -> str | boo
     )
 
 
-def holes(prompt: str) -> tuple[str, ...]:
+def placeholders(prompt: str) -> tuple[str, ...]:
     """Return the placeholders of a template, each once. Raises ValueError if the syntax is
     wrong."""
     found = []
@@ -162,10 +162,12 @@ def holes(prompt: str) -> tuple[str, ...]:
 
 def compares(judge: Constructor | None) -> bool:
     """True if a judge sees other completions of the prompt besides the one that it grades."""
-    return judge is not None and any(hole in holes(judge.args["prompt"]) for hole in SIBLINGS)
+    if judge is None:
+        return False
+    return any(name in placeholders(judge.args["prompt"]) for name in OTHER_COMPLETIONS)
 
 
-def compared(program: Program, rewards: Iterable[str]) -> str:
+def comparing_reward(program: Program, rewards: Iterable[str]) -> str:
     """Return the name of a reward, among `rewards` and the monitors, whose judge compares
     completions of a prompt; "" if there is none."""
     names = {*rewards, *(n for n, r in program.rewards.items() if r.settings["monitor"].value)}

@@ -87,8 +87,10 @@ class Resolver(File):
                 span = part_span(path, 1)
                 what = f"`{head}` has no member"
                 return self.ctx.unknown("F101", what, ".".join(rest), span, known)
-            said = called(path, found) if isinstance(found, Function) else ""
-            return self.ctx.error("F109", f"`{path.text}` is not a constant", path.span, help=said)
+            help_text = called(path, found) if isinstance(found, Function) else ""
+            return self.ctx.error(
+                "F109", f"`{path.text}` is not a constant", path.span, help=help_text
+            )
         span = part_span(path, 0, 0)
         is_ours = self.table.declared["cluster"].kind.setting(head) is not None
         meant = f"did you mean `cluster.{head}`?" if is_ours else ""

@@ -8,7 +8,7 @@ from typing import Any
 from forgedsl.hir.context import ERROR
 from forgedsl.hir.file import File
 from forgedsl.hir.functions import build_function, check_function
-from forgedsl.hir.judges import judged
+from forgedsl.hir.judges import resolve_score_call
 from forgedsl.hir.table import part_span
 from forgedsl.ir.program import Constructor, Decl, Function, PythonFunction, RewardDecl, Scope
 from forgedsl.records import replace
@@ -110,7 +110,7 @@ def _bound(resolver: File, value: ast.Expr) -> Body | None:
         return None
     declared, depth = resolver.declared_at(path)
     if declared is not None and declared.ctor is not None and len(path.parts) == depth + 1:
-        return judged(resolver, declared, path, value)
+        return resolve_score_call(resolver, declared, path, value)
     resolver.used.add(path.parts[0])
     module, deep = resolver.scope.names.get(path.parts[0]), 1
     while deep < len(path.parts) - 1 and isinstance(module, Scope):  # `common.rl.exact`
@@ -208,8 +208,8 @@ def _not_found(resolver: File, path: ast.Path, module: object, deep: int) -> Non
         what = f"`{'.'.join(path.parts[:deep])}` has no function"
         span, last = part_span(path, deep), ".".join(path.parts[deep:])
         if last in module.others:
-            said = f"{module.module} has this name, but it is {module.others[last]}"
-            resolver.ctx.error(code, f"{what} `{last}`", span, help=said)
+            help_text = f"{module.module} has this name, but it is {module.others[last]}"
+            resolver.ctx.error(code, f"{what} `{last}`", span, help=help_text)
         else:
             resolver.ctx.unknown(code, what, last, span, known)
     else:

@@ -150,8 +150,8 @@ class Coercer:
             )
         given = "`none`" if isinstance(expr, ast.NoneLiteral) else "this"
         given = "true or false" if isinstance(expr, ast.Bool) else given
-        said = MIXTURE if isinstance(expr, ast.List) and "mixture" in type_.ctors else ""
-        return self.ctx.error("F109", message + given, expr.span, help=said)
+        help_text = MIXTURE if isinstance(expr, ast.List) and "mixture" in type_.ctors else ""
+        return self.ctx.error("F109", message + given, expr.span, help=help_text)
 
     def _ref(self, expr: ast.Expr, type_: Type, what: str) -> Any:
         if not isinstance(expr, ast.Path):
@@ -198,9 +198,9 @@ class Coercer:
                 message = f"`mixture` has {sources} sources and {weights} weights"
                 help_text = "give one weight per source"
                 return self.ctx.error("F113", message, expr.span, help=help_text)
-        if name.text == "hf" and (said := _not_of_hub(str(bound.get("id", "")), type_)):
+        if name.text == "hf" and (help_text := _not_of_hub(str(bound.get("id", "")), type_)):
             message = f"{what} must name a repository of the hub, but `{bound['id']}` is not one"
-            return self.ctx.error("F113", message, expr.span, help=said)
+            return self.ctx.error("F113", message, expr.span, help=help_text)
         if isinstance(bound.get("path"), str):
             bound["path"] = self.rebase(bound["path"])
         return Constructor(name=signature.name, args=bound, span=expr.span)
@@ -335,8 +335,8 @@ def _unit_help(value: Any, type_: Type) -> str:
         return "it is a count, not a fraction"
     if isinstance(value, str) and (value in type_.words or _reads_as_number(value, type_)):
         return f"without quotes: `{value}`"
-    if isinstance(value, str) and (said := equivalent(re.sub(r":\d+$|^torch\.", "", value))):
-        return said if any(f"`{word}`" in said for word in type_.words) else ""
+    if isinstance(value, str) and (help_text := equivalent(re.sub(r":\d+$|^torch\.", "", value))):
+        return help_text if any(f"`{word}`" in help_text for word in type_.words) else ""
     clock = re.fullmatch(r"(\d+):(\d\d):00", value) if isinstance(value, str) else None
     if clock and type_.base == "duration":
         hours, minutes = map(int, clock.groups())

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from forgedsl.emit.python import call_name, scalar_name
-from forgedsl.hir.judges import compared
+from forgedsl.hir.judges import comparing_reward
 from forgedsl.ir.graph import Graph, Node
 from forgedsl.ir.program import Decl, Program, Ref, model_of, rewards_of
 from forgedsl.lower import job
@@ -57,7 +57,7 @@ class _Lowering:
         return transport_of(self.plan.host, self.plan.meshes, node)
 
     def compares(self, score: str) -> bool:
-        return bool(compared(self.program, rewards_of(self.program, score)))
+        return bool(comparing_reward(self.program, rewards_of(self.program, score)))
 
     def timeout_of(self, score: str) -> float:
         limits = [self.program.rewards[n].settings for n in rewards_of(self.program, score)]

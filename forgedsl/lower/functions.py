@@ -7,7 +7,7 @@ from typing import Any
 
 from forgedsl.diagnostics import Reporter, error
 from forgedsl.emit.python import function_name
-from forgedsl.hir.judges import holes, judge_of, scorer_of
+from forgedsl.hir.judges import judge_of, placeholders, scorer_of
 from forgedsl.hir.pycalls import Inputs, inputs_of
 from forgedsl.ir.graph import Graph
 from forgedsl.ir.program import (
@@ -28,7 +28,7 @@ from forgedsl.shipped import locate
 from forgedsl.source import SourceFile
 from forgedsl.types.flow import Role
 
-HOLES = {"prompt": "messages"}
+PLACEHOLDERS = {"prompt": "messages"}
 """inputs for placeholders of a judge's prompt, where the names differ"""
 BACKOFF = 8.0
 """maximum seconds that the client of an endpoint waits before it repeats a request"""
@@ -106,7 +106,8 @@ def _judge(
     endpoint repeats a failed request up to `retries` times within one call."""
     args = {key: plain_argument(v) for key, v in judge.args.items() if key != "service"}
     inputs = {
-        hole: HOLES.get(hole, hole.replace("row.", "column ")) for hole in holes(args["prompt"])
+        placeholder: PLACEHOLDERS.get(placeholder, placeholder.replace("row.", "column "))
+        for placeholder in placeholders(args["prompt"])
     }
     common = {**common, "inputs": inputs, "concurrency": settings["concurrency"]}
     if not kind_of(service.ctor).remote:

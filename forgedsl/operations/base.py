@@ -78,7 +78,7 @@ class Sizes(Protocol):
     def groups(self, node: Node) -> int:
         """Return the groups of a step that a node works on."""
 
-    def whole(self, node: Node) -> int:
+    def full_length(self, node: Node) -> int:
         """Return the maximum number of tokens of a prompt and its completion in the trainer."""
 
     def lengths(self, node: Node) -> tuple[int, int]:
@@ -109,7 +109,7 @@ class Lowering(Protocol):
 CALL_TIMEOUT = 300.0
 
 
-def siblings_text(node: Node, sizes: Sizes, *, longest: bool = False) -> str:
+def groups_text(node: Node, sizes: Sizes, *, longest: bool = False) -> str:
     """Describe the groups of a node in a step: their number, size and, if `longest`, length in
     tokens."""
     samplers = [sizes.node(name) for name in sorted(node.samplers)]
@@ -169,11 +169,11 @@ class Operation:
     """the spans belong to a group or an evaluation, not to a step"""
     work: str = ""
     """noun for its items in the progress of a run: `completion`"""
-    state: str = ""
+    item_state: str = ""
     """state of an item while the operation runs: `being scored`"""
     waiting: str = ""
     """what an idle trainer waits for while the operation runs: `rewards`"""
-    slow: str = ""
+    bound_by: str = ""
     """verdict on a run that the operation limits: `reward-bound`"""
     remedy: str = (
         "read the log of the service; retries and dropped rollouts help only if few calls fail"
@@ -187,13 +187,13 @@ class Operation:
 
     # ---- statements
 
-    def resolve(self, flow: Statements, said: Statement) -> bool:
+    def resolve(self, flow: Statements, statement: Statement) -> bool:
         """Resolve a statement and add its step; False after reporting a mistake."""
-        return flow.simple(self.name, said)
+        return flow.resolve_call(self.name, statement)
 
-    def check_flow(self, ctx: Any, steps: Sequence[FlowStep], unsure: Set[str]) -> None:
-        """Report mistakes that its statements make together. `unsure` are receivers of statements
-        that already have a diagnostic."""
+    def check_flow(self, ctx: Any, steps: Sequence[FlowStep], with_errors: Set[str]) -> None:
+        """Report mistakes that its statements make together. `with_errors` are receivers of
+        statements that already have a diagnostic."""
 
     def stands_for(self, step: FlowStep, flow: Iterable[FlowStep]) -> FlowStep | None:
         """Return the `put` that fills the buffer which this statement draws from; None for other
@@ -211,7 +211,7 @@ class Operation:
         """Complete the node of a statement. Its inputs are not typed yet."""
         return node
 
-    def bound(self, node: Node, function: Reach) -> Node:
+    def complete_call(self, node: Node, function: Reach) -> Node:
         """Complete the node of a call of a function of the program."""
         return node
 

@@ -15,7 +15,7 @@ from forgedsl.operations.base import (
     Sizes,
     Stream,
     Wanted,
-    siblings_text,
+    groups_text,
 )
 from forgedsl.operations.statements import Form, Statement, Statements
 from forgedsl.records import replace
@@ -36,10 +36,10 @@ class Call(Operation):
     level = Level.GROUP
     forms: Sequence[Form] = (Form(owner="advantage"), Form(owner="fn"))
 
-    def resolve(self, flow: Statements, said: Statement) -> bool:
-        function = flow.functions[said.receiver]
-        form = replace(said.form, params=tuple(field.name for field in function.fields))
-        arguments = flow.arguments(replace(said, form=form))
+    def resolve(self, flow: Statements, statement: Statement) -> bool:
+        function = flow.functions[statement.receiver]
+        form = replace(statement.form, params=tuple(field.name for field in function.fields))
+        arguments = flow.arguments(replace(statement, form=form))
         if arguments is None:
             return False
         inputs, settings = arguments
@@ -47,13 +47,13 @@ class Call(Operation):
         missing = [f.name for f in function.fields if f.default is None and f.name not in given]
         if missing:
             listed = ", ".join(f"`{m}`" for m in missing)
-            callee = said.call.function.text
-            flow.ctx.error("F114", f"`{callee}` needs {listed}", said.call.span)
+            callee = statement.call.function.text
+            flow.ctx.error("F114", f"`{callee}` needs {listed}", statement.call.span)
             return False
-        flow.emit(self.name, said, inputs, settings)
+        flow.emit(self.name, statement, inputs, settings)
         return True
 
-    def bound(self, node: Node, function: Reach) -> Node:
+    def complete_call(self, node: Node, function: Reach) -> Node:
         level = Level.BATCH if function.whole_step else node.level
         stream = Stream.LOGPROB if function.per_token else node.stream
         return replace(node, level=level, stream=stream)
@@ -76,7 +76,7 @@ class Call(Operation):
         return node.target
 
     def size_text(self, node: Node, sizes: Sizes) -> str:
-        return "" if Role.DECIDES in node.roles else siblings_text(node, sizes)
+        return "" if Role.DECIDES in node.roles else groups_text(node, sizes)
 
     def fields(self, node: Node, to: Lowering) -> dict[str, Any]:
         return {"target": to.function(node.target, node.settings)}
@@ -89,7 +89,7 @@ class Mask(Call):
     stream = Stream.MASK
     forms = (Form(owner="filter"),)
 
-    def bound(self, node: Node, function: Reach) -> Node:
+    def complete_call(self, node: Node, function: Reach) -> Node:
         return replace(node, level=Level.BATCH) if function.whole_step else node
 
     def check_joins(self, node: Node, by_name: Mapping[str, Node]) -> Iterator[Diagnostic]:

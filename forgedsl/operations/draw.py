@@ -57,14 +57,16 @@ class Draw(Operation):
     owner = "dataset"
     forms = (DRAW, OBSERVE)
 
-    def resolve(self, flow: Statements, said: Statement) -> bool:
-        if said.form is OBSERVE:
-            return _observe(flow, said)
-        by = next((arg for arg in said.call.args if arg.name == "weight"), None)
-        rest = replace(said.call, args=tuple(arg for arg in said.call.args if arg is not by))
+    def resolve(self, flow: Statements, statement: Statement) -> bool:
+        if statement.form is OBSERVE:
+            return _observe(flow, statement)
+        by = next((arg for arg in statement.call.args if arg.name == "weight"), None)
+        rest = replace(
+            statement.call, args=tuple(arg for arg in statement.call.args if arg is not by)
+        )
         weight = None if by is None else _weight(flow, by.value)
         plain = replace(DRAW, params=("count",))
-        if not flow.simple(self.name, replace(said, call=rest, form=plain)):
+        if not flow.resolve_call(self.name, replace(statement, call=rest, form=plain)):
             return False
         if weight is not None:
             settings = {**flow.steps[-1].settings, "weight": weight}
@@ -145,13 +147,13 @@ def _weight(flow: Statements, value: ast.Expr) -> Value | None:
     return in_file(Ref(name=value.text), value.span)
 
 
-def _observe(flow: Statements, said: Statement) -> bool:
+def _observe(flow: Statements, statement: Statement) -> bool:
     """Resolve `observe`: record the score for a weighted draw; False after reporting a mistake."""
-    call, ctx = said.call, flow.ctx
+    call, ctx = statement.call, flow.ctx
     callee = call.function.text
     shown = f"`{callee}(prompt, score)`"
     paths = [arg.value for arg in call.args if isinstance(arg.value, ast.Path)]
-    if said.name is not None:
+    if statement.name is not None:
         ctx.error("F119", "`observe` has no result", call.span, help=f"write only {shown}")
         return False
     if len(call.args) != 2 or len(paths) != 2 or any(arg.name for arg in call.args):
@@ -164,8 +166,8 @@ def _observe(flow: Statements, said: Statement) -> bool:
                 ctx.unknown("F101", "undefined stream", path.text, path.span, flow.edges)
             return False
     drawn, score = (by_name[path.text] for path in paths)
-    if Role.PROMPTS not in drawn.roles or drawn.receiver != said.receiver:
-        message = f"`{paths[0].text}` was not drawn from `{said.receiver}`"
+    if Role.PROMPTS not in drawn.roles or drawn.receiver != statement.receiver:
+        message = f"`{paths[0].text}` was not drawn from `{statement.receiver}`"
         ctx.error("F109", message, paths[0].span, help=shown)
         return False
     if Role.SCORES not in score.roles:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from forgedsl.operations.base import Lowering, Operation, Role, Sizes, Stream, Wanted, siblings_text
+from forgedsl.operations.base import Lowering, Operation, Role, Sizes, Stream, Wanted, groups_text
 from forgedsl.operations.statements import Form, Statement, Statements, in_file
 from forgedsl.records import replace
 from forgedsl.services.base import Capability
@@ -44,25 +44,25 @@ class Logprobs(Operation):
     span = True
     of_groups = True
     work = "group"
-    state = "waiting for log-probabilities"
+    item_state = "waiting for log-probabilities"
     waiting = "log-probabilities"
-    slow = "bound by log-probs"
+    bound_by = "bound by log-probs"
     stream = Stream.LOGPROB
     owner = "service"
     forms = (LOGPROBS, VALUES)
 
-    def resolve(self, flow: Statements, said: Statement) -> bool:
-        if said.form is LOGPROBS:
-            return flow.simple(self.name, said)
-        with_head = flow.without_head(said.receiver)
+    def resolve(self, flow: Statements, statement: Statement) -> bool:
+        if statement.form is LOGPROBS:
+            return flow.resolve_call(self.name, statement)
+        with_head = flow.value_head_declaration(statement.receiver)
         if with_head is not None:
-            message = f"`{said.receiver}` has no value head"
-            flow.ctx.error("F119", message, said.call.span, help=f"`{with_head}`")
+            message = f"`{statement.receiver}` has no value head"
+            flow.ctx.error("F119", message, statement.call.span, help=f"`{with_head}`")
             return False
-        good = flow.simple(self.name, said)
+        good = flow.resolve_call(self.name, statement)
         if good:
             step = flow.steps[-1]
-            settings = {**step.settings, "values": in_file(True, said.span)}
+            settings = {**step.settings, "values": in_file(True, statement.span)}
             flow.steps[-1] = replace(step, settings=settings)
         return good
 
@@ -93,7 +93,7 @@ class Logprobs(Operation):
         return "under the weights before the step" if node.at_step else ""
 
     def size_text(self, node: Node, sizes: Sizes) -> str:
-        return siblings_text(node, sizes, longest=True)
+        return groups_text(node, sizes, longest=True)
 
     def fields(self, node: Node, to: Lowering) -> dict[str, Any]:
         return {"at_step": node.at_step, "values": node.values}

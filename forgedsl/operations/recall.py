@@ -80,9 +80,9 @@ class Put(Operation):
     level = Level.BATCH
     owner = "buffer"
 
-    def resolve(self, flow: Statements, said: Statement) -> bool:
-        call, callee = said.call, said.call.function.text
-        if said.name is not None:
+    def resolve(self, flow: Statements, statement: Statement) -> bool:
+        call, callee = statement.call, statement.call.function.text
+        if statement.name is not None:
             help = f"write `{callee}(...)` without a name"
             flow.ctx.error("F119", "`put` has no result", call.span, help=help)
             return False
@@ -97,19 +97,19 @@ class Put(Operation):
             )
             flow.ctx.error("F114", message, extra.span, help=help)
         form = replace(
-            said.form,
+            statement.form,
             params=("rollout", *map(str, given)),
             example=f"{callee}(rollout, adv = adv)",
         )
-        named = replace(said, name=f"{said.receiver}.put", form=form)
-        return not first[1:] and flow.simple(self.name, named)
+        named = replace(statement, name=f"{statement.receiver}.put", form=form)
+        return not first[1:] and flow.resolve_call(self.name, named)
 
-    def check_flow(self, ctx: Any, steps: Sequence[FlowStep], unsure: Set[str]) -> None:
-        mine = _once(ctx, steps, self.name, "is filled")
+    def check_flow(self, ctx: Any, steps: Sequence[FlowStep], with_errors: Set[str]) -> None:
+        mine = _statement_by_buffer(ctx, steps, self.name, "is filled")
         drawn = {step.receiver for step in steps if step.op == "recall"}
         for put in (step for step in steps if step.op == "put"):
             _check_put(ctx, steps, put)
-        for buffer in mine.keys() - drawn - unsure:
+        for buffer in mine.keys() - drawn - with_errors:
             message = f"groups are put into `{buffer}`, but none are drawn from it"
             ctx.error("F119", message, mine[buffer].span, help=f"`old = {buffer}.draw(8)`")
 
@@ -168,10 +168,10 @@ class Recall(Operation):
         ),
     )
 
-    def check_flow(self, ctx: Any, steps: Sequence[FlowStep], unsure: Set[str]) -> None:
-        mine = _once(ctx, steps, self.name, "is drawn from")
+    def check_flow(self, ctx: Any, steps: Sequence[FlowStep], with_errors: Set[str]) -> None:
+        mine = _statement_by_buffer(ctx, steps, self.name, "is drawn from")
         filled = {step.receiver for step in steps if step.op == "put"}
-        for buffer in mine.keys() - filled - unsure:
+        for buffer in mine.keys() - filled - with_errors:
             name = mine[buffer].name
             message = f"`{name}` is drawn from `{buffer}`, but no groups are put there"
             help = f"`{buffer}.put(rollout, adv = adv)`"
@@ -215,9 +215,9 @@ class Recall(Operation):
         draws = {n.name for n in nodes if n.op == "recall"}
         for reader in nodes:
             if node.name in (by_name[i.edge].root for i in reader.inputs):
-                yield from _too_late(reader, by_name)
+                yield from _check_reader_of_draw(reader, by_name)
         if node.name == min(draws):  # reported once, for the first of all draws
-            yield from _nothing_fresh(nodes, by_name, draws)
+            yield from _no_new_rollouts(nodes, by_name, draws)
 
     def _too_many(
         self, program: Program, node: Node, nodes: Sequence[Node], by_name: Mapping[str, Node]
@@ -280,7 +280,7 @@ class Recall(Operation):
         return sum(count for count, _ in self._drawn(node, sizes))
 
     def trained_tokens(self, node: Node, sizes: Sizes) -> int:
-        return sum(count * sizes.whole(sample) for count, sample in self._drawn(node, sizes))
+        return sum(count * sizes.full_length(sample) for count, sample in self._drawn(node, sizes))
 
     def _drawn(self, node: Node, sizes: Sizes) -> Iterator[tuple[int, Node]]:
         """Yield the maximum number of completions drawn in a step, with their sampler."""
@@ -333,7 +333,9 @@ class Recall(Operation):
         return {"count": node.settings["count"]}
 
 
-def _once(ctx: Any, steps: Sequence[FlowStep], op: str, does: str) -> dict[str, FlowStep]:
+def _statement_by_buffer(
+    ctx: Any, steps: Sequence[FlowStep], op: str, does: str
+) -> dict[str, FlowStep]:
     """Return the statement of an operation for each buffer; report a second one."""
     found: dict[str, FlowStep] = {}
     for step in (step for step in steps if step.op == op):
@@ -384,7 +386,7 @@ def _put(recall: Node, nodes: Iterable[Node]) -> Node:
     return next(n for n in nodes if n.op == "put" and n.target == recall.target)
 
 
-def _too_late(reader: Node, by_name: Mapping[str, Node]) -> Iterator[Diagnostic]:
+def _check_reader_of_draw(reader: Node, by_name: Mapping[str, Node]) -> Iterator[Diagnostic]:
     """Yield an error if a reader filters or scores rollouts that were drawn from a buffer."""
     name = by_name[reader.inputs[0].edge].name
     if Role.DROPS in reader.roles:
@@ -398,7 +400,7 @@ def _too_late(reader: Node, by_name: Mapping[str, Node]) -> Iterator[Diagnostic]
     yield error("F130", "flow-shape", message, reader.span, help=help)
 
 
-def _nothing_fresh(
+def _no_new_rollouts(
     nodes: Sequence[Node], by_name: Mapping[str, Node], draws: set[str]
 ) -> Iterator[Diagnostic]:
     """Report a step whose first loss reads drawn groups only: the buffer is empty at first."""

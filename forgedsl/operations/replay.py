@@ -42,12 +42,12 @@ class Replay(Operation):
     level = Level.BATCH
     forms = (REPLAY, MERGE)
 
-    def resolve(self, flow: Statements, said: Statement) -> bool:
-        if said.form is MERGE:
-            return _merge(flow, said)
-        names = tuple(arg.name for arg in said.call.args if arg.name is not None)
-        form = replace(said.form, params=("rollout", *names))
-        return flow.simple(self.name, replace(said, form=form))
+    def resolve(self, flow: Statements, statement: Statement) -> bool:
+        if statement.form is MERGE:
+            return _merge(flow, statement)
+        names = tuple(arg.name for arg in statement.call.args if arg.name is not None)
+        form = replace(statement.form, params=("rollout", *names))
+        return flow.resolve_call(self.name, replace(statement, form=form))
 
     def node(self, node: Node) -> Node:
         return replace(node, target="")
@@ -78,15 +78,15 @@ def _is_bool(program: Program, read: Input) -> bool:
     )
 
 
-def _merge(flow: Statements, said: Statement) -> bool:
+def _merge(flow: Statements, statement: Statement) -> bool:
     """Resolve `merge`. It makes no node: the step reads all merged batches."""
-    call = said.call
+    call = statement.call
     params = tuple(place("batch", i) for i in range(len(call.args)))
-    found = flow.arguments(replace(said, form=replace(MERGE, params=params)))
+    found = flow.arguments(replace(statement, form=replace(MERGE, params=params)))
     if found is None:
         return False
     inputs, constants = found
-    if said.name is None:
+    if statement.name is None:
         help = "give it a name: `both = merge(...)`"
         flow.ctx.error("F119", "the result of `merge` is not used", call.span, help=help)
         return False
@@ -95,7 +95,7 @@ def _merge(flow: Statements, said: Statement) -> bool:
         flow.ctx.error("F114", "`merge` needs at least two batches", call.span, help=help)
         return False
     flow.read |= {i.edge for i in inputs}
-    flow.merged[said.name] = tuple(p for i in inputs for p in flow.merged.get(i.edge, (i,)))
+    flow.merged[statement.name] = tuple(p for i in inputs for p in flow.merged.get(i.edge, (i,)))
     return True
 
 

@@ -46,25 +46,29 @@ class Sample(Operation):
     span = True
     of_groups = True
     work = "completion"
-    state = "being sampled"
+    item_state = "being sampled"
     waiting = "sampling"
-    slow = "sampler-bound"
+    bound_by = "sampler-bound"
     stream = Stream.ROLLOUT
     owner = "service"
     forms = (SAMPLE, PLAY)
 
-    def resolve(self, flow: Statements, said: Statement) -> bool:
+    def resolve(self, flow: Statements, statement: Statement) -> bool:
         before = len(flow.steps)
-        good = self._play(flow, said) if said.form is PLAY else flow.simple(self.name, said)
+        good = (
+            self._play(flow, statement)
+            if statement.form is PLAY
+            else flow.resolve_call(self.name, statement)
+        )
         if good:
             step = flow.steps[-1]
             settings = {"n": Value(value=1, origin=DEFAULT), **step.settings}
             flow.steps[-1] = replace(step, settings=settings)
         return good and len(flow.steps) > before
 
-    def _play(self, flow: Statements, said: Statement) -> bool:
+    def _play(self, flow: Statements, statement: Statement) -> bool:
         """Resolve `play`: like `sample`, in the environment that `env` names."""
-        call = said.call
+        call = statement.call
         env = next((arg for arg in call.args if arg.name == "env"), None)
         if env is None:
             callee = call.function.text
@@ -74,7 +78,9 @@ class Sample(Operation):
         named = flow.reference(env.value, ENVIRONMENT, "`env`")
         rest = replace(call, args=tuple(arg for arg in call.args if arg is not env))
         form = replace(PLAY, params=tuple(p for p in PLAY.params if p != "env"))
-        if named is None or not flow.simple(self.name, replace(said, call=rest, form=form)):
+        if named is None or not flow.resolve_call(
+            self.name, replace(statement, call=rest, form=form)
+        ):
             return False
         settings = {**flow.steps[-1].settings, "env": in_file(named, env.value.span)}
         flow.steps[-1] = replace(flow.steps[-1], settings=settings)
@@ -96,7 +102,7 @@ class Sample(Operation):
         return sizes.groups(node) * int(node.settings["n"])
 
     def trained_tokens(self, node: Node, sizes: Sizes) -> int:
-        return sizes.groups(node) * int(node.settings["n"]) * sizes.whole(node)
+        return sizes.groups(node) * int(node.settings["n"]) * sizes.full_length(node)
 
     def call_text(self, node: Node) -> str:
         return f"{node.target}.sample(n = {node.settings['n']})"

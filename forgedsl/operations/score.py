@@ -13,7 +13,7 @@ from forgedsl.operations.base import (
     Sizes,
     Stream,
     Wanted,
-    siblings_text,
+    groups_text,
 )
 from forgedsl.operations.statements import Form
 
@@ -29,9 +29,9 @@ class Score(Operation):
     span = True
     of_groups = True
     work = "completion"
-    state = "being scored"
+    item_state = "being scored"
     waiting = "rewards"
-    slow = "reward-bound"
+    bound_by = "reward-bound"
     remedy = (
         "fix the reward, and try it with a few answers first; `on_error` and `max_failed` do not "
         "help if it always fails"
@@ -63,7 +63,7 @@ class Score(Operation):
         return credits
 
     def size_text(self, node: Node, sizes: Sizes) -> str:
-        return siblings_text(node, sizes)
+        return groups_text(node, sizes)
 
     def fields(self, node: Node, to: Lowering) -> dict[str, Any]:
         return {"compares": to.compares(node.target)}

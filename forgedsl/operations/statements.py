@@ -108,11 +108,11 @@ class Statements(Protocol):
     def reference(self, value: ast.Expr, type_: Type, what: str) -> Ref | None:
         """Return the declaration that an argument names; None after reporting a mistake."""
 
-    def without_head(self, service: str) -> str | None:
+    def value_head_declaration(self, service: str) -> str | None:
         """Return the text that declares a service with a value head; None if it has one."""
 
     def arguments(
-        self, said: Statement, params: tuple[str, ...] | None = None
+        self, statement: Statement, params: tuple[str, ...] | None = None
     ) -> tuple[tuple[FlowInput, ...], dict[str, Value]] | None:
         """Resolve arguments to streams and constants, by parameter (those of the form unless others
         are given); None after reporting a mistake."""
@@ -123,13 +123,13 @@ class Statements(Protocol):
     def emit(
         self,
         op: str,
-        said: Statement,
+        statement: Statement,
         inputs: tuple[FlowInput, ...],
         settings: dict[str, Value],
     ) -> None:
         """Add a statement to the flow."""
 
-    def simple(self, op: str, said: Statement) -> bool:
+    def resolve_call(self, op: str, statement: Statement) -> bool:
         """Resolve and add a statement whose streams come first and whose counts are constants."""
 
 

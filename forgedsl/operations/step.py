@@ -41,16 +41,16 @@ class Step(Operation):
     roles = frozenset({Role.UPDATES})
     span = True
     work = "batch"
-    state = "training"
+    item_state = "training"
     level = Level.BATCH
     produces = "weights"
     owner = "service"
     forms = (STEP,)
 
-    def resolve(self, flow: Statements, said: Statement) -> bool:
+    def resolve(self, flow: Statements, statement: Statement) -> bool:
         """Resolve `step(a, loss = x, b, loss = y)`: each loss applies to the batch before it."""
-        call = said.call
-        if said.name is not None:
+        call = statement.call
+        if statement.name is not None:
             help = (
                 f"write `{call.function.text}(...)` without a name; for metrics, use `report` "
                 "in the loss"
@@ -67,7 +67,7 @@ class Step(Operation):
             return False
         params = tuple(place("batch", i) for i in range(len(losses)))
         shorter = replace(call, args=(*batches, *counts))
-        arguments = flow.arguments(replace(said, call=shorter), (*params, *STEP.counts))
+        arguments = flow.arguments(replace(statement, call=shorter), (*params, *STEP.counts))
         names = [flow.loss(arg.value) for arg in losses]
         flow.read |= {read.edge for read in arguments[0]} if arguments else set()
         if None in names or arguments is None or _twice(flow, losses):
@@ -88,7 +88,7 @@ class Step(Operation):
         for key in STEP.counts:
             written = given.get(key, Value(value=1, origin=DEFAULT))
             settings[key] = flow.count(written, call, key)
-        flow.emit(self.name, said, tuple(reads), settings)
+        flow.emit(self.name, statement, tuple(reads), settings)
         return True
 
     def wanted(self, program: Program, node: Node, read: Input) -> Wanted | None:

@@ -27,9 +27,9 @@ class Sync(Operation):
     roles = frozenset({Role.TRANSFERS})
     span = True
     work = "weight sync"
-    state = "under way"
+    item_state = "under way"
     waiting = "weight sync"
-    slow = "bound by weight sync"
+    bound_by = "bound by weight sync"
     level = Level.BATCH
     owner = "service"
     forms = (SYNC,)

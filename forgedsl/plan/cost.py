@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from forgedsl.diagnostics import Diagnostic, Label, Severity
 from forgedsl.families.base import Dims
-from forgedsl.hir.judges import holes, judge_of, judges
+from forgedsl.hir.judges import judge_of, judges, placeholders
 from forgedsl.ir.graph import Graph, Node
 from forgedsl.ir.program import Constructor, Program, rewards_of
 from forgedsl.plan.calibration import factor, share
@@ -194,7 +194,7 @@ def engine_judges(program: Program, node: Node) -> dict[str, Constructor]:
 def judge_tokens(judge: Constructor, sampled: Iterable[tuple[int, int]], siblings: int) -> int:
     """Return the maximum tokens of a judge's prompt: its template, prompt and completions."""
     text = judge.args["prompt"]
-    found = holes(text)
+    found = placeholders(text)
     seen = siblings if "others" in found else 2 if "other" in found else 1
     asked = "prompt" in found
     most = max(seen * new + (prompt if asked else 0) for prompt, new in sampled)
@@ -224,7 +224,7 @@ def _judge(request: Request, graph: Graph, node: Node, name: str, judge: Constru
     samples = [graph.node(sampler) for sampler in sorted(node.samplers)]
     siblings = most_siblings(samples)
     each = judge_tokens(judge, (lengths(request, graph, sample) for sample in samples), siblings)
-    rivals = siblings - 1 if "other" in holes(judge.args["prompt"]) else 1
+    rivals = siblings - 1 if "other" in placeholders(judge.args["prompt"]) else 1
     count = sum(completions(graph, sample) for sample in samples) * rivals
     flops, rates = count * each * forward_flops(dims, each), rates_of(request, mesh)
     size = itemsize(request.program, request.program.services[service])

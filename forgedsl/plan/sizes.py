@@ -61,7 +61,7 @@ class PlannedSizes:
     def groups(self, node: Node) -> int:
         return self.graph.drawn(node)
 
-    def whole(self, node: Node) -> int:
+    def full_length(self, node: Node) -> int:
         """Maximum tokens of a completion and its prompt that the trainer computes."""
         prompt, new = self.lengths(node)
         found = together(self.program, node, prompt)

@@ -445,7 +445,7 @@ def _bound(data: RunData, idle: float, starved: float) -> str:
 
 def _slow(waiting: str) -> str:
     """Return the text for a run whose trainer waits for this."""
-    words = {each.waiting: each.slow for each in working() if each.waiting}
+    words = {each.waiting: each.bound_by for each in working() if each.waiting}
     return {EVALS: "bound by evals", **words}.get(waiting, "the trainer waits")
 
 

@@ -143,5 +143,5 @@ class View:
 
 def spans_of_work() -> dict[str, tuple[str, str]]:
     """Return the spans of operations and of the export."""
-    found = {each.name: (each.work, each.state) for each in working()}
+    found = {each.name: (each.work, each.item_state) for each in working()}
     return found | {"export": ("export", "being written")}

@@ -34,11 +34,11 @@ def check(view: View) -> Findings:
                 continue
             alone = not any(reads(value.expr, "row"))
             for text, node in _texts(value):
-                hole = OF_A_ROW.search(text) or (A_NAME.search(text) if alone else None)
-                if hole is not None:
-                    name = hole[0].strip("{} ").removeprefix("row.")
+                placeholder = OF_A_ROW.search(text) or (A_NAME.search(text) if alone else None)
+                if placeholder is not None:
+                    name = placeholder[0].strip("{} ").removeprefix("row.")
                     yield finding(
-                        f"nothing fills `{hole[0]}`: a text is taken as it is written",
+                        f"nothing fills `{placeholder[0]}`: a text is taken as it is written",
                         node.span,
                         help=f'texts are joined with `+`: `"..." + row.{name} + "..."`',
                     )
