@@ -58,7 +58,11 @@ def test_other_judges_wait_for_nobody():
 @pytest.mark.parametrize(
     ("change", "code", "message"),
     [
-        ((", n = 4", ""), "F112", "`better` compares siblings, but `rollout` samples only one"),
+        (
+            (", n = 4", ""),
+            "F112",
+            "`better` compares the completions of a prompt, but `rollout` samples only one",
+        ),
         (EVAL, "F112", "`held` scores by `better`, which compares the completions of a prompt"),
         (("{other}", "{other} {others}"), "F113", "use either `{other}`"),
         (("{other}", "{othr}"), "F101", "the judge's prompt cannot have the placeholder `othr`"),
