@@ -58,10 +58,10 @@ def load(
     overrides: Iterable[str | Override] = (),
     set_files: Iterable[str | Path] = (),
     host: Host | None = None,
-    allow_open: bool = False,
+    allow_missing_params: bool = False,
 ) -> Loaded:
-    """Read, parse and resolve the file at `path`. `overrides` are texts `a.b=v`. With `allow_open`,
-    parameters of a module may have no value."""
+    """Read, parse and resolve the file at `path`. `overrides` are texts `a.b=v`. With
+    `allow_missing_params`, parameters of a module may have no value."""
     expect(path, str | PathLike, "`path` must be the path of a .forge file")
     reporter = Reporter()
     loader = Loader(reporter)
@@ -71,7 +71,7 @@ def load(
             program=None, reporter=reporter, sources={str(path): SourceFile(str(path), "")}
         )
     folder = Path(path).parent
-    return _load(source, folder, loader, profile, overrides, set_files, host, allow_open)
+    return _load(source, folder, loader, profile, overrides, set_files, host, allow_missing_params)
 
 
 def load_text(
@@ -101,7 +101,7 @@ def _load(
     overrides: Iterable[str | Override],
     set_files: Iterable[str | Path],
     host: Host | None,
-    allow_open: bool = False,
+    allow_missing_params: bool = False,
 ) -> Loaded:
     expect(profile, str, '`profile` must be the name of a profile, or "none"')
     expect(host, Host | None, "`host` must be a forgedsl.api.Host")
@@ -122,7 +122,7 @@ def _load(
             profile=profile,
             overrides=layered,
             host=host,
-            allow_open=allow_open,
+            allow_missing_params=allow_missing_params,
         )
     return Loaded(program=program, reporter=reporter, sources=loader.sources, file=file)
 

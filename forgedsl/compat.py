@@ -79,7 +79,7 @@ class PolicyLoss:
         )
 
 
-class SampledLoss(PolicyLoss):
+class ReferenceFreeLoss(PolicyLoss):
     """Base of losses that need no log-probs of a reference model."""
 
     def __call__(
@@ -132,7 +132,7 @@ class GRPOLoss(PolicyLoss):
         return self.evaluate(logits, target_ids, loss_mask, given, loss_scale)
 
 
-class DAPOLoss(SampledLoss):
+class DAPOLoss(ReferenceFreeLoss):
     """DAPO (2503.14476) with dual clip (1912.09729), mean over tokens."""
 
     def __init__(
@@ -148,7 +148,7 @@ class DAPOLoss(SampledLoss):
         super().__init__(agg_type)
 
 
-class CISPOLoss(SampledLoss):
+class CISPOLoss(ReferenceFreeLoss):
     """CISPO (2506.13585): weighs the log-prob by the clipped, detached ratio."""
 
     def __init__(
@@ -162,7 +162,7 @@ class CISPOLoss(SampledLoss):
         super().__init__(agg_type)
 
 
-class GSPOLoss(SampledLoss):
+class GSPOLoss(ReferenceFreeLoss):
     """GSPO-token (2507.18071): each token has the value of the sequence's ratio and its own
     gradient."""
 
@@ -177,7 +177,7 @@ class GSPOLoss(SampledLoss):
         super().__init__(agg_type)
 
 
-class SAPOLoss(SampledLoss):
+class SAPOLoss(ReferenceFreeLoss):
     """SAPO (2511.20347): a smooth gate in place of the clip."""
 
     def __init__(

@@ -288,7 +288,7 @@ async def _execute(this: Run, interrupt: Interrupt) -> Outcome:
         from forgedsl.runtime.checkpoints import check_checkpoint
         from forgedsl.runtime.services.registry import kind_of
 
-        kind = kind_of(this.job.services[this.job.stepped])
+        kind = kind_of(this.job.services[this.job.trained_service])
         check_checkpoint(this.run_dir, this.resume, kind.spoilt)
     this.events.emit("phase", text="starting services", services=list(this.job.services))
     gpus = any(service.mesh.device == "gpu" for service in this.job.services.values())

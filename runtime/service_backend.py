@@ -102,7 +102,7 @@ def _check_hosts(job: spec.Job) -> None:
     except LookupError as error:
         raise LaunchError(f"{error}") from error
     hosts = num_hosts(job)
-    if facts.most is not None and hosts > facts.most:
+    if facts.max_hosts is not None and hosts > facts.max_hosts:
         raise LaunchError(
             f"the plan uses {hosts} hosts: this version launches on one host only; choose a "
             "profile that fits on one"

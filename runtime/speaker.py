@@ -85,4 +85,4 @@ def base_folder(job: spec.Job, run_dir: Path) -> Path:
     """The folder of the model that a run began with."""
     from forgedsl.runtime.models import resolve_model
 
-    return resolve_model(job, job.services[job.stepped].model, run_dir, run_dir)
+    return resolve_model(job, job.services[job.trained_service].model, run_dir, run_dir)

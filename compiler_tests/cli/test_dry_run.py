@@ -270,7 +270,7 @@ def test_rewards_of_streamed_rows_are_tried(folder):
     words = ('gsm8k.source=hf("a/b", split = "train")', "gsm8k.streaming=true")
     found = compile_program(Request(path=Path(GRPO), profile="cpu", overrides=words))
     job = found.state.job.job
-    looks = data_checks.look_at_data(job, folder, ["gsm8k"], offline=False)
+    looks = data_checks.check_datasets(job, folder, ["gsm8k"], offline=False)
     assert (looks["gsm8k"].rows, len(looks["gsm8k"].answers)) == (None, 2)
 
 

@@ -10,7 +10,7 @@ from forgedsl.api import load_text
 from forgedsl.cli.app import app
 from forgedsl.cli.resuming import differences
 from forgedsl.cli.run import prepare
-from forgedsl.cli.running import Request
+from forgedsl.cli.running import RunOptions
 from forgedsl.lower.lock import choices, lock_text
 from forgedsl.sizes.hosts import Host
 
@@ -48,8 +48,8 @@ def codes(diagnostics):
 
 
 def request(file, **given):
-    return Request(file=file, overrides=(), profile="auto", run_dir=None, resume=None, quiet=True,
-                   **given)  # fmt: skip
+    return RunOptions(file=file, overrides=(), profile="auto", run_dir=None, resume=None,
+                      quiet=True, **given)  # fmt: skip
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from forgedsl.plan.capacity import TIGHT
 from forgedsl.plan.plan import plan, request_of
 from forgedsl.plan.schedule import plan_schedule
 from forgedsl.plan.search import changed as with_values
-from forgedsl.plan.search import everything, search
+from forgedsl.plan.search import full_space, search
 from forgedsl.records import replace
 from forgedsl.sizes.hosts import Host, gpu_bytes
 
@@ -43,7 +43,7 @@ def parts(text, where, *overrides):
 def candidates(program, graph, where):
     base = request_of(program, graph, (), Reporter(), where, None)
     schedule = plan_schedule(program, graph, Reporter())
-    return search(base, graph, schedule, everything(base, graph))
+    return search(base, graph, schedule, full_space(base, graph))
 
 
 def every_plan(program, graph, gpus):
@@ -231,9 +231,9 @@ def test_a_search_ends_where_nearly_everything_is_open_and_little_fits(monkeypat
     from forgedsl.plan import search as module
 
     judged = []
-    work_out = module._Search._worked_out
+    work_out = module._Search._evaluate
     monkeypatch.setattr(
-        module._Search, "_worked_out", lambda *args: [judged.append(1), work_out(*args)][1]
+        module._Search, "_evaluate", lambda *args: [judged.append(1), work_out(*args)][1]
     )
     text = changed(SMALL, SYNC, ("procs = 2 }", "procs = 2, batch.rows = auto }"),
                    ("draw(4)", "draw(256)"))  # fmt: skip

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from forgedsl.lower.job import Sampling, VllmService
-from forgedsl.sim.calibrate import FIRST, _limited, _settled
+from forgedsl.sim.calibrate import FIRST, _fit_step_times, _limited
 from forgedsl.sim.latency import Engine, Latencies, Titan, step_seconds
 from forgedsl.sim.values import constant, quantiles
 
@@ -32,7 +32,7 @@ def test_as_much_of_the_spread_as_the_steps_show(passed_on):
     rows = [{"step_s": each} for each in (9.0,) * FIRST + tuple(took)]
     job = SimpleNamespace(schedule=SimpleNamespace(steps=None))
     data = SimpleNamespace(rows=rows, job=job)
-    made = _settled(latencies(STALLS), data, Path("run"), simulate)
+    made = _fit_step_times(latencies(STALLS), data, Path("run"), simulate)
     seconds = [step.seconds for step in simulate(job, made, steps=64).settled]
     assert statistics.median(seconds) == pytest.approx(statistics.median(took))
     assert statistics.fmean(seconds) == pytest.approx(statistics.fmean(took), rel=0.04)
@@ -41,7 +41,7 @@ def test_as_much_of_the_spread_as_the_steps_show(passed_on):
 def test_a_run_whose_steps_are_alike_has_no_spread():
     rows = [{"step_s": 0.4}] * 40
     data = SimpleNamespace(rows=rows, job=SimpleNamespace(schedule=SimpleNamespace(steps=None)))
-    made = _settled(latencies((1.0,) * 8), data, Path("run"), simulate)
+    made = _fit_step_times(latencies((1.0,) * 8), data, Path("run"), simulate)
     assert set(made.titans["t"].spread.points) == {1.0}
     assert made.titans["t"].step == pytest.approx(0.4)
 

@@ -26,7 +26,7 @@ from forgedsl.cli.resuming import (
     split,
     with_changes,
 )
-from forgedsl.cli.running import Prepared, Request
+from forgedsl.cli.running import Prepared, RunOptions
 from forgedsl.errors import LaunchError
 from forgedsl.lower import job as spec
 from forgedsl.lower.job import Job
@@ -35,9 +35,9 @@ from forgedsl.lower.paths import digest
 SHIPPED = spec.LocalModel(path="forgedsl:models/tiny_math", sha256="")
 
 
-def request(**parts: object) -> Request:
+def request(**parts: object) -> RunOptions:
     empty = {"file": None, "overrides": (), "profile": "auto", "run_dir": None, "resume": None}
-    return Request(**(empty | {"quiet": True} | parts))
+    return RunOptions(**(empty | {"quiet": True} | parts))
 
 
 def test_run_folders_do_not_collide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

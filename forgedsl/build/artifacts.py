@@ -131,28 +131,28 @@ def _manifest(name: str, manifest: Manifest) -> Callable[[State], Files]:
         chosen = state.job.job.launcher
         args = chosen.args if chosen.kind == name else {}
         services = [f"{m.service}: {m.text} on {m.device}" for m in state.job.plan.meshes]
-        other = defaults(state.job.job, name)
+        other = other_launcher_note(state.job.job, name)
         text = manifest.text(allocation(state.job.job, services, other=other), args)
         return {manifest.file: text} | _text_of("job", "job.json")(state)
 
     return files
 
 
-def defaults(job: Job, name: str) -> str:
+def other_launcher_note(job: Job, name: str) -> str:
     """Return a note on a manifest of another launcher than the program's, or nothing."""
     if (kind := job.launcher.kind) == name:
         return ""
     settings = ", ".join(param.name for param in launcher(name).signature.params)
-    said = (
+    note = (
         f"The program has `launcher = {kind}`, so the settings of `{name}` ({settings}) have "
         "default values"
     )
     if num_hosts(job) > 1 and not launcher(kind).allocation:
-        said += (
+        note += (
             f"; and `{kind}` starts its {num_hosts(job)} hosts itself instead of using the "
             "requested ones"
         )
-    return f"{said}; to choose them, write `launcher = {name}(...)`."
+    return f"{note}; to choose them, write `launcher = {name}(...)`."
 
 
 def allocation(job: Job, services: Sequence[str] = (), **more: str) -> Allocation:

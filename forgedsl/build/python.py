@@ -151,22 +151,22 @@ class _Main:
         place = self.job.origins.get(name)
         return [("at", place)] if place else []
 
-    def known(self, value: T) -> T:
+    def import_names_of(self, value: T) -> T:
         """Return code, and record the classes it names for the import."""
         if isinstance(value, Call):
             self.api.add(value.function)
             for _, item in value.args:
-                self.known(item)
+                self.import_names_of(item)
         elif isinstance(value, list | tuple):
             for item in value:
-                self.known(item)
+                self.import_names_of(item)
         elif isinstance(value, dict):
             for item in value.values():
-                self.known(item)
+                self.import_names_of(item)
         return value
 
     def fields(self, part: Any, *but: str) -> list[tuple[str | None, Any]]:
-        return [(name, self.known(value)) for name, value in given(part, but=but)]
+        return [(name, self.import_names_of(value)) for name, value in given(part, but=but)]
 
     # ---- declarations
 
@@ -202,12 +202,14 @@ class _Main:
         """Return the call that makes a source."""
         if isinstance(source, spec.MixtureSource):
             parts = [self.source(part) for part in source.sources]
-            return self.known(Call("mixture", [(None, parts), (None, list(source.weights))]))
+            return self.import_names_of(
+                Call("mixture", [(None, parts), (None, list(source.weights))])
+            )
         if isinstance(source, spec.HfSource):
             rest = given(source, but=("kind", "id"))
-            return self.known(Call("hf", [(None, source.id), *rest]))
+            return self.import_names_of(Call("hf", [(None, source.id), *rest]))
         argument = source.seed if isinstance(source, spec.RandomModel) else source.path
-        return self.known(Call(source.kind, [(None, argument)]))
+        return self.import_names_of(Call(source.kind, [(None, argument)]))
 
     def services(self) -> Iterator[str]:
         for name, service in self.job.services.items():
@@ -275,15 +277,17 @@ class _Main:
         for node in self.job.nodes:
             unit = operation(node.op)
             edge = f"{self.variable('edge', node.name)} = " if unit.has_result else ""
-            yield statement(edge, self.made(node) if unit.owner else self.plain(node))
+            yield statement(
+                edge, self.as_method_call(node) if unit.owner else self.as_generic_node(node)
+            )
 
-    def made(self, node: spec.Node) -> Call:
+    def as_method_call(self, node: spec.Node) -> Call:
         """Write a node as a call of an object's method."""
         unit = operation(node.op)
         method = f"{self.owner(node)}.{unit.method or unit.name}"
         return Call(method, [*self.arguments(node), *self.extra(node)])
 
-    def plain(self, node: spec.Node) -> Call:
+    def as_generic_node(self, node: spec.Node) -> Call:
         """Write a node whose operation has no method: `program.node(...)`."""
         edges = {i.argument: self.edge(i) for i in node.inputs}
         args: list[tuple[str | None, Any]] = [

@@ -106,7 +106,7 @@ def _chosen(given: list[str] | None) -> list[Emit]:
 
 def _write(out: Path, state: State, names: list[str]) -> None:
     """Write all files, copy the files that the job reads beside them, and list them."""
-    from forgedsl.build.artifacts import MANIFESTS, build, defaults, inputs
+    from forgedsl.build.artifacts import MANIFESTS, build, inputs, other_launcher_note
     from forgedsl.cli.inputs import copy_inputs
 
     files = build(state, names)
@@ -120,5 +120,5 @@ def _write(out: Path, state: State, names: list[str]) -> None:
         print(out / path)
     assert state.job is not None
     for launcher, manifest in MANIFESTS:
-        if manifest.emit in names and (said := defaults(state.job.job, launcher)):
-            print(f"note: {manifest.file}: {said}", file=sys.stderr)
+        if manifest.emit in names and (note := other_launcher_note(state.job.job, launcher)):
+            print(f"note: {manifest.file}: {note}", file=sys.stderr)

@@ -20,10 +20,10 @@ from forgedsl.records import dataclass
 
 VARIABLE = "_FORGEC_COMPLETE"
 ROOT = ("--help", "--version", "--install-completion", "--show-completion")
-CODES = ("--select", "--ignore", "--error", "--warn")
+OPTIONS_WITH_CODES = ("--select", "--ignore", "--error", "--warn")
 COMPILING = ("plan", "build", "lock", "explain", "graph", "sim", "run", "sweep")
 """commands that take one .forge file; further words are overrides"""
-RUNS = ("--resume", "--against")
+OPTIONS_WITH_RUN = ("--resume", "--against")
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,9 +134,9 @@ def _of_option(name: str, choices: Sequence[str], files: Sequence[Path]) -> list
         from forgedsl.templates import TEMPLATES
 
         return [Candidate(name, template.about) for name, template in TEMPLATES.items()]
-    if name in CODES:
+    if name in OPTIONS_WITH_CODES:
         return _codes()
-    return _runs() if name in RUNS else []
+    return _runs() if name in OPTIONS_WITH_RUN else []
 
 
 def _of_argument(command: str, before: Sequence[str], files: Sequence[Path]) -> list[Candidate]:

@@ -44,7 +44,7 @@ class InputChecker:
         self._rewards: dict[object, RewardTrial] = {}
 
     def __call__(
-        self, lowered: Lowered, acting: frozenset[str] = frozenset()
+        self, lowered: Lowered, with_side_effects: frozenset[str] = frozenset()
     ) -> tuple[dict[str, DatasetCheck], dict[str, str], dict[str, str]]:
         """Check the datasets and rewards of a job. Returns three mappings by name: dataset checks,
         errors while loading rewards, and errors while calling rewards. Rewards in
@@ -61,10 +61,12 @@ class InputChecker:
             with tempfile.TemporaryDirectory(prefix="forgec-lint-") as name:
                 folder = Path(name)
                 copy_inputs({name: path for path, name in lowered.files}, folder, link=True)
-                looks = look_at_data(job, folder, new_data, offline=True)
-                self._data |= {data[name]: look for name, look in looks.items()}
-                looks = {name: self._data[key] for name, key in data.items()}
-                tried = look_at_rewards(job, folder, new_rewards, looks, acting=acting)
+                checks = check_datasets(job, folder, new_data, offline=True)
+                self._data |= {data[name]: check for name, check in checks.items()}
+                checks = {name: self._data[key] for name, key in data.items()}
+                tried = check_rewards(
+                    job, folder, new_rewards, checks, with_side_effects=with_side_effects
+                )
             self._rewards |= {rewards[name]: found for name, found in tried.items()}
         found = {name: self._rewards[key] for name, key in rewards.items()}
         unloaded = {name: tried.unloaded for name, tried in found.items() if tried.unloaded}
@@ -83,7 +85,7 @@ def _of_data(lowered: Lowered, name: str) -> object:
     return name, dataset.model_dump_json(), model, job.program, nodes, shapes, rewards
 
 
-def look_at_data(
+def check_datasets(
     job: Job, folder: Path, names: Iterable[str], *, offline: bool
 ) -> dict[str, DatasetCheck]:
     """Read datasets as the run does, with the tokenizer if it is available locally. With `offline`,
@@ -111,7 +113,7 @@ def look_at_data(
             known = None if isinstance(chat, str) else chat
             reader = reader_of(job, name, known, program=program, job_dir=folder, offline=offline)
             unmeasured = chat if isinstance(chat, str) else ""
-            found[name] = _look(job, name, reader, unmeasured, offline=offline)
+            found[name] = _checked_dataset(job, name, reader, unmeasured, offline=offline)
         except (LaunchError, ModuleNotFoundError) as why:
             is_open = offline and isinstance(why, NotAvailableOffline | ModuleNotFoundError)
             found[name] = (
@@ -130,8 +132,8 @@ def check_data(job: Job, inputs: Mapping[str, Path], names: Iterable[str]) -> No
 
     with tempfile.TemporaryDirectory(prefix="forgec-data-") as name:
         copy_inputs(dict(inputs), Path(name), link=True)
-        looks = look_at_data(job, Path(name), names, offline=False)
-    if problems := [look.refused for look in looks.values() if look.refused]:
+        checks = check_datasets(job, Path(name), names, offline=False)
+    if problems := [check.refused for check in checks.values() if check.refused]:
         raise LaunchError("\n".join(problems))
 
 
@@ -153,7 +155,7 @@ def _answers(job: Job, name: str, reader: DatasetReader) -> tuple[Rollout, ...]:
     return answers
 
 
-def _look(
+def _checked_dataset(
     job: Job, name: str, reader: DatasetReader, unmeasured: str, *, offline: bool
 ) -> DatasetCheck:  # fmt: skip
     """Read the rows of a dataset: counts, and rows that would be left out."""
@@ -197,18 +199,18 @@ class RewardTrial:
     """error message of the failed call"""
 
 
-def look_at_rewards(
-    job: Job, folder: Path, names: Iterable[str], looks: Mapping[str, DatasetCheck], *,
-    acting: Collection[str] = (),
+def check_rewards(
+    job: Job, folder: Path, names: Iterable[str], checks: Mapping[str, DatasetCheck], *,
+    with_side_effects: Collection[str] = (),
 ) -> dict[str, RewardTrial]:  # fmt: skip
-    """Load rewards as a run does and call each once on its first row, except those in `acting`.
-    Each has a process of its own, because user code may hang or exit."""
-    return asyncio.run(_tried(job, folder, tuple(names), looks, acting))
+    """Load rewards as a run does and call each once on its first row, except those in
+    `with_side_effects`. Each has a process of its own, because user code may hang or exit."""
+    return asyncio.run(_try_rewards(job, folder, tuple(names), checks, with_side_effects))
 
 
-async def _tried(
-    job: Job, folder: Path, names: Iterable[str], looks: Mapping[str, DatasetCheck],
-    acting: Collection[str],
+async def _try_rewards(
+    job: Job, folder: Path, names: Iterable[str], checks: Mapping[str, DatasetCheck],
+    with_side_effects: Collection[str],
 ) -> dict[str, RewardTrial]:  # fmt: skip
     from forgedsl.runtime.rewards.process import RewardProcess
     from forgedsl.runtime.rewards.worker import Recipe
@@ -217,14 +219,16 @@ async def _tried(
     for name in names:
         recipe = Recipe.of(job, str(folder), (name,))
         process = RewardProcess(recipe)
-        judged = (look for key, look in looks.items() if name in judges(job, key) and look.answers)
+        judged = (
+            check for key, check in checks.items() if name in judges(job, key) and check.answers
+        )
         own = job.rewards[name].kind in ("python", "program", "endpoint")
-        look = next(judged, None) if own and name not in acting else None
+        check = next(judged, None) if own and name not in with_side_effects else None
         try:
-            if look is not None or job.rewards[name].is_alone:
+            if check is not None or job.rewards[name].is_alone:
                 await process.start(SECONDS)
             found[name] = (
-                RewardTrial() if look is None else await _called(process, recipe, name, look)
+                RewardTrial() if check is None else await _call_reward(process, recipe, name, check)
             )
         except LaunchError as error:
             found[name] = RewardTrial(unloaded=str(error))
@@ -233,25 +237,25 @@ async def _tried(
     return found
 
 
-async def _called(
-    process: RewardProcess, recipe: Recipe, name: str, look: DatasetCheck
+async def _call_reward(
+    process: RewardProcess, recipe: Recipe, name: str, check: DatasetCheck
 ) -> RewardTrial:
     """Call a reward until an answer gets a value. An arbitrary answer may legitimately fail."""
     from forgedsl.rows import kind_of
 
-    said = ""
-    for answer in look.answers:
+    problem = ""
+    for answer in check.answers:
         (outcome,) = await process.call(((name,), answer, answer.target))
         if outcome.value is not None:
             return RewardTrial(value=outcome.value)
-        said = said or outcome.error
-    target = look.answers[0].target
+        problem = problem or outcome.error
+    target = check.answers[0].target
     shown = f"{kind_of(target)}: {target!r:.60}"
-    where = f"{recipe.named(name)} fails for {look.first}"
-    return RewardTrial(failed=f"{where}, whose target is {shown}: {said}", cause=said)
+    where = f"{recipe.named(name)} fails for {check.first}"
+    return RewardTrial(failed=f"{where}, whose target is {shown}: {problem}", cause=problem)
 
 
-def look_at_losses(folder: Path) -> dict[str, str]:
+def check_losses(folder: Path) -> dict[str, str]:
     """Instantiate the losses in Python and call each once, in another process; errors by name.
     `folder` contains the job."""
     command = [sys.executable, "-m", "forgedsl.runtime.losses.trial", str(folder / "job.json")]
@@ -260,7 +264,7 @@ def look_at_losses(folder: Path) -> dict[str, str]:
     except subprocess.TimeoutExpired as error:
         raise LaunchError(f"a call of a Python loss took more than {SECONDS:g} s") from error
     if done.returncode:
-        said = done.stderr.strip().splitlines()
-        raise LaunchError(f"a Python loss ended its process: {said[-1] if said else ''}")
+        lines = done.stderr.strip().splitlines()
+        raise LaunchError(f"a Python loss ended its process: {lines[-1] if lines else ''}")
     problems: dict[str, str] = json.loads(done.stdout.splitlines()[-1])
     return problems

@@ -82,7 +82,7 @@ def _file(path: Path) -> tuple[str, str, str] | int:
     from forgedsl.reference.markdown import block
     from forgedsl.reference.module import Page
 
-    loaded = api.load(path, profile="none", allow_open=True)
+    loaded = api.load(path, profile="none", allow_missing_params=True)
     if loaded.program is None or loaded.file is None or loaded.reporter.has_errors:
         print_diagnostics(loaded)
         return 2 if any(d.code == UNREADABLE for d in loaded.reporter) else 1

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from forgedsl.cli.running import Prepared, Request, has_begun, write_run_dir
+from forgedsl.cli.running import Prepared, RunOptions, has_begun, write_run_dir
 from forgedsl.diagnostics import counted
 from forgedsl.errors import ForgeError, LaunchError
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from forgedsl.lower.job import Job
 
 
-def dry_run(prepared: Prepared, request: Request) -> int:
+def dry_run(prepared: Prepared, request: RunOptions) -> int:
     """Print the results; return 4 if something would keep the run from starting."""
     job = prepared.job
     failed = 0
@@ -34,7 +34,7 @@ def dry_run(prepared: Prepared, request: Request) -> int:
         write_run_dir(folder, prepared)
         checks: tuple[tuple[str, Callable[[], str]], ...] = (
             ("host", lambda: check_host(job)),
-            ("packages", lambda: _stack(job)),
+            ("packages", lambda: _packages(job)),
             ("models", lambda: _models(job, folder)),
             ("data", lambda: _data(job, folder, seen)),
             ("rewards", lambda: _rewards(job, folder, seen)),
@@ -46,13 +46,13 @@ def dry_run(prepared: Prepared, request: Request) -> int:
             ),
             ("run folder", lambda: _run_folder(request, job, folder)),
         )
-        said: dict[str, str] = {}
+        first_with: dict[str, str] = {}
         for what, check in checks:
             try:
                 print(f"  {what:<12} ok      {check()}")
             except (ForgeError, ModuleNotFoundError) as error:
                 failed += 1
-                first = said.setdefault(str(error), what)
+                first = first_with.setdefault(str(error), what)
                 text = error if first == what else f"same error as `{first}`"
                 print(f"  {what:<12} FAILED  {text}")
     profile = f" (profile {job.profile})" if job.profile else ""
@@ -83,7 +83,7 @@ def check_host(job: Job) -> str:
     return f"one host, {need} of {counted(have, 'GPU')}" if have else "one host, no GPU"
 
 
-def _stack(job: Job) -> str:
+def _packages(job: Job) -> str:
     from importlib.metadata import PackageNotFoundError, version
 
     names = ["torch", "torchmonarch", "torchtitan", "transformers"]
@@ -115,33 +115,33 @@ def _models(job: Job, folder: Path) -> str:
 
 
 def _data(job: Job, folder: Path, seen: dict[str, DatasetCheck]) -> str:
-    from forgedsl.cli.data_checks import look_at_data
+    from forgedsl.cli.data_checks import check_datasets
 
-    looks = look_at_data(job, folder, job.datasets, offline=False)
-    seen |= looks
-    problems = [look.refused for look in looks.values() if look.refused]
+    checks = check_datasets(job, folder, job.datasets, offline=False)
+    seen |= checks
+    problems = [check.refused for check in checks.values() if check.refused]
     if problems:
         raise LaunchError("\n".join(problems))
     found = []
-    for name, look in looks.items():
-        text = f"{name}: {'streamed rows' if look.rows is None else counted(look.rows, 'row')}"
-        said = ", ".join(filter(None, (text, look.left_out, look.few)))
-        found.append(f"{said}{look.examples if look.left_out else ''}")
+    for name, check in checks.items():
+        text = f"{name}: {'streamed rows' if check.rows is None else counted(check.rows, 'row')}"
+        shown = ", ".join(filter(None, (text, check.left_out, check.few)))
+        found.append(f"{shown}{check.examples if check.left_out else ''}")
     return ("\n" + 23 * " " if any("\n" in text for text in found) else ", ").join(found)
 
 
 def _rewards(job: Job, folder: Path, seen: dict[str, DatasetCheck]) -> str:
     """Load the rewards, and call each once on a row."""
-    from forgedsl.cli.data_checks import look_at_rewards
+    from forgedsl.cli.data_checks import check_rewards
 
-    tried = look_at_rewards(job, folder, job.rewards, seen)
+    tried = check_rewards(job, folder, job.rewards, seen)
     problems = [found.unloaded or found.failed for found in tried.values()]
     if any(problems):
         raise LaunchError("\n".join(filter(None, problems)))
-    said = [
+    shown = [
         name if t.value is None else f"{name} returned {t.value:g}" for name, t in tried.items()
     ]
-    return ", ".join(said) or "none"
+    return ", ".join(shown) or "none"
 
 
 def _in_python(job: Job) -> list[str]:
@@ -150,9 +150,9 @@ def _in_python(job: Job) -> list[str]:
 
 def _losses(job: Job, folder: Path) -> str:
     """Instantiate the losses in Python, and call each once on random rows."""
-    from forgedsl.cli.data_checks import look_at_losses
+    from forgedsl.cli.data_checks import check_losses
 
-    problems = look_at_losses(folder)
+    problems = check_losses(folder)
     if problems:
         raise LaunchError("\n".join(f"{name}: {why}" for name, why in problems.items()))
     return ", ".join(_in_python(job))
@@ -171,7 +171,7 @@ def _environments(job: Job, folder: Path, seen: dict[str, DatasetCheck]) -> str:
     return ", ".join(job.environments) + "".join(unseen)
 
 
-def _run_folder(request: Request, job: Job, folder: Path) -> str:
+def _run_folder(request: RunOptions, job: Job, folder: Path) -> str:
     """Check that the run folder is writable and has enough disk space."""
     from forgedsl.runtime.disk_space import check_room
 

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from forgedsl.sim.latency import Latencies
 
 
-class ModelError(Exception):
+class LatencyError(Exception):
     """Invalid latencies or faults; the message says why."""
 
 
-def model_of(lowered: Lowered, assume: list[str], run: Path | None = None) -> Latencies:
+def latencies_of(lowered: Lowered, assume: list[str], run: Path | None = None) -> Latencies:
     """Return the latency model of the command line: from the plan, or from a run."""
     from forgedsl.sim.assume import AssumptionError
     from forgedsl.sim.assume import assume as with_assumptions
@@ -34,9 +34,11 @@ def model_of(lowered: Lowered, assume: list[str], run: Path | None = None) -> La
             found = calibrated(found, lowered.job, run, simulate)
         return with_assumptions(found, assume)
     except (AssumptionError, CalibrationError) as error:
-        raise ModelError(str(error)) from error
+        raise LatencyError(str(error)) from error
     except UnknownModelError as error:
-        raise ModelError(f"the size of the model of {error} is unknown: set its `arch`") from error
+        raise LatencyError(
+            f"the size of the model of {error} is unknown: set its `arch`"
+        ) from error
 
 
 def faults_of(job: Job, texts: list[str]) -> list[Fault]:
@@ -46,4 +48,4 @@ def faults_of(job: Job, texts: list[str]) -> list[Fault]:
     try:
         return [check(parse(text), job) for text in texts]
     except ValueError as error:
-        raise ModelError(str(error)) from error
+        raise LatencyError(str(error)) from error

@@ -27,11 +27,11 @@ def main(program: Program, arguments: Sequence[str] | None = None) -> NoReturn:
 
 def _run(job: Job, folder: Path, arguments: Sequence[str] | None) -> int:
     from forgedsl.cli.inputs import inputs_beside
-    from forgedsl.cli.running import Prepared, Request, launch, new_run_dir, write_run_dir
+    from forgedsl.cli.running import Prepared, RunOptions, launch, new_run_dir, write_run_dir
 
     options = _parser(job.name).parse_args(arguments)
     job = _longer(job, options.steps)
-    request = Request(
+    request = RunOptions(
         file=None, overrides=(), profile="auto", run_dir=options.run_dir, resume=None,
         quiet=options.quiet,
     )  # fmt: skip

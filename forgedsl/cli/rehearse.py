@@ -17,7 +17,7 @@ from forgedsl.cli.overrides import UsageError
 from forgedsl.diagnostics import counted
 
 if TYPE_CHECKING:
-    from forgedsl.cli.running import Request
+    from forgedsl.cli.running import RunOptions
     from forgedsl.lower.job import Job
     from forgedsl.sim.latency import Latencies
     from forgedsl.sim.result import Result
@@ -29,11 +29,11 @@ SHORT = 60.0
 SAY = "REHEARSAL: no model is loaded, nothing is sampled or trained; times are sampled latencies"
 
 
-def rehearse(request: Request) -> int:
+def rehearse(request: RunOptions) -> int:
     """Plan, sample latencies and launch; return the exit code of a run."""
     from forgedsl.cli.compiling import print_planned
     from forgedsl.cli.host import host_of
-    from forgedsl.cli.latencies import ModelError, faults_of, model_of
+    from forgedsl.cli.latencies import LatencyError, faults_of, latencies_of
     from forgedsl.cli.planning import plan_file
     from forgedsl.cli.running import Prepared, launch, new_run_dir, write_run_dir
     from forgedsl.runtime.stub.rehearsal import Rehearsal
@@ -56,11 +56,11 @@ def rehearse(request: Request) -> int:
     job = planned.lowered.job
     try:
         rehearsal = Rehearsal(
-            latencies=model_of(planned.lowered, list(request.assume)),
+            latencies=latencies_of(planned.lowered, list(request.assume)),
             faults=tuple(faults_of(job, list(request.inject))),
             seed=job.seed,
         )
-    except ModelError as error:
+    except LatencyError as error:
         raise UsageError(str(error)) from error
     job = _quiet(job)
     if not request.quiet:
@@ -114,7 +114,7 @@ def _quicker(result: Result, latencies: Latencies) -> list[str]:
     return [f"--assume {setting} ({name} is busy {share:.0%} of the time)"] if setting else []
 
 
-def _checked(request: Request) -> Path:
+def _checked(request: RunOptions) -> Path:
     """Return the file to rehearse; refuse options that a rehearsal cannot use."""
     if not request.stub:
         option = "--assume" if request.assume else "--inject" if request.inject else "--host"

@@ -92,7 +92,7 @@ def split(found: list[Difference], allowed: str) -> tuple[list[Difference], list
     """Split differences into those that stop a resume, and those that `--allow` permits: settings
     of optimizers, data, or ranks and hosts. If it permits at least one, changed params are
     permitted too: each setting that a param changes is a difference of its own."""
-    taken = [each for each in found if allowed and TAKES[allowed](each)]
+    taken = [each for each in found if allowed and ALLOWED_BY_CLASS[allowed](each)]
     if not taken:
         return found, []
     taken += [each for each in found if each.setting.startswith("params.")]
@@ -118,14 +118,14 @@ def _of_placement(found: Difference) -> bool:
     return path[0] in ("launcher", "colocate") or path[0::2] == ["nodes", "transport"]
 
 
-TAKES = {"numerics": _of_optimizer, "data": _of_data, "placement": _of_placement}
+ALLOWED_BY_CLASS = {"numerics": _of_optimizer, "data": _of_data, "placement": _of_placement}
 """values of `--allow`, each with a test of the differences that it permits"""
 
 
 def refused(found: list[Difference]) -> str:
     """Return the message about differences that stop a resume, with the `--allow` that would permit
     them."""
-    kind = next((kind for kind in TAKES if not split(found, kind)[0]), "")
+    kind = next((kind for kind in ALLOWED_BY_CLASS if not split(found, kind)[0]), "")
     why = f"--allow {kind} accepts these changes"
     if not kind:
         why = (

@@ -21,7 +21,7 @@ from forgedsl.cli.inputs import check_inputs, copy_inputs, inputs_beside
 from forgedsl.cli.overrides import UsageError
 from forgedsl.cli.parser import Parser, at_least, whole
 from forgedsl.cli.run_lock import claim
-from forgedsl.cli.running import Prepared, Request, launch, new_run_dir, write_run_dir
+from forgedsl.cli.running import Prepared, RunOptions, launch, new_run_dir, write_run_dir
 from forgedsl.errors import writing
 from forgedsl.records import replace
 
@@ -111,7 +111,7 @@ def command(
       forgec run --stub pipelines/grpo_math.forge --host 8xH200 --inject kill:generator@step=5
     """
     try:
-        request = Request(
+        request = RunOptions(
             file=file,
             overrides=(*(set_ or []), *([] if seed is None else [f"run.seed={seed}"])),
             set_files=tuple(set_file or ()),
@@ -147,7 +147,7 @@ def lock_of(file: Path | None, given: Path | None) -> Path:
     return file.with_suffix(".lock")
 
 
-def execute(request: Request) -> int:
+def execute(request: RunOptions) -> int:
     """Compile if needed, prepare the run folder, launch, report."""
     if request.dry_run and (request.stub or request.resume is not None):
         raise UsageError("--dry-run cannot be combined with --resume or --stub")
@@ -179,7 +179,7 @@ def execute(request: Request) -> int:
     return launch(prepared.job, run_dir, resume=False, request=request)
 
 
-def prepare(request: Request, file: Path, chosen: tuple[str, ...] = ()) -> Prepared | int:
+def prepare(request: RunOptions, file: Path, chosen: tuple[str, ...] = ()) -> Prepared | int:
     """Compile a .forge file or read a job.json, and return the prepared job. If it has errors,
     print them and return the exit code. Settings that are `auto` in the file take the values of
     `chosen` or of the lock."""
@@ -208,15 +208,15 @@ def prepare(request: Request, file: Path, chosen: tuple[str, ...] = ()) -> Prepa
     return Prepared(job=lowered.job, inputs=inputs, estimate=estimate_of(lowered))
 
 
-def _from_json(request: Request, file: Path) -> Prepared:
+def _from_json(request: RunOptions, file: Path) -> Prepared:
     """Read a job.json or plan.json. Overrides are refused; its inputs are beside it."""
     from forgedsl.cli.overrides import SideError
     from forgedsl.cli.planning import read_job
 
-    if request.of_compiling:
+    if request.compile_options:
         raise UsageError(
-            f"{file} is already compiled, so {request.of_compiling[0]} cannot be applied; run the "
-            ".forge file"
+            f"{file} is already compiled, so {request.compile_options[0]} cannot be applied; run "
+            "the .forge file"
         )
     try:
         job = read_job(file)
@@ -226,7 +226,7 @@ def _from_json(request: Request, file: Path) -> Prepared:
     return Prepared(job=job, inputs=inputs_beside(file.parent))
 
 
-def _resume(request: Request) -> int:
+def _resume(request: RunOptions) -> int:
     """Continue a run. If a file is given, its job may differ only in what a resume may change."""
     from forgedsl.cli.data_checks import check_data
     from forgedsl.cli.resuming import load_run_job, note_changes, where_from
@@ -269,7 +269,9 @@ def _resume(request: Request) -> int:
     return launch(job, run_dir, resume=True, request=request, changed_data=bool(touched))
 
 
-def _changed(request: Request, run_dir: Path, old: Job) -> tuple[Prepared, list[Difference]] | int:
+def _changed(
+    request: RunOptions, run_dir: Path, old: Job
+) -> tuple[Prepared, list[Difference]] | int:
     """Return the job of a resumed run and its permitted changes, or an exit code."""
     from forgedsl.cli.resuming import (
         differences,
@@ -282,9 +284,9 @@ def _changed(request: Request, run_dir: Path, old: Job) -> tuple[Prepared, list[
     from forgedsl.lower.lock import choices
 
     if request.file is None:
-        if request.of_compiling:
+        if request.compile_options:
             raise UsageError(
-                f"{request.of_compiling[0]} needs the .forge file as well: "
+                f"{request.compile_options[0]} needs the .forge file as well: "
                 + shlex.join(
                     [
                         "forgec",
@@ -292,7 +294,7 @@ def _changed(request: Request, run_dir: Path, old: Job) -> tuple[Prepared, list[
                         file_of(old) or "FILE",
                         "--resume",
                         str(run_dir),
-                        *request.of_compiling,
+                        *request.compile_options,
                     ]
                 )
             )

@@ -29,7 +29,7 @@ MADE = ("events.jsonl", "metrics.jsonl", "samples.jsonl", "report.html", "tensor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class RunOptions:
     """Options of `forgec run`, parsed."""
 
     file: Path | None
@@ -51,7 +51,7 @@ class Request:
     allow: str = ""
 
     @property
-    def of_compiling(self) -> list[str]:
+    def compile_options(self) -> list[str]:
         """Return the given options that only a compilation can apply, as written."""
         words = [*self.overrides, *(f"--set-file {path}" for path in self.set_files)]
         words += [f"--profile {self.profile}"] * (self.profile != "auto")
@@ -155,7 +155,7 @@ def launch(
     run_dir: Path,
     *,
     resume: bool,
-    request: Request,
+    request: RunOptions,
     rehearsal: Any = None,
     changed_data: bool = False,
 ) -> int:
@@ -201,7 +201,7 @@ def launch(
 
 
 def _submitted(
-    job: Job, run_dir: Path, resume: bool, request: Request, changed_data: bool
+    job: Job, run_dir: Path, resume: bool, request: RunOptions, changed_data: bool
 ) -> int | None:
     """Submit a job to its scheduler and return its exit code; None if it should run here."""
     from forgedsl.cli.submit import submit, submitter

@@ -88,7 +88,7 @@ def command(
     """
     from forgedsl.cli.compiling import print_planned
     from forgedsl.cli.host import host_of
-    from forgedsl.cli.latencies import ModelError, faults_of, model_of
+    from forgedsl.cli.latencies import LatencyError, faults_of, latencies_of
     from forgedsl.cli.planning import plan_file
     from forgedsl.plan.host import host_text
 
@@ -102,9 +102,9 @@ def command(
         raise SystemExit(planned.code)
     lowered = planned.lowered
     try:
-        latencies = model_of(lowered, assume or [], calibrate)
+        latencies = latencies_of(lowered, assume or [], calibrate)
         faults = faults_of(lowered.job, inject or [])
-    except ModelError as error:
+    except LatencyError as error:
         print(f"forgec sim: {error}", file=sys.stderr)
         raise SystemExit(2) from error
     on = host_text(lowered.plan.host)

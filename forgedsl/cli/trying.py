@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from forgedsl.cli.data_checks import SECONDS, look_at_data, look_at_rewards
+from forgedsl.cli.data_checks import SECONDS, check_datasets, check_rewards
 from forgedsl.errors import LaunchError, RunError
 from forgedsl.records import dataclass
 from forgedsl.types.flow import Role
@@ -62,17 +62,17 @@ def try_once(prepared: Prepared) -> None:
         folder = Path(name)
         copy_inputs(prepared.inputs, folder, link=True)
         drawn = {node.target for node in job.nodes if Role.PROMPTS in node.roles}
-        looks = look_at_data(job, folder, sorted(drawn), offline=False)
-        tried = look_at_rewards(job, folder, mine, looks)
-        played = play_environments(job, folder, looks)
+        checks = check_datasets(job, folder, sorted(drawn), offline=False)
+        tried = check_rewards(job, folder, mine, checks)
+        played = play_environments(job, folder, checks)
     wrong = [(t.unloaded or t.failed, bool(t.unloaded), t.cause) for t in tried.values()]
     wrong += [(p.problem, not p.cause, p.cause) for p in played.values()]
-    fatal = [said for said, sure, cause in wrong if said and (sure or _never_works(cause))]
+    fatal = [problem for problem, sure, cause in wrong if problem and (sure or _never_works(cause))]
     if fatal:
         raise LaunchError("\n".join(fatal))
-    told = [f"warning: {said}" for said, *_ in wrong if said]
-    told += [f"note: {each.unseen}" for each in played.values() if each.unseen]
-    for line in told:
+    lines = [f"warning: {problem}" for problem, *_ in wrong if problem]
+    lines += [f"note: {each.unseen}" for each in played.values() if each.unseen]
+    for line in lines:
         print(line, file=sys.stderr, flush=True)
 
 
@@ -81,7 +81,7 @@ def _never_works(cause: str) -> bool:
 
 
 def play_environments(
-    job: Job, folder: Path, looks: Mapping[str, DatasetCheck]
+    job: Job, folder: Path, checks: Mapping[str, DatasetCheck]
 ) -> dict[str, Played]:
     """Load environments as a run does, and play one turn of each on the first row."""
     from forgedsl.runtime.agents.process import AgentProcess
@@ -96,9 +96,9 @@ def play_environments(
             try:
                 await process.start(SECONDS)
                 if isinstance(process, AgentProcess):
-                    found[name] = await _asked(process, name, job, folder, looks)
+                    found[name] = await _run_to_first_request(process, name, job, folder, checks)
                 else:
-                    found[name] = await _played(process, name, job, folder, looks)
+                    found[name] = await _play_one_turn(process, name, job, folder, checks)
             except LaunchError as error:
                 found[name] = Played(problem=str(error))
             finally:
@@ -108,38 +108,40 @@ def play_environments(
     return asyncio.run(play())
 
 
-async def _played(
+async def _play_one_turn(
     process: EnvironmentProcess,
     name: str,
     job: Job,
     folder: Path,
-    looks: Mapping[str, DatasetCheck],
+    checks: Mapping[str, DatasetCheck],
 ) -> Played:
     from forgedsl.environment import Task, Turn
     from forgedsl.runtime.environments.worker import Request
 
     dataset = _played_on(job, name)
-    look = looks.get(dataset)
-    if look is None or not look.answers:
+    check = checks.get(dataset)
+    if check is None or not check.answers:
         return Played()
-    prompt = look.answers[0].prompt
+    prompt = check.answers[0].prompt
     messages = None if prompt.messages is None else tuple(prompt.messages)
     task = Task(text=prompt.text, messages=messages, target=prompt.target)
     seconds = job.environments[name].tool_timeout
     begun = await process.ask(Request(key="0", op="reset", seconds=seconds, task=task))
     if begun.error:
-        return _failed(name, "reset", look, begun)
-    told = await process.ask(Request(key="0", op="tools", seconds=SECONDS))
+        return _failed(name, "reset", check, begun)
+    tools_reply = await process.ask(Request(key="0", op="tools", seconds=SECONDS))
     turn = Request(key="0", op="step", seconds=seconds, turn=Turn(text=ANSWER))
     answered = await process.ask(turn)
     if answered.error and not answered.late:
-        return _failed(name, "step", look, answered)
+        return _failed(name, "step", check, answered)
     await process.ask(Request(key="0", op="close", seconds=seconds))
-    return _seen(job, folder, name, dataset, prompt, begun.value.observation, told)
+    return _check_tools_in_prompt(
+        job, folder, name, dataset, prompt, begun.value.observation, tools_reply
+    )
 
 
-async def _asked(
-    process: AgentProcess, name: str, job: Job, folder: Path, looks: Mapping[str, DatasetCheck]
+async def _run_to_first_request(
+    process: AgentProcess, name: str, job: Job, folder: Path, checks: Mapping[str, DatasetCheck]
 ) -> Played:
     """Run an agent on a row up to its first request to the policy, which is not answered."""
     import pickle
@@ -152,10 +154,10 @@ async def _asked(
     from forgedsl.runtime.environments.connection import PoolRequest
 
     dataset = _played_on(job, name)
-    look = looks.get(dataset)
-    if look is None or not look.answers:
+    check = checks.get(dataset)
+    if check is None or not check.answers:
         return Played()
-    prompt, model = look.answers[0].prompt, job.datasets[dataset].tokenizer
+    prompt, model = check.answers[0].prompt, job.datasets[dataset].tokenizer
     bridge = Bridge(load_tokenizer(job, model, folder, folder))
     if not bridge.reads_chats:
         why = "sends messages, and the model has no chat template: set its `chat_template`"
@@ -181,13 +183,13 @@ async def _asked(
     if event == "ask":
         return Played()
     if reply.error:
-        return _failed(name, "run", look, reply)
-    silent = f"agent {name} sent no request to the policy for {look.first}"
+        return _failed(name, "run", check, reply)
+    silent = f"agent {name} sent no request to the policy for {check.first}"
     return Played(problem=silent, cause="silent")
 
 
-def _failed(name: str, method: str, look: DatasetCheck, reply: Reply) -> Played:
-    text = f"environment {name} fails in `{method}` for {look.first}: {reply.error}"
+def _failed(name: str, method: str, check: DatasetCheck, reply: Reply) -> Played:
+    text = f"environment {name} fails in `{method}` for {check.first}: {reply.error}"
     return Played(problem=text, cause=reply.error)
 
 
@@ -198,18 +200,24 @@ def _played_on(job: Job, env: str) -> str:
     return next((roots.get(node.inputs[0].edge, "") for node in plays), "")
 
 
-def _seen(
-    job: Job, folder: Path, name: str, dataset: str, prompt: Prompt, start: object, told: Reply
+def _check_tools_in_prompt(
+    job: Job,
+    folder: Path,
+    name: str,
+    dataset: str,
+    prompt: Prompt,
+    start: object,
+    tools_reply: Reply,
 ) -> Played:
     """Return a result whose `unseen` says which tools the first prompt does not name."""
     from forgedsl.runtime.data.reader import load_tokenizer
     from forgedsl.runtime.environments.bridge import Bridge
 
-    tools = [str(tool["function"]["name"]) for tool in told.value or ()]
+    tools = [str(tool["function"]["name"]) for tool in tools_reply.value or ()]
     model = job.datasets[dataset].tokenizer
-    if told.error or not tools:
+    if tools_reply.error or not tools:
         return Played()
-    bridge = Bridge(load_tokenizer(job, model, folder, folder), told.value)
+    bridge = Bridge(load_tokenizer(job, model, folder, folder), tools_reply.value)
     try:
         text = bridge.first_prompt(prompt, start, job.environments[name].max_observation).text  # type: ignore[arg-type]
     except RunError as error:

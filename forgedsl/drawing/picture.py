@@ -73,11 +73,13 @@ class Picture:
     """title of the frame around boxes that run on no mesh"""
 
 
-Place = Callable[[Span], str]
+FormatSpan = Callable[[Span], str]
 """formats a span: "grpo_math.forge:63:3"; "" if it is in no file"""
 
 
-def picture(program: Program, graph: Graph, plan: Plan, place: Place = lambda _: "") -> Picture:
+def picture(
+    program: Program, graph: Graph, plan: Plan, place: FormatSpan = lambda _: ""
+) -> Picture:
     """Make the picture of a planned graph."""
     from forgedsl.drawing.details import arrow_details, box_details, group_details
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from forgedsl.drawing.details import group_details
-from forgedsl.drawing.picture import Arrow, Box, Picture, Place, sync_text, title_text
+from forgedsl.drawing.picture import Arrow, Box, FormatSpan, Picture, sync_text, title_text
 from forgedsl.drawing.scene import (
     LINE,
     Cluster,
@@ -55,7 +55,7 @@ class Process:
     service: str
 
 
-def mesh_scene(program: Program, graph: Graph, plan: Plan, place: Place) -> Scene:
+def mesh_scene(program: Program, graph: Graph, plan: Plan, place: FormatSpan) -> Scene:
     """Draw hosts as frames, GPUs and processes as cells."""
     colour = {mesh.service: i for i, mesh in enumerate(plan.meshes)}
     origins = {m.service: place(program.services[m.service].name_span) for m in plan.meshes}
@@ -155,7 +155,7 @@ def _mesh_labels(graph: Graph, plan: Plan, top: float, hosts: int) -> Iterator[L
 # ---- schedule
 
 
-def schedule_scene(program: Program, graph: Graph, plan: Plan, place: Place) -> Scene:
+def schedule_scene(program: Program, graph: Graph, plan: Plan, place: FormatSpan) -> Scene:
     """Bars of the first steps; a lane for each service, one for weights."""
     bars = timeline(graph, plan)
     names = [mesh.service for mesh in plan.meshes]

@@ -79,7 +79,7 @@ def at_once(reductions: Sequence[Reduction]) -> list[list[Reduction]]:
     return [*groups, *([each] for each in reductions if each[1] != "tl.sum")]
 
 
-def measured(tree: Tree) -> Tree:
+def with_mean_entropy(tree: Tree) -> Tree:
     """Add an output to `tree`: the mean entropy of the current policy."""
     build = Builder(tree.values)
     axes = next(v.type.axes for v in tree.values if v.op == "input" and v.attr in VOCABULARY)
@@ -138,7 +138,7 @@ class _Writer:
             lines = self._outer(stage)
             blocks.append((lines, self._loop(stage)))
         stores = [
-            f"tl.store({name}_ptr + {self._owner(n)}, {self.texts[n].code})"
+            f"tl.store({name}_ptr + {self._index_variable(n)}, {self.texts[n].code})"
             for name, n in self.ends
             if not has_tokens(self.tree, n) and self.tree.values[n].type.axes
         ]
@@ -162,7 +162,7 @@ class _Writer:
         names += [name for name, n in self.ends if self.tree.values[n].type.axes]
         return tuple(f"{name}_ptr" for name in names)
 
-    def _owner(self, node: int) -> str:
+    def _index_variable(self, node: int) -> str:
         return "pair" if "P" in self.tree.values[node].type.axes else "seq"
 
     def _outer_loads(self) -> list[str]:
@@ -177,7 +177,7 @@ class _Writer:
                 lines.append(f"{name} = tl.maximum(tl.load({name}_ptr), 1.0)")
             elif value.op == "input" and value.type.tokens is None:
                 cast = ".to(tl.int1)" if value.type.dtype == "bool" else ""
-                lines.append(f"{name} = tl.load({name}_ptr + {self._owner(node)}){cast}")
+                lines.append(f"{name} = tl.load({name}_ptr + {self._index_variable(node)}){cast}")
         return lines
 
     def _writer(self) -> Writer:

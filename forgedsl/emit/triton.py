@@ -24,7 +24,7 @@ from collections.abc import Mapping
 
 from forgedsl.emit.expressions import Text
 from forgedsl.emit.jinja import environment
-from forgedsl.emit.sequences import Program, at_once, measured, program
+from forgedsl.emit.sequences import Program, at_once, program, with_mean_entropy
 from forgedsl.emit.torch import Writer, mapping, place, tuple_of
 from forgedsl.emit.triton_ops import RESERVED, helpers, local, render
 from forgedsl.losses.grad import differentiate, with_gradient
@@ -86,7 +86,7 @@ def emit_kernels(tree: Tree, sources: Mapping[str, SourceFile]) -> str:
     if sums or valid:
         ends = [(f"sum_{i + 1}", n) for i, n in enumerate((*sums, *valid))]
         programs.append(program("prepare", derivative, ends, paired, sources))
-    whole = measured(tree) if local else measured(with_gradient(tree, VOCABULARY))
+    whole = with_mean_entropy(tree) if local else with_mean_entropy(with_gradient(tree, VOCABULARY))
     programs.append(program("sequences", whole, whole.outputs, paired, sources))
     row = row_function(derivative, (*sums, *valid), sources) if local else None
     return _render(

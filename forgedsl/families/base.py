@@ -86,7 +86,7 @@ EXPERT_KEYS = {
 }
 NO_ROPE_KEYS = {"no_rope_interval": "no_rope_layer_interval"}
 NEEDED = ("layers", "hidden", "heads", "vocab", "context", "ffn", "experts", "active")
-UNSAID = {"eps": 1e-6, "normalized": False}
+CONFIG_DEFAULTS = {"eps": 1e-6, "normalized": False}
 """defaults of transformers for keys that a config.json lacks"""
 ALIASES = {"num_experts": "num_local_experts"}
 """keys that newer versions of transformers write"""
@@ -137,7 +137,7 @@ class Family:
             Misshapen: the dimensions contradict each other.
         """
         if size is not None:
-            return self._whole(replace(self.sizes[size], **given))
+            return self._validated(replace(self.sizes[size], **given))
         missing = [name for name in ("layers", "hidden", "heads", "vocab") if name not in given]
         if missing:
             raise Unsupported(f"{self.name}(...) needs a size or {', '.join(missing)}")
@@ -150,9 +150,9 @@ class Family:
             **self.defaults,
             **given,
         }
-        return self._whole(Dims(**filled))
+        return self._validated(Dims(**filled))
 
-    def _whole(self, dims: Dims) -> Dims:
+    def _validated(self, dims: Dims) -> Dims:
         if dims.kv_heads < 1 or dims.heads % dims.kv_heads:
             raise Misshapen(f"heads = {dims.heads} is not a multiple of kv_heads = {dims.kv_heads}")
         if dims.head_dim < 2 or dims.head_dim % 2:
@@ -189,7 +189,7 @@ class Family:
         found.setdefault("head_dim", found["hidden"] // found["heads"])
         theta, scaling = _rope(config)
         found |= {"rope_theta": theta, "rope_scaling": scaling}
-        return Dims(**{**self.defaults, **UNSAID, **found})
+        return Dims(**{**self.defaults, **CONFIG_DEFAULTS, **found})
 
     def write(self, dims: Dims) -> dict[str, Any]:
         """Return the keys of a config.json that describe `dims`."""

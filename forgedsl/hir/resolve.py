@@ -35,15 +35,15 @@ def resolve(
     profile: str = "auto",
     overrides: tuple[Override, ...] = (),
     host: Host | None = None,
-    allow_open: bool = False,
+    allow_missing_params: bool = False,
 ) -> Program | None:
     """Resolve a parsed file under a profile ("auto", "none", or its name). None if the profile is
     unknown; otherwise check `loader.reporter.has_errors` before relying on the values.
-    With `allow_open`, parameters of a module may have no value (their value is ERROR)."""
+    With `allow_missing_params`, parameters of a module may have no value (their value is ERROR)."""
     if folder is not None:
         extensions.use_near(folder / Path(name).name)
     resolver = Resolver(file, name, folder, loader, host or Host())
-    resolver.params.is_open = allow_open and is_module(file)
+    resolver.params.is_open = allow_missing_params and is_module(file)
     imports.open_modules(resolver, (str(Path(name).resolve()),))
     if not resolver.layers(overrides, profile):
         return None

@@ -162,7 +162,7 @@ class Document:
                 folder=self.folder,
                 loader=loader,
                 profile=profile,
-                allow_open=True,
+                allow_missing_params=True,
             )
             state = State(program=program, reporter=reporter, sources=loader.sources)
             self._states[profile] = state

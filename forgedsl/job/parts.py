@@ -208,8 +208,8 @@ class Service(Spec):
 
 
 class Trainer(Service):
-    """A model that measures log-probs, on one mesh of ranks: trained if the flow steps it, else
-    frozen (reference)."""
+    """A service that measures log-probs with a model on one mesh of ranks. It is trained if the
+    flow has a step for it, else frozen (a reference)."""
 
     temperature: float = 1.0
     parallel: TitanParallel = TitanParallel()

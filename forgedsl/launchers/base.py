@@ -50,7 +50,7 @@ class Manifest:
 class Launcher:
     """One way to start processes.
 
-    most         maximum number of hosts; None: unlimited
+    max_hosts    maximum number of hosts; None: unlimited
     one_machine  True if its hosts are parts of the machine that `forgec run` runs on
     allocation   environment variable that is set inside of an allocation, where jobs run directly
     manifest     input file of the scheduler
@@ -58,7 +58,7 @@ class Launcher:
     """
 
     signature: Signature
-    most: int | None = 1
+    max_hosts: int | None = 1
     one_machine: bool = False
     allocation: str = ""
     manifest: Manifest | None = None
@@ -71,7 +71,7 @@ class Launcher:
     @property
     def splits(self) -> bool:
         """True if its hosts share this machine's cores, memory and GPUs."""
-        return self.one_machine and self.most is None
+        return self.one_machine and self.max_hosts is None
 
 
 def signature(name: str, doc: str, *params: Parameter, instead: str = "") -> Signature:
@@ -84,7 +84,7 @@ def keyword(name: str, type_: Type, default: object = None) -> Parameter:
     return Parameter(name=name, type=type_, default=default, keyword=True)
 
 
-def rendered(template: str, asked: Allocation, **more: Any) -> str:
+def rendered(template: str, allocation: Allocation, **more: Any) -> str:
     """Render a template of this folder."""
     import jinja2
 
@@ -96,8 +96,9 @@ def rendered(template: str, asked: Allocation, **more: Any) -> str:
         keep_trailing_newline=True,
     )
     return environment.get_template(template).render(
-        title=asked.title, compiler=asked.compiler, name=asked.name, hosts=asked.hosts,
-        gpus=asked.gpus, services=asked.services, other=asked.other, **more,
+        title=allocation.title, compiler=allocation.compiler, name=allocation.name,
+        hosts=allocation.hosts, gpus=allocation.gpus, services=allocation.services,
+        other=allocation.other, **more,
     )  # fmt: skip
 
 

@@ -31,30 +31,34 @@ WORKERS, RANK = "FORGE_WORKERS", "JOB_COMPLETION_INDEX"
 """environment variables of each pod: addresses of all workers, and its own index"""
 
 
-def manifests(asked: Allocation, args: Mapping[str, Any]) -> str:
+def manifests(allocation: Allocation, args: Mapping[str, Any]) -> str:
     """Return the manifests for `kubectl apply`."""
-    pod = re.sub(r"[^a-z0-9]+", "-", asked.name.lower()).strip("-")[:50] or "forge"
+    pod = re.sub(r"[^a-z0-9]+", "-", allocation.name.lower()).strip("-")[:50] or "forge"
     return rendered(
         "k8s.yaml.j2",
-        asked,
+        allocation,
         pod=pod,
         namespace=args.get("namespace", "default"),
         image=args.get("image", IMAGE),
         account=args.get("service_account"),
         labels=[tuple(label.split("=", 1)) for label in args.get("labels") or ()],
-        limits=_limits(asked),
+        limits=_limits(allocation),
         claim=CLAIM,
         mount=MOUNT,
         port=PORT,
-        notice=asked.grace,
-        workers=",".join(f"tcp://{pod}-{i}.{pod}:{PORT}" for i in range(asked.hosts)),
+        notice=allocation.grace,
+        workers=",".join(f"tcp://{pod}-{i}.{pod}:{PORT}" for i in range(allocation.hosts)),
     )
 
 
-def _limits(asked: Allocation) -> list[tuple[str, Any]]:
+def _limits(allocation: Allocation) -> list[tuple[str, Any]]:
     """Return the resource limits of a pod."""
-    memory = None if asked.memory is None else f"{asked.memory // GIB}Gi"
-    found = [("nvidia.com/gpu", asked.gpus or None), ("cpu", asked.cpus), ("memory", memory)]
+    memory = None if allocation.memory is None else f"{allocation.memory // GIB}Gi"
+    found = [
+        ("nvidia.com/gpu", allocation.gpus or None),
+        ("cpu", allocation.cpus),
+        ("memory", memory),
+    ]
     return [(name, value) for name, value in found if value is not None]
 
 
@@ -67,7 +71,7 @@ LAUNCHER = Launcher(
         keyword("service_account", replace(STR, optional=True)),
         keyword("labels", Type(base="list", item=STR, optional=True)),
     ),
-    most=None,
+    max_hosts=None,
     allocation=WORKERS,
     manifest=Manifest(emit="k8s", file="k8s.yaml", what="manifests for Kubernetes", text=manifests),
 )

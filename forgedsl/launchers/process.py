@@ -14,6 +14,6 @@ LAUNCHER = Launcher(
         "hosts simulated by processes of this machine",
         instead="`launcher = process`; `cluster { hosts = 3 }` sets the number of hosts",
     ),
-    most=None,
+    max_hosts=None,
     one_machine=True,
 )

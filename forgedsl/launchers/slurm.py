@@ -22,30 +22,30 @@ _TEXT = replace(STR, optional=True)
 WORDS = ("partition", "account", "qos", "constraint")
 
 
-def script(asked: Allocation, args: Mapping[str, Any]) -> str:
+def script(allocation: Allocation, args: Mapping[str, Any]) -> str:
     """The script for `sbatch`."""
     options: list[tuple[str, Any]] = [(name, args[name]) for name in WORDS if name in args]
     if "time" in args:
         options.append(("time", clock(args["time"])))
-    if asked.cpus is not None:
-        options.append(("cpus-per-task", asked.cpus))
+    if allocation.cpus is not None:
+        options.append(("cpus-per-task", allocation.cpus))
     if args.get("exclusive", True):
         options += [("exclusive", None), ("mem", "0")]  # all cores; all memory of a host
-    elif asked.memory is not None:
-        options.append(("mem", f"{asked.memory // GIB}G"))
-    options.append(("signal", f"B:TERM@{asked.grace}"))
+    elif allocation.memory is not None:
+        options.append(("mem", f"{allocation.memory // GIB}G"))
+    options.append(("signal", f"B:TERM@{allocation.grace}"))
     options += [_option(text) for text in args.get("options") or ()]
-    folder = f"runs/{asked.name}-${{SLURM_JOB_ID:?sbatch sets it}}"
+    folder = f"runs/{allocation.name}-${{SLURM_JOB_ID:?sbatch sets it}}"
     return rendered(
         "job.sbatch.j2",
-        asked,
+        allocation,
         options=options,
         setup=args.get("setup") or (),
         container=args.get("container") or "",
-        path=shlex.quote(asked.path) if asked.path else "",
-        command=asked.command or f'forgec run job.json --run-dir "{folder}"',
-        output=asked.output or "%x-%j.out",
-        note="" if asked.command else "Submit it in the folder of job.json: sbatch job.sbatch",
+        path=shlex.quote(allocation.path) if allocation.path else "",
+        command=allocation.command or f'forgec run job.json --run-dir "{folder}"',
+        output=allocation.output or "%x-%j.out",
+        note="" if allocation.command else "Submit it in the folder of job.json: sbatch job.sbatch",
     )
 
 
@@ -77,7 +77,7 @@ LAUNCHER = Launcher(
         keyword("setup", Type(base="list", item=STR, optional=True)),
         keyword("container", _TEXT),
     ),
-    most=None,
+    max_hosts=None,
     allocation="SLURM_JOB_ID",
     submit="sbatch",
     manifest=Manifest(emit="sbatch", file="job.sbatch", what="a script for Slurm", text=script),

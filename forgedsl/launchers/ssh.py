@@ -14,5 +14,5 @@ LAUNCHER = Launcher(
         keyword("python", replace(STR, optional=True)),
         keyword("options", Type(base="list", item=STR, optional=True)),
     ),
-    most=None,
+    max_hosts=None,
 )

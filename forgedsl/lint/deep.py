@@ -122,21 +122,21 @@ def check(view: View, planned: tuple[Graph, Plan] | None, data: DataChecks) -> I
     rewards = view.program.rewards
     declared = {n for n, r in rewards.items() if {*r.settings["effects"].value} - {"random"}}
     seen = {r.reward.name for r in python_rewards(view) if {u.effect for u in r.uses} - {"random"}}
-    looks, problems, failures = data(lowered, frozenset(declared | seen))
+    checks, problems, failures = data(lowered, frozenset(declared | seen))
     columns: set[Span] = set()
     reported = {d.span for d in d612.check(view)}
-    for name, look in looks.items():
-        _say(view, lowered.job.datasets[name], name, look)
+    for name, check in checks.items():
+        _say(view, lowered.job.datasets[name], name, check)
         at = _source(view, name)[1]
-        if look.few and at not in reported:
-            yield d612.finding(f"dataset {name}: {look.few}", at, help="draw fewer, or add rows")
-        yield from _check_rows(view, name, look)
-        found = _rows(view, name, look)
+        if check.few and at not in reported:
+            yield d612.finding(f"dataset {name}: {check.few}", at, help="draw fewer, or add rows")
+        yield from _check_rows(view, name, check)
+        found = _rows(view, name, check)
         if found is not None and found.span not in columns:  # a dataset and its eval share columns
             yield found
         if found is not None and found.related:
             columns.add(found.span)
-    yield from _eval_overlap(view, lowered.job, looks)
+    yield from _eval_overlap(view, lowered.job, checks)
     for name, problem in problems.items():
         yield error(
             "X804",
@@ -152,42 +152,42 @@ def check(view: View, planned: tuple[Graph, Plan] | None, data: DataChecks) -> I
 # ---- rows
 
 
-def _say(view: View, dataset: Dataset, name: str, look: DatasetCheck) -> None:
+def _say(view: View, dataset: Dataset, name: str, check: DatasetCheck) -> None:
     """Record which datasets were read, and which were not."""
-    if look.unread:
-        _tell(view, f"rows of {name} not checked: {look.unread}")
-    elif look.checked:
-        part = "" if look.checked == look.rows else f" of {look.rows:,}"
-        rows = "row" if look.checked == look.rows == 1 else "rows"
-        why = " (time limit)" if part and not look.refused else ""
-        _tell(view, f"checked {look.checked:,}{part} {rows} of {name}{why}")
-        if look.unmeasured:
+    if check.unread:
+        _tell(view, f"rows of {name} not checked: {check.unread}")
+    elif check.checked:
+        part = "" if check.checked == check.rows else f" of {check.rows:,}"
+        rows = "row" if check.checked == check.rows == 1 else "rows"
+        why = " (time limit)" if part and not check.refused else ""
+        _tell(view, f"checked {check.checked:,}{part} {rows} of {name}{why}")
+        if check.unmeasured:
             whose = f"the tokenizer of {dataset.tokenizer}"
-            _tell(view, f"lengths of {name} not checked: {whose}: {look.unmeasured}")
+            _tell(view, f"lengths of {name} not checked: {whose}: {check.unmeasured}")
 
 
 def _tell(view: View, text: str) -> None:
     view.shared.data_reports.setdefault(text, []).append(view.program.profile or "")
 
 
-def _rows(view: View, name: str, look: DatasetCheck) -> Diagnostic | None:
+def _rows(view: View, name: str, check: DatasetCheck) -> Diagnostic | None:
     """Return an error if the run would not start, else a warning about rows it would leave out."""
-    if not (look.refused or look.left_out):
+    if not (check.refused or check.left_out):
         return None
     dataset, at = _source(view, name)
-    text = look.refused or f"dataset {name}: {look.left_out}{look.examples}"
+    text = check.refused or f"dataset {name}: {check.left_out}{check.examples}"
     message, *examples = text.split("\n")
     span = _written(view, dataset, examples[0] if examples else "") or at
-    severity = Severity.WARNING if look.bad else Severity.INFO
+    severity = Severity.WARNING if check.bad else Severity.INFO
     return Diagnostic(
         code="D611",
         name="unusable-rows",
-        severity=Severity.ERROR if look.refused else severity,
+        severity=Severity.ERROR if check.refused else severity,
         message=message,
         span=span,
         related=(Label(text="its rows", span=at),) if span != at else (),
         notes=tuple(line.strip() for line in examples),
-        help=_help(look, _close(view, dataset, examples)),
+        help=_help(check, _close(view, dataset, examples)),
     )
 
 
@@ -202,10 +202,10 @@ def _source(view: View, name: str) -> tuple[Decl, Span]:
     return dataset, place(source, dataset)
 
 
-def _help(look: DatasetCheck, close: str) -> str:
-    if look.refused:
+def _help(check: DatasetCheck, close: str) -> str:
+    if check.refused:
         return close
-    rest = "; more than `max_bad_rows` would end it" if look.bad else ""
+    rest = "; more than `max_bad_rows` would end it" if check.bad else ""
     return close or f"the run leaves them out{rest}"
 
 
@@ -267,29 +267,29 @@ def end_tokens(folder: Path) -> tuple[tuple[str, ...], set[str]]:
 # ---- findings about all rows together
 
 
-def _check_rows(view: View, name: str, look: DatasetCheck) -> Iterator[Diagnostic]:
+def _check_rows(view: View, name: str, check: DatasetCheck) -> Iterator[Diagnostic]:
     dataset, at = _source(view, name)
-    for text in look.absent if "." not in name else ():
-        message = f"no row of `{name}` has `{text}` ({look.checked:,} were checked)"
+    for text in check.absent if "." not in name else ():
+        message = f"no row of `{name}` has `{text}` ({check.checked:,} were checked)"
         where = _written_text(dataset, text)
         yield warning("D613", "absent-separator", message, where or at,
                       help="rows without the separator keep their whole text")  # fmt: skip
-    if look.unparsed_target:
+    if check.unparsed_target:
         yield warning("D614", "no-answer", f"most targets of `{name}` are no answers that "
-                      f"`math_equal` can read: {look.unparsed_target[:60]!r}",
+                      f"`math_equal` can read: {check.unparsed_target[:60]!r}",
                       place(dataset.settings["target"], dataset),
                       help="take the number or the formula alone: `after(row.answer, \"#### \")`",
                       )  # fmt: skip
     learn = dataset.settings["learn"]
-    if look.results and str(getattr(learn.value, "name", learn.value)) == "all":
-        told = (
-            f"{look.results:,} of {look.checked:,} rows of `{name}` have results of tools, and the "
-            "model learns to write them"
+    if check.results and str(getattr(learn.value, "name", learn.value)) == "all":
+        message = (
+            f"{check.results:,} of {check.checked:,} rows of `{name}` have results of tools, and "
+            "the model learns to write them"
         )
-        yield warning("D616", "results-learned", told, place(learn, dataset),
+        yield warning("D616", "results-learned", message, place(learn, dataset),
                       help="`learn = assistant_turns`")  # fmt: skip
-    if look.repeated > REPEATED * look.checked:
-        message = f"{look.repeated:,} of {look.checked:,} rows of `{name}` repeat an earlier row"
+    if check.repeated > REPEATED * check.checked:
+        message = f"{check.repeated:,} of {check.checked:,} rows of `{name}` repeat an earlier row"
         yield Diagnostic(
             code="D615", name="repeated-rows", severity=Severity.INFO, message=message, span=at,
             help="remove them, unless they are there to be drawn more often than others",
@@ -303,13 +303,13 @@ def _written_text(dataset: Decl, text: str) -> Span | None:
     return next((n.span for n in found if isinstance(n, ast.String) and n.value == text), None)
 
 
-def _eval_overlap(view: View, job: Job, looks: Mapping[str, DatasetCheck]) -> Iterator[Diagnostic]:
+def _eval_overlap(view: View, job: Job, checks: Mapping[str, DatasetCheck]) -> Iterator[Diagnostic]:
     """Yield D604 for prompts of evaluations that are also trained on, from whatever source."""
-    trained = {node.target for node in job.nodes if Role.PROMPTS in node.roles} & looks.keys()
+    trained = {node.target for node in job.nodes if Role.PROMPTS in node.roles} & checks.keys()
     for name, evaluation in job.evals.items():
-        mine = looks.get(evaluation.dataset, DatasetCheck()).prompts
+        mine = checks.get(evaluation.dataset, DatasetCheck()).prompts
         for other in sorted(trained - {evaluation.dataset}):
-            both = len(mine & looks[other].prompts)
+            both = len(mine & checks[other].prompts)
             if both:
                 decl = view.program.evals[name]
                 trained_on = f"{both:,} of {len(mine):,} prompts of `{name}` are trained on"

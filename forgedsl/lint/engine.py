@@ -190,7 +190,7 @@ def _resolved(
         loader=loader,
         profile=view,
         overrides=overrides,
-        allow_open=True,
+        allow_missing_params=True,
         host=host,
     )
     if program is None or loader.reporter.has_errors:

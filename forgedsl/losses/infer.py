@@ -39,7 +39,7 @@ def infer(
     return Inference(reporter).function(function, dict(params or {}))
 
 
-def described(module: ir.PythonModule) -> str:
+def describe(module: ir.PythonModule) -> str:
     """Describe a Python loss: `Clip(eps = 0.2) of losses.py 1a2b3c4d5e6f`."""
     from hashlib import sha256  # loads OpenSSL, which files without Python losses do not need
 
@@ -77,9 +77,11 @@ class Inference(Walk):
             return None
         args = tuple(self.locals[field.name].value for field in declared)
         self.build.span = function.span
-        says = described(module)
-        ends = {"loss": self.build.python(says, args)}
-        ends |= {name: self.build.python(f"{name} of {says}", args) for name in module.reports}
+        description = describe(module)
+        ends = {"loss": self.build.python(description, args)}
+        ends |= {
+            name: self.build.python(f"{name} of {description}", args) for name in module.reports
+        }
         return self._tree(function, declared, ends)
 
     def statements(self, function: ir.Function) -> list[tuple[str, Typed]]:

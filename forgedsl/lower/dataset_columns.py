@@ -18,7 +18,7 @@ def read_by(job: Job, dataset: str) -> tuple[Role, int]:
     of_evals = (Role.PAIRS if loss.paired else Role.SUPERVISED for loss in measured)
     nodes = (next(iter(node.roles & READS)) for node in job.nodes if node.target == dataset)
     read = next(nodes, next(of_evals, Role.PROMPTS))
-    trainer = job.trainers.get(job.stepped)
+    trainer = job.trainers.get(job.trained_service)
     return read, 0 if trainer is None else trainer.batch.seq_len
 
 

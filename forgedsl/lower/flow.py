@@ -23,10 +23,12 @@ from forgedsl.source import Span
 SLOWEST_TOKENS_PER_S = 5.0
 """tokens/s; a completion that decodes more slowly times out"""
 
-Place = Callable[[Span], str]
+FormatSpan = Callable[[Span], str]
 
 
-def lower_nodes(program: Program, graph: Graph, plan: Plan, place: Place) -> tuple[job.Node, ...]:
+def lower_nodes(
+    program: Program, graph: Graph, plan: Plan, place: FormatSpan
+) -> tuple[job.Node, ...]:
     """Lower the nodes, in topological order."""
     return tuple(_node(program, graph, node, plan, place) for node in graph.nodes)
 
@@ -71,7 +73,7 @@ class _Lowering:
         return _played(self.program, settings, turn)
 
 
-def _node(program: Program, graph: Graph, node: Node, plan: Plan, place: Place) -> job.Node:
+def _node(program: Program, graph: Graph, node: Node, plan: Plan, place: FormatSpan) -> job.Node:
     to, unit = _Lowering(program, graph, plan), operation(node.op)
     fields: dict[str, Any] = {
         "id": node.id,
@@ -92,12 +94,12 @@ def _node(program: Program, graph: Graph, node: Node, plan: Plan, place: Place) 
 def _played(program: Program, settings: Mapping[str, Any], turn: float) -> float:
     """Return the timeout of a trajectory, which may be tried twice. Its driver enforces
     `deadline`."""
-    shop = environment_of(program, settings)
-    assert shop is not None
-    deadline, turns = shop.settings["deadline"].value, settings.get("max_turns")
-    if shop.body.agent:  # it may wait for other things than turns
+    env = environment_of(program, settings)
+    assert env is not None
+    deadline, turns = env.settings["deadline"].value, settings.get("max_turns")
+    if env.body.agent:  # it may wait for other things than turns
         turns = None
-    step = turn + 2 * float(shop.settings["tool_timeout"].value)
+    step = turn + 2 * float(env.settings["tool_timeout"].value)
     found = [d for d in (deadline, None if turns is None else turns * step) if d is not None]
     return CALL_TIMEOUT + 2 * float(min(found))
 

@@ -144,7 +144,7 @@ class Reward(Spec):
         return self.kind in ("python", "endpoint")
 
     @property
-    def places(self) -> int:
+    def concurrent_calls(self) -> int:
         """Number of calls that its pool handles concurrently."""
         return self.procs * (self.concurrency or 1)
 
@@ -459,7 +459,7 @@ class Job(Spec):
         return {n: each for n, each in self.services.items() if isinstance(each, Trainer)}
 
     @property
-    def stepped(self) -> str:
+    def trained_service(self) -> str:
         """The name of the service that the flow trains; "" if it trains none."""
         return next((node.target for node in self.nodes if Role.UPDATES in node.roles), "")
 

@@ -39,7 +39,9 @@ class InputFiles:
         source = locate(path, self.base_dir)
         if not source.exists():
             message = f"`{path}` does not exist"
-            self.reporter.report(error("P210", "missing-file", message, span, help=near(source)))
+            self.reporter.report(
+                error("P210", "missing-file", message, span, help=missing_file_help(source))
+            )
             return path, ""
         root = shipped_root()
         resolved = source.resolve()
@@ -62,7 +64,7 @@ class InputFiles:
         ).as_posix()
 
 
-def near(path: Path) -> str:
+def missing_file_help(path: Path) -> str:
     """Return the help for a path that does not exist."""
     beside = path.parent.iterdir() if path.parent.is_dir() else ()
     close = did_you_mean(nearest(path.name, [found.name for found in beside]))
@@ -72,7 +74,7 @@ def near(path: Path) -> str:
 def digest(path: Path) -> str:
     """Return the sha256 of a file; for a folder, that of the sorted list of its files with their
     digests."""
-    import hashlib  # loads OpenSSL; `near` alone does not need it
+    import hashlib  # loads OpenSSL; `missing_file_help` alone does not need it
 
     if path.is_dir():
         files = sorted(f for f in path.rglob("*") if f.is_file())

@@ -20,7 +20,7 @@ def lower_services(program: Program, graph: Graph, plan: Plan) -> dict[str, job.
         placed = PlannedService(
             decl=decl, mesh=plan.mesh(name), dtype=dtype, rank=plan.memory.rank(name),
             rows=0 if shape is None else shape.rows,
-            seq_len=0 if shape is None else shape.seq_len, stepped=name == graph.trainer,
+            seq_len=0 if shape is None else shape.seq_len, trained=name == graph.trainer,
         )  # fmt: skip
         found[name] = kind_of(decl.ctor).lowered(placed)
     return found

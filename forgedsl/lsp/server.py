@@ -40,9 +40,9 @@ class Server(LanguageServer):
         super().__init__("forgec", VERSION)
         self.open = Workspace()
         self.waiting: dict[str, asyncio.TimerHandle] = {}
-        self.told: dict[str, set[str]] = {}
+        self.published: dict[str, set[str]] = {}
         """per document, the URIs for which its findings were sent"""
-        self.said: set[str] = set()
+        self.shown_problems: set[str] = set()
         self.pause = PAUSE
 
     # ---- texts
@@ -103,16 +103,16 @@ class Server(LanguageServer):
                 if other is not None:
                     place = self.workspace.get_text_document(other)
                     grouped.setdefault(other, []).append(self.diagnostic(finding, place))
-        for gone in self.told.get(uri, set()) - set(grouped):
+        for gone in self.published.get(uri, set()) - set(grouped):
             grouped[gone] = []
-        self.told[uri] = {each for each, found in grouped.items() if found or each == uri}
+        self.published[uri] = {each for each, found in grouped.items() if found or each == uri}
         for each, found in grouped.items():
             version = document.version if each == uri else None
             self.text_document_publish_diagnostics(
                 lsp.PublishDiagnosticsParams(uri=each, version=version, diagnostics=found)
             )
-        if known.config_problem and known.config_problem not in self.said:
-            self.said.add(known.config_problem)
+        if known.config_problem and known.config_problem not in self.shown_problems:
+            self.shown_problems.add(known.config_problem)
             self._show(f"forgec: {known.config_problem}")
 
     def diagnostic(self, finding: Diagnostic, document: TextDocument) -> lsp.Diagnostic:
@@ -158,17 +158,17 @@ def serve() -> None:
     sys.stdout.flush()
     protocol = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    made().start_io(stdout=protocol)
+    make_server().start_io(stdout=protocol)
 
 
-def made() -> Server:
+def make_server() -> Server:
     """A server with all its features."""
     server = Server()
     _texts(server)
-    _questions(server)
+    _hover_and_completion(server)
     _names(server)
     _structure(server)
-    _between_lines(server)
+    _hints_and_lenses(server)
     _renames(server)
     _changes(server)
     _pictures(server)
@@ -196,9 +196,9 @@ def _texts(server: Server) -> None:
         ls.open.close(ls.path(uri))
         if uri in ls.waiting:
             ls.waiting.pop(uri).cancel()
-        for told in ls.told.pop(uri, {uri}):
+        for each in ls.published.pop(uri, {uri}):
             ls.text_document_publish_diagnostics(
-                lsp.PublishDiagnosticsParams(uri=told, diagnostics=[])
+                lsp.PublishDiagnosticsParams(uri=each, diagnostics=[])
             )
 
     @server.feature(lsp.WORKSPACE_DID_CHANGE_WATCHED_FILES)
@@ -208,7 +208,7 @@ def _texts(server: Server) -> None:
             ls.check_soon(uri)
 
 
-def _questions(server: Server) -> None:
+def _hover_and_completion(server: Server) -> None:
     """Register hover and completion."""
 
     @server.feature(lsp.TEXT_DOCUMENT_HOVER)
@@ -274,7 +274,7 @@ def _structure(server: Server) -> None:
         return lsp.SemanticTokens(data=convert.token_data(document, colours.tokens(known)))
 
 
-def _between_lines(server: Server) -> None:
+def _hints_and_lenses(server: Server) -> None:
     """Register inlay hints and code lenses."""
 
     @server.feature(lsp.TEXT_DOCUMENT_INLAY_HINT)

@@ -6,7 +6,7 @@
 nor the manager, which verifies, prints and times each product.
 """
 
-from forgedsl.passes.manager import Compiled, Made, Request, compile_program
+from forgedsl.passes.manager import Compiled, PassRecord, Request, compile_program
 from forgedsl.passes.table import PASSES, names
 
-__all__ = ["PASSES", "Compiled", "Made", "Request", "compile_program", "names"]
+__all__ = ["PASSES", "Compiled", "PassRecord", "Request", "compile_program", "names"]

@@ -23,11 +23,11 @@ from forgedsl.records import dataclass, replace
 from forgedsl.source import SourceFile
 from forgedsl.syntax import read_source
 
-__all__ = ["Compiled", "Made", "Request", "compile_program"]
+__all__ = ["Compiled", "PassRecord", "Request", "compile_program"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Made:
+class PassRecord:
     """A pass that ran: its product, and the seconds that it and its verifier took."""
 
     name: str
@@ -43,7 +43,7 @@ class Compiled:
 
     loaded: Loaded
     state: State | None
-    made: tuple[Made, ...] = ()
+    made: tuple[PassRecord, ...] = ()
 
 
 def compile_program(
@@ -70,7 +70,7 @@ def compile_program(
     loader = Loader(reporter)
     loader.sources[name] = source
     state = State(request=request, loader=loader, source=source)
-    made: list[Made] = []
+    made: list[PassRecord] = []
     for step in _chosen(until, {*wanted, *print_after}):
         done = _run(step, state)
         if done is None:
@@ -96,7 +96,7 @@ def _chosen(until: str, wanted: Collection[str]) -> list[Pass]:
     return sorted(passes, key=lambda step: step.name != "ast")
 
 
-def _run(step: Pass, state: State) -> tuple[State, Made] | None:
+def _run(step: Pass, state: State) -> tuple[State, PassRecord] | None:
     """Run a pass; return the state with its product, None if there is none."""
     begin = time.perf_counter()
     product = step.make(state)
@@ -107,7 +107,7 @@ def _run(step: Pass, state: State) -> tuple[State, Made] | None:
     if not state.reporter.has_errors:
         verify(step, after)  # after errors the product may be incomplete
     verified = time.perf_counter() - end
-    return after, Made(
+    return after, PassRecord(
         name=step.name, found=step.found(after), seconds=end - begin, verified=verified
     )
 
@@ -122,7 +122,7 @@ def verify(step: Pass, state: State) -> None:
         raise InternalError(f"after pass {step.name}, {len(broken)} rules are broken\n{lines}")
 
 
-def timing_text(made: Sequence[Made]) -> str:
+def timing_text(made: Sequence[PassRecord]) -> str:
     """One line a pass, and the sum."""
     rows = [(m.name, m.seconds, m.verified, m.found) for m in made]
     rows.append(("all", sum(m.seconds for m in made), sum(m.verified for m in made), ""))

@@ -18,7 +18,7 @@ from forgedsl.plan.cost import by_service, time_text
 from forgedsl.plan.host import host_text
 from forgedsl.plan.plan import TRIED, Plan, plan, request_of
 from forgedsl.plan.schedule import plan_schedule
-from forgedsl.plan.search import CHECKPOINT, CLAIM, COLOCATE, ROWS, SIZES, everything, search
+from forgedsl.plan.search import CHECKPOINT, CLAIM, COLOCATE, ROWS, SIZES, full_space, search
 from forgedsl.plan.text import table
 from forgedsl.records import dataclass
 from forgedsl.services.registry import kind_of
@@ -60,7 +60,7 @@ def alternatives(
     if schedule is None or unknown:
         return Alternatives(host=base.host, present=present, unknown=unknown)
     found: list[tuple[Plan, Mapping[str, str]]] = []
-    candidates = search(base, graph, schedule, everything(base, graph), distinct=True)
+    candidates = search(base, graph, schedule, full_space(base, graph), distinct=True)
     for candidate, _ in zip(candidates, range(TRIED), strict=False):
         made = plan(candidate.program, graph, reporter=Reporter(), host=host, base_dir=base_dir)
         if made is not None:

@@ -184,7 +184,7 @@ def check_adapters(decl: Decl) -> list[Diagnostic]:
     ]
 
 
-def check_kept(decl: Decl, mesh: MeshPlan, dtype: str) -> list[Diagnostic]:
+def check_stored_weights(decl: Decl, mesh: MeshPlan, dtype: str) -> list[Diagnostic]:
     """F113: weights stored in bf16 but computed in f32; offload without a GPU."""
     found = []
     if value(decl, "optimizer.precision") == "bf16" and dtype != "bf16":
@@ -351,7 +351,7 @@ def check_launcher(program: Program, meshes: tuple[MeshPlan, ...]) -> list[Diagn
     # a plan that does not fit has no places
     hosts = max(len(used), *(mesh.hosts for mesh in meshes))
     facts = launcher_of(program)
-    if facts.most is None or hosts <= facts.most:
+    if facts.max_hosts is None or hosts <= facts.max_hosts:
         return []
     decl = program.services[(wide or list(meshes))[0].service]
     return [

@@ -106,10 +106,10 @@ class Cost:
     @property
     def step_seconds(self) -> float:
         times = list(self._lanes().values()) or [0.0]
-        return max(*times, self.turn / (self.lag + 1)) if self.overlapped else sum(times)
+        return max(*times, self.batch_latency / (self.lag + 1)) if self.overlapped else sum(times)
 
     @property
-    def turn(self) -> float:
+    def batch_latency(self) -> float:
         """Seconds from a batch's first sampled token until its weights are synced."""
         return sum(max(stage.seconds, stage.latency) for stage in self.stages)
 
@@ -292,7 +292,7 @@ def _sample(
         + max(fetched / (rates.bandwidth * mesh.world), width * prefill)
     )
     begun = lag * each * (prompt / shared + new / 2)
-    again = begun * (prefill + rates.again) * _exchanges(graph, schedule, node)
+    again = begun * (prefill + rates.again) * _kv_recomputations(graph, schedule, node)
     at_once = width / each if width > each else 1 / -(-each // width)
     alone = each * prompt / shared * prefill
     return Stage(
@@ -309,7 +309,7 @@ def _sample(
     )
 
 
-def _exchanges(graph: Graph, schedule: SchedulePlan, node: Node) -> float:
+def _kv_recomputations(graph: Graph, schedule: SchedulePlan, node: Node) -> float:
     """Return how often per step a generator recomputes the KV caches of running requests."""
     syncs = (
         sync for sync in graph.having(Role.TRANSFERS) if sync.settings["target"] == node.target

@@ -52,26 +52,26 @@ def longest_text(program: Program, node: Node) -> int | None:
     if an agent writes its prompts."""
     service = program.services[node.target]
     new = number(service, "sampling.max_tokens", 0)
-    shop = environment_of(program, node.settings)
-    if shop is None:
+    env = environment_of(program, node.settings)
+    if env is None:
         return new
     turns = node.settings.get("max_turns")
-    if turns is None or shop.body.agent:
+    if turns is None or env.body.agent:
         return None
-    return int(turns) * new + (int(turns) - 1) * int(shop.settings["max_observation"].value)
+    return int(turns) * new + (int(turns) - 1) * int(env.settings["max_observation"].value)
 
 
-def together(program: Program, node: Node, prompt: int) -> int | None:
+def max_training_tokens(program: Program, node: Node, prompt: int) -> int | None:
     """Return the maximum number of tokens of all training rows of a trajectory. With `history =
     template`, each turn may start a new row, which repeats the conversation so far. None if the
     number of turns has no limit."""
-    text, shop = longest_text(program, node), environment_of(program, node.settings)
-    if text is None or shop is None or shop.settings["history"].value == "append":
+    text, env = longest_text(program, node), environment_of(program, node.settings)
+    if text is None or env is None or env.settings["history"].value == "append":
         return None if text is None else prompt + text
     new = number(program.services[node.target], "sampling.max_tokens", 0)
-    said = int(shop.settings["max_observation"].value)
+    observation = int(env.settings["max_observation"].value)
     turns = range(int(node.settings["max_turns"]))
-    return sum(prompt + (turn + 1) * new + turn * said for turn in turns)
+    return sum(prompt + (turn + 1) * new + turn * observation for turn in turns)
 
 
 def check_environments(
@@ -80,10 +80,10 @@ def check_environments(
     """Report mistakes of the environments that the flow and the evals play in."""
     found: list[Diagnostic] = []
     for node in graph.having(Role.SAMPLES):
-        shop = environment_of(program, node.settings)
-        if shop is not None:
-            found += _endless(shop, node.settings.get("max_turns"), node.span)
-            found += _too_long(program, graph, node, shop, contexts, seq_len)
+        env = environment_of(program, node.settings)
+        if env is not None:
+            found += _endless(env, node.settings.get("max_turns"), node.span)
+            found += _too_long(program, graph, node, env, contexts, seq_len)
     for decl in program.evals.values():
         found += _eval(program, decl)
         found += _eval_too_long(program, graph, decl, contexts)
@@ -94,25 +94,25 @@ def check_tools(program: Program, graph: Graph, base_dir: Path | None) -> list[D
     """D622: the model's tool calls have a form that is not parsed."""
     found = []
     for node in graph.having(Role.SAMPLES):
-        shop = environment_of(program, node.settings)
+        env = environment_of(program, node.settings)
         model = program.models[model_of(program.services[node.target])]
-        offers = shop is not None and (shop.body.tools or shop.body.served or shop.body.agent)
+        offers = env is not None and (env.body.tools or env.body.served or env.body.agent)
         known = read_model(model, base_dir) if offers else None
-        if shop is not None and known is not None and not known[0].tools:
-            found.append(_unread_tools(shop, known[0].name, node, model))
+        if env is not None and known is not None and not known[0].tools:
+            found.append(_unread_tools(env, known[0].name, node, model))
     return found
 
 
-def _unread_tools(shop: EnvironmentDecl, family: str, node: Node, model: Decl) -> Diagnostic:
-    tools = ", ".join(f"`{tool.name}`" for tool in shop.body.tools) or "tools of a server"
-    has, help = f"`{shop.name}` has {tools}", "write a `step` that reads plain text"
-    if shop.body.agent:
-        has = f"agent `{shop.name}` would get tool calls as text"
+def _unread_tools(env: EnvironmentDecl, family: str, node: Node, model: Decl) -> Diagnostic:
+    tools = ", ".join(f"`{tool.name}`" for tool in env.body.tools) or "tools of a server"
+    has, help = f"`{env.name}` has {tools}", "write a `step` that reads plain text"
+    if env.body.agent:
+        has = f"agent `{env.name}` would get tool calls as text"
         help = "write an agent that sends no `tools`"
     return Diagnostic(
         code="D622",
         name="no-tool-format",
-        severity=Severity.WARNING if shop.body.agent else Severity.ERROR,
+        severity=Severity.WARNING if env.body.agent else Severity.ERROR,
         message=f"the format in which models of `{family}` call tools is not supported, but {has}",
         span=node.span,
         related=(Label(text="the model", span=model.name_span),),
@@ -120,24 +120,24 @@ def _unread_tools(shop: EnvironmentDecl, family: str, node: Node, model: Decl) -
     )
 
 
-def _endless(shop: EnvironmentDecl, turns: object, span: Span) -> Iterator[Diagnostic]:
-    if shop.body.agent and shop.settings["deadline"].value is None:
+def _endless(env: EnvironmentDecl, turns: object, span: Span) -> Iterator[Diagnostic]:
+    if env.body.agent and env.settings["deadline"].value is None:
         yield error(
             "D620",
             "endless-environment",
-            f"a trajectory of agent `{shop.name}` never ends if the agent hangs",
+            f"a trajectory of agent `{env.name}` never ends if the agent hangs",
             span,
-            related=(Label(text="declared without `deadline`", span=shop.name_span),),
-            help=f"`environment {shop.name} = ... {{ deadline = 120s }}`",
+            related=(Label(text="declared without `deadline`", span=env.name_span),),
+            help=f"`environment {env.name} = ... {{ deadline = 120s }}`",
         )
-    elif turns is None and shop.settings["deadline"].value is None:
+    elif turns is None and env.settings["deadline"].value is None:
         yield error(
             "D620",
             "endless-environment",
-            f"a trajectory in `{shop.name}` may never end: it has neither `max_turns` nor a "
+            f"a trajectory in `{env.name}` may never end: it has neither `max_turns` nor a "
             "`deadline`",
             span,
-            related=(Label(text="declared without `deadline`", span=shop.name_span),),
+            related=(Label(text="declared without `deadline`", span=env.name_span),),
             help="set `max_turns = 6` here, or `deadline = 60s` in the environment",
         )
 
@@ -146,7 +146,7 @@ def _too_long(
     program: Program,
     graph: Graph,
     node: Node,
-    shop: EnvironmentDecl,
+    env: EnvironmentDecl,
     contexts: Mapping[str, int | None],
     seq_len: int,
 ) -> Iterator[Diagnostic]:
@@ -156,7 +156,7 @@ def _too_long(
     context = contexts[model]
     room = seq_len if context is None else min(context, seq_len)
     prompt = max(1, number(program.datasets[graph.node(node.root).target], "max_prompt_tokens", 0))
-    rows = together(program, node, prompt)
+    rows = max_training_tokens(program, node, prompt)
     if text is None or rows is None:
         return
     if prompt + text <= room and rows > seq_len:
@@ -177,7 +177,7 @@ def _too_long(
     if prompt + text <= room:
         return
     new = number(program.services[node.target], "sampling.max_tokens", 0)
-    turns, said = int(node.settings["max_turns"]), int(shop.settings["max_observation"].value)
+    turns, observation = int(node.settings["max_turns"]), int(env.settings["max_observation"].value)
     where = f"the context {context} of model `{model}`"
     if room == seq_len:
         where = f"the {seq_len} tokens of a row of the trainer"
@@ -185,8 +185,8 @@ def _too_long(
         code="D621",
         name="turns-over-context",
         severity=Severity.WARNING,
-        message=f"{turns} turns of {new} tokens, observations of {said} and a prompt of {prompt} "
-        f"are {prompt + text} tokens, more than {where}",
+        message=f"{turns} turns of {new} tokens, observations of {observation} and a prompt of "
+        f"{prompt} are {prompt + text} tokens, more than {where}",
         span=node.span,
         notes=('a trajectory that needs more ends there, with `r.ended` = "tokens"',),
         help="set fewer turns, a smaller `max_tokens` or `max_observation`, or a larger context",
@@ -194,10 +194,10 @@ def _too_long(
 
 
 def _eval(program: Program, decl: Decl) -> Iterator[Diagnostic]:
-    shop = environment_of(program, {"env": decl.settings["env"].value})
+    env = environment_of(program, {"env": decl.settings["env"].value})
     turns = decl.settings["max_turns"]
-    if shop is not None:
-        yield from _endless(shop, turns.value, decl.settings["env"].origin.span or decl.name_span)
+    if env is not None:
+        yield from _endless(env, turns.value, decl.settings["env"].origin.span or decl.name_span)
     elif turns.value is not None:
         yield error(
             "F113",
@@ -213,15 +213,18 @@ def _eval_too_long(
 ) -> Iterator[Diagnostic]:
     """D621: turns of an eval do not fit in the context of the model, though those of the flow do:
     it measures trajectories that end early."""
-    shop = environment_of(program, {"env": decl.settings["env"].value})
+    env = environment_of(program, {"env": decl.settings["env"].value})
     turns, played = decl.settings["max_turns"].value, graph.having(Role.SAMPLES)
-    if shop is None or turns is None or len(played) != 1:
+    if env is None or turns is None or len(played) != 1:
         return
     service = program.services[played[0].target]
     context = contexts[model_of(service)]
-    own, said = decl.settings["sample.max_tokens"].value, shop.settings["max_observation"].value
+    own, observation = (
+        decl.settings["sample.max_tokens"].value,
+        env.settings["max_observation"].value,
+    )
     new = own if isinstance(own, int) else number(service, "sampling.max_tokens", 0)
-    text = int(turns) * new + (int(turns) - 1) * int(said)
+    text = int(turns) * new + (int(turns) - 1) * int(observation)
     flow = played[0].settings.get("max_turns")
     if context is None or text < context or (flow is not None and flow >= turns):
         return
@@ -229,8 +232,8 @@ def _eval_too_long(
         code="D621",
         name="turns-over-context",
         severity=Severity.WARNING,
-        message=f"{turns} turns of {new} tokens and observations of {said} are {text} tokens in "
-        f"eval `{decl.name}`; the context of model `{model_of(service)}` is {context}",
+        message=f"{turns} turns of {new} tokens and observations of {observation} are {text} "
+        f"tokens in eval `{decl.name}`; the context of model `{model_of(service)}` is {context}",
         span=decl.settings["max_turns"].origin.span or decl.name_span,
         notes=('a trajectory that fills it ends there: `r.ended` is "tokens"',),
         help="fewer turns, a smaller `sample.max_tokens`, or a larger context",
@@ -240,45 +243,45 @@ def _eval_too_long(
 def _parts(program: Program, graph: Graph) -> Iterator[Diagnostic]:
     """F101: a reward reads a part that no environment of its rollouts defines. Each span is
     reported once. Monitors are evaluated with every score of the flow, but not in evals."""
-    told: set[Span] = set()
+    reported: set[Span] = set()
     monitors = [n for n, reward in program.rewards.items() if reward.settings["monitor"].value]
     for node in graph.having(Role.SCORES):
-        shops = [environment_of(program, graph.node(s).settings) for s in sorted(node.samplers)]
+        envs = [environment_of(program, graph.node(s).settings) for s in sorted(node.samplers)]
         what = f"no environment of `{node.inputs[0].text}` has a reward part"
         scored = (*rewards_of(program, node.target), *monitors)
-        yield from _unknown_parts(program, scored, shops, what, told)
+        yield from _unknown_parts(program, scored, envs, what, reported)
     for decl in program.evals.values():
         if isinstance(decl.settings["score"].value, Ref):
             scored = rewards_of(program, decl.settings["score"].value.name)
-            shop = environment_of(program, {"env": decl.settings["env"].value})
-            if shop is None:
+            env = environment_of(program, {"env": decl.settings["env"].value})
+            if env is None:
                 what = f"eval `{decl.name}` uses no environment that has a reward part"
                 help_ = (
                     "set `env = NAME, max_turns = 3` in the eval, or use a score that reads "
                     "no reward parts"
                 )
-                yield from _unknown_parts(program, scored, [], what, told, help_)
+                yield from _unknown_parts(program, scored, [], what, reported, help_)
             else:
-                what = f"`{shop.name}`, the environment of eval `{decl.name}`, has no reward part"
-                yield from _unknown_parts(program, scored, [shop], what, told)
+                what = f"`{env.name}`, the environment of eval `{decl.name}`, has no reward part"
+                yield from _unknown_parts(program, scored, [env], what, reported)
 
 
 def _unknown_parts(
     program: Program,
     scored: Iterable[str],
-    shops: Sequence[EnvironmentDecl | None],
+    envs: Sequence[EnvironmentDecl | None],
     what: str,
-    told: set[Span],
+    reported: set[Span],
     without: str = 'the class lists its reward parts: `parts = ("found",)`',
 ) -> Iterator[Diagnostic]:
-    known = {part for shop in shops if shop is not None for part in shop.body.parts}
+    known = {part for env in envs if env is not None for part in env.body.parts}
     for name in dict.fromkeys(scored):
         reward = program.rewards.get(name)
         if reward is None or not isinstance(reward.body, Function):
             continue
         for path in _read(reward.body):
-            if path.parts[-1] not in known and path.span not in told:
-                told.add(path.span)
+            if path.parts[-1] not in known and path.span not in reported:
+                reported.add(path.span)
                 close = did_you_mean(nearest(path.parts[-1], known))
                 listed = ", ".join(f"`{part}`" for part in sorted(known))
                 yield error(

@@ -29,8 +29,8 @@ STEP = 10
 def grace(graph: Graph, plan: Plan) -> int:
     """Return `checkpoint.grace` if it is set, else the planned seconds."""
     settings = plan.request.program.singletons["checkpoint"].settings
-    said = settings["grace"].value
-    return planned_grace(graph, plan) if isinstance(said, Auto) else math.ceil(said)
+    declared = settings["grace"].value
+    return planned_grace(graph, plan) if isinstance(declared, Auto) else math.ceil(declared)
 
 
 def planned_grace(graph: Graph, plan: Plan) -> int:

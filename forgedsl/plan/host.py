@@ -98,9 +98,9 @@ def described_host(text: str) -> Host | str:
         described_host("2x8xH100").gpus == 8
         described_host("cpu").gpus == 0
     """
-    said = f"{ASKED} {text}"
+    shown = f"{ASKED} {text}"
     if text == "cpu":
-        return Host(gpus=0, gpu=None, gpu_memory=0, said=said)
+        return Host(gpus=0, gpu=None, gpu_memory=0, said=shown)
     found = re.fullmatch(r"(?:(\d+)x)?(\d+)x([A-Za-z]\w*|\d{4})", text)
     if found is None or "0" in found.groups():
         return f"`{text}` is not a host; write here, cpu, 8xH200, or 2x8xH200 for two hosts"
@@ -110,4 +110,4 @@ def described_host(text: str) -> Host | str:
         return f"`{gpu}` is not supported, because it has no CUDA; supported are {there}"
     if not gpu_bytes(gpu):
         return f"unknown GPU `{gpu}`; known are {there}"
-    return Host(hosts=hosts, gpus=gpus, gpu=gpu, gpu_memory=gpu_bytes(gpu), said=said)
+    return Host(hosts=hosts, gpus=gpus, gpu=gpu, gpu_memory=gpu_bytes(gpu), said=shown)

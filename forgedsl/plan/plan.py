@@ -108,10 +108,10 @@ def _chosen(
 
     base = request_of(program, graph, (), Reporter(), host, base_dir)
     launcher = launcher_of(program)
-    if launcher.most is not None:  # P209 reports more hosts
-        reached = min(base.host.hosts, launcher.most)
+    if launcher.max_hosts is not None:  # P209 reports more hosts
+        reached = min(base.host.hosts, launcher.max_hosts)
         base = replace(base, host=replace(base.host, hosts=reached))
-    space = search.asked(program, graph)
+    space = search.auto_space(program, graph)
     refused = checks.check_auto(program, graph, base.dims, sorted(space.free))
     schedule = plan_schedule(program, graph, reporter)
     if not _report(reporter, refused, len(reporter.diagnostics)) or schedule is None:
@@ -194,7 +194,7 @@ def request_of(
     if gpu.origin.layer != "default" and gpu.value is not None:
         host_name = f'host "{gpu.value.lower()}"'
     advice = Advice(host_name=host_name, fits=fits)
-    spread = launcher_of(program).most is None
+    spread = launcher_of(program).max_hosts is None
     request = Request(
         program=program,
         meshes=place(meshes, decls, resolved, colocate, reporter, advice, spread=spread),
@@ -260,7 +260,7 @@ def _checks(
             found += checks.check_fp8_weights(decl, dtype) if mesh.device == "gpu" else []
         if name in request.rows:
             found += checks.check_batch(decl) + checks.check_adapters(decl)
-            found += checks.check_kept(decl, mesh, dtype)
+            found += checks.check_stored_weights(decl, mesh, dtype)
             found += kind_of(decl.ctor).check(decl, trained=name == graph.trainer)
         if name in request.rows and not uneven:
             found += checks.check_sequence_shard(decl, mesh, request.rows[name][1])

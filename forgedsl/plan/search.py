@@ -85,7 +85,7 @@ class Candidate:
     cost: Cost
 
 
-def asked(program: Program, graph: Graph) -> Space:
+def auto_space(program: Program, graph: Graph) -> Space:
     """Return the search space: the settings that the program leaves `auto`."""
     free = {
         (name, key)
@@ -97,11 +97,11 @@ def asked(program: Program, graph: Graph) -> Space:
     return Space(free=frozenset(free), colocate=isinstance(shared, Auto))
 
 
-def everything(base: Request, graph: Graph) -> Space:
+def full_space(base: Request, graph: Graph) -> Space:
     """Return the largest search space: all settings that place services on GPUs, without those that
     change the rows of a step."""
     services, trainer = base.program.services, base.trainer
-    free = {*asked(base.program, graph).free, (trainer, CHECKPOINT)}
+    free = {*auto_space(base.program, graph).free, (trainer, CHECKPOINT)}
     for mesh in (mesh for mesh in base.meshes if mesh.gpus):
         settings = services[mesh.service].settings
         free |= {(mesh.service, k) for k in (*SIZES, CLAIM) if k in settings}
@@ -184,7 +184,7 @@ class _Search:
         self.names = [mesh.service for mesh in base.meshes]
         self.layouts = {name: list(self._layouts(name)) for name in self.names}
         self.weights = [self._weights(sync) for sync in graph.syncs]
-        self.judged = 0
+        self.num_evaluated = 0
         self.on_cpu: dict[tuple[str, int, float], float] = {}
 
     def run(self, distinct: bool) -> Iterator[Candidate]:
@@ -198,8 +198,8 @@ class _Search:
         heapq.heapify(waiting)
         found: list[tuple[Key, int, Candidate]] = []
         given: set[str] = set()
-        while (waiting and self.judged < MOST) or found:
-            ended = not waiting or self.judged >= MOST
+        while (waiting and self.num_evaluated < MOST) or found:
+            ended = not waiting or self.num_evaluated >= MOST
             if found and (ended or found[0][:2] < waiting[0][:2]):
                 key, _, candidate = heapq.heappop(found)
                 if not distinct or shown(key) not in given:
@@ -423,26 +423,26 @@ class _Search:
             return None
         fixed = replace(self.base, meshes=placed)
         lists = [layout.sizes for layout in chosen]
-        if self._worked_out(fixed, pool, decls, [sizes[-1] for sizes in lists]) is None:
+        if self._evaluate(fixed, pool, decls, [sizes[-1] for sizes in lists]) is None:
             return None
         best: Candidate | None = None
         for picked in sorted(product(*lists), key=lambda each: sum(one[0] for one in each)):
             times = {c.mesh.service: one[0] for c, one in zip(chosen, picked, strict=True)}
             if best is not None and _rounded(self._step(pool, times)) >= best.key[0]:
                 break
-            if self.judged >= MOST:
+            if self.num_evaluated >= MOST:
                 break
-            made = self._worked_out(fixed, pool, decls, picked)
+            made = self._evaluate(fixed, pool, decls, picked)
             if made is not None and (best is None or made.key < best.key):
                 best = made
         return best
 
-    def _worked_out(
+    def _evaluate(
         self, fixed: Request, pool: tuple[str, ...], decls: Mapping[str, Decl],
         picked: Sequence[tuple[float, str, int]],
     ) -> Candidate | None:  # fmt: skip
         """Return the candidate with this checkpointing and these rows, if it fits."""
-        self.judged += 1
+        self.num_evaluated += 1
         new, rows = dict(decls), dict(fixed.rows)
         for name, (_, mode, size) in zip(self.names, picked, strict=True):
             new[name] = self._with(decls[name], mode, size)

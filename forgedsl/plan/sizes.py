@@ -8,7 +8,7 @@ from __future__ import annotations
 from forgedsl.ir.graph import Graph, Node
 from forgedsl.operations.base import Role
 from forgedsl.operations.registry import operation
-from forgedsl.plan.environments import environment_of, longest_text, together
+from forgedsl.plan.environments import environment_of, longest_text, max_training_tokens
 from forgedsl.sizes.memory import Request
 from forgedsl.sizes.meshes import MeshPlan, number
 
@@ -64,7 +64,7 @@ class PlannedSizes:
     def full_length(self, node: Node) -> int:
         """Maximum tokens of a completion and its prompt that the trainer computes."""
         prompt, new = self.lengths(node)
-        found = together(self.program, node, prompt)
+        found = max_training_tokens(self.program, node, prompt)
         return min(self.row_tokens, prompt + new if found is None else found)
 
     def lengths(self, node: Node) -> tuple[int, int]:

@@ -311,7 +311,7 @@ def _cost(graph: Graph, plan: Plan) -> Iterator[str]:
         if cost.waits:
             yield (
                 f"bottleneck: the policy age; {counted(cost.lag + 1, 'batch')} in flight, each "
-                f"{time_text(cost.turn)} from first token to new weights"
+                f"{time_text(cost.batch_latency)} from first token to new weights"
             )
         else:
             yield f"bottleneck: {slowest.node} on {slowest.service}{_balance(graph, plan)}"

@@ -65,7 +65,7 @@ def _override(given: tuple[str, object]) -> str:
 
 
 @contextmanager
-def usage() -> Iterator[None]:
+def as_pipeline_error() -> Iterator[None]:
     """Turn UsageError and ConfigError into PipelineError."""
     from forgedsl.cli.overrides import UsageError
     from forgedsl.lint.config import ConfigError
@@ -127,7 +127,7 @@ class Pipeline:
         from forgedsl.lint.config import load as configuration
         from forgedsl.lint.engine import lint_file
 
-        with usage():
+        with as_pipeline_error():
             config = checked(configuration(self.path))
         found = lint_file(
             self.path, profile=None if self.profile == "auto" else self.profile, config=config,
@@ -237,7 +237,7 @@ class Pipeline:
     def _prepared(self, folder: str | Path | None) -> tuple[Path, Job]:
         """A run folder of this process with all that the job reads."""
         from forgedsl.cli.run import prepare
-        from forgedsl.cli.running import Request, new_run_dir, write_run_dir
+        from forgedsl.cli.running import RunOptions, new_run_dir, write_run_dir
 
         if self.host != HERE:
             raise PipelineError(
@@ -245,8 +245,8 @@ class Pipeline:
             )
         self.plan()
         wanted = None if folder is None else Path(folder)
-        with usage():
-            request = Request(
+        with as_pipeline_error():
+            request = RunOptions(
                 file=self.path, overrides=self.overrides, profile=self.profile, run_dir=wanted,
                 resume=None, quiet=False, set_files=self.set_files,
             )  # fmt: skip
@@ -270,7 +270,7 @@ class Pipeline:
     def _host(self) -> Host:
         from forgedsl.cli.host import find_host
 
-        with usage():
+        with as_pipeline_error():
             return find_host(self.host)
 
 

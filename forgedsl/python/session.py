@@ -207,12 +207,12 @@ class Session:
 
         self.submit(emit).result()
 
-    def save(self, name: str, **mine: Any) -> Path:
+    def save(self, name: str, **values: Any) -> Path:
         """Save the state of every trainer under a name, with values of your own (JSON)."""
         trained = [n for n in self.job.trainers if self.job.services[n].trained]
         for each in trained:
             self[each].save_state(name).result()
-        self._states[name]["mine"] = mine
+        self._states[name]["mine"] = values
         self._write_states()
         return self.folder / "checkpoints" / f"step-{self._states[name]['step']}"
 
@@ -296,7 +296,7 @@ class Trainer(Reference):
     def __init__(self, session: Session, name: str) -> None:
         super().__init__(session, name)
         self.version = 0
-        self._learnt: dict[str, str] = {}
+        self._registered: dict[str, str] = {}
 
     def forward_backward(
         self, batch: Batch, loss: str | LossFunction, *, counts: Mapping[str, float] | None = None
@@ -406,11 +406,11 @@ class Trainer(Reference):
         if known_as is not None:
             return known_as
         text = loss.spec.model_dump_json()
-        if text not in self._learnt:
-            name = f"a loss of the Session {len(self._learnt) + 1}"
-            await self._services.ask.trainers[self.name].learn(name, loss.spec)
-            self._learnt[text] = name
-        return self._learnt[text]
+        if text not in self._registered:
+            name = f"a loss of the Session {len(self._registered) + 1}"
+            await self._services.ask.trainers[self.name].register_loss(name, loss.spec)
+            self._registered[text] = name
+        return self._registered[text]
 
 
 class Generator(Handle):

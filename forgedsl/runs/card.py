@@ -46,7 +46,7 @@ def card(data: RunData, step: int | None) -> str:
     )
     environment.filters |= {"quoted": json.dumps, "cell": cell, "number": number}
     job = data.job
-    model = job.models[job.services[job.stepped].model]
+    model = job.models[job.services[job.trained_service].model]
     last = int(data.rows[-1]["step"]) if data.rows else step or 0
     step = last if step is None else step
     used = list(_datasets(job))
@@ -62,7 +62,7 @@ def card(data: RunData, step: int | None) -> str:
         base=model_text(model),
         base_id=model.source.id if model.source.kind == "hf" else "",
         base_hash=getattr(model.source, "sha256", ""),
-        lora=getattr(job.services[job.stepped], "lora", None),
+        lora=getattr(job.services[job.trained_service], "lora", None),
         datasets=[_dataset(job, *each) for each in used],
         hub_datasets=list(dict.fromkeys(i for name, _ in used for i in _ids(job, name))),
         rewards=[(name, _reward(job, name)) for name in job.rewards],

@@ -17,8 +17,8 @@ from forgedsl.settings import (
     FLOAT,
     INT,
     NATURAL,
+    POSITIVE,
     REQUIRED,
-    SOME,
     STR,
     Parameter,
     Signature,
@@ -108,7 +108,7 @@ DATA_SOURCES = _group(
         "mixture",
         "rows drawn from several sources",
         _param("sources", Type(base="list", item=Type(base="ctor", ctors=_group(*_ROWS)))),
-        _param("weights", Type(base="list", item=SOME), keyword=True),
+        _param("weights", Type(base="list", item=POSITIVE), keyword=True),
     ),
 )
 

@@ -24,10 +24,10 @@ from forgedsl.settings import (
     FRACTION,
     INTERVAL,
     NATURAL,
-    PART,
+    NON_NEGATIVE,
     POSITIVE,
+    POSITIVE_FRACTION,
     REQUIRED,
-    SOME,
     STR,
     Derived,
     Kind,
@@ -204,7 +204,7 @@ SCHEDULE = Kind(
     doc="length of training, and how far sampling may run ahead of it",
     settings=rows(
         ("steps", replace(_COUNT, maximum=1e9, usual=(1, 1e7)), None, NUM, "optimizer steps"),
-        ("epochs", replace(SOME, optional=True, usual=(1e-6, 1e4)), None, NUM,
+        ("epochs", replace(POSITIVE, optional=True, usual=(1e-6, 1e4)), None, NUM,
          "passes over the dataset"),
         ("max_policy_age", replace(NATURAL, optional=True, usual=(0, 1000)), None, NUM,
          "maximum policy age of a sample in a batch, in versions"),
@@ -220,9 +220,9 @@ SCHEDULE = Kind(
     ),
 )  # fmt: skip
 _SAMPLE = rows(
-    ("sample.temperature", replace(POSITIVE, auto=True, usual=(0.0, 5.0)), AUTO, OBS,
+    ("sample.temperature", replace(NON_NEGATIVE, auto=True, usual=(0.0, 5.0)), AUTO, OBS,
      "temperature of the eval's completions; auto: that of the generator"),
-    ("sample.top_p", replace(PART, auto=True), AUTO, OBS,
+    ("sample.top_p", replace(POSITIVE_FRACTION, auto=True), AUTO, OBS,
      "probability mass of the tokens to sample from; auto: that of the generator"),
     ("sample.top_k", replace(COUNT, optional=True, auto=True), AUTO, OBS,
      "number of the likeliest tokens to sample from; auto: that of the generator"),

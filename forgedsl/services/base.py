@@ -21,9 +21,9 @@ from forgedsl.settings import (
     COUNT,
     FRACTION,
     NATURAL,
-    PART,
+    NON_NEGATIVE,
     POSITIVE,
-    SOME,
+    POSITIVE_FRACTION,
     STR,
     Derived,
     Impact,
@@ -72,10 +72,10 @@ COMMON = (
     row("mesh_name", STR, Derived("the service's name"), PLACE, "name of the process mesh"),
 )
 SAMPLING = (
-    row("sampling.temperature", replace(POSITIVE, usual=(0.0, 5.0)), 1.0, NUM,
+    row("sampling.temperature", replace(NON_NEGATIVE, usual=(0.0, 5.0)), 1.0, NUM,
          "divisor of the logits"),
-    row("sampling.top_p", PART, 1.0, NUM, "sample from the most likely tokens whose total "
-        "probability reaches this value"),
+    row("sampling.top_p", POSITIVE_FRACTION, 1.0, NUM, "sample from the most likely tokens whose "
+        "total probability reaches this value"),
     row("sampling.top_k", OPTIONAL_COUNT, None, NUM, "sample from this many of the most likely "
         "tokens"),
     row("sampling.min_p", FRACTION, 0.0, NUM, "sample from tokens with at least this probability "
@@ -90,7 +90,7 @@ SAMPLING = (
 
 
 TEMPERATURE = row(
-    "temperature", replace(SOME, usual=(0.01, 5.0)), 1.0, NUM,
+    "temperature", replace(POSITIVE, usual=(0.01, 5.0)), 1.0, NUM,
     "divisor of the logits for all log-probs",
 )  # fmt: skip
 """setting of every kind that measures log-probs"""
@@ -129,7 +129,7 @@ class PlannedService:
     rows: int = 0
     """rows of a microbatch, for services that train or measure"""
     seq_len: int = 0
-    stepped: bool
+    trained: bool
     """True if the flow trains it"""
 
 

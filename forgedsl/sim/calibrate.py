@@ -43,7 +43,7 @@ class CalibrationError(Exception):
     """A run without usable timings; the message says why."""
 
 
-def learnable(folder: Path) -> RunData:
+def usable_run(folder: Path) -> RunData:
     """Read a run with usable timings. Raises CalibrationError."""
     try:
         data = load_run(folder)
@@ -63,12 +63,12 @@ def calibrated(
     latencies: Latencies, job: Job, folder: Path, simulate: Callable[..., Result]
 ) -> Latencies:
     """Return `latencies` of `job`, with all values that the run in `folder` shows."""
-    data = learnable(folder)
+    data = usable_run(folder)
     missing = [name for name in job.services if name not in data.job.services]
     if missing:
         raise CalibrationError(f"{folder} has no service `{missing[0]}`")
     measured = _measured(latencies, job, data)
-    return _limited(_settled(measured, data, folder, simulate), job, data.job)
+    return _limited(_fit_step_times(measured, data, folder, simulate), job, data.job)
 
 
 def _measured(latencies: Latencies, job: Job, data: RunData) -> Latencies:
@@ -144,12 +144,12 @@ def _engine(engine: Engine, name: str, data: RunData, syncs: list[Interval]) -> 
         prefill=prefill / prompt,
         load=(1 - PUBLISH) * statistics.median(e - s for s, e in syncs) if syncs else engine.load,
         start=max((p["seconds"] for p in ready), default=0.0) + 10.0,
-        like=_likeness(lengths),
+        like=_intraclass_correlation(lengths),
         again=0.0,  # its time is included in the times of the steps
     )
 
 
-def _likeness(spans: Sequence[Span]) -> float:
+def _intraclass_correlation(spans: Sequence[Span]) -> float:
     """Return the fraction of the variance of lengths that is between groups."""
     groups: dict[int, list[float]] = {}
     for span in spans:
@@ -199,7 +199,7 @@ def _reward(reward: Reward, name: str, data: RunData) -> Reward:
     if not scores:
         return reward
     rewards = len(behind.get(targets[scores[0].fields["node"]], (name,)))
-    procs = data.job.rewards[name].places
+    procs = data.job.rewards[name].concurrent_calls
     busy = union([(span.start, span.end) for span in scores])
     return Reward(seconds=constant(busy * procs / len(scores) / rewards))
 
@@ -243,7 +243,7 @@ def _limit(job: Job, name: str) -> float:
 # ---- effects without spans
 
 
-def _settled(
+def _fit_step_times(
     measured: Latencies, data: RunData, folder: Path, simulate: Callable[..., Result]
 ) -> Latencies:
     """Fit a factor on all times and the spread of steps, so that a simulation of the run has its
@@ -252,17 +252,17 @@ def _settled(
     goal = statistics.median(took)
     steps = min(SETTLING, data.job.schedule.steps or SETTLING)
 
-    def told(part: float) -> tuple[float, float]:
+    def simulated(part: float) -> tuple[float, float]:
         """Return the median step time, and the ratio of the mean to it."""
         found = simulate(data.job, _spread(measured, part), steps=steps).settled
         usual = statistics.median(step.seconds for step in found)
         return usual, statistics.fmean(step.seconds for step in found) / usual
 
-    (plain, least), (_, most) = told(0.0), told(1.0)
-    lean = statistics.fmean(took) / goal
-    part = min(1.0, max(0.0, (lean - least) / (most - least))) if most > least else 0.0
+    (plain, least), (_, most) = simulated(0.0), simulated(1.0)
+    mean_ratio = statistics.fmean(took) / goal
+    part = min(1.0, max(0.0, (mean_ratio - least) / (most - least))) if most > least else 0.0
     source = f"the run {folder.name} ({goal:.3g} s a step; {plain:.3g} s by its spans alone)"
-    settled = _scaled(_spread(measured, part), goal / (told(part)[0] if part else plain))
+    settled = _scaled(_spread(measured, part), goal / (simulated(part)[0] if part else plain))
     return replace(settled, source=source)
 
 

@@ -90,12 +90,12 @@ def _filters(job: Job) -> tuple[dict[str, Filter], list[str]]:
 def _environments(job: Job) -> tuple[dict[str, Play], list[str]]:
     """Estimate environments: only their largest number of turns is known."""
     found, notes = {}, []
-    for name, shop in job.environments.items():
+    for name, env in job.environments.items():
         limits = [node.max_turns for node in job.nodes if node.env == name]
         limits += [each.max_turns for each in job.evals.values() if each.env == name]
         most = float(max((limit for limit in limits if limit is not None), default=UNBOUNDED))
         turns = Dist(median=max(1.0, TURNS * most), sigma=0.5, most=most)
-        step = Dist(median=0.05, sigma=0.5, most=shop.tool_timeout)
+        step = Dist(median=0.05, sigma=0.5, most=env.tool_timeout)
         found[name] = Play(turns=turns, step=step)
         notes += [
             f"plays of {name} have {turns.text} turns",

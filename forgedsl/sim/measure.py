@@ -19,7 +19,7 @@ from forgedsl.plan.calibration import device_kind, run_name
 from forgedsl.plan.cost import plan_cost
 from forgedsl.records import replace
 from forgedsl.runs.data import RunData
-from forgedsl.sim.calibrate import FIRST, CalibrationError, after_start, learnable
+from forgedsl.sim.calibrate import FIRST, CalibrationError, after_start, usable_run
 from forgedsl.sim.fit import union
 from forgedsl.sizes.meshes import transport_of
 from forgedsl.types.flow import Role
@@ -55,7 +55,7 @@ def estimate_of(lowered: Lowered) -> dict[str, Any]:
 
 def measure(folder: Path) -> Measured:
     """Measure a run. Raises CalibrationError."""
-    data = learnable(folder)
+    data = usable_run(folder)
     try:
         estimate = json.loads((folder / ESTIMATE).read_text(encoding="utf-8"))
     except FileNotFoundError as error:

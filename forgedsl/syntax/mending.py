@@ -21,7 +21,7 @@ from forgedsl.records import dataclass
 from forgedsl.syntax import ast
 from forgedsl.syntax.recovery import OPAQUE, statement_base
 
-_RUBBISH = re.compile(rf"{OPAQUE}|[{{}}\n]", re.DOTALL)
+_SKIPPED = re.compile(rf"{OPAQUE}|[{{}}\n]", re.DOTALL)
 _BLANK = re.compile(r"[ \t]*(?:#[^\n]*)?(?=\n|\Z)")
 _CLOSERS = {"RPAR": ")", "RSQB": "]"}
 _OPENERS = frozenset({"LPAR", "LSQB"})
@@ -58,7 +58,7 @@ def mend(state: Any, text: str, kind: str, start: int) -> Mended | None:
         if _finish(state, kind):
             return Mended(resume=start)
         if "_NL" in acceptable(state):
-            return _passed_over(start, _end_of_rubbish(text, start, in_block=_in_block(state)))
+            return _passed_over(start, _end_of_skipped_text(text, start, in_block=_in_block(state)))
     state.state_stack[:], state.value_stack[:] = states, values
     return None
 
@@ -201,12 +201,12 @@ def _drop_item(state: Any, text: str, start: int) -> bool:
     return False
 
 
-def _end_of_rubbish(text: str, start: int, *, in_block: bool) -> int:
+def _end_of_skipped_text(text: str, start: int, *, in_block: bool) -> int:
     """Return the offset of the line end, or of the `}` that closes the block. Nested blocks on the
     way are skipped."""
     at = start
     while True:
-        found = _RUBBISH.search(text, at)
+        found = _SKIPPED.search(text, at)
         if found is None:
             return len(text)
         if found[0] == "\n":
@@ -239,7 +239,7 @@ def _braces(text: str) -> dict[int, int]:
     """Map the offset of each `{` to that of its `}`."""
     opened: list[int] = []
     found: dict[int, int] = {}
-    for match in _RUBBISH.finditer(text):
+    for match in _SKIPPED.finditer(text):
         if match[0] == "{":
             opened.append(match.start())
         elif match[0] == "}" and opened:

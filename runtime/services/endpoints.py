@@ -252,7 +252,7 @@ class MonarchEndpoints:
 
     async def export(self, target: str) -> str:
         """Export the stepped model in Hugging Face format; return the path."""
-        name = self.job.stepped
+        name = self.job.trained_service
         model = self.job.models[self.job.services[name].model]
         return await self.trainers[name].export(target, model.dtype)
 
@@ -312,7 +312,7 @@ def _limits(
 def step_shape(job: spec.Job) -> tuple[spec.BatchShape, int]:
     """Return the microbatch shape of the stepped service, and the rows of a whole optimizer
     step."""
-    trainer = job.trainers[job.stepped]
+    trainer = job.trainers[job.trained_service]
     return trainer.batch, trainer.step_rows
 
 

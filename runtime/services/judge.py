@@ -93,7 +93,7 @@ class Judge(Asked):
     ) -> None:
         reward = job.rewards[name]
         least, most = reward.args["scale"]
-        super().__init__(reward, reward.places)
+        super().__init__(reward, reward.concurrent_calls)
         self._client, self._tokenizer = client, tokenizer
         self._grades: dict[int, int] = {}
         """grade of each token"""

@@ -74,9 +74,9 @@ class TrainerClient:
         result: StepResult = await self.mesh.first("apply", lr)
         return result
 
-    async def learn(self, name: str, loss: spec.Loss) -> None:
+    async def register_loss(self, name: str, loss: spec.Loss) -> None:
         """Add a loss that the job does not have."""
-        await self.mesh.first("learn", name, loss)
+        await self.mesh.first("register_loss", name, loss)
 
     async def restore(self, step: int) -> int:
         """Load the state that `save` wrote as `step`; return its version."""

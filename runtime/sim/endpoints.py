@@ -365,7 +365,7 @@ def _pools(job: Job) -> dict[str, int]:
     own."""
     pure = [reward.procs for reward in job.rewards.values() if reward.is_pure]
     pools = {PURE: max(pure)} if pure else {}
-    return pools | {n: r.places for n, r in job.rewards.items() if not r.is_pure}
+    return pools | {n: r.concurrent_calls for n, r in job.rewards.items() if not r.is_pure}
 
 
 def _calls(job: Job, names: Sequence[str]) -> tuple[Call, ...]:
@@ -389,5 +389,5 @@ def _calls(job: Job, names: Sequence[str]) -> tuple[Call, ...]:
 
 def _supervised(job: Job) -> tuple[int, int]:
     """Return tokens of a row, and rows of a whole step's batch."""
-    trainer = job.trainers.get(job.stepped)
+    trainer = job.trainers.get(job.trained_service)
     return (1, 1) if trainer is None else (trainer.batch.seq_len, trainer.step_rows)

@@ -18,7 +18,7 @@ from forgedsl.services.base import (
     ServiceKind,
     row,
 )
-from forgedsl.settings import COUNT, POSITIVE, Kind
+from forgedsl.settings import COUNT, NON_NEGATIVE, Kind
 from forgedsl.sizes.meshes import value
 
 SCHEMA = Kind(
@@ -27,7 +27,7 @@ SCHEMA = Kind(
     settings=(
         *COMMON,
         row("procs", COUNT, 1, PLACE, "processes per host"),
-        row("optimizer.lr", POSITIVE, 0.1, NUM, "what a token is worth"),
+        row("optimizer.lr", NON_NEGATIVE, 0.1, NUM, "what a token is worth"),
         TEMPERATURE,
         *BATCH,
     ),
@@ -48,7 +48,7 @@ class Table(ServiceKind):
             model=model_of(placed.decl),
             mesh=lowering.lower_mesh(placed.mesh),
             dtype=placed.dtype,
-            optimizer=parts.Optimizer(lr=lr) if placed.stepped else None,
+            optimizer=parts.Optimizer(lr=lr) if placed.trained else None,
             batch=parts.BatchShape(seq_len=placed.seq_len, rows=placed.rows),
         )
 

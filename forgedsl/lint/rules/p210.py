@@ -14,7 +14,7 @@ from typing import Any
 from forgedsl.ir.program import Constructor
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.view import View
-from forgedsl.lower.paths import near
+from forgedsl.lower.paths import missing_file_help
 from forgedsl.shipped import locate
 
 finding = rule(__doc__, "W")
@@ -30,7 +30,7 @@ def check(view: View) -> Findings:
                 path = locate(str(source.args["path"]), view.folder)
                 if not path.exists():
                     message = f"there is no `{source.args['path']}` beside this file"
-                    yield finding(message, source.span, help=near(path))
+                    yield finding(message, source.span, help=missing_file_help(path))
 
 
 def _local(value: Any) -> Iterator[Constructor]:

@@ -56,9 +56,9 @@ def _given(view: View, rubric: Decl) -> Iterator[tuple[str, str, Decl | Environm
     for step in flow if played else ():
         scored = Role.SCORES in step.roles and step.receiver == rubric.name
         for read in step.inputs if scored else ():
-            environment = view.program.environments.get(getattr(played.get(read.edge), "name", ""))
-            if environment is not None:
-                yield "on_error", "a trajectory whose environment failed", environment
+            env = view.program.environments.get(getattr(played.get(read.edge), "name", ""))
+            if env is not None:
+                yield "on_error", "a trajectory whose environment failed", env
 
 
 def _wrong(score: Score) -> float:

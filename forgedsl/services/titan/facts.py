@@ -23,8 +23,19 @@ from forgedsl.services.base import (
     TrainingCost,
     row,
 )
-from forgedsl.services.titan.optimizers import READS, check_optimizer, checkpoint_of
-from forgedsl.settings import AUTO, BOOL, COUNT, NATURAL, POSITIVE, SOME, Kind, Limit, Type, word
+from forgedsl.services.titan.optimizers import SETTINGS_BY_OPTIMIZER, check_optimizer, checkpoint_of
+from forgedsl.settings import (
+    AUTO,
+    BOOL,
+    COUNT,
+    NATURAL,
+    NON_NEGATIVE,
+    POSITIVE,
+    Kind,
+    Limit,
+    Type,
+    word,
+)
 from forgedsl.sizes.memory import RankMemory, Request
 from forgedsl.sizes.meshes import MeshPlan
 from forgedsl.sizes.params import PRECISIONS
@@ -73,14 +84,14 @@ SCHEMA = Kind(
         row("parallel.ep", replace(COUNT, auto=True), 1, PLACE,
              "expert-parallel degree: number of ranks, among dp_shard x cp x tp, that split the "
              "experts; tokens are sent to them"),
-        row("optimizer.kind", word(*READS), "adamw", NUM,
+        row("optimizer.kind", word(*SETTINGS_BY_OPTIMIZER), "adamw", NUM,
              "optimizer; muon updates the matrices of the layers, and adamw all other weights"),
-        row("optimizer.lr", replace(POSITIVE, usual=(1e-10, 0.1)), 1e-6, NUM, "learning rate"),
+        row("optimizer.lr", replace(NON_NEGATIVE, usual=(1e-10, 0.1)), 1e-6, NUM, "learning rate"),
         row("optimizer.betas", Type(base="list", item=_BETA, size=2), [0.9, 0.95], NUM,
              "decay rates of the moments"),
-        row("optimizer.eps", replace(POSITIVE, usual=(0.0, 1e-2)), 1e-8, NUM,
+        row("optimizer.eps", replace(NON_NEGATIVE, usual=(0.0, 1e-2)), 1e-8, NUM,
              "constant added to the denominator"),
-        row("optimizer.weight_decay", replace(POSITIVE, usual=(0.0, 1.0)), 0.1, NUM,
+        row("optimizer.weight_decay", replace(NON_NEGATIVE, usual=(0.0, 1.0)), 0.1, NUM,
              "weight decay"),
         row("optimizer.momentum", replace(_BETA, auto=True), AUTO, NUM,
              "momentum of muon and sgd; auto: 0.95 for muon, 0 for sgd"),
@@ -94,7 +105,7 @@ SCHEMA = Kind(
         row("optimizer.warmup", NATURAL, 0, NUM, "steps of linear warm-up"),
         row("optimizer.decay", word("none", "linear", "cosine"), "none", NUM,
              "schedule by which the learning rate decays"),
-        row("optimizer.max_norm", POSITIVE, 1.0, NUM, "maximum gradient norm; gradients are "
+        row("optimizer.max_norm", NON_NEGATIVE, 1.0, NUM, "maximum gradient norm; gradients are "
             "clipped to it"),
         row("optimizer.on_nan", word("stop", "skip"), "stop", NUM,
              "what to do at a non-finite gradient: stop the run, or skip the update"),
@@ -104,7 +115,7 @@ SCHEMA = Kind(
         row("lora.rank", replace(OPTIONAL_COUNT, usual=(1, 2048)), None, NUM,
              "rank of LoRA adapters, which are trained on every linear layer instead of the "
              "weights"),
-        row("lora.alpha", SOME, 32.0, NUM, "scale of LoRA adapters: alpha / rank"),
+        row("lora.alpha", POSITIVE, 32.0, NUM, "scale of LoRA adapters: alpha / rank"),
         *BATCH,
         row("memory.activation_checkpoint", _RECOMPUTED, "none", PLACE,
              "which activations are recomputed in the backward pass"),

@@ -21,8 +21,8 @@ def lowered(placed: PlannedService) -> TitanService:
         dtype=placed.dtype,  # type: ignore[arg-type]  # the schema admits only these words
         temperature=plain(decl, "temperature"),
         parallel=TitanParallel(**mesh.degrees, ep=mesh.ep),
-        optimizer=_optimizer(decl) if placed.stepped else None,
-        lora=_lora(decl) if placed.stepped else None,
+        optimizer=_optimizer(decl) if placed.trained else None,
+        lora=_lora(decl) if placed.trained else None,
         value_head=decl.head,
         batch=BatchShape(
             seq_len=placed.seq_len,

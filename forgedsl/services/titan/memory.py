@@ -47,9 +47,9 @@ from forgedsl.transports import ON_GPUS
 HEAD_ELEMENTS = {"cpu": 1 << 22, "gpu": 1 << 29}
 """maximum number of logits in a chunk of the loss head; equal to that of runtime/losses/head.py"""
 HEAD_MIN_ROWS = 64
-KEPT = {"cpu": 0.7, "gpu": 1.0}
+FREED_KEPT = {"cpu": 0.7, "gpu": 1.0}
 """fraction of freed memory that the allocator keeps: glibc (measured), CUDA caching allocator"""
-SPLIT = {"cpu": 0.5, "gpu": 0.0}
+FRAGMENTED = {"cpu": 0.5, "gpu": 0.0}
 """further fraction of a frozen model's working set that the allocator keeps: its calls differ in
 size, so that memory freed by one does not fit the next (measured: 0.0 to 1.2)"""
 
@@ -138,8 +138,8 @@ def layer_bytes(shape: TrainerShape, checkpointing: str) -> float:
         if shape.device == "cpu":  # SDPA keeps the attention mask in float, one row per token
             total += b * shape.seq_len * cp
     if cp > 1:  # received tensors are kept besides the sent ones
-        dealt = kv * repeated(shape.dims, shape.degrees)
-        kept = {"none": q + 4 * dealt - 2 * kv, "selective": 2 * q + 2 * dealt, "full": 0}
+        sent_kv = kv * repeated(shape.dims, shape.degrees)
+        kept = {"none": q + 4 * sent_kv - 2 * kv, "selective": 2 * q + 2 * sent_kv, "full": 0}
         total += b * kept[checkpointing]
     return total / shape.degrees["tp"] + 4 * shape.dims.head_dim
 
@@ -209,7 +209,7 @@ def _trainer_phases(shape: TrainerShape) -> tuple[Phase, ...]:
         size = 2 * next(item.bytes for item in kept if "moments" in item.name)
         working.append(item_of("moments f32", size, "on a CPU, AdamW computes in f32"))
     working += activation_items(shape)
-    freed = KEPT[shape.device] * sum(item.bytes for item in working)
+    freed = FREED_KEPT[shape.device] * sum(item.bytes for item in working)
     unit = largest_tensor(shape.dims)
     copy = shape.published * unit if shape.shard > 1 else 0
     formula = f"{shape.published} x {count_text(unit)} of the largest tensor"
@@ -285,8 +285,8 @@ def _frozen_phases(shape: TrainerShape) -> tuple[Phase, ...]:
         formula = f"12 x {rows:,} x {vocab:,} logits"
         working.append(item_of("log-prob head", 12 * rows * vocab + copied, formula))
     size = sum(item.bytes for item in working)
-    split = SPLIT[shape.device] * size
-    kept = [kept_item((1.0 if split else KEPT[shape.device]) * size + split, shape.device)]
+    split = FRAGMENTED[shape.device] * size
+    kept = [kept_item((1.0 if split else FREED_KEPT[shape.device]) * size + split, shape.device)]
     return (
         phase_of("rollout", resident, working, [kept_item(split, shape.device)]),
         phase_of("sync", resident, kept),

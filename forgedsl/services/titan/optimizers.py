@@ -12,7 +12,7 @@ from forgedsl.sizes.meshes import is_default, number, setting_label, value
 from forgedsl.sizes.optimizers import checkpoint_bytes
 from forgedsl.sizes.params import adapter_params
 
-READS = {
+SETTINGS_BY_OPTIMIZER = {
     "adamw": ("betas", "eps"),
     "adam": ("betas", "eps"),
     "muon": ("betas", "eps", "momentum", "nesterov", "ns_steps", "adjust_lr"),
@@ -50,11 +50,12 @@ def check_optimizer(decl: Decl) -> list[Diagnostic]:
     """Report F113: settings of another kind of optimizer, and precisions that a kind does not
     support."""
     kind = str(value(decl, "optimizer.kind"))
-    names = dict.fromkeys(name for read in READS.values() for name in read)
+    names = dict.fromkeys(name for read in SETTINGS_BY_OPTIMIZER.values() for name in read)
     found = [
         _bad(decl, name, f"`optimizer.{name}` has no effect with `kind = {kind}`", "remove it")
         for name in names
-        if name not in READS[kind] and not is_default(decl.settings[f"optimizer.{name}"])
+        if name not in SETTINGS_BY_OPTIMIZER[kind]
+        and not is_default(decl.settings[f"optimizer.{name}"])
     ]
     if kind not in ("adamw", "adam") and value(decl, "optimizer.precision") == "bf16_moments":
         message = (

@@ -19,7 +19,7 @@ from forgedsl.services.base import (
     ServiceKind,
     row,
 )
-from forgedsl.settings import AUTO, BOOL, COUNT, PART, Derived, Kind, Limit, word
+from forgedsl.settings import AUTO, BOOL, COUNT, POSITIVE_FRACTION, Derived, Kind, Limit, word
 from forgedsl.sizes.memory import RankMemory, Request
 from forgedsl.sizes.meshes import MeshPlan
 
@@ -86,7 +86,7 @@ SCHEMA = Kind(
         row("parallel.pp", COUNT, 1, PLACE, "pipeline-parallel degree"),
         row("parallel.dp", COUNT, 1, PLACE, "data-parallel degree"),
         *SAMPLING,
-        row("engine.gpu_memory", replace(PART, auto=True), AUTO, PLACE,
+        row("engine.gpu_memory", replace(POSITIVE_FRACTION, auto=True), AUTO, PLACE,
              "fraction of the GPU's memory that the engine may use"),
         row("engine.prefix_caching", BOOL, True, PLACE, "reuse the KV cache of shared prefixes"),
         row("engine.cuda_graphs", BOOL, True, PLACE, "use CUDA graphs, on a GPU"),

@@ -55,7 +55,7 @@ class EngineShape:
     graphs: bool
     synced: bool
     claim: int
-    rounded: bool = False
+    fp8_weights: bool = False
     """weights of layers are in fp8"""
 
     @property
@@ -90,8 +90,8 @@ def phases(shape: EngineShape) -> tuple[Phase, ...]:
 def fixed(shape: EngineShape) -> tuple[Item, ...]:
     """Return the memory items of a vLLM rank without its KV pool."""
     dims, split = shape.dims, shape.degrees["tp"] * shape.degrees["pp"]
-    size = weight_bytes(dims, shape.itemsize, rounded=shape.rounded)
-    each = "1 in layers, " * shape.rounded + str(shape.itemsize)
+    size = weight_bytes(dims, shape.itemsize, rounded=shape.fp8_weights)
+    each = "1 in layers, " * shape.fp8_weights + str(shape.itemsize)
     total = num_params(dims)
     of = f"{count_text(total)}" + (f" / {split}" if split > 1 else "")
     tokens = max(BATCHED_TOKENS, shape.context) if shape.device == "cpu" else BATCHED_TOKENS
@@ -134,7 +134,7 @@ def shape_of(request: Request, mesh: MeshPlan, fraction: float) -> EngineShape:
         kv_itemsize=kv_itemsize(request.program, decl),
         context=request.contexts[mesh.service] or 0,
         graphs=mesh.device == "gpu" and bool(value(decl, "engine.cuda_graphs")),
-        rounded=value(decl, "engine.weight_dtype") == "fp8",
+        fp8_weights=value(decl, "engine.weight_dtype") == "fp8",
         synced=mesh.service in request.synced, claim=floor(fraction * request.host.gpu_memory),
     )  # fmt: skip
 

@@ -103,7 +103,7 @@ class TitanTrainer(TitanActor):
         return await self.run(self._apply, lr)
 
     @concurrent_endpoint
-    async def learn(self, name: str, loss: spec.Loss) -> None:
+    async def register_loss(self, name: str, loss: spec.Loss) -> None:
         """Add a loss that the job does not have."""
         self.losses[name] = LossFunction.from_job(loss)
 
