@@ -28,8 +28,7 @@ from forgedsl.sizes.memory import GIB
 
 BEST = 5
 ABOUT = (
-    "step times are estimates for maximum lengths; of placements with equal times, only the one "
-    "with the fewest GPUs is listed"
+    "estimated step times, for maximum lengths; of equal times, only the one with the fewest GPUs"
 )
 
 
