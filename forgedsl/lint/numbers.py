@@ -118,7 +118,7 @@ def _rate_of_pairs(view: View) -> Iterator[Number]:
     compares = any(loss.is_pairs and loss.fields("reference") for loss in _losses(view))
     for trainer, rate in _adaptive(view, lora=False) if compares else ():
         size = billions(view.program.models[model_of(trainer)])
-        if size >= LARGE and not _on_cpu(trainer):
+        if size >= LARGE_MODEL and not _on_cpu(trainer):
             message = (
                 f"`{trainer.name}` trains all weights of a model of {size:g}B on pairs, at a "
                 f"learning rate of {rate.value:g}"
@@ -157,7 +157,7 @@ def _room_for_reasoning(view: View) -> Iterator[Number]:
     for service in view.samplers() if asked_to_reason(view) else ():
         most = service.settings["sampling.max_tokens"]
         size = billions(view.program.models[model_of(service)])
-        if isinstance(most.value, int) and size >= LARGE:
+        if isinstance(most.value, int) and size >= LARGE_MODEL:
             message = f"the prompt asks for reasoning, and an answer may have {most.value} tokens"
             yield Number(value=float(most.value), span=place(most, service), message=message)
 
@@ -493,22 +493,22 @@ FITS = (
     Fit(name="margin of means", numbers=_margin_of_means, low=0.5,
         source="2405.14734 (SimPO): means over tokens go with a beta of 2 to 10, sums with 0.1",
         help="a beta of 2 to 10, or `sum(..., T, mask)` in place of `mean`"),
-    Fit(name="learning rate of pairs", facts=_rate_of_pairs, high=2e-5,
+    Fit(name="learning rate of pairs", numbers=_rate_of_pairs, high=2e-5,
         source="LLaMA-Factory #7734: at 1e-4 the model repeats itself; 2305.18290 has 1e-6",
         help="`lr = 5e-7` to `5e-6`"),
-    Fit(name="learning rate of Muon", facts=_rate_of_muon, high=2e-3,
+    Fit(name="learning rate of Muon", numbers=_rate_of_muon, high=2e-3,
         source="Muon #49: 0.02 is the rate of updates that are not scaled",
         help="the learning rate that AdamW would have, or `adjust_lr = original`"),
-    Fit(name="temperature", facts=_temperature, low=0.1,
+    Fit(name="temperature", numbers=_temperature, low=0.1,
         source="ms-swift #4570: answers that are alike have advantages of 0",
         help="`temperature = 1.0`, for the trainer too"),
-    Fit(name="room for reasoning", facts=_room_for_reasoning, low=128.0,
+    Fit(name="room for reasoning", numbers=_room_for_reasoning, low=128.0,
         source="TRL #5697: answers that were cut had no gradient",
         help="`max_tokens = 1024`, or a prompt that asks for the answer alone"),
-    Fit(name="room for the question", facts=_room_for_question, low=8.0,
+    Fit(name="room for the question", numbers=_room_for_question, low=8.0,
         source="LLaMA-Factory #3143: what is cut is the beginning of the prompt",
         help="`max_prompt_tokens = 512`, or `on_long = drop`"),
-    Fit(name="length of an observation", facts=_cut_observations, low=1.0,
+    Fit(name="length of an observation", numbers=_cut_observations, low=1.0,
         source="verl #6313: the end of a tool's answer was cut off",
         help="a larger `max_observation`, or a tool that answers with the value alone"),
 )  # fmt: skip

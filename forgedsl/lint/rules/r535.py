@@ -41,9 +41,9 @@ def check(view: View) -> Findings:
             continue
         calls = [name for name, reward in score.rewards.items() if _part(reward) in counted]
         others = [name for name in score.rewards if name not in calls]
-        answer = max((max(score.effects(name), default=0.0) for name in others), default=0.0)
+        answer = max((max(score.change_by(name), default=0.0) for name in others), default=0.0)
         for name in calls:
-            pay = max(score.effects(name, least=others), default=0.0)
+            pay = max(score.change_by(name, least=others), default=0.0)
             if others and pay >= answer > 0:
                 yield finding(
                     f"calls of tools pay {pay:g} by `{name}`, and a right answer {answer:g}",
