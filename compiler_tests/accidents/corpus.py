@@ -11,6 +11,9 @@
     open                              nothing tells it yet: the heading is `open: what is wrong`
     ```python NAME                    a file beside the program, or jsonl
 
+`unseen/`: programs in the first form that no rule was made with, with their source and what a good
+checker would say
+
 `*.txt`: those of one line, `CODE PIPELINE: text => other text ;; text => other text`;
 RIGHT is no code, <br> ends a line, `CODE?` is open: nothing tells it yet
 """
@@ -52,6 +55,11 @@ def accidents():
 def right():
     """Programs that are as good as the pipelines they were made of."""
     return [*_long(FOLDER / "right"), *_short(FOLDER / "right")]
+
+
+def unseen():
+    """Programs that no rule was made with, wrong ones and their twins."""
+    return _long(FOLDER / "unseen")
 
 
 def pipeline(name):
@@ -118,6 +126,10 @@ def is_as_wanted(program):
 if __name__ == "__main__":
     import sys
 
+    if "unseen" in sys.argv:
+        for case in unseen():
+            print(case.name, "->", found(case.text, case.files, case.is_deep) or "silence")
+        sys.exit()
     cases = right() if "right" in sys.argv else accidents()
     if "in" in sys.argv:  # `in assurance.txt`: the programs of one file
         path = FOLDER / sys.argv[-1]

@@ -8,7 +8,7 @@ import pytest
 
 from forgedsl.explain.codes import pages
 
-from .corpus import PIPELINES, accidents, found, is_as_wanted, right
+from .corpus import PIPELINES, accidents, found, is_as_wanted, right, unseen
 from .variations import variations
 
 DEEP = bool(os.environ.get("FORGE_DEEP"))
@@ -32,6 +32,13 @@ def test_a_right_program_has_no_finding_above_information(case):
 @pytest.mark.parametrize("number", range(VARIATIONS if DEEP else 24))
 def test_a_variation_that_changes_no_meaning_has_no_finding_above_information(number):
     assert found(variations(VARIATIONS)[number]) == []
+
+
+def test_each_unseen_program_has_a_twin_and_both_can_be_made_of_their_pipeline():
+    names = [case.name for case in unseen()]
+    assert len(names) == 160
+    wrong, twins = ([n.split()[1] for n in names if n.startswith(w)] for w in ("wrong", "twins"))
+    assert sorted(wrong) == sorted(twins)
 
 
 def test_every_program_is_named_once_and_unlike_the_others():
