@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from forgedsl.cli.latencies import model_of
+from forgedsl.cli.latencies import latencies_of
 from forgedsl.cli.planning import plan_file
 from forgedsl.cli.rehearse import outlook
 
@@ -14,7 +14,7 @@ GRPO = Path(__file__).parents[2] / "pipelines/grpo_math.forge"
 def said(profile: str, *overrides: str, assume: tuple[str, ...] = ()) -> list[str]:
     lowered = plan_file(GRPO, profile=profile, overrides=overrides).lowered
     assert lowered is not None
-    return outlook(lowered.job, model_of(lowered, list(assume))).splitlines()
+    return outlook(lowered.job, latencies_of(lowered, list(assume))).splitlines()
 
 
 @pytest.mark.full

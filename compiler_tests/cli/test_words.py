@@ -113,7 +113,8 @@ def forgec(tmp_path, monkeypatch):
 
 def test_every_command_that_compiles_a_file_takes_overrides() -> None:
     assert set(SETTING) == {
-        "lint", "plan", "build", "diff", "lock", "explain", "graph", "sim", "run", "sweep",
+        "doctor", "lint", "plan", "build", "diff", "lock", "explain", "graph", "sim", "run",
+        "sweep",
     }  # fmt: skip
 
 

@@ -192,7 +192,7 @@ def test_parts_and_ends_are_read_in_a_reward(tmp_path: Path) -> None:
         (
             ("5s,", "5s, history = template,"),
             "D621",
-            "12288 tokens together (3328 if it fits one row)",
+            "can have 12288 tokens, but a trainer row holds 4096",
         ),
         (("5s,", "5s, history = rewritten,"), "F113", "history"),
         (("r.rewards.found", "r.rewards.fund"), "F101", "has a reward part `fund`"),

@@ -174,7 +174,7 @@ def test_a_group_without_completions_is_dropped_where_nothing_but_the_batch_read
 @pytest.mark.parametrize(
     ("op", "error", "remedy"),
     [
-        ("sample", RolloutError("no memory"), "look at the log of the service"),
+        ("sample", RolloutError("no memory"), "read the log of the service"),
         ("score", RewardError("tests", "no memory"), "fix the reward"),
     ],
 )
