@@ -48,7 +48,7 @@ def arrived(folder: Path) -> list[int]:
     return [event["version"] for event in told(folder, "events") if event["kind"] == "sync.end"]
 
 
-@pytest.mark.full
+@pytest.mark.deep
 @pytest.mark.timeout(420)
 def test_ranks_share_the_experts_of_a_whole_run(tmp_path: Path) -> None:
     """A trainer of two ranks and its reference: rewards, steps, syncs, a checkpoint, an export."""
