@@ -36,9 +36,8 @@ check: setup
 test: setup
 	$(PYTEST) $(TESTS) -m "not full and not smoke" $(ARGS)
 
-# Three workers: whole runs wait for processes of theirs a third of the time.
 test-all: setup
-	$(PYTEST) $(TESTS:2=3) -m full $(ARGS)
+	$(PYTEST) $(TESTS) -m full $(ARGS)
 
 deep: setup
 	.venv/bin/python compiler_tests/deep.py $(ARGS)
