@@ -34,9 +34,9 @@ __all__ = ["Host", "Loaded", "load", "load_functions", "load_text", "overrides_o
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
-    """A file that was read. `program` is None if the text has errors of resolution, `file` is None
-    if it could not be parsed. Check `reporter.has_errors` before relying on the program's values.
-    """
+    """A file that was read. `file` is None if it cannot be read. `program` is None if the file
+    cannot be read, has syntax errors, or has no such profile. With other errors both exist: check
+    `reporter.has_errors` before relying on the program's values."""
 
     program: Program | None
     reporter: Reporter

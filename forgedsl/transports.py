@@ -37,7 +37,7 @@ BRANCHES = 2
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transport:
     """A transport. `bytes_per_s` is measured and includes loading the weights. `where` completes
-    "works between ...". A plan takes a `linked` transport only if NVLink joins the GPUs of a host,
+    "connects only ...". A plan takes a `linked` transport only if NVLink joins the GPUs of a host,
     because other GPUs may not reach each other's memory."""
 
     name: str

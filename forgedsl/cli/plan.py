@@ -3,7 +3,7 @@
     FILE.forge --load--> Program --lower--> Lowered --render--> text | JSON
                                       `--> -o plan.json (with the job and, beside it, its inputs)
 
-The hosts are those of the file's `cluster`, else this host, or the one that `--host` describes.
+The hosts are those that `--host` describes, else those of the file's `cluster`, else this host.
 Exit codes: 0, 1 errors in the file, 2 bad usage, 3 with --detailed-exitcode if it differs from
 --against, 4 it does not fit the host.
 """

@@ -52,7 +52,8 @@ class Loop:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """A kernel over sequences, ready for its template."""
+    """A kernel over sequences, ready for its template. Elsewhere in this module, "a program" is one
+    instance of a kernel, which handles one sequence."""
 
     name: str
     pointers: tuple[str, ...]

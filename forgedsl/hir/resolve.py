@@ -3,7 +3,7 @@
     table (who declares and sets what) -> modules -> overrides -> profile -> imports and functions
     -> rewards -> settings, each evaluated once on demand -> flow -> requirements -> Program
 
-Mistakes go to the reporter. The result is None if a part is missing that later passes need.
+Mistakes go to the reporter. The result is None if the profile is unknown.
 """
 
 from __future__ import annotations

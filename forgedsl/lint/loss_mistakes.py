@@ -203,7 +203,7 @@ def hand_written(loss: LossView) -> tuple[int, ...]:
 
 
 def is_hand_written(tree: Tree, node: int) -> bool:
-    """True if a division is a sum over tokens by a count of other tokens."""
+    """True if a sum over tokens is divided by a count that can be 0 or counts other tokens."""
     numerator, divisor = tree.values[node].args
     masks = _summed_under(tree, numerator)
     if not masks:

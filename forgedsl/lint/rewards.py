@@ -346,7 +346,8 @@ def _scaled(
 
 
 def paid(view: View) -> dict[str, Span]:
-    """Return the rewards with which the score of the flow rises in a sum, and where it says so."""
+    """Return the rewards that the flow's score adds with a positive weight, each with the place of
+    its term."""
     used = {step.receiver for step in view.program.flow if Role.SCORES in step.roles}
     rewards, rubrics = view.program.rewards, view.program.rubrics
     found = {name: rewards[name].span for name in used & rewards.keys()}

@@ -1,6 +1,6 @@
 """Infers calls: elementwise built-ins, and functions of the file or a library, which are inlined.
 
-Reductions and aggregators are in `reductions`. See language_settings for the list of names.
+Reductions and aggregators are in `reductions`. docs/reference/expressions.md explains all of them.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from forgedsl.plan.plan import Plan
 FORMAT_VERSION = "1.0"
 KIND = "forgedsl.plan"
 NOT_HASHED = frozenset({"content_hash", "diagnostics", "changes", "alternatives"})
-"""fields that `forgec plan --format json` adds to the plan"""
+"""the hash itself, and fields that `forgec plan --format json` adds"""
 
 
 class DocumentError(ValueError):

@@ -71,8 +71,7 @@ def edit(document: TextDocument, change: Edit) -> lsp.TextEdit:
 def diagnostic(
     finding: Diagnostic, document: TextDocument, related: Iterable[lsp.DiagnosticRelatedInformation]
 ) -> lsp.Diagnostic:
-    """Convert a finding, with notes and help below the message, and a link to the page of its
-    code."""
+    """Convert a finding, with notes and help below the message."""
     lines = [finding.message]
     lines += [f"note: {note}" for note in finding.notes]
     lines += [f"help: {finding.help}"] if finding.help else []

@@ -303,8 +303,8 @@ def check_colocation(
 
 
 def taking_turns(graph: Graph, services: Sequence[str]) -> tuple[str, ...]:
-    """Return the services that an asynchronous schedule runs concurrently. A frozen model is none
-    of them: its result is needed before the step, wherever it runs."""
+    """Return those `services` that run at the same time under an asynchronous schedule: the trainer
+    and the generators. A frozen model is not one of them, because the step waits for its result."""
     sampling = {node.target for node in graph.having(Role.SAMPLES)}
     sampling |= {str(sync.settings["target"]) for sync in graph.syncs}
     return tuple(name for name in services if name == graph.trainer or name in sampling)
@@ -339,7 +339,8 @@ def check_transports(request: Request, graph: Graph) -> list[Diagnostic]:
 
 
 def _together(spot: Spot) -> Spot:
-    """Convert a spot of several hosts that are one machine: GPUs are renumbered."""
+    """Convert a place on a simulated host (`launcher = process`) to host 0, with GPU numbers that
+    stay unique."""
     gpus = tuple(spot.host << 10 | gpu for gpu in spot.gpus)
     return replace(spot, host=0, gpus=gpus, stages=1)
 

@@ -1,6 +1,6 @@
 """Sizes of a planned graph: lengths of sequences, groups and tokens of a step, bytes kept.
 
-request + graph -> PlannedSizes -> what the units of operations compute from it
+request + graph -> PlannedSizes -> what the operations (forgedsl/operations) compute from it
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ def data_ranks(mesh: MeshPlan) -> int:
 
 
 def lengths(request: Request, graph: Graph, node: Node) -> tuple[int, int]:
-    """Return the maximum (prompt, completion) tokens of a sample node. A prompt without limit
-    counts as a full row, and so does a trajectory that only a deadline ends."""
+    """Return the maximum (prompt, completion) tokens of a sample node. Without `max_prompt_tokens`,
+    a prompt counts as what the completion leaves of a row. A trajectory without a token limit
+    counts as what the prompt leaves of it."""
     dataset = request.program.datasets[graph.node(node.root).target]
     row = request.rows[graph.trainer][1]
     new = longest_text(request.program, node)

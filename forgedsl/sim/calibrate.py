@@ -2,10 +2,10 @@
 
     RUN/{job.json, events.jsonl, metrics.jsonl} --measure--> Latencies --settle--> Latencies
 
-Completions give lengths and the speed of engines (decode, per running sequence, prefill), steps
-give the trainer's times, spans the others. Effects without spans are fitted last: a factor on all
-times and the spread of steps are set so that a simulation of the run has its median and mean step
-time. Then other settings can be predicted.
+Completions give lengths and the speed of engines (decode, cost of a running sequence, prefill).
+Steps give the trainer's times. Other spans give those of rewards, data and the controller.
+Effects without spans are fitted last: a factor on all times and the spread of steps are set so that
+a simulation of the run has its median and mean step time. Then other settings can be predicted.
 """
 
 from __future__ import annotations

@@ -101,7 +101,7 @@ def largest_unit(dims: Dims) -> int:
 
 def stage_layers(dims: Dims, pp: int) -> tuple[int, ...]:
     """Return the number of layers of each pipeline stage, balanced by time. The head on the last
-    stage counts as the number of layers that take as long. Requires at least one layer per
+    stage counts as that many layers as take the same time. Requires at least one layer per
     stage."""
     if pp == 1:
         return (dims.layers,)

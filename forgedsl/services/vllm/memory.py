@@ -160,7 +160,7 @@ def claim(request: Request, mesh: MeshPlan, ranks: Mapping[str, RankMemory]) -> 
     assert dims is not None
     size = itemsize(request.program, request.program.services[mesh.service])
     reload = size * largest_tensor(dims)
-    # estimated before engines, which share the rest
+    # Other services were estimated before. The engines share what these leave.
     known = [ranks[name] for name in others if name in ranks]
     taken = sum(rank.peak for rank in known if rank.pool is None)
     left = (SHARED * request.host.gpu_memory - taken) / engines - reload
