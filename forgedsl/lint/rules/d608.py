@@ -4,10 +4,12 @@
     model policy { source = hf("Qwen/Qwen3-1.7B", revision = "70d244c") }        # silent
 
 Without a revision, the same file can give different results. Write the revision, or pin all of them
-in a lock beside the file (`forgec lock`). Pedantic: on with `--select D608` or `--deep`.
+in a lock beside the file: `forgec lock x.forge` writes x.lock, and `forgec run x.forge --locked`
+enforces it. A forge.lock beside the file counts too. Pedantic: on with `--select D608` or `--deep`.
 """
 
 from collections.abc import Iterator
+from pathlib import PurePath
 from typing import Any
 
 from forgedsl.ir.program import Constructor
@@ -18,7 +20,8 @@ finding = rule(__doc__, "I", pedantic=True)
 
 
 def check(view: View) -> Findings:
-    if view.folder is not None and (view.folder / "forge.lock").is_file():
+    locks = ("forge.lock", PurePath(view.program.file).with_suffix(".lock").name)
+    if view.folder is not None and any((view.folder / name).is_file() for name in locks):
         return
     program = view.program
     for decl in (*program.models.values(), *program.datasets.values()):
@@ -29,7 +32,7 @@ def check(view: View) -> Findings:
                     yield finding(
                         f'`hf("{source.args["id"]}")` names no revision',
                         source.span,
-                        help='`revision = "..."`, or a forge.lock beside the file',
+                        help='`revision = "..."`, or `forgec lock` for all of them',
                     )
 
 
