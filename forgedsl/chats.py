@@ -15,8 +15,8 @@ from itertools import pairwise
 from typing import Any
 
 PROBE, OTHER = "\ue000", "\ue001"
-"""characters of the private use area, for a turn and an observation; they occur in no
-conversation"""
+"""Placeholders from the private use area, which occur in no conversation. PROBE is the text of the
+model's turn, OTHER every other text (user message, observation, thought)."""
 THOUGHTS = (("<think>\n", "\n</think>\n\n"), ("<|channel>thought\n", "\n<channel|>"))
 """markers around a thought, for templates that find thoughts by searching the turn's text"""
 GENERATION = re.compile(r"\{%-?\s*(end)?generation\s*-?%\}")

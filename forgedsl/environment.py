@@ -123,7 +123,7 @@ class Environment:
         return tools_of(type(self))
 
     async def call_tool(self, name: str, arguments: Mapping[str, Any]) -> str:
-        """Run one tool call and return the result as a message of role `tool`."""
+        """Run one tool call and return its result as text."""
         return str(await self.run(getattr(self, name), **arguments))
 
     async def _result(self, call: Call) -> Message:

@@ -63,5 +63,5 @@ def _parse(path: Path) -> dict[str, Any]:
     tool = data.get("tool", {})
     section = tool.get("forgec", {}) if isinstance(tool, dict) else {}
     if not isinstance(section, dict):
-        raise ProjectError(f"{path}: `tool.forgec` is a table")
+        raise ProjectError(f"{path}: `tool.forgec` must be a table")
     return section

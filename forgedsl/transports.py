@@ -115,7 +115,8 @@ TRANSPORTS = (
 NAMES = tuple(transport.name for transport in TRANSPORTS)
 RATES = {transport.name: transport.bytes_per_s for transport in TRANSPORTS}
 ON_GPUS = frozenset(each.name for each in TRANSPORTS if each.gpus or each.same_gpu)
-"""transports whose two published copies stay on the sender's GPUs, a shard on each"""
+"""transports that publish weights in GPU memory: each GPU of the sender keeps its shard of the two
+buffers of published weights"""
 
 
 def row(name: str) -> Transport:

@@ -177,5 +177,5 @@ def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ['[tool]\nforgec = "x"\n', '[tool.forgec]\nlint = "x"\n'])
 def test_a_section_that_is_no_table_is_told(tmp_path: Path, text: str) -> None:
     (tmp_path / "pyproject.toml").write_text(text, "utf-8")
-    with pytest.raises(ConfigError, match="is a table"):
+    with pytest.raises(ConfigError, match="must be a table"):
         load(tmp_path / "x.forge")

@@ -196,7 +196,7 @@ def test_a_run_that_waits_for_weights_says_how_fast_they_come(
 
     found = findings(tmp_path, waiting)["speed"].text
     assert found == (
-        "bound by weight sync: the trainer waited 50% of the time, of which for weight sync 90%; "
+        "bound by weight sync: the trainer waited 50% of the time (weight sync 90% of that); "
         "24.1 MB/s to generator"
     )
 

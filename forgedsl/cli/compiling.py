@@ -39,7 +39,8 @@ def say_profile(loaded: Loaded, asked: str, host: Host) -> None:
         return
     known = resolve_host(program, host)
     if known.said == f"assumed: profile {program.profile}":
-        # its `when` condition describes the detected host, not the one that the profile sets
+        # The profile was selected by its `when` on the detected host. Name that host, not the one
+        # that the profile's `cluster` declares.
         known = host
     who = "this host" if known.said == "this host" else f"the host ({known.said})"
     count = {0: "no GPU", 1: "one GPU"}.get(known.gpus, f"{known.gpus} GPUs")

@@ -41,12 +41,12 @@ if TYPE_CHECKING:
     from forgedsl.sizes.hosts import Host
 
 MOST_VALUES = 6
-"""values of a setting that the first line names"""
+"""maximum number of values per setting that the first line of the output lists"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """The command line. `again` is the same command, to go on."""
+    """The command line. `again` is the text of the command that continues the sweep."""
 
     file: Path
     profile: str
@@ -181,7 +181,7 @@ def sweep(asked: Asked, *, dry_run: bool, quiet: bool, format_: str) -> int:
 
 
 def plan_points(asked: Asked, points: Sequence[Point], host: Host) -> tuple[Lowered, ...] | int:
-    """Lint and plan all points; the exit code after telling of those with errors."""
+    """Lint and plan all points. If some have errors, print them and return the exit code."""
     from forgedsl.cli.compiling import say_profile
     from forgedsl.cli.planning import plan_file
     from forgedsl.cli.submit import submitter
@@ -263,8 +263,8 @@ def _make(folder: Path) -> None:
 
 
 def _task(asked: Asked, point: Point, lowered: Lowered) -> Task:
-    """The run of a point: of its compiled job, so that edits of the file meanwhile change nothing,
-    or its rehearsal."""
+    """Return the task of a point. A run uses the compiled job, so later edits of the file do not
+    change it. A rehearsal compiles the file again."""
     from forgedsl.cli.running import Prepared, write_run_dir
     from forgedsl.cli.sweep_runs import Task
     from forgedsl.sim.measure import estimate_of

@@ -68,7 +68,7 @@ def render_html(
 
 
 def _short(name: str) -> str:
-    """Return the name of a file as in origins."""
+    """Return the file name without its folders, as the `origin` of a shape has it."""
     return name.rpartition("/")[2]
 
 

@@ -107,7 +107,11 @@ def _depths(graph: Graph) -> dict[str, int]:
 def _sync_lines(graph: Graph, plan: Plan) -> list[str]:
     lines = []
     for sync in graph.syncs:
-        kept = ", keys kept" if sync.settings.get("on_swap") == "keep" else ", keys recomputed"
+        kept = (
+            ", KV caches kept"
+            if sync.settings.get("on_swap") == "keep"
+            else ", KV caches recomputed"
+        )
         how = f"{sync_text(sync, plan)}{kept}"
         lines.append(f"{sync.target} ==> {sync.settings['target']}    {how}")
     for old in graph.having(Role.RECALLS):

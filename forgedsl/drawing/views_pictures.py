@@ -113,7 +113,7 @@ def _within(bars: tuple[Bar, ...], lanes: list[str]) -> list[Arrow]:
 
 
 def _released(bars: tuple[Bar, ...], plan: Plan) -> list[Arrow]:
-    """Return the arrows from weights to the later step (by lag + 1) whose credits they release."""
+    """Return an arrow from each weight sync to the step, `lag + 1` later, that may then begin."""
     lag = plan.schedule.staleness.lag
     begins = {bar.step: bar for bar in reversed(bars)}
     return [

@@ -23,7 +23,7 @@ from forgedsl.source import SourceFile
 from forgedsl.types.tensors import SCALAR, TensorType
 
 WIDTH = 78
-"""Columns of a statement in a loop: 100 without the indentation."""
+"""Maximum width of a statement in a loop: 100 columns minus the indentation."""
 
 LONG = 40
 """Length of an expression, in characters, from which on it is assigned to a name."""
@@ -40,7 +40,7 @@ class Loop:
     """One loop over the tokens of a sequence."""
 
     loads: tuple[str, ...]
-    """inputs of the next tokens, including masked ones"""
+    """statements that load the inputs of the next block of tokens, masked tokens included"""
     lines: tuple[str, ...]
     accumulators: tuple[tuple[str, str, str, str], ...]
     """(accumulator, its start, the reduction's function, the name of the result)"""
@@ -167,7 +167,7 @@ class _Writer:
         return "pair" if "P" in self.tree.values[node].type.axes else "seq"
 
     def _outer_loads(self) -> list[str]:
-        """Load the numbers of the sequence and the counts of the step."""
+        """Load the inputs without a token axis (one per sequence) and the counts of the step."""
         lines = []
         for node in self.needed:
             value = self.tree.values[node]

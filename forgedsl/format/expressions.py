@@ -1,7 +1,8 @@
 """Expressions and types -> documents.
 
-`value` is the right side of a statement, where an expression that breaks needs parentheses;
-`inner` is an item of a bracket, where line ends are free; both drop parentheses around the whole.
+`value` prints the right side of a statement: if it takes several lines, it needs parentheses.
+`inner` prints an item inside brackets: it may take several lines without them. Both drop
+parentheses that surround the whole expression.
 Operands keep the parentheses that were written, and get those they need.
 """
 
@@ -70,7 +71,8 @@ class Expressions:
         return Group(Nest(self._operands(chain, node, None)))
 
     def flat(self, node: ast.Expr) -> str:
-        """Print on one line of any width; the statement takes the comments inside."""
+        """Print on one line of any width, without the comments inside: the caller prints those with
+        the statement."""
         doc = Expressions(self.notes.silent()).inner(node)
         return flat_text(doc) or render(doc, indent=0)
 
@@ -117,8 +119,9 @@ class Expressions:
         return concat(self._bare(node.base), "[", self.inner(node.key), "]")
 
     def _operands(self, chain: Operands, node: ast.Expr, parentheses: Span | None) -> Doc:
-        """`a`, line, `+ b`, line, `+ c`, with comments beside the operands; `parentheses` will
-        stand around them, and comments may too."""
+        """Print `a`, line break, `+ b`, line break, `+ c`, with the comments beside the operands.
+        `parentheses` is the span of the parentheses around them, if any; comments between these
+        and the operands are printed too."""
         spans = [(o.span.start, o.span.end) for _, o in chain]
         region = parentheses or chain[0][1].span.to(chain[-1][1].span)
         notes, after = self.notes.beside(spans, region.start, region.end)

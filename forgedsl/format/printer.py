@@ -2,8 +2,9 @@
 
 The author decides what stands on a line and where an empty line is; the printer decides all blanks,
 the columns of `=`, `:`, `{` and comments, and how a line too long for WIDTH is broken. One-line
-blocks that do not fit are opened. The result is a fixed point: opening a block or splitting a row
-changes which rows are aligned, so that is repeated until everything fits (it only ever adds lines).
+blocks that do not fit are opened. Opening a block or splitting a row changes which rows are
+aligned. So the printer aligns and splits again until all lines fit. This ends, because each round
+only adds lines.
 """
 
 from __future__ import annotations

@@ -136,7 +136,7 @@ class _Walk:
             self.visit(decl)
 
     def _enter(self, decl: ast.Decl) -> None:
-        """Return the definition of a declaration's name."""
+        """Record the definition of a declaration's name, and enter it in the namespace."""
         match decl:
             case ast.ImportForge() | ast.ImportPython():
                 alias = alias_of(decl)

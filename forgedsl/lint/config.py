@@ -2,8 +2,8 @@
 
     select = ["ALL"]  ignore = ["L412"]        warnings and infos by code or prefix; the more
                                                specific wins; pedantic rules are off unless selected
-    error = ["R508"]  warn = ["L405"]          other severities; `warn` is for errors that a comment
-                                               could suppress, others stay errors
+    error = ["R508"]  warn = ["L405"]          sets the severity of findings; `warn` works for an
+                                               error only if a comment could suppress it
     per-file-ignores = { "drafts/*" = ["N9"] } by glob of the path below the pyproject.toml
 
 Errors cannot be ignored here. A comment with a reason can suppress one, if its rule allows that.
@@ -103,7 +103,7 @@ def load(path: Path) -> Config:
     if project is None or not (section := project.section.get("lint", {})):
         return DEFAULT
     if not isinstance(section, dict):
-        raise ConfigError("[tool.forgec.lint] is a table")
+        raise ConfigError("[tool.forgec.lint] must be a table")
     return _config(section, project.path.parent)
 
 
@@ -114,7 +114,7 @@ def _config(section: dict[str, Any], root: Path) -> Config:
     lists = {key: _codes(key, section[key]) for key in KEYS[:-1] if key in section}
     per_file = section.get("per-file-ignores", {})
     if not isinstance(per_file, dict):
-        raise ConfigError("`per-file-ignores` is a table of globs and lists of codes")
+        raise ConfigError("`per-file-ignores` must be a table of globs and lists of codes")
     return checked(
         Config(
             select=lists.get("select"),
@@ -129,7 +129,7 @@ def _config(section: dict[str, Any], root: Path) -> Config:
 
 def _codes(key: str, value: Any) -> tuple[str, ...]:
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-        raise ConfigError(f"`{key}` is a list of codes")
+        raise ConfigError(f"`{key}` must be a list of codes")
     return tuple(value)
 
 

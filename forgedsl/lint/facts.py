@@ -54,8 +54,8 @@ class Facts:
 
     @property
     def _is_plain(self) -> bool:
-        """True if no derivative divides, and no condition guards a value of the loss that the
-        derivative reads without that guard."""
+        """True if the derivative is as safe as the loss: it adds no division, and no condition of
+        the loss protects a value that the derivative reads without this condition."""
         values = self.tree.values
         masks = [value.args[1] for value in values if value.op in MASKED and len(value.args) > 1]
         return all(value.op not in CONDITIONAL for value in values) and all(
@@ -72,7 +72,8 @@ class Facts:
         return len(reachable(self.tree.values, [value for _, value in self.tree.outputs]))
 
     def origin(self, node: int) -> int | None:
-        """Return the value of the loss that a value of the gradient is or was derived from."""
+        """Return the number of the loss's value that a value of the gradient equals or was derived
+        from."""
         span = self.gradient.values[node].span
         return span.start if span.file == NUMBER else None
 

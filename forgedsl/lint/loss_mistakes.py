@@ -19,7 +19,7 @@ WRONG_WAY = ((1.0, 0.5), (1.0, 0.25), (-1.0, 1.5), (-1.0, 2.5))
 CLIPS = ("clamp", "min", "max")
 STEP = 1e-5
 DISTINCT_RATIOS = 1.0, 50.0
-"""ratios at which a value is the ratio itself if it equals both"""
+"""A value that equals the ratio at each of these ratios is the ratio itself."""
 SCALES = ("neg", "expand", "stop", "float")
 
 
@@ -248,7 +248,7 @@ def _counts(tree: Tree, node: int) -> bool:
 
 
 def lower_bounded_ratio(loss: LossView) -> int | None:
-    """Return a maximum of a ratio and a number above 1 that scales the gradient."""
+    """Return a `max(ratio, c)` with c > 1 that the objective depends on."""
     if loss.is_pairs or not loss.fields("sampler"):
         return None
     for node in sorted(loss.objective):

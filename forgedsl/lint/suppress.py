@@ -46,7 +46,7 @@ def suppress(
     known: frozenset[str] = CODES,
 ) -> Iterator[Diagnostic]:
     """Yield the findings that are not suppressed, and mistakes in suppressions. `known` are the
-    codes that were fully checked, so that a suppression without finding is unused."""
+    codes that were fully checked: only for these can a suppression be called unused."""
     kept = list(diagnostics)
     by_place: dict[tuple[str, int], list[Suppression]] = {}
     for source in sources.values():
@@ -131,8 +131,7 @@ def _code_below(source: SourceFile) -> list[int]:
 
 
 def _problems(suppression: Suppression, known: frozenset[str]) -> Iterator[Diagnostic]:
-    """Yield mistakes of a suppression. `known` are the codes that were fully checked and did not
-    occur here."""
+    """Yield mistakes of a suppression. `known` are the codes that were fully checked."""
     if not suppression.reason:
         yield Diagnostic(
             code="N902",

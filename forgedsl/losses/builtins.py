@@ -143,7 +143,8 @@ def inline(inference: Walk, function: ir.Function, node: ast.Call) -> Typed:
 def _fits(
     inference: Walk, field: ast.Field, given: Typed, node: ast.Call, function_kind: str
 ) -> bool:
-    """True if an argument has the declared axes (or fewer) and dtype."""
+    """True if an argument has the declared axes (or fewer), and is bool if and only if the declared
+    dtype is."""
     if given.type.is_error:
         return False
     if not isinstance(field.type, ast.TensorType):

@@ -1,8 +1,8 @@
 """Declares the inputs of a function: tensors become input values, scalars become constants.
 
-`logprob`, `entropy`, `logsumexp` and `mean_logprob` come from the trainer and carry gradient;
-`behavior`, `mask`, `num_tokens` and `truncated` come from the rollout, `num_steps` from the run,
-and all others from `replay(...)`.
+`logprob`, `entropy`, `logsumexp`, `mean_logprob` and `value` come from the trainer and carry
+gradient; `behavior`, `mask`, `last`, `num_tokens` and `truncated` come from the rollout,
+`num_steps` from the run, and all others from `replay(...)`.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def _group_field(
         inference.error("T704", "group-batch", message, node.span, help=help_)
         return False
     if field.name == "group" and "B" in axes:
-        message = "`group` is reserved for the numbers of the prompts of the step"
+        message = "`group` is reserved: it is the index of each sequence's prompt in the step"
         inference.error("F102", "duplicate", message, field.name_span, help="use another name")
         return False
     return True

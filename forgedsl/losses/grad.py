@@ -1,4 +1,5 @@
-"""Symbolic reverse-mode differentiation of a loss with respect to the row statistics.
+"""Symbolic reverse-mode differentiation of a loss with respect to the row statistics, which the
+trainer computes per token (`logprob`, `entropy`, ...: `ROW_STATISTICS`).
 
     Tree (outputs: loss, reports)  ->  differentiate  ->  Tree (outputs: logprob, entropy, ...)
 

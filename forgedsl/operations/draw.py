@@ -37,8 +37,8 @@ DRAW = Form(
     counts=("count",),
     columns=("prompt",),
     doc="draws `count` prompts for each optimizer step. `weight` names a `fn` that returns the "
-    "probability of taking a row, from the `mean` of the recent scores of its `level` and "
-    "their `count`",
+    "probability of taking a row. It is given the `mean` of the recent scores and the `count` "
+    "of earlier groups of rows with the same `level`, a setting of the dataset",
 )
 OBSERVE = Form(
     owner="dataset",
@@ -140,7 +140,8 @@ def _weight(flow: Statements, value: ast.Expr) -> Value | None:
     if wrong is not None or not asked:
         what = f"`{wrong.name}`" if wrong is not None else "nothing"
         message = (
-            f"`{value.text}` takes {what}, but a weight must take `mean` and `count`, each a float"
+            f"`{value.text}` takes {what}, but a weight must take `mean`, `count` or both, "
+            "each a float"
         )
         ctx.error("F114", message, value.span, help=EXAMPLE)
         return None

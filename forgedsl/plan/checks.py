@@ -1,8 +1,8 @@
 """Checks a plan against its models and hosts, one function per check.
 
 P204 divisibility, P206 sequence-shard, P207 mesh-name, P208 colocate-async, P209 no-launcher,
-P214 transport, P223 threads-exceed-host, D605 context-overflow, F131
-no-generator. Checks that need a model's dimensions are skipped if they are unknown.
+P212, P214 transport, P223 threads-exceed-host, D605 context-overflow, F110, F111, F113 bad-value,
+F131 no-generator. Checks that need a model's dimensions are skipped if they are unknown.
 """
 
 from __future__ import annotations

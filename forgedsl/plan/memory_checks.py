@@ -116,7 +116,7 @@ def _fewer(store: Store, setting: str, count: int, size: int) -> str:
 
 def _span(decl: Decl, *, rows: bool = False) -> Span:
     """Return the span of the setting to change: the microbatch if a smaller one fits, else the
-    claim."""
+    setting with the service's share of GPU memory, else the declaration."""
     for key in (*(("batch.rows", "batch.tokens") if rows else ()), kind_of(decl.ctor).claim):
         if key in decl.settings:
             for label in setting_label(decl, key):

@@ -37,7 +37,7 @@ def completions(graph: Graph, node: Node) -> int:
 
 
 class PlannedSizes:
-    """Numbers of a planned graph, for the units of operations (`operations.base.Sizes`)."""
+    """Numbers of a planned graph, for the operations (`operations.base.Sizes`)."""
 
     def __init__(self, request: Request, graph: Graph) -> None:
         self.request, self.graph, self.program = request, graph, request.program

@@ -28,8 +28,9 @@ PARITY = """\
 Tiny models of each family with random weights, norms and biases included, in float32 on a CPU
 (2026-11-24): the largest difference of logits between the trainer and transformers, and that of
 log-probs between vLLM's engine and transformers; an export of the trainer gave the same logits in
-transformers, to the bit. `compiler_tests/runtime/test_family_logits.py` asks for this on every
-machine, to the rounding of float32. `-`: served as the family whose layers it has."""
+transformers, to the bit. `compiler_tests/runtime/test_family_logits.py` checks this, up to
+rounding in float32. `-`: not measured separately, because the engine runs it as the family with
+the same layers."""
 GAPS = {
     "qwen2": ("4.8e-7", "4.8e-7"), "qwen3": ("4.2e-7", "4.8e-7"),
     "qwen3_moe": ("4.8e-7", "4.8e-7"), "llama3": ("5.1e-7", "4.8e-7"), "smollm2": ("3.6e-7", "-"),

@@ -45,7 +45,7 @@ def _section(title: str, kind: Kind) -> str:
     parts = [f"## {title}", f"{kind.doc[:1].upper()}{kind.doc[1:]}.", settings_table(kind)]
     if kind.open:
         names = " and ".join(f"`{prefix} {{ ... }}`" for prefix in kind.open)
-        parts.append(f"Settings in {names} are passed on unchanged.")
+        parts.append(f"Settings in {names} are passed to the engine unchanged.")
         if kind.taken:
             rows = (f"`{n.rpartition('.')[2]}` ({why})" for n, why in kind.taken)
             parts[-1] += (

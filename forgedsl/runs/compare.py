@@ -110,7 +110,8 @@ def compare(folders: Sequence[Path]) -> Comparison:
         mine = {name: settings.get(path) for name, path in zip(names, paths, strict=True)}
         groups.setdefault(key, []).append((run, mine))
     codes = list(dict.fromkeys(key[-1] for key in groups))
-    many = len(codes) > 1 and not paths  # else a parameter says it already
+    # if settings differ too, their columns already tell the groups apart
+    many = len(codes) > 1 and not paths
     made = tuple(
         _group([run for run, _ in part],
                {"run": _names([run for run, _ in part])} if len(paths) > MOST else

@@ -55,7 +55,7 @@ CHARTS: tuple[tuple[str, str, tuple[str, ...], float | None], ...] = (
 )  # fmt: skip
 """(title, note, fields, floor of the y axis)"""
 UNITS = {
-    "Signal": "part", "Answer length": "tokens", "Entropy": "nats", "Gradient norm": "norm",
+    "Signal": "fraction", "Answer length": "tokens", "Entropy": "nats", "Gradient norm": "norm",
     "Policy age": "versions", "Throughput": "tokens/s", "Step time": "seconds",
 }  # fmt: skip
 """units of y axes, if not obvious from the title"""
@@ -171,7 +171,7 @@ def usage_charts(data: RunData) -> list[Chart]:
             usage.memory,
         ),
         ("GPU memory", "memory of the first host, GiB", "GiB", usage.gpu_memory),
-        ("GPU load", "fraction of time in which a kernel ran", "part", usage.gpu_load),
+        ("GPU load", "fraction of time in which a kernel ran", "fraction", usage.gpu_load),
     )
     found = []
     for title, note, unit, read in rows:
@@ -185,8 +185,8 @@ def usage_charts(data: RunData) -> list[Chart]:
 
 
 def each(data: RunData, prefix: str, note: str, lead: str = "", unit: str = "") -> list[Chart]:
-    """Return a chart for every field with this prefix, including those of a second step. `lead` is
-    a prefix of the title."""
+    """Return a chart for every field whose name has this prefix at its start or after a `/`.
+    `lead` is a prefix of the title."""
     fields = sorted({key for row in data.rows for key in row if f"/{prefix}" in f"/{key}"})
     found = [(field, series(data, (field,))) for field in fields]
     titles = [f"{lead} {field.replace(prefix, '')}".strip() for field, _ in found]

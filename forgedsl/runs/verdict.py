@@ -432,10 +432,11 @@ def _bound(data: RunData, idle: float, starved: float) -> str:
         shares = waits(data.spans, data.starts)
         worst = max(shares, key=shares.__getitem__, default="")
         parts = ", ".join(f"{n} {s:.0%}" for n, s in shares.items() if s >= 0.01)
+        parts = parts.replace("%", "% of that", 1)  # the first one says of what
         words = _slow(worst)
         came = f"; {speed}" if worst == "weight sync" and (speed := syncs.rates(data.rows)) else ""
         return f"{words}: the trainer waited {idle:.0%} of the time" + (
-            f", of which for {parts}{came}" if parts else ""
+            f" ({parts}){came}" if parts else ""
         )
     if not samples or starved >= WAITING:
         nobody = f"; no answer was being sampled {starved:.0%} of the time" if samples else ""

@@ -138,8 +138,8 @@ DATASET = Kind(
         ("level", _COLUMN, None, NUM,
          "key by which a weighted draw averages scores; none: each row separately"),
         ("max_prompt_tokens", _COUNT, None, NUM,
-         "maximum number of tokens of a prompt; none: what `max_tokens` leaves of the context and "
-         "of a row"),
+         "maximum number of tokens of a prompt; none: what `max_tokens` leaves of the model's "
+         "context and of the trainer's `batch.seq_len`"),
         ("on_long", word("drop", "truncate", "error"), "drop", NUM, "what to do with rows that are "
             "too long"),
         ("max_bad_rows", FRACTION, 0.05, NUM,
@@ -192,7 +192,7 @@ ENVIRONMENT = Kind(
          "maximum number of tokens of an observation; the rest is cut"),
         ("history", word("append", "template"), "append", NUM,
          "earlier turns in later prompts. append: as they were sampled; template: as the chat "
-         "template writes them, where each rewriting begins a new training row"),
+         "template writes them; where it changes earlier turns, a new training row begins"),
         ("on_error", _ON_ERROR, "drop", NUM,
          "score of a trajectory whose environment failed twice"),
     ),

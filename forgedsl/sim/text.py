@@ -85,7 +85,9 @@ def _busy(result: Result, latencies: Latencies) -> list[str]:
         stop = result.stopped[name] / (result.seconds * count) if result.seconds else 0.0
         rate = result.sampled[name] / result.seconds if result.seconds else 0.0
         note = f"{counted(count, 'replica')}, {rate:,.0f} tokens/s"
-        note += f", {stop:.0%} of it prefill and new weights" if stop >= 0.005 else ""
+        note += (
+            f", {stop:.0%} of the time stopped for prefill and new weights" if stop >= 0.005 else ""
+        )
         notes[name] = note
     width = max(map(len, result.busy))
     lines = ["busy"]

@@ -27,10 +27,11 @@ OPTIONS: dict[str, Any] = {
 
 
 class Rule(NamedTuple):
-    """A grammar rule. `callback` is the builder's method. Without one, the value of an inlined rule
-    is the list of its children, and that of any other rule its only child. `parts` are (index of a
-    child, True if its list is spliced in, number of absent parts before it), and `absent` counts
-    the absent parts at the end; None: the children are taken as they are."""
+    """A grammar rule. `callback` is the builder's method. If it is None, an inlined rule returns
+    the list of its children, and any other rule its only child. `parts` has one entry for each
+    child: its index; True if it is a list to splice in; the number of None values to insert before
+    it. `absent` is the number of None values to append. If `parts` is None, the children are
+    used as they are."""
 
     origin: str
     size: int

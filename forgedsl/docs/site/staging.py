@@ -13,7 +13,8 @@ from pathlib import Path
 
 FENCE = re.compile(r"^( *)(`{3,})[^\n]*\n.*?^\1\2 *$|(?<=\n\n)(?: {4}[^\n]*\n)+", re.M | re.S)
 HEAD = re.compile(r"^(```\w+) (?:(\w+\.forge)|[^\n`]+?)(?: gives \w+)?$", re.M)
-"""the first line of a block with more than a language: the name of a file, or words for tests"""
+"""the first line of a code block that names more than its language: a file, or words that only the
+tests read"""
 CODE = re.compile(r"(`+)(?!`).*?(?<!`)\1(?!`)", re.S)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 LIST = re.compile(r"^(?:[-*]|\d+\.) ")

@@ -6,9 +6,9 @@
 
 It fires below half of the plan's estimate, which assumes completions of maximum length. Ask for
 more time, or, if a second job is to continue the run, say so:
-`# forge: allow[A314] continued by --resume` (NeMo-RL #3596). It also fires if the time limit is at
-most the notice before its end (`checkpoint.grace`): such a run has to save and end as soon as it
-begins.
+`# forge: allow[A314] continued by --resume` (NeMo-RL #3596). It also fires if the time limit is
+not longer than `checkpoint.grace`: the scheduler gives its notice that long before the limit, so
+such a run would save and end as soon as it begins.
 """
 
 from forgedsl.lint.finding import Findings, rule
@@ -33,7 +33,8 @@ def check(view: View) -> Findings:
             f"the allocation ends after {time_text(time)}, and the run is told so "
             f"{time_text(notice)} before: it begins to save and end at once",
             launcher.span,
-            help="ask for more `time`; a shorter `checkpoint.grace` leaves a step sooner",
+            help="ask for more `time`, or set a shorter `checkpoint.grace`: the run then trains "
+            "longer, and a step that cannot end within it is abandoned",
         )
         return
     slow = check_bottleneck(view.program, plan.cost)  # A307: one mistake, one message

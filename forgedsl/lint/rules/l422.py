@@ -8,7 +8,7 @@ likely than 1 / e, and grows the rarer the token is (open-instruct #1269). Detac
     minimize token_mean(-min(ratio, 5.0) * adv * logprob, mask)              # fires
     minimize token_mean(-stop(min(ratio, 5.0)) * adv * logprob, mask)        # silent
     minimize token_mean(-exp(logprob) * logprob, mask)                # fires: DFT detaches exp(...)
-    gain = min(ratio * adv, clip(ratio, 0.8, 1.2) * logprob)                 # fires: for adv
+    gain = min(ratio * adv, clip(ratio, 0.8, 1.2) * logprob)                 # fires: adv is missing
 
 The rule evaluates the derivative for tokens of different probability at ratio 1: its sign must not
 depend on the probability.

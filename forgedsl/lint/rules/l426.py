@@ -41,7 +41,7 @@ def check(view: View) -> Findings:
         yield finding(
             f"what `{loss.name}` learns does not depend on `{name}`",
             loss.spot(loss.tree.output("loss")),
-            related=(Label(text="what nothing learns from", span=step.span),),
+            related=(Label(text="nothing is learned from this", span=step.span),),
             help=f"make `{name}` a factor of what is minimized: `-ratio * {name}`"
             if not step.is_logprobs
             else f"compare with it: `{name} - stop(logprob)` as the weight, or a divergence",

@@ -8,7 +8,7 @@
 Files are shared and committed, and job.json keeps their values. Recipes were published with their
 keys in verl #670, naver-ai DUO #2 and exUMI #2. Revoke the key, and set the new one in the shell
 that starts the run: `export WANDB_API_KEY=...`. The tools read `HF_TOKEN` and `WANDB_API_KEY` by
-themselves, an endpoint the variable that its `key` names, Python `os.environ["NAME"]`.
+themselves. For an endpoint, `key` names the variable. In Python, read `os.environ["NAME"]`.
 """
 
 import re

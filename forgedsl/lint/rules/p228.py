@@ -1,4 +1,4 @@
-"""P228 evals-over-training: evaluations sample twice as many completions as training does.
+"""P228 evals-over-training: evaluations sample over twice as many completions as training does.
 
     eval held_out { dataset = gsm8k, split = "test", every = 1 }     # fires: 1,319; training: 128
     eval held_out { dataset = gsm8k, split = "test", every = 50 }    # silent

@@ -11,7 +11,7 @@ and nothing is learned from it (open-rs #2, verifiers #763).
     re.findall(r"\\\\boxed{(.*?)}", response)              # fires if the prompt asks for <answer>
 
 Name the tags in `system`, in the prompt, or in the model's `chat_template`. The rule is silent if
-another profile asks for them, and if the prompt comes only from a file or a column.
+another profile asks for them, and if the prompt contains a file.
 """
 
 from forgedsl.ir.program import Constant, Constructor, Decl, Deferred

@@ -33,7 +33,8 @@ RUNS = ("subprocess.run", "subprocess.Popen", "subprocess.check_output", "subpro
         "subprocess.call", "subprocess.getoutput", "asyncio.create_subprocess_shell",
         "asyncio.create_subprocess_exec", "os.system", "os.popen")  # fmt: skip
 SHELLS = ("bash", "sh", "zsh", "python", "python3", "node", "sys.executable")
-"""programs that run what they are given; a container or a sandbox has variables of its own"""
+"""Programs that run code given as an argument. `docker` and sandboxes are not among them: they have
+variables of their own."""
 
 
 def check(view: View) -> Findings:
