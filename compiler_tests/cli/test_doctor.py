@@ -38,13 +38,17 @@ def test_this_machine_can_run():
     done = doctor()
     assert done.exit_code == 0, done.output
     names = [line.split()[0] for line in done.stdout.splitlines() if re.match(r"  \w", line)]
-    assert [*dict.fromkeys(names)] == [
-        name
-        for name in ("system", "packages", "versions", "gpus", "memory", "shm", "disk", "limits",
-                     "ports", "hub")
-        if name != "versions" or name in names
+    assert [name for name in dict.fromkeys(names) if name != "versions"] == [
+        "system", "packages", "gpus", "memory", "shm", "disk", "limits", "ports", "hub",
     ]  # fmt: skip
     assert done.stdout.endswith("nothing is lacking for runs\n")
+
+
+def test_on_another_system_no_run_starts_and_nothing_else_is_looked_for(monkeypatch):
+    monkeypatch.setattr(machine.platform, "system", lambda: "Darwin")
+    (check,) = machine.machine_checks()
+    assert (check.name, check.state) == ("system", "LACKS")
+    assert check.remedy.startswith("runs need Linux")
 
 
 def test_checks_can_be_read_by_a_program():
@@ -151,6 +155,15 @@ def test_a_file_with_mistakes_has_its_diagnostics(alone):
     done = doctor("t.forge")
     assert done.exit_code == 1
     assert "error[S" in done.stderr
+
+
+def test_a_folder_that_holds_no_model_is_lacking(alone):
+    (alone / "mine").mkdir()
+    (alone / "mine/notes.txt").touch()
+    done = doctor(GRPO, "--profile", "cpu", FEW, f'policy.source=local("{alone}/mine")')
+    assert done.exit_code == 4, done.output
+    assert "mine is not a model folder: it has no config.json\n" in done.stdout
+    assert done.stdout.endswith("lacking: models, data\n")  # no tokenizer to read rows with
 
 
 def test_a_model_that_is_not_in_the_cache_is_a_note(monkeypatch, alone):

@@ -13,12 +13,12 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from forgedsl.cli import passes
 from forgedsl.cli.machine import GIB, LACKS, NOTE, OK, Check, installed, machine_checks, memory
-from forgedsl.cli.overrides import UsageError, refuse
 from forgedsl.cli.parser import Parser
 from forgedsl.diagnostics import counted
 from forgedsl.errors import ForgeError
@@ -28,14 +28,17 @@ if TYPE_CHECKING:
     from forgedsl.lower.job import Job
 
 
+class Format(StrEnum):
+    TEXT = "text"
+    JSON = "json"
+
+
 def parser() -> Parser:
     parser = Parser("doctor", command.__doc__, "[FILE]", num_words=1)
     parser.add_argument("file", nargs="?", type=Path, metavar="FILE", help="a .forge file")
     passes.add_profile(parser)
     parser.add_overrides()
-    parser.add_argument(
-        "--format", dest="format_", default="text", metavar="text | json", help="output format"
-    )
+    parser.add_choice("format", Format, Format.TEXT, help="what to print")
     return parser
 
 
@@ -49,7 +52,7 @@ def command(
     profile: str,
     set_: list[str] | None,
     set_file: list[Path] | None,
-    format_: str,
+    format_: Format,
 ) -> int:
     """Say what this machine has and lacks for runs, and what to do about it.
 
@@ -62,8 +65,6 @@ def command(
       forgec doctor pipelines/grpo_math.forge --profile cluster
       forgec doctor --format json
     """
-    if format_ not in ("text", "json"):
-        refuse("doctor", UsageError(f"--format knows text and json, not `{format_}`"))
     lowered = None
     if file is not None:
         from forgedsl.cli.planning import compile_file
@@ -77,10 +78,10 @@ def command(
     checks = []
     for check in _all(lowered):
         checks.append(check)
-        if format_ == "text":
+        if format_ is Format.TEXT:
             _print(check)
     lacking = [check.name for check in checks if check.state == LACKS]
-    if format_ == "json":
+    if format_ is Format.JSON:
         _print_json(checks)
     elif lacking:
         print(f"lacking: {', '.join(dict.fromkeys(lacking))}")
@@ -107,9 +108,8 @@ def _print_json(checks: list[Check]) -> None:
     import json
 
     fields = ("name", "state", "text", "remedy")
-    print(
-        json.dumps([{name: getattr(check, name) for name in fields} for check in checks], indent=1)
-    )
+    rows = [{name: getattr(check, name) for name in fields} for check in checks]
+    print(json.dumps(rows, indent=1))
 
 
 # ---- what a file needs
@@ -165,24 +165,23 @@ def _models(job: Job, folder: Path) -> Iterator[Check]:
     local = True
     for name, model in job.models.items():
         source = model.source
-        shown = getattr(
-            source, "id", "random weights" if source.kind == "random" else "local files"
-        )
+        of_hub = isinstance(source, spec.HfSource)
+        plain = "random weights" if source.kind == "random" else "local files"
         try:
             found = resolve_model(job, name, folder, folder, offline=True)
-            if isinstance(source, spec.HfSource) and not [*found.glob("*.safetensors")]:
+            if of_hub and not [*found.glob("*.safetensors")]:
                 raise NotAvailableOffline("its weights are not in the cache")
-        except NotAvailableOffline as why:
-            local = False
-            yield Check(
-                name="models", state=NOTE, text=f"{name}: {why}",
-                remedy="the start of a run downloads it from the hub",
-            )  # fmt: skip
         except ForgeError as why:
             local = False
-            yield Check(name="models", state=LACKS, text=str(why), remedy="correct its source")
+            if of_hub and isinstance(why, NotAvailableOffline):
+                yield Check(
+                    name="models", state=NOTE, text=f"{name}: {why}",
+                    remedy="the start of a run downloads it from the hub",
+                )  # fmt: skip
+            else:
+                yield Check(name="models", state=LACKS, text=str(why), remedy="correct its source")
         else:
-            yield Check(name="models", state=OK, text=f"{name}: {shown}")
+            yield Check(name="models", state=OK, text=f"{name}: {getattr(source, 'id', plain)}")
     if local:
         try:
             text = check_room(job, folder, folder, Path("runs").absolute())
@@ -204,7 +203,7 @@ def _inputs(lowered: Lowered) -> Iterator[Check]:
         elif look.rows is None or look.unread:
             yield Check(
                 name="data", state=NOTE, text=f"{name}: {look.unread or 'its rows are streamed'}",
-                remedy="the start of a run reads it from the hub",
+                remedy="the start of a run reads it; `forgec run FILE --dry-run` tries that",
             )  # fmt: skip
         else:
             text = f"{name}: {counted(look.rows, 'row')}"
@@ -234,7 +233,7 @@ def _keys(job: Job) -> Iterator[Check]:
 
 
 def _trackers(job: Job) -> Iterator[Check]:
-    """Check the packages and the key of tracking services. A run goes on without them."""
+    """Check the packages of tracking services. A run goes on without them."""
     from forgedsl.runtime.readers.trackers.registry import TRACKERS
 
     for tracker in TRACKERS:

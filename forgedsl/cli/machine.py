@@ -49,8 +49,12 @@ class Check:
 
 
 def machine_checks() -> Iterator[Check]:
-    """Check everything that does not depend on a file."""
-    yield _system()
+    """Check everything that does not depend on a file. On another system than Linux, where no run
+    starts, that is the only check."""
+    system = _system()
+    yield system
+    if system.state == LACKS:
+        return
     yield from _packages()
     yield _gpus()
     yield _memory()
