@@ -84,6 +84,8 @@ def said(old, inside=1):
         ("schedule async", "schedule |", ["sync", "async"]),
         ("colocate = [trainer", "# forge: allow[|", ["L405", "N903"]),
         ("model policy", "|", ["model", "service", "param", "import"]),
+        ("model policy", "environment e = program(|", ["command", "parts", "reward"]),
+        ("model policy", "environment e = program([], reward = |", ["last_line", "exit"]),
     ],
 )
 def test_what_fits_is_offered(old, new, some):

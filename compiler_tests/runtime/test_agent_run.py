@@ -7,6 +7,7 @@ both runs train on the same batches, bit for bit, since their turns have the sam
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,31 @@ TEMPLATE = (
     "{% if m.role == 'assistant' %}{{ eos_token }}{% endif %}{% endfor %}"
     "{% if add_generation_prompt %}{% endif %}"
 )
+PROGRAM = """
+import json, os, re, urllib.request
+
+task = json.load(open(os.environ["FORGE_TASK"]))
+said, left, headers = task["messages"], {}, {
+    "Authorization": "Bearer " + os.environ["OPENAI_API_KEY"], "Content-Type": "application/json",
+}
+for turn in range(3):
+    body = json.dumps({"model": os.environ["FORGE_MODEL"], "messages": said}).encode()
+    url = os.environ["OPENAI_BASE_URL"] + "/chat/completions"
+    with urllib.request.urlopen(urllib.request.Request(url, body, headers)) as answer:
+        (choice,) = json.load(answer)["choices"]
+    if choice["finish_reason"] == "length":
+        break
+    text = choice["message"]["content"]
+    found = re.search(r"<answer>(\\d{1,4})</answer>", text)
+    if found is not None and found[1] == task["target"]:
+        left = {"solved": 1.0, "early": (2 - turn) / 2}
+        break
+    hint = "?" if found is None else "+" if int(found[1]) < int(task["target"]) else "-"
+    said.append({"role": "assistant", "content": text})
+    said.append({"role": "user", "content": hint + task["text"]})
+print(json.dumps(left))
+"""
+"""`Guesser` as a program that needs nothing but Python"""
 CHATS = (
     ("f32, context = 256", f'f32, context = 256, chat_template = "{TEMPLATE}"'),
     ("prompt = row.question", "prompt = chat(user = row.question)"),
@@ -64,6 +90,15 @@ CHATS = (
 AS_AGENT = (
     *CHATS,
     ("sums.Guess(", "sums.Guesser("),
+    ("tool_timeout = 5s, max_observation = 9", "deadline = 60s"),
+)
+AS_PROGRAM = (
+    *CHATS,
+    ('import python "environments/sums.py" as sums\n', ""),
+    (
+        "sums.Guess(guesses = guesses)",
+        f'program(["{sys.executable}", "environments/sums.py"], parts = ["solved", "early"])',
+    ),
     ("tool_timeout = 5s, max_observation = 9", "deadline = 60s"),
 )
 
@@ -96,3 +131,13 @@ def test_the_same_game_as_an_environment_gives_the_same_batches(
     turns = [sample["turns"] for sample in lines(run / "samples.jsonl")]
     assert max(turns) > 1
     assert [b["samples"] for b in mine] == [b["samples"] for b in theirs]
+
+
+def test_the_same_agent_as_a_program_gives_the_same_batches(
+    run: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("program")
+    other = played(folder, steps=STEPS, edits=AS_PROGRAM, environment=lambda source: PROGRAM)
+    assert [b["samples"] for b in batches(run)] == [b["samples"] for b in batches(other)]
+    printed = "".join(log.read_text("utf-8", "replace") for log in (other / "logs").rglob("*.log"))
+    assert '] {"solved": 1.0' in printed

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from forgedsl.hir.context import ERROR
 from forgedsl.hir.file import File
+from forgedsl.hir.programs import resolve_program
 from forgedsl.hir.table import Declared, part_span
 from forgedsl.ir.program import EnvironmentDecl, PythonEnvironment, PythonModule, Scope, Value
 from forgedsl.records import replace
+from forgedsl.schema.constructors import PROGRAM
 from forgedsl.settings import ANY, BOOL, FLOAT, INT, REQUIRED, STR, Parameter, Signature, Type
 from forgedsl.syntax import ast
 
@@ -41,6 +43,8 @@ def _body(resolver: File, declared: Declared) -> PythonEnvironment | None:
         help_text = f"`environment {declared.node.name} = desk.Desk(rows = 40) {{ procs = 2 }}`"
         ctx.error("F109", "the value of an environment must be a class", value.span, help=help_text)
         return None
+    if path.text == PROGRAM.name and not resolver.knows(PROGRAM.name):
+        return resolve_program(resolver, call, value.span)
     resolver.used.add(path.parts[0])
     found = resolver.scope.lookup(path.parts)
     if not isinstance(found, PythonEnvironment):
@@ -93,6 +97,7 @@ def _not_found(resolver: File, path: ast.Path) -> None:
     module = resolver.scope.names.get(path.parts[0])
     if not isinstance(module, Scope):
         known = [n for n, s in resolver.scope.names.items() if isinstance(s, Scope)]
+        known.append(PROGRAM.name)
         resolver.ctx.unknown("F101", "undefined class", path.text, path.span, known)
         return
     if not module.module and not module.names:

@@ -120,7 +120,8 @@ class PythonEnvironment:
     the given arguments of `init`. `served`: its tools come from an MCP server, which is started
     with `scripts`. `texts` are strings that may describe its tools to the policy. `agent`: the
     class is an Agent, which sends its own requests to the policy. `problem` says why it cannot be
-    used, else ""."""
+    used, else "". An agent that is a `program` has no module; `args` are those of `program`, and
+    `scripts` the files that it needs."""
 
     module: str
     name: str
@@ -134,6 +135,11 @@ class PythonEnvironment:
     problem: str = ""
     args: Mapping[str, Any] = field(default_factory=dict)
     span: Span
+
+    @property
+    def is_program(self) -> bool:
+        """True for `program([...])`, which is no class of a Python file."""
+        return not self.module
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,7 @@ from forgedsl.ir.graph import Graph
 from forgedsl.ir.program import (
     Constructor,
     Decl,
+    EnvironmentDecl,
     Program,
     PythonFunction,
     Ref,
@@ -126,6 +127,9 @@ def lower_environments(
     found = {}
     for name in played(program, graph):
         decl = program.environments[name]
+        if decl.body.is_program:
+            found[name] = _program(decl, files)
+            continue
         path, sha256 = files.add(decl.body.module, decl.body.span)
         found[name] = job.Environment(
             type_name=decl.body.name,
@@ -143,6 +147,28 @@ def lower_environments(
             **{key: setting.value for key, setting in decl.settings.items()},
         )
     return found
+
+
+def _program(decl: EnvironmentDecl, files: InputFiles) -> job.Environment:
+    """Lower an agent that is a program, with the files that it needs."""
+    body, args = decl.body, decl.body.args
+    named = {script: files.add(script, body.span) for script in body.scripts}
+    return job.Environment(
+        type_name=body.name,
+        path="",
+        sha256="",
+        parts=body.parts,
+        agent=True,
+        scripts=dict(named.values()),
+        program=job.Program(
+            command=tuple(named[word][0] if word in named else word for word in args["command"]),
+            variables=tuple(args["variables"]),
+            stdin=args["stdin"],
+            reward=args["reward"],
+            concurrency=args["concurrency"],
+        ),
+        **{key: setting.value for key, setting in decl.settings.items()},
+    )
 
 
 def plain_argument(value: Any) -> Any:

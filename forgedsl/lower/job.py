@@ -149,13 +149,27 @@ class Reward(Spec):
         return self.procs * (self.concurrency or 1)
 
 
+class Program(Spec):
+    """Command of an agent that is a program, and how it is started. Words of the `command` that are
+    keys of `Environment.scripts` are files of the job. `variables` are NAME=VALUE, or NAME: that
+    of the run. `reward` says where the program leaves its reward. At most `concurrency` of them run
+    at a time in one process of the pool."""
+
+    command: tuple[str, ...]
+    variables: tuple[str, ...] = ()
+    stdin: bool = False
+    reward: Literal["last_line", "exit", "file", "none"] = "last_line"
+    concurrency: int | None = None
+
+
 class Environment(Spec):
     """A multi-turn environment: the class `type_name` in the file `path`, instantiated with `args`.
 
     `tools` are the names of its tools, `parts` those of its reward parts. A trajectory whose
     environment failed twice gets the score `on_error`, or is dropped. `scripts` are the Python
     files in the command of its MCP server, each with its sha256. An `agent` sends its own requests
-    to the policy; it has no tool_timeout and no max_observation.
+    to the policy; it has no tool_timeout and no max_observation. An agent that is a `program` has
+    no class: `path` and `sha256` are empty.
     """
 
     type_name: str
@@ -172,6 +186,7 @@ class Environment(Spec):
     history: Literal["append", "template"] = "append"
     on_error: Literal["drop"] | float = "drop"
     agent: bool = Field(default=False, exclude_if=operator.not_)
+    program: Program | None = Field(default=None, exclude_if=operator.not_)
 
 
 class Buffer(Spec):

@@ -72,7 +72,7 @@ def lock_text(job: Job) -> str:
         if reward.kind == "python":
             sections.append((f"rewards.{name}", {"path": reward.path, "sha256": reward.sha256}))
     for name, played in job.environments.items():
-        own = {"path": played.path, "sha256": played.sha256}
+        own = {"path": played.path, "sha256": played.sha256} if played.path else {}
         sections.append((f"environments.{name}", own | played.scripts))
     losses = {name: _sha256(_nameless(loss.tree)) for name, loss in job.losses.items()}
     sections.append(("losses", losses))

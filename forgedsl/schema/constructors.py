@@ -126,6 +126,20 @@ JUDGE = _signature(
 )
 """`judge.score(prompt = "... {prompt} ... {response} ...", scale = [1, 5])`"""
 
+PROGRAM = _signature(
+    "program",
+    "an agent that is a program: a command with arguments, started once per trajectory. Address, "
+    "key and task are in its environment variables",
+    _param("command", Type(base="list", item=STR)),
+    _param("parts", Type(base="list", item=STR), ["reward"], keyword=True),
+    _param("reward", word("last_line", "exit", "file", "none"), "last_line", keyword=True),
+    _param("stdin", BOOL, False, keyword=True),
+    _param("variables", Type(base="list", item=STR), [], keyword=True),
+    _param("files", Type(base="list", item=STR), [], keyword=True),
+    _param("concurrency", replace(COUNT, optional=True), None, keyword=True),
+)
+"""`environment desk = program(["python", "desk.py"], parts = ["right"])`"""
+
 STANDARD_REWARDS = _group(
     _signature(
         "math_equal",

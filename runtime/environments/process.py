@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import pickle
+import secrets
+from dataclasses import replace
 from functools import partial
 
 from forgedsl.environment import Step, Turn, calls_in
 from forgedsl.errors import LaunchError
 from forgedsl.runtime.environments.bridge import Bridge
 from forgedsl.runtime.environments.connection import PoolRequest, Wire
+from forgedsl.runtime.environments.program import POOL, sweep
 from forgedsl.runtime.environments.worker import START_SECONDS, Reply, Request, ServedEnvironment
 from forgedsl.runtime.tracebacks import described
 from forgedsl.runtime.worker_process import ProcessEnded, RestartingWorker, WorkerProcess
@@ -24,6 +27,8 @@ class EnvironmentProcess(RestartingWorker):
     """Holds trajectories in one process at a time; if it ends, its trajectories are lost."""
 
     def __init__(self, served: ServedEnvironment) -> None:
+        self._mark = secrets.token_hex(8)
+        served = replace(served, mark=self._mark)
         super().__init__(
             partial(WorkerProcess.start, WORKER, served, names=f"environment {served.name}")
         )
@@ -72,6 +77,11 @@ class EnvironmentProcess(RestartingWorker):
             return Request(key=key, op=op, seconds=seconds, turn=turn)
         return Request(key=key, op=op, seconds=START_SECONDS if op == "tools" else limit)
 
+    def close(self) -> None:
+        super().close()
+        if self._environment.program is not None:
+            sweep(f"{POOL}={self._mark}")
+
     async def ask(self, request: Request) -> Reply:
         """Send a request about a trajectory to the process."""
         try:
@@ -81,6 +91,8 @@ class EnvironmentProcess(RestartingWorker):
         found: Reply | ProcessEnded = await child.ask(request, request.seconds)
         if not isinstance(found, ProcessEnded):
             return found
+        if self._environment.program is not None:  # programs die with their parent, theirs do not
+            await asyncio.to_thread(sweep, f"{POOL}={self._mark}")
         collateral = not found.mine or child is self._blamed  # only one call gets the blame
         if request.op != "close":  # a closed trajectory cannot be to blame
             self._blamed = child

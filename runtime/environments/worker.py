@@ -25,6 +25,7 @@ from forgedsl.agent import Agent, Model
 from forgedsl.environment import Environment, Start, Step, Task, Turn, tools_of
 from forgedsl.errors import LaunchError
 from forgedsl.lower import job as spec
+from forgedsl.runtime.environments.program import POOL, ProgramAgent, ProgramFailed, load_program
 from forgedsl.runtime.modules import load_file
 from forgedsl.runtime.tracebacks import described, line_of
 from forgedsl.runtime.worker_process import loaded, receive_work, send, serve_together
@@ -46,6 +47,8 @@ class ServedEnvironment:
     name: str
     environment: spec.Environment
     job_dir: str
+    mark: str = ""
+    """what programs of its agents carry in their environment (`program.POOL`)"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +83,7 @@ def main(number: int) -> None:
     """Serve over the inherited socket until it is closed."""
     served: ServedEnvironment
     stream, served = receive_work(number)
+    os.environ[POOL] = served.mark
     try:
         made = load(served)
     except LaunchError as error:
@@ -98,6 +102,12 @@ def load(served: ServedEnvironment) -> Callable[[], Environment | Agent]:
     """
     spec_ = served.environment
     name = f"environment {served.name}"
+    if spec_.program is not None:
+        try:
+            program = load_program(spec_.program, spec_.scripts, Path(served.job_dir).absolute())
+        except LaunchError as error:
+            raise LaunchError(f"{name}: {error}") from error
+        return lambda: ProgramAgent(served.name, program)
     try:
         module = load_file(spec_.path, spec_.sha256, Path(served.job_dir))
     except LaunchError as error:
@@ -218,6 +228,8 @@ class _Trajectories:
         except BaseException as error:
             if clock.expired():
                 return Reply(late=True, error=f"no answer within {request.seconds:g} s")
+            if isinstance(error, ProgramFailed):
+                return Reply(error=str(error))
             place = line_of(error, Path(self._served.environment.path).name)
             return Reply(error=described(error) + place, collateral=isinstance(error, Gone))
 

@@ -76,7 +76,8 @@ def _python(view: View) -> Iterator[SourceFile]:
     """Yield the Python files of rewards and environments, once each."""
     bodies = [reward.body for reward in view.program.rewards.values()]
     files = {body.module for body in bodies if isinstance(body, PythonFunction)}
-    files |= {env.body.module for env in view.program.environments.values()}
+    played = (env.body for env in view.program.environments.values())
+    files |= {body.module for body in played if not body.is_program}
     for name in sorted(files) if view.folder is not None else ():
         assert view.folder is not None
         if name not in view.sources:

@@ -1,0 +1,113 @@
+"""`program([...])` in the language: what it becomes in a job, and what is refused."""
+
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from forgedsl.api import load_text
+from forgedsl.lower import job as spec
+from forgedsl.lower.build import lower
+from forgedsl.lower.lock import lock_text
+
+DESK = 'environment desk = program(["sh", "agents/desk.sh"]) { deadline = 60s }'
+TEXT = f"""forge 1
+import "std/rl" as rl
+model policy {{ source = hf("Qwen/Qwen3-1.7B"), arch = qwen3("1.7B"), context = 4096 }}
+dataset tasks {{ source = hf("a/b"), prompt = chat(user = row.question), max_prompt_tokens = 512 }}
+service trainer   : titan(policy) {{ batch {{ seq_len = 4096, rows = 4 }} }}
+service generator : vllm(policy) {{ sampling.max_tokens = 256 }}
+{DESK}
+reward right(r: Rollout) -> f32 = clamp(r.rewards.reward, 0.0, 1.0)
+rubric grade {{ score = right, on_truncated = 0.0 }}
+flow train {{
+  prompt  = tasks.draw(16)
+  rollout = generator.play(prompt, env = desk, n = 8)
+  score   = grade(rollout)
+  batch   = replay(rollout, adv = rl.mean_baseline(score))
+  trainer.step(batch, loss = rl.dapo)
+  sync trainer -> generator
+}}
+schedule async {{ steps = 5, max_policy_age = 1 }}
+"""
+
+
+def lowered(folder: Path, call: str) -> tuple[spec.Job | None, list[tuple[str, str, str]]]:
+    """(job or None, (code, message, help) of each error) with `program(CALL)`."""
+    (folder / "agents").mkdir()
+    for name in ("desk.sh", "helper.py"):
+        (folder / "agents" / name).write_text(f"# {name}\n", "utf-8")
+    (folder / "venv/bin").mkdir(parents=True)
+    (folder / "venv/pyvenv.cfg").touch()
+    (folder / "venv/bin/python").touch(0o755)
+    text = TEXT.replace('["sh", "agents/desk.sh"]', call)
+    found = load_text(text, "t.forge", folder=folder)
+    made = None
+    if not found.reporter.has_errors:
+        made = lower(found.program, reporter=found.reporter, sources=found.sources, base_dir=folder)
+    said = [(d.code, d.message, d.help) for d in found.reporter if d.severity == "error"]
+    return made and made.job, said
+
+
+def test_a_program_is_part_of_the_job_with_its_files(tmp_path: Path) -> None:
+    call = '["sh", "agents/desk.sh", "-v"], files = ["agents"], variables = ["A=1", "HF_TOKEN"]'
+    job, said = lowered(tmp_path, f"{call}, reward = file, stdin = true, concurrency = 4")
+    assert said == []
+    assert job is not None
+    desk = job.environments["desk"]
+    assert desk.program == spec.Program(
+        command=("sh", "inputs/agents/desk.sh", "-v"), variables=("A=1", "HF_TOKEN"),
+        reward="file", stdin=True, concurrency=4,
+    )  # fmt: skip
+    assert {*desk.scripts} == {"inputs/agents/desk.sh", "inputs/agents/helper.py"}
+    assert (desk.agent, desk.parts, desk.path) == (True, ("reward",), "")
+    assert hashlib.sha256(b"# desk.sh\n").hexdigest() in lock_text(job)
+
+
+def test_a_program_without_reward_has_no_parts(tmp_path: Path) -> None:
+    _, said = lowered(tmp_path, '["sh"], reward = none')
+    assert [(code, message) for code, message, _ in said] == [
+        ("F101", "no environment of `rollout` has a reward part `reward`")
+    ]
+
+
+def test_agents_that_are_no_programs_have_no_new_field(tmp_path: Path) -> None:
+    given = {"type_name": "A", "path": "a.py", "sha256": "", "agent": True}
+    assert "program" not in spec.Environment(**given).model_dump()
+
+
+WRONG = [
+    ("[]", "the command is empty", "program(["),
+    ('["sh agents/desk.sh"]', "no shell splits a command", '["sh", "agents/desk.sh"]'),
+    ('["agents/desk.sh"]', "`agents/desk.sh` is not executable", "chmod +x agents/desk.sh"),
+    ('["agents/dest.sh"]', "`agents/dest.sh` does not exist", "did you mean `desk.sh`?"),
+    ('["sh", "agents/dest.sh"]', "`agents/dest.sh` does not exist", "did you mean `desk.sh`?"),
+    ('["venv/bin/python", "-m", "a"]', "belongs to an environment", "its absolute path"),
+    ('["sh", "{key}"]', "`{key}` in an argument can be read", "variables = ["),
+    ('["sh"], files = ["/etc"]', "write the path of `/etc` relative", ""),
+    ('["sh"], files = ["agent"]', "`agent` does not exist", "did you mean `agents`?"),
+    ('["sh"], parts = []', "name one reward part", ""),
+    ('["sh"], parts = ["a b"]', "`a b` is no name of a reward part", ""),
+    ('["sh"], parts = ["a", "a"]', "several different ones", ""),
+    ('["sh"], parts = ["a", "b"], reward = exit', "an exit code is one reward", "last_line"),
+    ('["sh"], variables = ["a-b=1"]', "`a-b=1` is no variable", ""),
+    ('["sh"], variables = ["FORGE_TASK=1"]', "`FORGE_TASK` is set by the run", ""),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("call", "message", "remedy"), WRONG)
+def test_what_is_wrong_on_any_machine_is_told(
+    tmp_path: Path, call: str, message: str, remedy: str
+) -> None:
+    _, said = lowered(tmp_path, call)
+    ((code, text, help_text),) = said
+    assert code == "F113"
+    assert message in text
+    assert remedy in help_text
+
+
+def test_a_file_called_program_goes_before_the_word(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text("x = 1\n", "utf-8")
+    text = TEXT.replace("forge 1\n", 'forge 1\nimport python "program.py" as program\n')
+    found = load_text(text, "t.forge", folder=tmp_path)
+    assert "X801" in {d.code for d in found.reporter}
