@@ -18,6 +18,7 @@ import argparse
 import asyncio
 import json
 import os
+import pickle
 import random
 import statistics
 import subprocess
@@ -31,7 +32,6 @@ import psutil
 from aiohttp import web
 
 ROOT = Path(__file__).parents[1]
-sys.path[:0] = [str(ROOT / "compiler_tests/runtime")]
 TURNS = 8
 TEXT = 2048
 """characters of new text in a request"""
@@ -112,16 +112,29 @@ async def floor(given: argparse.Namespace) -> dict[str, float]:
     return row
 
 
+EOS = 2
+MADE = "import pickle, sys, agent_loopback as a; sys.stdout.buffer.write(pickle.dumps(a.bridge()))"
+
+
+async def bridge() -> Any:
+    """Return a tokenizer as the process of agents gets it: pickled by another process, which has
+    loaded what it takes to read its files."""
+    folder = str(ROOT / "compiler_tests/runtime")
+    made = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", MADE, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": folder}
+    )
+    output, _ = await made.communicate()
+    return pickle.loads(output)
+
+
 async def served(given: argparse.Namespace) -> dict[str, float]:
     """Serve the endpoint; sessions begin and end with the answers they get."""
-    from agent_loopback import EOS, bridge
-
     from forgedsl.lower import job as spec
     from forgedsl.runtime.agents.endpoint import Endpoint
     from forgedsl.runtime.agents.session import Session, Terms
     from forgedsl.runtime.agents.tree import Tree
 
-    endpoint, tokenizer = Endpoint(), bridge()
+    endpoint, tokenizer = Endpoint(), await bridge()
     await endpoint.start()
     terms = Terms(
         model="m", sampling=spec.Sampling(max_tokens=8), max_row_tokens=1 << 20, rewrites=False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +18,7 @@ from agent_loopback import (
     USER,
     Client,
     Engine,
+    bridge,
     environment,
     ids,
     play,
@@ -25,6 +27,8 @@ from agent_loopback import (
 
 from forgedsl.environment import Task
 from forgedsl.errors import RunError
+from forgedsl.runtime.agents.endpoint import Endpoint
+from forgedsl.runtime.agents.protocol import canonical
 from forgedsl.runtime.data.chat import ChatTokenizer
 from forgedsl.runtime.endpoints import seed_of
 from forgedsl.runtime.events import EventLog
@@ -447,3 +451,45 @@ def test_a_key_reaches_its_own_trajectory_alone() -> None:
     played = play(run, of=environment(on_error=0.0))
     assert len(set(keys)) == 2
     assert played.rollout.ended == "done"
+
+
+def test_full_collections_do_not_visit_what_stays_to_the_end() -> None:
+    async def main() -> int:
+        endpoint = Endpoint()
+        await endpoint.start()
+        await endpoint.close()
+        return gc.get_freeze_count()
+
+    gc.unfreeze()
+    try:
+        assert asyncio.run(main()) > 1000
+    finally:
+        gc.unfreeze()
+
+
+def test_messages_are_the_same_only_if_role_text_name_and_calls_are() -> None:
+    call = {"function": {"name": "f", "arguments": {"b": 1, "a": 2}}}
+    moved = {"function": {"name": "f", "arguments": {"a": 2, "b": 1}}}
+    said = {"role": "assistant", "content": "x"}
+    same = [
+        (said, {**said, "content": "<think>y</think> x "}),
+        (said, {**said, "reasoning_content": "y"}),
+        ({**said, "tool_calls": [call]}, {**said, "tool_calls": [moved]}),
+    ]
+    assert all(canonical(one) == canonical(other) for one, other in same)
+    other = [
+        {**said, "role": "user"},
+        {**said, "content": "y"},
+        {**said, "name": "n"},
+        {**said, "tool_calls": [call]},
+        {"role": "user", "content": canonical({**said, "tool_calls": [call]})},
+        {"role": "user", "content": "</think>x"},
+        {"role": "user", "content": "x "},
+    ]
+    assert len({canonical(each) for each in [said, *other]}) == len(other) + 1
+
+
+@pytest.mark.parametrize("text", ["", "1+1=2", "\u4f60\u597d 12", "</s><s>1 +\n", "7" * 5000])
+def test_the_fast_form_of_the_tokenizer_gives_the_same_tokens(text: str) -> None:
+    core = bridge()._chat.tokenizer.backend_tokenizer
+    assert ids(text) == core.encode(text, add_special_tokens=False).ids

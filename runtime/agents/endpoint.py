@@ -14,6 +14,7 @@ rows of this trajectory only. If a client disconnects, its request is cancelled.
 from __future__ import annotations
 
 import asyncio
+import gc
 import hashlib
 import json
 import socket
@@ -62,6 +63,7 @@ class Endpoint:
         await runner.setup()
         listening = socket.create_server((HOST, 0), backlog=1024)
         await web.SockSite(runner, listening).start()
+        freeze()
         self._runner = runner
         self.url = f"http://{HOST}:{listening.getsockname()[1]}/v1"
 
@@ -147,6 +149,14 @@ class Endpoint:
         if chat.stream:
             return await _streamed(request, answering, as_events)
         return web.json_response(messages.message(chat, ident, (await answering)[0]))
+
+
+def freeze() -> None:
+    """Exempt all present objects from garbage collection. Those of imported packages and of the
+    tokenizer live as long as the process, and each full collection would visit all of them: 0.4 s
+    for 400,000 objects, in which no request is answered."""
+    gc.collect()
+    gc.freeze()
 
 
 async def _body(request: web.Request) -> bytes:

@@ -16,7 +16,7 @@ from typing import Any
 
 from forgedsl.agent import Model
 from forgedsl.environment import Task
-from forgedsl.runtime.agents.endpoint import Endpoint
+from forgedsl.runtime.agents.endpoint import Endpoint, freeze
 from forgedsl.runtime.agents.session import Event, Session
 from forgedsl.runtime.agents.tree import Tree
 from forgedsl.runtime.environments.bridge import Bridge
@@ -71,6 +71,7 @@ class AgentProcess(EnvironmentProcess):
         loading = asyncio.create_task(asyncio.to_thread(pickle.loads, asked.given))
         self._loading[asked.bridge] = loading
         await asyncio.wait([loading])
+        freeze()
         return None
 
     async def _run(self, asked: PoolRequest) -> Reply:

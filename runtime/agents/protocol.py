@@ -11,7 +11,6 @@ that the endpoint does not support are an error that names them.
 from __future__ import annotations
 
 import json
-import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -49,7 +48,8 @@ NO_EFFECT: Mapping[str, Sequence[Any]] = {
     "parallel_tool_calls": (True,), "response_format": ({"type": "text"},), "top_logprobs": (0,),
 }  # fmt: skip
 """values of unsupported fields that are accepted, because they have no effect"""
-THINKING = re.compile(r"^.*</think>", re.DOTALL)
+THINKING = "</think>"
+"""end of the thoughts in an answer"""
 
 
 class ApiError(Exception):
@@ -298,14 +298,16 @@ def normalized(message: Mapping[str, Any]) -> dict[str, Any]:
 def canonical(message: Mapping[str, Any]) -> str:
     """Return a canonical form of a message, by which a later request that contains it is
     recognized. Clients may move the thinking text, reorder tool arguments and omit ids."""
-    content = str(message["content"])
+    content, role = str(message["content"]), message["role"]
+    if role == "assistant":
+        content = content.rpartition(THINKING)[2].strip()
+    if not (message.get("tool_calls") or message.get("name")):  # no list begins with its role
+        return f"{role} {content}"
     calls = [
         (call["function"]["name"], call["function"]["arguments"])
         for call in message.get("tool_calls", ())
     ]
-    if message["role"] == "assistant":
-        content = THINKING.sub("", content).strip()
-    return json.dumps([message["role"], content, message.get("name"), calls], sort_keys=True)
+    return json.dumps([role, content, message.get("name"), calls], sort_keys=True)
 
 
 # ---- answers

@@ -144,16 +144,20 @@ class Session:
         for name, why in chat.ignored_fields.items():
             self._on_ignored(name, why)
         self._measure(chat)
-        tasks = [asyncio.create_task(self._one(chat, index)) for index in range(chat.n)]
-        try:
-            said = list(await asyncio.gather(*tasks))
-        finally:
-            for task in tasks:
-                task.cancel()
+        said = [await self._one(chat, 0)] if chat.n == 1 else await self._several(chat)
         self._replayed[digest] = said
         if len(self._replayed) > MAX_REPLAYED:
             del self._replayed[next(iter(self._replayed))]
         return said
+
+    async def _several(self, chat: Chat) -> list[Answer]:
+        """Return `n` answers to one request."""
+        tasks = [asyncio.create_task(self._one(chat, index)) for index in range(chat.n)]
+        try:
+            return list(await asyncio.gather(*tasks))
+        finally:
+            for task in tasks:
+                task.cancel()
 
     def _measure(self, chat: Chat) -> None:
         """Refuse a request that is certainly too long, without tokenizing it: it has more
