@@ -54,6 +54,7 @@ REMEDIES = (
     (r"no npm", "apt-get install npm, or Node 20"),
     (r"a small disk takes root", "root and: unshare, of util-linux"),
     (r"no namespaces", "a host or container in which processes may make namespaces"),
+    (r"no framework \S+: (?P<n>.+)", "{n}"),
     (r"could not import '(?P<n>\w+)", "pip install {n}"),
     (r"(?P<n>\w+) is not installed", "pip install {n}"),
 )

@@ -67,6 +67,11 @@ class EnvironmentClient:
             "slow, set a larger `tool_timeout` or more `procs`, or `shared = True` for an MCP "
             "server"
         )
+        if environment.agent:
+            remedy = (
+                "fix the agent: it must end well whatever the policy writes. Its output is in logs/ "
+                "of the run folder"
+            )
         self.guard = RewardGuard(name, MAX_FAILED, mesh.origin, what="environment", remedy=remedy)
         self._closing: set[asyncio.Task[None]] = set()
 

@@ -1,0 +1,52 @@
+"""Installs agent frameworks of others, each in an environment of its own, for test_frameworks.py.
+
+    python compiler_tests/deep/frameworks/install.py [NAME ...]     # all, if none is named
+
+They go to .frameworks/NAME in the clone, or to $FORGE_FRAMEWORKS/NAME. ForgeDSL depends on none.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+ROOT = Path(__file__).parents[3]
+FRAMEWORKS = {
+    "langgraph": ("langgraph==1.2.22", "langchain-openai==1.7.3"),
+    "openai-agents": ("openai-agents==0.24.0",),
+    "smolagents": ("smolagents[openai]==1.26.0",),
+    "mini-swe-agent": ("mini-swe-agent==2.4.6",),
+    "verifiers": ("verifiers==0.4.0",),
+    "reasoning-gym": ("reasoning-gym==0.1.25",),
+}
+LINE = "python compiler_tests/deep/frameworks/install.py"
+
+
+def packages(name: str) -> Path:
+    """Return the folder with the packages of a framework's environment."""
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    return folder(name) / "lib" / version / "site-packages"
+
+
+def is_installed(name: str) -> bool:
+    return (folder(name) / "installed").exists()
+
+
+def folder(name: str) -> Path:
+    """Return the environment of a framework; it need not exist."""
+    return Path(os.environ.get("FORGE_FRAMEWORKS", ROOT / ".frameworks")) / name
+
+
+def main(names: list[str]) -> None:
+    for name in names or FRAMEWORKS:
+        venv.create(folder(name), with_pip=True)
+        python = str(folder(name) / "bin/python")
+        subprocess.run([python, "-m", "pip", "install", "-q", *FRAMEWORKS[name]], check=True)
+        (folder(name) / "installed").touch()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
