@@ -95,6 +95,20 @@ def test_an_environment_is_part_of_the_job(tmp_path: Path) -> None:
     assert (shop.procs, shop.tool_timeout, shop.deadline, shop.on_error) == (2, 5.0, None, 0.0)
 
 
+@pytest.mark.parametrize(
+    ("written", "value"), [('["a", "b"]', ["a", "b"]), ("[1, 2.5]", [1, 2.5]), ("[]", [])]
+)
+def test_an_argument_of_a_class_may_be_a_list(tmp_path: Path, written: str, value: object) -> None:
+    listed = (
+        "class Desk(Base):\n    def __init__(self, rows: int, *, kind: str",
+        "class Desk(Base):\n    def __init__(self, rows: list[str], *, kind: str",
+    )
+    (tmp_path / "listed.py").write_text(DESK.replace(*listed), "utf-8")
+    job, said = lowered(tmp_path, ("desk.py", "listed.py"), ("rows = 40", f"rows = {written}"))
+    assert job is not None, said
+    assert job.environments["shop"].args == {"rows": value}
+
+
 @pytest.mark.parametrize("there", [True, False])
 def test_the_script_of_an_mcp_server_is_an_input_of_the_run(tmp_path: Path, there: bool) -> None:
     if there:

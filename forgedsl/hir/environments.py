@@ -12,7 +12,7 @@ from forgedsl.schema.constructors import PROGRAM
 from forgedsl.settings import ANY, BOOL, FLOAT, INT, REQUIRED, STR, Parameter, Signature, Type
 from forgedsl.syntax import ast
 
-TYPES = {"int": INT, "float": FLOAT, "str": STR, "bool": BOOL, "list": Type(base="list")}
+TYPES = {"int": INT, "float": FLOAT, "str": STR, "bool": BOOL, "list": Type(base="list", item=ANY)}
 NO_AGENT = {
     "max_observation": "which writes its prompts itself",
     "tool_timeout": "which calls its tools itself",

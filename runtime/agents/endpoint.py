@@ -165,6 +165,8 @@ async def _body(request: web.Request) -> bytes:
             return await request.read()
     except TimeoutError:
         raise ApiError(408, f"the body did not come within {BODY_SECONDS:g} s") from None
+    except web.RequestPayloadError as error:
+        raise ApiError(400, f"the body cannot be read: {error}") from None
 
 
 def _json(raw: bytes) -> Any:

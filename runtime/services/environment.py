@@ -69,8 +69,8 @@ class EnvironmentClient:
         )
         if environment.agent:
             remedy = (
-                "fix the agent: it must end well whatever the policy writes. Its output is in logs/ "
-                "of the run folder"
+                "fix the agent: it must end well whatever the policy writes. What it prints is in "
+                "logs/ of the run folder"
             )
         self.guard = RewardGuard(name, MAX_FAILED, mesh.origin, what="environment", remedy=remedy)
         self._closing: set[asyncio.Task[None]] = set()
