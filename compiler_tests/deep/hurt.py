@@ -31,9 +31,13 @@ LOG = re.compile(r"(.+?)-(\d+)\.log")
 class Hurt:
     """A run in `folder`/`run`; `words` follow `--set`."""
 
-    def __init__(self, folder: Path, program: Path, words: Iterable[str], run: str = "run") -> None:
+    def __init__(
+        self, folder: Path, program: Path, words: Iterable[str], run: str = "run",
+        profile: str | None = "cpu",
+    ) -> None:  # fmt: skip
         self.dir, self.folder = folder / run, folder
-        command = [*FORGEC, "run", str(program), "--profile", "cpu", "--run-dir", run]
+        chosen = ["--profile", profile] if profile is not None else []
+        command = [*FORGEC, "run", str(program), *chosen, "--run-dir", run]
         self.ran = self._start([*command, "--set", *words])
 
     def resume(self) -> None:
