@@ -8,7 +8,6 @@ thoughts. Templates of thinking models drop the thoughts of earlier turns.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
@@ -19,7 +18,7 @@ PROBE, OTHER = "\ue000", "\ue001"
 model's turn, OTHER every other text (user message, observation, thought)."""
 THOUGHTS = (("<think>\n", "\n</think>\n\n"), ("<|channel>thought\n", "\n<channel|>"))
 """markers around a thought, for templates that find thoughts by searching the turn's text"""
-GENERATION = re.compile(r"\{%-?\s*(end)?generation\s*-?%\}")
+GENERATION = r"\{%-?\s*(end)?generation\s*-?%\}"
 """the Jinja tags `{% generation %}`, which mark the tokens for the loss; the rendered text does not
 contain them"""
 Render = Callable[[Sequence[Mapping[str, Any]], bool], str]
@@ -56,6 +55,8 @@ def _turn(render: Render, template: str, user: Mapping[str, Any]) -> str:
 def known_to_append(template: str, *, tools: bool) -> bool | None:
     """`appends` for the text of a template, without its tokenizer; None if it cannot be rendered
     so."""
+    import json
+
     from jinja2 import TemplateError
     from jinja2.ext import loopcontrols
     from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -70,7 +71,7 @@ def known_to_append(template: str, *, tools: bool) -> bool | None:
     given: dict[str, Any] = {"raise_exception": refuse, "strftime_now": lambda form: "2026-01-01"}
     given |= {"bos_token": "<s>", "eos_token": "</s>", "tools": [TOOL] if tools else None}
     try:
-        made = environment.from_string(GENERATION.sub("", template))
+        made = environment.from_string(re.sub(GENERATION, "", template))
         return appends(
             lambda messages, generate: made.render(
                 messages=messages, add_generation_prompt=generate, **given

@@ -56,7 +56,7 @@ def use_near(path: Path) -> None:
 
 
 def _named(project: Project) -> list[str]:
-    path, section = project
+    path, section = project.path, project.section
     if unknown := sorted(section.keys() - set(KEYS)):
         raise ExtensionError(
             f"{path}: [tool.forgec] has no `{unknown[0]}`; it has {' and '.join(KEYS)}"

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
+
+from forgedsl.records import dataclass
 
 _SECTION = re.compile(rb"""\btool["']?\s*(?:\.\s*["']?forgec\b|\]|=)""")
 """`tool.forgec`, or a table `tool`. Most projects have neither, and a TOML parser takes longer to
@@ -19,7 +21,8 @@ class ProjectError(Exception):
     """A pyproject.toml cannot be read; the message names it and gives the reason."""
 
 
-class Project(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Project:
     """A pyproject.toml, and its table [tool.forgec]."""
 
     path: Path

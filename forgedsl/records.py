@@ -5,13 +5,16 @@ takes 10 ms.
 The interface is that of `dataclasses`, as far as it is used here: `frozen`, `slots`, `kw_only`,
 `eq`, `weakref_slot`, defaults and default factories, `__post_init__`, `match`, pickle. `replace`
 and `fields` of `dataclasses` work too. Work is done later or not at all: equality, hash and repr
-are shared functions, `__init__` is compiled after the first FEW instances, and field objects are
-made on request. A class that needs anything else is handed to the standard library.
+are shared functions, `__init__` is made for the first instance from a body that classes share, and
+field objects are made on request. A class that needs anything else is handed to the standard
+library.
 """
 
 from __future__ import annotations
 
-from operator import attrgetter
+from functools import cache
+from operator import attrgetter, methodcaller
+from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -54,9 +57,10 @@ else:
 
 
 _MISSING: Any = type("MISSING", (), {"__repr__": lambda self: "MISSING"})()
+_MAKE: Any = type("MAKE", (), {"__repr__": lambda self: "<factory>"})()
+"""default of a parameter whose value is made by a factory"""
 _KNOWN = {"frozen", "slots", "kw_only", "eq", "weakref_slot"}
 _OPTIONS = {"default", "default_factory"}
-FEW = 8
 
 
 class _Options:
@@ -79,6 +83,11 @@ class _Field:
         self.default = default
         self.default_factory = factory
         self.kw_only = kw_only
+
+    @property
+    def start(self) -> Any:
+        """Default of the parameter."""
+        return self.default if self.default_factory is _MISSING else _MAKE
 
 
 def _define(cls: type, **options: bool) -> type:
@@ -232,62 +241,54 @@ def _setters(cls: Any) -> tuple[Any, ...]:
 
 
 def _first_init(self: Any, *args: Any, **kwargs: Any) -> None:
-    """`__init__` of a class with at most FEW instances: compiling one for it would not pay yet."""
+    """`__init__` of a class without instances: it makes the next one."""
     home: Any = next(c for c in type(self).__mro__ if c.__dict__.get("__init__") is _first_init)
-    made = home.__dict__.get("_made", 0)
-    type.__setattr__(home, "_made", made + 1)
-    if made < FEW and _filled(home, self, args, kwargs):
-        return
-    init = _compiled_init(home)
+    init = _made_init(home)
     type.__setattr__(home, "__init__", init)
     init(self, *args, **kwargs)
 
 
-def _filled(home: Any, record: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Fill the record from arguments; False if they do not match its fields."""
-    given = dict(zip(home.__match_args__, args, strict=False)) | kwargs
-    for (name, spec), setter in zip(home._record.items(), _setters(home), strict=True):
-        if name in given:
-            setter(record, given.pop(name))
-        elif spec.default_factory is not _MISSING:
-            setter(record, spec.default_factory())
-        elif spec.default is not _MISSING:
-            setter(record, spec.default)
-        else:
-            return False
-    clash = len(args) > len(home.__match_args__) or any(
-        n in kwargs for n in home.__match_args__[: len(args)]
+def _made_init(cls: Any) -> Any:
+    """Make `def __init__(self, *, a, b=1): ...`, which writes into the slots. Classes with equally
+    many fields share the compiled body; the names of the parameters and what writes the fields are
+    their own."""
+    specs: dict[str, _Field] = cls._record
+    positional: tuple[str, ...] = cls.__match_args__
+    keyword = tuple(name for name, spec in specs.items() if spec.kw_only)
+    code = _body(len(specs)).replace(
+        co_varnames=("self", *positional, *keyword),
+        co_argcount=1 + len(positional),
+        co_kwonlyargcount=len(keyword),
     )
-    if given or clash:
-        return False
-    if hasattr(home, "__post_init__"):
-        record.__post_init__()
-    return True
-
-
-def _compiled_init(cls: Any) -> Any:
-    """Compile `def __init__(self, *, a, b=_default_b): ...`, which writes into the slots."""
-    positional: list[str] = []
-    keyword: list[str] = []
-    body: list[str] = []
-    names: dict[str, Any] = {"_make": _MISSING}
-    for name, spec in cls._record.items():
-        names[f"_set_{name}"] = getattr(cls, name).__set__
-        text = name
-        value = name
-        if spec.default_factory is not _MISSING:
-            names[f"_factory_{name}"] = spec.default_factory
-            text, value = f"{name}=_make", f"_factory_{name}() if {name} is _make else {name}"
-        elif spec.default is not _MISSING:
-            names[f"_default_{name}"] = spec.default
-            text = f"{name}=_default_{name}"
-        (keyword if spec.kw_only else positional).append(text)
-        body.append(f"  _set_{name}(self, {value})")
-    if hasattr(cls, "__post_init__"):
-        body.append("  self.__post_init__()")
-    star = ["*", *keyword] if keyword else []
-    parameters = ", ".join(["self", *positional, *star])
-    exec("\n".join([f"def __init__({parameters}):", *(body or ["  pass"])]), names)
-    made = names["__init__"]
+    names = {f"_set_{i}": _setter(cls, specs[n]) for i, n in enumerate((*positional, *keyword))}
+    names["_end"] = methodcaller("__post_init__") if hasattr(cls, "__post_init__") else None
+    defaults = {name: spec.start for name, spec in specs.items() if spec.start is not _MISSING}
+    given = tuple(defaults[name] for name in positional if name in defaults)
+    assert all(name in defaults for name in positional[len(positional) - len(given) :]), cls
+    made = FunctionType(code, names, "__init__", given)
+    made.__kwdefaults__ = {name: defaults[name] for name in keyword if name in defaults}
     made.__qualname__ = f"{cls.__qualname__}.__init__"
     return made
+
+
+@cache
+def _body(size: int) -> CodeType:
+    """Compile the body of an `__init__` with `size` parameters."""
+    parameters = ", ".join(["self", *(f"_{i}" for i in range(size))])
+    lines = [f"  _set_{i}(self, _{i})" for i in range(size)]
+    names: dict[str, Any] = {}
+    exec("\n".join([f"def __init__({parameters}):", *lines, "  if _end: _end(self)"]), names)
+    code: CodeType = names["__init__"].__code__
+    return code
+
+
+def _setter(cls: Any, spec: _Field) -> Any:
+    """Return what writes a field."""
+    write = getattr(cls, spec.name).__set__
+    if spec.default_factory is _MISSING:
+        return write
+
+    def write_or_make(record: Any, value: Any) -> None:
+        write(record, spec.default_factory() if value is _MAKE else value)
+
+    return write_or_make

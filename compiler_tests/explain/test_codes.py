@@ -119,7 +119,7 @@ def test_the_good_example_is_no_other_error(page):
 
 
 def test_pages_without_example_are_those_that_can_have_none():
-    from forgedsl.lint.suppress import CODES
+    from forgedsl.lint.registry import CODES
 
     missing = {c for c, page in pages().items() if not page.bad and c not in CODES}
     assert missing == WITHOUT_EXAMPLE

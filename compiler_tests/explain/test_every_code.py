@@ -17,7 +17,7 @@ from forgedsl.diagnostics import Reporter
 from forgedsl.explain.codes import pages
 from forgedsl.graph.dataflow import build
 from forgedsl.lint.engine import Deep, lint_file, lint_source
-from forgedsl.lint.suppress import CODES
+from forgedsl.lint.registry import CODES
 from forgedsl.plan.liveness import check_liveness
 from forgedsl.plan.plan import advice, plan
 from forgedsl.report import full

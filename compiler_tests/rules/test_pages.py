@@ -16,7 +16,7 @@ import pytest
 
 from forgedsl.lint.config import Config
 from forgedsl.lint.engine import lint_source
-from forgedsl.lint.registry import RULES
+from forgedsl.lint.registry import CODES, rule_of
 from forgedsl.report import full
 from forgedsl.source import SourceFile
 
@@ -31,6 +31,7 @@ NO_ACCIDENT = {  # no run goes wrong
     "L428", "L434", "P224", "R507", "R510",  # found by edits at random, or refused before that
 }  # fmt: skip
 SPELLINGS = ("renamed", "split over several steps", "moved into an imported module")
+RULES = [rule_of(code) for code in CODES]
 PEDANTIC = {rule.finding.code for rule in RULES if rule.finding.pedantic}
 BLOCK = re.compile(r"^```(\w+) ?([^\n]*)\n(.*?)^```", re.S | re.M)
 

@@ -16,6 +16,8 @@ from typing import Any, NoReturn
 
 from forgedsl.cli.overrides import SET_HELP, Syntax, UsageError, refuse, with_sets
 
+argparse._ = str  # type: ignore[attr-defined]  # no translations: to look for them takes 2 ms
+
 
 class _Formatter(argparse.RawDescriptionHelpFormatter):
     """Help formatter that finds its width without `shutil`, whose import loads compression modules.

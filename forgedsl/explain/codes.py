@@ -68,10 +68,10 @@ def _written() -> list[Page]:
 
 
 def _of_rules() -> list[Page]:
-    from forgedsl.lint.registry import RULES
+    from forgedsl.lint.registry import CODES, rule_of
 
     found = []
-    for rule in RULES:
+    for rule in map(rule_of, CODES):
         first, _, rest = (inspect.getdoc(rule) or "").partition("\n")
         summary = first.removeprefix(f"{rule.finding.code} {rule.finding.name}: ")
         found.append(

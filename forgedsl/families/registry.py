@@ -32,7 +32,7 @@ FAMILIES: tuple[Family, ...] = (
     phi3.FAMILY,
 )
 
-UNSUPPORTED = re.compile(
+UNSUPPORTED = (
     r"(google/(?:code)?gemma|microsoft/[Pp]hi|openai/gpt-oss|openai-community|deepseek-ai/"
     r"(?:DeepSeek-V|DeepSeek-R1(?!-Distill)|deepseek-moe)|moonshotai/Kimi|mistralai/Mixtral"
     r"|zai-org/GLM|THUDM/|allenai/OL|tiiuae/|EleutherAI/|state-spaces/|meta-llama/Llama-4"
@@ -74,7 +74,7 @@ def by_hub_name(model_id: str) -> tuple[Family, Dims] | None:
             if size in candidate.sizes:
                 changed = {name: value for name, value in changes.items() if name != "size"}
                 return candidate, replace(candidate.sizes[size], **changed)
-    if UNSUPPORTED.match(model_id):
+    if re.match(UNSUPPORTED, model_id):
         raise Unsupported(f'the family of "{model_id}" is not supported')
     return None
 

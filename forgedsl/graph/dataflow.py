@@ -10,7 +10,6 @@ spans or other nodes.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from hashlib import sha256
 from typing import Any
 
 from forgedsl.diagnostics import Reporter
@@ -23,6 +22,14 @@ from forgedsl.losses.reductions import over_step, over_tokens
 from forgedsl.operations.base import Reach, Role
 from forgedsl.operations.registry import operation
 from forgedsl.records import replace
+
+try:  # hashlib loads OpenSSL, which takes 2 ms
+    from _sha2 import sha256  # type: ignore[import-not-found,unused-ignore]
+except ImportError:
+    try:
+        from _sha256 import sha256  # type: ignore[import-not-found,unused-ignore]
+    except ImportError:
+        from hashlib import sha256
 
 FLOW = "train"
 

@@ -9,7 +9,7 @@ from forgedsl.hir.collect import alias_of
 from forgedsl.hir.context import ERROR, Context
 from forgedsl.hir.evaluate import Names
 from forgedsl.hir.functions import build_function, check_function
-from forgedsl.hir.modules import Loader, Module
+from forgedsl.hir.modules import Loader, Module, standard_modules
 from forgedsl.hir.params import Params
 from forgedsl.hir.table import Entry
 from forgedsl.ir.program import Constant, Origin, Scope
@@ -106,6 +106,11 @@ def import_module(
     trail: tuple[str, ...],
 ) -> Scope | None:
     """Load and instantiate the module that `decl` names. Cycles are F116."""
+    arguments = argument_entries(decl, ctx) | overrides
+    if not arguments and decl.target in standard_modules():
+        library = loader.library(decl.target)
+        if library is not None:
+            return library
     module = loader.load(decl, importer.folder, ctx)
     if module is None:
         return None
@@ -114,7 +119,6 @@ def import_module(
         shown = " -> ".join(f"`{k.rpartition('/')[2]}`" for k in (*trail[trail.index(key) :], key))
         ctx.error("F116", f"modules import each other: {shown}", decl.target_span)
         return None
-    arguments = argument_entries(decl, ctx) | overrides
     return instantiate(module, arguments, names, loader, ctx, (*trail, key))
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from string import Formatter
 
 from forgedsl.hir.context import ERROR
 from forgedsl.hir.file import File
@@ -152,6 +151,8 @@ def _template_problem(resolver: File, prompt: str, value: ast.Expr) -> str | boo
 def placeholders(prompt: str) -> tuple[str, ...]:
     """Return the placeholders of a template, each once. Raises ValueError if the syntax is
     wrong."""
+    from string import Formatter  # imported late: most programs have no templates
+
     found = []
     for _, name, form, conversion in Formatter().parse(prompt):
         if name is not None and (form or conversion):

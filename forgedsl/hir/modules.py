@@ -1,20 +1,25 @@
 """Finds and reads imported modules (`import "x" as m`), each file once.
 
 `std/...` is read from the package, other paths relative to the importing file. `hir.imports`
-resolves modules, and `hir.instantiate` those that hold functions only.
+resolves modules, and `hir.instantiate` those that hold functions only. A function of the standard
+library is read from the user's cache when it is first looked up: most files use few of them.
 """
 
 from __future__ import annotations
 
+import pickle
 import zlib
-from collections.abc import Mapping
+from collections import UserDict
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from forgedsl.diagnostics import Reporter
 from forgedsl.hir.context import Context
-from forgedsl.hir.functions import Checked
+from forgedsl.hir.functions import Checked, build_function
+from forgedsl.ir.program import Function, Scope
 from forgedsl.mistakes.suggest import did_you_mean, nearest
-from forgedsl.records import dataclass, field
+from forgedsl.records import dataclass, field, replace
 from forgedsl.source import SourceFile
 from forgedsl.syntax import ast, cache, decode, parse, read_source
 from forgedsl.version import VERSION
@@ -35,10 +40,26 @@ class Module:
         return str(Path(self.file.span.file).resolve())
 
 
+class Functions(UserDict[str, Any]):
+    """The functions of a standard module by name. `build` makes one of its name and its tree, which
+    is pickled until the function is looked up."""
+
+    def __init__(self, trees: dict[str, bytes], build: Callable[[str, bytes], Function]) -> None:
+        self.data = dict[str, Any](trees)
+        self.build = build
+
+    def __getitem__(self, name: str) -> Function:
+        found = self.data[name]
+        if isinstance(found, bytes):
+            found = self.data[name] = self.build(name, found)
+        made: Function = found
+        return made
+
+
 @dataclass(slots=True)
 class Loader:
     """Reads each module once. `sources` collects all texts, for renderers of diagnostics. `checked`
-    has the results of `check_function`."""
+    has the results of `check_function`, `libraries` the scopes of standard modules."""
 
     reporter: Reporter
     sources: dict[str, SourceFile] = field(default_factory=dict)
@@ -46,6 +67,7 @@ class Loader:
     checked: Checked = field(default_factory=dict)
     texts: Mapping[str, str] = field(default_factory=dict)
     """unsaved texts of an editor, by real path"""
+    libraries: dict[str, Scope | None] = field(default_factory=dict)
 
     def load(self, decl: ast.ImportForge, folder: Path | None, ctx: Context) -> Module | None:
         """Read the module that an import names; None after a diagnostic."""
@@ -103,22 +125,58 @@ class Loader:
         return self.modules[decl.target]
 
     def standard(self, name: str) -> Module:
-        """Read a module of the standard library. Its tree is cached by content."""
+        """Read a module of the standard library."""
+        trees = self._pickled(name)
+        whole, *decls = map(cache.unpickled, trees.values()) if trees is not None else (None,)
+        if isinstance(whole, ast.File) and all(isinstance(decl, ast.FnDecl) for decl in decls):
+            file = replace(whole, decls=tuple(decls))
+        else:
+            file = parse(self._standard_source(name), self.reporter)
+        return Module(name=name, file=file, folder=None, is_standard=True)
+
+    def library(self, name: str) -> Scope | None:
+        """Return the functions of a standard module; None if the cache does not have them, as for
+        a module with parameters or imports."""
+        if name not in self.libraries:
+            trees = self._pickled(name)
+            self.libraries[name] = None if trees is None else self._scope(name, trees)
+        return self.libraries[name]
+
+    def _scope(self, name: str, trees: dict[str, bytes]) -> Scope:
+        ctx = Context(self.reporter)
+        scope = Scope(module=name)
+
+        def build(function: str, tree: bytes) -> Function:
+            decl = cache.unpickled(tree)
+            if not isinstance(decl, ast.FnDecl):  # of a version with other trees
+                decls = parse(self._standard_source(name), self.reporter).decls
+                decl = next(d for d in decls if getattr(d, "name", "") == function)
+            return build_function(decl, scope, ctx)
+
+        scope.names = Functions({name: tree for name, tree in trees.items() if name}, build)
+        return scope
+
+    def _pickled(self, name: str) -> dict[str, bytes] | None:
+        """Return the pickled trees of a module's functions, which are cached by its text. The
+        first, "", is the file without them."""
+        source = self._standard_source(name)
+        digest = zlib.crc32(f"{VERSION}\n{source.name}\n{source.text}".encode())
+        entry = f"library-{digest:08x}{len(source.text):x}.marshal"
+        trees: dict[str, bytes] | None = cache.load_plain(entry)
+        if trees is None:
+            problems = Reporter()
+            file = parse(source, problems)
+            trees = {"": pickle.dumps(replace(file, decls=()))}
+            trees |= {d.name: pickle.dumps(d) for d in file.decls if isinstance(d, ast.FnDecl)}
+            if problems.has_errors or len(trees) <= len(file.decls):
+                return None
+            cache.save_plain(entry, trees)
+        return trees
+
+    def _standard_source(self, name: str) -> SourceFile:
         text = _std_folder().joinpath(f"{name.removeprefix('std/')}.forge").read_text("utf-8")
         shown = f"forgedsl:{name}.forge"
-        source = SourceFile(shown, text)
-        self.sources[shown] = source
-        digest = zlib.crc32(f"{VERSION}\n{shown}\n{text}".encode())
-        entry = f"module-{digest:08x}{len(text):x}.pickle"
-        tree = cache.load(entry)
-        if not isinstance(tree, ast.File):
-            problems = Reporter()
-            tree = parse(source, problems)
-            for problem in problems:
-                self.reporter.report(problem)
-            if not problems.has_errors:
-                cache.save(entry, tree)
-        return Module(name=name, file=tree, folder=None, is_standard=True)
+        return self.sources.setdefault(shown, SourceFile(shown, text))
 
 
 def _std_folder() -> Path:

@@ -12,7 +12,7 @@ from forgedsl.diagnostics import Diagnostic, Edit, Severity
 from forgedsl.ide.workspace import Document
 from forgedsl.lint.engine import lint_source
 from forgedsl.lint.fixes import settle
-from forgedsl.lint.suppress import SUPPRESSIBLE
+from forgedsl.lint.suppress import is_suppressible
 from forgedsl.records import dataclass
 from forgedsl.source import SourceFile, Span
 
@@ -47,7 +47,7 @@ def _of_finding(document: Document, finding: Diagnostic) -> Iterator[Action]:
         changes = "" if fix.safe else " (changes what is computed)"
         title = f"{finding.code}: {fix.message}{changes}"
         yield Action(title=title, kind="fix", edits=fix.edits, finding=finding, safe=fix.safe)
-    if finding.severity is not Severity.ERROR or finding.code in SUPPRESSIBLE:
+    if finding.severity is not Severity.ERROR or is_suppressible(finding.code):
         yield Action(
             title=f"Allow {finding.code} with a reason",
             kind="allow",

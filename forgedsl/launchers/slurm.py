@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping
 from typing import Any
 
@@ -24,6 +23,8 @@ WORDS = ("partition", "account", "qos", "constraint")
 
 def script(allocation: Allocation, args: Mapping[str, Any]) -> str:
     """The script for `sbatch`."""
+    import shlex
+
     options: list[tuple[str, Any]] = [(name, args[name]) for name in WORDS if name in args]
     if "time" in args:
         options.append(("time", clock(args["time"])))

@@ -17,14 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from forgedsl.diagnostics import Diagnostic, Severity
-from forgedsl.lint.registry import FINDINGS
-from forgedsl.lint.suppress import SUPPRESSIBLE
+from forgedsl.lint.registry import finding_of
+from forgedsl.lint.suppress import is_suppressible
 from forgedsl.project import ProjectError, project_of
 from forgedsl.records import dataclass, field, replace
 
 KEYS = ("select", "ignore", "error", "warn", "per-file-ignores")
-PEDANTIC = frozenset(rule.code for rule in FINDINGS if rule.pedantic)
-ERRORS = frozenset(rule.code for rule in FINDINGS if rule.level in ("E", "D"))
 FAMILIES = frozenset("SFPALRDTXN")
 
 
@@ -61,7 +59,7 @@ class Config:
 
     def runs(self, code: str) -> bool:
         """True if a rule runs: errors always do, others if selected and not ignored."""
-        return code in ERRORS or code in self.extra or self._selected(code)
+        return _is_error(code) or code in self.extra or self._selected(code)
 
     def applied(self, diagnostic: Diagnostic) -> Diagnostic | None:
         """Return a finding with its configured severity; None if it is ignored."""
@@ -71,7 +69,7 @@ class Config:
         if _longest(self.error, code) >= 0:
             severity = Severity.ERROR
         elif _longest(self.warn, code) >= 0 and (
-            severity is not Severity.ERROR or code in SUPPRESSIBLE
+            severity is not Severity.ERROR or is_suppressible(code)
         ):
             severity = Severity.WARNING
         same = severity is diagnostic.severity
@@ -79,13 +77,24 @@ class Config:
 
     def _selected(self, code: str) -> bool:
         if self.select is None:
-            chosen = -1 if code in PEDANTIC else 0
+            chosen = -1 if _is_pedantic(code) else 0
         else:
             chosen = _longest(self.select, code)
         return chosen >= 0 and chosen > _longest(self.ignore, code)
 
 
 DEFAULT = Config()
+
+
+def _is_error(code: str) -> bool:
+    """True for a rule whose findings are errors."""
+    found = finding_of(code)
+    return found is not None and found.level in ("E", "D")
+
+
+def _is_pedantic(code: str) -> bool:
+    found = finding_of(code)
+    return found is not None and found.pedantic
 
 
 def _longest(selectors: Iterable[str], code: str) -> int:
@@ -142,12 +151,12 @@ def checked(config: Config) -> Config:
         ):
             raise ConfigError(f"`{selector}` is no code, no prefix of codes, and not ALL")
     for code in ignored:
-        if code in ERRORS:
+        if _is_error(code):
             remedy = f"if the program is correct, write `# forge: allow[{code}] reason` there"
-            if code not in SUPPRESSIBLE:
+            if not is_suppressible(code):
                 remedy = "it cannot be suppressed either"
             raise ConfigError(f"{code} is an error and cannot be ignored; {remedy}")
     for code in config.warn:
-        if code in ERRORS - SUPPRESSIBLE:
+        if _is_error(code) and not is_suppressible(code):
             raise ConfigError(f"{code} is an error in every program and stays one")
     return config

@@ -10,20 +10,19 @@ names of the profiles unless the file as written has it too. The host is examine
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from forgedsl.api import overrides_of
 from forgedsl.diagnostics import Diagnostic, Reporter, Severity
 from forgedsl.hir.context import ERROR, Context
-from forgedsl.hir.functions import Checked
 from forgedsl.hir.modules import Loader, Module
 from forgedsl.hir.overlay import Override
 from forgedsl.hir.resolve import is_module, resolve
 from forgedsl.ir.program import Program
 from forgedsl.lint.config import DEFAULT, Config
-from forgedsl.lint.registry import FINDINGS, RULES
-from forgedsl.lint.rules import a303, f104
+from forgedsl.lint.registry import CODES, finding_of, rules_for
 from forgedsl.lint.suppress import suppress
 from forgedsl.lint.view import Shared, View
 from forgedsl.records import dataclass, replace
@@ -39,6 +38,8 @@ if TYPE_CHECKING:
 AS_WRITTEN = "none"
 HERE = "this host"
 """name of the view that --deep adds"""
+READ_THE_FLOW = ("F104", "A303")
+"""rules that need a legal flow"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,13 +110,14 @@ def lint_source(
     if reporter.has_errors:
         return Linted(diagnostics=_ordered(reporter), sources=sources)
     layered = overrides_of(overrides, set_files, Context(reporter), sources)
-    views, modules = dict[str, Reporter](), dict[str, Module]()
-    checked: Checked = {}
+    views = dict[str, Reporter]()
+    read = Loader(reporter, sources, texts=texts or {})
+    runs = cache(config.runs)
     shared = Shared(on_disk=on_disk or deep is not None)
 
     def loader(view: str) -> Loader:
         views[view] = Reporter()
-        return Loader(views[view], sources, modules, checked, texts or {})
+        return replace(read, reporter=views[view])
 
     def check_view(view: str, deep: Deep | None = deep) -> None:
         program = _resolved(file, source.name, folder, layered, loader(view), view, host)
@@ -123,15 +125,18 @@ def lint_source(
             found = View(
                 program, views[view], file=file, folder=folder, sources=sources, shared=shared
             )
-            _check(found, views[view], config, deep, host)
+            _check(found, views[view], runs, deep, host)
 
-    profiles = _check_views(check_view, profile, file, modules)
+    profiles = _check_views(check_view, profile, file, read.modules)
     if deep is not None and profile is None and not is_module(file):
         _check_host(file, source.name, folder, layered, loader(HERE), deep.host)
     asked = profile if profiles else None
     # a suppressed finding may occur under a profile that is not checked, or without overrides
     whole = not layered and asked is None
-    known = frozenset(rule.code for rule in FINDINGS if whole and config.runs(rule.code))
+
+    def known(code: str) -> bool:
+        return whole and code in CODES and runs(code)
+
     for view in _compared(views, asked, profiles):
         check_view(view, None)
     merged = suppress((*reporter, *_merge(views, asked)), sources, known)
@@ -158,7 +163,7 @@ def _compared(
 ) -> tuple[str, ...]:
     """Return the views to check beside the one that was asked for: all others, if it has a finding
     that counts only where every view has it."""
-    if asked is None or all(d.code not in _EVERYWHERE for d in views[asked]):
+    if asked is None or not any(_is_everywhere(d.code) for d in views[asked]):
         return ()
     return tuple(view for view in (AS_WRITTEN, *profiles) if view != asked)
 
@@ -210,7 +215,11 @@ def _profiles(files: Iterable[ast.File]) -> tuple[str, ...]:
 
 
 def _check(
-    view: View, reporter: Reporter, config: Config, deep: Deep | None, host: Host | None
+    view: View,
+    reporter: Reporter,
+    runs: Callable[[str], bool],
+    deep: Deep | None,
+    host: Host | None,
 ) -> None:
     """Run the rules, and the checks of later stages if all losses are sound."""
     legal, planned = True, None
@@ -224,12 +233,11 @@ def _check(
         _check_bodies(view, reporter)
     # set before the rules run: their errors may be suppressed
     sound = None if reporter.has_errors else planned
-    for rule in RULES:
-        if rule.finding.code in (f104.finding.code, a303.finding.code) and not legal:
+    for rule in rules_for(view.program, runs):
+        if rule.finding.code in READ_THE_FLOW and not legal:
             continue  # in an illegal flow, the statement or field that reads it may be missing
-        if config.runs(rule.finding.code):
-            for diagnostic in rule.check(view):
-                reporter.report(diagnostic)
+        for diagnostic in rule.check(view):
+            reporter.report(diagnostic)
     if deep is not None:
         from forgedsl.lint.deep import check as look_outside
 
@@ -278,8 +286,10 @@ def _plan(
     return graph, made
 
 
-_EVERYWHERE = frozenset(rule.code for rule in FINDINGS if rule.everywhere)
-"""codes of rules whose findings count only if all views have them"""
+def _is_everywhere(code: str) -> bool:
+    """True for a rule whose findings count only if all views have them."""
+    found = finding_of(code)
+    return found is not None and found.everywhere
 
 
 def _merge(views: dict[str, Reporter], asked: str | None) -> Iterator[Diagnostic]:
@@ -291,7 +301,7 @@ def _merge(views: dict[str, Reporter], asked: str | None) -> Iterator[Diagnostic
     for diagnostic, names in found.items():
         if asked is not None and asked not in names:
             continue
-        if diagnostic.code in _EVERYWHERE:
+        if _is_everywhere(diagnostic.code):
             if len({*names} - {HERE}) == len(views.keys() - {HERE}):
                 yield diagnostic
         elif asked is not None or AS_WRITTEN in names or len(views) == 1:

@@ -71,6 +71,7 @@ class LossView:
         self.tree: Tree = located.tree
         self.step = step
         self._named, self._reads = named, reads
+        self._points: dict[tuple[object, ...], Point] = {}
 
     @property
     def name(self) -> str:
@@ -213,24 +214,29 @@ class LossView:
     ) -> Point:  # fmt: skip
         """Return the loss of a single token at a ratio to the sampler and a log-ratio `distance` to
         the reference. `logprob` is its log-prob; a `masked` token was not written by the policy."""
-        at = {
-            "policy": logprob,
-            "sampler": logprob - math.log(ratio),
-            "reference": logprob - distance,
-            "weight": weight,
-            "count": 1.0,
-        }
+        key = (ratio, weight, distance, side, logprob, entropy, masked, wrt)
+        if key not in self._points:
+            at = {
+                "policy": logprob,
+                "sampler": logprob - math.log(ratio),
+                "reference": logprob - distance,
+                "weight": weight,
+                "count": 1.0,
+            }
+            inputs = self._inputs(at, entropy, masked=masked)
+            wrt = f"{wrt}.{side}" if side else wrt
+            totals = self._statistics
+            self._points[key] = Point(self.tree.values, inputs, wrt=wrt, totals=totals)
+        return self._points[key]
+
+    def _inputs(self, at: dict[str, float], entropy: float, *, masked: bool) -> dict[str, float]:
+        """Return the values of all fields, by the values of their roles."""
         inputs: dict[str, float] = {}
         for name, role in self.roles.items():
             number = entropy if role == "policy" and name == "entropy" else at[role]
             number = 0.0 if masked and name in ("mask", "last") else number
             inputs |= dict.fromkeys((name, f"{name}.chosen", f"{name}.rejected"), number)
-        return Point(
-            self.tree.values,
-            inputs,
-            wrt=f"{wrt}.{side}" if side else wrt,
-            totals=self._statistics,
-        )
+        return inputs
 
     @cached_property
     def _statistics(self) -> dict[str, float]:
@@ -241,6 +247,7 @@ class LossView:
         for name, node in self.tree.totals:
             if name.startswith("batch_sum"):
                 found[name] = sum(self.point(weight=w)(node).value for w in (1.0, -1.0)) / 2
+                self._points.clear()  # these did not know this sum
         return found
 
     def slope(self, **where: Any) -> float:

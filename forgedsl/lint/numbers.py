@@ -37,11 +37,11 @@ LARGE_MODEL = 0.5
 NO_COEFFICIENT = 0.99
 """gradient of the KL term relative to that of the advantage, from which on the term probably has no
 coefficient (other rules report that) or another denominator, so that this table is silent"""
-AT_END = re.compile(r"(whitened_)?(bootstrapped_)?(gae|returns)")
+AT_END = r"(whitened_)?(bootstrapped_)?(gae|returns)"
 """advantages of the library that use a critic, for one score at the end of an answer"""
 SEVERAL = 100
 """steps from which on a run is more than a trial"""
-SIZE = re.compile(r"(?<![\d.])(\d+(?:\.\d+)?)[bB](?![a-zA-Z])")
+SIZE = r"(?<![\d.])(\d+(?:\.\d+)?)[bB](?![a-zA-Z])"
 """parameters in the name of a model, in billions: 1.7B"""
 
 
@@ -281,7 +281,7 @@ def _discounts(view: View, key: str) -> Iterator[tuple[str, float, Span]]:
         if Role.COMPUTES not in step.roles or function is None:
             continue
         names = {field.name for field in function.fields}
-        if key not in names or not AT_END.fullmatch(_word(function)):
+        if key not in names or not re.fullmatch(AT_END, _word(function)):
             continue
         given = step.settings.get(key)
         own = next((f.default for f in function.fields if f.name == key), None)
@@ -440,7 +440,7 @@ def billions(model: Decl) -> float:
     if getattr(source, "name", "") != "hf":
         return 0.0
     texts.append(str(source.args["id"]))
-    found = [SIZE.search(text) for text in texts]
+    found = [re.search(SIZE, text) for text in texts]
     return next((float(match[1]) for match in found if match is not None), 0.0)
 
 

@@ -6,8 +6,8 @@ View, a `play` of the flow --played_in--> environment, dataset --form_of--> chat
 
 from __future__ import annotations
 
-import json
 import re
+from pathlib import Path
 from typing import Any
 
 from forgedsl.ir.program import Constant, Constructor, Decl, Deferred, EnvironmentDecl, FlowStep
@@ -20,11 +20,9 @@ from forgedsl.types.flow import Role
 CHATS = ("chat", "sharegpt")
 
 
-REASONS = re.compile(r"<think>|\breason(ing)?\b|\bstep[ -]by[ -]step\b|\bthink\b", re.IGNORECASE)
+REASONS = r"(?i)<think>|\breason(ing)?\b|\bstep[ -]by[ -]step\b|\bthink\b"
 """how a prompt asks for reasoning"""
-UNASKED = re.compile(
-    r"no_think|\b(no|not|n't|without|never)\W+(\w+\W+)?(reason|think|explain)", re.IGNORECASE
-)
+UNASKED = r"(?i)no_think|\b(no|not|n't|without|never)\W+(\w+\W+)?(reason|think|explain)"
 
 
 def said_to(dataset: Decl) -> str:
@@ -50,7 +48,7 @@ def drawn_from(view: View) -> list[Decl]:
 def asked_to_reason(view: View) -> bool:
     """True if a prompt of the flow asks for reasoning, in words of the program."""
     texts = [said_to(dataset) for dataset in drawn_from(view)]
-    return any(REASONS.search(text) and not UNASKED.search(text) for text in texts)
+    return any(re.search(REASONS, text) and not re.search(UNASKED, text) for text in texts)
 
 
 def played_in(view: View, step: FlowStep) -> tuple[EnvironmentDecl | None, Decl | None]:
@@ -91,14 +89,24 @@ def value_at(row: Any, keys: tuple[str | int, ...]) -> Any:
 
 
 def first_row(view: View, dataset: Decl) -> Any:
-    """Return the first row of a local .jsonl file, if it can be read."""
+    """Return the first row of a local .jsonl file, if it can be read, once for all views."""
     source = dataset.settings["source"].value
     if view.folder is None or not view.shared.on_disk:
         return None
     if not isinstance(source, Constructor) or source.name != "jsonl":
         return None
+    path = locate(str(source.args["path"]), view.folder)
+    rows = view.shared.answers
+    if (first_row, path) not in rows:
+        rows[first_row, path] = _first_row(path)
+    return rows[first_row, path]
+
+
+def _first_row(path: Path) -> Any:
+    import json
+
     try:
-        with locate(str(source.args["path"]), view.folder).open(encoding="utf-8") as file:
+        with path.open(encoding="utf-8") as file:
             return json.loads(next(filter(str.strip, file), "null"))
     except (OSError, ValueError):
         return None  # P210 and D611 report it
@@ -120,6 +128,8 @@ def template_of(view: View, model: Decl) -> tuple[str, str]:
     try:
         if (folder / "chat_template.jinja").is_file():
             return (folder / "chat_template.jinja").read_text("utf-8"), where
+        import json
+
         found = json.loads((folder / "tokenizer_config.json").read_text("utf-8"))
     except (OSError, ValueError):
         return "", where  # P210 reports a missing folder, the run a broken tokenizer

@@ -1,18 +1,27 @@
 """All rules that check a resolved program: the modules of `rules`, in the order they run in.
 
 A rule is a module with a docstring (its page for users, which begins with code and name), a
-`finding` that makes its diagnostics, and `check(view)`, which yields them.
+`finding` that makes its diagnostics, and `check(view)`, which yields them. The file has the name of
+the code, and is imported when the rule is needed: rules of Python code are not, in most programs.
 """
 
-import importlib
-from collections.abc import Iterable
-from pathlib import Path
-from typing import Protocol, cast
+from __future__ import annotations
 
-from forgedsl.diagnostics import Diagnostic
+import importlib
+import os
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache
+from typing import TYPE_CHECKING, Protocol, cast
+
+from forgedsl.hir.judges import NAME as JUDGE
+from forgedsl.hir.judges import SCORER
+from forgedsl.ir.program import Constructor, Program, PythonFunction
 from forgedsl.lint import rules
-from forgedsl.lint.finding import Finding
-from forgedsl.lint.view import View
+
+if TYPE_CHECKING:
+    from forgedsl.diagnostics import Diagnostic
+    from forgedsl.lint.finding import Finding
+    from forgedsl.lint.view import View
 
 FAMILIES = "falrdptxn"
 """families of rules, in the order in which they run"""
@@ -26,13 +35,51 @@ class Rule(Protocol):
     def check(self, view: View) -> Iterable[Diagnostic]: ...
 
 
-def _load(name: str) -> Rule:
-    return cast(Rule, importlib.import_module(f"{rules.__name__}.{name}"))
+def _has_python(program: Program) -> bool:
+    """True if a reward or an environment is in Python."""
+    rewards = program.rewards.values()
+    return bool(program.environments) or any(isinstance(r.body, PythonFunction) for r in rewards)
 
 
-_NAMES = sorted(
-    (path.stem for path in Path(rules.__path__[0]).glob("[a-z]*.py")),
-    key=lambda name: (FAMILIES.index(name[0]), name),
+def _has_judges(program: Program) -> bool:
+    """True if a model gives a reward."""
+    bodies = [reward.body for reward in program.rewards.values()]
+    return any(isinstance(b, Constructor) and b.name in (JUDGE, SCORER) for b in bodies)
+
+
+SUBJECTS: tuple[tuple[Callable[[Program], bool], tuple[str, ...]], ...] = (
+    (
+        _has_python,
+        (
+            "D647", "D648", "D649", "R511", "R535", "X802", "X811", "X812", "X813", "X814",
+            "X815", "X816", "X817", "X818", "X819", "X820", "X821", "X822", "X823", "X824", "X825",
+            "X826", "X827", "X828", "X829", "X830",
+        ),
+    ),
+    (_has_judges, ("R530", "R531", "R532", "R534")),
+)  # fmt: skip
+"""rules that find nothing in a program without their subject"""
+
+CODES: tuple[str, ...] = tuple(
+    sorted(
+        (name[:-3].upper() for name in os.listdir(rules.__path__[0]) if name[0] in FAMILIES),
+        key=lambda code: (FAMILIES.index(code[0].lower()), code),
+    )
 )
-RULES: tuple[Rule, ...] = tuple(_load(name) for name in _NAMES)
-FINDINGS: tuple[Finding, ...] = tuple(rule.finding for rule in RULES)
+
+
+@cache
+def rule_of(code: str) -> Rule:
+    """Import the rule of a code."""
+    return cast(Rule, importlib.import_module(f"{rules.__name__}.{code.lower()}"))
+
+
+def finding_of(code: str) -> Finding | None:
+    """Return the Finding of a code; None if no rule has this code."""
+    return rule_of(code).finding if code in CODES else None
+
+
+def rules_for(program: Program, runs: Callable[[str], bool]) -> Iterator[Rule]:
+    """Yield the rules that may find something in a program, of those that run."""
+    apart = {code for has, codes in SUBJECTS if not has(program) for code in codes}
+    return (rule_of(code) for code in CODES if code not in apart and runs(code))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from forgedsl.hir.judges import NAME as JUDGE
 from forgedsl.hir.judges import SCORER
@@ -73,12 +73,18 @@ def _reward_interval(reward: RewardDecl, view: View) -> Interval | None:
         return STANDARD[body.name]
     if isinstance(body, PythonFunction):
         return None
-    return _value(body, interval(1.0, longest), view.turns)
+    return _value(body, interval(1.0, longest), view)
 
 
-def _value(body: Function, num_tokens: Interval, turns: Interval) -> Interval:
-    rollout = {"num_tokens": num_tokens, "truncated": BOOL, "turns": turns}
-    return _Body(rollout, 0).function(body, {})
+def _value(body: Function, num_tokens: Interval, view: View) -> Interval:
+    """Return the interval of a reward for answers of some length, computed once for all views."""
+    key = (_value, view.identity(body), num_tokens, view.turns)
+    known = view.shared.answers
+    if key not in known:
+        rollout = {"num_tokens": num_tokens, "truncated": BOOL, "turns": view.turns}
+        known[key] = _Body(rollout, 0).function(body, {})
+    found: Interval = known[key]
+    return found
 
 
 LENGTHS = 8
@@ -90,7 +96,7 @@ def varies_with_length(reward: RewardDecl, view: View) -> bool:
     if not isinstance(body, Function) or longest is None or longest < LENGTHS:
         return False
     lengths = (point(float(longest * i // LENGTHS)) for i in range(1, LENGTHS + 1))
-    values = [_value(body, length, view.turns) for length in lengths]
+    values = [_value(body, length, view) for length in lengths]
     exact = {value.lo for value in values if value.is_point}
     return len(exact) >= LENGTHS - 2
 
@@ -102,7 +108,7 @@ def length_slope(reward: RewardDecl, view: View) -> int:
     if not isinstance(body, Function) or longest is None or longest < LENGTHS:
         return 0
     lengths = (point(float(longest * i // LENGTHS)) for i in range(1, LENGTHS + 1))
-    values = [_value(body, length, view.turns) for length in lengths]
+    values = [_value(body, length, view) for length in lengths]
     steps = [b.lo - a.lo for a, b in itertools.pairwise(values)]
     if not all(value.is_point for value in values) or sum(map(bool, steps[LENGTHS // 2 :])) < 2:
         return 0
@@ -135,15 +141,17 @@ def score_of(view: View, rubric: Decl) -> Score:
 
 class Score:
     """The score of a rubric as a function of its rewards. `ranges` are their intervals, None if
-    unknown."""
+    unknown. Views with equal intervals and parameters share what was computed."""
 
     def __init__(self, view: View, rubric: Decl) -> None:
         self.score = rubric.settings["score"].value
-        named = dict.fromkeys(".".join(parts) for parts in names(self.score.expr))
-        rewards = view.program.rewards
-        self.rewards = {name: rewards[name] for name in named if name in rewards}
+        named = dict.fromkeys(names(self.score.expr))
+        rewards, scope = view.program.rewards, self.score.scope
+        self.rewards = {n: rewards[n] for n in map(".".join, named) if n in rewards}
         self.ranges = {name: reward_interval(r, view) for name, r in self.rewards.items()}
-        self._known: dict[tuple[float, ...], float] = {}
+        values = [repr(getattr(scope.lookup(parts), "value", None)) for parts in named]
+        key = (Score, rubric.name, self.score.expr.span, *self.ranges.items(), *values)
+        self._known: dict[tuple[object, ...], Any] = view.shared.answers.setdefault(key, {})
 
     @property
     def is_known(self) -> bool:
@@ -151,13 +159,17 @@ class Score:
 
     def at(self, values: Mapping[str, float]) -> float:
         """Evaluate the score for given rewards."""
+        found = self._at(values)
+        return found.lo if found.is_point else math.nan
+
+    def _at(self, values: Mapping[str, float]) -> Interval:
         key = tuple(values[name] for name in self.ranges)
         if key not in self._known:
             body = _Body({}, 0)
             body.scope, body.locals = self.score.scope, {n: point(v) for n, v in values.items()}
-            found = body.expr(self.score.expr)
-            self._known[key] = found.lo if found.is_point else math.nan
-        return self._known[key]
+            self._known[key] = body.expr(self.score.expr)
+        found: Interval = self._known[key]
+        return found
 
     @property
     def interval(self) -> Interval | None:
@@ -169,25 +181,24 @@ class Score:
     @property
     def divides_by_zero(self) -> bool:
         """True if the score divides by 0 at a bound of its rewards."""
-        body = _Body({}, 0)
-        for values in self._bounds(""):
-            body.scope, body.locals = self.score.scope, {n: point(v) for n, v in values.items()}
-            if not body.expr(self.score.expr).is_bounded:
-                return "/" in {getattr(node, "operator", "") for node in walk(self.score.expr)}
-        return False
+        if all(self._at(values).is_bounded for values in self._bounds("")):
+            return False
+        return "/" in {getattr(node, "operator", "") for node in walk(self.score.expr)}
 
     def change_by(self, name: str, least: Collection[str] = ()) -> list[float]:
         """Return how much the score changes if one reward goes from its least to its greatest
         value, for all combinations of the other rewards' bounds (0 and 1 if unknown). Rewards in
         `least` stay at their least value."""
-        found = self.ranges[name] or BOOL
-        if not found.is_bounded:
-            return []
-        return [
-            self.at({**others, name: found.hi}) - self.at({**others, name: found.lo})
-            for others in self._bounds(name)
-            if all(others[n] == (self.ranges[n] or BOOL).lo for n in least if n in others)
-        ]
+        key = ("change", name, *least)
+        if key not in self._known:
+            found = self.ranges[name] or BOOL
+            self._known[key] = [
+                self.at({**others, name: found.hi}) - self.at({**others, name: found.lo})
+                for others in (self._bounds(name) if found.is_bounded else ())
+                if all(others[n] == (self.ranges[n] or BOOL).lo for n in least if n in others)
+            ]
+        changes: list[float] = self._known[key]
+        return changes
 
     def _bounds(self, without: str) -> list[dict[str, float]]:
         others = {n: r or BOOL for n, r in self.ranges.items() if n != without}

@@ -2,25 +2,23 @@
 
 A suppression at the end of a line applies to that line; one on a line of its own applies to the
 next line with code. Warnings and infos can always be suppressed, errors only if the rule allows it
-(SUPPRESSIBLE: usually wrong, but not always). A suppression without a reason is N902. One that
+(`is_suppressible`: usually wrong, but not always). A suppression without a reason is N902. One that
 matches no finding is N903, unless its code depends on the machine.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from forgedsl.diagnostics import Diagnostic, Edit, Fix, Severity
-from forgedsl.lint.registry import FINDINGS
+from forgedsl.lint.registry import CODES, finding_of
 from forgedsl.records import dataclass, field
 from forgedsl.source import SourceFile, Span
 from forgedsl.syntax.trivia import Comment, comments
 
-SUPPRESSIBLE = frozenset(
-    {"A301", "F107", "L406", "P208", *(rule.code for rule in FINDINGS if rule.level == "D")}
-)
-CODES = frozenset(rule.code for rule in FINDINGS)
+SUPPRESSIBLE = frozenset({"A301", "F107", "L406", "P208"})
+"""errors that no rule finds, and that a comment can suppress; of rules, those of level D"""
 LOCAL = frozenset({"P210", "D647"})
 """codes whose findings depend on the machine"""
 _ALLOW = re.compile(r"#\s*forge:\s*allow\[([^\]]*)\]\s*(.*)")
@@ -43,10 +41,10 @@ class Suppression:
 def suppress(
     diagnostics: Iterable[Diagnostic],
     sources: Mapping[str, SourceFile],
-    known: frozenset[str] = CODES,
+    known: Callable[[str], bool] = CODES.__contains__,
 ) -> Iterator[Diagnostic]:
-    """Yield the findings that are not suppressed, and mistakes in suppressions. `known` are the
-    codes that were fully checked: only for these can a suppression be called unused."""
+    """Yield the findings that are not suppressed, and mistakes in suppressions. `known` is
+    true for codes that were fully checked: only for these can a suppression be called unused."""
     kept = list(diagnostics)
     by_place: dict[tuple[str, int], list[Suppression]] = {}
     for source in sources.values():
@@ -68,7 +66,7 @@ def suppress(
     for suppressions in by_place.values():
         for suppression in suppressions:
             if suppression.span.file not in modules:
-                yield from _problems(suppression, known if complete else frozenset())
+                yield from _problems(suppression, known if complete else None)
 
 
 def _matching(
@@ -89,7 +87,13 @@ def _matching(
 
 
 def _may_be_suppressed(diagnostic: Diagnostic) -> bool:
-    return diagnostic.severity is not Severity.ERROR or diagnostic.code in SUPPRESSIBLE
+    return diagnostic.severity is not Severity.ERROR or is_suppressible(diagnostic.code)
+
+
+def is_suppressible(code: str) -> bool:
+    """True for errors that a comment can suppress."""
+    found = finding_of(code)
+    return code in SUPPRESSIBLE or (found is not None and found.level == "D")
 
 
 def _suppressions(source: SourceFile) -> Iterator[Suppression]:
@@ -130,8 +134,11 @@ def _code_below(source: SourceFile) -> list[int]:
     return found
 
 
-def _problems(suppression: Suppression, known: frozenset[str]) -> Iterator[Diagnostic]:
-    """Yield mistakes of a suppression. `known` are the codes that were fully checked."""
+def _problems(
+    suppression: Suppression, known: Callable[[str], bool] | None
+) -> Iterator[Diagnostic]:
+    """Yield mistakes of a suppression. `known` is true for codes that were fully checked; None:
+    for none."""
     if not suppression.reason:
         yield Diagnostic(
             code="N902",
@@ -141,7 +148,8 @@ def _problems(suppression: Suppression, known: frozenset[str]) -> Iterator[Diagn
             span=suppression.span,
             help="`# forge: allow[CODE] why this is correct`",
         )
-    unused = [c for c in suppression.codes if c in known - LOCAL - suppression.used]
+    expected = [c for c in suppression.codes if c not in LOCAL and c not in suppression.used]
+    unused = [c for c in expected if known is not None and known(c)]
     if unused:
         edit = Edit(text="", span=suppression.line_span)
         whole = len(unused) == len(suppression.codes)

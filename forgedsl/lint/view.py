@@ -106,6 +106,7 @@ class View:
         """its graph and plan, if it has no mistakes"""
         self.answers: dict[object, Any] = {}
         """cached results of rules about this view, by question"""
+        self._identities: dict[int, tuple[object, ...]] = {}
         self.located: dict[str, Located] = {}
         for name, function in program.functions.items():
             if function.kind == "fn" or not is_closed(function):
@@ -120,7 +121,7 @@ class View:
         """Return the tree of a function; shared with another view if all values it reads are
         equal."""
         trees = self.shared.trees
-        key = (function.name, function.span, *self._reads(function))
+        key = self.identity(function)
         if key not in trees:
             problems = Reporter()
             trees[key] = locate(function, problems), tuple(problems)
@@ -128,6 +129,13 @@ class View:
         for diagnostic in diagnostics:
             reporter.report(diagnostic)
         return located
+
+    def identity(self, function: Function) -> tuple[object, ...]:
+        """Return what a function is made of: its text and the values that it reads. Equal functions
+        of two views compute the same."""
+        if id(function) not in self._identities:
+            self._identities[id(function)] = (function.name, function.span, *self._reads(function))
+        return self._identities[id(function)]
 
     def _reads(self, function: Function) -> Iterator[object]:
         """Yield the values of all names that a function reads, directly or through others."""

@@ -18,7 +18,11 @@ from forgedsl.records import dataclass
 from forgedsl.types.ops import BY_NAME
 
 NAN = math.nan
-NUMERIC = ELEMENTWISE - {*COMPARISONS, "and", "or", "not", "where", "is_finite"}
+LOGICAL = ("and", "or", "not")
+NUMERIC = ELEMENTWISE - {*COMPARISONS, *LOGICAL, "where", "is_finite"}
+COUNTED = ("total", "valid", "group_size", "siblings", "in_side")
+PASSED = {*REDUCTIONS, "expand", "unside", "float"}
+"""operations that are the identity for a single token"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +63,8 @@ class Point:
         self.wrt = wrt
         self.default = default
         self.totals = totals or {}
-        self._known: dict[str, list[Dual]] = {}
+        self._known: dict[str, tuple[list[float], list[float]]] = {}
+        """values and derivatives of the nodes evaluated so far, by side of a pair"""
         self._bypass: tuple[int, int] | None = None
 
     def bypassing(self, node: int, arg: int) -> Point:
@@ -72,70 +77,69 @@ class Point:
 
     def __call__(self, node: int, side: str = "") -> Dual:
         """Return value and derivative of a node (for a pair, of one side)."""
-        known = self._known.setdefault(side, [])
-        for number in range(len(known), node + 1):  # evaluated in order, to avoid deep recursion
-            found = self._eval(self.values[number], side, known)
+        values, slopes = self._known.setdefault(side, ([], []))
+        for number in range(len(values), node + 1):  # evaluated in order, to avoid deep recursion
+            value, slope = self._eval(self.values[number], side, values, slopes)
             if self._bypass is not None and self._bypass[0] == number:
-                found = Dual(found.value, known[self._bypass[1]].slope)
-            known.append(found)
-        return known[node]
+                slope = slopes[self._bypass[1]]
+            values.append(value)
+            slopes.append(slope)
+        return Dual(values[node], slopes[node])
 
-    def _eval(self, value: Value, side: str, known: list[Dual]) -> Dual:
-        if value.op == "const":
+    def _eval(
+        self, value: Value, side: str, values: list[float], slopes: list[float]
+    ) -> tuple[float, float]:
+        op, args = value.op, value.args
+        if op == "const":
             usable = isinstance(value.attr, int | float)
-            return Dual(float(value.attr) if usable else NAN)  # type: ignore[arg-type]
-        if value.op == "input":
+            return float(value.attr) if usable else NAN, 0.0  # type: ignore[arg-type]
+        if op == "input":
             name = f"{value.attr}.{side}" if side else str(value.attr)
-            ones = value.type.dtype == "bool"
-            slope = 1.0 if name == self.wrt else 0.0
-            return Dual(self.inputs.get(name, 1.0 if ones else self.default), slope)
-        if value.op == "total" and value.attr in self.totals:
-            return Dual(self.totals[str(value.attr)])
-        if value.op in ("total", "valid", "group_size", "siblings", "in_side"):
-            return Dual(2.0 if value.op == "total" and "P" in self._axes() else 1.0)
-        if value.op == "side":
-            return self(value.args[0], str(value.attr))
-        args = [known[arg] for arg in value.args]
-        if value.op in REDUCTIONS or value.op in ("expand", "unside", "float"):
-            return Dual(1.0) if value.op == "seq_count" else args[0]
-        if value.op in ("min", "max") and args[0].value == args[1].value:
-            for mine, other in ((0, 1), (1, 0)):
-                if self.values[value.args[other]].op == "const":
-                    return args[mine]  # at its bound, a one-sided clamp passes the gradient
-        return _elementwise(value.op, args)
+            missing = 1.0 if value.type.dtype == "bool" else self.default
+            return self.inputs.get(name, missing), 1.0 if name == self.wrt else 0.0
+        if op == "total" and value.attr in self.totals:
+            return self.totals[str(value.attr)], 0.0
+        if op in COUNTED:
+            return 2.0 if op == "total" and "P" in self._axes() else 1.0, 0.0
+        if op == "side":
+            found = self(args[0], str(value.attr))
+            return found.value, found.slope
+        if op in PASSED:
+            return (1.0, 0.0) if op == "seq_count" else (values[args[0]], slopes[args[0]])
+        if op in ("min", "max") and values[args[0]] == values[args[1]]:
+            for mine, other in (args, reversed(args)):
+                if self.values[other].op == "const":  # at its bound, a one-sided clamp passes
+                    return values[mine], slopes[mine]  # the gradient
+        return _elementwise(op, [values[arg] for arg in args], [slopes[arg] for arg in args])
 
     def _axes(self) -> frozenset[str]:
         return frozenset[str]().union(*(v.type.axes for v in self.values if v.op == "input"))
 
 
-def _elementwise(op: str, args: list[Dual]) -> Dual:
-    if op in NUMERIC and any(math.isnan(arg.value) for arg in args):
-        return Dual(NAN, NAN)  # NaN propagates as in torch; Python's min and max would drop it
+def _elementwise(op: str, xs: list[float], slopes: list[float]) -> tuple[float, float]:
+    if op in NUMERIC and any(map(math.isnan, xs)):
+        return NAN, NAN  # NaN propagates as in torch; Python's min and max would drop it
     try:
-        value = float(PYTHON[op](*[_argument(op, arg) for arg in args]))
-        slope = _slope(op, args, value) if any(arg.slope for arg in args) else 0.0
+        value = float(PYTHON[op](*(map(bool, xs) if op in LOGICAL else xs)))
+        slope = _slope(op, xs, slopes, value) if any(slopes) else 0.0
     except (ArithmeticError, ValueError):
-        return Dual(NAN, NAN)
-    return Dual(value, slope)
+        return NAN, NAN
+    return value, slope
 
 
-def _argument(op: str, arg: Dual) -> float | bool:
-    return bool(arg.value) if op in ("not", "and", "or") else arg.value
-
-
-def _slope(op: str, args: list[Dual], y: float) -> float:
+def _slope(op: str, xs: list[float], slopes: list[float], y: float) -> float:
     """Return the derivative of an operation by the chain rule."""
-    x, dx = args[0].value, args[0].slope
+    x, dx = xs[0], slopes[0]
     if op == "neg":
         return -dx
     if op in BY_NAME:
         derivative = BY_NAME[op].derivative
         return derivative(NUMBERS, x, y, 1.0) * dx if derivative is not None and dx else 0.0
     if op == "where":
-        return args[1].slope if x else args[2].slope
+        return slopes[1] if x else slopes[2]
     if op == "clamp":
-        return dx if args[1].value <= x <= args[2].value else 0.0
-    z, dz = (args[1].value, args[1].slope) if len(args) > 1 else (0.0, 0.0)
+        return dx if xs[1] <= x <= xs[2] else 0.0
+    z, dz = (xs[1], slopes[1]) if len(xs) > 1 else (0.0, 0.0)
     if op in ("min", "max"):
         if x == z:
             return (dx + dz) / 2

@@ -15,7 +15,6 @@ spaces.
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Iterable, Mapping
 
 from forgedsl.diagnostics import Diagnostic
@@ -147,6 +146,8 @@ def _mark(source: SourceFile, span: Span, text: str, primary: bool) -> tuple[int
 
 def _display(text: str) -> int:
     """Return the number of terminal columns of `text`."""
+    import unicodedata
+
     columns = 0
     for char in text:
         if char == "\t":

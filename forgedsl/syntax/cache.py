@@ -15,7 +15,6 @@ from typing import Any
 
 # errors that a damaged entry, or one of another version, can raise while it is unpickled
 _DAMAGED = (
-    OSError,
     pickle.PickleError,
     EOFError,
     AttributeError,
@@ -24,6 +23,7 @@ _DAMAGED = (
     KeyError,
     TypeError,
     ValueError,
+    RuntimeError,
 )
 
 
@@ -40,9 +40,16 @@ def folder() -> Path:
 def load(name: str) -> Any:
     """Read the entry `name` (pickle); None if there is none that can be read."""
     try:
-        with (folder() / name).open("rb") as file:
-            return pickle.load(file)
-    except (*_DAMAGED, RuntimeError):
+        return unpickled((folder() / name).read_bytes())
+    except (OSError, RuntimeError):
+        return None
+
+
+def unpickled(data: bytes) -> Any:
+    """Return a pickled value; None if it is damaged, or of another version."""
+    try:
+        return pickle.loads(data)
+    except _DAMAGED:
         return None
 
 

@@ -13,8 +13,9 @@ import functools
 import sys
 import zlib
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+from forgedsl.records import dataclass, fields
 from forgedsl.syntax import cache
 
 FORMAT = 1  # version of the tables below; part of the name of their cache entry
@@ -26,7 +27,8 @@ OPTIONS: dict[str, Any] = {
 }
 
 
-class Rule(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Rule:
     """A grammar rule. `callback` is the builder's method. If it is None, an inlined rule returns
     the list of its children, and any other rule its only child. `parts` has one entry for each
     child: its index; True if it is a list to splice in; the number of None values to insert before
@@ -41,7 +43,8 @@ class Rule(NamedTuple):
     absent: int
 
 
-class Tables(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Tables:
     states: list[dict[str, int]]
     gotos: list[dict[str, int]]
     rules: list[Rule]
@@ -72,8 +75,9 @@ def load() -> Tables:
 
 
 def _plain(tables: Tables) -> tuple[Any, ...]:
-    states, gotos, rules, starts, ends, keywords = tables
-    return states, gotos, [tuple(rule) for rule in rules], starts, ends, sorted(keywords)
+    names = [each.name for each in fields(Rule)]
+    rules = [tuple(getattr(rule, name) for name in names) for rule in tables.rules]
+    return tables.states, tables.gotos, rules, tables.starts, tables.ends, sorted(tables.keywords)
 
 
 def _build(text: str) -> Tables:

@@ -10,6 +10,7 @@ is called, also in mixtures and across revisions (TTRL #51, parameter-golf #2127
 another `split` or another `source`.
 """
 
+import re
 from collections.abc import Iterator
 from posixpath import normpath
 from typing import Any
@@ -62,7 +63,7 @@ def _rows(source: Any, split: str | None) -> Iterator[Rows]:
         yield normpath(str(args["path"])), "", 0.0, float("inf")
     elif "id" in args:
         name = str(split or args.get("split") or "train")
-        found = SLICE.search(name)
+        found = re.search(SLICE, name)
         first, unit, last, other = found.groups() if found else ("", "", "", "")
         whose = f"{args['id']} {args.get('config')} {name.partition('[')[0]}"
         yield whose, unit or other, float(first or 0), float(last or "inf")

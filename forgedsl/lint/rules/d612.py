@@ -17,6 +17,7 @@ above 20 if it learns the rows themselves.
 from __future__ import annotations
 
 import math
+import re
 from itertools import islice
 from typing import Any
 
@@ -106,7 +107,7 @@ def rows_of(view: View, source: Any, need: int) -> int | None:
         return None
     split = str(args.get("split") or "train")
     known = PUBLISHED.get(f"{args['id']} {split.partition('[')[0]}")
-    found = SLICE.search(split)
+    found = re.search(SLICE, split)
     if found is None:
         return known
     first, percent, last, other = found.groups()

@@ -9,6 +9,8 @@ which are 0 on average, its values go to 0, and it is no baseline any more (TRL 
 targets with `rl.returns`.
 """
 
+import re
+
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.numbers import AT_END
 from forgedsl.lint.view import View
@@ -26,7 +28,7 @@ def check(view: View) -> Findings:
             if source is None or Role.COMPUTES not in source.roles:
                 continue
             word = source.receiver.rpartition(".")[2]
-            if AT_END.fullmatch(word) and word.endswith("gae"):
+            if re.fullmatch(AT_END, word) and word.endswith("gae"):
                 yield finding(
                     f"`{name}`, what the critic learns, holds advantages",
                     source.span,

@@ -24,7 +24,7 @@ from forgedsl.syntax import ast
 from forgedsl.syntax.walk import walk
 
 finding = rule(__doc__, "E")
-SECRET = re.compile(
+SECRET = (
     r"\b(hf_[A-Za-z0-9]{20,}|sk-[A-Za-z0-9_-]{20,}|gh[pousr]_[A-Za-z0-9]{30,}|github_pat_\w{30,}"
     r"|AKIA[0-9A-Z]{16}|xox[abprs]-[A-Za-z0-9-]{20,}|AIza[A-Za-z0-9_-]{35}|glpat-[A-Za-z0-9_-]{20,}"
     r"|wandb_v\d_[A-Za-z0-9_]{20,})"
@@ -32,23 +32,21 @@ SECRET = re.compile(
 )
 """tokens of Hugging Face, OpenAI, GitHub, AWS, Slack, Google, GitLab, W&B, and private keys"""
 NAME = r"(?:token|secret|password|api_?key|_key)"
-NAMED = re.compile(r"(token|secret|password|api_key|apikey)$", re.IGNORECASE)
-NAMED_ANYWHERE = re.compile(r"(token|secret|password|api_key|apikey)\s*:", re.IGNORECASE)
-LONG = re.compile(r"[A-Za-z0-9+/_=-]{20,}")
+NAMED = r"(?i)(token|secret|password|api_key|apikey)$"
+NAMED_ANYWHERE = r"(?i)(token|secret|password|api_key|apikey)\s*:"
+LONG = r"[A-Za-z0-9+/_=-]{20,}"
 VALUE = r"(?=[\w+/.-]*\d)(?=[\w+/.-]*[A-Za-z])[A-Za-z0-9][\w+.-]{11,}"
 """12 characters or more, among them a letter and a digit, and neither a path nor a `$VARIABLE`"""
-GIVEN = re.compile(rf"{NAME}=[\"']?{VALUE}(?![\w/])|://[^/\s:@]+:[^/\s@${{]{{6,}}@", re.IGNORECASE)
+GIVEN = rf"(?i){NAME}=[\"']?{VALUE}(?![\w/])|://[^/\s:@]+:[^/\s@${{]{{6,}}@"
 """`WANDB_API_KEY=e668...` of a shell, `?api_key=7f3k...` and `//user:password@` of an address"""
-IN_PYTHON = re.compile(
-    rf"""{NAME}\w*["']?\]?\s*[=:]\s*["']({VALUE}|(?i:bearer) {VALUE})["']""", re.IGNORECASE
-)
+IN_PYTHON = rf"""(?i){NAME}\w*["']?\]?\s*[=:]\s*["']({VALUE}|(?i:bearer) {VALUE})["']"""
 """`os.environ["JUDGE_KEY"] = "7f3k..."`, `api_key="7f3k..."`, `{"token": "7f3k..."}`"""
 
 
 def check(view: View) -> Findings:
     source = view.sources[view.program.file]
     for file in _python(view):
-        found = SECRET.search(file.text) or IN_PYTHON.search(file.text)
+        found = re.search(SECRET, file.text) or re.search(IN_PYTHON, file.text)
         if found is not None:
             yield _report(Span(file.name, found.start(), found.end()))
     if not _is_suspicious(source.text):
@@ -57,19 +55,19 @@ def check(view: View) -> Findings:
         for node in walk(decl):
             if isinstance(node, ast.String) and _is_secret(node.value):
                 yield _report(node.span)
-            elif isinstance(node, ast.Param) and NAMED.search(node.name):
+            elif isinstance(node, ast.Param) and re.search(NAMED, node.name):
                 default = node.default
-                if isinstance(default, ast.String) and LONG.fullmatch(default.value):
+                if isinstance(default, ast.String) and re.fullmatch(LONG, default.value):
                     yield _report(default.span)
 
 
 @lru_cache(maxsize=4)  # equal for all views of a file, so computed once
 def _is_suspicious(text: str) -> bool:
-    return _is_secret(text) or bool(NAMED_ANYWHERE.search(text))
+    return _is_secret(text) or bool(re.search(NAMED_ANYWHERE, text))
 
 
 def _is_secret(text: str) -> bool:
-    return bool(SECRET.search(text) or GIVEN.search(text))
+    return bool(re.search(SECRET, text) or re.search(GIVEN, text))
 
 
 def _python(view: View) -> Iterator[SourceFile]:

@@ -59,11 +59,14 @@ def check(view: View) -> Findings:
 
 def _in_python(view: View) -> Iterator[tuple[PythonReward, python.AST]]:
     """Yield the comparisons of a length of the response with the limit of the sampler."""
-    import ast as python
+    rewards = python_rewards(view) if (view.max_tokens or 0) >= LONG else []
+    if not rewards:
+        return
+    import ast as python  # imported late: most programs have no Python
 
     from forgedsl.lint.python_bodies import body_of, texts_of
 
-    for found in python_rewards(view) if (view.max_tokens or 0) >= LONG else ():
+    for found in rewards:
         body, texts = body_of(found), texts_of(found)
         for node in python.walk(found.definition):
             match node:

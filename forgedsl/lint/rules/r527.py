@@ -47,10 +47,12 @@ def check(view: View) -> Findings:
 def _in_python(view: View) -> Findings:
     """Yield findings for rewards in Python that read one form, where the program asks for another
     one."""
-    from forgedsl.lint.python_bodies import body_of
-
     rewards = python_rewards(view)
-    written = [n.value for n in walk(view.file) if isinstance(n, ast.String)] if rewards else []
+    if not rewards:
+        return
+    from forgedsl.lint.python_bodies import body_of  # imported late: most programs have no Python
+
+    written = [n.value for n in walk(view.file) if isinstance(n, ast.String)]
     for found in rewards:
         read = {form for s in body_of(found).searches() for form in FORMS if form in s.pattern}
         wanted = read.pop() if len(read) == 1 else ""

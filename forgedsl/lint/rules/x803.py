@@ -22,8 +22,6 @@ finding = rule(__doc__, "D")
 
 
 def check(view: View) -> Findings:
-    from forgedsl.types.effects import covered  # imported late: most programs have no Python
-
     for reward in view.program.rewards.values():
         judge, declared = judge_of(reward), reward.settings["effects"].value
         if judge is None or "net" in covered(declared):
@@ -53,3 +51,9 @@ def check(view: View) -> Findings:
             if first.effect == "gpu"
             else f"`effects = [{', '.join(effects)}]`",
         )
+
+
+def covered(declared: list[str]) -> frozenset[str]:
+    from forgedsl.types import effects  # imported late: most programs have no Python
+
+    return effects.covered(declared)
