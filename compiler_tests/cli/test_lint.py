@@ -201,6 +201,19 @@ def test_a_misspelt_command_gets_a_suggestion():
     assert "did you mean `lint`?" in forgec("lnt").stderr
 
 
+def test_what_a_program_has_no_use_for_is_not_imported():
+    code = (
+        "import sys\nfrom forgedsl.cli.main import main\n"
+        "try:\n    main()\nexcept SystemExit:\n    pass\n"
+        "unused = {'ast', 'dataclasses', 'hashlib', 'inspect', 'locale', 'forgedsl.hir.pyimport',\n"
+        "    'forgedsl.lint.rules.x802', 'forgedsl.lint.rules.r530'}\n"
+        "print(sorted(unused & set(sys.modules)), file=sys.stderr)"
+    )
+    command = [sys.executable, "-c", code, "lint", str(GRPO)]
+    result = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True)
+    assert result.stderr.strip() == "[]"
+
+
 @pytest.mark.parametrize("args", [("--help",), ("--version",), ("lint", GRPO)])
 def test_nothing_heavy_is_imported(args):
     code = (

@@ -1,12 +1,16 @@
 """Who wins: default < module < file < profile < --set-file < --set, and what is remembered."""
 
+import pickle
 from pathlib import Path
 
 import pytest
 
 from forgedsl import api
+from forgedsl.diagnostics import Reporter
+from forgedsl.hir.modules import Loader
 from forgedsl.ir.program import Constructor, Ref
 from forgedsl.settings import Auto
+from forgedsl.syntax import cache
 
 GRPO = Path(__file__).parents[2] / "pipelines" / "grpo_math.forge"
 NO_GPU = api.Host(gpus=0)
@@ -173,6 +177,18 @@ def test_a_loss_takes_its_parameters_by_name():
     mine = api.load_text(text).checked.functions["mine"]
     defaults = {f.name: getattr(f.default, "value", None) for f in mine.fields}
     assert (mine.name, defaults["clip_high"], defaults["clip_low"]) == ("mine", 0.5, 0.2)
+
+
+def test_a_library_is_parsed_if_its_cache_is_of_another_version(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    Loader(Reporter()).library("std/rl")
+    (entry,) = (tmp_path / "forgedsl").glob("library-*")
+    trees = {"": b"damaged", "dapo": b"damaged", "grpo": pickle.dumps(None)}
+    cache.save_plain(entry.name, trees)
+    loader = Loader(Reporter())
+    names = loader.library("std/rl").names
+    assert (names["dapo"].name, names["grpo"].kind) == ("dapo", "loss")
+    assert len(loader.standard("std/rl").file.decls) > 40
 
 
 def test_functions_of_the_standard_library_load_without_a_program():

@@ -18,7 +18,6 @@ from collections.abc import Iterator, Mapping
 
 from forgedsl.diagnostics import Diagnostic, Label, Severity
 from forgedsl.hir.judges import judge_of, placeholders
-from forgedsl.hir.pycalls import inputs_of
 from forgedsl.ir.graph import Input, Node, Stream, losses_of
 from forgedsl.ir.program import Constructor, Program, PythonFunction, rewards_of
 from forgedsl.mistakes.suggest import did_you_mean, nearest
@@ -217,6 +216,8 @@ def _compares(program: Program, name: str) -> bool:
 
 def _takes_target(function: PythonFunction) -> bool:
     """True if a Python reward has a parameter for the target without a default."""
+    from forgedsl.hir.pycalls import inputs_of  # most files have no Python
+
     given = inputs_of(function)
     if isinstance(given, str):
         return False  # rule X802 says why it cannot be called

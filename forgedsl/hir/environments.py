@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from forgedsl.hir.context import ERROR
 from forgedsl.hir.file import File
-from forgedsl.hir.programs import resolve_program
 from forgedsl.hir.table import Declared, part_span
 from forgedsl.ir.program import EnvironmentDecl, PythonEnvironment, PythonModule, Scope, Value
 from forgedsl.records import replace
@@ -44,6 +43,8 @@ def _body(resolver: File, declared: Declared) -> PythonEnvironment | None:
         ctx.error("F109", "the value of an environment must be a class", value.span, help=help_text)
         return None
     if path.text == PROGRAM.name and not resolver.knows(PROGRAM.name):
+        from forgedsl.hir.programs import resolve_program  # most files have none
+
         return resolve_program(resolver, call, value.span)
     resolver.used.add(path.parts[0])
     found = resolver.scope.lookup(path.parts)

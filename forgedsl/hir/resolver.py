@@ -20,7 +20,6 @@ from forgedsl.hir.functions import build_function, called, check_deferred, check
 from forgedsl.hir.instantiate import import_module
 from forgedsl.hir.modules import Loader, Module
 from forgedsl.hir.overlay import Overlay, Override
-from forgedsl.hir.pyimport import python_scope
 from forgedsl.hir.pyloss import is_python, python_loss
 from forgedsl.hir.specialize import bound
 from forgedsl.hir.table import RANK, Declared, part_span
@@ -250,6 +249,8 @@ class Resolver(File):
             if alias in self.modules:
                 found = self.modules[alias].scope
             elif isinstance(decl, ast.ImportPython):
+                from forgedsl.hir.pyimport import python_scope  # most files import no Python
+
                 found = python_scope(decl, self.folder, self.ctx, self.rebase)
             elif not imports.is_standard(decl):
                 found = None  # a wrong mode has been reported

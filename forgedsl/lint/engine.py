@@ -22,7 +22,7 @@ from forgedsl.hir.overlay import Override
 from forgedsl.hir.resolve import is_module, resolve
 from forgedsl.ir.program import Program
 from forgedsl.lint.config import DEFAULT, Config
-from forgedsl.lint.registry import CODES, finding_of, rules_for
+from forgedsl.lint.registry import finding_of, rules_for
 from forgedsl.lint.suppress import suppress
 from forgedsl.lint.view import Shared, View
 from forgedsl.records import dataclass, replace
@@ -133,13 +133,9 @@ def lint_source(
     asked = profile if profiles else None
     # a suppressed finding may occur under a profile that is not checked, or without overrides
     whole = not layered and asked is None
-
-    def known(code: str) -> bool:
-        return whole and code in CODES and runs(code)
-
     for view in _compared(views, asked, profiles):
         check_view(view, None)
-    merged = suppress((*reporter, *_merge(views, asked)), sources, known)
+    merged = suppress((*reporter, *_merge(views, asked)), sources, runs if whole else None)
     found = _ordered(d for d in map(config.applied, merged) if d is not None)
     return Linted(diagnostics=found, sources=sources, data_reports=_data_reports(shared))
 

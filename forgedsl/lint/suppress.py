@@ -41,10 +41,10 @@ class Suppression:
 def suppress(
     diagnostics: Iterable[Diagnostic],
     sources: Mapping[str, SourceFile],
-    known: Callable[[str], bool] = CODES.__contains__,
+    runs: Callable[[str], bool] | None,
 ) -> Iterator[Diagnostic]:
-    """Yield the findings that are not suppressed, and mistakes in suppressions. `known` is
-    true for codes that were fully checked: only for these can a suppression be called unused."""
+    """Yield the findings that are not suppressed, and mistakes in suppressions. `runs` is
+    true for rules that were fully checked: only for these can a suppression be called unused."""
     kept = list(diagnostics)
     by_place: dict[tuple[str, int], list[Suppression]] = {}
     for source in sources.values():
@@ -66,7 +66,7 @@ def suppress(
     for suppressions in by_place.values():
         for suppression in suppressions:
             if suppression.span.file not in modules:
-                yield from _problems(suppression, known if complete else None)
+                yield from _problems(suppression, runs if complete else None)
 
 
 def _matching(
@@ -134,11 +134,9 @@ def _code_below(source: SourceFile) -> list[int]:
     return found
 
 
-def _problems(
-    suppression: Suppression, known: Callable[[str], bool] | None
-) -> Iterator[Diagnostic]:
-    """Yield mistakes of a suppression. `known` is true for codes that were fully checked; None:
-    for none."""
+def _problems(suppression: Suppression, runs: Callable[[str], bool] | None) -> Iterator[Diagnostic]:
+    """Yield mistakes of a suppression. `runs` is true for rules that were fully checked; None: none
+    was."""
     if not suppression.reason:
         yield Diagnostic(
             code="N902",
@@ -149,7 +147,7 @@ def _problems(
             help="`# forge: allow[CODE] why this is correct`",
         )
     expected = [c for c in suppression.codes if c not in LOCAL and c not in suppression.used]
-    unused = [c for c in expected if known is not None and known(c)]
+    unused = [c for c in expected if runs is not None and c in CODES and runs(c)]
     if unused:
         edit = Edit(text="", span=suppression.line_span)
         whole = len(unused) == len(suppression.codes)

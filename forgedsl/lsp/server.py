@@ -7,6 +7,7 @@ PAUSE seconds after the last change, for the changed text and for open texts tha
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import sys
 import traceback
@@ -77,6 +78,13 @@ class Server(LanguageServer):
     def check(self, uri: str) -> None:
         """Send the findings of a text, and of the open ones that import it."""
         self.waiting.pop(uri, None)
+        gc.disable()  # it would search for cycles again and again while a program is checked
+        try:
+            self._check(uri)
+        finally:
+            gc.enable()
+
+    def _check(self, uri: str) -> None:
         changed = self.path(uri).resolve()
         for other in [uri, *(u for u in self.workspace.text_documents if u != uri)]:
             if other == uri or changed in self._imports(other):

@@ -19,7 +19,6 @@ from forgedsl.hir.judges import judge_of, judges, placeholders
 from forgedsl.ir.graph import Graph, Node
 from forgedsl.ir.program import Constructor, Program, rewards_of
 from forgedsl.plan.calibration import factor, share
-from forgedsl.plan.removable_services import freeing_parameter
 from forgedsl.plan.schedule import SchedulePlan
 from forgedsl.plan.sizes import completions, data_ranks, lengths, step_tokens
 from forgedsl.records import dataclass, replace
@@ -511,6 +510,8 @@ def _remedies(program: Program, slowest: Stage) -> Iterator[str]:
         for source in program.flow
         if source.name == i.edge and source.receiver == slowest.service
     }
+    from forgedsl.plan.removable_services import freeing_parameter
+
     name = freeing_parameter(program, fields)
     if name:
         yield f"`{name} = 0.0` (removes the service)"

@@ -14,7 +14,6 @@ from typing import Any
 from forgedsl.ir.program import Constructor
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.view import View
-from forgedsl.lower.paths import missing_file_help
 from forgedsl.shipped import locate
 
 finding = rule(__doc__, "W")
@@ -30,6 +29,8 @@ def check(view: View) -> Findings:
                 path = locate(str(source.args["path"]), view.folder)
                 if not path.exists():
                     message = f"there is no `{source.args['path']}` beside this file"
+                    from forgedsl.lower.paths import missing_file_help
+
                     yield finding(message, source.span, help=missing_file_help(path))
 
 
