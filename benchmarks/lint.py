@@ -34,6 +34,7 @@ PAGE = ROOT / "docs/benchmarks.md"
 BASELINE = 'python -c "import lark, typer"'
 GRPO = str(ROOT / "pipelines/grpo_math.forge")
 LONG = (25_000, 50_000, 100_000)
+NUM_PYTHON = 50
 
 
 @dataclass
@@ -76,11 +77,15 @@ def rows(folder: Path) -> list[Row]:
         path.write_text(getattr(forge_programs, kind)(num_lines), "utf-8")
         return str(path)
 
+    beside = folder / "python"
+    beside.mkdir()
+    forge_programs.folder(beside, NUM_PYTHON)
     return [
         Row(BASELINE, [sys.executable, "-c", "import lark, typer"]),
         Row("forgec lint pipelines/grpo_math.forge", [*lint, GRPO]),
         Row("2,500 lines of all kinds", [*lint, program("mixed", 2500)]),
         Row("2,500 lines, 337 different losses", [*lint, program("losses", 2500)]),
+        Row(f"5 pipelines that import {NUM_PYTHON} Python files", [*lint, str(beside)]),
         *(Row(f"{n:,} lines of all kinds", [*lint, program("mixed", n)], once=True) for n in LONG),
         Row("forgec --help", [sys.executable, "-m", "forgedsl.cli.main", "--help"]),
     ]

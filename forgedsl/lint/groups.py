@@ -32,8 +32,16 @@ class Probe:
     size: int
     scores: frozenset[str]
     """the parameters that are scores"""
+    known: dict[tuple[object, ...], Scores]
+    """results by scores and node, which views share"""
 
     def __call__(self, scores: Scores, node: int | None = None) -> Scores:
+        key = (*scores, node)
+        if key not in self.known:
+            self.known[key] = self._evaluated(scores, node)
+        return self.known[key]
+
+    def _evaluated(self, scores: Scores, node: int | None) -> Scores:
         tree = self.group.located.tree
         inputs = {
             field.name: scores if field.name in self.scores else [TOKENS] * len(scores)
@@ -72,7 +80,9 @@ def probe(view: View, group: GroupView) -> Probe:
     scores = {i.argument for i in step.inputs if _is_score(view, i.edge)} if step else set()
     wanted = frozenset(scores or names[:1])
     least = 2 if over_step(group.function) and size == 1 else size
-    return Probe(group=group, size=min(least, SIBLINGS[1]), scores=wanted)
+    size = min(least, SIBLINGS[1])
+    known = view.shared.answers.setdefault((Probe, view.identity(group.function), size, wanted), {})
+    return Probe(group=group, size=size, scores=wanted, known=known)
 
 
 def call(view: View, group: GroupView) -> FlowStep | None:

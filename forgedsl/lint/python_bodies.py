@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cached_property
 
 from forgedsl.hir.pycalls import Inputs, inputs_of
 from forgedsl.lint.rewards import PythonReward
@@ -108,6 +109,7 @@ class Body:
 
     # ---- scores
 
+    @cached_property
     def returned(self) -> list[ast.expr]:
         """Return the values that the function returns; of lists, their entries."""
         found = [n.value for n in ast.walk(self.root) if isinstance(n, ast.Return) and n.value]
@@ -121,7 +123,7 @@ class Body:
 
     def terms(self) -> Iterator[Term]:
         """Yield the parts of the scores that the function returns."""
-        for value in self.returned():
+        for value in self.returned:
             yield from self._terms(value, 1, False, frozenset())
 
     def _terms(
@@ -197,9 +199,13 @@ class Body:
 
     # ---- patterns
 
-    def searches(self, root: ast.AST | None = None) -> Iterator[Search]:
-        """Yield the searches for patterns that are written in the file."""
-        for node in ast.walk(self.root if root is None else root):
+    @cached_property
+    def searches(self) -> tuple[Search, ...]:
+        """The searches for patterns that are written in the file."""
+        return tuple(self._searches())
+
+    def _searches(self) -> Iterator[Search]:
+        for node in ast.walk(self.root):
             if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
                 continue
             method, owner = node.func.attr, node.func.value
@@ -268,6 +274,10 @@ def _bindings(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
 
 def body_of(reward: PythonReward) -> Body:
     """Return the body of a Python reward."""
+    return reward.once(_body)
+
+
+def _body(reward: PythonReward) -> Body:
     return Body(reward.definition, reward.module)
 
 

@@ -1,10 +1,12 @@
 """Finds the return statements of a Python reward by reading its source, without running it."""
 
 import ast
+from functools import lru_cache
 
 NESTED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 
 
+@lru_cache(maxsize=256)  # the same for all views of a file
 def wrong(definition: ast.FunctionDef | ast.AsyncFunctionDef) -> tuple[str, ast.stmt | None]:
     """Return the mistake in how a reward returns its value, and where; \"\" and None without
     one."""

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Collection, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from forgedsl.hir.judges import NAME as JUDGE
 from forgedsl.hir.judges import SCORER
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from forgedsl.hir.pyimport import PythonCallable
     from forgedsl.types.effects import Use
 
+T = TypeVar("T")
 STANDARD = {
     "math_equal": BOOL, "think_tags": BOOL, "exact": BOOL, "contains": BOOL, "format_regex": BOOL,
 }  # fmt: skip
@@ -73,21 +74,32 @@ def _reward_interval(reward: RewardDecl, view: View) -> Interval | None:
         return STANDARD[body.name]
     if isinstance(body, PythonFunction):
         return None
-    return _value(body, interval(1.0, longest), view)
-
-
-def _value(body: Function, num_tokens: Interval, view: View) -> Interval:
-    """Return the interval of a reward for answers of some length, computed once for all views."""
-    key = (_value, view.identity(body), num_tokens, view.turns)
+    key = (reward_interval, view.identity(body), longest, view.turns)
     known = view.shared.answers
     if key not in known:
-        rollout = {"num_tokens": num_tokens, "truncated": BOOL, "turns": view.turns}
-        known[key] = _Body(rollout, 0).function(body, {})
+        known[key] = _value(body, interval(1.0, longest), view.turns)
     found: Interval = known[key]
     return found
 
 
+def _value(body: Function, num_tokens: Interval, turns: Interval) -> Interval:
+    rollout = {"num_tokens": num_tokens, "truncated": BOOL, "turns": turns}
+    return _Body(rollout, 0).function(body, {})
+
+
 LENGTHS = 8
+
+
+def _by_length(body: Function, longest: int, view: View) -> list[Interval]:
+    """Return the intervals of a reward for answers of LENGTHS lengths, computed once for all
+    views."""
+    key = (_by_length, view.identity(body), longest, view.turns)
+    known = view.shared.answers
+    if key not in known:
+        lengths = (point(float(longest * i // LENGTHS)) for i in range(1, LENGTHS + 1))
+        known[key] = [_value(body, length, view.turns) for length in lengths]
+    found: list[Interval] = known[key]
+    return found
 
 
 def varies_with_length(reward: RewardDecl, view: View) -> bool:
@@ -95,8 +107,7 @@ def varies_with_length(reward: RewardDecl, view: View) -> bool:
     body, longest = reward.body, view.max_tokens
     if not isinstance(body, Function) or longest is None or longest < LENGTHS:
         return False
-    lengths = (point(float(longest * i // LENGTHS)) for i in range(1, LENGTHS + 1))
-    values = [_value(body, length, view) for length in lengths]
+    values = _by_length(body, longest, view)
     exact = {value.lo for value in values if value.is_point}
     return len(exact) >= LENGTHS - 2
 
@@ -107,8 +118,7 @@ def length_slope(reward: RewardDecl, view: View) -> int:
     body, longest = reward.body, view.max_tokens
     if not isinstance(body, Function) or longest is None or longest < LENGTHS:
         return 0
-    lengths = (point(float(longest * i // LENGTHS)) for i in range(1, LENGTHS + 1))
-    values = [_value(body, length, view) for length in lengths]
+    values = _by_length(body, longest, view)
     steps = [b.lo - a.lo for a, b in itertools.pairwise(values)]
     if not all(value.is_point for value in values) or sum(map(bool, steps[LENGTHS // 2 :])) < 2:
         return 0
@@ -383,6 +393,16 @@ class PythonReward:
     top: str
     """the top-level definition that contains it"""
     uses: tuple[Use, ...]
+    known: dict[object, Any]
+    """answers to questions about its text, which views share"""
+
+    def once(self, question: Callable[[PythonReward], T]) -> T:
+        """Return `question(self)`, computed once for all views: it may depend on the Python text
+        alone."""
+        if question not in self.known:
+            self.known[question] = question(self)
+        answer: T = self.known[question]
+        return answer
 
     def span(self, use: Use) -> Span:
         start = self.source.line_starts[use.line - 1]
@@ -415,7 +435,7 @@ def python_rewards(view: View) -> list[PythonReward]:
         key = ("reward", body.module, body.name)
         if key not in view.shared.answers:
             view.shared.answers[key] = _read((view.folder / body.module).read_text("utf-8"), body)
-        module, called, reached, text = view.shared.answers[key]
+        module, called, reached, text, known = view.shared.answers[key]
         found.append(
             PythonReward(
                 reward=reward,
@@ -425,6 +445,7 @@ def python_rewards(view: View) -> list[PythonReward]:
                 source=view.sources.setdefault(body.module, SourceFile(body.module, text)),
                 top=called.top,
                 uses=reached,
+                known=known,
             )
         )
     return found
@@ -432,7 +453,7 @@ def python_rewards(view: View) -> list[PythonReward]:
 
 def _read(
     text: str, body: PythonFunction
-) -> tuple[python.Module, PythonCallable, tuple[Use, ...], str]:
+) -> tuple[python.Module, PythonCallable, tuple[Use, ...], str, dict[object, Any]]:
     import ast as python  # imported late: most programs have no Python
 
     from forgedsl.hir.pyimport import callables
@@ -440,7 +461,7 @@ def _read(
 
     module = python.parse(text)
     called = callables(module)[body.name]
-    return module, called, uses(module, called.top), text
+    return module, called, uses(module, called.top), text, {}
 
 
 def place_of(reward: RewardDecl, view: View, setting: str = "") -> Span:

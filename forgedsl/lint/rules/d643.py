@@ -65,7 +65,7 @@ def _begins(found: PythonReward) -> bool:
     from forgedsl.lint.python_bodies import body_of
 
     body = body_of(found)
-    for search in body.searches():
+    for search in body.searches:
         begins = search.pattern.startswith("^") or search.method in ("match", "fullmatch")
         if begins and re.match(r"\^?(\\s\*)?<think>", search.pattern):
             return True

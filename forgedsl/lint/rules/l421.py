@@ -105,8 +105,16 @@ def _held_to_sampler(loss: LossView) -> bool:
     return above > 0 > below
 
 
-def _differences(view: View, function: Function) -> Iterator[ast.Binary]:
-    """Yield the differences of an expression and itself in a body."""
+def _differences(view: View, function: Function) -> list[ast.Binary]:
+    """Return the differences of an expression and itself in a body, the same in all views."""
+    key = (_differences, function.span)
+    if key not in view.shared.answers:
+        view.shared.answers[key] = list(_twice(view, function))
+    found: list[ast.Binary] = view.shared.answers[key]
+    return found
+
+
+def _twice(view: View, function: Function) -> Iterator[ast.Binary]:
     source = view.sources.get(function.span.file)
     text = source.text if source is not None else ""
     for node in walk(function.statements) if text else ():

@@ -65,4 +65,9 @@ def _texts(value: Any) -> Iterator[str]:
 
 def _is_path(text: str) -> bool:
     """True for `/mnt/data`, but not for a word such as `/no_think`."""
-    return PurePath(text).is_absolute() and len(PurePath(text).parts) > 2 and text.isprintable()
+    return (
+        ("/" in text or "\\" in text)
+        and PurePath(text).is_absolute()
+        and len(PurePath(text).parts) > 2
+        and text.isprintable()
+    )

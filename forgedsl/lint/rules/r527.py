@@ -54,7 +54,7 @@ def _in_python(view: View) -> Findings:
 
     written = [n.value for n in walk(view.file) if isinstance(n, ast.String)]
     for found in rewards:
-        read = {form for s in body_of(found).searches() for form in FORMS if form in s.pattern}
+        read = {form for s in body_of(found).searches for form in FORMS if form in s.pattern}
         wanted = read.pop() if len(read) == 1 else ""
         other = next((form for form in FORMS if form != wanted), "")
         drawn = drawn_from(view)

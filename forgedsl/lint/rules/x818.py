@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from forgedsl.diagnostics import Label
 from forgedsl.lint.environments import python_environments
 from forgedsl.lint.finding import Findings, rule
-from forgedsl.lint.rewards import place_of, python_rewards
+from forgedsl.lint.rewards import PythonReward, place_of, python_rewards
 from forgedsl.lint.view import View
 
 if TYPE_CHECKING:
@@ -40,30 +40,37 @@ HELP = "pass `re.DOTALL`: then `.` matches line breaks too"
 
 
 def check(view: View) -> Findings:
+    for found in python_rewards(view):
+        node = found.once(_in_reward)
+        if node is not None:
+            yield finding(
+                f"a pattern of reward `{found.reward.name}` finds tags on one line only",
+                place_of(found.reward, view),
+                related=(Label(text="here", span=found.at(node)),),
+                help=HELP,
+            )
+    for env in python_environments(view):
+        node = _reached(env.module, env.env.body.name)
+        if node is not None:
+            yield finding(
+                f"a pattern of environment `{env.env.name}` finds tags on one line only",
+                env.env.name_span,
+                related=(Label(text="here", span=env.at(node)),),
+                help=HELP,
+            )
+
+
+def _in_reward(found: PythonReward) -> python.AST | None:
+    return _reached(found.module, found.top)
+
+
+def _reached(module: python.Module, top: str) -> python.AST | None:
+    """Return the first such call in what a definition reaches."""
     from forgedsl.types.effects import names_in, reached
 
-    for found in python_rewards(view):
-        for root in reached(found.module, found.top):
-            node = _one_line(found.module, root, names_in(found.module, root))
-            if node is not None:
-                yield finding(
-                    f"a pattern of reward `{found.reward.name}` finds tags on one line only",
-                    place_of(found.reward, view),
-                    related=(Label(text="here", span=found.at(node)),),
-                    help=HELP,
-                )
-                break
-    for env in python_environments(view):
-        for root in reached(env.module, env.env.body.name):
-            node = _one_line(env.module, root, names_in(env.module, root))
-            if node is not None:
-                yield finding(
-                    f"a pattern of environment `{env.env.name}` finds tags on one line only",
-                    env.env.name_span,
-                    related=(Label(text="here", span=env.at(node)),),
-                    help=HELP,
-                )
-                break
+    roots = reached(module, top)
+    calls = (_one_line(module, root, names_in(module, root)) for root in roots)
+    return next((call for call in calls if call is not None), None)
 
 
 def _one_line(

@@ -54,9 +54,9 @@ def _first(found: PythonReward) -> python.AST | None:
 
     texts, targets = texts_of(found), parameters(found, "target")
     body = body_of(found)
-    if not any(targets & body.names(value) for value in body.returned()):
+    if not any(targets & body.names(value) for value in body.returned):
         return None
-    for search in body.searches():
+    for search in body.searches:
         is_bare = BARE.fullmatch(search.pattern) and DIGIT.search(search.pattern)
         if search.method == "search" and is_bare and name_of(search.subject) in texts:
             return search.call

@@ -46,7 +46,7 @@ def _one_digit(found: PythonReward) -> python.AST | None:
     from forgedsl.lint.python_bodies import body_of
 
     body = body_of(found)
-    wrong = {search.call for search in body.searches() if ONE.search(search.pattern)}
+    wrong = {search.call for search in body.searches if ONE.search(search.pattern)}
     for node in python.walk(found.definition) if wrong else ():
         if isinstance(node, python.BinOp) and isinstance(node.op, python.Div):
             whole = body.number(node.right)

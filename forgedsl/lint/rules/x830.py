@@ -49,7 +49,7 @@ def _crossed(found: PythonReward) -> tuple[python.AST | None, float, float]:
     from forgedsl.lint.python_bodies import body_of, parameters
 
     body, targets = body_of(found), parameters(found, "target")
-    for value in body.returned():
+    for value in body.returned:
         node = body.value(value)
         if not isinstance(node, python.IfExp) or not _is_right(body, node.test, targets):
             continue
