@@ -2,8 +2,8 @@
 
     python benchmarks/calls.py [--calls 20000] [--ranks 1] [--together 8]
 
-Calls `beat` of one rank (of all, where there are several) over a mesh as a run has it. KiB for a
-call are by least squares over resident memory, looked at 40 times, without the first quarter;
+Calls `heartbeat` of one rank (of all, where there are several) over a mesh as a run has it. KiB for
+a call are by least squares over resident memory, looked at 40 times, without the first quarter;
 microseconds are of this process' processor time.
 """
 
@@ -38,7 +38,7 @@ async def measure(given: argparse.Namespace, folder: Path) -> str:
 
     async def ask() -> None:
         for _ in range(each):
-            await (mesh.one(0, "beat") if given.ranks == 1 else mesh.call("beat"))
+            await (mesh.one(0, "heartbeat") if given.ranks == 1 else mesh.call("heartbeat"))
 
     for _ in range(LOOKS):
         await asyncio.gather(*(ask() for _ in range(given.together)))

@@ -35,7 +35,7 @@ class Coalescer(Generic[T, R]):
         return await self.post(item, first=first)
 
     @property
-    def at_work(self) -> int:
+    def num_in_flight(self) -> int:
         """Number of calls in flight."""
         return len(self._running)
 

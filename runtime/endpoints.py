@@ -174,7 +174,7 @@ class Endpoints(Protocol):
     async def step(self, node: Node, batch: Batch) -> StepResult:
         """One optimizer step of `node.target` with `node.loss`."""
 
-    async def leave(self, node: Node) -> bool:
+    async def abandon_step(self, node: Node) -> bool:
         """Ask the running `step` of this node to return early with `left`, its service unchanged.
         Returns False if the step goes on."""
 

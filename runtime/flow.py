@@ -65,7 +65,7 @@ class Flow:
     offsets: dict[str, int]
     """by sample node: the first sibling number of its completions in a group"""
 
-    def synced(self, lineage: str) -> Node | None:
+    def sync_of(self, lineage: str) -> Node | None:
         """Return the sync that refreshes the sampler of this lineage; None if the sampler is
         frozen."""
         target = self.edges[lineage].node.target

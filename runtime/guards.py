@@ -1,6 +1,6 @@
 """Guards: stop a run that no longer makes sense, with the evidence in the message.
 
-    deadline(name, seconds)   bounds a named wait (Late)
+    deadline(name, seconds)   bounds a named wait (DeadlinePassed)
     FailureGuard              completions that keep failing, without one that succeeds (RunError)
     RewardGuard               a reward that fails too often (GuardError)
     NonFiniteGuard            a loss or gradient that is not a number (GuardError, or a skip)
@@ -35,7 +35,7 @@ FAILURE_SECONDS = 60.0
 MAX_SKIPPED = 8
 
 
-class Late(Exception):
+class DeadlinePassed(Exception):
     """A named wait passed its deadline."""
 
     def __init__(self, what: str, seconds: float) -> None:
@@ -48,7 +48,7 @@ async def deadline(what: str, seconds: float | None) -> AsyncIterator[None]:
     is.
 
     Raises:
-        Late: the body took longer.
+        DeadlinePassed: the body took longer.
     """
     clock = asyncio.timeout(seconds)
     try:
@@ -57,7 +57,7 @@ async def deadline(what: str, seconds: float | None) -> AsyncIterator[None]:
     except TimeoutError as error:
         if not clock.expired() or seconds is None:
             raise
-        raise Late(what, seconds) from error
+        raise DeadlinePassed(what, seconds) from error
 
 
 class NonFiniteError(GuardError):
@@ -123,7 +123,7 @@ class AgeGuard:
         self._limit = schedule.max_policy_age
         self._on_stale = schedule.on_stale
 
-    def stale(self, group: int, age: int, origin: str) -> bool:
+    def is_stale(self, group: int, age: int, origin: str) -> bool:
         """Return True if the group must be dropped.
 
         Raises:
@@ -151,8 +151,8 @@ class GapGuard:
     """Watches the gap between the log-probs of trainer and sampler at age 0, where both have the
     same weights. The gap of the first step is the baseline for these kernels and dtypes."""
 
-    GROWN, MOST = 8.0, 64.0
-    """multiples of the first gap: above GROWN the run warns, above MOST it stops"""
+    WARN_GROWTH, STOP_GROWTH = 8.0, 64.0
+    """multiples of the first gap: above WARN_GROWTH the run warns, above STOP_GROWTH it stops"""
     LEAST = {"f32": 1e-4, "bf16": 1e-2, "f16": 2e-3}  # noqa: RUF012
     """by dtype: lower bound of the baseline"""
 
@@ -174,7 +174,7 @@ class GapGuard:
             self._first = max(gap, self._least)
             return ""
         grown = gap / self._first
-        if grown < self.GROWN:
+        if grown < self.WARN_GROWTH:
             self._warned = False
             return ""
         side = (
@@ -187,7 +187,7 @@ class GapGuard:
             f"log-probs of {node.target} and of the sampler differ by {gap:.2g} on average for "
             f"the same weight version, {grown:.0f} times as much as at the start; {side}"
         )
-        if grown >= self.MOST:
+        if grown >= self.STOP_GROWTH:
             raise GuardError(
                 what,
                 origin=node.origin,
@@ -274,7 +274,7 @@ class RewardGuard:
         """calls that ended their process or ran out of memory"""
 
     @property
-    def trouble(self) -> str:
+    def failure_summary(self) -> str:
         """Describe why many calls of this reward fail; empty if few do."""
         if self._kills > self._answered:
             count = f"{self._kills} of {self._kills + self._answered} calls so far"
@@ -286,18 +286,18 @@ class RewardGuard:
             f"{self._error}"
         )
 
-    def called(self, error: str) -> None:
+    def record_call(self, error: str) -> None:
         """Record the result of a call or retry: an error text, or "" if it returned a value."""
         self._tried += 1
         self._broken += bool(error)
         self.ends += error.startswith("MemoryError")
         self._error = error or self._error
 
-    def answered(self) -> None:
+    def record_survival(self) -> None:
         """Record a call that left its process alive."""
         self._answered += 1
 
-    def ended(self, error: str, example: str, at_once: int = 1) -> None:
+    def record_process_end(self, error: str, example: str, at_once: int = 1) -> None:
         """Record a call that ended its process. Up to `at_once` calls, this one included, run in
         one process and end with it.
 

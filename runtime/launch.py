@@ -359,8 +359,10 @@ async def _export(this: Run, endpoints: Any) -> None:
 async def _stop(this: Run, fleet: Any) -> None:
     """Stop all meshes. `kill_children` kills those that do not stop in time."""
     this.events.emit("phase", text="stopping services")
-    results = await asyncio.gather(*(mesh.stop() for mesh in fleet.all()), return_exceptions=True)
-    for mesh, result in zip(fleet.all(), results, strict=True):
+    results = await asyncio.gather(
+        *(mesh.stop() for mesh in fleet.all_meshes()), return_exceptions=True
+    )
+    for mesh, result in zip(fleet.all_meshes(), results, strict=True):
         if isinstance(result, BaseException):
             this.events.emit(
                 "warning",

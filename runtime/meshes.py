@@ -60,7 +60,7 @@ class Fleet:
     meetings: list[Any] = field(default_factory=list)
     """open rendezvous stores, through which the ranks of a trainer find each other"""
 
-    def all(self) -> list[Mesh]:
+    def all_meshes(self) -> list[Mesh]:
         """Return every mesh once."""
         pools = {id(mesh): mesh for mesh in self.rewards.values()}
         replicas = [mesh for meshes in self.samplers.values() for mesh in meshes]
@@ -75,12 +75,12 @@ class Fleet:
         if not (lost or failed):
             return True
         gone = self.hosts.gone | set(dead.on)
-        load = Counter(host for mesh in self.all() if mesh is not dead for host in mesh.on)
+        load = Counter(host for mesh in self.all_meshes() if mesh is not dead for host in mesh.on)
         slices = [range(i, i + size) for i in range(self.hosts.count - size + 1)]
         free = [hosts for hosts in slices if not gone & set(hosts) and not dead.on_gpus]
         if free:
             hosts = min(free, key=lambda hosts: sum(load[host] for host in hosts))
-            dead.move(self.hosts.attach(hosts), hosts)
+            dead.set_hosts(self.hosts.attach(hosts), hosts)
         return bool(free) or not lost
 
     def remove(self, dead: Mesh) -> None:
@@ -141,7 +141,7 @@ async def setup(
     """Load models and start engines, all in parallel; call `tell(mesh, seconds, facts)` for
     each."""
     async with asyncio.TaskGroup() as tasks:
-        for mesh in fleet.all():
+        for mesh in fleet.all_meshes():
             args: tuple[Any, ...] = ()
             if mesh in fleet.trainers.values():
                 args = (str(run_dir), run_key, resume)
@@ -155,7 +155,7 @@ async def restart(dead: Mesh, run_key: str, tell: Callable[..., Any]) -> Mesh:
     sampler = "token" in dead.recipe["kwargs"]
     fresh: Mesh | None = None
     try:
-        fresh = dead.again(**({"token": secrets.token_hex(4)} if sampler else {}))
+        fresh = dead.respawn(**({"token": secrets.token_hex(4)} if sampler else {}))
         await set_up(fresh, (run_key,) if sampler else (), tell)
     except (RunError, ValueError) as error:  # Monarch raises ValueError if a host does not answer
         if fresh is not None:
@@ -176,7 +176,7 @@ async def set_up(mesh: Mesh, args: tuple[Any, ...], tell: Callable[..., Any]) ->
     start = asyncio.get_running_loop().time()
     try:
         async with asyncio.timeout(SETUP_SECONDS):
-            facts = await mesh.soonest("setup", *args)
+            facts = await mesh.first_fail_fast("setup", *args)
             mesh.members = await mesh.call("describe")
     except TimeoutError:
         raise RunError(
@@ -302,13 +302,13 @@ def _environment(spot: Placement) -> dict[str, str]:
     return {
         "MKL_CBWR": os.environ.get("MKL_CBWR", SAME_BITS),
         "OMP_NUM_THREADS": str(spot.threads),
-        "CUDA_VISIBLE_DEVICES": ",".join(visible(spot.gpus)),
+        "CUDA_VISIBLE_DEVICES": ",".join(visible_devices(spot.gpus)),
         "TOKENIZERS_PARALLELISM": "false",
         "FORGEDSL_ACTOR": "1",
     }
 
 
-def visible(gpus: tuple[int, ...]) -> list[str]:
+def visible_devices(gpus: tuple[int, ...]) -> list[str]:
     """Map GPU numbers of the plan to entries of this process's CUDA_VISIBLE_DEVICES."""
     mask = gpu_mask()
     return [str(gpu) if mask is None else mask[gpu] for gpu in gpus]

@@ -59,7 +59,7 @@ class Services:
         """Stop all processes and write the report."""
         self.supervisor.close()
         await self.ask.close()
-        meshes = list(self.fleet.all())
+        meshes = list(self.fleet.all_meshes())
         ended = await asyncio.gather(*(mesh.stop() for mesh in meshes), return_exceptions=True)
         events = self.this.events
         for mesh, error in zip(meshes, ended, strict=True):

@@ -71,7 +71,7 @@ class Meter:
     def group_dropped(self, reason: str) -> None:
         self.groups_dropped[reason] += 1
 
-    def scored(self, score: Score | RewardError) -> None:
+    def count_score(self, score: Score | RewardError) -> None:
         """Count the failures, retries, requests and durations of the rewards of one rollout."""
         self.scores_failed.update(score.failed)
         self.scores_retried.update(score.retried)
@@ -80,7 +80,7 @@ class Meter:
         for name, longest in score.seconds.items():
             self.reward_s[name] = max(longest, self.reward_s.get(name, 0.0))
 
-    def synced(self, service: str, result: SyncResult) -> None:
+    def count_sync(self, service: str, result: SyncResult) -> None:
         """Count a weight sync that reached all replicas of a service. Simulated syncs have no
         bytes."""
         if result.bytes and result.seconds:
@@ -102,7 +102,7 @@ class Meter:
             self._idle_since = self._clock()
 
     @contextmanager
-    def idling(self) -> Iterator[None]:
+    def measure_idle(self) -> Iterator[None]:
         """Measure a wait of the trainer."""
         start = self._clock()
         try:
@@ -110,7 +110,7 @@ class Meter:
         finally:
             self.trainer_idle_s += self._clock() - start
 
-    def turn(self) -> Record:
+    def end_iteration(self) -> Record:
         """Return the times and drops of the iteration that ends now, and reset them."""
         now = self._clock()
         if self._idle_since is not None:

@@ -30,29 +30,29 @@ class Versions:
 
     def order_sync(self, tasks: asyncio.TaskGroup, sampler: str, work: Work) -> asyncio.Task[None]:
         before = [*self._evals.pop(sampler, ()), *self._last(sampler)]
-        task = tasks.create_task(_after(before, work), name=f"sync {sampler}")
+        task = tasks.create_task(_run_after(before, work), name=f"sync {sampler}")
         self._syncs[sampler] = task
         return task
 
     def order_eval(self, tasks: asyncio.TaskGroup, sampler: str, work: Work) -> asyncio.Task[None]:
-        task = tasks.create_task(_after(self._last(sampler), work), name=f"eval on {sampler}")
+        task = tasks.create_task(_run_after(self._last(sampler), work), name=f"eval on {sampler}")
         self._evals.setdefault(sampler, []).append(task)
         return task
 
-    async def settled(self, sampler: str) -> None:
+    async def wait_for_sync(self, sampler: str) -> None:
         """Wait until the last ordered sync of this sampler is done."""
-        await _after(self._last(sampler), None)
+        await _run_after(self._last(sampler), None)
 
-    async def idle(self) -> None:
+    async def wait_until_idle(self) -> None:
         """Wait until every lane is empty."""
         evals = [task for lane in self._evals.values() for task in lane]
-        await _after([*self._syncs.values(), *evals], None)
+        await _run_after([*self._syncs.values(), *evals], None)
 
     def _last(self, sampler: str) -> list[asyncio.Task[None]]:
         return [self._syncs[sampler]] if sampler in self._syncs else []
 
 
-async def _after(before: Iterable[asyncio.Task[None]], work: Work | None) -> None:
+async def _run_after(before: Iterable[asyncio.Task[None]], work: Work | None) -> None:
     """Wait for all of `before`, then run `work`. Failures of `before` belong to the task group."""
     pending = list(before)
     if pending:

@@ -100,7 +100,7 @@ def test_every_field_of_metrics_is_documented() -> None:
     result = StepResult(
         version=1, loss=0.0, grad_norm=1.0, lr=1e-6, tokens=1, metrics={}, kernel="torch/linear"
     )
-    fields = Meter().turn() | batch_record(Batch(samples=[]), [], []) | step_record(result)
+    fields = Meter().end_iteration() | batch_record(Batch(samples=[]), [], []) | step_record(result)
     text = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
     assert [name for name in fields if f"`{name}`" not in text] == []
 

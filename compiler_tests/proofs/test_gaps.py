@@ -107,12 +107,12 @@ def test_the_run_leaves_its_evidence(tmp_path: Path) -> None:
     proofs = Proofs(job)
     for changed in (None, 0.5, 0.25):
         result = SyncResult(bytes=8, transport="shm", seconds=0.1, proved=35, changed=changed)
-        proofs.synced(node("sync"), result)
+        proofs.record_sync(node("sync"), result)
     step = StepResult(
         version=1, loss=0.0, grad_norm=1.0, lr=1e-6, tokens=8, metrics={}, kernel="",
         gaps={"gap/age_0": 1e-6},
     )  # fmt: skip
-    proofs.stepped(node(), step)
+    proofs.record_step(node(), step)
     proofs.write(tmp_path)
     syncs, gap = map(json.loads, (tmp_path / "proofs.jsonl").read_text("utf-8").splitlines())
     assert (syncs["syncs"], syncs["proved"], syncs["tensors"]) == (3, 3, 35)

@@ -288,7 +288,7 @@ class FakeEndpoints:
             metrics={"entropy": 1.5, "clip_frac": 0.1}, kernel="fake",
         )  # fmt: skip
 
-    async def leave(self, node: Node) -> bool:
+    async def abandon_step(self, node: Node) -> bool:
         return self.leaves and self._step.cancel()
 
     async def sync(self, node: Node, version: int) -> SyncResult:

@@ -26,9 +26,9 @@ class Wire:
         self.port: asyncio.Queue[Any] = asyncio.Queue()
         self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.actor = SimpleNamespace(
-            beat=None,
-            stay=SimpleNamespace(call=lambda key, port: self.gone),
-            asked=SimpleNamespace(
+            heartbeat=None,
+            register_port=SimpleNamespace(call=lambda key, port: self.gone),
+            start_call=SimpleNamespace(
                 broadcast=lambda key, number, name, args: self.asked.append((number, name, args))
             ),
         )
@@ -58,7 +58,7 @@ def play(
 
 async def asking(wire: Wire, callee: Callee, *words: str) -> list[asyncio.Task[list[Any]]]:
     """Calls that are under way."""
-    tasks = [asyncio.create_task(callee.ask("beat", word)) for word in words]
+    tasks = [asyncio.create_task(callee.ask("heartbeat", word)) for word in words]
     while len(wire.asked) < len(words):
         await asyncio.sleep(0)
     return tasks
@@ -99,7 +99,7 @@ def test_a_death_fails_all_that_is_asked_and_will_be(monkeypatch: pytest.MonkeyP
     async def test(wire: Wire, callee: Callee) -> None:
         tasks = await asking(wire, callee, "a", "b")
         wire.gone.set_exception(RuntimeError("killed"))
-        tasks.append(asyncio.create_task(callee.ask("beat", "c")))
+        tasks.append(asyncio.create_task(callee.ask("heartbeat", "c")))
         done = await asyncio.gather(*tasks, return_exceptions=True)
         assert ([str(error) for error in done], len(wire.asked)) == (["killed"] * 3, 2)
 
@@ -120,7 +120,7 @@ def test_ten_thousand_calls_leave_next_to_nothing_in_either_process(tmp_path: Pa
         processes, sizes = (psutil.Process(), psutil.Process(facts["pid"])), []
         for calls in (3_000, 10_000):  # the first fill what stays at one size
             for _ in range(calls // 50):
-                await asyncio.gather(*(mesh.one(0, "beat") for _ in range(50)))
+                await asyncio.gather(*(mesh.one(0, "heartbeat") for _ in range(50)))
             sizes.append([process.memory_info().rss / 1024 for process in processes])
         await mesh.stop()
         return [(after - before) / 10_000 for before, after in zip(*sizes, strict=True)]
@@ -136,5 +136,5 @@ class Demanding(Exception):
 
 
 def test_an_error_that_cannot_be_read_again_does_not_travel() -> None:
-    told = [answers.travels(error) for error in (Demanding("a", "b"), MemoryError("a"))]
+    told = [answers.is_picklable(error) for error in (Demanding("a", "b"), MemoryError("a"))]
     assert told == [False, True]

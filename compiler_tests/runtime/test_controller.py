@@ -356,11 +356,11 @@ def test_a_completion_has_one_task_from_its_prompt_to_its_score():
 def test_a_group_that_waits_is_looked_at_once_for_each_version(monkeypatch):
     looks = Counter()
 
-    def stale(guard, group, age, origin):
+    def is_stale(guard, group, age, origin):
         looks[group, age] += 1
         return False
 
-    monkeypatch.setattr("forgedsl.runtime.guards.AgeGuard.stale", stale)
+    monkeypatch.setattr("forgedsl.runtime.guards.AgeGuard.is_stale", is_stale)
     the_job = job(math_nodes(24, 2), prompts=24, credits=48, steps=3)
     drive(the_job, FakeEndpoints(the_job, jitter=1))
     assert len(looks) >= 72

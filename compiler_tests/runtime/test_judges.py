@@ -322,11 +322,11 @@ def test_requests_come_into_the_metrics_of_a_step() -> None:
 
     meter = Meter()
     for _ in range(2):
-        meter.scored(Score(value=1.0, requests={"style": Requests(made=3, again=2, failed=1)}))
-    record = meter.turn()
+        meter.count_score(Score(value=1.0, requests={"style": Requests(made=3, again=2, failed=1)}))
+    record = meter.end_iteration()
     names = ("made", "again", "slow", "failed")
     assert [record[f"requests_{name}/style"] for name in names] == [6, 4, 0, 2]
-    assert "requests_made/style" not in meter.turn()
+    assert "requests_made/style" not in meter.end_iteration()
 
 
 def test_a_key_that_is_not_there_is_told_at_the_start(

@@ -185,7 +185,7 @@ follow = lambda: ctypes.CDLL(None).prctl(1, 9)  # as Monarch does
 print(subprocess.Popen(["sleep", "900"], preexec_fn=follow).pid, flush=True)
 time.sleep(900)
 '''
-worker = ProcessHosts.begin([sys.executable, "-c", child], Path(sys.argv[1]))
+worker = ProcessHosts.start_host([sys.executable, "-c", child], Path(sys.argv[1]))
 print(worker.pid, flush=True)
 time.sleep(900)
 """

@@ -67,7 +67,7 @@ def test_a_host_that_gives_no_answer_is_named_by_a_restart() -> None:
         service, origin = "gen", "x.forge:3:1"
         abandoned = 0
 
-        async def soonest(self, endpoint: str, *args: Any) -> None:
+        async def first_fail_fast(self, endpoint: str, *args: Any) -> None:
             raise ValueError("error spawning proc mesh: Timeout")  # as Monarch does
 
         async def abandon(self) -> None:
@@ -76,7 +76,7 @@ def test_a_host_that_gives_no_answer_is_named_by_a_restart() -> None:
     fresh = Fresh()
     dead: Any = SimpleNamespace(
         service="gen", origin="x.forge:3:1", on=range(2, 3), recipe={"kwargs": {}},
-        again=lambda **_: fresh,
+        respawn=lambda **_: fresh,
     )  # fmt: skip
     with pytest.raises(RunError, match="gen could not start on host 2: error spawning"):
         asyncio.run(restart(dead, "key", lambda *_: None))
@@ -98,4 +98,4 @@ def test_a_rank_that_fails_is_heard_while_others_wait_for_it() -> None:
         on=range(2),
     )  # fmt: skip
     with pytest.raises(MemoryError, match="out of memory"):
-        asyncio.run(asyncio.wait_for(mesh.soonest("setup"), 10))
+        asyncio.run(asyncio.wait_for(mesh.first_fail_fast("setup"), 10))

@@ -100,7 +100,7 @@ def test_ranks_that_meet_in_each_microbatch_leave_at_the_same_one(ahead: int) ->
         thread.start()
     while done != [5 + ahead, 5, 5]:
         pass
-    held = [rank.hold() for rank in ranks]
+    held = [rank.pause() for rank in ranks]
     assert held == [8 + ahead, 8, 8]
     slow.set()
     for rank in ranks:
@@ -113,7 +113,7 @@ def test_ranks_that_meet_in_each_microbatch_leave_at_the_same_one(ahead: int) ->
 def test_a_step_of_several_updates_is_not_left() -> None:
     rank = AbandonStep()
     with rank.step(possible=False):
-        assert rank.hold() is None
+        assert rank.pause() is None
         rank.decide(0)
         rank.microbatch()
 
@@ -121,8 +121,8 @@ def test_a_step_of_several_updates_is_not_left() -> None:
 async def hurried(mesh: Any, batch: Any) -> Any:
     """A step that is asked to end when it has hardly begun."""
     step = asyncio.ensure_future(mesh.first("step", batch, "recorded"))
-    held = await mesh.call("hold")
-    await mesh.call("leave_before", max(held))
+    held = await mesh.call("pause")
+    await mesh.call("abandon_before", max(held))
     return await step
 
 
@@ -142,7 +142,7 @@ def test_two_ranks_leave_a_step_with_weights_and_moments_as_before(
             batch = recorded_batch()
             left = await hurried(mesh, batch)
             after = await published(mesh)
-            await mesh.call("leave_before", None)
+            await mesh.call("abandon_before", None)
             return left, before, after, await mesh.first("step", batch, "recorded")
 
     left, before, after, whole = asyncio.run(main())

@@ -213,8 +213,8 @@ def test_calls_that_are_made_again_are_told_and_counted(make_job: Any) -> None:
     assert seen[0]["text"] == said
     assert seen[0]["error"] == "returned nan"
     meter = Meter()
-    meter.scored(score)
-    assert meter.turn()["retried/correct"] == 1
+    meter.count_score(score)
+    assert meter.end_iteration()["retried/correct"] == 1
 
 
 def test_more_processes_are_no_advice_where_calls_fail(
@@ -222,7 +222,7 @@ def test_more_processes_are_no_advice_where_calls_fail(
 ) -> None:
     client, seen = client_of(make_job, FakeMesh())
     for pool in client._guards:
-        client._guards[pool].called("TimeoutError: late")
+        client._guards[pool].record_call("TimeoutError: late")
     monkeypatch.setattr(module, "QUEUE_SECONDS", 0.0)
     asyncio.run(_at_once(client, ["yes"] * 8))
     told = [event["text"] for event in seen if "is the bottleneck" in event["text"]]

@@ -30,7 +30,7 @@ def test_a_replica_on_a_slow_host_is_named_once(times: float, named: list[str]) 
     for turn in range(3 * WINDOW):
         for index in range(3):
             slower = times if index == 1 else 1.0
-            pace.took(f"gen{index} on host {index}", slower * (1 + turn % 5))
+            pace.record_time(f"gen{index} on host {index}", slower * (1 + turn % 5))
     assert [text.partition(" as long")[0] for text in said] == named
 
 
@@ -45,7 +45,7 @@ def test_a_slow_rank_is_named_once(scale: float, times: float, named: list[str])
     for turn in range(4 * PROBES):
         stalled = 9.0 if turn == PROBES else 1.0  # a single one says nothing
         for rank, factor in enumerate((1.0, stalled, times)):
-            pace.took(f"rank {rank}", factor * scale)
+            pace.record_time(f"rank {rank}", factor * scale)
     assert [text.partition(" takes")[0] for text in said] == named
 
 

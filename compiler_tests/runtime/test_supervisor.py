@@ -41,11 +41,11 @@ class Stopped(FakeMesh):
     async def call(self, endpoint: str) -> None:
         await asyncio.Event().wait()
 
-    async def quiet(self, seconds: float) -> list[int]:
+    async def unresponsive_ranks(self, seconds: float) -> list[int]:
         await asyncio.sleep(seconds)
         return [1]
 
-    def who(self, ranks: list[int]) -> str:
+    def describe_ranks(self, ranks: list[int]) -> str:
         return f"ranks {ranks}"
 
 
@@ -80,7 +80,7 @@ def kept(lives: int, *, starts: int = 0) -> tuple[FakePool, Fleet, Any, list[Any
         events = EventLog()
         events.subscribe(seen.append)
         keeper = Supervisor(fleet, endpoints, events, restart)  # type: ignore[arg-type]
-        await keeper._keep(first)
+        await keeper._keep_running(first)
         return endpoints
 
     return pool, fleet, asyncio.run(main()), seen
@@ -129,7 +129,7 @@ def test_a_rank_that_is_silent_is_named(monkeypatch: pytest.MonkeyPatch) -> None
         endpoints: Any = SimpleNamespace(
             samplers={}, pool=lambda mesh: None, failures=asyncio.Queue()
         )
-        await Supervisor(fleet, endpoints, EventLog(), None)._keep(trainer)  # type: ignore[arg-type]
+        await Supervisor(fleet, endpoints, EventLog(), None)._keep_running(trainer)  # type: ignore[arg-type]
         return endpoints.failures.get_nowait().message
 
     assert asyncio.run(main()) == "reward_correct: ranks [1] has not answered for 0 s"
@@ -147,7 +147,7 @@ class Lasting:
     async def call(self, endpoint: str) -> None:
         await asyncio.Event().wait()
 
-    def move(self, hosts: Any, on: range) -> None:
+    def set_hosts(self, hosts: Any, on: range) -> None:
         self.on = on
 
 
@@ -171,7 +171,7 @@ def after_the_loss_of_host_1(
     fleet = Fleet(samplers={"gen": engines}, trainers={"trainer": trainer}, rewards={})
     fleet.hosts.count = hosts
     fleet.hosts.attach = lambda on: None  # type: ignore[method-assign]
-    fleet.hosts.lost = lambda: {1: "killed"}  # type: ignore[method-assign]
+    fleet.hosts.lost_hosts = lambda: {1: "killed"}  # type: ignore[method-assign]
 
     async def restart(dead: Any) -> Any:
         return Lasting(dead.service, dead.on.start)

@@ -119,7 +119,7 @@ def test_the_gap_to_the_probe(tmp_path: Path, make_job: Any, make_titan: Any) ->
             for client in clients:
                 client.close()
             await trainer.call("close")
-            for mesh in fleet.all():
+            for mesh in fleet.all_meshes():
                 await mesh.stop()
             remove_buffers("arrival")
 

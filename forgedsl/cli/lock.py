@@ -74,14 +74,14 @@ def command(
         print(target)
         return
     try:
-        hold(lowered.job, target)
+        apply_lock(lowered.job, target)
     except UsageError as error:
         print(f"forgec lock: {error}", file=sys.stderr)
         raise SystemExit(1) from error
     print(f"{target}: nothing drifted")
 
 
-def hold(job: Job, path: Path) -> Job:
+def apply_lock(job: Job, path: Path) -> Job:
     """Return the job with the revisions of a lock. Raises UsageError with every field that
     differs."""
     from forgedsl.lower.lock import drift, pinned

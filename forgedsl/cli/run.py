@@ -163,9 +163,9 @@ def execute(request: RunOptions) -> int:
     if isinstance(prepared, int):
         return prepared
     if request.lock is not None:
-        from forgedsl.cli.lock import hold
+        from forgedsl.cli.lock import apply_lock
 
-        prepared = replace(prepared, job=hold(prepared.job, request.lock))
+        prepared = replace(prepared, job=apply_lock(prepared.job, request.lock))
     if request.dry_run:
         from forgedsl.cli.dry_run import dry_run
 

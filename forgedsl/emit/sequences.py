@@ -1,6 +1,7 @@
 """Emits kernels over sequences, the part of a loss with reductions: one program per sequence.
 
-    Tree, values to compute  ->  stages  ->  Program: loops over tokens with generated statements
+    Tree, values to compute  ->  stages  ->  SequenceKernel: loops over tokens,
+                                             with generated statements
 
 A program handles a sequence (or a pair of two sequences). Token results are stored by row, others
 by sequence. Sums over the batch have one part per program; the program that ends last adds them in
@@ -51,7 +52,7 @@ class Loop:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Program:
+class SequenceKernel:
     """A kernel over sequences, ready for its template. Elsewhere in this module, "a program" is one
     instance of a kernel, which handles one sequence."""
 
@@ -102,7 +103,7 @@ def program(
     ends: Sequence[tuple[str, int]],
     paired: bool,
     sources: Mapping[str, SourceFile],
-) -> Program:
+) -> SequenceKernel:
     """Make the kernel `name` that computes `ends` of `tree`; each is stored under its name."""
     return _Writer(name, tree, ends, paired, sources).program()
 
@@ -132,7 +133,7 @@ class _Writer:
         values = [self.tree.values[n] for n in self.needed]
         return list(dict.fromkeys(local(v) for v in values if v.op in ("input", "total")))
 
-    def program(self) -> Program:
+    def program(self) -> SequenceKernel:
         loads = self._outer_loads()
         blocks = []
         for stage in self.plan.stages:
@@ -147,7 +148,7 @@ class _Writer:
             if node not in self.parts:
                 self.parts[node] = self._sequence_part(node)
         final, results = self._final()
-        return Program(
+        return SequenceKernel(
             name=self.name,
             pointers=self._pointers(),
             loads=tuple(loads),

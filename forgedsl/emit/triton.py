@@ -24,7 +24,7 @@ from collections.abc import Mapping
 
 from forgedsl.emit.expressions import Text
 from forgedsl.emit.jinja import environment
-from forgedsl.emit.sequences import Program, at_once, program, with_mean_entropy
+from forgedsl.emit.sequences import SequenceKernel, at_once, program, with_mean_entropy
 from forgedsl.emit.torch import Writer, mapping, place, tuple_of
 from forgedsl.emit.triton_ops import RESERVED, helpers, local, render
 from forgedsl.losses.grad import differentiate, with_gradient
@@ -208,7 +208,7 @@ def row_render(value: Value, args: list[Text], operands: list[Value], owner: str
 
 
 def _render(
-    tree: Tree, derivative: Tree, *, local: bool, paired: bool, programs: list[Program],
+    tree: Tree, derivative: Tree, *, local: bool, paired: bool, programs: list[SequenceKernel],
     row: Row | None, where: str,
 ) -> str:  # fmt: skip
     templates = environment()

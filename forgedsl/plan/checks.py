@@ -285,7 +285,7 @@ def check_colocation(
     program: Program, graph: Graph, colocate: tuple[str, ...], mode: str
 ) -> list[Diagnostic]:
     """P208: services that share GPUs take turns, which excludes an asynchronous schedule."""
-    turns = taking_turns(graph, colocate)
+    turns = concurrent_sharers(graph, colocate)
     if mode != "async" or len(turns) < 2 or program.schedule is None:
         return []
     shared = program.singletons["colocate"].settings["value"].origin.span
@@ -302,7 +302,7 @@ def check_colocation(
     ]
 
 
-def taking_turns(graph: Graph, services: Sequence[str]) -> tuple[str, ...]:
+def concurrent_sharers(graph: Graph, services: Sequence[str]) -> tuple[str, ...]:
     """Return those `services` that run at the same time under an asynchronous schedule: the trainer
     and the generators. A frozen model is not one of them, because the step waits for its result."""
     sampling = {node.target for node in graph.having(Role.SAMPLES)}

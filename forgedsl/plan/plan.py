@@ -186,7 +186,7 @@ def request_of(
             return ""
         full = f"{worst.bytes / GIB:.1f} of {worst.capacity / GIB:.0f} GiB"
         is_async = program.schedule is not None and program.schedule.label == "async"
-        turns = is_async and len(checks.taking_turns(graph, names)) > 1
+        turns = is_async and len(checks.concurrent_sharers(graph, names)) > 1
         return f"{full}, with `schedule sync`" if turns else full
 
     gpu = program.singletons["cluster"].settings["gpu"]

@@ -226,7 +226,7 @@ class _Search:
         yield ()
         for size in range(2, len(on_gpu) + 1):
             for names in combinations(on_gpu, size):
-                turns = checks.taking_turns(self.graph, names)
+                turns = checks.concurrent_sharers(self.graph, names)
                 if self.schedule.mode != "async" or len(turns) < 2:
                     yield names
 

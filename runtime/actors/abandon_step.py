@@ -1,6 +1,6 @@
 """Protocol by which all ranks of a trainer abandon a step together, with unchanged weights.
 
-    hold()       called on every rank; returns the microbatch before which this rank pauses
+    pause()       called on every rank; returns the microbatch before which this rank pauses
     decide(n)    called on every rank, with the largest of these numbers; every rank stops before
                  microbatch n
 
@@ -15,7 +15,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-AHEAD = 2
+MAX_AHEAD = 2
 """microbatches that a rank may begin before the decision arrives"""
 
 
@@ -24,7 +24,7 @@ class StepAbandoned(Exception):
 
 
 class AbandonStep:
-    """One rank's side of the protocol. `hold` and `decide` are called while a worker thread
+    """One rank's side of the protocol. `pause` and `decide` are called while a worker thread
     computes."""
 
     def __init__(self) -> None:
@@ -32,7 +32,7 @@ class AbandonStep:
         self._begun = 0
         self._possible: bool | None = None
         """True if the step in progress can be abandoned; None without a step"""
-        self._hold: int | None = None
+        self._pause_at: int | None = None
         self._stop: int | None = None
 
     @contextmanager
@@ -47,7 +47,7 @@ class AbandonStep:
                 self._begun, self._possible = 0, None
 
     def microbatch(self) -> None:
-        """Wait here before each microbatch of a step, if the controller holds the step.
+        """Wait here before each microbatch of a step, if the controller pauses the step.
 
         Raises:
             StepAbandoned: all ranks stop here.
@@ -55,21 +55,21 @@ class AbandonStep:
         with self._turn:
             if not self._possible:
                 return
-            self._turn.wait_for(lambda: self._hold is None or self._begun < self._hold)
+            self._turn.wait_for(lambda: self._pause_at is None or self._begun < self._pause_at)
             if self._stop is not None and self._begun >= self._stop:
                 raise StepAbandoned
             self._begun += 1
 
-    def hold(self) -> int | None:
+    def pause(self) -> int | None:
         """Return the microbatch to wait before; None if the step cannot be abandoned."""
         with self._turn:
             if self._possible is False:
                 return None
-            self._hold = self._begun + AHEAD
-            return self._hold
+            self._pause_at = self._begun + MAX_AHEAD
+            return self._pause_at
 
     def decide(self, before: int | None) -> None:
         """Stop before this microbatch, or go on (None)."""
         with self._turn:
-            self._hold, self._stop = None, before
+            self._pause_at, self._stop = None, before
             self._turn.notify_all()

@@ -19,7 +19,7 @@ from monarch.actor import concurrent_endpoint
 
 from forgedsl.errors import RunError
 from forgedsl.runtime.tracebacks import described, places_of
-from forgedsl.runtime.upstream.answers import Answering, travels
+from forgedsl.runtime.upstream.answers import Answering, is_picklable
 
 R = TypeVar("R")
 
@@ -76,7 +76,7 @@ class ForgeActor(Answering):
         except Exception as error:
             if places := places_of(error):
                 raise RunError(described(error), origin=places[0]) from error
-            if travels(error):
+            if is_picklable(error):
                 raise
             raise RuntimeError(f"{type(error).__name__}: {error}") from None
 
@@ -104,7 +104,7 @@ class ForgeActor(Answering):
         await self._released.wait()
 
     @concurrent_endpoint
-    async def beat(self) -> None:
+    async def heartbeat(self) -> None:
         """Answer a heartbeat, as long as the process runs."""
 
     def release(self) -> None:

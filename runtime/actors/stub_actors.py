@@ -105,11 +105,11 @@ class StubTitan(ForgeActor):
         )  # fmt: skip
 
     @concurrent_endpoint
-    async def hold(self) -> None:
+    async def pause(self) -> None:
         """Do nothing: a step of a rehearsal cannot be abandoned."""
 
     @concurrent_endpoint
-    async def leave_before(self, microbatch: int | None) -> None:
+    async def abandon_before(self, microbatch: int | None) -> None:
         pass
 
     @concurrent_endpoint

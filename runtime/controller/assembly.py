@@ -184,12 +184,13 @@ def spread(examples: list[dict[str, Any]], count: int) -> list[dict[str, Any]]:
     for example in examples:
         groups.setdefault(example["group"], []).append(example)
     return [
-        example | {"siblings": [_briefly(o) for o in groups[example["group"]] if o is not example]}
+        example
+        | {"siblings": [_shortened(o) for o in groups[example["group"]] if o is not example]}
         for example in chosen
     ]
 
 
-def _briefly(example: dict[str, Any]) -> dict[str, Any]:
+def _shortened(example: dict[str, Any]) -> dict[str, Any]:
     """Shorten another answer of the group: a long text keeps its beginning and its end."""
     text = example["response"]
     if len(text) > 2 * SHOWN:

@@ -16,7 +16,7 @@ from forgedsl.lower.job import Node
 from forgedsl.runtime.controller.firing import bounded
 from forgedsl.runtime.endpoints import Endpoints
 from forgedsl.runtime.events import EventLog
-from forgedsl.runtime.guards import Late
+from forgedsl.runtime.guards import DeadlinePassed
 
 
 class CheckpointWriter:
@@ -79,7 +79,7 @@ class CheckpointWriter:
         node, what = self._node, f"the checkpoint of step {step}"
         try:
             self.path = await bounded(call, what=what, node=node, seconds=seconds)
-        except Late as late:
+        except DeadlinePassed as late:
             raise RunError(str(late), origin=node.origin, service=node.target) from late
         self.step = step
         took = self.took = now() - start

@@ -48,8 +48,8 @@ from forgedsl.runtime.guards import (
     INTERRUPT_SECONDS,
     LAST_SAVE_SECONDS,
     SAVE_SECONDS,
+    DeadlinePassed,
     FailureGuard,
-    Late,
     NonFiniteError,
     NonFiniteGuard,
     deadline,
@@ -227,14 +227,14 @@ class Controller:
     async def _train(self) -> NoReturn:
         steps = self._job.schedule.steps
         self._lanes = SyncsAndEvals(self._context, self._intakes, self._records, self._tasks)
-        await self._lanes.first()
+        await self._lanes.run_initial()
         for intake in self._intakes:
-            wanted = partial(self._wanted, intake)
+            wanted = partial(self._num_wanted, intake)
             self._tasks.create_task(intake.run(self._tasks, wanted), name=intake.source.node.name)
-        self._meter.turn()
+        self._meter.end_iteration()
         self._saving.at = self._now()
         while steps is None or self._state.step < steps:
-            with self._meter.idling():
+            with self._meter.measure_idle():
                 units = await self._pool.next_batch(self._state.step)
             if units is None:
                 break
@@ -253,7 +253,7 @@ class Controller:
         for assembled in batches.values():
             assembled.replayed = [age for unit, age in drawn if not unit.abandoned]
         await self._run_uninterrupted(self._commit(units, batches))
-        await self._lanes.after(self._state.step)
+        await self._lanes.start_due(self._state.step)
         if self._save_due():
             await self._run_uninterrupted(self._save(SAVE_SECONDS))
 
@@ -278,8 +278,8 @@ class Controller:
         for buffer in self._buffers.values():
             buffer.put(units)
         record = self._record(batches, results)
-        for name in self._lanes.due(self._state.step):
-            self._records.expect(self._state.step, name)
+        for name in self._lanes.due_evals(self._state.step):
+            self._records.expect_eval(self._state.step, name)
         self._records.add(record)
 
     async def _run_uninterrupted(self, work: Coroutine[Any, Any, None]) -> None:
@@ -326,7 +326,7 @@ class Controller:
             )
         self._finite.check(node, result, step, self._job.services[service].on_nan)
         self._versions.trained[service] = result.version
-        if warned := self._context.proofs.stepped(node, result):
+        if warned := self._context.proofs.record_step(node, result):
             self._events.emit("warning", service=service, text=warned)
         return result
 
@@ -335,7 +335,7 @@ class Controller:
         plain names, fields of the others begin with the name of their node: `critic/loss`."""
         (first, *others) = self._flow.steps
         assembled = batches[first.name]
-        times = self._meter.turn()
+        times = self._meter.end_iteration()
         record: Record = {
             "step": self._state.step,
             **step_record(results[first.name]),
@@ -366,7 +366,7 @@ class Controller:
             )
         if self._saving.asked != step:
             await self._run_uninterrupted(self._save(SAVE_SECONDS))
-        await self._lanes.last()
+        await self._lanes.run_final()
         await self._saving.end()
         self._records.flush()
         if self._job.evals:  # a resumed run finds these results and does not evaluate again
@@ -374,7 +374,7 @@ class Controller:
 
     # ---- ends
 
-    def _wanted(self, intake: GroupSource) -> int:
+    def _num_wanted(self, intake: GroupSource) -> int:
         """Number of groups of a source that the remaining steps still need."""
         steps = self._job.schedule.steps
         if steps is None:
@@ -399,7 +399,7 @@ class Controller:
         for error in errors:  # errors raised during cancellation
             self._events.emit("warning", message=f"{type(error).__name__}: {error}")
         if self._ended == "interrupted":
-            await self._in_time()
+            await self._abandon_late_step()
             await self._settle(self._uninterruptible, self._seconds_left())
             await self._settle(self._saving.release_task(), self._seconds_left())
             self._records.flush()
@@ -413,7 +413,7 @@ class Controller:
             self._interrupt_seconds if self._until is None else max(0.0, self._until - self._now())
         )
 
-    async def _in_time(self) -> None:
+    async def _abandon_late_step(self) -> None:
         """Abandon the step in progress if it would not end early enough to write a checkpoint."""
         if self._until is None or self._step_at is None or self._uninterruptible is None:
             return
@@ -425,7 +425,7 @@ class Controller:
             await asyncio.wait([self._uninterruptible], timeout=seconds)
         if self._step_at is not None and not self._uninterruptible.done():
             try:
-                await self._endpoints.leave(node)
+                await self._endpoints.abandon_step(node)
             except ServiceError as error:
                 self._events.emit(
                     "warning", message=(f"the step in progress could not be abandoned: {error}")
@@ -438,7 +438,7 @@ class Controller:
         try:
             async with deadline("the step or checkpoint in progress", seconds):
                 await asyncio.wait([task])
-        except Late as late:
+        except DeadlinePassed as late:
             task.cancel()
             await asyncio.wait([task])
             self._events.emit("warning", message=f"{late}, so it is lost")

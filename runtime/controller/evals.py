@@ -20,7 +20,7 @@ from forgedsl.runtime.controller.context import Context
 from forgedsl.runtime.controller.firing import ask, demand
 from forgedsl.runtime.data_types import Prompt
 from forgedsl.runtime.endpoints import DropRollout, RolloutError, seed_of
-from forgedsl.runtime.guards import Late
+from forgedsl.runtime.guards import DeadlinePassed
 from forgedsl.runtime.operations.sample import span_fields
 from forgedsl.runtime.step_metrics import finite
 from forgedsl.types.flow import Role
@@ -108,7 +108,7 @@ class Evals:
                     end.update(span_fields(rollout))
                 call_ = self._endpoints.evaluate_score(name, rollout)
                 score = await ask(node, call_, patient=True)
-            except (Late, RolloutError) as error:
+            except (DeadlinePassed, RolloutError) as error:
                 self._failures.failed(node, error)
                 message = f"{type(error).__name__}: {error}"
                 self._events.emit("rollout.failed", **where, message=message)

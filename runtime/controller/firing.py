@@ -25,7 +25,7 @@ from forgedsl.runtime.endpoints import (
     ServiceError,
 )
 from forgedsl.runtime.group import DropGroup, Dropped, GroupState
-from forgedsl.runtime.guards import Late
+from forgedsl.runtime.guards import DeadlinePassed
 from forgedsl.runtime.operations.base import Call
 from forgedsl.runtime.operations.registry import operation_of
 from forgedsl.runtime.tracebacks import described
@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 async def bounded(call: Awaitable[T], *, what: str, node: Node, seconds: float | None) -> T:
     """Await an endpoint call, with a deadline unless `seconds` is None. `RolloutError`,
-    `DropRollout` and `Late` pass through to the caller, which handles them.
+    `DropRollout` and `DeadlinePassed` pass through to the caller, which handles them.
 
     Raises:
         RunError: any other failure, with the origin of the service or node.
@@ -45,7 +45,7 @@ async def bounded(call: Awaitable[T], *, what: str, node: Node, seconds: float |
             return await call
         async with asyncio.timeout(seconds) as clock:
             return await call
-    except (RolloutError, DropRollout, Late, ForgeError):
+    except (RolloutError, DropRollout, DeadlinePassed, ForgeError):
         raise
     except ServiceError as error:
         failure = error.failure
@@ -56,7 +56,7 @@ async def bounded(call: Awaitable[T], *, what: str, node: Node, seconds: float |
         ) from error
     except Exception as error:
         if isinstance(error, TimeoutError) and seconds is not None and clock.expired():
-            raise Late(what, seconds) from error
+            raise DeadlinePassed(what, seconds) from error
         raise RunError(
             f"{what} failed: {described(error)}", origin=node.origin, service=node.target
         ) from error
@@ -72,7 +72,7 @@ async def demand(node: Node, call: Awaitable[T]) -> T:
     """Await a call that the run cannot go on without: timeouts and drops also raise RunError."""
     try:
         return await ask(node, call)
-    except (Late, RolloutError, DropRollout) as error:
+    except (DeadlinePassed, RolloutError, DropRollout) as error:
         raise RunError(str(error), origin=node.origin, service=node.target) from error
 
 
@@ -92,7 +92,7 @@ class Firing:
 
     async def group(self, unit: GroupState) -> str | None:
         """Fire every group-phase node of a group; return the reason if the group was dropped."""
-        return await self._all(unit, unit.source.nodes) or self._unusable(unit)
+        return await self._run_nodes(unit, unit.source.nodes) or self._unusable(unit)
 
     async def batch(self, units: Sequence[GroupState]) -> None:
         """Fire the batch-phase nodes for the groups of an assembled batch."""
@@ -101,13 +101,13 @@ class Firing:
                 nodes = [
                     node
                     for node in self._flow.batch_nodes
-                    if not _joint(node)
+                    if not _is_batch_level(node)
                     and self._flow.edges[node.name].root == unit.source.node.name
                 ]
-                tasks.create_task(self._rest(unit, nodes))
+                tasks.create_task(self._run_batch_nodes(unit, nodes))
             for node in self._flow.batch_nodes:
-                if _joint(node):
-                    tasks.create_task(self._joint(units, node))
+                if _is_batch_level(node):
+                    tasks.create_task(self._fire_for_batch(units, node))
         for unit in units:
             if not unit.abandoned and (reason := self._unusable(unit)):
                 self._abandon(unit, reason)
@@ -126,16 +126,18 @@ class Firing:
             return drop.reason
         return None
 
-    async def _all(self, unit: GroupState, nodes: Sequence[Node]) -> str | None:
+    async def _run_nodes(self, unit: GroupState, nodes: Sequence[Node]) -> str | None:
         reason: str | None = None
         try:
-            await GroupScheduler(unit, nodes, self._slots, self._one, self._whole).run()
+            await GroupScheduler(
+                unit, nodes, self._slots, self._fire_for_completion, self._fire_for_group
+            ).run()
         except* DropGroup as drops:
             reason = _leaf(drops).reason
         return reason
 
-    async def _rest(self, unit: GroupState, nodes: Sequence[Node]) -> None:
-        reason = await self._all(unit, nodes)
+    async def _run_batch_nodes(self, unit: GroupState, nodes: Sequence[Node]) -> None:
+        reason = await self._run_nodes(unit, nodes)
         if reason is not None:
             self._abandon(unit, reason)
 
@@ -145,13 +147,13 @@ class Firing:
         self.meter.group_dropped(reason)
         self.events.emit("group.dropped", group=unit.group, reason=reason)
 
-    async def _whole(self, unit: GroupState, node: Node) -> tuple[Sequence[int], Any]:
+    async def _fire_for_group(self, unit: GroupState, node: Node) -> tuple[Sequence[int], Any]:
         siblings, values = unit.joined(node.inputs)
         result = await operation_of(node.op).fire(self, Call(node=node, args=values, unit=unit))
         _check_length(node, result, len(siblings))
         return siblings, result
 
-    async def _one(self, unit: GroupState, node: Node, sibling: int) -> Any:
+    async def _fire_for_completion(self, unit: GroupState, node: Node, sibling: int) -> Any:
         args = [unit.one(given, sibling) for given in node.inputs]
         for value in args:
             if isinstance(value, Dropped):
@@ -167,7 +169,7 @@ class Firing:
             self.events.emit("rollout.dropped", **where, reason=drop.reason, message=str(drop))
             return Dropped(drop.reason)
 
-    async def _joint(self, units: Sequence[GroupState], node: Node) -> None:
+    async def _fire_for_batch(self, units: Sequence[GroupState], node: Node) -> None:
         """Fire a node once for the whole batch: concatenate its inputs, split the result back."""
         mine = [u for u in units if u.source.node.name == self._flow.edges[node.name].root]
         parts: list[tuple[GroupState, list[int], list[Any]]] = []
@@ -207,7 +209,7 @@ def _check_length(node: Node, result: Any, count: int) -> None:
         )
 
 
-def _joint(node: Node) -> bool:
+def _is_batch_level(node: Node) -> bool:
     return node.level == "batch" or node.at_step
 
 

@@ -75,16 +75,16 @@ class GroupScheduler:
 
     async def run(self) -> None:
         unit, self._done = self._unit, asyncio.Event()
-        unit.heard = self._hear
+        unit.heard = self._on_value
         try:
             async with asyncio.TaskGroup() as self._tasks:
                 for edge in self._readers:
                     for sibling, value in enumerate(unit.cells(edge)):
                         if value is not MISSING:
-                            self._note(edge, sibling)
+                            self._on_completion(edge, sibling)
                     if unit.complete(edge):
-                        self._note_all(edge)
-                self._spread()
+                        self._on_complete_edge(edge)
+                self._start_ready()
                 if self._open:
                     await self._done.wait()
         finally:
@@ -92,7 +92,7 @@ class GroupScheduler:
             for name in self._held:
                 self._slots[name].release()
 
-    def _spread(self) -> None:
+    def _start_ready(self) -> None:
         """Start a task for everything that is ready."""
         ready, self._ready = self._ready, []
         for place, sibling in ready:
@@ -100,46 +100,46 @@ class GroupScheduler:
 
     # ---- what is ready
 
-    def _hear(self, edge: str, sibling: int, complete: bool) -> None:
-        self._note(edge, sibling)
+    def _on_value(self, edge: str, sibling: int, complete: bool) -> None:
+        self._on_completion(edge, sibling)
         if complete:
-            self._note_all(edge)
+            self._on_complete_edge(edge)
         if not self._mine:  # a batch-level node put the value
-            self._spread()
+            self._start_ready()
 
-    def _note(self, edge: str, sibling: int) -> None:
+    def _on_completion(self, edge: str, sibling: int) -> None:
         """Handle the value of one completion."""
         if self._unit.flow.edges[edge].width is None:
             return
         for place in self._readers.get(edge, ()):
             if place.each and edge not in (place.verdict, place.compared):
-                self._less(place, sibling)
+                self._count_down(place, sibling)
 
-    def _note_all(self, edge: str) -> None:
+    def _on_complete_edge(self, edge: str) -> None:
         """Handle an edge that is complete."""
         wide = self._unit.flow.edges[edge].width is not None
         for place in self._readers.get(edge, ()):
             if edge == place.verdict:
-                self._judge(place)
+                self._apply_verdict(place)
             elif not place.each:
-                self._less(place, 0)
+                self._count_down(place, 0)
             elif not wide or edge == place.compared:
                 for sibling in range(len(place.need)):
-                    self._less(place, sibling)
+                    self._count_down(place, sibling)
 
-    def _less(self, place: Place, sibling: int) -> None:
+    def _count_down(self, place: Place, sibling: int) -> None:
         place.need[sibling] -= 1
         if not place.need[sibling]:
             self._ready.append((place, sibling))
 
-    def _judge(self, place: Place) -> None:
+    def _apply_verdict(self, place: Place) -> None:
         """Apply the verdict of a filter: drop the group, or let its completions through."""
         mask = place.node.inputs[1]
         verdict = self._unit.whole(mask)
         if not (all(verdict.values.values()) if isinstance(verdict, Column) else verdict):
             raise DropGroup(f"filter {self._unit.flow.edges[mask.edge].node.target}")
         for sibling in range(len(place.need)):
-            self._less(place, sibling)
+            self._count_down(place, sibling)
 
     # ---- work
 
@@ -151,7 +151,7 @@ class GroupScheduler:
             if not self._ready:
                 return
             place, sibling = self._ready.pop(0)
-            self._spread()
+            self._start_ready()
 
     async def _one(self, place: Place, sibling: int) -> None:
         unit, node = self._unit, place.node

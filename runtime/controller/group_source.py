@@ -27,7 +27,7 @@ from forgedsl.runtime.controller.weighted_draw import WeightedDraw
 from forgedsl.runtime.data_types import Batch
 from forgedsl.runtime.flow import Source
 from forgedsl.runtime.group import GroupState
-from forgedsl.runtime.guards import AgeGuard, Late, deadline
+from forgedsl.runtime.guards import AgeGuard, DeadlinePassed, deadline
 from forgedsl.runtime.ledger import Entry, Ledger
 from forgedsl.runtime.operations.registry import operation_of
 from forgedsl.types.flow import Role
@@ -70,7 +70,7 @@ class GroupSource:
         while True:
             while self.credits.alive >= self.credits.credits or wanted() <= self.ledger.num_open:
                 await self._pulse.wait()
-            before, item = await self._chosen()
+            before, item = await self._next_accepted()
             if item is None:
                 break
             local = self.credits.admit()
@@ -80,7 +80,7 @@ class GroupSource:
         self.ended = True
         self._pulse.fire()
 
-    async def _chosen(self) -> tuple[int, Any]:
+    async def _next_accepted(self) -> tuple[int, Any]:
         """Return the next item that the weighted draw accepts, and the source position before
         it."""
         before = self.ledger.position
@@ -89,7 +89,7 @@ class GroupSource:
             if item is None:
                 return before, None
             self._meter.rows_dropped += _cursor(item) - before - _num_rows(item)
-            if self._choice is None or await self._choice.takes(item):
+            if self._choice is None or await self._choice.accepts(item):
                 return before, item
             before = _cursor(item)
 
@@ -102,7 +102,7 @@ class GroupSource:
                 await demand(node, self._endpoints.seek(node, entry.before))
             item = await self._draw()
             if item is None or _row(item) != entry.row:
-                self._changed(entry, item)
+                self._handle_changed_row(entry, item)
             if item is None:
                 self.credits.drop(entry.local)
                 self.ledger.drop(entry.local)
@@ -113,7 +113,7 @@ class GroupSource:
         if self.ledger.position != position:
             await demand(node, self._endpoints.seek(node, self.ledger.position))
 
-    def _changed(self, entry: Entry, item: Any) -> None:
+    def _handle_changed_row(self, entry: Entry, item: Any) -> None:
         """Handle a resumed group that begins with another row: warn if changed data is allowed.
 
         Raises:
@@ -156,7 +156,7 @@ class GroupSource:
         self.credits.stepped([unit.local for unit in units if unit.local in held], step)
         self._pulse.fire()
 
-    def pulled(self, sync: Node, step: int) -> None:
+    def record_sync(self, sync: Node, step: int) -> None:
         """Record that a sampler has the weights of `step`. Credits follow the sampler with the
         oldest weights."""
         if sync.name in self._pulled:
@@ -249,7 +249,7 @@ class Pool:
                     self._drop_stale()
                     if all(intake.credits.ready() for intake in self.intakes):
                         return [unit for intake in self.intakes for unit in intake.take()]
-                    over = [intake for intake in self.intakes if self._over(intake)]
+                    over = [intake for intake in self.intakes if self._is_exhausted(intake)]
                     if any(not intake.waiting for intake in over):
                         return None
                     if over and all(i in over or i.credits.ready() for i in self.intakes):
@@ -261,7 +261,7 @@ class Pool:
         except TimeoutError as error:
             if not clock.expired():
                 raise
-            raise await self._starved(step) from error
+            raise await self._starvation_error(step) from error
 
     def age(self, unit: GroupState) -> int | None:
         """Age of a group: trainer version minus version of its oldest token; None without a synced
@@ -276,7 +276,7 @@ class Pool:
             for stream in streams:
                 edge = self._flow.edges[stream.edge]
                 supervised = Role.SUPERVISED in edge.node.roles
-                sync = None if supervised else self._flow.synced(edge.lineage or "")
+                sync = None if supervised else self._flow.sync_of(edge.lineage or "")
                 if edge.root == unit.source.node.name and sync is not None:
                     now = self._versions.trained[sync.target]
                     rollouts = unit.live(stream.edge)
@@ -293,10 +293,10 @@ class Pool:
             for unit in [unit for local, unit in units.items() if local in intake.waiting]:
                 age = self.age(unit)
                 origin = intake.source.node.origin
-                if age is not None and self._ages.stale(unit.group, age, origin):
+                if age is not None and self._ages.is_stale(unit.group, age, origin):
                     intake.drop(unit, "stale")
 
-    def _over(self, intake: GroupSource) -> bool:
+    def _is_exhausted(self, intake: GroupSource) -> bool:
         """True if the source has ended and cannot fill its quota any more."""
         return intake.ended and not intake.in_flight and not intake.credits.ready()
 
@@ -304,10 +304,10 @@ class Pool:
         return [
             unit
             for intake in self.intakes
-            for unit in (intake.take_rest() if self._over(intake) else intake.take())
+            for unit in (intake.take_rest() if self._is_exhausted(intake) else intake.take())
         ]
 
-    async def _starved(self, step: int) -> GuardError:
+    async def _starvation_error(self, step: int) -> GuardError:
         """Make the starvation error: where groups are waiting, and why others were dropped."""
         lines, at = [], Counter[str]()
         for intake in self.intakes:
@@ -326,7 +326,7 @@ class Pool:
         try:
             async with deadline("health", HEALTH_SECONDS):
                 health = await self._endpoints.health()
-        except Late as late:
+        except DeadlinePassed as late:
             health = {"services": str(late)}
         lines += [f"{service}: {text}" for service, text in health.items()]
         detail = "".join(f"\n  {line}" for line in lines)

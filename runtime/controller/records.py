@@ -43,14 +43,14 @@ class Records:
     def held(self) -> list[Record]:
         return list(self._held.values())
 
-    def holds(self, step: int) -> bool:
+    def has_record(self, step: int) -> bool:
         return step in self._held
 
-    def expect(self, step: int, name: str) -> None:
+    def expect_eval(self, step: int, name: str) -> None:
         """Make the record of `step` wait for this evaluation."""
         self._missing.setdefault(step, set()).add(name)
 
-    def result(self, step: int, result: EvalResult) -> None:
+    def add_eval(self, step: int, result: EvalResult) -> None:
         self._results.setdefault(step, {}).update(
             {f"eval/{result.name}": result.value, f"eval_version/{result.name}": result.version}
         )

@@ -1,6 +1,6 @@
 """Weight transfers to samplers and evaluations, after each optimizer step.
 
-    step done --after(step)--> sync to each sampler that is due, evals that are due
+    step done --start_due(step)--> sync to each sampler that is due, evals that are due
                                   `--> credits return, records get their evaluations
 
 `versions.py` keeps the order per sampler. Every sampler starts from the trainer's weights, also in
@@ -39,28 +39,28 @@ class SyncsAndEvals:
         evals = context.job.evals.values()
         self._measured = {spec.service for spec in evals if spec.loss is None}
 
-    async def first(self) -> None:
+    async def run_initial(self) -> None:
         """Bring the samplers to the trainer's version; run the evaluations that are due at this
         step."""
         for sync in self._context.flow.syncs:
             self._order_sync(sync)
-        await self._context.versions.idle()
+        await self._context.versions.wait_until_idle()
         step = self._context.state.step
-        for name in self.due(step):
+        for name in self.due_evals(step):
             if self._context.state.evaluated.get(name) == step:
                 continue
             # The untrained model has no record. Its result goes to the record of the first step,
             # unless that step has an evaluation of its own. A resumed run may still hold the
             # record.
-            record: int | None = step if self._records.holds(step) else step + 1
-            if record == step + 1 and name in self.due(step + 1):
+            record: int | None = step if self._records.has_record(step) else step + 1
+            if record == step + 1 and name in self.due_evals(step + 1):
                 record = None
             if record is not None:
-                self._records.expect(record, name)
+                self._records.expect_eval(record, name)
             await self._order_eval(name, record=record)
         await self._wait_if_serial()
 
-    async def after(self, step: int) -> None:
+    async def start_due(self, step: int) -> None:
         """Start the syncs and evals that are due after `step`; wait for them if the schedule says
         so."""
         context = self._context
@@ -68,31 +68,31 @@ class SyncsAndEvals:
         for sync in context.flow.syncs:
             if step % sync.every != 0 and not (last and sync.to in self._measured):
                 continue
-            with context.meter.idling():
+            with context.meter.measure_idle():
                 # The transfer before it, or an evaluation, may delay this one. The next step must
                 # not replace these weights before the transfer has begun to copy them.
                 await self._order_sync(sync).wait()
                 if not sync.overlap:
-                    await context.versions.settled(sync.to or "")
-        for name in self.due(step):
+                    await context.versions.wait_for_sync(sync.to or "")
+        for name in self.due_evals(step):
             await self._order_eval(name, record=step)
         await self._wait_if_serial()
 
-    async def last(self) -> None:
+    async def run_final(self) -> None:
         """Finish running work, then evaluate the final weights if that was not done."""
         context, step = self._context, self._context.state.step
-        await context.versions.idle()
+        await context.versions.wait_until_idle()
         missing = [n for n in context.job.evals if context.state.evaluated.get(n) != step]
         for sync in context.flow.syncs:
             behind = context.versions.served[sync.to or ""] != context.versions.trained[sync.target]
             if missing and behind and sync.to in self._measured:
                 self._order_sync(sync)
         for name in missing:
-            self._records.expect(step, name)
+            self._records.expect_eval(step, name)
             await self._order_eval(name, record=step)
-        await context.versions.idle()
+        await context.versions.wait_until_idle()
 
-    def due(self, step: int) -> list[str]:
+    def due_evals(self, step: int) -> list[str]:
         """Return the evals due: before the first step, every `every` steps, and at a known last
         step."""
         evals = self._context.job.evals
@@ -102,8 +102,8 @@ class SyncsAndEvals:
 
     async def _wait_if_serial(self) -> None:
         if self._context.job.schedule.mode == "sync":
-            with self._context.meter.idling():
-                await self._context.versions.idle()
+            with self._context.meter.measure_idle():
+                await self._context.versions.wait_until_idle()
 
     def _order_sync(self, sync: Node) -> asyncio.Event:
         """Order a transfer of the trainer's weights; return an event that is set when it has
@@ -123,12 +123,12 @@ class SyncsAndEvals:
             end.update({"proved": result.proved} if result.proved else {})
             end.update({"changed": result.changed} if result.changed is not None else {})
         context.versions.served[sync.to or ""] = version
-        context.meter.synced(sync.to or "", result)
-        if warned := context.proofs.synced(sync, result):
+        context.meter.count_sync(sync.to or "", result)
+        if warned := context.proofs.record_sync(sync, result):
             context.events.emit("warning", service=sync.to, text=warned)
         context.meter.life += 1
         for intake in self._intakes:
-            intake.pulled(sync, step)
+            intake.record_sync(sync, step)
 
     async def _order_eval(self, name: str, *, record: int | None) -> None:
         """Order an evaluation. One that samples runs after the transfers to its sampler. A loss
@@ -138,7 +138,7 @@ class SyncsAndEvals:
         if spec.loss is None:
             self._context.versions.order_eval(self._tasks, spec.service, work)
             return
-        with self._context.meter.idling():
+        with self._context.meter.measure_idle():
             await work()
 
     async def _eval(self, name: str, step: int, record: int | None) -> None:
@@ -154,4 +154,4 @@ class SyncsAndEvals:
         if result.value is not None:
             context.state.first.setdefault(name, (step, result.value))
         if record is not None:
-            self._records.result(record, result)
+            self._records.add_eval(record, result)

@@ -41,7 +41,7 @@ class WeightedDraw:
         self._counts: dict[str, int] = {}
         self._passed = 0
 
-    async def takes(self, prompt: Any) -> bool:
+    async def accepts(self, prompt: Any) -> bool:
         """True if a row is taken, by the weight of its level.
 
         Raises:

@@ -19,7 +19,7 @@ def own_address() -> str:
     return os.environ.get(ADDRESS, LOOPBACK)
 
 
-def towards(other: str) -> str:
+def address_reachable_from(other: str) -> str:
     """Return the address of this machine that `other` can reach."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((other, 9))  # connecting a UDP socket sends no packet

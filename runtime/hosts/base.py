@@ -1,7 +1,7 @@
 """Base of launchers: a launcher starts hosts, attaches them to Monarch, and stops them.
 
     start(count) --> attach(which) --> Monarch's mesh of these hosts, to spawn processes on
-                     lost()        --> lost hosts, with the reason       stop()
+                     lost_hosts()  --> lost hosts, with the reason       stop()
 
 To add a launcher: docs/design/launchers.md.
 """
@@ -43,7 +43,7 @@ class Hosts:
         """Return Monarch's mesh of these hosts, on which process meshes are spawned."""
         return this_host()
 
-    def lost(self) -> dict[int, str]:
+    def lost_hosts(self) -> dict[int, str]:
         """Return lost hosts, each with the known reason."""
         return {}
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from forgedsl.errors import LaunchError
 from forgedsl.launchers.kubernetes import RANK, WORKERS
-from forgedsl.runtime.hosts.addresses import LOOPBACK, towards
+from forgedsl.runtime.hosts.addresses import LOOPBACK, address_reachable_from
 from forgedsl.runtime.hosts.base import Hosts
 from forgedsl.runtime.upstream.monarch import attach_hosts, serve, this_host
 
@@ -29,7 +29,7 @@ class PodHosts(Hosts):
     """Each host is a pod. A single host is the pod of this process."""
 
     _all: Any = None
-    _towards = LOOPBACK
+    _controller_address = LOOPBACK
 
     def start(self, count: int, settings: Mapping[str, Any], temp: Path, logs: Path) -> None:
         addresses = os.environ[WORKERS].split(",")
@@ -40,11 +40,11 @@ class PodHosts(Hosts):
             )
         self.count = count
         if count > 1:
-            self._towards = towards(_reached(addresses[:count]))
-            self._all = attach_hosts(addresses[:count], at=self._towards)
+            self._controller_address = address_reachable_from(_wait_for_pods(addresses[:count]))
+            self._all = attach_hosts(addresses[:count], at=self._controller_address)
 
     def address(self) -> str:
-        return self._towards
+        return self._controller_address
 
     def attach(self, which: range) -> Any:
         if self._all is None:
@@ -56,7 +56,7 @@ class PodHosts(Hosts):
             super().kill(on, pids)
 
 
-def _reached(addresses: Sequence[str]) -> str:
+def _wait_for_pods(addresses: Sequence[str]) -> str:
     """Wait until each pod listens; return the IP address of the first one.
 
     Raises:

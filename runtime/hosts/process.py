@@ -1,6 +1,6 @@
 """Launcher `process`: Monarch workers on this machine; each counts as a host.
 
-    start --> a worker for each host, listening in the run's own folder --> attach, lost, stop
+    start --> a worker for each host, listening in the run's own folder --> attach, lost_hosts, stop
 
 No port is used, and other users cannot reach the workers: the folder is private. A worker ends with
 the run, also if the run is killed, and the processes spawned on it end with the worker.
@@ -48,13 +48,13 @@ class ProcessHosts(Hosts):
         self.count = count
         addresses = [f"ipc://{temp}/host{index}" for index in range(count)]
         self.workers = [
-            self.begin([sys.executable, "-c", WORKER, address], logs / f"host{index}.log")
+            self.start_host([sys.executable, "-c", WORKER, address], logs / f"host{index}.log")
             for index, address in enumerate(addresses)
         ]
         self._all = attach_hosts(addresses)
 
     @classmethod
-    def begin(cls, command: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
+    def start_host(cls, command: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
         """Start the command that serves as a host; it ends with this process."""
         with log.open("ab") as file:
             return subprocess.Popen(
@@ -65,7 +65,7 @@ class ProcessHosts(Hosts):
     def attach(self, which: range) -> Any:
         return self._all.slice(hosts=slice(which.start, which.stop))
 
-    def lost(self) -> dict[int, str]:
+    def lost_hosts(self) -> dict[int, str]:
         return {
             index: f"its process {worker.pid} ended with exit code {worker.returncode}"
             for index, worker in enumerate(self.workers)

@@ -23,7 +23,7 @@ HOSTS: tuple[tuple[str, type[Hosts]], ...] = (
 )
 
 
-def started(job: spec.Job, temp: Path, logs: Path) -> Hosts:
+def start_hosts(job: spec.Job, temp: Path, logs: Path) -> Hosts:
     """Start the hosts of a run with its launcher and return them.
 
     Raises:

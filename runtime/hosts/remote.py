@@ -1,6 +1,6 @@
 """Hosts on other machines: a worker on each prints the address at which it listens.
 
-begin_on(nodes) --command(node), by srun or ssh--> workers --> attach, lost, stop
+start_workers(nodes) --command(node), by srun or ssh--> workers --> attach, lost_hosts, stop
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from forgedsl.errors import LaunchError
-from forgedsl.runtime.hosts.addresses import ADDRESS, LOOPBACK, towards
+from forgedsl.runtime.hosts.addresses import ADDRESS, LOOPBACK, address_reachable_from
 from forgedsl.runtime.hosts.process import ProcessHosts
 from forgedsl.runtime.upstream.monarch import attach_hosts, this_host
 
@@ -43,7 +43,7 @@ class RemoteHosts(ProcessHosts):
 
     nodes: Sequence[tuple[str, str]] = ()
     """(name, address) of each node"""
-    _towards = LOOPBACK
+    _controller_address = LOOPBACK
 
     @abstractmethod
     def worker(self, name: str, address: str, path: Path) -> list[str]:
@@ -54,7 +54,7 @@ class RemoteHosts(ProcessHosts):
     def run_prefix(self, name: str) -> list[str]:
         """Return the prefix of a command that runs on a node."""
 
-    def begin_on(self, nodes: Sequence[tuple[str, str]], logs: Path) -> None:
+    def start_workers(self, nodes: Sequence[tuple[str, str]], logs: Path) -> None:
         """Start a worker on each node and attach them.
 
         Raises:
@@ -65,15 +65,15 @@ class RemoteHosts(ProcessHosts):
         files = [logs / f"host{index}.log" for index in range(self.count)]
         begins = [file.stat().st_size if file.exists() else 0 for file in files]
         self.workers = [
-            self.begin(self.worker(name, address, logs), file)
+            self.start_host(self.worker(name, address, logs), file)
             for (name, address), file in zip(nodes, files, strict=True)
         ]
-        addresses = self._listening(files, begins)
-        self._towards = towards(nodes[0][1])
-        self._all = attach_hosts(addresses, at=self._towards)
+        addresses = self._wait_for_workers(files, begins)
+        self._controller_address = address_reachable_from(nodes[0][1])
+        self._all = attach_hosts(addresses, at=self._controller_address)
 
     def address(self) -> str:
-        return self._towards
+        return self._controller_address
 
     def attach(self, which: range) -> Any:
         return super().attach(which) if self.workers else this_host()
@@ -82,7 +82,7 @@ class RemoteHosts(ProcessHosts):
         if not self.workers:
             super(ProcessHosts, self).kill(on, pids)
             return
-        for index in set(on) - set(self.lost()):  # a lost host does not answer
+        for index in set(on) - set(self.lost_hosts()):  # a lost host does not answer
             words = ("kill", "-9", *map(str, pids))
             with suppress(subprocess.TimeoutExpired):
                 subprocess.run(
@@ -100,7 +100,7 @@ class RemoteHosts(ProcessHosts):
             except subprocess.TimeoutExpired:
                 worker.kill()
 
-    def _listening(self, files: Sequence[Path], begins: Sequence[int]) -> list[str]:
+    def _wait_for_workers(self, files: Sequence[Path], begins: Sequence[int]) -> list[str]:
         """Wait until all workers listen; return their addresses.
 
         Raises:
@@ -112,7 +112,7 @@ class RemoteHosts(ProcessHosts):
             found = [LISTENS.search(text) for text in texts]
             if all(found):
                 return [match[1] for match in found if match is not None]
-            ended = self.lost()
+            ended = self.lost_hosts()
             if ended or time.monotonic() > end:
                 late = next((i for i, match in enumerate(found) if match is None), 0)
                 index = next(iter(ended), late)

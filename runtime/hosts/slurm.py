@@ -41,7 +41,7 @@ class SlurmHosts(RemoteHosts):
                 f"the plan uses {count} hosts, but the allocation {os.environ['SLURM_JOB_ID']} "
                 f"has {len(nodes)}: submit it with --nodes={count}, as `forgec run` does"
             )
-        self.begin_on(nodes[:count], logs)
+        self.start_workers(nodes[:count], logs)
 
     def worker(self, name: str, address: str, path: Path) -> list[str]:
         """Return the command of a step that has all cores and GPUs of the node."""
@@ -64,13 +64,13 @@ class SlurmHosts(RemoteHosts):
 def nodes_of(names: str) -> list[tuple[str, str]]:
     """Return (name, address) of each node of an allocation; the address is the one Slurm uses."""
     found = []
-    for name in _said("scontrol", "show", "hostnames", names).split():
-        match = re.search(r"NodeAddr=(\S+)", _said("scontrol", "-o", "show", "node", name))
+    for name in _output_of("scontrol", "show", "hostnames", names).split():
+        match = re.search(r"NodeAddr=(\S+)", _output_of("scontrol", "-o", "show", "node", name))
         found.append((name, match[1] if match else name))
     return found
 
 
-def _said(*command: str) -> str:
+def _output_of(*command: str) -> str:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise LaunchError(f"`{' '.join(command)}` failed: {done.stderr.strip()}")

@@ -51,7 +51,7 @@ class SshHosts(RemoteHosts):
         self.options = tuple(settings.get("options") or ())
         self.python = settings.get("python") or sys.executable
         self.mark = temp.name
-        self.begin_on([(name, self._address(name)) for name in names[:count]], logs)
+        self.start_workers([(name, self._address(name)) for name in names[:count]], logs)
 
     def worker(self, name: str, address: str, path: Path) -> list[str]:
         environment = [f"{ADDRESS}={address}", f"{RUN}={self.mark}"]

@@ -39,10 +39,10 @@ class Scores(Operation):
                 run.failures.failed(node, error)
                 raise DropRollout(f"{node.op} {node.target}") from error
             except RewardError as error:
-                run.meter.scored(error)
+                run.meter.count_score(error)
                 run.failures.failed(node, error)
                 raise
-            run.meter.scored(score)
+            run.meter.count_score(score)
             run.failures.succeeded(node)
             end["value"] = score.value
         unit.scores.setdefault(node.name, {})[call.sibling] = score

@@ -72,7 +72,7 @@ class Buffer:
         given = {i.argument: i for i in self._put.inputs}
         self._rollout, self._keep = given.pop("rollout"), given.pop("keep", None)
         self._fields = tuple(given.values())
-        self._sync = self._flow.synced(self._flow.edges[self._rollout.edge].lineage or "")
+        self._sync = self._flow.sync_of(self._flow.edges[self._rollout.edge].lineage or "")
         self._max_age = spec.max_age
         self._groups: deque[Group] = deque(maxlen=spec.groups)
         self._width = context.flow.edges[source.node.name].width or 1

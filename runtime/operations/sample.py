@@ -11,7 +11,7 @@ from forgedsl.lower.job import Job, Node
 from forgedsl.runtime.data_types import Rollout
 from forgedsl.runtime.endpoints import DropRollout, RolloutError, seed_of
 from forgedsl.runtime.flow import Edge
-from forgedsl.runtime.guards import Late
+from forgedsl.runtime.guards import DeadlinePassed
 from forgedsl.runtime.operations.base import Call, Operation, Run
 
 TRIES = 2
@@ -41,7 +41,7 @@ class Sample(Operation):
                     asked = run.endpoints.sample(node, call.args[0], call.number, seed)
                     rollout: Rollout = await run.ask(node, asked)
                     end.update(span_fields(rollout))
-            except (Late, RolloutError) as error:
+            except (DeadlinePassed, RolloutError) as error:
                 run.failures.failed(node, error)
                 failed = {"message": f"{type(error).__name__}: {error}", "attempt": attempt}
                 run.events.emit("rollout.failed", **where, **failed)

@@ -38,7 +38,7 @@ class Proofs:
         self._steps = self._tokens_at_once = 0
         self._largest: float | None = None
 
-    def synced(self, sync: Node, result: SyncResult) -> str:
+    def record_sync(self, sync: Node, result: SyncResult) -> str:
         """Record a weight sync; return a warning, or "".
 
         Raises:
@@ -56,7 +56,7 @@ class Proofs:
         sampler = self._job.samplers.get(sync.to or "")
         return "" if sampler is None else self._still.check(sync, result, sampler.precision)
 
-    def stepped(self, step: Node, result: StepResult) -> str:
+    def record_step(self, step: Node, result: StepResult) -> str:
         """Record an optimizer step; return a warning, or "".
 
         Raises:

@@ -125,8 +125,8 @@ class MonarchEndpoints:
             record(self.run_dir, node.target, node.loss, batch, result)
         return result
 
-    async def leave(self, node: spec.Node) -> bool:
-        return await self.trainers[node.target].leave()
+    async def abandon_step(self, node: spec.Node) -> bool:
+        return await self.trainers[node.target].abandon_step()
 
     async def sync(self, node: spec.Node, version: int) -> SyncResult:
         assert node.to is not None

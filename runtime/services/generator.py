@@ -156,7 +156,7 @@ class GeneratorClient:
         async with self._loading:
             alive = [replica for replica in self.replicas if replica.alive]
             if manifest.transport == "tree":
-                manifest = await self._grown(manifest, host, alive)
+                manifest = await self._with_tree(manifest, host, alive)
             self._weights = manifest, keep
             found = await asyncio.gather(*(self._load(replica) for replica in alive))
             return min((each for each in found if each is not None), default=Arrival(),
@@ -212,7 +212,7 @@ class GeneratorClient:
         replica.tasks.append(asyncio.create_task(self._receive(replica)))
 
     @staticmethod
-    async def _grown(manifest: Manifest, host: int, alive: Sequence[Replica]) -> Manifest:
+    async def _with_tree(manifest: Manifest, host: int, alive: Sequence[Replica]) -> Manifest:
         """Return the manifest with a broadcast tree over live replicas; dead ones are left out."""
         for replica in alive:
             with suppress(ServiceError):  # the supervisor notices the death
@@ -314,7 +314,9 @@ class GeneratorClient:
             for completion in message.completions:
                 if taken := len(completion.token_ids):
                     where = f"{replica.mesh.name} on host {replica.mesh.on.start}"
-                    self._pace.took(where, (completion.finished - completion.started) / taken)
+                    self._pace.record_time(
+                        where, (completion.finished - completion.started) / taken
+                    )
                 owed = replica.outstanding.get(completion.id)
                 if owed is not None and not owed.future.done():
                     owed.future.set_result(completion)

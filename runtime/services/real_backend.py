@@ -7,7 +7,7 @@ import asyncio
 from forgedsl.errors import LaunchError
 from forgedsl.runtime import meshes, sandbox
 from forgedsl.runtime.disk_space import check_room
-from forgedsl.runtime.hosts.registry import started
+from forgedsl.runtime.hosts.registry import start_hosts
 from forgedsl.runtime.meshes import Fleet
 from forgedsl.runtime.models import resolve_path
 from forgedsl.runtime.service_backend import Run, check_supported
@@ -40,7 +40,7 @@ class RealBackend:
         check_supported(this.job)
         check_room(this.job, this.job_dir, this.scratch.temp, this.run_dir)
         environment = this.scratch.environment()
-        hosts = started(this.job, this.scratch.temp, this.run_dir / "logs")
+        hosts = start_hosts(this.job, this.scratch.temp, this.run_dir / "logs")
         try:
             return meshes.spawn(this.job, this.run_dir, this.job_dir, environment, hosts)
         except BaseException:

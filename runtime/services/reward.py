@@ -24,7 +24,7 @@ from forgedsl.runtime.coalesce import Coalescer
 from forgedsl.runtime.data_types import Rollout
 from forgedsl.runtime.endpoints import RewardError, Score, ServiceError, ServiceFailure
 from forgedsl.runtime.events import EventLog
-from forgedsl.runtime.guards import Late, RewardGuard, deadline
+from forgedsl.runtime.guards import DeadlinePassed, RewardGuard, deadline
 from forgedsl.runtime.rewards.process import GRACE
 from forgedsl.runtime.rewards.requests import Requests
 from forgedsl.runtime.rewards.worker import Item, Outcome
@@ -97,7 +97,7 @@ class RewardPool:
     def lost(self) -> int:
         """Stop sending until `restore`; return the number of calls on the mesh."""
         self._alive.clear()
-        return self._queue.at_work
+        return self._queue.num_in_flight
 
     def restore(self, mesh: Mesh) -> None:
         self.mesh = mesh
@@ -134,7 +134,7 @@ class RewardPool:
             async with deadline(f"process {rank} of the pool", longest):
                 answers: list[list[Outcome]] = await mesh.one(rank, "score", list(items))
                 return answers
-        except Late as late:
+        except DeadlinePassed as late:
             failure = ServiceFailure(service=mesh.service, origin=mesh.origin, message=str(late))
             raise ServiceError(failure) from late
 
@@ -250,11 +250,13 @@ class RewardClient:
                         outcome.error,
                         failed=True,
                     )
-                    self._guards[name].ended(outcome.error, str(call), reward.concurrency or 1)
+                    self._guards[name].record_process_end(
+                        outcome.error, str(call), reward.concurrency or 1
+                    )
                 else:
-                    self._guards[name].answered()
+                    self._guards[name].record_survival()
                 error = _error(outcome)
-                self._guards[name].called(error)
+                self._guards[name].record_call(error)
                 if outcome.value is not None and not error:
                     found[name] = value = float(outcome.value)
                     self._guards[name].succeeded()
@@ -330,7 +332,7 @@ class RewardClient:
         def full(waiting: int) -> None:
             more = "`procs` or `concurrency`" if reward.concurrency else "`procs`"
             text = f"a call waited {QUEUE_SECONDS:g} s in the queue, and {waiting} are waiting; "
-            advice = self._guards[name].trouble or f"give it more {more}"
+            advice = self._guards[name].failure_summary or f"give it more {more}"
             self._tell(name, "is the bottleneck", text + advice)
 
         depth = reward.concurrency or DEPTH

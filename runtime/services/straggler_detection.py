@@ -33,7 +33,7 @@ class StragglerDetector:
         self._counts: dict[str, int] = {}
         self._told: set[str] = set()
 
-    def took(self, who: str, seconds: float) -> None:
+    def record_time(self, who: str, seconds: float) -> None:
         """Record a time of one peer."""
         if who in self._told:
             return

@@ -52,7 +52,9 @@ class Supervisor:
 
     def start(self) -> None:
         """Start one task per mesh, and one that watches the hosts."""
-        self._tasks = [asyncio.create_task(self._keep(mesh)) for mesh in self._fleet.all()]
+        self._tasks = [
+            asyncio.create_task(self._keep_running(mesh)) for mesh in self._fleet.all_meshes()
+        ]
         self._tasks.append(asyncio.create_task(self._watch_hosts()))
 
     def close(self) -> None:
@@ -64,22 +66,22 @@ class Supervisor:
         elsewhere."""
         hosts = self._fleet.hosts
         while True:
-            for index, why in hosts.lost().items():
+            for index, why in hosts.lost_hosts().items():
                 if index in hosts.gone:
                     continue
                 hosts.gone.add(index)
                 self._events.emit("host.lost", host=index, why=why)
-                for mesh in self._fleet.all():
+                for mesh in self._fleet.all_meshes():
                     end = self._ends.get(id(mesh))
                     if index in mesh.on and end is not None and not end.done():
                         end.set_result(f"host {index} is lost: {why}")
             await asyncio.sleep(HOSTS_SECONDS)
 
-    async def _watched(self, mesh: Mesh) -> ServiceError | None:
+    async def _wait_for_end(self, mesh: Mesh) -> ServiceError | None:
         """Wait until a mesh ends and return why; None if it was asked to."""
         end = self._ends[id(mesh)] = asyncio.get_running_loop().create_future()
         watch = asyncio.ensure_future(mesh.call("watch"))
-        silence = asyncio.create_task(self._silence(mesh))
+        silence = asyncio.create_task(self._wait_for_silence(mesh))
         try:
             await asyncio.wait((watch, end, silence), return_when=asyncio.FIRST_COMPLETED)
             if end.done() or silence.done():
@@ -99,19 +101,19 @@ class Supervisor:
             del self._ends[id(mesh)]
 
     @staticmethod
-    async def _silence(mesh: Mesh) -> str:
+    async def _wait_for_silence(mesh: Mesh) -> str:
         """Return when a rank has not answered for SILENT_SECONDS: it is stopped or overloaded, and
         its peers would wait for it forever. The end of a process is reported by `watch`, not here.
         """
         while True:
             await asyncio.sleep(BEAT_SECONDS)
             start = asyncio.get_running_loop().time()
-            quiet = await mesh.quiet(SILENT_SECONDS)
+            quiet = await mesh.unresponsive_ranks(SILENT_SECONDS)
             if quiet and asyncio.get_running_loop().time() - start >= SILENT_SECONDS:
-                return f"{mesh.who(quiet)} has not answered for {SILENT_SECONDS:.0f} s"
+                return f"{mesh.describe_ranks(quiet)} has not answered for {SILENT_SECONDS:.0f} s"
 
-    async def _keep(self, mesh: Mesh) -> None:
-        while (error := await self._watched(mesh)) is not None:
+    async def _keep_running(self, mesh: Mesh) -> None:
+        while (error := await self._wait_for_end(mesh)) is not None:
             failure, fresh = error.failure, None
             while fresh is None:
                 pool = self._endpoints.pool(mesh)
@@ -125,7 +127,7 @@ class Supervisor:
                 try:
                     fresh = await self._replace(mesh, failure.message, pool)
                 except (RunError, ServiceError) as problem:  # its host may be gone too
-                    failure = _again(mesh, problem)
+                    failure = _failed_restart(mesh, problem)
                     mesh.deaths += 1
             mesh = fresh
 
@@ -172,7 +174,7 @@ class Supervisor:
         return fresh
 
 
-def _again(mesh: Mesh, error: RunError | ServiceError) -> ServiceFailure:
+def _failed_restart(mesh: Mesh, error: RunError | ServiceError) -> ServiceFailure:
     reason = str(error) if isinstance(error, RunError) else error.failure.message
     return ServiceFailure(
         service=mesh.service,

@@ -53,7 +53,7 @@ class TrainerClient:
         if self._pace and len(self.mesh.members) > 1 and now - self._gauged >= GAUGE_SECONDS:
             self._gauged = now
             for rank, seconds in enumerate(await self.mesh.call("gauge")):
-                self._pace.took(self.mesh.who([rank]), seconds)
+                self._pace.record_time(self.mesh.describe_ranks([rank]), seconds)
         result: StepResult = await self.mesh.first("step", batch, loss)
         return result
 
@@ -83,11 +83,11 @@ class TrainerClient:
         version: int = await self.mesh.first("restore", step)
         return version
 
-    async def leave(self) -> bool:
+    async def abandon_step(self) -> bool:
         """End the step in progress with unchanged weights; False if that is not possible."""
-        held = await self.mesh.call("hold")
+        held = await self.mesh.call("pause")
         before = None if None in held else max(held)
-        await self.mesh.call("leave_before", before)
+        await self.mesh.call("abandon_before", before)
         return before is not None
 
     async def evaluate(self, items: Sequence[Rollout | Sample], loss: str) -> dict[str, float]:

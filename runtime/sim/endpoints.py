@@ -261,7 +261,7 @@ class SimEndpoints:
             metrics={}, kernel="none (simulation)",
         )  # fmt: skip
 
-    async def leave(self, node: Node) -> bool:
+    async def abandon_step(self, node: Node) -> bool:
         return False
 
     async def sync(self, node: Node, version: int) -> SyncResult:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from forgedsl.launchers import registry
 from forgedsl.runtime.hosts.base import Hosts
-from forgedsl.runtime.hosts.registry import started
+from forgedsl.runtime.hosts.registry import start_hosts
 from forgedsl.runtime.meshes import Fleet
 from forgedsl.runtime.service_backend import Run
 from forgedsl.runtime.stub import endpoints, meshes
@@ -27,7 +27,7 @@ class RehearsalBackend:
     def spawn(self, this: Run) -> Fleet:
         here = registry.launcher(this.job.launcher.kind).one_machine
         logs = this.run_dir / "logs"
-        hosts = started(this.job, this.scratch.temp, logs) if here else Hosts()
+        hosts = start_hosts(this.job, this.scratch.temp, logs) if here else Hosts()
         return meshes.spawn(this.job, self.rehearsal, this.run_dir, hosts)
 
     async def prepare(self, this: Run, fleet: Fleet) -> None:

@@ -76,7 +76,7 @@ def _mesh(
 async def setup(fleet: Fleet, run_dir: Path, tell: Callable[..., Any]) -> None:
     """Wait until every process answers."""
     async with asyncio.TaskGroup() as tasks:
-        for mesh in fleet.all():
+        for mesh in fleet.all_meshes():
             args = (str(run_dir),) if mesh in fleet.trainers.values() else ()
             tasks.create_task(set_up(mesh, args, tell))
 
@@ -84,7 +84,7 @@ async def setup(fleet: Fleet, run_dir: Path, tell: Callable[..., Any]) -> None:
 async def restart(dead: Mesh, seconds: float, tell: Callable[..., Any]) -> Mesh:
     """Restart a replica; wait as long as the restart of a real one takes."""
     began = asyncio.get_running_loop().time()
-    fresh = dead.again()
+    fresh = dead.respawn()
     await set_up(fresh, (), lambda *facts: None)
     spent = asyncio.get_running_loop().time() - began
     await asyncio.sleep(max(0.0, seconds - spent))

@@ -1,11 +1,11 @@
 """Calls of actors over one shared reply port.
 
-    Callee.ask(endpoint, args) --asked(number, endpoint, args)--> Answering, its endpoint
+    Callee.ask(endpoint, args) --start_call(number, endpoint, args)--> Answering, its endpoint
          ^- future of the number <-- port <--(number, rank, value)--'
 
 For each answer to one of its own `call`s, Monarch leaks 0.4 KiB in both processes. Deaths are still
-reported by Monarch: `stay`, a call that is never answered, is pending with every callee, and fails
-as any other call would.
+reported by Monarch: `register_port`, a call that is never answered, is pending with every callee,
+and fails as any other call would.
 """
 
 from __future__ import annotations
@@ -46,19 +46,19 @@ class Answering(Actor):
         self._ports: dict[int, asyncio.Future[Any]] = defaultdict(asyncio.Future)
 
     @concurrent_endpoint
-    async def stay(self, key: int, port: Port[Any]) -> None:
+    async def register_port(self, key: int, port: Port[Any]) -> None:
         """Register the port for answers to requests with this key; never returns."""
         self._ports[key].set_result(port)
         await asyncio.Event().wait()
 
     @endpoint(instrument=False)
-    async def asked(self, key: int, number: int, name: str, args: tuple[Any, ...]) -> None:
+    async def start_call(self, key: int, number: int, name: str, args: tuple[Any, ...]) -> None:
         """Start an endpoint, as Monarch would."""
         reply = Reply(await self._ports[key], number, self.rank)
         await getattr(type(self), name)._method(self, reply, *args)
 
 
-def travels(error: Exception) -> bool:
+def is_picklable(error: Exception) -> bool:
     """True if an error can be pickled and read again. An error that cannot would be lost, and its
     caller would wait forever (torch.compile's errors hold whole modules)."""
     try:
@@ -69,7 +69,7 @@ def travels(error: Exception) -> bool:
 
 
 @dataclass(slots=True)
-class Asked:
+class PendingCall:
     """A pending call, and the answers so far."""
 
     answer: asyncio.Future[list[Any]]
@@ -82,10 +82,10 @@ class Callee:
     def __init__(self, actor: Any, ranks: int) -> None:
         self._actor, self._ranks = actor, ranks
         self._key, self._numbers = next(KEYS), itertools.count()
-        self._asked: dict[int, Asked] = {}
-        self._gone: asyncio.Future[Any] | None = None
-        self._came: deque[Any] = deque()
-        self._told = False
+        self._asked: dict[int, PendingCall] = {}
+        self._end_of_actor: asyncio.Future[Any] | None = None
+        self._received: deque[Any] = deque()
+        self._read_scheduled = False
 
     async def ask(self, name: str, *args: Any) -> list[Any]:
         """Return the answers of all ranks to an endpoint, in rank order.
@@ -94,13 +94,13 @@ class Callee:
             ActorError, SupervisionError: as Monarch's calls; the first error of a rank.
         """
         getattr(self._actor, name)  # raise AttributeError here, not in the actor
-        gone = self._gone = self._gone or self._begin()
+        gone = self._end_of_actor = self._end_of_actor or self._begin()
         if gone.done():
             gone.result()
-        number, asked = next(self._numbers), Asked(asyncio.get_running_loop().create_future())
+        number, asked = next(self._numbers), PendingCall(asyncio.get_running_loop().create_future())
         self._asked[number] = asked
         try:
-            self._actor.asked.broadcast(self._key, number, name, args)
+            self._actor.start_call.broadcast(self._key, number, name, args)
             return await asked.answer
         finally:
             del self._asked[number]
@@ -108,7 +108,7 @@ class Callee:
     def _begin(self) -> asyncio.Future[Any]:
         self._port, self._receiver = Channel[Any].open()
         PythonTask.from_coroutine(self._pump(asyncio.get_running_loop())).spawn_handle()
-        stays = self._actor.stay.call(self._key, self._port)
+        stays = self._actor.register_port.call(self._key, self._port)
         gone: asyncio.Future[Any] = asyncio.ensure_future(stays)
         gone.add_done_callback(self._end)
         return gone
@@ -117,18 +117,18 @@ class Callee:
         """Receive messages on a thread of Monarch. Awaiting each message on the event loop would be
         as slow as Monarch's own calls."""
         while True:
-            self._came.append(await self._receiver._receiver.recv_task())
-            if loop.is_closed() or (self._gone is not None and self._gone.done()):
+            self._received.append(await self._receiver._receiver.recv_task())
+            if loop.is_closed() or (self._end_of_actor is not None and self._end_of_actor.done()):
                 return
-            if not self._told:
-                self._told = True
+            if not self._read_scheduled:
+                self._read_scheduled = True
                 loop.call_soon_threadsafe(self._read)
 
     def _read(self) -> None:
-        self._told = False  # before reading, so that no later message is missed
-        while self._came:
+        self._read_scheduled = False  # before reading, so that no later message is missed
+        while self._received:
             try:
-                number, rank, value, error = self._receiver._process(self._came.popleft())
+                number, rank, value, error = self._receiver._process(self._received.popleft())
             except Exception as failure:  # its caller is unknown, so all pending calls fail
                 self._fail(failure)
                 continue
@@ -142,7 +142,7 @@ class Callee:
                 asked.answer.set_result([asked.found[rank] for rank in sorted(asked.found)])
 
     def _end(self, gone: asyncio.Future[Any]) -> None:
-        """Handle the end of `stay`: an actor has died, or the loop ends."""
+        """Handle the end of `register_port`: an actor has died, or the loop ends."""
         if not gone.cancelled() and (error := gone.exception()) is not None:
             self._fail(error)
         self._port.send(None)  # wakes the pump

@@ -133,7 +133,7 @@ class Mesh:
     deaths: int = 0
     """number of earlier meshes of this replica that died"""
     members: list[dict[str, Any]] = field(default_factory=list)
-    called: dict[int | None, Callee] = field(default_factory=dict)
+    callees: dict[int | None, Callee] = field(default_factory=dict)
     """callees by rank (None: all ranks), kept because Monarch leaks 7 KiB per slice"""
 
     @classmethod
@@ -167,7 +167,7 @@ class Mesh:
             actor=procs.spawn(unique, actor, *args, **kwargs), recipe=recipe, deaths=deaths,
         )  # fmt: skip
 
-    def again(self, **kwargs: Any) -> Mesh:
+    def respawn(self, **kwargs: Any) -> Mesh:
         """Start the same mesh again; `kwargs` replace arguments of the actor."""
         self.kill()
         recipe = {**self.recipe, "kwargs": {**self.recipe["kwargs"], **kwargs}}
@@ -177,8 +177,8 @@ class Mesh:
         """Kill its remaining processes."""
         self.end(self.on, [member["pid"] for member in self.members])
 
-    def move(self, hosts: Any, on: range) -> None:
-        """Set the hosts for the next start with `again`."""
+    def set_hosts(self, hosts: Any, on: range) -> None:
+        """Set the hosts for the next start with `respawn`."""
         self.recipe |= {"hosts": hosts, "on": on}
         self.on = on
 
@@ -188,31 +188,32 @@ class Mesh:
         Raises:
             ServiceError: an actor raised, or its process is gone.
         """
-        if None not in self.called:
-            self.called[None] = Callee(self.actor, self.size * len(self.on))
-        async with self._named():
-            return await self.called[None].ask(endpoint, *args)
+        if None not in self.callees:
+            self.callees[None] = Callee(self.actor, self.size * len(self.on))
+        async with self._as_service_errors():
+            return await self.callees[None].ask(endpoint, *args)
 
     async def first(self, endpoint: str, *args: Any) -> Any:
         """Call an endpoint on all ranks; return rank 0's result."""
         return (await self.call(endpoint, *args))[0]
 
-    async def soonest(self, endpoint: str, *args: Any) -> Any:
+    async def first_fail_fast(self, endpoint: str, *args: Any) -> Any:
         """Call as `first` does, but raise the first error at once. Other ranks may be waiting for
         the failed one."""
         ranks = range(self.size * len(self.on))
-        async with self._named():
+        async with self._as_service_errors():
             return (await asyncio.gather(*(self._call(r, endpoint, *args) for r in ranks)))[0]
 
     async def one(self, rank: int, endpoint: str, *args: Any) -> Any:
         """Call an endpoint on one rank."""
-        async with self._named():
+        async with self._as_service_errors():
             return await self._call(rank, endpoint, *args)
 
-    async def quiet(self, seconds: float) -> list[int]:
+    async def unresponsive_ranks(self, seconds: float) -> list[int]:
         """Return the ranks that are gone or do not answer within `seconds`."""
         asked = [
-            asyncio.ensure_future(self._call(rank, "beat")) for rank in range(len(self.members))
+            asyncio.ensure_future(self._call(rank, "heartbeat"))
+            for rank in range(len(self.members))
         ]
         if not asked:
             return []
@@ -223,7 +224,7 @@ class Mesh:
             each.cancel()
         return [r for r, each in enumerate(asked) if each in late or each.exception() is not None]
 
-    def who(self, ranks: Sequence[int]) -> str:
+    def describe_ranks(self, ranks: Sequence[int]) -> str:
         """Describe ranks for messages: rank, host and pid."""
         return "; ".join(
             f"rank {rank} on host {self.on.start + rank // self.size}, "
@@ -232,20 +233,22 @@ class Mesh:
         )
 
     async def _call(self, rank: int, endpoint: str, *args: Any) -> Any:
-        if rank not in self.called:
+        if rank not in self.callees:
             host, proc = divmod(rank, self.size)
             at = {"hosts": host} if "hosts" in self.actor.extent else {}
-            self.called[rank] = Callee(self.actor.slice(**at, procs=proc), 1)
-        return (await self.called[rank].ask(endpoint, *args))[0]
+            self.callees[rank] = Callee(self.actor.slice(**at, procs=proc), 1)
+        return (await self.callees[rank].ask(endpoint, *args))[0]
 
     @asynccontextmanager
-    async def _named(self) -> AsyncIterator[None]:
+    async def _as_service_errors(self) -> AsyncIterator[None]:
         """Turn Monarch's errors into ServiceError with service, rank and host."""
         try:
             yield
         except (ActorError, SupervisionError) as error:
             died, ranks = isinstance(error, SupervisionError), range(len(self.members))
-            who = self.who((died and await self.quiet(GONE_SECONDS)) or ranks)
+            who = self.describe_ranks(
+                (died and await self.unresponsive_ranks(GONE_SECONDS)) or ranks
+            )
             message = f"process of mesh {self.name}{who and f' ({who})'}: {cause_of(error)}"
             failure = ServiceFailure(
                 service=self.service, origin=self.origin, message=message, died=died

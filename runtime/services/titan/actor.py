@@ -62,7 +62,7 @@ class TitanTrainer(TitanActor):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self._leaving = AbandonStep()
+        self._abandon = AbandonStep()
 
     @concurrent_endpoint
     async def step(self, batch: Batch, loss: str) -> StepResult:
@@ -70,15 +70,15 @@ class TitanTrainer(TitanActor):
         return await self.run(self._step, batch, loss)
 
     @concurrent_endpoint
-    async def hold(self) -> int | None:
-        """Hold the step in progress until `leave_before`; return the microbatch before which it
+    async def pause(self) -> int | None:
+        """Pause the step in progress until `abandon_before`; return the microbatch before which it
         waits."""
-        return self._leaving.hold()
+        return self._abandon.pause()
 
     @concurrent_endpoint
-    async def leave_before(self, microbatch: int | None) -> None:
+    async def abandon_before(self, microbatch: int | None) -> None:
         """Abandon the step before this microbatch, or go on (None)."""
-        self._leaving.decide(microbatch)
+        self._abandon.decide(microbatch)
 
     @concurrent_endpoint
     async def evaluate(self, samples: Sequence[Sample], loss: str) -> dict[str, float]:
@@ -148,7 +148,7 @@ class TitanTrainer(TitanActor):
     # ---- on the worker thread
 
     def _begin_microbatch(self) -> None:
-        self._leaving.microbatch()
+        self._abandon.microbatch()
 
     def _setup(self, run_dir: Path, run_key: str, resume_step: int | None) -> dict[str, Any]:
         torch.set_num_threads(self._threads)
@@ -216,7 +216,7 @@ class TitanTrainer(TitanActor):
 
     def _step(self, batch: Batch, loss_name: str) -> StepResult:
         single = batch.epochs * batch.minibatches == 1
-        with self._leaving.step(possible=single and self.titan.pipeline is None):
+        with self._abandon.step(possible=single and self.titan.pipeline is None):
             try:
                 return self._stepped(batch, loss_name)
             except StepAbandoned:
