@@ -16,10 +16,11 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from io import FileIO
 from multiprocessing import process
@@ -127,8 +128,29 @@ def remove_buffers(run_key: str) -> None:
                 file.unlink(missing_ok=True)
 
 
+def kill_marked(entry: str) -> None:
+    """Kill all processes whose environment has an entry (NAME=VALUE), until none is left."""
+    limit = time.monotonic() + SWEEP_SECONDS
+    while (found := [*_carriers(entry.encode())]) and time.monotonic() < limit:
+        for pid in found:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.02)
+
+
+def _carriers(entry: bytes) -> Iterator[int]:
+    """Yield the other processes that have an entry in their environment; zombies have none."""
+    for folder in os.scandir("/proc"):
+        if folder.name.isdecimal() and int(folder.name) != os.getpid():
+            with suppress(OSError):
+                environment = Path(folder.path, "environ").read_bytes()
+                if entry in environment and entry in environment.split(b"\0"):
+                    yield int(folder.name)
+
+
 def remove_dead() -> list[str]:
-    """Remove the files of killed runs of this user; return the keys of those runs."""
+    """Remove the files of killed runs of this user, and kill the processes that they left; return
+    the keys of those runs."""
     return [key for path in sorted(SHM.glob(f"forgedsl-*{OWNER}")) if (key := _remove(path))]
 
 
@@ -142,6 +164,7 @@ def _remove(path: Path) -> str | None:
             fcntl.flock(owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
             temp = Path(owner.read())
             key = path.name.removeprefix("forgedsl-").removesuffix(OWNER)
+            kill_marked(f"{RUN}=forgedsl-{key}")  # its sweeper may have been killed, too
             if temp.name == f"forgedsl-{key}":
                 shutil.rmtree(temp, ignore_errors=True)
             remove_buffers(key)

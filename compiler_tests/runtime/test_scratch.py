@@ -189,3 +189,23 @@ def gone(pid: int) -> bool:
         process.kill()
         return False
     return True
+
+
+def test_what_is_left_is_killed_by_the_next_run_if_the_sweeper_was_killed_too(
+    tmp_path: Path,
+) -> None:
+    edits = (
+        ("own = os.environ | Scratch().environment()",
+         f"import forgedsl.runtime.temporary_files as s, tempfile, pathlib\n"
+         f"s.SHM, tempfile.tempdir = pathlib.Path({str(tmp_path)!r}), {str(tmp_path)!r}\n"
+         "run = Scratch()\nown = os.environ | run.environment()"),
+        ("os.kill(os", "run._sweeper.kill()\nos.kill(os"),
+    )  # fmt: skip
+    program = ORPHAN
+    for old, new in edits:
+        assert old in program
+        program = program.replace(old, new)
+    said = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE).stdout
+    assert psutil.pid_exists(int(said))
+    assert len(temporary_files.remove_dead()) == 1
+    assert gone(int(said))

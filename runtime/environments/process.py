@@ -12,8 +12,9 @@ from forgedsl.environment import Step, Turn, calls_in
 from forgedsl.errors import LaunchError
 from forgedsl.runtime.environments.bridge import Bridge
 from forgedsl.runtime.environments.connection import PoolRequest, Wire
-from forgedsl.runtime.environments.program import POOL, sweep
+from forgedsl.runtime.environments.program import POOL
 from forgedsl.runtime.environments.worker import START_SECONDS, Reply, Request, ServedEnvironment
+from forgedsl.runtime.temporary_files import kill_marked
 from forgedsl.runtime.tracebacks import described
 from forgedsl.runtime.worker_process import ProcessEnded, RestartingWorker, WorkerProcess
 
@@ -80,7 +81,7 @@ class EnvironmentProcess(RestartingWorker):
     def close(self) -> None:
         super().close()
         if self._environment.program is not None:
-            sweep(f"{POOL}={self._mark}")
+            kill_marked(f"{POOL}={self._mark}")
 
     async def ask(self, request: Request) -> Reply:
         """Send a request about a trajectory to the process."""
@@ -92,7 +93,7 @@ class EnvironmentProcess(RestartingWorker):
         if not isinstance(found, ProcessEnded):
             return found
         if self._environment.program is not None:  # programs die with their parent, theirs do not
-            await asyncio.to_thread(sweep, f"{POOL}={self._mark}")
+            await asyncio.to_thread(kill_marked, f"{POOL}={self._mark}")
         collateral = not found.mine or child is self._blamed  # only one call gets the blame
         if request.op != "close":  # a closed trajectory cannot be to blame
             self._blamed = child

@@ -20,10 +20,9 @@ import secrets
 import shutil
 import signal
 import tempfile
-import time
 from asyncio.subprocess import DEVNULL, PIPE
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from numbers import Real
@@ -34,6 +33,7 @@ from forgedsl.agent import Agent, Model
 from forgedsl.environment import Task
 from forgedsl.errors import LaunchError
 from forgedsl.lower import job as spec
+from forgedsl.runtime.temporary_files import kill_marked
 from forgedsl.runtime.worker_process import PR_SET_PDEATHSIG
 
 POOL = "FORGEDSL_POOL"
@@ -49,8 +49,6 @@ INHERITED = (
 LOOPBACK = "127.0.0.1,localhost"
 GRACE = 1.0
 """seconds between the signals TERM and KILL"""
-SWEEPING = 10.0
-"""seconds in which killed processes have to vanish"""
 TAIL = 64
 """lines of output that are kept, for the reward and for messages"""
 LINE = 64 << 10
@@ -325,30 +323,8 @@ async def _end(process: asyncio.subprocess.Process, mark: str) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(GRACE):
                 await process.wait()
-    await asyncio.to_thread(sweep, f"{TRAJECTORY}={mark}")
+    await asyncio.to_thread(kill_marked, f"{TRAJECTORY}={mark}")
     if process.returncode is None:
         with suppress(ProcessLookupError):
             process.kill()
         await process.wait()
-
-
-def sweep(entry: str) -> None:
-    """Kill all processes whose environment has an entry (NAME=VALUE), until none is left."""
-    limit = time.monotonic() + SWEEPING
-    while found := [*_carriers(entry.encode())]:
-        for pid in found:
-            with suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
-        if time.monotonic() > limit:
-            return
-        time.sleep(0.02)
-
-
-def _carriers(entry: bytes) -> Iterator[int]:
-    """Yield the processes that have an entry in their environment; zombies have none."""
-    for folder in os.scandir("/proc"):
-        if folder.name.isdecimal():
-            with suppress(OSError):
-                environment = Path(folder.path, "environ").read_bytes()
-                if entry in environment and entry in environment.split(b"\0"):
-                    yield int(folder.name)
