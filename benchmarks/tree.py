@@ -5,7 +5,7 @@
     python benchmarks/tree.py [--mib 100] [--uplink 100] [--replicas 1 2 4 8]
 
 Each host is a name, each replica a process; all are on this machine. The uplink is limited in the
-process that sends (`tcp.hand_out`, 1 MiB after the other, all connections of a host together).
+process that sends (`tcp.send_buffer`, 1 MiB after the other, all connections of a host together).
 Seconds are from publishing until the last replica has the weights, medians of --rounds. `killed`:
 the first replica of host 1 is killed as half of its time is over.
 """
@@ -32,7 +32,7 @@ def limit(rate: float) -> None:
 
     lock, free = Lock(), [0.0]
 
-    def hand_out(stream: Any, part: memoryview) -> None:
+    def send_buffer(stream: Any, part: memoryview) -> None:
         for begin in range(0, len(part), PIECE):
             piece = part[begin : begin + PIECE]
             with lock:
@@ -41,7 +41,7 @@ def limit(rate: float) -> None:
             time.sleep(max(0.0, end - time.monotonic()))
             stream.sendall(piece)
 
-    tcp.hand_out = hand_out
+    tcp.send_buffer = send_buffer
 
 
 def replica(name: str, rate: float, pipe: Connection) -> None:
@@ -81,7 +81,7 @@ def measure(way: str, count: int, given: argparse.Namespace, *, kill: bool = Fal
         state = {"w": torch.full((given.mib << 18,), float(version + 1))}
         manifest = sender.publish(state, version)
         manifest = (
-            replace(manifest, tree=tree.planned(0, "replica", members))
+            replace(manifest, tree=tree.plan_tree(0, "replica", members))
             if way == "tree"
             else manifest
         )

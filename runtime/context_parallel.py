@@ -30,7 +30,9 @@ class Context:
     group: dist.ProcessGroup | None = None
 
 
-def cut(micro: Microbatch, context: Context, *, whole: bool = False, step: int = 1) -> Microbatch:
+def shard_microbatch(
+    micro: Microbatch, context: Context, *, whole: bool = False, step: int = 1
+) -> Microbatch:
     """Cut this rank's columns out of a microbatch; the row length must divide by the number of
     ranks. With `whole`, each sequence's loss is computed on one rank, and `step` consecutive
     sequences (such as the two of a pair) stay together."""
@@ -45,7 +47,9 @@ def cut(micro: Microbatch, context: Context, *, whole: bool = False, step: int =
     kept, index, route = sent, local[sent], None
     if whole:
         counts = torch.bincount(micro.seq_id, minlength=len(micro.members)).tolist()
-        owner = torch.tensor(_dealt(counts, context.size, step), dtype=torch.int64)[micro.seq_id]
+        owner = torch.tensor(_assign_sequences(counts, context.size, step), dtype=torch.int64)[
+            micro.seq_id
+        ]
         to = owner[sent]
         kept = owner == context.rank
         index = index[to.argsort(stable=True)]
@@ -94,7 +98,7 @@ class Route:
         ]
 
 
-def _dealt(counts: Sequence[int], ranks: int, step: int) -> list[int]:
+def _assign_sequences(counts: Sequence[int], ranks: int, step: int) -> list[int]:
     """Assign each sequence to a rank: longest first, to the rank with the fewest tokens."""
     filled = [0] * ranks
     owner = [0] * len(counts)

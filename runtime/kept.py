@@ -23,14 +23,14 @@ INPUTS = "inputs"
 
 
 @contextmanager
-def kept(
+def open_run_folder(
     job: spec.Job, run_dir: Path, job_dir: Path
 ) -> Iterator[list[Callable[[Event], None]]]:  # fmt: skip
     """Write the files that are needed to repeat the run; yield the readers of its events."""
     with writing(run_dir):
         (run_dir / "job.json").write_text(job.model_dump_json(indent=1), encoding="utf-8")
         (run_dir / "forge.lock").write_text(lock_text(job), encoding="utf-8")
-        _refer(job_dir / INPUTS, run_dir / INPUTS)
+        _link_inputs(job_dir / INPUTS, run_dir / INPUTS)
     readers = open_readers(job, run_dir, quiet=True)
     try:
         yield [reader.on_event for reader in readers]
@@ -43,7 +43,7 @@ def kept(
         print(f"warning: the report was not written: {error}", file=sys.stderr)
 
 
-def _refer(source: Path, target: Path) -> None:
+def _link_inputs(source: Path, target: Path) -> None:
     """Link the input folder into the run folder."""
     if source.is_dir() and not target.exists():
         target.symlink_to(source.resolve(), target_is_directory=True)

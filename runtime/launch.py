@@ -35,7 +35,7 @@ from forgedsl.runs.card import write_card
 from forgedsl.runs.checkpoints import REPLAY, drop_partial, last_step
 from forgedsl.runtime.events import EventLog, Reader
 from forgedsl.runtime.interrupt import EXIT_INTERRUPTED, Interrupt
-from forgedsl.runtime.kept import kept
+from forgedsl.runtime.kept import open_run_folder
 from forgedsl.runtime.service_backend import Run, ServiceBackend
 from forgedsl.runtime.temporary_files import Scratch, remove_dead
 from forgedsl.runtime.tracebacks import described
@@ -87,7 +87,7 @@ def run(
     _remove_dead()
     log, backing = _parts(run_dir, rehearsal)
     own = (
-        kept(job, run_dir, job_dir or run_dir)
+        open_run_folder(job, run_dir, job_dir or run_dir)
         if readers is None
         else contextlib.nullcontext(readers)
     )

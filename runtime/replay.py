@@ -48,7 +48,7 @@ def replay(
         )
     content = json.loads(file.read_text())
     changes = changed_since(run_dir, step)
-    job = as_it_was(spec.read_job(run_dir), changes)
+    job = job_at_step(spec.read_job(run_dir), changes)
     written = content["batch"]
     beside = [(loss, [Sample(**s) for s in part]) for loss, part in written.get("beside", ())]
     samples = [Sample(**s) for s in written["samples"]]
@@ -78,7 +78,7 @@ def _change(entry: dict[str, Any] | str) -> dict[str, Any]:
     return {"setting": setting, "before": before if cut else json.loads(before), "after": after}
 
 
-def as_it_was(job: spec.Job, changes: list[dict[str, Any]]) -> spec.Job:
+def job_at_step(job: spec.Job, changes: list[dict[str, Any]]) -> spec.Job:
     """Return the job with the earlier settings of its services; the last change is undone first.
     Mesh and parallel settings stay: a replay runs on any ranks."""
     values = job.model_dump(mode="json")
@@ -98,7 +98,7 @@ def trainer_only(
     mesh, parallel = service.mesh, service.parallel
     ranks = procs or mesh.hosts * mesh.procs
     if procs is not None:
-        parallel = spread(parallel, procs)
+        parallel = fit_degrees(parallel, procs)
     if (ranks, device or mesh.device) != (mesh.hosts * mesh.procs, mesh.device) or mesh.hosts > 1:
         gpus = 0 if (device or mesh.device) == "cpu" else max(1, mesh.gpus)
         place = spec.Place(replica=0, host=0, gpus=tuple(range(ranks * gpus)))
@@ -117,7 +117,7 @@ def trainer_only(
     )
 
 
-def spread(parallel: spec.TitanParallel, procs: int) -> spec.TitanParallel:
+def fit_degrees(parallel: spec.TitanParallel, procs: int) -> spec.TitanParallel:
     """Return degrees for `procs` ranks. `dp_shard` is `procs` divided by the product of the other
     degrees. If that does not divide evenly, `dp_shard` is `procs` and all others are 1."""
     single = parallel.model_copy(update={"dp_shard": 1})

@@ -20,7 +20,7 @@ from forgedsl.runtime.endpoints import seed_of
 from forgedsl.schema.reports import LAST
 
 
-def parts(batch: Batch) -> Iterator[Sequence[Sample]]:
+def samples_by_update(batch: Batch) -> Iterator[Sequence[Sample]]:
     """Yield the samples of each update."""
     updates = batch.epochs * batch.minibatches
     if updates == 1:
@@ -28,12 +28,14 @@ def parts(batch: Batch) -> Iterator[Sequence[Sample]]:
         return
     number = 0
     for epoch in range(batch.epochs):
-        for chosen in _dealt(batch, epoch):
-            yield [_at(batch.samples[i], updates, number) for i in chosen]
+        for chosen in _minibatches(batch, epoch):
+            yield [_with_num_steps(batch.samples[i], updates, number) for i in chosen]
             number += 1
 
 
-def summary(results: Sequence[StepResult], batch: Batch, *, stopped: bool = False) -> StepResult:
+def combine_results(
+    results: Sequence[StepResult], batch: Batch, *, stopped: bool = False
+) -> StepResult:
     """Combine the results of the updates of a step: means, and for each report of the loss also the
     last value. Updates skipped for a non-finite loss do not count, unless one has `stopped` the
     run."""
@@ -62,7 +64,7 @@ def _mean(values: Iterable[float]) -> float:
     return fmean(found) if all(map(math.isfinite, found)) else sum(found)
 
 
-def _dealt(batch: Batch, epoch: int) -> Iterator[list[int]]:
+def _minibatches(batch: Batch, epoch: int) -> Iterator[list[int]]:
     """Yield the sample indices of each minibatch of a pass."""
     members = batch.members or [0] * len(batch.samples)
     groups = list(dict.fromkeys(members))
@@ -73,7 +75,7 @@ def _dealt(batch: Batch, epoch: int) -> Iterator[list[int]]:
         yield [i for i, group in enumerate(members) if place[group] == part]
 
 
-def _at(sample: Sample, updates: int, number: int) -> Sample:
+def _with_num_steps(sample: Sample, updates: int, number: int) -> Sample:
     """Set `num_steps` of a sample to the number of optimizer updates so far. The batch holds the
     number of steps; a step makes `updates` updates."""
     fields = dict(sample.sequence_fields)

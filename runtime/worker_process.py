@@ -243,7 +243,7 @@ class WorkerProcess(CallClient):
                 "on import"
             )
         except ConnectionError:
-            why = await asyncio.to_thread(ending, process, "", memory)
+            why = await asyncio.to_thread(describe_end, process, "", memory)
             problem = f"{names}: the process ended while it was loading: {why}"
         if problem:
             made.kill("")
@@ -273,10 +273,12 @@ class WorkerProcess(CallClient):
                 return await self.call(value)
         except TimeoutError:
             self.kill("another call took too long")
-            cause = f"{late(limit)}, and it ignored the interrupt: the process was killed"
+            cause = (
+                f"{timeout_message(limit)}, and it ignored the interrupt: the process was killed"
+            )
             return ProcessEnded(cause, mine=True, late=True)
         except ConnectionError:
-            why = await asyncio.to_thread(ending, self._process, " in the call", self._memory)
+            why = await asyncio.to_thread(describe_end, self._process, " in the call", self._memory)
             return ProcessEnded(self._killed or why, mine=not self._killed)
 
     def kill(self, reason: str) -> None:
@@ -319,7 +321,7 @@ class RestartingWorker:
             self._now.kill("it is closed")
 
 
-def ending(process: subprocess.Popen[bytes], when: str, memory: int | None) -> str:
+def describe_end(process: subprocess.Popen[bytes], when: str, memory: int | None) -> str:
     """Wait for a process and describe how it ended."""
     code = process.wait()
     if code >= 0:
@@ -401,7 +403,7 @@ def _exactly(stream: socket.socket, size: int) -> bytes:
     return bytes(parts)
 
 
-def late(seconds: float) -> str:
+def timeout_message(seconds: float) -> str:
     """Error text of a call that took too long."""
     return f"no answer within {seconds:g} s"
 

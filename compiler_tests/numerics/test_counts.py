@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from forgedsl.runtime.losses import counts, function
 from forgedsl.runtime.losses.batch import Rows
-from forgedsl.runtime.losses.counts import counted
+from forgedsl.runtime.losses.counts import row_counts
 from forgedsl.runtime.losses.kernels import Kernels
 
 IGNORED = 3
@@ -73,9 +73,9 @@ def test_what_is_counted(batch, dtype):
     tokens, sequences = expected(lengths, labels, mask, paired)
     kernels, rows = Kernels("any", ""), rows_of(lengths, labels, mask, **more)
     for _ in range(2):  # a call leaves its counters as it found them
-        found = counted(kernels, rows, sequences=True)
+        found = row_counts(kernels, rows, sequences=True)
         assert found == {"num_tokens": tokens, "num_sequences": sequences}
-        assert counted(kernels, rows, sequences=False) == {"num_tokens": tokens}
+        assert row_counts(kernels, rows, sequences=False) == {"num_tokens": tokens}
         assert all(value.dtype == dtype and value.dim() == 0 for value in found.values())
     assert not any(word.any() for word in kernels.counters.values())
 
@@ -85,7 +85,7 @@ def test_many_rows(lengths):
     rng = torch.Generator().manual_seed(0)
     labels, mask = torch.randint(9, (999,), generator=rng), torch.rand(999, generator=rng) < 0.9
     tokens, sequences = expected(lengths, labels, mask, False)
-    found = counted(Kernels("any", ""), rows_of(lengths, labels, mask), sequences=True)
+    found = row_counts(Kernels("any", ""), rows_of(lengths, labels, mask), sequences=True)
     assert found == {"num_tokens": tokens, "num_sequences": sequences}
 
 
@@ -94,7 +94,7 @@ def test_large_counts_are_rounded_once(kept):
     """Other programs found that many; the last finds nothing more."""
     kernels, rows = Kernels("any", ""), rows_of([], torch.zeros(0, dtype=torch.int64))
     kernels.counter(rows.labels.device, "counted", 2, dtype=torch.int64)[0] = kept
-    assert counted(kernels, rows, sequences=False)["num_tokens"] == torch.tensor(kept).float()
+    assert row_counts(kernels, rows, sequences=False)["num_tokens"] == torch.tensor(kept).float()
 
 
 @pytest.mark.parametrize("name", ["dapo", "grpo_entropy", "gspo", "dpo", "sft_smoothed"])

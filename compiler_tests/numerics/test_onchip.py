@@ -210,9 +210,10 @@ def test_the_workspace_that_an_error_names_suffices():
 def test_tiles_keep_all_processors_busy():
     from forgedsl.runtime.losses import onchip
 
-    assert onchip.even(8192, 12288, 132) == 33 * 256  # 64 * 33 tiles: 16 for each of 132
-    assert onchip.even(8192, 12288, 1) == 12288
-    assert onchip.even(128, 700, 132) == 512
+    # 64 * 33 tiles: 16 for each of 132
+    assert onchip.balanced_columns(8192, 12288, 132) == 33 * 256
+    assert onchip.balanced_columns(8192, 12288, 1) == 12288
+    assert onchip.balanced_columns(128, 700, 132) == 512
 
 
 def test_a_workspace_too_small_is_said():

@@ -120,7 +120,7 @@ class Buffers:
     def make(self, turn: int, num_bytes: int) -> tuple[Tensor, Any]:
         return torch.zeros(num_bytes, dtype=torch.uint8), turn
 
-    def written(self) -> None:
+    def wait_for_copies(self) -> None:
         pass
 
     def close(self) -> None:
@@ -178,7 +178,7 @@ def test_ranks_say_together_what_each_has_sent() -> None:
     )
 
     def published_twice(rank: int) -> Manifest:
-        ranks = Ranks(rank=rank, world=2, together=meeting.together(rank))
+        ranks = Ranks(rank=rank, world=2, gather_objects=meeting.together(rank))
         way = Sender(here, "key", torch.float32, ranks=ranks)
         way.publish(state(), 0)
         return way.publish({name: value + 1 for name, value in state().items()}, 1)

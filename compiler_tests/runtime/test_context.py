@@ -15,7 +15,7 @@ from forgedsl import api
 from forgedsl.diagnostics import Reporter
 from forgedsl.lower.loss import lower_loss
 from forgedsl.runtime import context_parallel
-from forgedsl.runtime.context_parallel import Context, Route, cut
+from forgedsl.runtime.context_parallel import Context, Route, shard_microbatch
 from forgedsl.runtime.data_types import Sample
 from forgedsl.runtime.losses import LossFunction
 from forgedsl.runtime.packing import pack
@@ -24,7 +24,9 @@ GROUP: Any = SimpleNamespace()
 
 
 def cuts(micro: Any, size: int, **how: Any) -> list[Any]:
-    return [cut(micro, Context(rank=r, size=size, group=GROUP), **how) for r in range(size)]
+    return [
+        shard_microbatch(micro, Context(rank=r, size=size, group=GROUP), **how) for r in range(size)
+    ]
 
 
 def delivered(parts: list[Any], rows: list[torch.Tensor], monkeypatch: Any) -> list[torch.Tensor]:

@@ -286,10 +286,14 @@ def test_pair_of_chats_with_different_prompts_is_an_error(tokenizer: ChatTokeniz
 def test_mixture_keeps_its_weights_everywhere_and_resumes() -> None:
     parts = [Table([{"n": n} for n in range(size)], 3) for size in (10, 7)]
     mixture = Mixture(parts, [3.0, 1.0])
-    ids = [mixture.at(p)[0] for p in range(100)]
+    ids = [mixture.row_at(p)[0] for p in range(100)]
     assert Counter(i % 2 for i in ids) == {0: 75, 1: 25}
     assert max(abs(sum(i % 2 for i in ids[:n]) - n / 4) for n in range(100)) < 1.0
-    assert [Mixture(parts, [3.0, 1.0]).at(p)[0] for p in (99, 5, 50)] == [ids[99], ids[5], ids[50]]
+    assert [Mixture(parts, [3.0, 1.0]).row_at(p)[0] for p in (99, 5, 50)] == [
+        ids[99],
+        ids[5],
+        ids[50],
+    ]
 
 
 # ---- what rewards ask for

@@ -26,7 +26,7 @@ def opened(spec: job.DataSource, folder: Path, *, streaming: bool = False, shuff
 
 
 def values(source: Source, positions: range) -> list[int]:
-    return [source.at(p)[1]["n"] for p in positions]
+    return [source.row_at(p)[1]["n"] for p in positions]
 
 
 def test_jsonl(tmp_path: Path) -> None:
@@ -34,7 +34,7 @@ def test_jsonl(tmp_path: Path) -> None:
     path.write_bytes(b'{"n":1,"text":"a\xe2\x80\xa8b"}\r\n\n{"n":2}')
     source = opened(file_source(path), tmp_path)
     assert source.num_rows == 2
-    assert source.at(0) == (0, {"n": 1, "text": "a\u2028b"})
+    assert source.row_at(0) == (0, {"n": 1, "text": "a\u2028b"})
     assert values(source, range(3)) == [1, 2, 1]
 
 
@@ -43,7 +43,7 @@ def test_parquet(tmp_path: Path) -> None:
     parquet.write_table(pa.table({"n": [1, 2], "tags": [["a"], []]}), path)
     source = opened(file_source(path, "parquet"), tmp_path)
     assert source.num_rows == 2
-    assert source.at(1) == (1, {"n": 2, "tags": []})
+    assert source.row_at(1) == (1, {"n": 2, "tags": []})
 
 
 def test_csv(tmp_path: Path) -> None:
@@ -51,9 +51,9 @@ def test_csv(tmp_path: Path) -> None:
     path.write_bytes(b'\xef\xbb\xbfn,text\r\n1,"a, b\nc"\r\n\r\n007,d\r\n3\r\n')
     source = opened(file_source(path, "csv"), tmp_path)
     assert source.num_rows == 3
-    assert source.at(0) == (0, {"n": "1", "text": "a, b\nc"})
-    assert source.at(1) == (1, {"n": "007", "text": "d"})
-    assert source.at(2) == (2, Unreadable("the row has 1 values, but the header has 2 columns"))
+    assert source.row_at(0) == (0, {"n": "1", "text": "a, b\nc"})
+    assert source.row_at(1) == (1, {"n": "007", "text": "d"})
+    assert source.row_at(2) == (2, Unreadable("the row has 1 values, but the header has 2 columns"))
 
 
 def test_a_csv_file_with_a_column_twice_is_refused(tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ def test_a_json_list(tmp_path: Path) -> None:
     path.write_text('[{"n": 1},\n {"n": 2}, 3]')
     source = opened(file_source(path, "json"), tmp_path)
     assert values(source, range(2)) == [1, 2]
-    assert source.at(2) == (2, Unreadable("a row must be a JSON object"))
+    assert source.row_at(2) == (2, Unreadable("a row must be a JSON object"))
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_a_line_that_is_no_row_stands_for_itself(tmp_path: Path, content: bytes,
     path = tmp_path / "rows.jsonl"
     path.write_bytes(content)
     source = opened(file_source(path), tmp_path)
-    row_id, row = source.at(1)
+    row_id, row = source.row_at(1)
     assert isinstance(row, Unreadable)
     assert why in row.why
     assert source.place(row_id) == "rows.jsonl:3"
@@ -143,14 +143,14 @@ def test_a_line_of_many_megabytes_is_no_row(
     monkeypatch.setattr(sources, "LONGEST_ROW", 1 << 20)
     path = tmp_path / "rows.jsonl"
     path.write_bytes(b'{"n": "%s"}\n{"n": 1}\n' % (b"x" * (3 << 20)))
-    (_, long), (_, row) = (opened(file_source(path), tmp_path).at(i) for i in range(2))
+    (_, long), (_, row) = (opened(file_source(path), tmp_path).row_at(i) for i in range(2))
     assert (long.why, row) == ("the line has 3 MiB; the limit for a row is 1 MiB", {"n": 1})
 
 
 def test_a_byte_order_mark_is_no_part_of_a_row(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_bytes(b'\xef\xbb\xbf{"n": 1, "m": 2}\n{"n": 1, "m": 2}\n')
-    assert opened(file_source(path), tmp_path).at(0) == (0, {"n": 1, "m": 2})
+    assert opened(file_source(path), tmp_path).row_at(0) == (0, {"n": 1, "m": 2})
 
 
 def test_a_json_list_is_told_from_json_lines(tmp_path: Path) -> None:
@@ -184,7 +184,9 @@ def test_a_file_of_another_form_is_told_what_to_do(
 def test_lines_of_lists_are_no_json_list(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_bytes(b"[1, 2]\n[3]\n")
-    assert opened(file_source(path), tmp_path).at(0)[1] == Unreadable("a row must be a JSON object")
+    assert opened(file_source(path), tmp_path).row_at(0)[1] == Unreadable(
+        "a row must be a JSON object"
+    )
 
 
 def test_a_folder_is_no_file_of_rows(tmp_path: Path) -> None:
@@ -200,7 +202,7 @@ def test_rows_of_a_file_above_are_named_as_it_is_written(tmp_path: Path) -> None
     path.write_bytes(b'{"n":1}\n')
     spec = file_source(path).model_copy(update={"path": "inputs/up/up/rows.jsonl"})
     source = opened(spec, tmp_path)
-    assert source.place(source.at(0)[0]) == "../../rows.jsonl:1"
+    assert source.place(source.row_at(0)[0]) == "../../rows.jsonl:1"
 
 
 def test_a_file_without_rows(tmp_path: Path) -> None:
@@ -234,7 +236,7 @@ def test_a_file_that_another_source_reads_names_it(
 def test_a_header_with_a_comma_is_one_of_commas(tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
     path.write_bytes(b"n,a;b\n1,2;3\n")
-    assert opened(file_source(path, "csv"), tmp_path).at(0)[1] == {"n": "1", "a;b": "2;3"}
+    assert opened(file_source(path, "csv"), tmp_path).row_at(0)[1] == {"n": "1", "a;b": "2;3"}
 
 
 def test_bad_parquet(tmp_path: Path) -> None:
@@ -322,7 +324,7 @@ def test_stream_repeats_and_resumes(tmp_path: Path, offline: Path) -> None:
     stream = opened(spec, tmp_path, streaming=True)
     assert stream.num_rows is None
     assert values(stream, range(6)) == [1, 2, 3, 4, 1, 2]
-    assert stream.at(1)[1] == {"n": 2}
+    assert stream.row_at(1)[1] == {"n": 2}
 
 
 def test_shuffled_stream_is_another_order_every_epoch(tmp_path: Path, offline: Path) -> None:

@@ -87,7 +87,7 @@ def test_an_engine_that_dies_costs_no_other_and_a_new_one_takes_the_newest_weigh
 
 def test_an_engine_takes_the_parts_of_all_ranks() -> None:
     state, meeting = weights(1), Meeting(2)
-    ranks = [Ranks(rank=i, world=2, together=meeting.together(i)) for i in range(2)]
+    ranks = [Ranks(rank=i, world=2, gather_objects=meeting.together(i)) for i in range(2)]
     senders = [Sender(gloo_wire.transport(), "run", torch.bfloat16, ranks=r) for r in ranks]
     manifest, _ = meeting.run(lambda rank: senders[rank].publish(state, 1))
     with engine() as process:
@@ -110,15 +110,15 @@ def test_an_engine_that_takes_nothing_is_given_up(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(nccl.tcp, "SECONDS", 0.05)
     here, _there = socket.socketpair()
     with pytest.raises(RunError, match="the receiver took no data for 0 s"):
-        nccl._asked(here, nccl.deque([lambda: False]))
+        nccl._next_request(here, nccl.deque([lambda: False]))
 
 
 def test_an_engine_that_goes_in_the_middle_is_told_of() -> None:
     here, there = socket.socketpair()
     there.close()
-    assert nccl._asked(here, nccl.deque([lambda: True])) is None
+    assert nccl._next_request(here, nccl.deque([lambda: True])) is None
     with pytest.raises(RunError, match="disconnected during the transfer"):
-        nccl._asked(here, nccl.deque([lambda: False]))
+        nccl._next_request(here, nccl.deque([lambda: False]))
 
 
 def test_what_is_written_waits_for_no_send(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,7 +127,7 @@ def test_what_is_written_waits_for_no_send(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: waits.append("sends"))
-    nccl.NcclBuffers(gloo_wire, "run").written()
+    nccl.NcclBuffers(gloo_wire, "run").wait_for_copies()
     assert waits == ["copies"]
 
 

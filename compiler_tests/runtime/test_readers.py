@@ -22,7 +22,14 @@ from forgedsl.runs.text import clock, duration, number, sparkline
 from forgedsl.runtime.events import EventLog
 from forgedsl.runtime.launch import kill_children
 from forgedsl.runtime.readers import close_readers, open_readers, progress
-from forgedsl.runtime.readers.progress import Live, Plain, eval_line, figures, news, phase_text
+from forgedsl.runtime.readers.progress import (
+    Live,
+    Plain,
+    eval_line,
+    event_line,
+    phase_text,
+    smoothed_metrics,
+)
 from forgedsl.runtime.readers.sinks import JsonlSink, keep_rows, open_sinks
 from forgedsl.runtime.readers.view import View
 
@@ -257,7 +264,7 @@ def plain_lines(steps: int) -> list[str]:
 def test_a_start_of_several_phases_says_what_took_a_second_or_more() -> None:
     facts = {"seconds": {"imports": 9.2, "model": 0.4, "graphs": 61.0}}
     event = {"kind": "service.ready", "service": "generator", "seconds": 71.0, "facts": facts}
-    line = news(View("example", 1), event)
+    line = event_line(View("example", 1), event)
     assert line is not None
     assert line[1] == "generator is ready (1 min 11 s: imports 9.2 s, graphs 1 min 1 s)"
 
@@ -306,7 +313,7 @@ def test_a_run_that_is_read_later_has_its_own_times(capfd: pytest.CaptureFixture
 def test_the_rate_is_that_of_all_tokens_in_all_seconds() -> None:
     view = View("example", 25)
     view.recent += [{"tokens_per_s": 4.0, "step_s": 100.0}, {"tokens_per_s": 4000.0, "step_s": 0.1}]
-    assert view.rate == pytest.approx(800 / 100.1)
+    assert view.tokens_per_second == pytest.approx(800 / 100.1)
 
 
 def test_what_is_going_on_counts_what_has_begun_and_not_ended() -> None:
@@ -314,7 +321,7 @@ def test_what_is_going_on_counts_what_has_begun_and_not_ended() -> None:
     begun = ["eval", "sample", "sample", "logprobs", "sample"]
     for kind in [*(f"{kind}.start" for kind in begun), "sample.end"]:
         view.on_event({"time": 0.0, "kind": kind, "name": "held_out"})
-    assert view.doing == (
+    assert view.activity == (
         "eval held_out, 2 completions being sampled, 1 group waiting for log-probabilities"
     )
 
@@ -362,7 +369,9 @@ def test_weights_are_told_where_they_take_a_tenth_of_a_step(step_s: float, shown
     came = {"sync_s/generator": 2.4, "sync_bytes_per_s/generator": 1.25e9, "step_s": step_s}
     row = {"time": 1.0, "kind": "metrics", "step": 1, "reward_mean": None, "age_max": None, **came}
     view.on_event(row)
-    assert [pair for pair in figures(view) if "sync" in pair[0]] == ([shown] if shown else [])
+    assert [pair for pair in smoothed_metrics(view) if "sync" in pair[0]] == (
+        [shown] if shown else []
+    )
 
 
 def test_scores_that_fail_are_shown_beside_what_they_leave() -> None:
@@ -372,7 +381,7 @@ def test_scores_that_fail_are_shown_beside_what_they_leave() -> None:
     view.on_event(row)
     end = {"kind": "eval.end", "name": "held_out", "step": 1, "value": 1.0, "failed": 3}
     view.on_event({"time": 2.0, **end})
-    assert ("failed scores", "50%") in figures(view)
+    assert ("failed scores", "50%") in smoothed_metrics(view)
     assert eval_line(view) == "eval held_out at step 1: 1.000; 3 of its answers could not be scored"
 
 

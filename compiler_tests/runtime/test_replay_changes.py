@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from synthetic import make_job
 
-from forgedsl.runtime.replay import as_it_was, changed_since
+from forgedsl.runtime.replay import changed_since, job_at_step
 
 LR = "services.trainer.optimizer.lr"
 FIRST = {"setting": LR, "before": 0.0002, "after": 0.0001}
@@ -38,7 +38,7 @@ def test_the_settings_of_the_step_are_in_force(run_dir: Path, step: int, lr: flo
     now = job.model_copy(
         update={"services": {"trainer": trainer.model_copy(update={"optimizer": optimizer})}}
     )
-    before = as_it_was(now, changed_since(run_dir, step))
+    before = job_at_step(now, changed_since(run_dir, step))
     assert before.services["trainer"].optimizer.lr == lr
 
 
@@ -51,7 +51,7 @@ def test_changes_written_as_text_are_read(tmp_path: Path) -> None:
 
 def test_what_the_step_does_not_read_is_left() -> None:
     data = {"setting": "datasets.sums.source.sha256", "before": "a", "after": "b"}
-    assert as_it_was(make_job(), [data]).datasets == make_job().datasets
+    assert job_at_step(make_job(), [data]).datasets == make_job().datasets
 
 
 def test_a_run_without_changes_has_none(tmp_path: Path) -> None:
@@ -61,4 +61,4 @@ def test_a_run_without_changes_has_none(tmp_path: Path) -> None:
 def test_a_change_of_ranks_changes_nothing_that_a_replay_computes(run_dir: Path) -> None:
     job = make_job()
     place = {"setting": "services.trainer.mesh.places.0.host", "before": 1, "after": None}
-    assert as_it_was(job, [place]) == job
+    assert job_at_step(job, [place]) == job

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from forgedsl.lower import job as spec
-from forgedsl.runtime.replay import spread, trainer_only
+from forgedsl.runtime.replay import fit_degrees, trainer_only
 
 
 @pytest.mark.parametrize(
@@ -29,5 +29,5 @@ def test_a_replay_has_gpus_for_its_ranks(
 def test_a_replay_keeps_ranks_that_share_rows_where_they_divide(
     procs: int, found: tuple[int, int]
 ) -> None:
-    parallel = spread(spec.TitanParallel(dp_shard=4, cp=2), procs)
+    parallel = fit_degrees(spec.TitanParallel(dp_shard=4, cp=2), procs)
     assert (parallel.dp_shard, parallel.cp) == found

@@ -7,7 +7,7 @@ import pytest
 from fake_endpoints import job
 
 from forgedsl.errors import InternalError, RunError
-from forgedsl.runtime.controller.assembly import _set, spread
+from forgedsl.runtime.controller.assembly import _set, choose_examples
 from forgedsl.runtime.controller.flow import analyse
 from forgedsl.runtime.data_types import Sample
 from forgedsl.runtime.group import GroupState
@@ -60,7 +60,7 @@ def test_an_example_has_the_other_answers_of_its_group_in_brief() -> None:
 
     long = "a" * 300 + "b" * 300
     examples = [example(0, 0, 1.0, "2"), example(0, 1, 0.0, long), example(1, 0, 0.5, "3")]
-    best, worst = spread(examples, 2)
+    best, worst = choose_examples(examples, 2)
     assert (best["response"], worst["response"]) == ("2", long)
     brief = f"{'a' * 200} ... {'b' * 200}"
     other = {"sibling": 1, "score": 0.0, "truncated": False, "response": brief}

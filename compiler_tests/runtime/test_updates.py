@@ -20,7 +20,7 @@ from forgedsl.diagnostics import Reporter
 from forgedsl.lower import job as spec
 from forgedsl.lower.loss import lower_loss
 from forgedsl.runtime.data_types import Batch, Sample, StepResult
-from forgedsl.runtime.updates import parts, summary
+from forgedsl.runtime.updates import combine_results, samples_by_update
 
 EPOCHS, MINIBATCHES = 2, 4
 NUM_TOKENS = 16 * 14
@@ -59,25 +59,25 @@ def result(value: float, *, skipped: bool = False, metric: float = 0.0) -> StepR
 
 def test_one_update_is_the_batch_itself() -> None:
     batch = batch_of(4)
-    assert [part is batch.samples for part in parts(batch)] == [True]
+    assert [part is batch.samples for part in samples_by_update(batch)] == [True]
 
 
 def test_one_result_is_that_of_the_step() -> None:
     only = result(1.0)
-    assert summary([only], batch_of(4)) is only
+    assert combine_results([only], batch_of(4)) is only
 
 
 def test_every_pass_sees_every_group_once_and_whole() -> None:
     batch = batch_of(8, epochs=2, minibatches=4, seed=1)
     texts = {tuple(s.token_ids): m for s, m in zip(batch.samples, batch.members, strict=True)}
-    seen = [[texts[tuple(s.token_ids)] for s in part] for part in parts(batch)]
+    seen = [[texts[tuple(s.token_ids)] for s in part] for part in samples_by_update(batch)]
     passes = [sorted(chain.from_iterable(seen[i : i + 4])) for i in (0, 4)]
     assert passes == [sorted(batch.members)] * 2
     assert all(len(part) == 4 and len(set(part)) == 2 for part in seen)
 
 
 def dealt(batch: Batch) -> list[list[tuple[int, ...]]]:
-    return [[tuple(sample.token_ids) for sample in part] for part in parts(batch)]
+    return [[tuple(sample.token_ids) for sample in part] for part in samples_by_update(batch)]
 
 
 def test_the_order_is_of_the_seed_and_the_pass() -> None:
@@ -87,13 +87,13 @@ def test_the_order_is_of_the_seed_and_the_pass() -> None:
 
 
 def test_steps_are_counted_as_updates() -> None:
-    found = parts(batch_of(4, epochs=2, minibatches=2))
+    found = samples_by_update(batch_of(4, epochs=2, minibatches=2))
     assert [part[0].sequence_fields["num_steps"] for part in found] == [12.0, 13.0, 14.0, 15.0]
 
 
 def test_a_batch_that_lost_groups_has_no_empty_update() -> None:
     batch = batch_of(3, epochs=1, minibatches=4)
-    assert [len(part) for part in parts(batch)] == [2, 2, 2]
+    assert [len(part) for part in samples_by_update(batch)] == [2, 2, 2]
 
 
 # ---- what a step says of them
@@ -101,29 +101,29 @@ def test_a_batch_that_lost_groups_has_no_empty_update() -> None:
 
 def test_a_step_reports_means_and_the_last_clip_fraction() -> None:
     batch = batch_of(4, epochs=2, minibatches=1)
-    found = summary([result(1.0, metric=0.0), result(3.0, metric=0.5)], batch)
+    found = combine_results([result(1.0, metric=0.0), result(3.0, metric=0.5)], batch)
     assert (found.loss, found.grad_norm, found.tokens) == (2.0, 4.0, 10)
     assert found.metrics == {"clip_frac": 0.25, "clip_frac_last": 0.5}
 
 
 def test_an_update_that_is_no_number_does_not_spoil_the_means() -> None:
     batch = batch_of(4, epochs=1, minibatches=3)
-    found = summary([result(1.0), result(math.nan, skipped=True), result(3.0)], batch)
+    found = combine_results([result(1.0), result(math.nan, skipped=True), result(3.0)], batch)
     assert (found.loss, found.skipped) == (2.0, True)
 
 
 def test_a_report_may_be_infinite() -> None:
     batch = batch_of(4, epochs=1, minibatches=2)
-    found = summary([result(1.0, metric=math.inf), result(3.0, metric=-math.inf)], batch)
+    found = combine_results([result(1.0, metric=math.inf), result(3.0, metric=-math.inf)], batch)
     assert math.isnan(found.metrics["clip_frac"])
     assert found.metrics["clip_frac_last"] == -math.inf
-    both = summary([result(1.0, metric=math.inf), result(3.0, metric=1.0)], batch)
+    both = combine_results([result(1.0, metric=math.inf), result(3.0, metric=1.0)], batch)
     assert both.metrics["clip_frac"] == math.inf
 
 
 def test_the_update_that_stops_the_run_is_what_is_shown() -> None:
     batch = batch_of(4, epochs=1, minibatches=3)
-    found = summary([result(1.0), result(math.nan, skipped=True)], batch, stopped=True)
+    found = combine_results([result(1.0), result(math.nan, skipped=True)], batch, stopped=True)
     assert math.isnan(found.loss)
 
 
@@ -285,7 +285,7 @@ def by_hand(opt: spec.Optimizer) -> tuple[float, list[Any], list[torch.Tensor], 
     found, slopes = [], dict.fromkeys(dict(model.named_parameters()), 0.0)
     for batch, name in STEPS:
         losses = []
-        for samples in parts(batch):
+        for samples in samples_by_update(batch):
             total = 0.0
             beside = (demos_by_hand(model, more) for _, more in batch.beside)
             first = (

@@ -17,7 +17,7 @@ from torch.multiprocessing import reductions
 
 from forgedsl.runtime.temporary_files import SHM
 from forgedsl.runtime.transports import ipc, registry
-from forgedsl.runtime.transports.base import Ranks, Sender, Transport, attached
+from forgedsl.runtime.transports.base import Ranks, Sender, Transport, open_by_attaching
 from forgedsl.runtime.transports.registry import open_weights, transport
 
 
@@ -40,7 +40,7 @@ def test_round_trip_and_alternation() -> None:
 def test_each_rank_may_keep_and_send_a_part_of_the_weights() -> None:
     state = {f"w{i}": torch.randn(30 + i, 50) for i in range(8)}
     shared, meeting = replace(transport("shm"), shared=True), Meeting(2)
-    ranks = [Ranks(rank=i, world=2, together=meeting.together(i)) for i in range(2)]
+    ranks = [Ranks(rank=i, world=2, gather_objects=meeting.together(i)) for i in range(2)]
     senders = [Sender(shared, "parts", torch.float32, ranks=r) for r in ranks]
     one, two = meeting.run(lambda rank: senders[rank].publish(state, 1))
     assert one == two
@@ -60,7 +60,7 @@ def test_a_stage_of_a_pipeline_keeps_and_sends_its_own_weights() -> None:
     own = [{n: state[n] for n in names}
            for names in (("embed", "first"), ("embed", "second", "norm"))]  # fmt: skip
     meeting = Meeting(2)
-    ranks = [Ranks(rank=i, world=2, stages=2, together=meeting.together(i)) for i in (0, 1)]
+    ranks = [Ranks(rank=i, world=2, stages=2, gather_objects=meeting.together(i)) for i in (0, 1)]
     senders = [Sender(transport("shm"), "stages", torch.float32, ranks=r) for r in ranks]
     one, two = meeting.run(lambda rank: senders[rank].publish(own[rank], 1))
     assert one == two
@@ -144,7 +144,7 @@ def test_a_transport_from_outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             path = tmp_path / f"{self.key}-{turn}"
             return attach(str(path), num_bytes), str(path)
 
-        def written(self) -> None:
+        def wait_for_copies(self) -> None:
             pass
 
         def close(self) -> None:
@@ -154,7 +154,7 @@ def test_a_transport_from_outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     def attach(path: str, num_bytes: int) -> torch.Tensor:
         return torch.from_file(path, shared=True, size=num_bytes, dtype=torch.uint8)
 
-    files = Transport(name="files", buffers=Files, open=attached(attach))
+    files = Transport(name="files", buffers=Files, open=open_by_attaching(attach))
     monkeypatch.setattr(registry, "TRANSPORTS", (*registry.TRANSPORTS, files))
     sender = Sender(registry.transport("files"), "run", torch.float32)
     manifest = sender.publish({"a": torch.arange(6.0)}, 1)

@@ -88,14 +88,14 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def test_two_hosts_take_weights_from_the_trainer_and_two_from_each_of_those() -> None:
     hosts = [2, 0, 1, 1, 3, 4, 5, 6]
-    grown = tree.planned(0, "gen", [(f"g{i}", host, i) for i, host in enumerate(hosts)])
+    grown = tree.plan_tree(0, "gen", [(f"g{i}", host, i) for i, host in enumerate(hosts)])
     assert grown.first == {2: "g0", 0: "g1", 1: "g2", 3: "g4", 4: "g5", 5: "g6", 6: "g7"}
     assert grown.parents == {3: 2, 4: 2, 5: 1, 6: 1}
 
 
 @pytest.mark.parametrize("hosts", [[0], [1], [0, 1, 1], [1, 2, 3], [1, 2, 3, 0, 4, 5, 6, 7]])
 def test_a_plan_counts_the_copies_that_the_trainers_host_sends(hosts: list[int]) -> None:
-    grown = tree.planned(0, "gen", [(f"g{i}", host, i) for i, host in enumerate(hosts)])
+    grown = tree.plan_tree(0, "gen", [(f"g{i}", host, i) for i, host in enumerate(hosts)])
     sent = [host for host in grown.first if host and host not in grown.parents]
     ends = [Spot(host=host, gpus=(), procs=1) for host in (0, *hosts)]
     assert len(sent) == row("tree").copies(ends[0], ends[1:])
@@ -106,19 +106,19 @@ def test_the_trainer_sends_two_copies_to_five_replicas_on_three_hosts(
     sender: Sender, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent: list[int] = []
-    plain = tcp.hand_out
+    plain = tcp.send_buffer
 
     def counted(stream: socket.socket, part: memoryview) -> None:
         sent.append(len(part))
         plain(stream, part)
 
-    monkeypatch.setattr(tcp, "hand_out", counted)
+    monkeypatch.setattr(tcp, "send_buffer", counted)
     hosts = [1, 1, 2, 3, 3]
     with ExitStack() as stack:
         replicas = [stack.enter_context(replica(f"g{i}")) for i in range(len(hosts))]
         addresses = [pickle.loads(bytes.fromhex(said(each))) for each in replicas]
         names = [f"g{i}" for i in range(len(hosts))]
-        grown = tree.planned(0, "gen", list(zip(names, hosts, addresses, strict=True)))
+        grown = tree.plan_tree(0, "gen", list(zip(names, hosts, addresses, strict=True)))
         for version in range(3):
             state = {"a": torch.rand(SIZE), "b": torch.rand(7)}
             manifest = replace(sender.publish(state, version), tree=grown)
@@ -140,7 +140,7 @@ def test_a_host_holds_two_versions_whoever_is_its_first(sender: Sender) -> None:
 
     def held(*replicas: tuple[str, subprocess.Popen[str], Any], more: int = 3) -> int:
         """Copies in shared memory after so many versions; each file is whole in memory."""
-        grown = tree.planned(0, "gen", [(name, 1, address) for name, _, address in replicas])
+        grown = tree.plan_tree(0, "gen", [(name, 1, address) for name, _, address in replicas])
         for version in itertools.islice(versions, more):
             manifest = replace(sender.publish({"a": torch.ones(SIZE)}, version), tree=grown)
             for _, process, _ in replicas:
@@ -168,7 +168,7 @@ def test_a_replica_that_started_since_takes_the_newest_weights_and_clears_nobody
     others = SHM / f"forgedsl-{KEY}-tree-gen--1-1-0"
     others.touch()
     state = {"a": torch.rand(SIZE)}
-    grown = tree.planned(0, "gen", [("b", 1, None)])
+    grown = tree.plan_tree(0, "gen", [("b", 1, None)])
     ((_, value),) = open_weights(replace(sender.publish(state, 1), tree=grown))
     torch.testing.assert_close(value, state["a"], rtol=0, atol=0)
     assert others.exists()
@@ -180,16 +180,16 @@ def test_who_hears_no_more_from_the_one_before_has_the_rest_from_the_trainer(
     sender: Sender, monkeypatch: pytest.MonkeyPatch, given: str
 ) -> None:
     asked: list[int] = []
-    plain = tcp.hand_out
+    plain = tcp.send_buffer
     monkeypatch.setattr(
-        tcp, "hand_out", lambda stream, part: (asked.append(len(part)), plain(stream, part))
+        tcp, "send_buffer", lambda stream, part: (asked.append(len(part)), plain(stream, part))
     )
     monkeypatch.setenv("FORGEDSL_ACTOR", "child")
     state = {"a": torch.rand(SIZE)}
     manifest = sender.publish(state, 1)
     whole = memoryview(state["a"].numpy()).cast("B")
     with dying(whole[: (4 << 20) if given == "half" else 0]) as address:
-        grown = tree.planned(0, "gen", [("a", 1, address), ("b", 2, None), ("child", 3, None)])
+        grown = tree.plan_tree(0, "gen", [("a", 1, address), ("b", 2, None), ("child", 3, None)])
         ((_, value),) = open_weights(replace(manifest, tree=grown))
     torch.testing.assert_close(value, state["a"], rtol=0, atol=0)
     assert asked == [manifest.num_bytes - ((4 << 20) if given == "half" else 0)]
@@ -231,6 +231,6 @@ def test_a_replica_whose_sibling_is_gone_takes_them_itself(
     state = {"a": torch.rand(SIZE)}
     manifest: Manifest = sender.publish(state, 1)
     with dying(memoryview(b"")) as address:
-        grown = tree.planned(0, "gen", [("first", 1, address), ("second", 1, None)])
+        grown = tree.plan_tree(0, "gen", [("first", 1, address), ("second", 1, None)])
         ((_, value),) = open_weights(replace(manifest, tree=grown))
     torch.testing.assert_close(value, state["a"], rtol=0, atol=0)

@@ -143,11 +143,11 @@ def _answers(job: Job, name: str, reader: DatasetReader) -> tuple[Rollout, ...]:
     reward 0."""
     if read_by(job, name)[0] is not Role.PROMPTS or reader.num_rows == 0:
         return ()
-    first = reader.answered("The answer is 42.") if reader.measures else None
+    first = reader.rollout_with_answer("The answer is 42.") if reader.measures else None
     if first is None:
         return ()
     plain = isinstance(first.target, str | int | float)
-    wanted = reader.answered(str(first.target)) if plain else None
+    wanted = reader.rollout_with_answer(str(first.target)) if plain else None
     answers = (first,) if wanted is None else (first, wanted)
     parts = {part for env in job.environments.values() for part in env.parts}
     for answer in answers if job.environments else ():
@@ -162,14 +162,14 @@ def _checked_dataset(
     from forgedsl.lint.deep import DatasetCheck
     from forgedsl.rows import BAD
     from forgedsl.runtime.data.evidence import Evidence, separators
-    from forgedsl.runtime.data.reader import SECONDS, maker
+    from forgedsl.runtime.data.reader import SECONDS, item_maker
 
     refused = ""
     of = (job.rewards[reward] for reward in judges(job, name))
     evidence = Evidence(parsed=any((r.kind, r.function) == ("std", "math_equal") for r in of))
     with separators(reader.program) as counts:
         try:
-            reader.check(evidence.through(maker(job, name, reader)), SECONDS)
+            reader.check(evidence.record_items(item_maker(job, name, reader)), SECONDS)
         except ForgeError as error:
             refused = str(error)
     answers = (

@@ -173,7 +173,7 @@ def _example(rollout: Rollout, score: Score | None) -> dict[str, Any]:
     }
 
 
-def spread(examples: list[dict[str, Any]], count: int) -> list[dict[str, Any]]:
+def choose_examples(examples: list[dict[str, Any]], count: int) -> list[dict[str, Any]]:
     """Choose `count` examples spread over the range of scores, best first, each with its
     `siblings`."""
     ranked = sorted(examples, key=lambda example: -(example["score"] or 0.0))

@@ -24,7 +24,7 @@ from typing import Any, Literal, NoReturn
 
 from forgedsl.errors import GuardError, RunError
 from forgedsl.lower.job import Job, Node
-from forgedsl.runtime.controller.assembly import Assembled, assemble, spread
+from forgedsl.runtime.controller.assembly import Assembled, assemble, choose_examples
 from forgedsl.runtime.controller.checkpoint_writer import CheckpointWriter
 from forgedsl.runtime.controller.context import Context
 from forgedsl.runtime.controller.firing import Firing, demand
@@ -297,7 +297,7 @@ class Controller:
         step, service = self._state.step + 1, node.target
         batch.epochs, batch.minibatches = node.epochs, node.minibatches
         batch.seed = seed_of(self._job.seed, step)
-        examples = spread(batch.examples, self._job.logging.samples)
+        examples = choose_examples(batch.examples, self._job.logging.samples)
         batch.examples = []  # only logs show them; do not send them to the trainer
         before = self._versions.trained[service]
         with self._events.span("step", step=step, service=service, version=before) as end:

@@ -63,7 +63,7 @@ class DroppedRows:
             return
         self._rows.add(row)
         reason = error.reason if isinstance(error, DroppedRow) else BAD
-        why, counts = _words(error), self.counts
+        why, counts = _description(error), self.counts
         counts[reason] += 1
         if counts[reason] <= MAX_EVENTS:
             self.emit("row.dropped", row=place, reason=reason, message=why)
@@ -81,7 +81,7 @@ class DroppedRows:
         if counts[BAD] > self.budget * max(checked, FEW):
             raise self._exhausted(counts[BAD], checked)
 
-    def say(self, checked: int, rows: int, seconds: float) -> None:
+    def report(self, checked: int, rows: int, seconds: float) -> None:
         """Report the result of checking `checked` of `rows` rows."""
         counts = self.counts
         self.emit(
@@ -104,11 +104,11 @@ class DroppedRows:
     def examples(self) -> str:
         """Return lines with the first row of each mistake and of every other reason, and the
         differences between sources."""
-        mistakes = (f"{of[0]}: {why}{self._also(why)}" for why, of in self._places.items())
+        mistakes = (f"{of[0]}: {why}{self._other_rows(why)}" for why, of in self._places.items())
         lines = (*mistakes, *self._other.values(), self.sources)
         return "".join(f"\n  {line}" for line in lines if line)
 
-    def _also(self, why: str) -> str:
+    def _other_rows(self, why: str) -> str:
         """Return other rows with the same mistake: ` (also 9, 12, 15, 21, ...: 60 rows)`."""
         others, times = self._places[why][1:], self._times[why]
         numbers = ", ".join(re.split(r"[ :]", place)[-1] for place in others)
@@ -129,7 +129,7 @@ class DroppedRows:
             self.tell(kind, dataset=self.dataset, **fields)
 
 
-def _words(error: Exception) -> str:
+def _description(error: Exception) -> str:
     """Describe what is wrong with a row."""
     ours = isinstance(error, DroppedRow | RowError | ForgeError)
     return placed(error) if ours else described(error)

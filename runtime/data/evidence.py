@@ -1,7 +1,7 @@
 """Statistics over the rows of a dataset: separators that never occur, repeated rows, targets that
 no answer can equal.
 
-items of a reader --Evidence.through--> counts
+items of a reader --Evidence.record_items--> counts
 program's after(s, sep) and before(s, sep) --separators--> by separator: [calls, calls whose text
                                                             contains it]
 """
@@ -38,18 +38,18 @@ class Evidence:
         self.results = 0
         """number of rows with results of tools, whose calls are text"""
 
-    def through(self, make: Callable[[int, Any], T]) -> Callable[[int, Any], T]:
+    def record_items(self, make: Callable[[int, Any], T]) -> Callable[[int, Any], T]:
         """Wrap `make` so that its items are recorded."""
 
         def made(row_id: int, row: Any) -> T:
             thing = make(row_id, row)
-            self._see(thing)
+            self._record(thing)
             self.results += _holds_results(row)
             return thing
 
         return made
 
-    def _see(self, item: Any) -> None:
+    def _record(self, item: Any) -> None:
         self._seen += 1
         self._rows.add(hash(_content(item)))
         if isinstance(item, Prompt):

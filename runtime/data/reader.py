@@ -94,7 +94,7 @@ def reader_of(
     )  # fmt: skip
 
 
-def maker(job: spec.Job, name: str, reader: DatasetReader) -> Callable[[int, Row], Any]:
+def item_maker(job: spec.Job, name: str, reader: DatasetReader) -> Callable[[int, Row], Any]:
     """Return the function that makes a prompt, sample or pair from a row. Without a tokenizer, the
     function only checks the columns of the row."""
     read, seq_len = dataset_columns.read_by(job, name)
@@ -162,7 +162,7 @@ class DatasetReader:
         self.dataset = dataset
         self.source = source
         self.tokenizer = cast(ChatTokenizer, tokenizer)
-        self.measures = tokenizer is not None  # else rows can be checked only, see maker
+        self.measures = tokenizer is not None  # else rows can be checked only, see item_maker
         self.roles = rows.ROLES if tokenizer is None else tokenizer.roles
         self.program = program
         self.name = name
@@ -227,7 +227,7 @@ class DatasetReader:
             self._read(position, make)
         self.drops.summary_follows = False
         if self.num_rows:
-            self.drops.say(self.checked, self.num_rows, time.monotonic() - began)
+            self.drops.report(self.checked, self.num_rows, time.monotonic() - began)
             if self.dropped.total() == self.num_rows:
                 raise self._unusable(self.num_rows)
         if self.too_few_rows_warning:
@@ -263,7 +263,7 @@ class DatasetReader:
             found.append(prompt)
         return found
 
-    def answered(self, text: str) -> Rollout | None:
+    def rollout_with_answer(self, text: str) -> Rollout | None:
         """Return the first usable prompt with this answer, to try out a reward."""
         prompt = next(iter(self.prompts(1)), None)
         if prompt is None:
@@ -320,7 +320,7 @@ class DatasetReader:
 
     def _read(self, position: int, make: Callable[[int, Row], T]) -> T | None:
         """Return the item of a row, or None if the row is left out; a row left out is counted."""
-        row_id, row = self.source.at(position)
+        row_id, row = self.source.row_at(position)
         self.checked = min(max(self.checked, position + 1), self.num_rows or position + 1)
         try:
             if isinstance(row, Unreadable):
@@ -331,7 +331,7 @@ class DatasetReader:
             raise self._error(f"{place}: {error}", remedy=error.remedy) from error
         except Exception as error:
             if isinstance(self.source, Mixture) and not self.drops.sources:
-                self.drops.sources = self.source.differ()
+                self.drops.sources = self.source.differing_columns()
             # Any error of a column function concerns this row only.
             self.drops.add(row_id, self.source.place(row_id), error, self.checked)
             return None

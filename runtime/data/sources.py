@@ -1,6 +1,6 @@
 """Row sources: endless streams of rows, addressed by position.
 
-    file | hub | mixture --open_source--> Source.at(position) -> (row id, row)
+    file | hub | mixture --open_source--> Source.row_at(position) -> (row id, row)
 
 Position p of a source with N rows is row `permutation(p // N)[p % N]`. At every position, a mixture
 takes the source that is furthest behind its weight, so it needs no random state.
@@ -45,7 +45,7 @@ class Source(Protocol):
     num_rows: int | None
     """rows of an epoch; None for a stream of unknown length"""
 
-    def at(self, position: int) -> tuple[int, Row]:
+    def row_at(self, position: int) -> tuple[int, Row]:
         """Return the row at a position of the stream, and its id."""
 
     def place(self, row_id: int) -> str:
@@ -63,7 +63,7 @@ class Table:
         self._epoch = -1
         self._order: Sequence[int] = range(len(rows))
 
-    def at(self, position: int) -> tuple[int, Row]:
+    def row_at(self, position: int) -> tuple[int, Row]:
         epoch, place = divmod(position, len(self.rows))
         if self.shuffle is not None and epoch != self._epoch:
             order = list(range(len(self.rows)))
@@ -88,13 +88,13 @@ class Mixture:
         self.num_rows = None if None in sizes else sum(size or 0 for size in sizes)
         self._taken = [0] * len(sources)
 
-    def at(self, position: int) -> tuple[int, Row]:
+    def row_at(self, position: int) -> tuple[int, Row]:
         if position < sum(self._taken):
             self._taken = [0] * len(self.sources)
         for p in range(sum(self._taken), position):
             self._taken[self._turn(p)] += 1
         turn = self._turn(position)
-        row_id, row = self.sources[turn].at(self._taken[turn])
+        row_id, row = self.sources[turn].row_at(self._taken[turn])
         self._taken[turn] += 1
         return row_id * len(self.sources) + turn, row
 
@@ -102,12 +102,12 @@ class Mixture:
         inner, turn = divmod(row_id, len(self.sources))
         return self.sources[turn].place(inner)
 
-    def differ(self) -> str:
+    def differing_columns(self) -> str:
         """Return the columns of each source as text if they differ; "" for streams, where they are
         unknown."""
         if self.num_rows is None:
             return ""
-        firsts = [(source.place(0), source.at(0)[1]) for source in self.sources]
+        firsts = [(source.place(0), source.row_at(0)[1]) for source in self.sources]
         columns = {place.rsplit(":", 1)[0].removesuffix(" row 0"): sorted(row)
                    for place, row in firsts if not isinstance(row, Unreadable)}  # fmt: skip
         if len(set(map(tuple, columns.values()))) < 2:
@@ -133,7 +133,7 @@ class Stream:
         )
         self._restart()
 
-    def at(self, position: int) -> tuple[int, Row]:
+    def row_at(self, position: int) -> tuple[int, Row]:
         if position < self._position:
             self._restart()
         while True:
@@ -182,9 +182,9 @@ def open_source(
             return Stream(rows, shuffle, spec.id)
         name = spec.id
     else:
-        rows, name = _file_rows(spec, job_dir), _as_written(spec.path)
+        rows, name = _file_rows(spec, job_dir), _declared_name(spec.path)
     if len(rows) == 0:
-        raise LaunchError(f"{name} has no rows{_of_what(spec)}")
+        raise LaunchError(f"{name} has no rows{_rows_label(spec)}")
     return Table(rows, shuffle, name)
 
 
@@ -195,12 +195,12 @@ ROWS = {
 }
 
 
-def _of_what(spec: job.DataSource) -> str:
+def _rows_label(spec: job.DataSource) -> str:
     return ROWS.get(spec.kind, "")
 
 
 def _file_rows(spec: job.FileSource, job_dir: Path) -> Sequence[Row]:
-    path, name = resolve_path(spec.path, job_dir), _as_written(spec.path)
+    path, name = resolve_path(spec.path, job_dir), _declared_name(spec.path)
     if spec.kind == "disk":
         return _disk_rows(spec, path, name)
     if path.is_dir():
@@ -212,19 +212,19 @@ def _file_rows(spec: job.FileSource, job_dir: Path) -> Sequence[Row]:
     _check_digest(hashlib.sha256(content).hexdigest(), spec, f"{name} is not the file")
     match spec.kind:
         case "parquet":
-            return _ParquetRows(path, name, _form_of(content, path))
+            return _ParquetRows(path, name, _format_of(content, path))
         case "csv":
-            if (form := _form_of(content, path)) in ("parquet", "json", "jsonl"):
+            if (form := _format_of(content, path)) in ("parquet", "json", "jsonl"):
                 raise LaunchError(f'{name}: not CSV: write `{form}("{name}")`')
             return _Rows(csv_rows(content, name))
         case "json":
             return _Rows(json_rows(content, name))
-    if other := _another_form(content, name):
+    if other := _other_format_help(content, name):
         raise LaunchError(f"{name} {other}")
     return _JsonlRows(content)
 
 
-def _form_of(content: bytes, path: Path) -> str:
+def _format_of(content: bytes, path: Path) -> str:
     """Return the name of the source for a file (such as `jsonl`), by its first bytes or its suffix;
     "" if unknown."""
     start = content.removeprefix(b"\xef\xbb\xbf").lstrip()[:4]
@@ -251,7 +251,7 @@ def _check_digest(digest: str, spec: job.FileSource, what: str) -> None:
         )
 
 
-def _another_form(content: bytes, name: str) -> str:
+def _other_format_help(content: bytes, name: str) -> str:
     """Return what kind of file this is, if not JSON lines, and how to convert it; else ""."""
     content = content.removeprefix(b"\xef\xbb\xbf")
     starts = ((b"\x1f\x8b", f"is compressed: `gunzip -c {name} > rows.jsonl`"),
@@ -281,7 +281,7 @@ def _another_form(content: bytes, name: str) -> str:
     return ""
 
 
-def _as_written(path: str) -> str:
+def _declared_name(path: str) -> str:
     """Return the name of an input file as written in the .forge file. A job stores `../x` as
     `inputs/up/x`; return `../x`."""
     if path == "inputs":

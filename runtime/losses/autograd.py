@@ -142,7 +142,7 @@ def _backward(ctx: Any, grads: list[Tensor | None]) -> tuple[Any, ...]:
 evaluate.register_autograd(_backward, setup_context=_keep)
 
 
-def opaque(
+def call_operator(
     number: int,
     form: str,
     sources: tuple[Tensor, ...],

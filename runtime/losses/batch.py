@@ -55,7 +55,7 @@ class Rows:
         valid = self.labels != self.ignore_index
         return valid if self.mask is None else valid & self.mask
 
-    def relabeled(self, labels: Tensor) -> Rows:
+    def with_labels(self, labels: Tensor) -> Rows:
         """Replace the labels; the same rows stay valid."""
         return replace(self, labels=labels, mask=self.valid, ignore_index=NO_LABEL)
 
@@ -150,17 +150,17 @@ def pack(
         dtype=dtype,
         paired=paired,
     )
-    return compacted(rows) if compact else rows
+    return drop_invalid(rows) if compact else rows
 
 
-def compacted(rows: Rows) -> Rows:
+def drop_invalid(rows: Rows) -> Rows:
     """Return only the valid rows. Waits for the device."""
     index = rows.valid.nonzero().squeeze(1)
     kept = index if index.numel() < rows.num_rows else None
-    return replace(taken(rows, index), index=kept, mask=None)
+    return replace(select_rows(rows, index), index=kept, mask=None)
 
 
-def taken(rows: Rows, index: Tensor) -> Rows:
+def select_rows(rows: Rows, index: Tensor) -> Rows:
     """Return the rows at `index`, in this order. If the order changes, `starts` is meaningless."""
     return replace(
         rows,

@@ -19,9 +19,9 @@ from forgedsl.runtime.losses.batch import Rows
 from forgedsl.runtime.losses.kernels import (
     INTERPRETED_BLOCK,
     Kernels,
+    can_overlap,
     num_processors,
-    overlapped,
-    overlaps,
+    overlap_option,
 )
 
 BLOCK, WARPS = 1024, 8
@@ -33,7 +33,7 @@ ARRIVED = tl.constexpr(1 << 40)
 """Value that a program adds to count its arrival; the lower bits of the word are the sum."""
 
 
-def counted(kernels: Kernels, rows: Rows, *, sequences: bool) -> dict[str, Tensor]:
+def row_counts(kernels: Kernels, rows: Rows, *, sequences: bool) -> dict[str, Tensor]:
     """Return the counts of these rows, in their dtype; counting `sequences` takes longer."""
     device, num_rows = rows.labels.device, rows.num_kept
     block = BLOCK if device.type == "cuda" else INTERPRETED_BLOCK
@@ -45,11 +45,11 @@ def counted(kernels: Kernels, rows: Rows, *, sequences: bool) -> dict[str, Tenso
     # rows of 16 bytes: aligned for kernels
     found = torch.empty((2, 4), dtype=rows.dtype, device=device)
     words = kernels.counter(device, "counted", 2, dtype=torch.int64)
-    overlap = overlaps(device)
+    overlap = can_overlap(device)
     _count[(programs,)](
         found, words, rows.labels, rows.mask, starts, rows.ignore_index, num_rows, count, length,
         SEQUENCES=sequences, PAIRED=rows.paired, BLOCK=block, OVERLAP=overlap, num_warps=WARPS,
-        **overlapped(overlap),
+        **overlap_option(overlap),
     )  # fmt: skip
     names = ("num_tokens", "num_sequences") if sequences else ("num_tokens",)
     return {name: found[number, 0] for number, name in enumerate(names)}

@@ -23,8 +23,8 @@ from torch.distributed import ProcessGroup
 
 from forgedsl.lower import job
 from forgedsl.runtime.losses import head as heads
-from forgedsl.runtime.losses.autograd import apply, opaque, register
-from forgedsl.runtime.losses.batch import IGNORE_INDEX, ROW_STATISTICS, Rows, compacted, pack
+from forgedsl.runtime.losses.autograd import apply, call_operator, register
+from forgedsl.runtime.losses.batch import IGNORE_INDEX, ROW_STATISTICS, Rows, drop_invalid, pack
 from forgedsl.runtime.losses.checks import (
     check_labels,
     check_linear,
@@ -146,7 +146,7 @@ class LossFunction:
             return self._opaque("logits", (logits,), tensors, counts, temperature, options)
         options |= {"inplace": inplace and logits.requires_grad}
         options |= {"group": group, "vocabulary": vocabulary}
-        return self._outside("logits", (logits,), tensors, counts, temperature, options)
+        return self._run_eager("logits", (logits,), tensors, counts, temperature, options)
 
     def linear(
         self,
@@ -197,7 +197,7 @@ class LossFunction:
         if group is None and torch.compiler.is_compiling() and not self.reads_value:
             return self._opaque("linear", (hidden, weight), tensors, counts, temperature, options)
         options |= {"group": group, "vocabulary": vocabulary}
-        return self._outside("linear", (hidden, weight), tensors, counts, temperature, options)
+        return self._run_eager("linear", (hidden, weight), tensors, counts, temperature, options)
 
     def of_values(
         self,
@@ -290,7 +290,7 @@ class LossFunction:
     def _kernel_run(self, call: SimpleNamespace) -> Any:
         """Evaluate with the generated kernels."""
         from forgedsl.runtime.losses import fused, linear, onchip, ranked, sharded, tiled_kernels
-        from forgedsl.runtime.losses.product import fits
+        from forgedsl.runtime.losses.product import fits_on_chip
 
         arguments = (self.kernels, call.rows, call.step, call.temperature)
         options, more = call.options, {}
@@ -306,13 +306,13 @@ class LossFunction:
             return kind(*arguments, logits=data, inplace=inplace, **more)
         hidden, weight = call.sources
         logits_dtype, workspace = options.get("logits_dtype"), options.get("workspace")
-        onchip_fits = call.shard is None and logits_dtype is None and fits(hidden, weight)
+        onchip_fits = call.shard is None and logits_dtype is None and fits_on_chip(hidden, weight)
         if options.get("compact"):
             if onchip_fits and workspace is None and self.kernels.local:
                 return ranked.RankedEvaluation(
                     *arguments, hidden=hidden, weight=weight, chunk_rows=options.get("chunk_rows")
                 )
-            arguments = (self.kernels, compacted(call.rows), *arguments[2:])
+            arguments = (self.kernels, drop_invalid(call.rows), *arguments[2:])
         if workspace is not None and onchip_fits:
             return onchip.OnChipTiledEvaluation(
                 *arguments, hidden=hidden, weight=weight, workspace=workspace
@@ -328,16 +328,16 @@ class LossFunction:
         more |= {name: options.get(name) for name in names}
         return kind(*arguments, hidden=hidden, weight=weight, **more)
 
-    def _outside(self, *call: Any) -> LossOutput:
+    def _run_eager(self, *call: Any) -> LossOutput:
         """Run eagerly; compiled code has a graph break here."""
         if torch.compiler.is_dynamo_compiling():
             torch._dynamo.graph_break()
             dynamo: Any = torch._dynamo
-            out: LossOutput = dynamo.disable(self._eager)(*call)
+            out: LossOutput = dynamo.disable(self._evaluate)(*call)
             return out
-        return self._eager(*call)
+        return self._evaluate(*call)
 
-    def _eager(
+    def _evaluate(
         self, form: str, sources: tuple[Tensor, ...], tensors: Any, counts: Any,
         temperature: float, options: Mapping[str, Any],
     ) -> LossOutput:  # fmt: skip
@@ -357,7 +357,7 @@ class LossFunction:
         self, form: str, sources: tuple[Tensor, ...], tensors: Any, counts: Any,
         temperature: float, options: Mapping[str, Any],
     ) -> LossOutput:  # fmt: skip
-        loss, metrics, *_ = opaque(
+        loss, metrics, *_ = call_operator(
             self._number, form, sources, tensors, counts, temperature, options
         )
         named = dict(zip(self.metric_names, metrics.detach().unbind(), strict=True))
@@ -438,9 +438,9 @@ class LossFunction:
         given = {name: value for name, value in counts.items() if value is not None}
         of_sequences = "x.step.num_sequences" in self.source
         if not given and fused and not self.module.TOTALS:
-            from forgedsl.runtime.losses.counts import counted
+            from forgedsl.runtime.losses.counts import row_counts
 
-            given.update(counted(self.kernels, rows, sequences=of_sequences))
+            given.update(row_counts(self.kernels, rows, sequences=of_sequences))
         elif not given:
             given.update(self._counts(rows))
         needed = ["num_tokens", *self.module.TOTALS]

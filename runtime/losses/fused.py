@@ -28,11 +28,11 @@ from forgedsl.runtime.losses.kernels import (
     SEQUENCE_OPTIONS,
     Config,
     Kernels,
+    can_overlap,
     config,
     num_processors,
-    overlaps,
     scale,
-    words,
+    tma_descriptor,
 )
 from forgedsl.runtime.losses.rescale import rescale
 
@@ -78,7 +78,7 @@ class Evaluation:
             "V": vocabulary,
             "ACC": tl.float64 if dtype == torch.float64 else tl.float32,
             "PADDED": rows.seq_len > 0,
-            "OVERLAP": overlaps(self.device),
+            "OVERLAP": can_overlap(self.device),
             "parts": torch.empty((module.NUM_PARTS, programs), dtype=dtype, device=self.device),
             "done": kernels.counter(self.device, "done"),
             "results": self.results,
@@ -150,7 +150,7 @@ class Evaluation:
         arguments = {**self.arguments, "BLOCK": block}
         self.kernels.launch(name, self.programs, arguments, **SEQUENCE_OPTIONS)
 
-    def over_rows(
+    def launch_over_rows(
         self, name: str, logits: Tensor, gradient: Tensor | None, rows: slice = slice(None)
     ) -> None:
         """Launch a kernel over the vocabulary, for the rows of `logits`."""
@@ -169,12 +169,12 @@ class Evaluation:
         options: dict[str, Any] = dict(chosen.options)
         if name == "fused" and chosen.kernel and self._aligned(logits):
             name = f"fused_{chosen.kernel}"
-            arguments["words_of"], arguments["INNER"] = words(logits, chosen.block)
+            arguments["words_of"], arguments["INNER"] = tma_descriptor(logits, chosen.block)
             if chosen.kernel == "row":
                 grid = logits.shape[0]
             elif chosen.kernel == "pair":
                 grid = 2 * min(logits.shape[0], num_processors(self.device) // 2)
-                arguments |= self._meeting() | self._ring(chosen, arguments["INNER"])
+                arguments |= self._exchange_buffers() | self._ring(chosen, arguments["INNER"])
                 options |= {"launch_cooperative_grid": True}
             else:
                 arguments |= self._ring(chosen)
@@ -207,7 +207,7 @@ class Evaluation:
         widths = (self.vocabulary * size, logits.stride(0) * size, logits.data_ptr())
         return logits.dtype == torch.bfloat16 and all(width % 16 == 0 for width in widths)
 
-    def _meeting(self) -> dict[str, Any]:
+    def _exchange_buffers(self) -> dict[str, Any]:
         """Memory in which the two halves of a row exchange results. All programs start at once, so
         no launch overlap."""
         most = num_processors(self.device)
@@ -254,12 +254,12 @@ class LogitsEvaluation(Evaluation):
             self.gradients = (gradient,)
         if gradient is not None and self.kernels.local:
             self.prepare()
-            self.over_rows("fused", self.logits, gradient)
+            self.launch_over_rows("fused", self.logits, gradient)
             self.finish()
             self.kernel = f"triton/logits/{self.ran}"
             return
         self.kernel = "triton/logits/statistics" if gradient is None else "triton/logits/two-phase"
-        self.over_rows("statistics", self.logits, None)
+        self.launch_over_rows("statistics", self.logits, None)
         self.finish()
         if gradient is not None:
-            self.over_rows("apply", self.logits, gradient)
+            self.launch_over_rows("apply", self.logits, gradient)

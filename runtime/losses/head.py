@@ -64,7 +64,7 @@ class Head:
         """Return the positions of these rows in the source."""
         return rows if self.index is None else self.index[rows]
 
-    def blank(self, like: Tensor) -> Tensor:
+    def allocate_gradient(self, like: Tensor) -> Tensor:
         """Allocate the gradient of the source; rows that are left out are zero."""
         return torch.empty_like(like) if self.index is None else torch.zeros_like(like)
 
@@ -95,7 +95,7 @@ class LogitsHead(Head):
         self.source, self.dtype = logits, dtype
 
     def start(self, needed: tuple[bool, ...]) -> None:
-        self.gradients = (self.blank(self.source) if needed[0] else None,)
+        self.gradients = (self.allocate_gradient(self.source) if needed[0] else None,)
 
     def logits(self, rows: slice) -> Tensor:
         return self.source[self.at(rows)].to(self.dtype, copy=self.index is None)
@@ -122,7 +122,7 @@ class LinearHead(Head):
 
     def start(self, needed: tuple[bool, ...]) -> None:
         self.gradients = (
-            self.blank(self.hidden) if needed[0] else None,
+            self.allocate_gradient(self.hidden) if needed[0] else None,
             torch.zeros_like(self.weight, dtype=self.dtype) if needed[1] else None,
         )
 

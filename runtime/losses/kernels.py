@@ -89,7 +89,7 @@ class Kernels:
             return
         kernel = getattr(self.module, name)
         given = {key: arguments[key] for key in kernel.arg_names}
-        kernel[(grid,)](**given, **options, **overlapped(given.get("OVERLAP", False)))
+        kernel[(grid,)](**given, **options, **overlap_option(given.get("OVERLAP", False)))
 
     def counter(
         self, device: torch.device, purpose: str, *size: int, dtype: torch.dtype = torch.int32
@@ -120,7 +120,7 @@ def require(device: torch.device) -> None:
 
 
 @functools.cache
-def mend_interpreter() -> None:
+def patch_interpreter() -> None:
     """Patch a bug of Triton's interpreter: a broadcast boolean scalar must keep its dtype."""
     import numpy as np
     from triton.runtime import interpreter
@@ -137,7 +137,7 @@ def load_kernels(name: str, text: str) -> ModuleType:
     """Load the generated module. Triton reads its source again, so its lines must be in
     linecache."""
     if os.environ.get(INTERPRET) == "1":
-        mend_interpreter()
+        patch_interpreter()
     filename = f"<kernels {name} {hash(text) & 0xFFFFFFFF:08x}>"
     module = ModuleType(f"forgedsl_kernels_{name}")
     module.__file__ = filename
@@ -169,19 +169,19 @@ def config(kernel: str, vocabulary: int, logits: torch.dtype, device: torch.devi
 
 
 @functools.cache
-def overlaps(device: torch.device) -> bool:
+def can_overlap(device: torch.device) -> bool:
     """True if a kernel may be launched before the preceding one on the stream has ended."""
     if device.type != "cuda" or torch.version.hip or os.environ.get(INTERPRET) == "1":
         return False
     return torch.cuda.get_device_capability(device) >= (9, 0)
 
 
-def overlapped(overlap: bool) -> dict[str, bool]:
+def overlap_option(overlap: bool) -> dict[str, bool]:
     """Return the launch option for a kernel that itself waits for the preceding one."""
     return {"launch_pdl": True} if overlap else {}
 
 
-def words(logits: Tensor, block: int) -> tuple[Any, int]:
+def tma_descriptor(logits: Tensor, block: int) -> tuple[Any, int]:
     """Return a TMA descriptor of bf16 logits, and the size of its last axis (INNER of the kernels).
     It views the logits as `[N, V / 2 / INNER, INNER]` 32-bit words, each of two logits; a tile has
     `block` logits."""

@@ -54,20 +54,20 @@ class LinearEvaluation(Evaluation):
     def evaluate(self, needed: tuple[bool, ...]) -> None:
         self._start(needed)
         if not any(needed):
-            self._each("statistics", "statistics")
+            self._launch_over_chunks("statistics", "statistics")
             self.finish()
         elif self.kernels.local:
             self.prepare()
-            self._each("fused", "fused")
+            self._launch_over_chunks("fused", "fused")
             self.finish()
             self.kernel = f"triton/linear/{self.ran or 'fused'}"
         elif (whole := self._whole_sequences()) is not None:
             self.chunk = whole
-            self._each("coupled", "two-phase")
+            self._launch_over_chunks("coupled", "two-phase")
         else:
-            self._each("statistics", "recomputed")
+            self._launch_over_chunks("statistics", "recomputed")
             self.finish()
-            self._each("apply", "recomputed")
+            self._launch_over_chunks("apply", "recomputed")
         self._end(needed)
 
     def _whole_sequences(self) -> int | None:
@@ -97,17 +97,17 @@ class LinearEvaluation(Evaluation):
         count = min(self.chunk, self.rows.num_kept)
         return self.hidden.new_empty((count, self.vocabulary), dtype=self.logits_dtype)
 
-    def _each(self, step: str, name: str) -> None:
+    def _launch_over_chunks(self, step: str, name: str) -> None:
         self.kernel = f"triton/linear/{name}"
         for rows in self._chunks():
             logits = self._logits(rows)
             gradient = None if step == "statistics" else self._gradient(logits)
             if step == "coupled":
-                self.over_rows("statistics", logits, None, rows)
+                self.launch_over_rows("statistics", logits, None, rows)
                 self.finish()
-                self.over_rows("apply", logits, gradient, rows)
+                self.launch_over_rows("apply", logits, gradient, rows)
             else:
-                self.over_rows(step, logits, gradient, rows)
+                self.launch_over_rows(step, logits, gradient, rows)
             if gradient is not None:
                 self._push(gradient, rows)
 

@@ -15,7 +15,7 @@ from forgedsl.runtime.losses.batch import Rows, slices
 from forgedsl.runtime.losses.checks import check_linear
 from forgedsl.runtime.losses.kernels import scale
 from forgedsl.runtime.losses.parallel import Shard
-from forgedsl.runtime.losses.product import Product, fits
+from forgedsl.runtime.losses.product import Product, fits_on_chip
 
 ROWS_AT_A_TIME = 16384
 """Rows per launch; sums of the softmax take 8 bytes per row and 256 logits."""
@@ -46,7 +46,7 @@ def token_logprobs(
     if shard is not None:
         rows = shard.local(rows)
         chunk_rows = chunk_rows or heads.rows_of_chunk(labels.device, shard.largest)
-    if shard is None and hidden.is_cuda and fits(hidden, weight):
+    if shard is None and hidden.is_cuda and fits_on_chip(hidden, weight):
         return on_chip(hidden.detach(), weight.detach(), rows, temperature)
     if not hidden.is_cuda:
         chunk = chunk_rows or heads.rows_of_chunk(labels.device, weight.shape[0])

@@ -70,7 +70,7 @@ class OnChipEvaluation(LinearEvaluation):
     def _workspace(self, needed: tuple[bool, ...]) -> Tensor:
         count = min(self.chunk, self.rows.num_kept) if any(needed) else 0
         dtype = torch.promote_types(self.hidden.dtype, self.weight.dtype)
-        return room(self.hidden.new_empty(count * padded(self.vocabulary), dtype=dtype),
+        return matrix_view(self.hidden.new_empty(count * row_stride(self.vocabulary), dtype=dtype),
                     count, self.vocabulary)  # fmt: skip
 
     def _measure(self) -> None:
@@ -139,7 +139,9 @@ class OnChipTiledEvaluation(Evaluation):
         d_weight = torch.empty_like(self.weight) if needed[1] else None
         chunks = list(slices(count, tile.rows))
         dtype = torch.promote_types(self.hidden.dtype, self.weight.dtype)
-        memory = self.hidden.new_empty(min(count, tile.rows) * padded(tile.columns), dtype=dtype)
+        memory = self.hidden.new_empty(
+            min(count, tile.rows) * row_stride(tile.columns), dtype=dtype
+        )
         clean = self._clean(chunks[0]) if len(chunks) == 1 else None
         for columns in slices(self.weight.shape[0], tile.columns):
             weight, parts = self.weight[columns], None
@@ -149,7 +151,7 @@ class OnChipTiledEvaluation(Evaluation):
                 parts = d_weight[columns]
             for rows in chunks:
                 hidden = self._clean(rows) if clean is None else clean
-                out = room(memory, rows.stop - rows.start, columns.stop - columns.start)
+                out = matrix_view(memory, rows.stop - rows.start, columns.stop - columns.start)
                 product.gradient(rows, columns, hidden, out)
                 if d_hidden is not None:
                     add_product(d_hidden[rows], out, weight, new=columns.start == 0)
@@ -208,11 +210,11 @@ class Tile:
                 f"workspace={workspace} bytes is too small for rows of width {width}: at least "
                 f"{least} are needed"
             )
-        columns = min(columns, padded(weight.shape[0]))
-        return cls(rows, even(rows, columns, num_processors(hidden.device)))
+        columns = min(columns, row_stride(weight.shape[0]))
+        return cls(rows, balanced_columns(rows, columns, num_processors(hidden.device)))
 
 
-def even(rows: int, columns: int, processors: int) -> int:
+def balanced_columns(rows: int, columns: int, processors: int) -> int:
     """Return at most `columns` columns, so that the tiles of the product keep all processors
     busy."""
     blocks = BLOCKS["cuda"]
@@ -225,15 +227,15 @@ def even(rows: int, columns: int, processors: int) -> int:
     return max(choices, key=lambda wide: (busy(wide), wide)) * blocks.columns if most else columns
 
 
-def padded(columns: int) -> int:
+def row_stride(columns: int) -> int:
     """Return the row stride of a matrix such that the copy engine can store each row."""
     return -(-columns // MULTIPLE) * MULTIPLE
 
 
-def room(memory: Tensor, rows: int, columns: int) -> Tensor:
+def matrix_view(memory: Tensor, rows: int, columns: int) -> Tensor:
     """Return a matrix view of `memory`. On a CPU the padding between rows is zeroed: with AMX,
     bfloat16 products read it and multiply by zero, and 0 times NaN is NaN."""
-    width = padded(columns)
+    width = row_stride(columns)
     whole = memory[: rows * width].view(rows, width)
     if not memory.is_cuda:
         whole[:, columns:] = 0.0

@@ -59,7 +59,7 @@ class Shard:
         shard."""
         labels = rows.labels - self.first
         here = (labels >= 0) & (labels < self.size)
-        return rows.relabeled(labels.where(here, -1))
+        return rows.with_labels(labels.where(here, -1))
 
     def combine(
         self, found: Mapping[str, Tensor], here: Tensor, valid: Tensor

@@ -43,7 +43,7 @@ FEW = {"ROWS": 16, "PARTS": 128}
 reads per iteration"""
 
 
-def fits(hidden: Tensor, weight: Tensor) -> bool:
+def fits_on_chip(hidden: Tensor, weight: Tensor) -> bool:
     """True if the product can be computed on chip: the copy engine must be able to fetch rows, of
     bfloat16 on Hopper, of any dtype in the interpreter."""
     for part in (hidden, weight):
@@ -221,10 +221,10 @@ class Product:
             return
         kernel = getattr(self.module, name)
         options = {key: more.pop(key) for key in ("num_warps", "num_stages") if key in more}
-        known = self._known(rows) | more
+        known = self._shared_arguments(rows) | more
         kernel[(grid,)](**{key: known[key] for key in kernel.arg_names}, **options)
 
-    def _known(self, rows: slice) -> dict[str, Any]:
+    def _shared_arguments(self, rows: slice) -> dict[str, Any]:
         """Return kernel arguments that all launches for these rows share."""
         if self.latest[0] == rows:
             return self.latest[1]

@@ -19,7 +19,7 @@ from types import SimpleNamespace
 import torch
 from torch import Tensor
 
-from forgedsl.runtime.losses.batch import Rows, taken
+from forgedsl.runtime.losses.batch import Rows, select_rows
 from forgedsl.runtime.losses.fused import Evaluation
 from forgedsl.runtime.losses.kernels import Kernels
 from forgedsl.runtime.losses.onchip import OnChipEvaluation
@@ -33,12 +33,12 @@ class RankedEvaluation(OnChipEvaluation):
         self, kernels: Kernels, rows: Rows, step: SimpleNamespace, temperature: float, *,
         hidden: Tensor, weight: Tensor, chunk_rows: int | None,
     ) -> None:  # fmt: skip
-        rank = ranks(kernels.module.SILENT, rows)
+        rank = row_ranks(kernels.module.SILENT, rows)
         self.sizes = OnHost(torch.stack([(rank < 1).sum(), (rank < 2).sum()]))
         self.order = rank.argsort(stable=True)
         self.plain = Evaluation(kernels, rows, step, temperature, vocabulary=weight.shape[0])
         super().__init__(
-            kernels, taken(rows, self.order), step, temperature, hidden=hidden, weight=weight,
+            kernels, select_rows(rows, self.order), step, temperature, hidden=hidden, weight=weight,
             chunk_rows=chunk_rows, compact=False, logits_dtype=None,
         )  # fmt: skip
         self.results = self.plain.results
@@ -105,7 +105,7 @@ class OnHost:
         return found
 
 
-def ranks(silent: Mapping[str, str], rows: Rows) -> Tensor:
+def row_ranks(silent: Mapping[str, str], rows: Rows) -> Tensor:
     """Return the rank of each row: 0 if it may have a gradient, 1 if a silent input is zero there,
     2 if it is invalid. `silent` maps inputs to the index of their entries: row, seq or pair."""
     found = torch.zeros_like(rows.valid)

@@ -16,7 +16,7 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from forgedsl.runtime.losses.kernels import num_processors, overlapped, overlaps
+from forgedsl.runtime.losses.kernels import can_overlap, num_processors, overlap_option
 
 BLOCK, WARPS = 16384, 16
 """At most one program runs per multiprocessor, since each has to load the factor first. A block is
@@ -29,10 +29,10 @@ def rescale(gradient: Tensor, weight: Tensor) -> None:
     if count:
         programs = min(num_processors(gradient.device), -(-count // BLOCK))
         assert gradient.is_contiguous()
-        overlap = overlaps(gradient.device)
+        overlap = can_overlap(gradient.device)
         _rescale[(programs,)](
             gradient, weight, count, BLOCK=BLOCK, OVERLAP=overlap, num_warps=WARPS,
-            **overlapped(overlap),
+            **overlap_option(overlap),
         )  # fmt: skip
 
 

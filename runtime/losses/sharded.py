@@ -66,7 +66,7 @@ class Logits(LogitsEvaluation):
     def evaluate(self, needed: tuple[bool, ...]) -> None:
         every = slice(0, self.rows.num_kept)
         self.kernel = "triton/logits/sharded"
-        self.over_rows("statistics", self.logits, None)
+        self.launch_over_rows("statistics", self.logits, None)
         self.exchange.whole(every)
         self.finish()
         if not any(needed):
@@ -74,7 +74,7 @@ class Logits(LogitsEvaluation):
         if self.kernels.local:
             self.exchange.decide(every)
         gradient = self.logits if self.inplace else torch.empty_like(self.logits)
-        self.over_rows("apply", self.logits, gradient)
+        self.launch_over_rows("apply", self.logits, gradient)
         self.gradients = (gradient,)
 
 
@@ -91,7 +91,7 @@ class Linear(LinearEvaluation):
         local, chunks = self.kernels.local, list(self._chunks())
         for rows in chunks:
             logits = self._logits(rows)
-            self.over_rows("statistics", logits, None, rows)
+            self.launch_over_rows("statistics", logits, None, rows)
             self.exchange.whole(rows)
             if any(needed) and (local or len(chunks) == 1):
                 self._apply(logits, rows)
@@ -112,5 +112,5 @@ class Linear(LinearEvaluation):
         elif rows == slice(0, self.rows.num_kept):
             self.finish()
         gradient = self._gradient(logits)
-        self.over_rows("apply", logits, gradient, rows)
+        self.launch_over_rows("apply", logits, gradient, rows)
         self._push(gradient, rows)

@@ -29,7 +29,7 @@ class TiledEvaluation(Evaluation):
         module: ModuleType,
     ) -> None:
         kernels, rows, *more = args
-        rows = rows.relabeled(rows.labels)  # each tile has labels of its own
+        rows = rows.with_labels(rows.labels)  # each tile has labels of its own
         super().__init__(kernels, rows, *more, vocabulary=weight.shape[0])
         self.hidden, self.weight, self.module, self.step = hidden, weight, module, args[2]
         self.mixed = hidden.is_cuda and hidden.dtype == weight.dtype != self.rows.dtype
@@ -101,7 +101,7 @@ class TiledEvaluation(Evaluation):
     ) -> None:
         self.vocabulary = self.arguments["V"] = tile.stop - tile.start
         self.arguments["labels"] = self.tiles.local(self.rows.labels, tile)
-        self.over_rows(name, logits, gradient, rows)
+        self.launch_over_rows(name, logits, gradient, rows)
 
     def _hidden(self, rows: slice) -> Tensor:
         """Return hidden states of rows, with invalid rows cleared."""

@@ -52,7 +52,7 @@ def open_progress(
     return plain
 
 
-def news(view: View, event: Event) -> tuple[str, str] | None:
+def event_line(view: View, event: Event) -> tuple[str, str] | None:
     """Return (style, text) if an event deserves a line of its own; else None."""
     match event["kind"]:
         case "warning":
@@ -89,7 +89,7 @@ def eval_line(view: View) -> str:
     """Describe the last eval: `eval held_out at step 50: 0.742 (+0.170 since step 0)`."""
     last = view.evals[-1]
     text = f"eval {last.name} at step {last.step}: {number(last.value)}"
-    pair = view.change(last.name)
+    pair = view.first_and_last_eval(last.name)
     if pair:
         text += f" ({last.value - pair[0].value:+.3f} since step {pair[0].step})"
     if last.failed:
@@ -97,24 +97,26 @@ def eval_line(view: View) -> str:
     return text
 
 
-def figures(view: View) -> list[tuple[str, str]]:
+def smoothed_metrics(view: View) -> list[tuple[str, str]]:
     """Return (label, value) of the smoothed metrics, most important first; missing ones are left
     out."""
-    shown = [(label, view.smooth(name)) for label, name in FIELDS]
+    shown = [(label, view.recent_mean(name)) for label, name in FIELDS]
     # includes reports of further `step` nodes, such as `critic/loss/...`
     reports = sorted(name for name in view.row if "loss/" in name)
-    shown += [(name.replace("loss/", ""), view.smooth(name)) for name in reports]
+    shown += [(name.replace("loss/", ""), view.recent_mean(name)) for name in reports]
     pairs = [(label, number(value)) for label, value in shown if value is not None]
-    rate, age = view.rate, view.smooth("age_mean")
+    rate, age = view.tokens_per_second, view.recent_mean("age_mean")
     if rate is not None:
         pairs.append(("tok/s", number(rate)))
     if age is not None:
         worst = max(row["age_max"] for row in view.recent if row["age_max"] is not None)
         pairs.append(("age", f"{age:.1f} (max {worst})"))
     pairs += syncs.slow(view.recent)
-    failed = view.smooth("scores_failed")
+    failed = view.recent_mean("scores_failed")
     if failed:
-        answers = (view.smooth("sequences") or 0.0) + (view.smooth("rollouts_dropped") or 0.0)
+        answers = (view.recent_mean("sequences") or 0.0) + (
+            view.recent_mean("rollouts_dropped") or 0.0
+        )
         pairs.append(("failed scores", f"{failed / max(answers, failed):.0%}"))
     return pairs
 
@@ -148,14 +150,14 @@ class Plain:
         view = self._view
         view.now = max(view.now, now)
         waiting = f"still {phase_text(view)}" if view.waiting else phase_text(view)
-        self._say(f"step {view.step + 1}: {view.doing}" if view.doing else waiting)
+        self._say(f"step {view.step + 1}: {view.activity}" if view.activity else waiting)
 
     def on_event(self, event: Event) -> None:
         view = self._view
         view.on_event(event)
         if event["kind"] == "phase":
             self._say(phase_text(view))
-        line = news(view, event)
+        line = event_line(view, event)
         if line:
             self._say(line[1])
         if event["kind"] == "metrics" and self._due(event["time"]):
@@ -170,8 +172,8 @@ class Plain:
         view = self._view
         self._step_time = view.now
         of = f"/{view.steps}" if view.steps else ""
-        body = "  ".join(f"{label} {value}" for label, value in figures(view))
-        left = "" if view.left is None else f"  left {clock(view.left)}"
+        body = "  ".join(f"{label} {value}" for label, value in smoothed_metrics(view))
+        left = "" if view.seconds_left is None else f"  left {clock(view.seconds_left)}"
         self._say(f"step {view.step}{of}{view.smoothing_note}  {body}{left}")
 
     def _say(self, text: str) -> None:
@@ -200,7 +202,7 @@ class Live:
         self._view.on_event(event)
         if event["kind"] == "run.end":  # stop now: this may be the last event
             self._live.stop()
-        line = news(self._view, event)
+        line = event_line(self._view, event)
         if line:
             from rich.text import Text
 
@@ -217,7 +219,7 @@ class Live:
         from rich.spinner import Spinner
 
         view = self._view
-        text = phase_text(view) if view.waiting else view.doing or phase_text(view)
+        text = phase_text(view) if view.waiting else view.activity or phase_text(view)
         since = view.now - (view.phase_began if view.waiting else view.began)
         return [Spinner("dots", text=f"{text} ... {since:.0f} s", style="cyan")]
 
@@ -229,7 +231,7 @@ class Live:
         view = self._view
         head = Table.grid(padding=(0, 2))
         of = f"/{view.steps}" if view.steps else ""
-        left = "" if view.left is None else f", {clock(view.left)} left"
+        left = "" if view.seconds_left is None else f", {clock(view.seconds_left)} left"
         head.add_row(
             Text(view.name, style="bold"),
             Text(f"step {view.step}{of}{view.smoothing_note}"),
@@ -242,14 +244,14 @@ class Live:
             Text(f"{clock(view.elapsed)}{left}", style="dim"),
         )
         line = Text()
-        for label, value in figures(view):
+        for label, value in smoothed_metrics(view):
             line.append(f"{label} ", style="dim").append(f"{value}   ")
         lines: list[Any] = [head, line]
         if len(view.rewards) > 1:
             spark = Text("reward ", style="dim")
             lines.append(spark.append(sparkline(list(view.rewards), 48), style="green"))
-        if view.doing:
-            lines.append(Text(view.doing, style="dim"))
+        if view.activity:
+            lines.append(Text(view.activity, style="dim"))
         return lines
 
     def close(self) -> None:

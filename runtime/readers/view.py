@@ -98,7 +98,7 @@ class View:
         return max(self.now - self.began, 0.0) if self.began else 0.0
 
     @property
-    def doing(self) -> str:
+    def activity(self) -> str:
         """Describe current activity, such as `eval held_out, 37 completions being sampled`; or
         ""."""
         found = [f"eval {self.evaluating}"] if self.evaluating else []
@@ -109,14 +109,14 @@ class View:
         return ", ".join(found)
 
     @property
-    def left(self) -> float | None:
+    def seconds_left(self) -> float | None:
         """Seconds left, estimated from the recent step times."""
-        pace = self.smooth("step_s")
+        pace = self.recent_mean("step_s")
         if self.steps is None or pace is None:
             return None
         return (self.steps - self.step) * pace
 
-    def smooth(self, name: str) -> float | None:
+    def recent_mean(self, name: str) -> float | None:
         """Return the mean of a field over the recent steps."""
         values = [row[name] for row in self.recent if row.get(name) is not None]
         return sum(values) / len(values) if values else None
@@ -127,7 +127,7 @@ class View:
         return f" (mean of {len(self.recent)})" if len(self.recent) > 1 else ""
 
     @property
-    def rate(self) -> float | None:
+    def tokens_per_second(self) -> float | None:
         """Trained tokens per second over the recent steps. Weighted by time, because steps are
         short when batches are ready in advance."""
         rows = [row for row in self.recent if row.get("tokens_per_s") is not None]
@@ -135,7 +135,7 @@ class View:
         tokens = sum(row["tokens_per_s"] * row["step_s"] for row in rows)
         return tokens / seconds if seconds else None
 
-    def change(self, name: str) -> tuple[Eval, Eval] | None:
+    def first_and_last_eval(self, name: str) -> tuple[Eval, Eval] | None:
         """Return the first and the last evaluation of this name, if there are two."""
         mine = [e for e in self.evals if e.name == name]
         return (mine[0], mine[-1]) if len(mine) > 1 else None

@@ -57,13 +57,17 @@ class Endpoint:
         )
         least, most = args["scale"]
         self._grades = range(least, most + 1)
-        self._once = RequestCache(self._asked) if "other" in reward.inputs.values() else self._asked
+        self._once = (
+            RequestCache(self._grade_with_retry)
+            if "other" in reward.inputs.values()
+            else self._grade_with_retry
+        )
 
     async def __call__(self, rollout: Rollout, target: Any) -> float:
         asked = questions(self._reward, rollout, target)
         return await mean_grade(self._reward, asked, self._once)
 
-    async def _asked(self, question: str) -> float:
+    async def _grade_with_retry(self, question: str) -> float:
         """Return the grade. If the first answer has none, ask once more."""
         try:
             return self._grade(await self._answer(question))
@@ -103,7 +107,7 @@ class Endpoint:
         choices = getattr(answer, "choices", None)
         if not choices:
             raise NoGradeError(
-                f"the answer of {url} is not a chat completion: {_shown(str(answer))}"
+                f"the answer of {url} is not a chat completion: {_shortened(str(answer))}"
             )
         return choices[0].message.content or ""
 
@@ -130,7 +134,7 @@ class Endpoint:
         if type(found) is not int or found not in self._grades:  # true would be 1
             scale = f"{self._grades[0]} to {self._grades[-1]}"
             raise NoGradeError(
-                f"the judge answered {_shown(text)}, which is not a grade from {scale}"
+                f"the judge answered {_shortened(text)}, which is not a grade from {scale}"
             )
         return found
 
@@ -163,5 +167,5 @@ def _client(timeout: float) -> Any:
     return Counted()
 
 
-def _shown(text: str) -> str:
+def _shortened(text: str) -> str:
     return repr(text if len(text) <= SHOWN else f"{text[:SHOWN]}...")

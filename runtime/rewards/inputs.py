@@ -46,7 +46,7 @@ def source_of(source: str, rollout: Rollout, target: Any) -> Any:
     return prompt.columns[column]
 
 
-def filled(
+def fill_prompt(
     reward: job.Reward, rollout: Rollout, target: Any, clean: Callable[[str], str] = str
 ) -> str:
     """Fill in a judge's prompt for this rollout; `clean` is applied to each inserted text."""
@@ -71,13 +71,13 @@ def questions(
     if not rollout.others and ("other" in holes or "others" in holes):
         raise ValueError("all other completions failed, so there is none to compare with")
     if "other" not in holes:
-        return [(filled(reward, rollout, target, clean), False)]
+        return [(fill_prompt(reward, rollout, target, clean), False)]
     found = []
     for other in rollout.others:
         ours, theirs = replace(rollout, others=(other,)), (rollout.text,)
         turned = replace(rollout, text=other, others=theirs)
-        found.append((filled(reward, ours, target, clean), False))
-        found.append((filled(reward, turned, target, clean), True))
+        found.append((fill_prompt(reward, ours, target, clean), False))
+        found.append((fill_prompt(reward, turned, target, clean), True))
     return found
 
 

@@ -51,18 +51,18 @@ class RewardFunction:
 
     def __call__(self, rollout: Rollout, target: Any) -> Any:
         value = self.function(rollout, target)
-        return self._awaited(value) if inspect.isawaitable(value) else self._checked(value)
+        return self._await_number(value) if inspect.isawaitable(value) else self._as_number(value)
 
-    async def _awaited(self, value: Awaitable[Any]) -> float:
-        return self._checked(await value)
+    async def _await_number(self, value: Awaitable[Any]) -> float:
+        return self._as_number(await value)
 
-    def _checked(self, value: Any) -> float:
+    def _as_number(self, value: Any) -> float:
         if value is None:
             raise ValueError(
                 f"{self.name} returned None, expected a number: is there a path without `return`?"
             )
         if not hasattr(value, "__float__"):
-            raise ValueError(f"{self.name} returned {_shown(value)}, expected a number")
+            raise ValueError(f"{self.name} returned {_shortened(value)}, expected a number")
         number = float(value)
         if not math.isfinite(number):
             raise ValueError(f"{self.name} returned {number}, which is not finite")
@@ -86,10 +86,10 @@ def load_reward(spec: job.Reward, program: ModuleType, job_dir: Path) -> RewardF
     else:
         user = _python_function(spec, job_dir)
         if spec.makes == "class":
-            user = _made(user, spec)
+            user = _make_object(user, spec)
         elif spec.args:
             user = partial(user, **spec.args)
-        function = partial(_given, user, spec)
+        function = partial(_call_with_inputs, user, spec)
     return RewardFunction(spec.function, function)
 
 
@@ -97,7 +97,7 @@ def _without_target(body: Callable[..., Any], rollout: Rollout, target: Any) -> 
     return body(rollout)
 
 
-def _made(user: Callable[..., Any], spec: job.Reward) -> Callable[..., Any]:
+def _make_object(user: Callable[..., Any], spec: job.Reward) -> Callable[..., Any]:
     """Make the object of a class with its arguments."""
     try:
         made: Callable[..., Any] = user(**spec.args)
@@ -107,10 +107,12 @@ def _made(user: Callable[..., Any], spec: job.Reward) -> Callable[..., Any]:
     return made
 
 
-def _given(user: Callable[..., Any], spec: job.Reward, rollout: Rollout, target: Any) -> Any:
+def _call_with_inputs(
+    user: Callable[..., Any], spec: job.Reward, rollout: Rollout, target: Any
+) -> Any:
     """Call the function with the input of each parameter."""
     if spec.lists:
-        return _in_lists(user, spec, rollout, target)
+        return _call_with_lists(user, spec, rollout, target)
     places = [source_of(source, rollout, target) for source in spec.positional]
     names = {
         name: source_of(source, rollout, target)
@@ -120,7 +122,9 @@ def _given(user: Callable[..., Any], spec: job.Reward, rollout: Rollout, target:
     return user(*places, **names)
 
 
-def _in_lists(user: Callable[..., Any], spec: job.Reward, rollout: Rollout, target: Any) -> Any:
+def _call_with_lists(
+    user: Callable[..., Any], spec: job.Reward, rollout: Rollout, target: Any
+) -> Any:
     """Call as TRL does: with lists of one element, and with messages if the prompt is a chat."""
     prompt = rollout.prompt
     chat = prompt.messages is not None
@@ -140,7 +144,7 @@ def _in_lists(user: Callable[..., Any], spec: job.Reward, rollout: Rollout, targ
     if not isinstance(values, list | tuple) or len(values) != 1:
         raise ValueError(
             f"{spec.function} takes `completions`: it must return a list with one number for each, "
-            f"not {_shown(values)}"
+            f"not {_shortened(values)}"
         )
     return values[0]
 
@@ -159,6 +163,6 @@ def _python_function(spec: job.Reward, job_dir: Path) -> Callable[..., Any]:
     return function
 
 
-def _shown(value: Any) -> str:
+def _shortened(value: Any) -> str:
     shown = repr(value)
     return f"{type(value).__name__} {shown[:60]}{'...' if len(shown) > 60 else ''}"

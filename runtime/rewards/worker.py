@@ -32,12 +32,12 @@ from forgedsl.runtime.tracebacks import described, line_of
 from forgedsl.runtime.worker_process import (
     Interrupted,
     interrupt,
-    late,
     loaded,
     receive,
     receive_work,
     send,
     serve_together,
+    timeout_message,
 )  # fmt: skip
 
 Item = tuple[tuple[str, ...], Rollout, Any]
@@ -161,7 +161,7 @@ def _call(function: Callable[[], Any], reward: spec.Reward) -> Outcome:
             signal.setitimer(signal.ITIMER_REAL, 0)
         outcome = Outcome(value=value)
     except Interrupted:
-        outcome = Outcome(error=late(reward.timeout))
+        outcome = Outcome(error=timeout_message(reward.timeout))
     except BaseException as error:
         outcome = _failed(error, reward)
     outcome.seconds = time.monotonic() - began
@@ -191,7 +191,11 @@ async def _call_together(
             async with clock:
                 outcome = Outcome(value=await function(rollout, target))
     except BaseException as error:
-        outcome = Outcome(error=late(reward.timeout)) if clock.expired() else _failed(error, reward)
+        outcome = (
+            Outcome(error=timeout_message(reward.timeout))
+            if clock.expired()
+            else _failed(error, reward)
+        )
     outcome.seconds = time.monotonic() - began
     outcome.requests = requests if requests.made else None
     return outcome

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from forgedsl.runtime.sandbox.levels import choose
-from forgedsl.runtime.sandbox.process import Limits, confront
+from forgedsl.runtime.sandbox.process import Limits, run_cases
 
 BUILTINS = frozenset(dir(builtins))
 MODULES = frozenset({
@@ -35,7 +35,7 @@ OUTSIDE = {
 """classes that are always those of the standard library, never the program's: a class of the
 program could have an `__eq__` that is always true"""
 COMPARISONS = {"__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__"}
-OWN = {"_same", "_type", "_theirs"}
+OWN = {"_same", "_type", "_from_program"}
 
 
 class CaseError(ValueError):
@@ -54,10 +54,10 @@ def judge(
     plan = prepare(cases)
     found, limits = choose(level), limits or Limits()
     spec = {"cases": plan.cases, "imports": plan.imports, "classes": plan.classes}
-    verdicts = confront(code, spec, level=found, limits=limits)
+    verdicts = run_cases(code, spec, level=found, limits=limits)
     for i, verdict in verdicts.items():
         if isinstance(verdict, str):
-            raise CaseError(f"{verdict}: {_shown(cases[i])}")
+            raise CaseError(f"{verdict}: {_shortened(cases[i])}")
     return [verdicts.get(i) is True for i in range(len(cases))]
 
 
@@ -94,7 +94,7 @@ def prepare(cases: Sequence[str]) -> Plan:
             _Rewriter(theirs).visit(statement)
         texts.append(ast.unparse(ast.fix_missing_locations(tree)))
     if texts and not asked:
-        raise CaseError(f"no case calls the program: {_shown(cases[0])}")
+        raise CaseError(f"no case calls the program: {_shortened(cases[0])}")
     bodies = [node for tree in trees for node in tree.body]
     imported = [ast.unparse(n) for n in bodies if isinstance(n, ast.Import | ast.ImportFrom)]
     classes = {n.name: ast.unparse(n) for n in bodies if isinstance(n, ast.ClassDef)}
@@ -107,7 +107,7 @@ def _parsed(case: str) -> ast.Module:
         with warnings.catch_warnings(action="ignore"):
             compile(tree, "<case>", "exec", dont_inherit=True)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise CaseError(f"a case is not valid Python: {_shown(case)}") from error
+        raise CaseError(f"a case is not valid Python: {_shortened(case)}") from error
     return tree
 
 
@@ -179,7 +179,7 @@ class _Rewriter(ast.NodeTransformer):
     work on objects that live in the program's process."""
 
     def __init__(self, theirs: set[str]) -> None:
-        self._theirs = theirs
+        self._program_names = theirs
 
     def visit_Compare(self, node: ast.Compare) -> Any:
         self.generic_visit(node)
@@ -196,7 +196,11 @@ class _Rewriter(ast.NodeTransformer):
         return node
 
     def visit_Name(self, node: ast.Name) -> Any:
-        return _call("_theirs", ast.Constant(node.id)) if node.id in self._theirs else node
+        return (
+            _call("_from_program", ast.Constant(node.id))
+            if node.id in self._program_names
+            else node
+        )
 
 
 def _call(name: str, *args: ast.expr) -> ast.Call:
@@ -235,9 +239,9 @@ def _bound(node: ast.AST) -> set[str]:
 
 
 def _of(node: ast.AST) -> str:
-    return _shown(ast.unparse(node))
+    return _shortened(ast.unparse(node))
 
 
-def _shown(text: str) -> str:
+def _shortened(text: str) -> str:
     line = " ".join(text.split())
     return line if len(line) <= 80 else f"{line[:77]}..."

@@ -1,7 +1,7 @@
 """Run programs in confined processes with limits; collect their answers and kill all of them.
 
     evaluate(code, steps) -> the request, marshalled -> inside/ -> lines of JSON -> Answers
-    confront(code, cases) -> a judge and a program, each confined, with two pipes between them
+    run_cases(code, cases) -> a judge and a program, each confined, with two pipes between them
                           -> one verdict for each case, from the judge's process
 
 When a call returns, its process trees are dead in every case. The output is limited in size, time
@@ -85,12 +85,12 @@ def evaluate(code: str, steps: Sequence[Step], *, level: str, limits: Limits) ->
         SandboxError: the process could not be confined.
     """
     spec = {"role": "calls", "code": code, "steps": list(steps)}
-    with _started(spec, level, limits) as child:
+    with _running_process(spec, level, limits) as child:
         output, ended = _collect(child, limits)
     return _read(_confined(output, level), ended)
 
 
-def confront(
+def run_cases(
     code: str, cases: Mapping[str, Any], *, level: str, limits: Limits
 ) -> dict[int, bool | str]:
     """Execute `cases` in a judge process that calls the process of `code`; return verdicts by case.
@@ -107,8 +107,8 @@ def confront(
         for end in (to_program, asks, to_judge, answers):
             pipes.callback(os.close, end)
         with pipes:  # close our copies, so that each side sees when the other ends
-            other = stack.enter_context(_started(program, level, limits))
-            child = stack.enter_context(_started(judge, level, limits))
+            other = stack.enter_context(_running_process(program, level, limits))
+            child = stack.enter_context(_running_process(judge, level, limits))
         output, _ = _collect(child, limits)
         lines = _confined(output, level).splitlines()
         if not lines:
@@ -177,7 +177,7 @@ def _readable() -> list[str]:
 
 
 @contextlib.contextmanager
-def _started(
+def _running_process(
     spec: Mapping[str, Any], level: str, limits: Limits
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Start a process that serves `spec`; at the end, kill it and all that it started."""

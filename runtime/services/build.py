@@ -14,7 +14,7 @@ from typing import Any
 from forgedsl.lower import job as spec
 from forgedsl.runtime.data import DatasetReader, open_dataset
 from forgedsl.runtime.data.chat import ChatTokenizer
-from forgedsl.runtime.data.reader import SECONDS, load_tokenizer, maker
+from forgedsl.runtime.data.reader import SECONDS, item_maker, load_tokenizer
 from forgedsl.runtime.events import EventLog
 from forgedsl.runtime.meshes import Fleet
 from forgedsl.runtime.modules import load_module
@@ -55,7 +55,7 @@ async def open_data(job: spec.Job, job_dir: Path, run_dir: Path, events: EventLo
         epochs = job.schedule.epochs
         if epochs is not None and reader.num_rows and name in {n.target for n in job.nodes}:
             reader.end = math.ceil(epochs * reader.num_rows)
-        await asyncio.to_thread(reader.check, maker(job, name, reader), SECONDS)
+        await asyncio.to_thread(reader.check, item_maker(job, name, reader), SECONDS)
         readers[name] = reader
     judges = {}
     for service in {reward.service for reward in job.rewards.values() if reward.kind == "judge"}:

@@ -219,7 +219,7 @@ class GeneratorClient:
                 replica.relay = replica.relay or await replica.mesh.one(0, "relay")
         members = [(r.mesh.name, r.mesh.on.start, r.relay) for r in alive if r.relay is not None]
         service = alive[0].mesh.service if alive else ""
-        return replace(manifest, tree=tree.planned(host, service, members))
+        return replace(manifest, tree=tree.plan_tree(host, service, members))
 
     async def _load(self, replica: Replica) -> Arrival | None:
         """Load the newest weights into a replica. If it dies meanwhile, `restore` loads them

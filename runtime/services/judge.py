@@ -24,7 +24,7 @@ from forgedsl.runtime.rewards.inputs import RequestCache, mean_grade, questions
 from forgedsl.runtime.rewards.worker import Item, Outcome
 from forgedsl.runtime.services.generator import GeneratorClient
 from forgedsl.runtime.services.trainer import TrainerClient
-from forgedsl.runtime.worker_process import late
+from forgedsl.runtime.worker_process import timeout_message
 
 AT_ONCE = 1024
 """calls of a reward model in progress, at most"""
@@ -36,7 +36,7 @@ class NoGrade(Exception):
     """A judge gave no grade for a prompt."""
 
 
-class Asked(ABC):
+class ServiceReward(ABC):
     """Computes one reward by a service of the run: a judge, or a reward model. It has the interface
     of a reward pool."""
 
@@ -53,7 +53,7 @@ class Asked(ABC):
                 async with asyncio.timeout(self._reward.timeout):
                     outcome = await self._outcome(rollout, target)
             except TimeoutError:
-                outcome = Outcome(error=late(self._reward.timeout))
+                outcome = Outcome(error=timeout_message(self._reward.timeout))
             except NoGrade as error:
                 outcome = Outcome(error=str(error))
             except ValueError as error:  # the row lacks a column of the prompt
@@ -66,7 +66,7 @@ class Asked(ABC):
         """Compute the score of a rollout."""
 
 
-class Scorer(Asked):
+class Scorer(ServiceReward):
     """A reward model: its value at the last token that the policy wrote."""
 
     def __init__(self, name: str, job: spec.Job, client: TrainerClient) -> None:
@@ -85,7 +85,7 @@ class Scorer(Asked):
         return Outcome(value=[v for v, own in zip(values, rollout.mask, strict=True) if own][-1])
 
 
-class Judge(Asked):
+class Judge(ServiceReward):
     """A judge model that is asked for a grade."""
 
     def __init__(

@@ -28,7 +28,7 @@ from forgedsl.runtime.guards import DeadlinePassed, RewardGuard, deadline
 from forgedsl.runtime.rewards.process import GRACE
 from forgedsl.runtime.rewards.requests import Requests
 from forgedsl.runtime.rewards.worker import Item, Outcome
-from forgedsl.runtime.services.judge import Asked
+from forgedsl.runtime.services.judge import ServiceReward
 from forgedsl.runtime.upstream.monarch import Mesh
 
 DEPTH = 2
@@ -162,7 +162,7 @@ class RewardClient:
         }
         self._cached: dict[tuple[Any, ...], float] = {}
         pools = {id(mesh): self._pool(name, mesh) for name, mesh in mesh_by_reward.items()}
-        self._pools: dict[str, RewardPool | Asked] = {
+        self._pools: dict[str, RewardPool | ServiceReward] = {
             name: pools[id(mesh)] for name, mesh in mesh_by_reward.items()
         }
 
@@ -171,7 +171,7 @@ class RewardClient:
         pools = (pool for pool in self._pools.values() if isinstance(pool, RewardPool))
         return next((pool for pool in pools if pool.mesh is mesh), None)
 
-    def judge(self, name: str, judge: Asked) -> None:
+    def judge(self, name: str, judge: ServiceReward) -> None:
         """Use a service of the run for reward `name`."""
         self._pools[name] = judge
 

@@ -116,17 +116,17 @@ class Manifest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranks:
-    """This rank among those that publish. `together` gathers an object from each rank, on all
+    """This rank among those that publish. `gather_objects` gathers an object from each rank, on all
     ranks. With a pipeline of `stages`, each rank has the tensors of its stage; ranks of a stage are
     adjacent."""
 
     rank: int = 0
     world: int = 1
-    together: Callable[[Any], list[Any]] = lambda mine: [mine]
+    gather_objects: Callable[[Any], list[Any]] = lambda mine: [mine]
     stages: int = 1
 
     @property
-    def each(self) -> int:
+    def ranks_per_stage(self) -> int:
         """Number of ranks of a stage."""
         return self.world // self.stages
 
@@ -138,14 +138,14 @@ class Buffers(Protocol):
         """Make buffer 0 or 1: uint8 [num_bytes], and the handle by which another process finds
         it."""
 
-    def written(self) -> None:
+    def wait_for_copies(self) -> None:
         """Wait until all copies into a buffer are done."""
 
     def close(self) -> None:
         """Release the buffers; readers that have them open keep them."""
 
 
-def attached(attach: Callable[[Any, int], Tensor]) -> Callable[[Manifest], Weights]:
+def open_by_attaching(attach: Callable[[Any, int], Tensor]) -> Callable[[Manifest], Weights]:
     """Make `Transport.open` from `attach`, which maps the buffer of a part: handle -> uint8
     [num_bytes]."""
 
@@ -203,11 +203,11 @@ class Sender:
         most one whole tensor at a time. Digests are of the tensors, not of the buffers: what goes
         wrong on the way into a buffer is found too."""
         self._kept = self._kept or self._layout(state)
-        layout, rank, each = self._kept, self._ranks.rank, self._ranks.each
+        layout, rank, each = self._kept, self._ranks.rank, self._ranks.ranks_per_stage
         turn, self._turn = self._turn, 1 - self._turn
         if turn not in self._parts:
             self._parts[turn] = self._make(turn, layout)
-        proves = self._proves(state, layout)
+        proves = self._needs_proof(state, layout)
         found: dict[str, tuple[int, int, Tensor]] = {}
         for keeper, (entries, _) in enumerate(layout):
             for entry in entries if keeper // each == rank // each else ():
@@ -218,16 +218,16 @@ class Sender:
                         found[entry.name] = rows, whole.numel() // rows, digest(whole)
                     view(self._made[turn][0], entry).copy_(whole)
                 del whole
-        self._buffers.written()
-        changed = self._compared(turn, version)
+        self._buffers.wait_for_copies()
+        changed = self._count_changed(turn, version)
         digests = {
             name: Digest(rows=rows, columns=columns, value=unsigned(int(value)))
             for name, (rows, columns, value) in found.items()
         }
         if self._ranks.world > 1 and (proves or changed is not None):
-            told = self._ranks.together((digests, changed))
+            told = self._ranks.gather_objects((digests, changed))
             digests = {name: one for some, _ in told for name, one in some.items()}
-            changed = _added([counts for _, counts in told])
+            changed = _sum_counts([counts for _, counts in told])
         if changed is not None:
             self._changed = changed[0] / max(1, changed[1])
         self._published += 1
@@ -249,14 +249,14 @@ class Sender:
         if entries:
             self._made[turn] = self._buffers.make(turn, end)
             handle = self._made[turn][1]
-        handles = self._ranks.together(handle) if len(layout) > 1 else [handle]
+        handles = self._ranks.gather_objects(handle) if len(layout) > 1 else [handle]
         return tuple(
             Part(buffer=found, num_bytes=end, entries=entries)
             for found, (entries, end) in zip(handles, layout, strict=True)
             if entries
         )
 
-    def _proves(self, state: dict[str, Tensor], layout: Layout) -> bool:
+    def _needs_proof(self, state: dict[str, Tensor], layout: Layout) -> bool:
         """True if the receivers of this publication are to prove what they hold; equal on all
         ranks."""
         on_host = next(iter(state.values())).device.type == "cpu"
@@ -264,7 +264,7 @@ class Sender:
         nth = self._published
         return not on_host or small or nth < FIRST or nth % STRIDE == 0
 
-    def _compared(self, turn: int, version: int) -> tuple[int, int] | None:
+    def _count_changed(self, turn: int, version: int) -> tuple[int, int] | None:
         """Return how many elements of a sample differ from the version before, and how many were
         compared on this rank. None if there is no version before, on all ranks."""
         before, self._version = self._version, version
@@ -287,13 +287,17 @@ class Sender:
         """Return which tensors each rank keeps; equal on all ranks. If two pipeline stages have the
         same tensor, the first one sends it."""
         ranks, mine = self._ranks, [self._entry(name, value) for name, value in state.items()]
-        stages = ranks.together(mine)[:: ranks.each] if ranks.stages > 1 else [mine]
+        stages = (
+            ranks.gather_objects(mine)[:: ranks.ranks_per_stage] if ranks.stages > 1 else [mine]
+        )
         layout: list[tuple[tuple[Entry, ...], int]] = []
         seen: set[str] = set()
         for entries in stages:
             fresh = [entry for entry in entries if entry.name not in seen]
-            layout += _shared_out(fresh, ranks.each if self._transport.shared else 1)
-            layout += [((), 0)] * (-len(layout) % ranks.each if ranks.stages > 1 else 0)
+            layout += _split_among_ranks(
+                fresh, ranks.ranks_per_stage if self._transport.shared else 1
+            )
+            layout += [((), 0)] * (-len(layout) % ranks.ranks_per_stage if ranks.stages > 1 else 0)
             seen.update(entry.name for entry in fresh)
         return tuple(layout)
 
@@ -303,13 +307,13 @@ class Sender:
         return Entry(name=name, shape=tuple(value.shape), dtype=text, offset=0)
 
 
-def _added(counts: Sequence[tuple[int, int] | None]) -> tuple[int, int] | None:
+def _sum_counts(counts: Sequence[tuple[int, int] | None]) -> tuple[int, int] | None:
     """Add up what the ranks have counted."""
     told = [each for each in counts if each is not None]
     return (sum(a for a, _ in told), sum(b for _, b in told)) if told else None
 
 
-def _shared_out(entries: Sequence[Entry], ranks: int) -> list[tuple[tuple[Entry, ...], int]]:
+def _split_among_ranks(entries: Sequence[Entry], ranks: int) -> list[tuple[tuple[Entry, ...], int]]:
     """Split tensors among ranks, in parts of about the same size."""
     sizes = [-(-size_of(entry) // ALIGN) * ALIGN for entry in entries]
     kept: list[list[Entry]] = [[] for _ in range(ranks)]

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from forgedsl.errors import RunError
-from forgedsl.runtime.transports.base import Transport, attached
+from forgedsl.runtime.transports.base import Transport, open_by_attaching
 
 DEVICE = 6
 """index of the device number in the arguments with which torch rebuilds a shared CUDA tensor"""
@@ -33,10 +33,10 @@ class DeviceMemory:
         buffer = torch.empty(num_bytes, dtype=torch.uint8, device="cuda")
         self._kept.append(buffer)
         rebuild, arguments = reduce_tensor(buffer)  # type: ignore[no-untyped-call]
-        # Share no CUDA event: it would belong to another GPU, and `written` has already waited.
+        # Share no CUDA event: it would belong to another GPU. `wait_for_copies` waits.
         return buffer, ((os.getpid(), turn), (rebuild, (*arguments[:-1], False)))
 
-    def written(self) -> None:
+    def wait_for_copies(self) -> None:
         torch.cuda.synchronize()
 
     def close(self) -> None:
@@ -63,5 +63,5 @@ def attach(handle: Any, num_bytes: int) -> Tensor:
     return _opened[key]
 
 
-TRANSPORT = Transport(name="ipc", buffers=DeviceMemory, open=attached(attach))
-PEER = Transport(name="peer", buffers=DeviceMemory, open=attached(attach), shared=True)
+TRANSPORT = Transport(name="ipc", buffers=DeviceMemory, open=open_by_attaching(attach))
+PEER = Transport(name="peer", buffers=DeviceMemory, open=open_by_attaching(attach), shared=True)

@@ -76,24 +76,24 @@ class NcclBuffers(tcp.Served):
             torch.cuda.set_device(self.device)  # each thread has its own
         invitation = self._net.invite()
         stream.sendall(invitation)
-        wire = self._net.Wire(0, invitation, _patience(stream))
+        wire = self._net.Wire(0, invitation, _bounded_wait(stream))
         try:
             under_way: deque[Arrived] = deque()
-            while asked := _asked(stream, under_way):
+            while asked := _next_request(stream, under_way):
                 turn, begin, end = asked
                 part = self._buffers[turn][begin:end]
-                under_way.append(wire.send(part, _patience(stream)))
+                under_way.append(wire.send(part, _bounded_wait(stream)))
         finally:
             wire.abort()
 
 
-def _asked(stream: socket.socket, under_way: deque[Arrived]) -> tuple[int, int, int] | None:
+def _next_request(stream: socket.socket, under_way: deque[Arrived]) -> tuple[int, int, int] | None:
     """Wait for the next request of the engine; None if the engine has disconnected.
 
     Raises:
         RunError: it does not receive what is in flight.
     """
-    looked, since = _looked(stream), time.monotonic()
+    looked, since = _data_poll(stream), time.monotonic()
     while not looked.poll(GLANCE):
         while under_way and under_way[0]():
             under_way.popleft()
@@ -108,21 +108,21 @@ def _asked(stream: socket.socket, under_way: deque[Arrived]) -> tuple[int, int, 
     return turn, begin, end
 
 
-def _looked(stream: socket.socket) -> select.poll:
+def _data_poll(stream: socket.socket) -> select.poll:
     """Return a poll object that tells if data has arrived."""
     looked = select.poll()
     looked.register(stream, select.POLLIN)
     return looked
 
 
-def _patience(stream: socket.socket) -> Callable[[], None]:
+def _bounded_wait(stream: socket.socket) -> Callable[[], None]:
     """Return a function to call repeatedly while waiting for the other side; it sleeps briefly.
 
     Raises:
         RunError: the other side is gone, or nothing moved for `tcp.SECONDS`.
         OSError: the connection failed.
     """
-    end, looked = time.monotonic() + tcp.SECONDS, _looked(stream)
+    end, looked = time.monotonic() + tcp.SECONDS, _data_poll(stream)
 
     def wait() -> None:
         if looked.poll(0) and not stream.recv(1, socket.MSG_PEEK):
@@ -141,10 +141,10 @@ class NcclConnection:
         self._net = net
         self._stream = socket.create_connection(tuple(address), tcp.SECONDS)
         try:
-            who = _who().encode()[:255]
+            who = _process_label().encode()[:255]
             self._stream.sendall(secret + bytes([len(who)]) + who)
             invitation = tcp.read(self._stream, nccl.INVITATION)
-            self._wire = net.Wire(1, invitation, _patience(self._stream))
+            self._wire = net.Wire(1, invitation, _bounded_wait(self._stream))
         except BaseException:
             self._stream.close()
             raise
@@ -153,11 +153,11 @@ class NcclConnection:
         """Request a bucket; return its buffer and a function that tells if it has arrived."""
         into = torch.empty(end - begin, dtype=torch.uint8, device=self._net.device())
         self._stream.sendall(ASKED.pack(turn, begin, end))
-        return into, self._wire.receive(into, _patience(self._stream))
+        return into, self._wire.receive(into, _bounded_wait(self._stream))
 
     def wait(self, arrived: Arrived) -> None:
         """Wait until a bucket has arrived."""
-        wait = _patience(self._stream)
+        wait = _bounded_wait(self._stream)
         while not arrived():
             wait()
 
@@ -178,10 +178,10 @@ def receive(net: Any, manifest: Manifest) -> Weights:
     try:  # alternate between ranks: each has its own network card
         for part, bucket in filter(None, chain.from_iterable(zip_longest(*buckets))):
             if len(asked) > AHEAD:
-                yield from _landed(asked.popleft())
+                yield from _wait_for_bucket(asked.popleft())
             asked.append((part, bucket, *_ask(net, part, bucket)))
         while asked:
-            yield from _landed(asked.popleft())
+            yield from _wait_for_bucket(asked.popleft())
     finally:
         for part, *_ in asked:  # the caller stopped early: abort transfers in flight
             _close(part)
@@ -195,7 +195,9 @@ def _ask(net: Any, part: Part, bucket: Sequence[Entry]) -> tuple[Tensor, Arrived
         return _open[address].ask(turn, bucket[0].offset, bucket[-1].offset + size_of(bucket[-1]))
 
 
-def _landed(asked: tuple[Part, Sequence[Entry], Tensor, Arrived]) -> Iterator[tuple[str, Tensor]]:
+def _wait_for_bucket(
+    asked: tuple[Part, Sequence[Entry], Tensor, Arrived],
+) -> Iterator[tuple[str, Tensor]]:
     part, bucket, buffer, arrived = asked
     with _named(part):
         _open[part.buffer[0]].wait(arrived)
@@ -233,7 +235,7 @@ def _buckets(part: Part) -> Iterator[list[Entry]]:
     yield bucket
 
 
-def _who() -> str:
+def _process_label() -> str:
     """Name this process for the trainer's log."""
     actor, rank = (
         os.environ.get("FORGEDSL_ACTOR", "a process"),
@@ -242,11 +244,11 @@ def _who() -> str:
     return f"{actor}, rank {rank}, pid {os.getpid()} on {own_address()}"
 
 
-def over(name: str, net: Any) -> Transport:
+def make_transport(name: str, net: Any) -> Transport:
     """Make a transport over a module that moves the bytes."""
     return Transport(
         name=name, buffers=partial(NcclBuffers, net), open=partial(receive, net), shared=True
     )
 
 
-TRANSPORT = over("nccl", nccl)
+TRANSPORT = make_transport("nccl", nccl)

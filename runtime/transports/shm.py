@@ -11,7 +11,7 @@ from torch import Tensor
 
 from forgedsl.errors import RunError
 from forgedsl.runtime.temporary_files import SHM
-from forgedsl.runtime.transports.base import Transport, attached, buffer_path
+from forgedsl.runtime.transports.base import Transport, buffer_path, open_by_attaching
 
 
 class SharedMemory:
@@ -28,7 +28,7 @@ class SharedMemory:
         path = self._paths[turn]
         return mapped(path, num_bytes), path.name
 
-    def written(self) -> None:
+    def wait_for_copies(self) -> None:
         """Do nothing: copies to CPU memory are synchronous."""
 
     def close(self) -> None:
@@ -72,5 +72,5 @@ def mapped(path: Path, num_bytes: int) -> Tensor:
 TRANSPORT = Transport(
     name="shm",
     buffers=SharedMemory,
-    open=attached(lambda name, size: mapped(SHM / name, size)),
+    open=open_by_attaching(lambda name, size: mapped(SHM / name, size)),
 )

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from forgedsl.runtime.hosts.addresses import own_address
-from forgedsl.runtime.transports.base import Transport, attached
+from forgedsl.runtime.transports.base import Transport, open_by_attaching
 
 SECONDS = 60.0
 """timeout without any data"""
@@ -43,7 +43,7 @@ class Served:
         self._buffers[turn] = torch.empty(num_bytes, dtype=torch.uint8, device=self.device)
         return self._buffers[turn], (self._socket.getsockname(), self._secret, turn)
 
-    def written(self) -> None:
+    def wait_for_copies(self) -> None:
         if torch.cuda.is_available():  # wait for the copies only, which are on this stream
             torch.cuda.current_stream().synchronize()
 
@@ -69,10 +69,10 @@ class Served:
                 self._answer(stream, asked[SECRET])
 
     def _answer(self, stream: socket.socket, turn: int) -> None:
-        hand_out(stream, bytes_of(self._buffers[turn]))
+        send_buffer(stream, bytes_of(self._buffers[turn]))
 
 
-def hand_out(stream: socket.socket, part: memoryview) -> None:
+def send_buffer(stream: socket.socket, part: memoryview) -> None:
     """Send a buffer; a benchmark replaces this function to limit the bandwidth."""
     stream.sendall(part)
 
@@ -125,4 +125,4 @@ def read_into(stream: socket.socket, into: memoryview) -> None:
         into = into[count:]
 
 
-TRANSPORT = Transport(name="tcp", buffers=Served, open=attached(attach))
+TRANSPORT = Transport(name="tcp", buffers=Served, open=open_by_attaching(attach))

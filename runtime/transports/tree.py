@@ -58,7 +58,7 @@ class Source(tcp.Served):
 
     def _answer(self, stream: socket.socket, turn: int) -> None:
         (begin,) = FROM.unpack(tcp.read(stream, FROM.size))
-        tcp.hand_out(stream, tcp.bytes_of(self._buffers[turn])[begin:])
+        tcp.send_buffer(stream, tcp.bytes_of(self._buffers[turn])[begin:])
 
 
 @dataclass(slots=True)
@@ -142,17 +142,17 @@ class Relay:
             if not hmac.compare_digest(tcp.read(stream, tcp.SECRET), self._secret):
                 return
             version, sent, local = ASKED.unpack(tcp.read(stream, ASKED.size))
-            held = self._begun(version)
+            held = self._wait_for_version(version)
             size = len(held.buffer)
             while sent < size:
                 filled = self._wait(held, size if local else sent + 1)
                 if not local:
-                    tcp.hand_out(stream, tcp.bytes_of(held.buffer)[sent:filled])
+                    tcp.send_buffer(stream, tcp.bytes_of(held.buffer)[sent:filled])
                 sent = filled
             if local:
                 stream.sendall(held.name.encode())
 
-    def _begun(self, version: int) -> Held:
+    def _wait_for_version(self, version: int) -> Held:
         """Wait until a version begins to arrive, and return it.
 
         Raises:
@@ -194,7 +194,7 @@ def ask(address: Any, version: int, begin: int, *, local: bool = False) -> socke
     return stream
 
 
-def planned(trainer: int, service: str, members: Sequence[tuple[str, int, Any]]) -> Tree:
+def plan_tree(trainer: int, service: str, members: Sequence[tuple[str, int, Any]]) -> Tree:
     """Plan the tree from the trainer's host to (name, host, relay address) of all replicas of a
     service. The first replica of each host receives from the trainer or from another host's first
     replica. Each host sends to at most two others."""
@@ -227,18 +227,18 @@ def relay() -> Relay:
 def fetch(manifest: Manifest) -> Tensor:
     """Return the buffer of a version; it is received once."""
     if not _taken or _taken[0][0] != manifest.version:
-        _taken[:] = [(manifest.version, _fetched(manifest))]
+        _taken[:] = [(manifest.version, _receive_version(manifest))]
     return _taken[0][1]
 
 
-def _fetched(manifest: Manifest) -> Tensor:
+def _receive_version(manifest: Manifest) -> Tensor:
     tree = manifest.tree or Tree()
     me, rank = os.environ.get("FORGEDSL_ACTOR", ""), os.environ.get("FORGEDSL_RANK", "0")
     host = tree.at.get(me, -1)
     first = tree.first.get(host, me)
     if (first != me or rank != "0") and first in tree.relays:
         with contextlib.suppress(OSError):  # it is gone
-            return _from_sibling(tree.relays[first], manifest.version, manifest.num_bytes)
+            return _map_from_sibling(tree.relays[first], manifest.version, manifest.num_bytes)
     before = tree.first.get(tree.parents.get(host, -1)) if first == me else None
     place = f"tree-{tree.service}-{host}"
     _shared.clear()
@@ -258,7 +258,7 @@ def _clear_others(place: Path) -> None:
             path.unlink(missing_ok=True)
 
 
-def _from_sibling(address: Any, version: int, num_bytes: int) -> Tensor:
+def _map_from_sibling(address: Any, version: int, num_bytes: int) -> Tensor:
     """Map the weights that the first process of this host has received."""
     with ask(address, version, 0, local=True) as stream:
         name = b""

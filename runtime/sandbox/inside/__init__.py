@@ -28,7 +28,7 @@ ROLES = {"calls": calls.run, "program": program.run, "judge": judge.run}
 
 def main() -> None:
     """Serve one request, then exit without the interpreter's clean-up."""
-    spec = marshal.loads(_everything(0))
+    spec = marshal.loads(_read_all(0))
     result = os.dup(1)
     try:
         _confine(spec)
@@ -40,7 +40,7 @@ def main() -> None:
     os._exit(0)
 
 
-def _everything(file: int) -> bytes:
+def _read_all(file: int) -> bytes:
     parts = []
     while part := os.read(file, 1 << 20):
         parts.append(part)
@@ -68,6 +68,6 @@ def _confine(spec: dict[str, Any]) -> None:
     kernel.drop_privileges()
     kernel.hide()
     if level == "landlock":
-        kernel.only_read(spec["read"])
+        kernel.restrict_to_reading(spec["read"])
     kernel.limit(limits)
     kernel.filter_calls(alone=not (private and spec["processes"]), private=private)

@@ -133,7 +133,7 @@ class Remote:
         return self._link.ask("round", self, *digits)
 
 
-def _asking(kind: str, expected: type | None) -> Callable[..., Any]:
+def _remote_method(kind: str, expected: type | None) -> Callable[..., Any]:
     def asks(self: Remote, *args: Any) -> Any:
         found = self._link.ask(kind, self, *args)
         if expected is not None and type(found) is not expected:
@@ -164,13 +164,13 @@ def _unary(name: str) -> Callable[..., Any]:
     return lambda self: self._link.ask("op", name, (self,))
 
 
-def _equip() -> None:
+def _add_remote_methods() -> None:
     kinds = {
         "len": int, "bool": bool, "str": str, "repr": str, "int": int, "float": float,
         "complex": complex, "format": str, "reversed": None,
     }  # fmt: skip
     for name, kind in kinds.items():
-        setattr(Remote, f"__{name}__", _asking(name, kind))
+        setattr(Remote, f"__{name}__", _remote_method(name, kind))
     for name in BINARY:
         short = name.rstrip("_")
         setattr(Remote, f"__{short}__", _operator(name, False))
@@ -181,7 +181,7 @@ def _equip() -> None:
         setattr(Remote, f"__{name}__", _unary(name))
 
 
-_equip()
+_add_remote_methods()
 
 
 def _maker(name: str, value: Any) -> Any:
@@ -209,7 +209,8 @@ class Judge(Link):
         self.imports: str = spec["imports"]
         self.sources: dict[str, str] = spec["classes"]
         self.names = Names({
-            "__name__": "case", "_same": _same, "_type": self._type, "_theirs": self._theirs,
+            "__name__": "case", "_same": _same, "_type": self._type,
+            "_from_program": self._from_program,
         })  # fmt: skip
         self.names.link = self
         self._known: dict[str, type] = {}
@@ -217,7 +218,7 @@ class Judge(Link):
         self._errors: dict[int, type[BaseException]] = {}
         self._told = False
 
-    def _theirs(self, name: str) -> Any:
+    def _from_program(self, name: str) -> Any:
         return _maker(name, self.ask("name", name))
 
     def _type(self, value: Any) -> Any:

@@ -109,7 +109,7 @@ def drop_privileges() -> None:
     prctl(PR_SET_NO_NEW_PRIVS, 1)
 
 
-def only_read(paths: Iterable[str]) -> None:
+def restrict_to_reading(paths: Iterable[str]) -> None:
     """Forbid to open files, except for reading below `paths` (Landlock)."""
     everything, reading = 0x1FFF, 0x4 | 0x8
     rules = syscall("landlock", LANDLOCK, (ctypes.c_uint64 * 1)(everything), 8, 0)

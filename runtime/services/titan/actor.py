@@ -26,7 +26,7 @@ from torch import Tensor
 from forgedsl.errors import RunError
 from forgedsl.lower import job as spec
 from forgedsl.runtime.actors.abandon_step import AbandonStep, StepAbandoned
-from forgedsl.runtime.context_parallel import cut
+from forgedsl.runtime.context_parallel import shard_microbatch
 from forgedsl.runtime.data_types import Batch, PassResult, Sample, StepResult
 from forgedsl.runtime.losses import LossFunction
 from forgedsl.runtime.packing import Microbatch
@@ -38,7 +38,7 @@ from forgedsl.runtime.services.titan.upstream.experts import Load
 from forgedsl.runtime.services.titan.upstream.saving import Saver
 from forgedsl.runtime.transports.base import Manifest, Probe, Ranks, Sender
 from forgedsl.runtime.transports.registry import transport
-from forgedsl.runtime.updates import parts, summary
+from forgedsl.runtime.updates import combine_results, samples_by_update
 from forgedsl.runtime.weight_folders import write_folder
 from forgedsl.types.flow import Role
 
@@ -171,7 +171,7 @@ class TitanTrainer(TitanActor):
         # A checkpoint restores the settings that it was trained with; set those of the job again.
         optimizers.set_optimizer(self.optimizers, self.schedulers, self.service.optimizer)
         dtype = titan.PUBLISHED[self._generator_dtype()]
-        ranks = Ranks(rank=self.rank, world=self.world, together=self._together,
+        ranks = Ranks(rank=self.rank, world=self.world, gather_objects=self._gather_objects,
                       stages=self.service.parallel.pp)  # fmt: skip
         self.load = Load(self.titan.model, self.titan.config, self.titan.device)
         self.sender = Sender(transport(self._transport()), run_key, dtype, titan.whole, ranks)
@@ -201,7 +201,7 @@ class TitanTrainer(TitanActor):
         ]
         return chosen[0] if chosen else "shm"
 
-    def _together(self, mine: Any) -> list[Any]:
+    def _gather_objects(self, mine: Any) -> list[Any]:
         """Gather an object from each rank, on all ranks."""
         found: list[Any] = [None] * self.world
         dist.all_gather_object(found, mine)
@@ -235,12 +235,14 @@ class TitanTrainer(TitanActor):
         stopped = False
         compared = gaps.chosen(batch)
         found = gaps.gaps(compared, self._logprobs([sample for sample, _ in compared]))
-        for samples in parts(batch):
+        for samples in samples_by_update(batch):
             results.append(self._update([(loss_name, samples), *batch.beside], opt))
             if stopped := results[-1].skipped and opt.on_nan == "stop":
                 break
         self.version += any(not result.skipped for result in results)
-        return replace(summary(results, batch, stopped=stopped), version=self.version, gaps=found)
+        return replace(
+            combine_results(results, batch, stopped=stopped), version=self.version, gaps=found
+        )
 
     def _update(
         self, terms: Sequence[tuple[str, Sequence[Sample]]], opt: spec.Optimizer
@@ -322,7 +324,7 @@ class TitanTrainer(TitanActor):
         packed = self._pack(samples, pairs=loss.paired)
         context, device = self.titan.context, self.titan.device
         step = 2 if loss.paired else 1
-        mine = [cut(micro, context, whole=loss.couples, step=step) for micro in packed]
+        mine = [shard_microbatch(micro, context, whole=loss.couples, step=step) for micro in packed]
         micros = [micro.to(device) for micro in mine]
         return (micros if context.size == 1 else packed), micros
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from forgedsl.lower import job as spec
 from forgedsl.runtime.actors.base import ForgeActor
-from forgedsl.runtime.context_parallel import cut
+from forgedsl.runtime.context_parallel import shard_microbatch
 from forgedsl.runtime.data_types import Sample
 from forgedsl.runtime.losses import token_logprobs
 from forgedsl.runtime.losses.logprobs import whole_tiles
@@ -137,7 +137,9 @@ class TitanActor(ForgeActor):
         # Concurrent calls are merged into one batch. The result of a sample must not depend on the
         # others.
         packed = self._pack(plain, alike=True)
-        micros = [cut(micro, self.titan.context).to(self.titan.device) for micro in packed]
+        micros = [
+            shard_microbatch(micro, self.titan.context).to(self.titan.device) for micro in packed
+        ]
         with torch.no_grad():
             self._run(micros, of)
         if self.titan.pipeline is not None:
