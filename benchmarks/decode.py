@@ -58,7 +58,7 @@ def main() -> None:
     if args.attention == "theirs":
         from forgedsl.runtime.services.vllm.upstream import attention_backend
 
-        attention_backend.take_over = lambda: None
+        attention_backend.install = lambda: None
     begun = time.perf_counter()
     with tempfile.TemporaryDirectory() as temp:
         folder = model_folder(Path(temp) / "m")

@@ -1,7 +1,7 @@
 """State of one drawn group in the flow: a cell for every value of every edge.
 
 An edge with a width has one cell per completion; other edges have one cell for the group. Nodes put
-values, and each put is reported through `heard`, which fires the nodes that are ready. A dropped
+values, and each put is reported through `on_put`, which fires the nodes that are ready. A dropped
 completion is a `Dropped` in its cell. Values computed from it are the same `Dropped`, so a consumer
 sees which siblings are left. A value of the group that has one entry per completion is a `Column`.
 """
@@ -65,7 +65,7 @@ class GroupState:
         self._left = dict(edges)
         """by edge: number of cells without a value"""
         self._waiting: dict[str, asyncio.Future[None]] = {}
-        self.heard: Callable[[str, int, bool], None] | None = None
+        self.on_put: Callable[[str, int, bool], None] | None = None
         """callback for every value: edge, sibling, True if the edge is now complete"""
         self.item = item
         self.scores: dict[str, dict[int, Score]] = {}
@@ -84,11 +84,11 @@ class GroupState:
         cells[sibling] = value
         self._left[edge] = left = self._left[edge] - 1
         if not left and self._waiting:
-            self._let_go(edge)
-        if self.heard is not None:
-            self.heard(edge, sibling, not left)
+            self._wake(edge)
+        if self.on_put is not None:
+            self.on_put(edge, sibling, not left)
 
-    def _let_go(self, edge: str) -> None:
+    def _wake(self, edge: str) -> None:
         waiting = self._waiting.pop(edge, None)
         if waiting is not None and not waiting.done():
             waiting.set_result(None)
@@ -116,7 +116,7 @@ class GroupState:
         for edge, cells in self._cells.items():
             cells[:] = [Dropped(reason) if value is MISSING else value for value in cells]
             self._left[edge] = 0
-            self._let_go(edge)
+            self._wake(edge)
 
     def cells(self, edge: str) -> Sequence[Any]:
         """Return the values of an edge by sibling; MISSING where there is none yet."""
@@ -133,7 +133,7 @@ class GroupState:
         """Return the names of incomplete edges, for the starvation report."""
         return [name for name, left in self._left.items() if left]
 
-    def one(self, given: Input, sibling: int) -> Any:
+    def completion_input(self, given: Input, sibling: int) -> Any:
         """Return the value of an input for one completion, or a `Dropped`."""
         cells = self._cells[given.edge]
         value = cells[sibling if self.flow.edges[given.edge].width else 0]
@@ -141,7 +141,7 @@ class GroupState:
             value = value.values.get(sibling, Dropped(given.edge))
         return _attribute(value, given)
 
-    def whole(self, given: Input) -> Any:
+    def group_input(self, given: Input) -> Any:
         """Return an input for the whole group: a `Column` of live completions, or one value.
 
         Raises:
@@ -160,16 +160,16 @@ class GroupState:
             raise DropGroup(next(value.reason for value in values if isinstance(value, Dropped)))
         return Column(live)
 
-    async def awaited(self, inputs: Sequence[Input]) -> tuple[list[int], list[Any]]:
-        """Wait until all inputs are complete, then return `joined(inputs)`."""
+    async def wait_for_inputs(self, inputs: Sequence[Input]) -> tuple[list[int], list[Any]]:
+        """Wait until all inputs are complete, then return `join_inputs(inputs)`."""
         for given in inputs:
             if self._left[given.edge]:
                 if given.edge not in self._waiting:
                     self._waiting[given.edge] = asyncio.get_running_loop().create_future()
                 await asyncio.shield(self._waiting[given.edge])
-        return self.joined(inputs)
+        return self.join_inputs(inputs)
 
-    def joined(self, inputs: Sequence[Input]) -> tuple[list[int], list[Any]]:
+    def join_inputs(self, inputs: Sequence[Input]) -> tuple[list[int], list[Any]]:
         """Return all inputs, restricted to siblings that are live in every input of their lineage
         (the node that sampled the completions). The result is the siblings of the first lineage,
         and per input a list over siblings or one value.
@@ -177,7 +177,7 @@ class GroupState:
         Raises:
             DropGroup: no sibling is left.
         """
-        values = [self.whole(given) for given in inputs]
+        values = [self.group_input(given) for given in inputs]
         lineages = [self.flow.edges[given.edge].lineage for given in inputs]
         alive: dict[str | None, set[int]] = {}
         for lineage, value in zip(lineages, values, strict=True):

@@ -85,7 +85,7 @@ def run(
     # Otherwise the tokenizers library warns when a process that has tokenized is forked.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     _remove_dead()
-    log, backing = _parts(run_dir, rehearsal)
+    log, backing = _open_log_and_backend(run_dir, rehearsal)
     own = (
         open_run_folder(job, run_dir, job_dir or run_dir)
         if readers is None
@@ -166,7 +166,7 @@ def _run(this: Run, left: int, *, heard: bool) -> Outcome | None:
     return outcome
 
 
-def _parts(run_dir: Path, rehearsal: Any) -> tuple[EventLog, ServiceBackend]:
+def _open_log_and_backend(run_dir: Path, rehearsal: Any) -> tuple[EventLog, ServiceBackend]:
     """Return the event log and the backend of the services."""
     path = run_dir / "events.jsonl"
     if rehearsal is None:
@@ -184,11 +184,11 @@ def _announce(this: Run) -> None:
     this.events.emit(
         "run.start", name=this.job.name, steps=this.job.schedule.steps, profile=this.job.profile,
         content_hash=this.job.content_hash, run_dir=this.run_dir.name, resumed_from=this.resume,
-        recorded=_recorded(this.run_dir, this.resume),
+        recorded=_last_recorded_step(this.run_dir, this.resume),
     )  # fmt: skip
 
 
-def _recorded(run_dir: Path, resume: int | None) -> int:
+def _last_recorded_step(run_dir: Path, resume: int | None) -> int:
     """Return the last step whose metrics were written before the resumed checkpoint."""
     return 0 if resume is None else int(read_state(run_dir, resume)["recorded"])
 
@@ -213,11 +213,11 @@ def _outcome(this: Run) -> Outcome:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return asyncio.run(_guarded(this, interrupt))
-    return _beside(_guarded(this, interrupt), interrupt)
+        return asyncio.run(_run_to_outcome(this, interrupt))
+    return _run_in_thread(_run_to_outcome(this, interrupt), interrupt)
 
 
-def _beside(run: Coroutine[Any, Any, Outcome], interrupt: Interrupt) -> Outcome:
+def _run_in_thread(run: Coroutine[Any, Any, Outcome], interrupt: Interrupt) -> Outcome:
     """Wait for a run in another thread (notebooks). Signals reach only the main thread; hand them
     on."""
     loop = asyncio.new_event_loop()
@@ -251,7 +251,7 @@ def _in_main() -> bool:
     return threading.current_thread() is threading.main_thread()
 
 
-async def _guarded(this: Run, interrupt: Interrupt) -> Outcome:
+async def _run_to_outcome(this: Run, interrupt: Interrupt) -> Outcome:
     """Run to an outcome. Errors of a run become outcomes; see `_outcome_of`."""
     for number in _signals():
         asyncio.get_running_loop().add_signal_handler(number, interrupt, number)
@@ -299,7 +299,7 @@ async def _execute(this: Run, interrupt: Interrupt) -> Outcome:
         data = await this.backing.prepare(this, fleet)
         watching = None if usage is None else asyncio.create_task(usage.watch(), name="usage")
         try:
-            return await _control(this, fleet, data, interrupt)
+            return await _run_controller(this, fleet, data, interrupt)
         finally:
             if watching is not None:
                 watching.cancel()
@@ -312,7 +312,7 @@ async def _execute(this: Run, interrupt: Interrupt) -> Outcome:
             await _stop(this, fleet)
 
 
-async def _control(this: Run, fleet: Any, data: Any, interrupt: Interrupt) -> Outcome:
+async def _run_controller(this: Run, fleet: Any, data: Any, interrupt: Interrupt) -> Outcome:
     """Build the endpoints, bring all weights to one version, and run the controller."""
     from forgedsl.runtime.controller import Controller
     from forgedsl.runtime.services.supervisor import Supervisor

@@ -80,12 +80,12 @@ async def open_services(job: spec.Job, run_dir: Path) -> Services:
     await asyncio.to_thread(OPENING.acquire)
     try:
         with native_stderr(run_dir / "logs" / "controller.log"):
-            return await _opened(job, run_dir.resolve())
+            return await _start_services(job, run_dir.resolve())
     finally:
         OPENING.release()
 
 
-async def _opened(job: spec.Job, run_dir: Path) -> Services:
+async def _start_services(job: spec.Job, run_dir: Path) -> Services:
     backend, scratch = RealBackend(), Scratch()
     with ExitStack() as undo:
         undo.callback(scratch.close)

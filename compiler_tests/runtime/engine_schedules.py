@@ -151,7 +151,7 @@ def play(
             tokens += each.new_token_ids
             logprobs += each.new_logprobs.logprobs[:, 0].tolist() if each.new_logprobs else []
             given[each.request_id][2] = str(each.finish_reason)
-        for tally in made.take_ended() if short else ():
+        for tally in made.take_finished() if short else ():
             given[tally.name] = [tally.token_ids, tally.logprobs, str(tally.reason)]
         pool = made.kv_cache_manager.block_pool
         steps.append([pool.get_num_free_blocks(), len(pool.cached_block_hash_to_block)])

@@ -100,7 +100,7 @@ def main() -> None:
             from_outside(folder)
         built = ours(folder, parts)
         gap = float((logits(built) - expected).abs().max())
-        state = {k: v.clone() for k, v in built.exported(torch.float32)}
+        state = {k: v.clone() for k, v in built.export_tensors(torch.float32)}
         size = sum(p.numel() for p in built.model.parameters())
         save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
         if label == "toy":  # transformers knows it by Llama's name only

@@ -55,7 +55,7 @@ def learn(built: titan.TitanModel, parts: object) -> list[float]:
 def weights(built: titan.TitanModel) -> dict[str, torch.Tensor]:
     """What must not move."""
     found = {n: p for n, p in built.model.named_parameters() if "lora" not in n}
-    return {n: titan.whole(p, torch.float32).clone() for n, p in found.items()}
+    return {n: titan.gather_tensor(p, torch.float32).clone() for n, p in found.items()}
 
 
 def main() -> None:
@@ -73,7 +73,7 @@ def main() -> None:
         losses = learn(built, parts)
         moved = [n for n, p in weights(built).items() if not p.equal(base[n])]
         logits = tiny.logits(built)
-        state = {k: v.clone() for k, v in built.exported(torch.float32)}
+        state = {k: v.clone() for k, v in built.export_tensors(torch.float32)}
         save_file(state, place / "model.safetensors", metadata={"format": "pt"})
         size = sum(p.numel() for p in built.model.parameters() if p.requires_grad)
         found[family] = {"start": start, "losses": [losses[0], losses[-1]], "moved": moved,

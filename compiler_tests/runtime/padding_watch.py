@@ -79,10 +79,10 @@ def used(model: titan.TitanModel, parts: object) -> None:
         model.hidden_to(partial(of_rows, grpo.using(backend)), *given).backward()
         gradients = [p.grad for p in model.model.parameters() if p.grad is not None]
         assert gradients
-        assert all(titan.whole(g, g.dtype).isfinite().all() for g in gradients)
+        assert all(titan.gather_tensor(g, g.dtype).isfinite().all() for g in gradients)
         optimizers.step()
         optimizers.zero_grad()
-    assert all(v.isfinite().all() for _, v in model.exported(torch.float32))
+    assert all(v.isfinite().all() for _, v in model.export_tensors(torch.float32))
 
 
 def main() -> None:

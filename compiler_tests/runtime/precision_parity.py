@@ -77,7 +77,7 @@ def beyond(found: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
 
 
 def local(value: torch.Tensor) -> torch.Tensor:
-    return titan.whole(value, value.dtype).clone()
+    return titan.gather_tensor(value, value.dtype).clone()
 
 
 def trained(folder: Path, parts: object, case: str) -> dict:

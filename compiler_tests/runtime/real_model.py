@@ -128,7 +128,7 @@ def titan(request: dict[str, Any]) -> dict[str, Any]:
                 lambda h, w, _: h @ w.T, tokens, torch.arange(len(ids))[None], mask
             )
         found["titan"][name] = of_tokens(logits, tokens)
-    state = {k: v.clone() for k, v in built.exported(torch.float32)}
+    state = {k: v.clone() for k, v in built.export_tensors(torch.float32)}
     write_folder(state, out, folder, "f32")
     half = AutoModelForCausalLM.from_pretrained(out, dtype=torch.bfloat16)
     model = AutoModelForCausalLM.from_pretrained(out, dtype=torch.float32)

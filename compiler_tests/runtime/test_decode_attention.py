@@ -75,9 +75,9 @@ from vllm.v1.attention.backends.registry import AttentionBackendEnum
 from forgedsl.runtime.services.vllm.upstream import attention_backend as ours
 from tolerance import close
 
-ours.take_over()
+ours.install()
 backend = AttentionBackendEnum.FLASH_ATTN.get_class()
-assert backend is ours.TeamsBackend and backend.get_name() == "FLASH_ATTN"
+assert backend is ours.SharedPageBackend and backend.get_name() == "FLASH_ATTN"
 seen = []
 flash_attn.FlashAttentionImpl.forward = lambda self, *given: seen.append(given) or given[6]
 teams = ours.attention.SharedPageGroups(4, 2, torch.device("cpu"))

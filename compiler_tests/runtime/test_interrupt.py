@@ -264,7 +264,7 @@ async def run(interrupt):
 
 async def cell():
     interrupt = Pressed()
-    return launch._beside(run(interrupt), interrupt)
+    return launch._run_in_thread(run(interrupt), interrupt)
 
 async def notebook():
     print([await cell(), await cell()], signal.getsignal(signal.SIGINT) is before)

@@ -31,7 +31,7 @@ from tolerance import close
 
 seen = []
 sampler.compute_topk_scores = lambda *given, **named: seen.append((given[1], named))
-logprobs.take_over()
+logprobs.install()
 logits, ids = torch.randn(2, 9), torch.tensor([1, 8])
 ours = sampler.compute_topk_scores(logits, 0, ids, None, max_per_req_token_ids=0, logits_mode=False)
 assert seen == [] and ours.logprob_token_ids.tolist() == [[1], [8]]

@@ -33,7 +33,7 @@ def test_a_cell_is_filled_once():
 def test_a_cancelled_reader_does_not_harm_the_writer():
     async def check(unit):
         given = next(n for n in unit.source.nodes if n.name == "adv").inputs[0]
-        readers = [asyncio.create_task(unit.awaited([given])) for _ in range(2)]
+        readers = [asyncio.create_task(unit.wait_for_inputs([given])) for _ in range(2)]
         await asyncio.sleep(0)
         readers[0].cancel()
         await asyncio.wait({readers[0]})

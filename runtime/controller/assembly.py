@@ -83,7 +83,7 @@ def _add(
     lineage = flow.edges[stream.edge].lineage
     primary, scores = _scores(flow, unit, lineage)
     sampled = Role.PAIRS not in unit.source.node.roles  # pairs come from a dataset
-    siblings, values = unit.joined([stream.input, *stream.fields])
+    siblings, values = unit.join_inputs([stream.input, *stream.fields])
     for row, sibling in enumerate(siblings):
         item = values[0][row]
         sample = item if isinstance(item, Sample) else sample_of(item, sampled=sampled)

@@ -121,7 +121,7 @@ class Firing:
         mine = [i for i in inputs if self._flow.edges[i.edge].root == unit.source.node.name]
         waiting = set(unit.waiting_for())
         try:
-            unit.joined([given for given in mine if given.edge not in waiting])
+            unit.join_inputs([given for given in mine if given.edge not in waiting])
         except DropGroup as drop:
             return drop.reason
         return None
@@ -148,13 +148,13 @@ class Firing:
         self.events.emit("group.dropped", group=unit.group, reason=reason)
 
     async def _fire_for_group(self, unit: GroupState, node: Node) -> tuple[Sequence[int], Any]:
-        siblings, values = unit.joined(node.inputs)
+        siblings, values = unit.join_inputs(node.inputs)
         result = await operation_of(node.op).fire(self, Call(node=node, args=values, unit=unit))
         _check_length(node, result, len(siblings))
         return siblings, result
 
     async def _fire_for_completion(self, unit: GroupState, node: Node, sibling: int) -> Any:
-        args = [unit.one(given, sibling) for given in node.inputs]
+        args = [unit.completion_input(given, sibling) for given in node.inputs]
         for value in args:
             if isinstance(value, Dropped):
                 return value
@@ -175,7 +175,7 @@ class Firing:
         parts: list[tuple[GroupState, list[int], list[Any]]] = []
         for unit in mine:
             try:
-                siblings, values = await unit.awaited(node.inputs)
+                siblings, values = await unit.wait_for_inputs(node.inputs)
             except DropGroup as drop:
                 self._abandon(unit, drop.reason)
             if not unit.abandoned:

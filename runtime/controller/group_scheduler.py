@@ -1,6 +1,6 @@
 """Schedule the nodes of a group: fire each when its inputs are ready, until all have fired.
 
-    GroupState.put --heard--> ready (node, sibling) --slots--> fire --put--> ...
+    GroupState.put --on_put--> ready (node, sibling) --slots--> fire --put--> ...
 
 Nodes that work per completion fire for each as soon as its inputs are there (a reward starts when
 its rollout ends, not when the group does); the others fire once for the group. Each completion runs
@@ -75,7 +75,7 @@ class GroupScheduler:
 
     async def run(self) -> None:
         unit, self._done = self._unit, asyncio.Event()
-        unit.heard = self._on_value
+        unit.on_put = self._on_value
         try:
             async with asyncio.TaskGroup() as self._tasks:
                 for edge in self._readers:
@@ -88,7 +88,7 @@ class GroupScheduler:
                 if self._open:
                     await self._done.wait()
         finally:
-            unit.heard = None
+            unit.on_put = None
             for name in self._held:
                 self._slots[name].release()
 
@@ -135,7 +135,7 @@ class GroupScheduler:
     def _apply_verdict(self, place: Place) -> None:
         """Apply the verdict of a filter: drop the group, or let its completions through."""
         mask = place.node.inputs[1]
-        verdict = self._unit.whole(mask)
+        verdict = self._unit.group_input(mask)
         if not (all(verdict.values.values()) if isinstance(verdict, Column) else verdict):
             raise DropGroup(f"filter {self._unit.flow.edges[mask.edge].node.target}")
         for sibling in range(len(place.need)):

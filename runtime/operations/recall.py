@@ -110,11 +110,11 @@ class Buffer:
     def _wanted(self, unit: GroupState) -> bool:
         if self._keep is None:
             return True
-        verdict = unit.whole(self._keep)
+        verdict = unit.group_input(self._keep)
         return all(verdict.values.values()) if isinstance(verdict, Column) else bool(verdict)
 
     def _group(self, unit: GroupState) -> Group:
-        siblings, (rollouts, *values) = unit.joined((self._rollout, *self._fields))
+        siblings, (rollouts, *values) = unit.join_inputs((self._rollout, *self._fields))
         columns = [v if isinstance(v, list) else [v] * len(siblings) for v in values]
         names, put = [i.argument for i in self._fields], self._put
         now = None if self._sync is not None else self._now

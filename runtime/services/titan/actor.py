@@ -174,7 +174,8 @@ class TitanTrainer(TitanActor):
         ranks = Ranks(rank=self.rank, world=self.world, gather_objects=self._gather_objects,
                       stages=self.service.parallel.pp)  # fmt: skip
         self.load = Load(self.titan.model, self.titan.config, self.titan.device)
-        self.sender = Sender(transport(self._transport()), run_key, dtype, titan.whole, ranks)
+        way = transport(self._transport())
+        self.sender = Sender(way, run_key, dtype, titan.gather_tensor, ranks)
         self.titan.model.train()
         return {
             "parameters": self.titan.size,
@@ -218,7 +219,7 @@ class TitanTrainer(TitanActor):
         single = batch.epochs * batch.minibatches == 1
         with self._abandon.step(possible=single and self.titan.pipeline is None):
             try:
-                return self._stepped(batch, loss_name)
+                return self._run_updates(batch, loss_name)
             except StepAbandoned:
                 self.optimizers.zero_grad()
         return StepResult(
@@ -226,7 +227,7 @@ class TitanTrainer(TitanActor):
             left=True,
         )  # fmt: skip
 
-    def _stepped(self, batch: Batch, loss_name: str) -> StepResult:
+    def _run_updates(self, batch: Batch, loss_name: str) -> StepResult:
         opt = self.service.optimizer
         assert opt is not None
         if self._held is not None:
@@ -253,7 +254,7 @@ class TitanTrainer(TitanActor):
         kernel = ""
         self.load.begin()
         for index, (name, samples) in enumerate(terms):
-            found, micros, kernel = self._passed(self.losses[name], samples)
+            found, micros, kernel = self._run_passes(self.losses[name], samples)
             sums[COUNT] += sum(micro.num_tokens for micro in micros)
             if len(terms) > 1:
                 again = any(name == other for other, _ in terms[:index])
@@ -262,9 +263,9 @@ class TitanTrainer(TitanActor):
                     whole["entropy"] = sums.get("entropy", found["entropy"])
                 found = _named(found, f"{name}_{index + 1}" if again else name) | whole
             sums |= found
-        return self._updated(sums, kernel, opt)
+        return self._apply_gradients(sums, kernel, opt)
 
-    def _updated(
+    def _apply_gradients(
         self, sums: dict[str, Tensor], kernel: str, opt: spec.Optimizer, lr: float | None = None
     ) -> StepResult:
         """Update the weights with the accumulated gradients. `sums` are the loss and reports,
@@ -277,14 +278,14 @@ class TitanTrainer(TitanActor):
         finite = math.isfinite(grad_norm) and math.isfinite(total_loss)
         if finite:
             self._moved |= learning_rate > 0 and grad_norm > 0
-            with optimizers.at_rate(self.optimizers, lr):
+            with optimizers.with_learning_rate(self.optimizers, lr):
                 self.optimizers.step()
             self.schedulers.step()
         self.optimizers.zero_grad()
         return StepResult(
             version=self.version, loss=total_loss, grad_norm=grad_norm, lr=learning_rate,
             tokens=total_tokens, metrics=reduced, kernel=kernel, skipped=not finite,
-            experts_load=self.load.uneven(),
+            experts_load=self.load.load_imbalance(),
         )  # fmt: skip
 
     def _accumulate(
@@ -293,7 +294,7 @@ class TitanTrainer(TitanActor):
         if self._held is None:
             self._held = {}
             self.load.begin()
-        found, micros, self._kernel = self._passed(self.losses[loss_name], samples, counts)
+        found, micros, self._kernel = self._run_passes(self.losses[loss_name], samples, counts)
         found[COUNT] = torch.tensor(float(sum(micro.num_tokens for micro in micros)))
         for name, value in found.items():
             self._held[name] = self._held.get(name, torch.zeros(())) + value.cpu()
@@ -307,16 +308,16 @@ class TitanTrainer(TitanActor):
         if self._held is None:
             raise RunError("there are no gradients: call forward_backward before optim_step")
         held, self._held = self._held, None
-        done = self._updated(held, self._kernel, self.service.optimizer, lr)
+        done = self._apply_gradients(held, self._kernel, self.service.optimizer, lr)
         self.version += not done.skipped
         return replace(done, version=self.version)
 
     def _counts(self, samples: Sequence[Sample], loss_name: str) -> dict[str, float]:
         loss = self.losses[loss_name]
-        counted, _ = self._micros(loss, samples)
+        counted, _ = self._pack_microbatches(loss, samples)
         return {name: float(value) for name, value in self._totals(loss, counted).items()}
 
-    def _micros(
+    def _pack_microbatches(
         self, loss: LossFunction, samples: Sequence[Sample]
     ) -> tuple[list[Microbatch], list[Microbatch]]:
         """Return two lists: the microbatches whose tokens are counted, and the parts of them that
@@ -328,7 +329,7 @@ class TitanTrainer(TitanActor):
         micros = [micro.to(device) for micro in mine]
         return (micros if context.size == 1 else packed), micros
 
-    def _passed(
+    def _run_passes(
         self,
         loss: LossFunction,
         samples: Sequence[Sample],
@@ -336,7 +337,7 @@ class TitanTrainer(TitanActor):
     ) -> tuple[dict[str, Tensor], list[Microbatch], str]:
         """Compute this rank's part of the loss and its reports, and gradients if they are
         enabled. `counts` replace those of these samples."""
-        counted, micros = self._micros(loss, samples)
+        counted, micros = self._pack_microbatches(loss, samples)
         totals = self._totals(loss, counted)
         if counts is not None:
             totals = {name: torch.tensor(counts[name]) for name in totals}
@@ -353,12 +354,12 @@ class TitanTrainer(TitanActor):
         self._run(micros, of)
         if self.titan.pipeline is not None:
             told = {name: value.cpu() for name, value in sums.items()}
-            sums, kernel = self.titan.pipeline.from_last((told, kernel))
+            sums, kernel = self.titan.pipeline.broadcast_from_last((told, kernel))
         return sums, micros, kernel
 
     def _evaluate(self, samples: Sequence[Sample], loss_name: str) -> dict[str, float]:
         with torch.no_grad():
-            sums, *_ = self._passed(self.losses[loss_name], samples)
+            sums, *_ = self._run_passes(self.losses[loss_name], samples)
             return self._reduce(sums)
 
     def _totals(self, loss: LossFunction, micros: Sequence[Microbatch]) -> dict[str, Tensor]:
@@ -438,13 +439,13 @@ class TitanTrainer(TitanActor):
         kind = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}[dtype]
         state: dict[str, Tensor] = {}
         first = self.rank % (self.world // self.service.parallel.pp) == 0
-        for name, gathered in self.titan.exported(kind):
+        for name, gathered in self.titan.export_tensors(kind):
             if first:
                 state[name] = gathered.contiguous().cpu()
-        head = {name: titan.whole(value, kind).cpu()
+        head = {name: titan.gather_tensor(value, kind).cpu()
                 for name, value in value_head.state(self.titan.model).items()}  # fmt: skip
         if self.titan.pipeline is not None:
-            state, head = (self.titan.pipeline.to_first(part) for part in (state, head))
+            state, head = (self.titan.pipeline.collect_on_first(part) for part in (state, head))
         if self.rank != 0:
             return None
         write_folder(state, target, self.folder, dtype)

@@ -143,7 +143,7 @@ class TitanActor(ForgeActor):
         with torch.no_grad():
             self._run(micros, of)
         if self.titan.pipeline is not None:
-            found = self.titan.pipeline.from_last(found)
+            found = self.titan.pipeline.broadcast_from_last(found)
         if (ranks := self.titan.dp_size * self.titan.context.size) > 1:
             parts: list[dict[int, list[float]]] = [{}] * ranks
             dist.all_gather_object(parts, found, group=self._dp_group())

@@ -180,7 +180,7 @@ class Generator(ForgeActor):
             self._engine.enter_thread()
             while True:
                 taken = self._take_inbox(block=not self._engine.num_running)
-                for action in self._engine.agree([action for action, _ in taken]):
+                for action in self._engine.broadcast_decisions([action for action, _ in taken]):
                     found = self._do(action)
                     if taken:  # on rank 0
                         taken[0][1](found)
@@ -220,8 +220,8 @@ class Generator(ForgeActor):
                 self._version = manifest.version
                 found = Arrival()
                 if manifest.digests is not None:
-                    held = self._engine.gathered(held)
-                    found = arrival(manifest.digests, held, self._engine.places())
+                    held = self._engine.gather_lists(held)
+                    found = arrival(manifest.digests, held, self._engine.weight_names())
                 if manifest.probe is not None:
                     found = replace(found, gap=self._check(manifest))
                 return found
@@ -229,7 +229,7 @@ class Generator(ForgeActor):
 
     def _add(self, requests: list[Request]) -> None:
         for request in requests:
-            if request.grades and len(request.token_ids) >= self._engine.longest:
+            if request.grades and len(request.token_ids) >= self._engine.max_length:
                 self._refuse(request)
                 continue
             running = self._engine.num_running

@@ -40,13 +40,13 @@ class Stacked:
         return self.dtype.is_floating_point
 
 
-def apart(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+def split_experts(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Return the weights of experts, and all others."""
     experts = {name: value for name, value in state.items() if GROUPED in name}
     return experts, {name: value for name, value in state.items() if name not in experts}
 
 
-def stacked(experts: Mapping[str, Tensor], adapter: Any) -> dict[str, Stacked]:
+def stack_experts(experts: Mapping[str, Tensor], adapter: Any) -> dict[str, Stacked]:
     """Return weights of experts under the names that generators take them by."""
     names = {own: hf for hf, own in adapter.from_hf_map.items() if own and GROUPED in own}
     found: dict[str, dict[str, Tensor]] = {}
@@ -94,7 +94,7 @@ class Load:
         for experts in self._by_layer.values():
             experts.tokens_per_expert_E.zero_()
 
-    def uneven(self) -> float | None:
+    def load_imbalance(self) -> float | None:
         """Return the tokens of the busiest expert of a layer over those of the mean, averaged over
         layers (a collective, of all ranks); None if no layer has experts."""
         if not self._shape[1]:

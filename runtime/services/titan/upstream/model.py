@@ -126,17 +126,17 @@ class TitanModel:
         """Return this rank's shards of the weights under Hugging Face names, those of the experts
         of a layer together. They are not copied, except weights into which adapters are merged."""
         weights = lora.merged(dict(self.model.state_dict()), self.lora)
-        grouped, others = experts.apart(weights)
+        grouped, others = experts.split_experts(weights)
         state: dict[str, Any] = self.adapter.published(others)
-        return state | experts.stacked(grouped, self.adapter)
+        return state | experts.stack_experts(grouped, self.adapter)
 
-    def exported(self, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
+    def export_tensors(self, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
         """Yield all weights whole, under the names that they have in files (a collective)."""
         state = self.hf_state()
         gathered = (
             part
             for name, value in state.items()
-            for part in experts.split(name, whole(value, dtype))
+            for part in experts.split(name, gather_tensor(value, dtype))
         )
         for name, found in self.adapter.in_files(gathered):
             # a file cannot store a view
@@ -144,11 +144,11 @@ class TitanModel:
             yield name, found.clone() if shares else found
 
 
-def whole(value: Any, dtype: torch.dtype) -> Tensor:
+def gather_tensor(value: Any, dtype: torch.dtype) -> Tensor:
     """Gather one tensor of `hf_state` from all ranks (a collective) as `dtype`. Shards are cast
     first, so that ranks send no more bytes than needed; a single rank has the whole tensor."""
     if isinstance(value, experts.Stacked):
-        parts = [whole(part, dtype) for part in value.parts]
+        parts = [gather_tensor(part, dtype) for part in value.parts]
         return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
     # The import takes half a second, and the controller does not need it.
     from torch.distributed.tensor import DTensor

@@ -112,7 +112,7 @@ class Muon(torch.optim.Muon):
         assert closure is None
         for group in self.param_groups:
             for weight in (each for each in group["params"] if each.grad is not None):
-                update: Any = self._ahead(weight, group)
+                update: Any = self._next_momentum(weight, group)
                 turned = _orthogonal(
                     update.full_tensor() if isinstance(update, DTensor) else update, group
                 )
@@ -121,7 +121,7 @@ class Muon(torch.optim.Muon):
                 weight.mul_(1 - group["lr"] * group["weight_decay"])
                 weight.add_(turned, alpha=-_rate(group, weight.shape))
 
-    def _ahead(self, weight: Tensor, group: dict[str, Any]) -> Tensor:
+    def _next_momentum(self, weight: Tensor, group: dict[str, Any]) -> Tensor:
         """Return the momentum after this gradient; with Nesterov, the momentum one step ahead."""
         gradient, state, momentum = weight.grad, self.state[weight], group["momentum"]
         assert gradient is not None
@@ -189,7 +189,7 @@ def set_optimizer(optimizers: Any, schedulers: Any, opt: spec.Optimizer) -> None
 
 
 @contextmanager
-def at_rate(optimizers: Any, lr: float | None) -> Iterator[None]:
+def with_learning_rate(optimizers: Any, lr: float | None) -> Iterator[None]:
     """Step with another learning rate than that of the schedule, unless it is None."""
     groups = [group for optimizer in optimizers for group in optimizer.param_groups]
     before = [group["lr"] for group in groups]

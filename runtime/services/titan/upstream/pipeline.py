@@ -68,20 +68,20 @@ class Pipeline:
             targets = [None] * len(shapes) if self.is_last else None
             schedule._step_microbatches(target_mbs=targets, return_outputs=False)
         else:
-            stage.forwards()
+            stage.run_forward()
             # without this, FSDP keeps gathered weights, which the next update would not change
             for part in model.modules():
                 if isinstance(part, FSDPModule):
                     part.reshard()
 
-    def from_last(self, found: Any) -> Any:
+    def broadcast_from_last(self, found: Any) -> Any:
         """Broadcast the last stage's object to all stages."""
         box = [found]
         dist.broadcast_object_list(box, group_src=self.stages - 1, group=self.group,
                                    device=self.device)  # fmt: skip
         return box[0]
 
-    def to_first(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
+    def collect_on_first(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
         """Collect the tensors of all stages in the first stage's host memory; they are sent one at
         a time."""
         told: list[Any] = [None] * self.stages
@@ -172,7 +172,7 @@ def _given(value: Tensor, *_: Any) -> Tensor:
     return value
 
 
-class _Made(dict[int, Any]):
+class _LazyDict(dict[int, Any]):
     """A dict that makes missing values."""
 
     def __init__(self, make: Callable[[int], Any]) -> None:
@@ -194,13 +194,13 @@ class _Stage(PipelineStage):
             torch.empty(0, dtype=place.dtype, device=place.device, requires_grad=True)
         )
         self.chunks = len(shapes)
-        self.args_recv_info = _Made(lambda i: self._to_come(i, self.stage_index - 1))
-        self.grad_recv_info = _Made(lambda i: self._to_come(i, self.stage_index + 1))
+        self.args_recv_info = _LazyDict(lambda i: self._receive_buffer(i, self.stage_index - 1))
+        self.grad_recv_info = _LazyDict(lambda i: self._receive_buffer(i, self.stage_index + 1))
         self.act_send_info = {0: [] if self.is_last else [self.stage_index + 1]}
         self.grad_send_info = [None if self.is_first else self.stage_index - 1]
         self._stage_meta.inputs = self._stage_meta.input_grads = (self._meta,)
 
-    def forwards(self) -> None:
+    def run_forward(self) -> None:
         """Run the forward pass of all microbatches, without gradients."""
         sent: list[Any] = []
         for i in range(len(self._shapes)):
@@ -212,7 +212,7 @@ class _Stage(PipelineStage):
             self.args_recv_info.pop(i, None)
         _wait_batch_p2p(sent)
 
-    def _to_come(self, i: int, source: int) -> tuple[_RecvInfo, ...]:
+    def _receive_buffer(self, i: int, source: int) -> tuple[_RecvInfo, ...]:
         """Return a receive buffer for a microbatch from another stage; the first stage has its
         tokens."""
         if source < 0:

@@ -29,7 +29,7 @@ WORTH = 64
 
 
 @triton.jit
-def _mates(  # type: ignore[no-untyped-def]
+def _group_rows(  # type: ignore[no-untyped-def]
     table, stride, lengths, mates, captains, common, rows,
     PAGE: tl.constexpr, ROWS: tl.constexpr, MATES: tl.constexpr, STEP: tl.constexpr,
 ):  # fmt: skip
@@ -72,7 +72,7 @@ def _mates(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _starts(  # type: ignore[no-untyped-def]
+def _own_starts(  # type: ignore[no-untyped-def]
     mates, captains, common, starts, MATES: tl.constexpr, WORTH: tl.constexpr
 ):
     """Compute the token index at which a row's own (not shared) part starts."""
@@ -86,12 +86,12 @@ def _starts(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _parts(length, CHUNK: tl.constexpr, MOST: tl.constexpr):  # type: ignore[no-untyped-def]
+def _num_parts(length, CHUNK: tl.constexpr, MOST: tl.constexpr):  # type: ignore[no-untyped-def]
     return tl.minimum((length + CHUNK - 1) // CHUNK, MOST)
 
 
 @triton.jit
-def _halves(x, FP8: tl.constexpr):  # type: ignore[no-untyped-def]
+def _unpack_fp8_pairs(x, FP8: tl.constexpr):  # type: ignore[no-untyped-def]
     """Split pairs of fp8 numbers in int16 into the first and the second ones, in fp16."""
     if FP8:
         first = x.to(tl.int8).to(tl.float8e4nv, bitcast=True).to(tl.float16)
@@ -101,7 +101,7 @@ def _halves(x, FP8: tl.constexpr):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _over(  # type: ignore[no-untyped-def]
+def _attend_range(  # type: ignore[no-untyped-def]
     q, q1, pages, cache, c_page, c_token, low, high, scale,
     W: tl.constexpr, PAGE: tl.constexpr, TILE: tl.constexpr, BLOCK: tl.constexpr,
     FP8: tl.constexpr, STAGES: tl.constexpr,
@@ -125,7 +125,9 @@ def _over(  # type: ignore[no-untyped-def]
         token = n + tl.arange(0, BLOCK)
         inside = token < high
         place = cache + page * c_page + (token % PAGE) * c_token
-        k, k1 = _halves(tl.load(place[:, None] + w[None, :], mask=inside[:, None], other=0), FP8)
+        k, k1 = _unpack_fp8_pairs(
+            tl.load(place[:, None] + w[None, :], mask=inside[:, None], other=0), FP8
+        )
         v = tl.load(place[:, None] + W + w[None, :], mask=inside[:, None], other=0)
         s = tl.dot(q, tl.trans(k))
         if FP8:
@@ -135,7 +137,7 @@ def _over(  # type: ignore[no-untyped-def]
         p = tl.exp2(s - above[:, None])
         fade = tl.exp2(top - above)
         total = total * fade + tl.sum(p, 1)
-        v, v1 = _halves(v, FP8)
+        v, v1 = _unpack_fp8_pairs(v, FP8)
         side = tl.dot(p.to(v.dtype), v, side * fade[:, None])
         if FP8:
             side1 = tl.dot(p.to(v.dtype), v1, side1 * fade[:, None])
@@ -162,7 +164,9 @@ def _attend(  # type: ignore[no-untyped-def]
     first = tl.where(shared, 0, start)
     last = tl.where(shared, start, length)
     piece = tl.where(shared, part, part - SHARED)
-    count = tl.where(shared, _parts(start, CHUNK, SHARED), _parts(length - start, CHUNK, OWN))
+    count = tl.where(
+        shared, _num_parts(start, CHUNK, SHARED), _num_parts(length - start, CHUNK, OWN)
+    )
     if (piece < count) & (leads | (part >= SHARED)):
         width = ((last - first + count - 1) // count + BLOCK - 1) // BLOCK * BLOCK
         low = first + piece * width
@@ -181,7 +185,7 @@ def _attend(  # type: ignore[no-untyped-def]
         if FP8:
             q = q.to(tl.float16)
             q1 = tl.load(at + 1, mask=valid[:, None], other=0.0).to(tl.float16)
-        top, total, side, side1 = _over(
+        top, total, side, side1 = _attend_range(
             q, q1, table + row.to(tl.int64) * t_row, cache + head * c_head, c_page, c_token,
             low, high, scale, D // step, PAGE, TILE, BLOCK, FP8, STAGES,
         )  # fmt: skip
@@ -194,7 +198,7 @@ def _attend(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _join(  # type: ignore[no-untyped-def]
+def _merge_parts(  # type: ignore[no-untyped-def]
     tops, sums, sides, lengths, starts, out, o_row, o_head, value_scale,
     D: tl.constexpr, CHUNK: tl.constexpr, SHARED: tl.constexpr, OWN: tl.constexpr,
     PARTS: tl.constexpr,
@@ -202,9 +206,9 @@ def _join(  # type: ignore[no-untyped-def]
     row, head = tl.program_id(0), tl.program_id(1)
     start, length = tl.load(starts + row), tl.load(lengths + row)
     part = tl.arange(0, PARTS)
-    there = part < _parts(start, CHUNK, SHARED)
+    there = part < _num_parts(start, CHUNK, SHARED)
     own = part - SHARED
-    there = tl.where(part < SHARED, there, own < _parts(length - start, CHUNK, OWN))
+    there = tl.where(part < SHARED, there, own < _num_parts(length - start, CHUNK, OWN))
     d = tl.arange(0, D)
     spot = (row * tl.num_programs(1) + head) * (SHARED + OWN) + part
     top = tl.load(tops + spot, mask=there, other=float("-inf"))
@@ -239,11 +243,11 @@ class SharedPageGroups:
         """Group the rows of a page table [B, pages] with these lengths [B], int32."""
         rows = lengths.shape[0]
         padded = max(16, triton.next_power_of_2(rows))
-        _mates[(self._rows,)](
+        _group_rows[(self._rows,)](
             table, table.stride(0), lengths, self.mates, self.captains, self.common, rows,
             PAGE=page, ROWS=padded, MATES=self.mates_per_team, STEP=64,
         )  # fmt: skip
-        _starts[(self._rows,)](
+        _own_starts[(self._rows,)](
             self.mates, self.captains, self.common, self.starts,
             MATES=self.mates_per_team, WORTH=WORTH, num_warps=1,
         )  # fmt: skip
@@ -288,7 +292,7 @@ def decode(
     rows, heads, size = queries.shape
     _, kv_heads, page, _ = cache.shape
     fp8 = cache.dtype.itemsize == 1
-    cache = cache.view(torch.int16) if fp8 else cache  # in pairs: see _over
+    cache = cache.view(torch.int16) if fp8 else cache  # in pairs: see _attend_range
     chosen = _chosen(rows * kv_heads) | how
     shared_parts, own_parts, chunk = (chosen[k] for k in ("shared_parts", "own_parts", "chunk"))
     parts = shared_parts + own_parts
@@ -303,7 +307,7 @@ def decode(
         TILE=max(TILE, teams.padded), BLOCK=chosen["block"], CHUNK=chunk, SHARED=shared_parts,
         OWN=own_parts, FP8=fp8, STAGES=chosen["stages"], num_warps=chosen["warps"],
     )  # fmt: skip
-    _join[(rows, heads)](
+    _merge_parts[(rows, heads)](
         bounds[0], bounds[1], sides, lengths, teams.starts,
         out, out.stride(0), out.stride(1), value_scale,
         D=size, CHUNK=chunk, SHARED=shared_parts, OWN=own_parts,

@@ -17,7 +17,7 @@ WIDTHS = (64, 128, 256)
 """supported head dimensions: powers of two"""
 
 
-class TeamsBuilder(flash_attn.FlashAttentionMetadataBuilder):
+class SharedPageBuilder(flash_attn.FlashAttentionMetadataBuilder):
     """Groups the rows of each decode step by the pages they share."""
 
     supports_update_block_table = False  # other page table, other groups
@@ -39,7 +39,7 @@ class TeamsBuilder(flash_attn.FlashAttentionMetadataBuilder):
         return found
 
 
-class TeamsImpl(flash_attn.FlashAttentionImpl):
+class SharedPageImpl(flash_attn.FlashAttentionImpl):
     """Attention over pages: our kernel for decode steps, vLLM's for everything else."""
 
     def __init__(self, *args: Any, **named: Any):
@@ -88,20 +88,20 @@ class TeamsImpl(flash_attn.FlashAttentionImpl):
         return output
 
 
-class TeamsBackend(flash_attn.FlashAttentionBackend):
+class SharedPageBackend(flash_attn.FlashAttentionBackend):
     """This backend is registered under the name FLASH_ATTN: vLLM then uses it wherever it would
     use its FlashAttention."""
 
     @staticmethod
-    def get_impl_cls() -> type[TeamsImpl]:
-        return TeamsImpl
+    def get_impl_cls() -> type[SharedPageImpl]:
+        return SharedPageImpl
 
     @staticmethod
-    def get_builder_cls() -> type[TeamsBuilder]:
-        return TeamsBuilder
+    def get_builder_cls() -> type[SharedPageBuilder]:
+        return SharedPageBuilder
 
 
-def take_over() -> None:
+def install() -> None:
     """Register our backend as vLLM's FLASH_ATTN."""
-    name = f"{TeamsBackend.__module__}.{TeamsBackend.__qualname__}"
+    name = f"{SharedPageBackend.__module__}.{SharedPageBackend.__qualname__}"
     register_backend(AttentionBackendEnum.FLASH_ATTN, name)

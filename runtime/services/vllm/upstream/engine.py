@@ -8,8 +8,8 @@ In-process mode (VLLM_ENABLE_V1_MULTIPROCESSING=0) is required, so `AsyncLLM`, w
 not used. A separate engine process would add a second scheduler between the actor and the weights.
 
 A tensor-parallel replica is one `Engine` per rank, all in lock-step: every rank schedules and
-samples the same requests (seeds and gathered logits are the same), and `agree` broadcasts rank 0's
-decisions before each step.
+samples the same requests (seeds and gathered logits are the same), and `broadcast_decisions` sends
+rank 0's decisions to all ranks before each step.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from forgedsl.errors import LaunchError
 from forgedsl.lower import job as spec
 from forgedsl.runtime.proofs.publication import Held
-from forgedsl.runtime.services.vllm.upstream.start import graph_sizes, preload, quick
+from forgedsl.runtime.services.vllm.upstream.start import fast_start, graph_sizes, preload
 from forgedsl.runtime.temporary_files import short_folder
 
 if TYPE_CHECKING:
@@ -112,10 +112,10 @@ class Engine:
         if not on_cpu:
             from forgedsl.runtime.services.vllm.upstream import attention_backend, logprobs
 
-            attention_backend.take_over()
-            logprobs.take_over()
+            attention_backend.install()
+            logprobs.install()
         try:
-            with contextlib.chdir(folder.parent), quick(service.sampling, self.seconds):
+            with contextlib.chdir(folder.parent), fast_start(service.sampling, self.seconds):
                 config = _configured(arguments)
                 self._engine = LLMEngine.from_vllm_config(config, disable_log_stats=True)
         except TypeError as error:
@@ -149,7 +149,7 @@ class Engine:
         """Return the number of unfinished requests in the engine."""
         return self._engine.get_num_unfinished_requests() + len(self._scheduler.tallies)
 
-    def agree(self, decisions: T) -> T:
+    def broadcast_decisions(self, decisions: T) -> T:
         """Return rank 0's decisions on all ranks of the replica; arguments of other ranks are
         ignored.
 
@@ -171,7 +171,7 @@ class Engine:
         return agreed
 
     @property
-    def longest(self) -> int:
+    def max_length(self) -> int:
         """Longest prompt and completion together, in tokens."""
         return int(self._engine.model_config.max_model_len)
 
@@ -239,7 +239,7 @@ class Engine:
     def step(self) -> list[Finished]:
         """Run one engine step; return the requests that finished in it."""
         watched = [self._finished(output) for output in self._engine.step() if output.finished]
-        return watched + [_followed(tally) for tally in self._scheduler.take_ended()]
+        return watched + [_as_finished(tally) for tally in self._scheduler.take_finished()]
 
     def _finished(self, output: Any) -> Finished:
         """Convert one vLLM RequestOutput."""
@@ -277,7 +277,7 @@ class Engine:
         while True:
             output: Any
             found = self._engine.step()
-            others += [_followed(tally) for tally in self._scheduler.take_ended()]
+            others += [_as_finished(tally) for tally in self._scheduler.take_finished()]
             for output in found:
                 if output.request_id != request_id:
                     others += [self._finished(output)] if output.finished else []
@@ -321,7 +321,7 @@ class Engine:
             self._engine.reset_prefix_cache(reset_running_requests=True)
         return self._held.take() if prove else []
 
-    def gathered(self, mine: list[T]) -> list[T]:
+    def gather_lists(self, mine: list[T]) -> list[T]:
         """Return the lists of all ranks of the replica as one; a collective call."""
         if self._ranks == 1:
             return mine
@@ -333,7 +333,7 @@ class Engine:
         distributed.all_gather_object(found, mine, group=group)
         return [each for some in found for each in some]
 
-    def places(self) -> set[str]:
+    def weight_names(self) -> set[str]:
         """Return the names of published tensors that this engine has a place for."""
         return self._held.names()
 
@@ -395,7 +395,7 @@ def _drop_custom_scheduler_warning(record: logging.LogRecord) -> bool:
     return not str(record.msg).startswith("Using custom scheduler class")
 
 
-def _followed(tally: RequestSamples) -> Finished:
+def _as_finished(tally: RequestSamples) -> Finished:
     return Finished(
         request_id=tally.name, token_ids=tally.token_ids, logprobs=tally.logprobs,
         text=None, truncated=str(tally.reason) == "length",

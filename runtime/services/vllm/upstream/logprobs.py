@@ -69,7 +69,7 @@ def sampled_logprobs(logits: torch.Tensor, token_ids: torch.Tensor) -> torch.Ten
     return found
 
 
-def take_over() -> None:
+def install() -> None:
     """Replace the computation of sampled tokens' log-probs in vLLM's GPU sampler. Requests that ask
     for more log-probs use vLLM's code. Ranks of tokens are not counted."""
     from vllm.v1.outputs import LogprobsTensors

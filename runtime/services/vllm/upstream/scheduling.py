@@ -92,7 +92,7 @@ class FastDecodeScheduler(Scheduler):
         if name is not None:
             self.tallies[request.request_id] = RequestSamples(name, request._output_token_ids)
 
-    def take_ended(self) -> list[RequestSamples]:
+    def take_finished(self) -> list[RequestSamples]:
         """Return the followed requests that have finished since the last call."""
         ended, self._ended = self._ended, []
         return ended

@@ -1,8 +1,8 @@
 """Faster start of a vLLM engine, with the time of each phase.
 
-    preload --> imports    while the controller still starts the other processes
-    quick   --> Engine     vLLM's own start, without parts that a run does not need
-            `-> seconds by phase
+    preload    --> imports    while the controller still starts the other processes
+    fast_start --> Engine     vLLM's own start, without parts that a run does not need
+               `-> seconds by phase
 
 Skipped or reduced: the process in which vLLM would import everything again to inspect the model's
 class; Triton kernels for sampling settings that are not used; most of the 137 CUDA graphs, half of
@@ -53,7 +53,7 @@ def graph_sizes(running: int) -> list[int]:
 
 
 @contextmanager
-def quick(sampling: spec.Sampling, seconds: dict[str, float]) -> Iterator[None]:
+def fast_start(sampling: spec.Sampling, seconds: dict[str, float]) -> Iterator[None]:
     """Shorten the start of an engine made inside this context; write the phase times to
     `seconds`."""
     from vllm import SamplingParams
