@@ -138,14 +138,30 @@ def kill_marked(entry: str) -> None:
         time.sleep(0.02)
 
 
+def marks(name: str, entry: str) -> set[str]:
+    """Return the values that a variable has in processes whose environment has an entry."""
+    start, wanted = f"{name}=".encode(), entry.encode()
+    return {
+        each.removeprefix(start).decode()
+        for _, environment in _environments(wanted)
+        for each in environment
+        if each.startswith(start)
+    }
+
+
 def _carriers(entry: bytes) -> Iterator[int]:
-    """Yield the other processes that have an entry in their environment; zombies have none."""
+    """Yield the other processes that have an entry in their environment."""
+    return (pid for pid, _ in _environments(entry))
+
+
+def _environments(entry: bytes) -> Iterator[tuple[int, list[bytes]]]:
+    """Yield the environments of other processes that have an entry; zombies have none."""
     for folder in os.scandir("/proc"):
         if folder.name.isdecimal() and int(folder.name) != os.getpid():
             with suppress(OSError):
                 environment = Path(folder.path, "environ").read_bytes()
-                if entry in environment and entry in environment.split(b"\0"):
-                    yield int(folder.name)
+                if entry in environment and entry in (found := environment.split(b"\0")):
+                    yield int(folder.name), found
 
 
 def remove_dead() -> list[str]:

@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import os
 import signal
+import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,9 @@ from test_agent_process import Pool, with_pool
 
 from forgedsl.errors import LaunchError
 from forgedsl.lower import job as spec
+from forgedsl.runtime.environments.program import POOL, kill_orphans
 from forgedsl.runtime.environments.worker import Reply, ServedEnvironment
+from forgedsl.runtime.temporary_files import RUN
 
 
 def program(folder: Path, script: str, **given: Any) -> ServedEnvironment:
@@ -223,3 +226,25 @@ def test_a_variable_that_the_run_has_not_is_told(tmp_path: Path) -> None:
 def test_a_script_of_the_job_is_executable(tmp_path: Path) -> None:
     reply = ended(tmp_path, "#!/bin/sh\necho 1\n", command=("inputs/a.sh",))
     assert reply == Reply(value={"reward": 1.0})
+
+
+def test_a_new_process_of_agents_kills_what_an_ended_one_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(RUN, "forgedsl-test-of-orphans")
+    dead = subprocess.Popen(["true"])
+    dead.wait()
+    mine, theirs = os.environ[RUN], "other-run"
+    given = ((dead.pid, mine), (os.getpid(), mine), (dead.pid, theirs))
+    left, kept, other = (
+        subprocess.Popen(["sleep", "100"], env={**os.environ, POOL: f"{pid}-{run}", RUN: run})
+        for pid, run in given
+    )
+    kill_orphans()
+    try:
+        assert left.wait(10) == -signal.SIGKILL
+        assert (kept.poll(), other.poll()) == (None, None)
+    finally:
+        for each in (left, kept, other):
+            each.kill()
+            each.wait()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from monarch.actor import concurrent_endpoint
@@ -11,6 +12,7 @@ from forgedsl.runtime.actors.base import ForgeActor
 from forgedsl.runtime.agents.process import AgentProcess
 from forgedsl.runtime.environments.connection import Address, listen
 from forgedsl.runtime.environments.process import EnvironmentProcess
+from forgedsl.runtime.environments.program import kill_orphans
 from forgedsl.runtime.environments.worker import ServedEnvironment
 
 
@@ -28,6 +30,8 @@ class EnvironmentPool(ForgeActor):
         """Load the class; start the endpoint of agents."""
         self._process: EnvironmentProcess
         if self._served.environment.agent:
+            if self._served.environment.program is not None:  # this process may be a new one
+                await asyncio.to_thread(kill_orphans)
             self._process = process = AgentProcess(self._served)
             await process.endpoint.start()
         else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import pickle
 import secrets
 from dataclasses import replace
@@ -28,7 +29,7 @@ class EnvironmentProcess(RestartingWorker):
     """Holds trajectories in one process at a time; if it ends, its trajectories are lost."""
 
     def __init__(self, served: ServedEnvironment) -> None:
-        self._mark = secrets.token_hex(8)
+        self._mark = f"{os.getpid()}-{secrets.token_hex(8)}"
         served = replace(served, mark=self._mark)
         super().__init__(
             partial(WorkerProcess.start, WORKER, served, names=f"environment {served.name}")

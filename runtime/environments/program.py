@@ -33,11 +33,11 @@ from forgedsl.agent import Agent, Model
 from forgedsl.environment import Task
 from forgedsl.errors import LaunchError
 from forgedsl.lower import job as spec
-from forgedsl.runtime.temporary_files import kill_marked
+from forgedsl.runtime.temporary_files import RUN, kill_marked, marks
 from forgedsl.runtime.worker_process import PR_SET_PDEATHSIG
 
 POOL = "FORGEDSL_POOL"
-"""environment variable that all programs of a process of agents have: its mark"""
+"""environment variable that all programs of a process of agents have: its mark, PID-..."""
 TRAJECTORY = "FORGEDSL_TRAJECTORY"
 """environment variable of the programs of a trajectory"""
 INHERITED = (
@@ -328,3 +328,11 @@ async def _end(process: asyncio.subprocess.Process, mark: str) -> None:
         with suppress(ProcessLookupError):
             process.kill()
         await process.wait()
+
+
+def kill_orphans() -> None:
+    """Kill what programs of this run started under a process of agents that has ended since."""
+    run = os.environ.get(RUN)
+    for mark in {mark for mark in marks(POOL, f"{RUN}={run}") if run}:
+        if not Path("/proc", mark.partition("-")[0]).exists():
+            kill_marked(f"{POOL}={mark}")
