@@ -12,6 +12,7 @@ import functools
 import gc
 import io
 import os
+import re
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -33,6 +34,7 @@ from monarch.actor import (
 
 from forgedsl.runtime.endpoints import ServiceError, ServiceFailure
 from forgedsl.runtime.temporary_files import own_semaphores
+from forgedsl.runtime.tracebacks import LONGEST
 from forgedsl.runtime.upstream.answers import Callee
 
 __all__ = ["Channel", "Mesh", "Port", "PortReceiver", "attach_hosts", "bootstrap", "serve",
@@ -47,6 +49,8 @@ GONE_SECONDS = 2.0
 """time for live ranks to answer, after some rank has died"""
 END_SECONDS, FLUSH_SECONDS = 5.0, 0.3
 """time to end Monarch's client in total, and for each of its two message flushes"""
+FRAME = re.compile(r'\s+File ".*", line \d+')
+"""a frame in the text of a traceback"""
 
 
 @functools.cache
@@ -282,6 +286,12 @@ class Mesh:
 
 
 def cause_of(error: BaseException) -> str:
-    """Return the last line of an actor's error, which is the error itself."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[-1] if lines else type(error).__name__
+    """Return an actor's error as one line: what follows the last frame of its traceback, or the
+    last line of an error without one."""
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    frames = [number for number, line in enumerate(lines) if FRAME.match(line)]
+    told = lines[frames[-1] + 1 :] if frames else lines[-1:]
+    while len(told) > 1 and told[0][0].isspace():  # the code of the frame, and what marks its place
+        del told[0]
+    text = " ".join(line.strip() for line in told)
+    return text[:LONGEST] or type(error).__name__
