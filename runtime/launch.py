@@ -334,7 +334,7 @@ async def _run_controller(this: Run, fleet: Any, data: Any, interrupt: Interrupt
         try:
             finished = await controller.run()
         finally:
-            controller.proofs.write(this.run_dir)
+            controller.proofs.write(this.run_dir, this.frozen.values())
         if finished.ended == "interrupted":
             return Outcome(code=interrupt.code(), status="interrupted")
         await _export(this, endpoints)

@@ -27,6 +27,7 @@ from forgedsl.runtime.actors.reward import RewardPool
 from forgedsl.runtime.endpoints import ServiceError
 from forgedsl.runtime.hosts.base import Hosts
 from forgedsl.runtime.models import resolve_model
+from forgedsl.runtime.proofs import frozen
 from forgedsl.runtime.rendezvous import meeting
 from forgedsl.runtime.services.registry import kind_of
 from forgedsl.runtime.upstream.monarch import Mesh, bootstrap
@@ -59,6 +60,8 @@ class Fleet:
     hosts: Hosts = field(default_factory=Hosts)
     meetings: list[Any] = field(default_factory=list)
     """open rendezvous stores, through which the ranks of a trainer find each other"""
+    folders: dict[str, Path] = field(default_factory=dict)
+    """by service: the folder of its model"""
 
     def all_meshes(self) -> list[Mesh]:
         """Return every mesh once."""
@@ -111,7 +114,8 @@ def spawn(
     logs.mkdir(exist_ok=True)
     fleet = Fleet(samplers={}, trainers={}, rewards={}, hosts=hosts or Hosts())
     for name, service in job.services.items():
-        folder = str(resolve_model(job, service.model, job_dir, run_dir))
+        fleet.folders[name] = resolve_model(job, service.model, job_dir, run_dir)
+        folder = str(fleet.folders[name])
         spots = placements[name]
         actor = kind_of(service).actor(service)
         if name in job.samplers:
@@ -147,7 +151,7 @@ async def setup(
                 args = (str(run_dir), run_key, resume)
             elif mesh.service in fleet.samplers:
                 args = (run_key,)
-            tasks.create_task(set_up(mesh, args, tell))
+            tasks.create_task(set_up(mesh, args, tell, fleet.folders.get(mesh.service)))
 
 
 async def restart(dead: Mesh, run_key: str, tell: Callable[..., Any]) -> Mesh:
@@ -167,11 +171,15 @@ async def restart(dead: Mesh, run_key: str, tell: Callable[..., Any]) -> Mesh:
     return fresh
 
 
-async def set_up(mesh: Mesh, args: tuple[Any, ...], tell: Callable[..., Any]) -> None:
-    """Wait until a mesh is ready, then call `tell(mesh, seconds, facts)`.
+async def set_up(
+    mesh: Mesh, args: tuple[Any, ...], tell: Callable[..., Any], folder: Path | None = None
+) -> None:
+    """Wait until a mesh is ready, then call `tell(mesh, seconds, facts)`. If the facts of a frozen
+    model have digests of its weights, compare these with the files in `folder` first.
 
     Raises:
-        RunError: it did not start; the error holds the end of its log.
+        RunError: it did not start, and the error holds the end of its log; or a frozen model does
+            not hold the weights of its folder.
     """
     start = asyncio.get_running_loop().time()
     try:
@@ -190,6 +198,15 @@ async def set_up(mesh: Mesh, args: tuple[Any, ...], tell: Callable[..., Any]) ->
             origin=mesh.origin,
             remedy=mesh.last_words(),
         ) from error
+    digests = facts.pop("digests", None)
+    if digests is not None and folder is not None:
+        dtype = facts.pop("digests_of")
+        try:
+            proof = await asyncio.to_thread(frozen.check, folder, digests, dtype)
+        except RunError as error:
+            words = f"service {mesh.service} could not start: {error}"
+            raise RunError(words, origin=mesh.origin, remedy=error.remedy) from error
+        facts["frozen"] = proof.record(mesh.service)
     tell(mesh, asyncio.get_running_loop().time() - start, facts)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, Protocol
@@ -55,9 +55,13 @@ class Run:
     """kills every process of the run and removes its files outside of the run folder"""
     changed_data: bool = False
     """a resumed run reads other data than before, which the user has allowed"""
+    frozen: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """by service: the proof that a frozen model holds the weights of its folder"""
 
     def tell(self, mesh: Any, seconds: float, facts: dict[str, Any]) -> None:
         """Report that a mesh and its processes are ready."""
+        if "frozen" in facts:
+            self.frozen[mesh.service] = facts["frozen"]
         self.events.emit(
             "service.ready", service=mesh.service, mesh=mesh.name, seconds=round(seconds, 3),
             facts=facts,

@@ -10,12 +10,14 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from forgedsl.shipped import shipped_root
 
@@ -47,6 +49,19 @@ def test_a_planted_fault_is_named(way: str, fault: str, tmp_path: Path) -> None:
     assert re.search(told, done.stdout + done.stderr)
     steps = (tmp_path / "run/metrics.jsonl").read_text().splitlines()
     assert json.loads(steps[-1])["step"] <= 3
+
+
+def test_a_reference_of_another_folder_is_refused(tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(shipped_root() / "models/tiny_math", other)
+    weights = load_file(other / "model.safetensors")
+    weights["model.norm.weight"] *= 1.5
+    save_file(weights, other / "model.safetensors")
+    way = next(iter(WAYS))
+    done = _run(way, tmp_path, FORGE_PLANT="another_folder", FORGE_PLANT_FOLDER=str(other))
+    assert done.returncode == 5, done.stdout + done.stderr
+    assert "service reference could not start: its weights are not those in" in done.stdout
+    assert "model.norm.weight has other values in the model" in done.stdout
 
 
 @pytest.mark.parametrize("way", WAYS)

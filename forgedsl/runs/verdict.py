@@ -503,5 +503,9 @@ def _proofs(data: RunData) -> Iterator[Finding]:
     if gaps := [row[AT_ONCE] for row in data.rows if row.get(AT_ONCE) is not None]:
         text = f"log-probs of trainer and sampler differ by at most {number(max(gaps))} at age 0"
         parts.append(f"{text} (largest mean of a step, {counted(len(gaps), 'step')})")
+    held = {r["service"]: r["facts"]["frozen"] for r in data.ready if r["facts"].get("frozen")}
+    for service, proof in held.items():
+        what = counted(proof["proved"], "tensor")
+        parts.append(f"{service} holds the weights of its folder bit for bit ({what})")
     if parts:
         yield Finding(label="proofs", style="note", text="; ".join(parts))

@@ -9,6 +9,7 @@ them.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -86,10 +87,10 @@ class Proofs:
             })  # fmt: skip
         return found
 
-    def write(self, folder: Path) -> None:
-        """Append the records to proofs.jsonl."""
+    def write(self, folder: Path, others: Iterable[dict[str, Any]] = ()) -> None:
+        """Append the records to proofs.jsonl, those of `others` first."""
         with (folder / FILE).open("a", encoding="utf-8") as file:
-            file.writelines(json.dumps(line) + "\n" for line in self.lines())
+            file.writelines(json.dumps(line) + "\n" for line in (*others, *self.lines()))
 
 
 def _dtype(job: Job) -> str:

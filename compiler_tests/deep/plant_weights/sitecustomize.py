@@ -1,7 +1,8 @@
 """Plants a fault into a publication of a run: FORGE_PLANT names it, FORGE_PLANT_RANK the rank.
 
 Python imports a module of this name in every process that has its folder on PYTHONPATH. Faults are
-made in the sender's buffer after the digests were taken, as a wrong copy would make them.
+made in the sender's buffer after the digests were taken, as a wrong copy would make them. The fault
+`another_folder` lets a frozen model load the folder FORGE_PLANT_FOLDER.
 """
 
 from __future__ import annotations
@@ -10,9 +11,11 @@ import importlib.abc
 import importlib.machinery
 import os
 import sys
+from pathlib import Path
 from typing import Any
 
 BASE = "forgedsl.runtime.transports.base"
+FROZEN = "forgedsl.runtime.services.titan.frozen"
 PUBLICATION = 3
 """version 2: versions 0 and 1 arrive whole"""
 FAULTS = (
@@ -90,11 +93,23 @@ def patch(base: Any) -> None:
     base.Sender.publish = planted
 
 
+def load_another_folder(module: Any) -> None:
+    """Let frozen models take their weights from another folder."""
+    setup = module.ReferenceModel._setup
+
+    def planted(self: Any, *args: Any) -> Any:
+        self.folder = Path(os.environ["FORGE_PLANT_FOLDER"])
+        return setup(self, *args)
+
+    module.ReferenceModel._setup = planted
+
+
 class Finder(importlib.abc.MetaPathFinder):
-    """Patches the module of senders when it is imported."""
+    """Patches one module when it is imported."""
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
-        if name != BASE:
+        wrong_folder = os.environ["FORGE_PLANT"] == "another_folder"
+        if name != (FROZEN if wrong_folder else BASE):
             return None
         sys.meta_path.remove(self)
         import importlib.util
@@ -106,7 +121,7 @@ class Finder(importlib.abc.MetaPathFinder):
 
         def exec_module(module: Any) -> None:
             load(module)
-            patch(module)
+            (load_another_folder if wrong_folder else patch)(module)
 
         spec.loader.exec_module = exec_module
         return spec

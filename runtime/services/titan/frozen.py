@@ -23,6 +23,7 @@ from forgedsl.runtime.data_types import Sample
 from forgedsl.runtime.losses import token_logprobs
 from forgedsl.runtime.losses.logprobs import whole_tiles
 from forgedsl.runtime.packing import Microbatch, pack
+from forgedsl.runtime.proofs.frozen import digests
 from forgedsl.runtime.services.titan.upstream import model as titan
 from forgedsl.runtime.services.titan.upstream import value_head
 from forgedsl.runtime.services.titan.upstream.attention import Segments
@@ -188,6 +189,20 @@ class TitanActor(ForgeActor):
 
 class ReferenceModel(TitanActor):
     """A frozen model that computes log-probs."""
+
+    def _setup(self, run_dir: Path, run_key: str, resume_step: int | None) -> dict[str, Any]:
+        facts = super()._setup(run_dir, run_key, resume_step)
+        return facts | (self._digests() if any(self.folder.glob("*.safetensors")) else {})
+
+    def _digests(self) -> dict[str, Any]:
+        """Return the digest of each tensor by its name in files, and their dtype (a collective)."""
+        dtype = next(p.dtype for p in self.titan.model.parameters() if p.is_floating_point())
+        found = digests(self.titan.exported(dtype))
+        if self.titan.pipeline is not None:
+            stages: list[dict[str, int]] = [{} for _ in range(dist.get_world_size())]
+            dist.all_gather_object(stages, found)
+            found = {name: value for stage in stages for name, value in stage.items()}
+        return {"digests": found, "digests_of": str(dtype).removeprefix("torch.")}
 
 
 def _token_logprobs(

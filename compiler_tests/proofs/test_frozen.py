@@ -1,0 +1,68 @@
+"""A frozen model against the files of its folder: each difference is named by its tensor."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from forgedsl.errors import RunError
+from forgedsl.runtime.proofs import frozen
+from forgedsl.runtime.proofs.frozen import check, digests
+
+
+def state(seed: int = 3) -> dict[str, Tensor]:
+    rng = torch.Generator().manual_seed(seed)
+    return {f"layers.{i}.weight": torch.randn(6, 4, generator=rng) for i in range(5)}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A model in two files."""
+    weights = [*state().items()]
+    save_file(dict(weights[:2]), tmp_path / "model-1.safetensors")
+    save_file(dict(weights[2:]), tmp_path / "model-2.safetensors")
+    return tmp_path
+
+
+def test_a_model_that_was_loaded_whole_is_proved(folder: Path) -> None:
+    found = check(folder, digests(state().items()), "float32")
+    assert (found.tensors, found.proved) == (5, 5)
+    assert found.record("reference") == {
+        "proof": "frozen", "service": "reference", "folder": str(folder), "tensors": 5, "proved": 5,
+    }  # fmt: skip
+
+
+def test_files_are_compared_in_the_dtype_of_the_model(folder: Path) -> None:
+    held = {name: value.bfloat16() for name, value in state().items()}
+    assert check(folder, digests(held.items()), "bfloat16").proved == 5
+
+
+def test_a_model_of_another_folder_is_refused(folder: Path) -> None:
+    with pytest.raises(RunError, match=r"layers\.0\.weight has other values.*and 1 more"):
+        check(folder, digests(state(seed=4).items()), "float32")
+
+
+def test_one_bit_is_enough(folder: Path) -> None:
+    held = state()
+    held["layers.3.weight"].view(torch.uint8)[2, 5] ^= 1
+    with pytest.raises(RunError, match=r": layers\.3\.weight has other values in the model$"):
+        check(folder, digests(held.items()), "float32")
+
+
+def test_a_tensor_that_no_file_has_is_named(folder: Path) -> None:
+    held = state() | {"head.weight": torch.zeros(3, 4)}
+    with pytest.raises(RunError, match=r"head\.weight is in the model, but not in these files"):
+        check(folder, digests(held.items()), "float32")
+
+
+def test_of_large_files_some_tensors_are_read(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size = sum(path.stat().st_size for path in folder.iterdir())
+    monkeypatch.setattr(frozen, "MOST_BYTES", (size + 1) // 2)
+    found = check(folder, digests(state().items()), "float32")
+    assert (found.tensors, found.proved) == (5, 3)
