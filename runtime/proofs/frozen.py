@@ -56,7 +56,9 @@ def check(folder: Path, held: Mapping[str, int], dtype: str) -> Frozen:
     import torch
     from safetensors import safe_open
 
-    files = {path: safe_open(path, framework="pt") for path in sorted(folder.glob("*.safetensors"))}
+    files: dict[Path, Any] = {
+        path: safe_open(path, framework="pt") for path in sorted(folder.glob("*.safetensors"))
+    }
     where = {name: file for file in files.values() for name in file.keys()}  # noqa: SIM118
     names = sorted(held.keys() & where.keys())
     read = sum(path.stat().st_size for path in files)
