@@ -99,9 +99,43 @@ def test_rewards_of_other_definitions_are_not_compared(tmp_path: Path) -> None:
     assert [each.measure for each in compare([a, slower]).best] == ["reward", "held_out"]
     found = compare([a, b])
     assert [group.label for group in found.groups] == ["code=variant 1", "code=variant 2"]
-    assert [each.measure for each in found.best] == ["held_out"]
+    # `correct` also scores the eval
+    assert found.best == ()
     assert "reward: not compared, because the runs have different rewards" in render(found)
+    assert "held_out: not compared, because the runs score this eval by" in render(found)
     assert "reward: not compared" in page(found)
+
+
+def test_a_reward_written_in_the_file_is_part_of_the_definition(tmp_path: Path) -> None:
+    a, b = run_folder(tmp_path / "a", 0.6, 0.6), run_folder(tmp_path / "b", 0.7, 0.7)
+    text = (b / "job.json").read_text()
+    assert text.count("r.num_tokens / 16") == 1
+    (b / "job.json").write_text(text.replace("r.num_tokens / 16", "r.num_tokens / 8"))
+    found = compare([a, b])
+    # `brevity` is in the rubric, and no part of the eval
+    assert [each.measure for each in found.best] == ["held_out"]
+    assert "reward: not compared" in render(found)
+
+
+def test_an_eval_on_other_rows_is_not_compared(tmp_path: Path) -> None:
+    a = run_folder(tmp_path / "a", 0.6, 0.6)
+    b = run_folder(
+        tmp_path / "b", 0.7, 0.7, 'held_out.source=jsonl("forgedsl:data/arithmetic.jsonl")'
+    )
+    found = compare([a, b])
+    assert [each.measure for each in found.best] == ["reward"]
+    assert "held_out: not compared" in render(found)
+
+
+def test_a_spread_that_is_not_that_of_seeds_is_said(six: list[Path]) -> None:
+    assert "same seed" not in render(compare(six))
+    assert "of different steps" not in render(compare(six))
+    twin = run_folder(six[0].parent / "twin", 0.3, 0.3, "trainer.optimizer.lr=1e-5", "run.seed=1")
+    rows = (twin / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (twin / "metrics.jsonl").write_text("".join(rows[:2]))
+    text = render(compare([*six, twin]))
+    assert "lr1e-5-1 and twin have the same seed, 1: +- is not the spread over seeds" in text
+    assert "the runs have 2 to 4 steps: their last values are those of different steps" in text
 
 
 def test_equal_values_leave_no_doubt() -> None:

@@ -9,6 +9,7 @@ two groups has Welch's 95 % interval, which assumes that values scatter normally
 
 from __future__ import annotations
 
+import ast
 import math
 import statistics
 from collections.abc import Sequence
@@ -83,16 +84,20 @@ class Comparison:
     """the settings that differ"""
     measures: tuple[str, ...]
     best: tuple[Best, ...]
-    """by measure; not the reward if its definition differs"""
+    """by measure; not those in `not_compared`"""
     num_differing: int
-    rewards_differ: bool
+    not_compared: tuple[str, ...]
+    """measures whose definition differs between the runs"""
 
     @property
     def notes(self) -> list[str]:
         """Describe the results in sentences."""
         found = [each.text for each in self.best]
-        if self.rewards_differ and REWARD in self.measures:
-            found.append("reward: not compared, because the runs have different rewards")
+        for name in self.not_compared:
+            why = ("have different rewards" if name == REWARD else
+                   "score this eval by different rewards, or on other data")  # fmt: skip
+            found.append(f"{name}: not compared, because the runs {why}")
+        found += _unlike(self.groups)
         if self.num_differing > MOST:
             found.append(f"{self.num_differing} settings differ: `forgec diff RUN RUN` lists them")
         return found
@@ -119,13 +124,13 @@ def compare(folders: Sequence[Path]) -> Comparison:
         for key, part in groups.items()
     )  # fmt: skip
     measures = tuple(dict.fromkeys(name for group in made for name in group.values))
-    rewards_differ = len({reward_of(run) for run in runs}) > 1
-    compared = [name for name in measures if name != REWARD or not rewards_differ]
+    other = tuple(name for name in measures if _differs(name, runs))
+    compared = [name for name in measures if name not in other]
     best = tuple(each for name in compared if (each := _best(name, made)) is not None)
     shown = ("run",) if len(paths) > MOST else (*names, "code") if many else names
     return Comparison(
         groups=made, names=shown, measures=measures, best=best, num_differing=len(paths),
-        rewards_differ=rewards_differ,
+        not_compared=other,
     )  # fmt: skip
 
 
@@ -143,12 +148,70 @@ def code_of(run: RunData) -> str:
     return f"{losses}{job.program}{files}"
 
 
+def _differs(measure: str, runs: Sequence[RunData]) -> bool:
+    """True if a measure is not defined alike in all runs that have it."""
+    if measure == REWARD:
+        return len({reward_of(run) for run in runs}) > 1
+    return len({eval_of(run, measure) for run in runs if measure in run.job.evals}) > 1
+
+
 def reward_of(run: RunData) -> str:
     """Return the definition of the rewards; values of different definitions cannot be compared."""
+    return str([_score(run, name) for name in (*run.job.rewards, *run.job.rubrics)])
+
+
+def eval_of(run: RunData, name: str) -> str:
+    """Return the definition of an eval: what scores it, and the rows that it is measured on."""
+    job = run.job
+    found = job.evals[name]
+    source = job.datasets[found.dataset].source.model_dump(exclude={"path"})
+    loss = job.losses[found.loss].model_dump_json() if found.loss else ""
+    return f"{_score(run, found.score) if found.score else loss}{source}"
+
+
+def _score(run: RunData, name: str) -> str:
+    """The definition of a reward, or of a rubric with its rewards."""
+    job = run.job
+    rubric = job.rubrics.get(name)
+    if rubric is not None:
+        parts = [_score(run, reward) for reward in rubric.rewards]
+        return f"{rubric.model_dump()}{_code(job.program, rubric.function)}{parts}"
     kept = {"kind", "function", "args", "service", "path", "sha256", "inputs", "makes"}
-    rewards = {name: each.model_dump(include=kept) for name, each in run.job.rewards.items()}
-    rubrics = {name: each.model_dump() for name, each in run.job.rubrics.items()}
-    return f"{rewards}{rubrics}"
+    reward = job.rewards[name]
+    code = _code(job.program, reward.function) if reward.kind == "program" else ""
+    return f"{name}{reward.model_dump(include=kept)}{code}"
+
+
+def _code(program: str, function: str) -> str:
+    """A function of the program and those that it calls, without comments."""
+    known = {d.name: d for d in ast.parse(program).body if isinstance(d, ast.FunctionDef)}
+    todo, found = [function], dict[str, str]()
+    while todo:
+        name = todo.pop()
+        if name in known and name not in found:
+            found[name] = ast.unparse(known[name])
+            todo += [node.id for node in ast.walk(known[name]) if isinstance(node, ast.Name)]
+    return str(sorted(found.items()))
+
+
+def _unlike(groups: Sequence[Group]) -> list[str]:
+    """Say where runs have other steps, or the same seed: then their spread is not that of seeds."""
+    found = []
+    steps = {run.folder: run.rows[-1]["step"] if run.rows else 0 for g in groups for run in g.runs}
+    if len(set(steps.values())) > 1:
+        found.append(
+            f"the runs have {min(steps.values())} to {max(steps.values())} steps: "
+            "their last values are those of different steps"
+        )
+    for group in groups:
+        seeds: dict[int, list[str]] = {}
+        for run in group.runs:
+            seeds.setdefault(run.job.seed, []).append(run.folder)
+        found += [
+            f"{' and '.join(same)} have the same seed, {seed}: +- is not the spread over seeds"
+            for seed, same in seeds.items() if len(same) > 1
+        ]  # fmt: skip
+    return found
 
 
 def _group(runs: list[RunData], settings: dict[str, Any]) -> Group:
