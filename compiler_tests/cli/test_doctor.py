@@ -2,6 +2,7 @@
 
 import json
 import re
+import socket
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -147,7 +148,16 @@ def test_what_a_file_lacks_has_its_remedy(alone):
     assert "NO_SUCH_KEY is not set; reward correct needs it\n" in done.stdout
     assert "-> export NO_SUCH_KEY=... before the run\n" in done.stdout
     assert "No module named 'no_such_package'" in done.stdout
-    assert done.stdout.endswith("lacking: rewards, keys\n")
+    assert done.stdout.endswith("lacking: rewards, keys, judges\n")
+    assert (
+        "  judges      LACKS  http://127.0.0.1:9/v1, for reward correct, cannot be" in done.stdout
+    )
+
+
+def test_a_judge_that_answers_is_reached():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        assert machine.unreachable(f"http://127.0.0.1:{server.getsockname()[1]}/v1") == ""
+    assert machine.unreachable("http://127.0.0.1:9/v1") == "Connection refused"
 
 
 def test_a_file_with_mistakes_has_its_diagnostics(alone):

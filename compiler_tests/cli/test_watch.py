@@ -55,6 +55,13 @@ def test_a_run_that_was_killed_ends_without_a_code(tmp_path: Path) -> None:
     assert len(seen) == 1
 
 
+def test_a_folder_of_runs_names_its_newest(tmp_path: Path) -> None:
+    folder(tmp_path / "runs/a", START)
+    done = CliRunner().invoke(app, ["watch", str(tmp_path / "runs")])
+    assert done.exit_code == 2
+    assert f"the newest run in it is {tmp_path}/runs/a" in done.stderr
+
+
 def test_a_run_that_has_not_begun_has_taken_no_time() -> None:
     from forgedsl.runtime.readers.view import View
 

@@ -206,6 +206,9 @@ def test_long_values_are_cut_around_the_difference():
     assert "0.8" in one
     assert "0.7" in other
     assert len(one) + len(other) + 4 <= 60
+    one, other = shortened(before, before.replace("0.8", "0.7"), 40)
+    assert one != other
+    assert len(one) + len(other) + 4 <= 40
 
 
 def test_report(tmp_path):

@@ -53,7 +53,22 @@ def test_csv(tmp_path: Path) -> None:
     assert source.num_rows == 3
     assert source.row_at(0) == (0, {"n": "1", "text": "a, b\nc"})
     assert source.row_at(1) == (1, {"n": "007", "text": "d"})
-    assert source.row_at(2) == (2, Unreadable("the row has 1 values, but the header has 2 columns"))
+    assert source.row_at(2) == (2, Unreadable("the row has 1 value, but the header has 2 columns"))
+    # lines of the file, where a row begins: the first takes two, and one is empty
+    assert [source.place(row) for row in range(3)] == [f"rows.csv:{n}" for n in (2, 5, 6)]
+
+
+def test_a_file_given_by_an_absolute_path_keeps_its_name(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(b'{"n": 1}\n')
+    spec = file_source(path)
+    stored = f"inputs/{spec.sha256[:8]}-rows.jsonl"  # so that the job has no path of this machine
+    (tmp_path / "inputs").mkdir()
+    path.rename(tmp_path / stored)
+    assert opened(spec.model_copy(update={"path": stored}), tmp_path).place(0) == "rows.jsonl:1"
+    (tmp_path / stored).unlink()
+    with pytest.raises(LaunchError, match=r"the data file rows\.jsonl is missing"):
+        opened(spec.model_copy(update={"path": stored}), tmp_path)
 
 
 def test_a_csv_file_with_a_column_twice_is_refused(tmp_path: Path) -> None:

@@ -18,7 +18,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from forgedsl.cli import passes
-from forgedsl.cli.machine import GIB, LACKS, NOTE, OK, Check, installed, machine_checks, memory
+from forgedsl.cli.machine import (
+    GIB,
+    LACKS,
+    NOTE,
+    OK,
+    Check,
+    installed,
+    machine_checks,
+    memory,
+    unreachable,
+)
 from forgedsl.cli.parser import Parser
 from forgedsl.diagnostics import counted
 from forgedsl.errors import ForgeError
@@ -127,6 +137,7 @@ def file_checks(lowered: Lowered) -> Iterator[Check]:
         yield from _models(job, Path(folder))
     yield from _inputs(lowered)
     yield from _keys(job)
+    yield from _endpoints(job)
     yield from _trackers(job)
 
 
@@ -213,8 +224,9 @@ def _inputs(lowered: Lowered) -> Iterator[Check]:
             name="rewards", state=LACKS, text=problem,
             remedy=f"a package is installed with: {sys.executable} -m pip install NAME",
         )  # fmt: skip
-    if job.rewards and not unloaded:
-        yield Check(name="rewards", state=OK, text=", ".join(job.rewards))
+    here = [name for name, reward in job.rewards.items() if reward.kind != "endpoint"]
+    if here and not unloaded:
+        yield Check(name="rewards", state=OK, text=", ".join(here))
 
 
 def _keys(job: Job) -> Iterator[Check]:
@@ -229,6 +241,26 @@ def _keys(job: Job) -> Iterator[Check]:
             yield Check(
                 name="keys", state=LACKS, text=f"{key} is not set; reward {name} needs it",
                 remedy=f"export {key}=... before the run",
+            )  # fmt: skip
+
+
+def _endpoints(job: Job) -> Iterator[Check]:
+    """Connect to the endpoints of judges; they are not asked for a grade."""
+    of: dict[str, list[str]] = {}
+    for name, reward in job.rewards.items():
+        if reward.kind == "endpoint":
+            of.setdefault(reward.args["url"], []).append(name)
+    for url, names in of.items():
+        said = f"{url}, for reward {', '.join(names)}"
+        if why := unreachable(url):
+            yield Check(
+                name="judges", state=LACKS, text=f"{said}, cannot be reached ({why})",
+                remedy="start it, or correct `url` of its service",
+            )  # fmt: skip
+        else:
+            yield Check(
+                name="judges", state=OK, text=f"{said}, can be reached; it is asked for a grade by "
+                "`forgec run FILE --dry-run`",
             )  # fmt: skip
 
 

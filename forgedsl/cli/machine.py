@@ -264,6 +264,24 @@ def _network() -> Check:
     return Check(name="ports", state=OK, text="ports open on 127.0.0.1")
 
 
+def unreachable(url: str) -> str:
+    """Connect to the host of a URL. Returns why that fails; "" if it works, or if a proxy would
+    connect."""
+    from urllib.parse import urlsplit
+    from urllib.request import getproxies, proxy_bypass
+
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    if parts.scheme in getproxies() and not proxy_bypass(host):
+        return ""
+    try:
+        port = parts.port or (443 if parts.scheme == "https" else 80)
+        socket.create_connection((host, port), timeout=SECONDS).close()
+    except (OSError, ValueError) as error:
+        return getattr(error, "strerror", None) or str(error)
+    return ""
+
+
 def _hub() -> Check:
     """Ask the Hugging Face hub for a page, unless the environment forbids it."""
     from urllib.error import HTTPError

@@ -29,7 +29,9 @@ def command(run: Path) -> None:
       forgec watch runs/grpo_math-20261120-120000
     """
     if not (run / "job.json").is_file():
-        print(f"forgec watch: {run} is not a run folder: it has no job.json", file=sys.stderr)
+        from forgedsl.runs.checkpoints import no_run
+
+        print(f"forgec watch: {no_run(run)}", file=sys.stderr)
         raise SystemExit(2)
     from forgedsl.lower.job import read_job
     from forgedsl.runs.data import is_running

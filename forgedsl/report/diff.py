@@ -65,7 +65,7 @@ def shortened(before: str, after: str, room: int) -> tuple[str, str]:
 def _cut(text: str, start: int, end: int, room: int) -> str:
     """Cut `text` to at most `room` characters around the part from `start` to `end` (counted from
     the end)."""
-    first = max(0, start - AROUND)
+    first = max(0, start - min(AROUND, room // 4))  # in a narrow column the difference stays
     last = min(len(text), len(text) - end + AROUND)
     head, tail = "..." if first else "", "..." if last < len(text) else ""
     middle = text[first:last]

@@ -184,8 +184,9 @@ class DatasetReader:
         usable = (self.num_rows or 0) - self.dropped.total()
         if self.num_rows is None or usable >= self.per_step:
             return ""
+        verb = "is" if usable == 1 else "are"
         return (
-            f"a step draws {self.per_step} rows, but only {usable} are usable, so some rows "
+            f"a step draws {self.per_step} rows, but only {usable} {verb} usable, so some rows "
             "occur several times in one step"
         )
 

@@ -73,7 +73,7 @@ class Table:
         return index, self.rows[index]
 
     def place(self, row_id: int) -> str:
-        if isinstance(self.rows, _JsonlRows):
+        if isinstance(self.rows, _JsonlRows | _CsvRows):
             return f"{self.name}:{self.rows.lines[row_id]}"
         return _numbered(self.name, row_id)
 
@@ -182,7 +182,7 @@ def open_source(
             return Stream(rows, shuffle, spec.id)
         name = spec.id
     else:
-        rows, name = _file_rows(spec, job_dir), _declared_name(spec.path)
+        rows, name = _file_rows(spec, job_dir), _declared_name(spec)
     if len(rows) == 0:
         raise LaunchError(f"{name} has no rows{_rows_label(spec)}")
     return Table(rows, shuffle, name)
@@ -200,7 +200,7 @@ def _rows_label(spec: job.DataSource) -> str:
 
 
 def _file_rows(spec: job.FileSource, job_dir: Path) -> Sequence[Row]:
-    path, name = resolve_path(spec.path, job_dir), _declared_name(spec.path)
+    path, name = resolve_path(spec.path, job_dir), _declared_name(spec)
     if spec.kind == "disk":
         return _disk_rows(spec, path, name)
     if path.is_dir():
@@ -216,7 +216,7 @@ def _file_rows(spec: job.FileSource, job_dir: Path) -> Sequence[Row]:
         case "csv":
             if (form := _format_of(content, path)) in ("parquet", "json", "jsonl"):
                 raise LaunchError(f'{name}: not CSV: write `{form}("{name}")`')
-            return _Rows(csv_rows(content, name))
+            return _CsvRows(csv_rows(content, name))
         case "json":
             return _Rows(json_rows(content, name))
     if other := _other_format_help(content, name):
@@ -281,14 +281,15 @@ def _other_format_help(content: bytes, name: str) -> str:
     return ""
 
 
-def _declared_name(path: str) -> str:
+def _declared_name(spec: job.FileSource) -> str:
     """Return the name of an input file as written in the .forge file. A job stores `../x` as
-    `inputs/up/x`; return `../x`."""
-    if path == "inputs":
+    `inputs/up/x`; return `../x`. It stores `/data/x` as `inputs/SHA-x`; return `x`."""
+    if spec.path == "inputs":
         return "."
-    parts = path.removeprefix("inputs/").split("/")
+    parts = spec.path.removeprefix("inputs/").split("/")
     climbs = next((i for i, part in enumerate(parts) if part != "up"), 0)
-    return "/".join([".."] * climbs + parts[climbs:])
+    mark = f"{spec.sha256[:8]}-" if spec.sha256 else ""
+    return "/".join([".."] * climbs + parts[climbs:]).removeprefix(mark)
 
 
 def _numbered(name: str, row_id: int) -> str:
@@ -353,6 +354,14 @@ class _Rows(Sequence[Row]):
         if isinstance(row, dict):
             return row
         return Unreadable(row if isinstance(row, str) else "a row must be a JSON object")
+
+
+class _CsvRows(_Rows):
+    """Rows of a CSV file; `lines` holds the numbers of the lines at which they begin."""
+
+    def __init__(self, rows: Sequence[tuple[int, Any]]) -> None:
+        super().__init__([row for _, row in rows])
+        self.lines = [line for line, _ in rows]
 
 
 class _ParquetRows(Sequence[Row]):

@@ -11,12 +11,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from forgedsl.diagnostics import counted
 from forgedsl.errors import LaunchError
 
 
-def csv_rows(content: bytes, name: str) -> list[dict[str, str] | str]:
-    """Read CSV: rows as dicts by the header, all values text; a row of another length is given as
-    the reason why it is unusable."""
+def csv_rows(content: bytes, name: str) -> list[tuple[int, dict[str, str] | str]]:
+    """Read CSV: rows with the number of their first line, as dicts by the header, all values text;
+    a row of another length is given as the reason why it is unusable."""
     text = _text(content, name)
     if other := separator_of(text):
         shown = {"\t": r"\t"}.get(other, other)
@@ -31,14 +32,20 @@ def csv_rows(content: bytes, name: str) -> list[dict[str, str] | str]:
         if len(set(header)) < len(header):
             twice = next(column for column in header if header.count(column) > 1)
             raise LaunchError(f"{name}: the column `{twice}` occurs twice")
-        rows = [row for row in reader if row]
+        rows = []
+        first = reader.line_num + 1
+        for row in reader:
+            if row:
+                rows.append((first, row))
+            first = reader.line_num + 1
     except csv.Error as error:
         raise LaunchError(f"{name}, line {reader.line_num}: not CSV: {error}") from error
+    columns = counted(len(header), "column")
     return [
-        dict(zip(header, row, strict=True))
+        (line, dict(zip(header, row, strict=True)))
         if len(row) == len(header)
-        else f"the row has {len(row)} values, but the header has {len(header)} columns"
-        for row in rows
+        else (line, f"the row has {counted(len(row), 'value')}, but the header has {columns}")
+        for line, row in rows
     ]
 
 

@@ -16,6 +16,7 @@ above 20 if it learns the rows themselves.
 
 from __future__ import annotations
 
+import codecs
 import math
 import re
 from itertools import islice
@@ -88,8 +89,8 @@ def _within(span: Span, whole: Span) -> bool:
 
 def few(count: int, rows: int) -> str:
     return (
-        f"a step draws {count} rows, but only {rows} are usable, so some rows occur several times "
-        "in one step"
+        f"a step draws {count} rows, but only {rows} {'is' if rows == 1 else 'are'} usable, so "
+        "some rows occur several times in one step"
     )
 
 
@@ -119,14 +120,18 @@ def rows_of(view: View, source: Any, need: int) -> int | None:
 
 
 def _lines(view: View, path: str, need: int) -> int | None:
-    """Count the non-empty lines of a file; cached for all views."""
+    """Count the non-empty lines of a file; cached for all views. None if the first one
+    begins no object: lines of a JSON list or of a compressed file are no rows."""
     if view.folder is None or not view.shared.on_disk:
         return None
     key = ("lines", path, need)
     if key not in view.shared.answers:
         try:
             with locate(path, view.folder).open("rb") as file:
-                lines = sum(1 for _ in islice(filter(bytes.strip, file), need))
+                full = filter(bytes.strip, file)
+                first = next(full, b"{").removeprefix(codecs.BOM_UTF8)
+                file.seek(0)
+                lines = sum(1 for _ in islice(full, need)) if first.lstrip()[:1] == b"{" else None
         except OSError:
             lines = None  # a missing file is P210
         view.shared.answers[key] = lines
