@@ -187,7 +187,7 @@ class CallServer(PickleStream):
             self.flush()
             while self.transport.get_write_buffer_size():
                 await asyncio.sleep(0.01)
-            os._exit(0)
+            os._exit(REPLACED)
 
 
 class WorkerProcess(CallClient):
@@ -321,9 +321,15 @@ class RestartingWorker:
             self._now.kill("it is closed")
 
 
+REPLACED = 86
+"""exit code of a process that ends itself, because calls in it hang or took its memory"""
+
+
 def describe_end(process: subprocess.Popen[bytes], when: str, memory: int | None) -> str:
     """Wait for a process and describe how it ended."""
     code = process.wait()
+    if code == REPLACED:
+        return f"its process was replaced{when}: other calls in it hang, or took its memory"
     if code >= 0:
         return f"its process ended with exit code {code}{when}"
     hint = "" if memory is None else f" (`memory` is {memory / 2**20:.0f} MiB)"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import pickle
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,12 @@ from forgedsl.runtime.data.chat import ChatTokenizer
 from forgedsl.runtime.environments.bridge import Bridge, TokenizedObservation
 from forgedsl.runtime.environments.connection import PoolRequest
 from forgedsl.runtime.environments.process import TOKENIZER_NOT_SENT, EnvironmentProcess
-from forgedsl.runtime.environments.worker import Reply, Request, ServedEnvironment
+from forgedsl.runtime.environments.worker import (
+    LEFT_BEHIND,
+    Reply,
+    Request,
+    ServedEnvironment,
+)
 
 TOKENIZER = Path(__file__).parents[2] / "pipelines/tokenizers/arithmetic"
 DESK = '''
@@ -305,3 +311,41 @@ def test_an_environment_that_cannot_be_made_is_told_at_the_start(tmp_path: Path)
         LaunchError, match=r"environment shop: desk.py has no environment class Dusk"
     ):
         asyncio.run(start(served(tmp_path, type_name="Dusk")))
+
+
+HANGS = """
+import time
+
+from forgedsl.environment import Environment, Step
+
+
+class Desk(Environment):
+    parts = ("found",)
+
+    def step(self, turn):
+        time.sleep(30)
+        return Step()
+"""
+
+
+def test_a_process_that_is_replaced_says_why(tmp_path: Path) -> None:
+    """Trajectories that are over and whose calls hang cost the process, and so one that plays."""
+
+    async def main() -> Reply:
+        process = EnvironmentProcess(served(tmp_path, HANGS))
+        keys = [f"{i}" for i in range(LEFT_BEHIND + 1)]
+        try:
+            for key in (*keys, "plays"):
+                await process.ask(reset(key))
+            short = [replace(step(key, "a"), seconds=0.1) for key in keys]
+            late = await asyncio.gather(*map(process.ask, short))
+            assert all(reply.late for reply in late)
+            waiting = asyncio.ensure_future(process.ask(replace(step("plays", "a"), seconds=20.0)))
+            await asyncio.sleep(0)
+            for key in keys:
+                await process.ask(Request(key=key, op="close", seconds=1.0))
+            return await waiting
+        finally:
+            process.close()
+
+    assert "its process was replaced in the call: other calls" in asyncio.run(main()).error
