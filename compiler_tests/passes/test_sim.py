@@ -225,3 +225,13 @@ def test_ten_thousand_gpus_are_simulated():
     told = json.loads(done.stdout)
     assert told["steps"] == 2
     assert told["events"] > 4_000
+
+
+def test_a_step_time_that_rests_on_an_assumption_says_so(tmp_path):
+    assert CliRunner().invoke(app, ["init", str(tmp_path / "p")]).exit_code == 0
+    words = ["sim", str(tmp_path / "p/grpo.forge"), "--profile", "cpu", "--steps", "2"]
+    text = CliRunner().invoke(app, words).stdout
+    assert "correct sets the step time, by an assumption below" in text
+    assert "if known: --assume correct.seconds=S\n" in text
+    text = CliRunner().invoke(app, [*words, "--assume", "correct.seconds=0.05"]).stdout
+    assert "correct sets the step time\n" in text

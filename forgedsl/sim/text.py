@@ -97,6 +97,8 @@ def _busy(result: Result, latencies: Latencies) -> list[str]:
     name, share = max(result.busy.items(), key=lambda row: row[1])
     if share >= FULL:
         lines.append(f"  {name} sets the step time")
+        if any(note.startswith(f"a call of {name} takes ") for note in latencies.notes):
+            lines[-1] += f", by an assumption below; if known: --assume {name}.seconds=S"
     return lines
 
 
