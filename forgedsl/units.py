@@ -15,3 +15,10 @@ UNITS = {
     "k": 1e3,
     "M": 1e6,
 }
+
+OTHER_UNITS = {
+    "m": "min", "mins": "min", "minutes": "min", "sec": "s", "secs": "s", "seconds": "s",
+    "hours": "h", "hr": "h", "hrs": "h", "day": "d", "days": "d", "kb": "KiB", "mb": "MiB",
+    "gb": "GiB", "tb": "TiB", "g": "GiB", "gib": "GiB", "mib": "MiB", "kib": "KiB", "tib": "TiB",
+}  # fmt: skip
+"""units as people write them elsewhere, in lower case -> units of the language"""

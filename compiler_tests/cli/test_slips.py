@@ -43,6 +43,8 @@ def test_a_word_for_a_parameter_that_is_a_number() -> None:
         ("steps=10", "F101", "did you mean `schedule.steps`?"),
         ("profle=cpu", "F101", "did you mean `--profile`?"),
         ("trainer.procs:4", "F121", "did you mean `trainer.procs=4`?"),
+        ("schedule.starve_timeout=20m", "F109", "write `20min`"),
+        ("trainer.optimizer.lr=1e400", "S019", ""),
         ("s/4/2/", "F121", "write `--set NAME.SETTING=VALUE`"),
         ("trainer.procs=4,generator.replicas=2", "F109", "give one setting per `--set`"),
         ("logging.console=False", "F109", "write `false`"),

@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from forge_commands import CliRunner
 
 from forgedsl.cli.app import app
+from forgedsl.cli.runs import row_of
 from forgedsl.runs.follow import follow, last_start
+from forgedsl.runs.summary import headline
 
 START = {"time": 1e9, "kind": "run.start", "name": "x", "steps": 4}
 END = {"time": 1e9 + 9, "kind": "run.end", "code": 6, "status": "stopped by a guard"}
@@ -60,6 +64,15 @@ def test_a_folder_of_runs_names_its_newest(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["watch", str(tmp_path / "runs")])
     assert done.exit_code == 2
     assert f"the newest run in it is {tmp_path}/runs/a" in done.stderr
+
+
+def test_a_killed_run_is_called_so() -> None:
+    data = SimpleNamespace(
+        outcome={}, rows=[{"step": 3}], seconds=9.0, rehearsal=False,
+        job=SimpleNamespace(name="x", profile="cpu"),
+    )  # fmt: skip
+    assert headline(data, None) == "x (profile cpu) killed: 3 steps in 9.0 s"
+    assert headline(data, 5) == "x (profile cpu) failed: 3 steps in 9.0 s"
 
 
 def test_a_run_that_has_not_begun_has_taken_no_time() -> None:
@@ -117,4 +130,23 @@ def test_runs_are_listed_with_their_state_and_best_evaluation(tmp_path: Path) ->
     found = json.loads(
         CliRunner().invoke(app, ["runs", str(tmp_path / "runs"), "--format", "json"]).output
     )
+    # the mean of the last steps, as `forgec run` says it: of 3 steps the last 1
+    assert [row["reward"] for row in found] == [None, 0.75, None]
     assert found[1]["best"] == {"eval": "held_out", "value": 0.5, "step": 2}
+
+
+def test_the_reward_of_a_run_is_that_of_its_last_lines(tmp_path: Path) -> None:
+    rows = tuple({"step": n, "reward_mean": value} for n, value in enumerate((0, 0, 1, 0.5), 1))
+    assert row_of(folder(tmp_path / "a", rows=rows))["reward"] == 0.75
+    assert row_of(folder(tmp_path / "b", rows=rows[2:3]))["reward"] == 1
+
+
+@pytest.mark.parametrize("text", ['{"a": 1}', "[1", "[]"])
+def test_a_job_json_of_something_else_hides_no_run(tmp_path: Path, text: str) -> None:
+    folder(tmp_path / "good")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other/job.json").write_text(text)
+    done = CliRunner().invoke(app, ["runs", str(tmp_path)])
+    assert done.exit_code == 0
+    assert "good" in done.stdout
+    assert f"{tmp_path / 'other'} is left out: its job.json is not a job" in done.stderr

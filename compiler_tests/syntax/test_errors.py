@@ -57,6 +57,15 @@ SLIPS = [
 ]  # fmt: skip
 
 
+def test_an_open_bracket_is_one_mistake():
+    reporter = Reporter()
+    lines = ["flow t (", "  p = s.draw(32)", "  r = g.sample(p)", "  t.step(r)", "}", "cluster { }"]
+    parse(SourceFile("t.forge", "\n".join(lines)), reporter)
+    (found,) = reporter
+    assert (found.code, found.span.start) == ("S008", 7)
+    assert found.help == "a flow is a block: `flow t { ... }`"
+
+
 @pytest.mark.parametrize(("text", "code", "where"), SLIPS)
 def test_one_slip_gives_one_error_at_its_place(text, code, where):
     assert errors(text) == [(code, where)]

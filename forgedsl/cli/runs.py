@@ -11,7 +11,7 @@ from typing import Any
 
 from forgedsl.cli.parser import Parser
 
-COLUMNS = ("run", "state", "steps", "last reward", "best eval", "began")
+COLUMNS = ("run", "state", "steps", "reward", "best eval", "began")
 MOST = 4
 """maximum number of columns for differing settings; --format json has all"""
 
@@ -36,6 +36,8 @@ def main(arguments: Sequence[str]) -> int:
 def command(folder: Path, format_: str) -> None:
     """List the runs of a folder, the newest last.
 
+    The reward is the mean of the last steps, as in the last lines of a run.
+
     Examples:
       forgec runs
       forgec runs /shared/runs --format json
@@ -47,8 +49,9 @@ def command(folder: Path, format_: str) -> None:
         print(f"forgec runs: the folder {folder} does not exist", file=sys.stderr)
         raise SystemExit(2)
     paths = [path.parent for path in folder.glob("*/job.json")]
+    rows = (_row(path) for path in paths)
     found = sorted(
-        (row_of(path) for path in paths), key=lambda row: (row["began"] or "", row["run"])
+        (row for row in rows if row is not None), key=lambda row: (row["began"] or "", row["run"])
     )
     _tell_apart(found, folder)
     if format_ == "json":
@@ -85,9 +88,19 @@ def _text(value: Any) -> str:
     return "" if value is None else f"{value:g}" if isinstance(value, float) else str(value)[:20]
 
 
+def _row(run: Path) -> dict[str, Any] | None:
+    """Return the state of a run; None, with a note, if its job.json is that of no run."""
+    try:
+        return row_of(run)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        print(f"note: {run} is left out: its job.json is not a job", file=sys.stderr)
+        return None
+
+
 def row_of(run: Path) -> dict[str, Any]:
     """Return the state of a run from its metrics and the end of its events."""
     from forgedsl.runs.data import is_running, jsonl
+    from forgedsl.runs.verdict import edges
 
     job = json.loads((run / "job.json").read_text("utf-8"))
     rows = list(jsonl(run / "metrics.jsonl", []))
@@ -107,11 +120,14 @@ def row_of(run: Path) -> dict[str, Any]:
     ]
     loss = any(e.get("loss") for e in job["evals"].values())
     best = (min if loss else max)(values, key=lambda each: each["value"], default=None)
+    rewards = tuple((row["step"], row["reward_mean"]) for row in rows
+                    if row.get("reward_mean") is not None)  # fmt: skip
+    ends = edges(rewards)
     began = next(jsonl(events, []), None)
     return {
         "run": run.name, "state": state, "step": rows[-1]["step"] if rows else 0,
         "steps": job["schedule"]["steps"], "best": best,
-        "reward": rows[-1].get("reward_mean") if rows else None,
+        "reward": ends[1] if ends else rewards[-1][1] if rewards else None,
         "began": began and f"{datetime.fromtimestamp(began['time'], UTC):%Y-%m-%d %H:%M:%S} UTC",
     }  # fmt: skip
 

@@ -50,5 +50,5 @@ def command(run: Path) -> None:
     if not path.is_file():
         print(f"{run} has not been run yet", file=sys.stderr)
         raise SystemExit(2)
-    print(summary(run, 5 if code is None else code))
+    print(summary(run, code))
     raise SystemExit(5 if code is None else code)

@@ -207,7 +207,8 @@ class Overlay:
         problems = Reporter()
         expr = parse_value(padded, problems)
         if expr is None:
-            word = override.text.isprintable() and " " not in override.text
+            huge = any(problem.code == "S019" for problem in problems)
+            word = override.text.isprintable() and " " not in override.text and not huge
             if word and not any(c in override.text for c in '()[]"'):
                 return ast.String(value=override.text, span=whole)
             for problem in problems:

@@ -19,6 +19,7 @@ from forgedsl.mistakes.other_tools import equivalent, one_by_one
 from forgedsl.settings import Auto, Parameter, Required, Signature, Type
 from forgedsl.source import Span
 from forgedsl.syntax import ast
+from forgedsl.units import OTHER_UNITS
 
 MIXTURE = "`mixture([a, b], weights = [0.5, 0.5])`"
 
@@ -327,6 +328,8 @@ def _takes(type_: Type, expr: ast.Path) -> bool:
 
 def _unit_help(value: Any, type_: Type) -> str:
     is_number = isinstance(value, int | float) and not isinstance(value, bool | Seconds | Bytes)
+    if isinstance(value, str) and (help_text := _unit_of_elsewhere(value, type_)):
+        return help_text
     if type_.base in ("duration", "interval") and is_number:
         return f"write the unit: `{value:g}s`"
     if type_.base == "bytes" and is_number:
@@ -348,6 +351,14 @@ def _unit_help(value: Any, type_: Type) -> str:
     if type_.base == "str" and is_number:
         return f'write it in quotes: `"{value}"`'
     return ""
+
+
+def _unit_of_elsewhere(text: str, type_: Type) -> str:
+    """Return the help for `20m` or `8GB`, which an override gives as text."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Za-z]+)", text)
+    unit = OTHER_UNITS.get(match[2].lower(), "") if match else ""
+    kinds = ("bytes",) if unit.endswith("iB") else ("duration", "interval")
+    return f"write `{match[1]}{unit}`" if match and unit and type_.base in kinds else ""
 
 
 def _reads_as_number(text: str, type_: Type) -> bool:

@@ -11,6 +11,7 @@ P210.
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 from forgedsl.diagnostics import Reporter, error
@@ -40,7 +41,7 @@ class InputFiles:
         if not source.exists():
             message = f"`{path}` does not exist"
             self.reporter.report(
-                error("P210", "missing-file", message, span, help=missing_file_help(source))
+                error("P210", "missing-file", message, span, help=missing_file_help(source, path))
             )
             return path, ""
         root = shipped_root()
@@ -64,11 +65,19 @@ class InputFiles:
         ).as_posix()
 
 
-def missing_file_help(path: Path) -> str:
-    """Return the help for a path that does not exist."""
+def missing_file_help(path: Path, written: str) -> str:
+    """Return the help for a path that does not exist; `written` is what the program has."""
+    if re.match(r"\w+://", written):
+        return "a path names a file of this machine: download it first"
+    if written.startswith("~"):
+        return "`~` is not expanded: write the whole path"
+    if "*" in written:
+        return "a path names one file; several are joined by `mixture([...], weights = [...])`"
     beside = path.parent.iterdir() if path.parent.is_dir() else ()
     close = did_you_mean(nearest(path.name, [found.name for found in beside]))
-    return close or HELP
+    if close or written.startswith((SHIPPED, "/", "..")) or not (shipped_root() / written).exists():
+        return close or HELP
+    return f"did you mean `{SHIPPED}{written}`, which ships with the package?"
 
 
 def digest(path: Path) -> str:

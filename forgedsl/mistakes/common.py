@@ -20,7 +20,7 @@ from forgedsl.mistakes.error_context import (
 )
 from forgedsl.mistakes.python_syntax import FOREIGN
 from forgedsl.source import Span
-from forgedsl.units import UNITS
+from forgedsl.units import OTHER_UNITS, UNITS
 
 _CHARACTERS = {
     "'": ("strings are written in double quotes", '"'),
@@ -217,13 +217,6 @@ def _quantity_with_space(place: Place) -> Diagnostic | None:
     )
 
 
-OTHER_UNITS = {
-    "m": "min", "mins": "min", "minutes": "min", "sec": "s", "secs": "s", "seconds": "s",
-    "hours": "h", "hr": "h", "hrs": "h", "day": "d", "days": "d", "kb": "KiB", "mb": "MiB",
-    "gb": "GiB", "tb": "TiB", "g": "GiB", "gib": "GiB", "mib": "MiB", "kib": "KiB", "tib": "TiB",
-}  # fmt: skip
-"""units as people write them elsewhere, in lower case -> units of the language"""
-
 BLOCKS = frozenset({
     "batch", "checkpoint", "cluster", "engine", "extra", "logging", "lora", "memory", "mlflow",
     "optimizer", "parallel", "run", "sample", "sampling", "schedule", "trackio", "wandb",
@@ -304,6 +297,8 @@ def _unclosed_bracket(place: Place) -> Diagnostic | None:
     on_same_line = "\n" not in place.source.text[start : place.start]
     if on_same_line and place.kind not in {"_NL", "RBRACE", "LBRACE", "$END"}:
         return None
+    line = place.source.text[:start].rpartition("\n")[2]
+    block = re.fullmatch(r"(model|dataset|flow|rubric|eval|profile)[ \t]+\w+[ \t]*", line)
     found = "the file ends" if place.kind == "$END" else f"{describe(place)} cannot stand inside it"
     return place.error(
         "S008",
@@ -311,6 +306,7 @@ def _unclosed_bracket(place: Place) -> Diagnostic | None:
         f"this `{char}` is never closed",
         span=Span(place.source.name, start, start + 1),
         label="opened here",
+        help=f"a {block[1]} is a block: `{line.rstrip()} {{ ... }}`" if block else "",
         related=() if place.kind == "$END" else (Label(text=found, span=place.span),),
     )
 

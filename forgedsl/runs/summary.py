@@ -12,8 +12,8 @@ from forgedsl.runs.text import duration, number
 from forgedsl.runs.verdict import edge_size, edges, evals, points, verdict
 
 
-def summary(run_dir: Path, code: int) -> str:
-    """Return the closing lines of `forgec run`.
+def summary(run_dir: Path, code: int | None) -> str:
+    """Return the closing lines of `forgec run`. A run that was killed has no exit code: None.
 
     Example:
         grpo_math finished: 250 steps in 58 s
@@ -32,7 +32,7 @@ def summary(run_dir: Path, code: int) -> str:
         if data.outcome.get(label):
             lines.append(f"  {label:<12} {data.outcome[label]}")
     told = "the checkpoint of step" in message  # the message already says what to continue from
-    if code and not told and (command := resume_command(run_dir)):
+    if code != 0 and not told and (command := resume_command(run_dir)):
         lines.append(f"  {'continue':<12} {command}   (step {last_step(run_dir)} is saved)")
     findings = verdict(data)
     # the next lines have its figures
@@ -53,8 +53,8 @@ def summary(run_dir: Path, code: int) -> str:
     return "\n".join(lines)
 
 
-def headline(data: RunData, code: int) -> str:
-    words = {0: "finished", 75: "preempted", 130: "interrupted"}.get(
+def headline(data: RunData, code: int | None) -> str:
+    words = {None: "killed", 0: "finished", 75: "preempted", 130: "interrupted"}.get(
         code, str(data.outcome.get("status", "failed"))
     )
     done = counted(data.rows[-1]["step"] if data.rows else 0, "step")

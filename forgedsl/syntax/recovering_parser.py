@@ -232,4 +232,7 @@ class _Run:
 
     def _report(self, diagnostic: Diagnostic) -> None:
         self.num_errors += 1
-        self.reporter.report(diagnostic)
+        # an open bracket is one mistake, though every line after it fails
+        place = (diagnostic.code, diagnostic.span)
+        if diagnostic.code != "S008" or place not in [(d.code, d.span) for d in self.reporter]:
+            self.reporter.report(diagnostic)

@@ -31,7 +31,8 @@ def check(view: View) -> Findings:
                     message = f"there is no `{source.args['path']}` beside this file"
                     from forgedsl.lower.paths import missing_file_help
 
-                    yield finding(message, source.span, help=missing_file_help(path))
+                    named = str(source.args["path"])
+                    yield finding(message, source.span, help=missing_file_help(path, named))
 
 
 def _local(value: Any) -> Iterator[Constructor]:
