@@ -333,6 +333,26 @@ def test_a_dataset_that_cannot_be_had_is_a_launch_error(tmp_path: Path, offline:
         opened(job.HfSource(id="acme/none", split="train"), tmp_path)
 
 
+def test_a_hub_without_an_address_is_told_once_and_at_once(
+    tmp_path: Path,
+    offline: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "ENDPOINT", "https://hub.invalid")
+    monkeypatch.setattr("urllib.request.getproxies", dict)
+    asked = (
+        r'cannot load hf\("acme/none"\): the hub cannot be reached \(hub\.invalid: .+\), and the'
+    )
+    with pytest.raises(LaunchError, match=asked):
+        opened(job.HfSource(id="acme/none", split="train"), tmp_path)
+    assert "Retrying" not in capfd.readouterr().err
+    assert constants.HF_HUB_OFFLINE is False
+
+
 def test_stream_repeats_and_resumes(tmp_path: Path, offline: Path) -> None:
     dataset_folder(tmp_path / "sums")
     spec = job.HfSource(id="sums", config="main", split="train")

@@ -12,11 +12,15 @@ import hashlib
 import json
 import random
 import re
+import socket
+import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
+from urllib.parse import urlsplit
 
 from forgedsl.errors import LaunchError
 from forgedsl.lower import job
@@ -396,7 +400,8 @@ def _hub_rows(spec: job.HfSource, streaming: bool, job_dir: Path, offline: bool)
     where, revision = spec.id, spec.revision
     if (job_dir / spec.id).is_dir():
         where, revision = str(job_dir / spec.id), None
-    elif offline or constants.HF_HUB_OFFLINE:
+    cut_off = "" if where != spec.id else _unreachable(constants.ENDPOINT)
+    if where == spec.id and (offline or cut_off or constants.HF_HUB_OFFLINE):
         snapshot = _local_snapshot(spec)
         if snapshot is None and offline:
             raise NotAvailableOffline(
@@ -404,13 +409,43 @@ def _hub_rows(spec: job.HfSource, streaming: bool, job_dir: Path, offline: bool)
             )
         where, revision = (where, revision) if snapshot is None else (snapshot, None)
     try:
-        return load_dataset(
-            where, spec.config, split=spec.split or "train", revision=revision, streaming=streaming
-        )
+        with _without_hub() if cut_off else nullcontext():
+            return load_dataset(
+                where, spec.config, split=spec.split or "train", revision=revision,
+                streaming=streaming,
+            )  # fmt: skip
     except (OSError, ValueError) as error:
-        raise LaunchError(
-            f'cannot load hf("{spec.id}"): {type(error).__name__}: {error}'
-        ) from error
+        why = f"{type(error).__name__}: {error}"
+        if cut_off:
+            why = f"the hub cannot be reached ({cut_off}), and the local cache does not have it"
+        raise LaunchError(f'cannot load hf("{spec.id}"): {why}') from error
+
+
+def _unreachable(endpoint: str) -> str:
+    """Return why the name of the hub's host has no address, or "". A request would be repeated for
+    half a minute."""
+    host = urlsplit(endpoint).hostname or endpoint
+    if urllib.request.getproxies():  # the proxy looks the name up
+        return ""
+    try:
+        socket.getaddrinfo(host, None)
+    except OSError as error:
+        return f"{host}: {error.strerror or error}"
+    return ""
+
+
+@contextmanager
+def _without_hub() -> Iterator[None]:
+    """Let `datasets` look in its local cache alone."""
+    import datasets
+    from huggingface_hub import constants
+
+    before = constants.HF_HUB_OFFLINE, datasets.config.HF_HUB_OFFLINE
+    constants.HF_HUB_OFFLINE = datasets.config.HF_HUB_OFFLINE = True
+    try:
+        yield
+    finally:
+        constants.HF_HUB_OFFLINE, datasets.config.HF_HUB_OFFLINE = before
 
 
 def _local_snapshot(spec: job.HfSource) -> str | None:
