@@ -313,6 +313,25 @@ def test_an_environment_that_cannot_be_made_is_told_at_the_start(tmp_path: Path)
         asyncio.run(start(served(tmp_path, type_name="Dusk")))
 
 
+@pytest.mark.parametrize(
+    ("method", "remedy"),
+    [("setp(self, turn)", "rename `setp` to `step`"), ("look(self)", "write `step`, or remove")],
+)
+def test_reward_parts_that_no_turn_gives_are_told_at_the_start(
+    tmp_path: Path, method: str, remedy: str
+) -> None:
+    code = (
+        "from forgedsl.environment import Environment, Step\n\n\nclass Desk(Environment):\n"
+        f'    parts = ("found",)\n\n    def {method}:\n        return Step()\n'
+    )
+
+    async def start() -> None:
+        await EnvironmentProcess(served(tmp_path, code)).start()
+
+    with pytest.raises(LaunchError, match=f"no `step`, so no turn gives them; {remedy}"):
+        asyncio.run(start())
+
+
 HANGS = """
 import time
 

@@ -15,6 +15,7 @@ import socket
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from difflib import get_close_matches
 from math import isfinite
 from numbers import Real
 from pathlib import Path
@@ -129,7 +130,24 @@ def load(served: ServedEnvironment) -> Callable[[], Environment | Agent]:
         raise LaunchError(
             f"{name}: {spec_.type_name}({given}) failed: {described(error)}"
         ) from None
+    if isinstance(made, Environment) and (never := _never_pays(made)):
+        raise LaunchError(f"{name}: {never}")
     return lambda: cls(**spec_.args)
+
+
+def _never_pays(made: Environment) -> str:
+    """Return why no turn could give a reward part, or "": the default `step` gives none."""
+    cls = type(made)
+    own = cls.step is not Environment.step or cls.call_tools is not Environment.call_tools
+    if own or not made.parts:
+        return ""
+    methods = [name for name in vars(cls) if not hasattr(Environment, name)]
+    near = get_close_matches("step", methods, n=1)
+    parts = ", ".join(f"`{part}`" for part in made.parts)
+    return (
+        f"{cls.__name__} has the reward parts {parts}, but no `step`, so no turn gives them; "
+        + (f"rename `{near[0]}` to `step`" if near else "write `step`, or remove `parts`")
+    )
 
 
 async def _tools(made: Environment, seconds: float) -> tuple[Any, ...]:
