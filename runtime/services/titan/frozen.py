@@ -197,7 +197,7 @@ class ReferenceModel(TitanActor):
     def _digests(self) -> dict[str, Any]:
         """Return the digest of each tensor by its name in files, and their dtype (a collective)."""
         dtype = next(p.dtype for p in self.titan.model.parameters() if p.is_floating_point())
-        found = digests(self.titan.exported(dtype))
+        found = digests(self.titan.export_tensors(dtype))
         if self.titan.pipeline is not None:
             stages: list[dict[str, int]] = [{} for _ in range(dist.get_world_size())]
             dist.all_gather_object(stages, found)
