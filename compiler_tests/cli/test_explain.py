@@ -37,6 +37,12 @@ def test_an_unknown_code():
     assert done.stderr.startswith("forgec: there is no code L418; did you mean ")
 
 
+def test_what_looks_like_a_code_is_told_what_codes_are():
+    done = explain("XX99")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("forgec: there is no code XX99; a code is a letter and three ")
+
+
 def test_a_value_goes_through_its_layers(tmp_path):
     (tmp_path / "x.toml").write_text("[trainer]\nprocs = 3\n")
     done = explain(

@@ -95,6 +95,7 @@ def test_folders_of_values_that_look_alike_are_apart() -> None:
         (("group=4,8", "group=2"), "`group` is given twice"),
         (("group=4,",), "has a comma without a value"),
         (("run.seed=4", "--seeds", "2"), "leave out run.seed"),
+        (("schedule.steps=4",), "there is nothing to sweep"),
         (("group=4,4.0", "--seeds", "0"), "--seeds must be at least 1"),
         (("--assume", "generator.tokens=4"), "add --stub"),
         (("trainer.optimizer.lr=1e-5,0.00001",), "are the same run: leave out one"),

@@ -71,6 +71,9 @@ MISTAKES = [
      "`record(question = row.question, tests = row.meta.tests)`"),
     (MINIMIZE, "minimize token_mean(-gain[0], mask)", "F119", "gain[0]",
      "to reduce an axis, name it: `mean(x, G)`, `token_mean(x, mask)`"),
+    (MINIMIZE, MINIMIZE.replace("minimize", "report total ="), "F110", "pg",
+     "add `minimize EXPRESSION`, what training makes small, such as `minimize "
+     "token_mean(-logprob * adv, mask)`"),
     ('after(row.answer, "#### ")', 'row.answer.split("#### ")[1]', "S001", "[",
      '`after(text, "#### ")` returns the text after it'),
     (MINIMIZE, "minimize (-gain * mask).sum()", "S023", ".",

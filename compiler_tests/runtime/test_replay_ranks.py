@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from forgedsl.lower import job as spec
 from forgedsl.runtime.replay import fit_degrees, trainer_only
+
+
+def test_a_step_that_was_not_recorded_is_told_before_anything_starts(tmp_path: Path) -> None:
+    (tmp_path / "job.json").write_text("{}")
+    (tmp_path / "batches").mkdir()
+    (tmp_path / "batches/step-1.json").write_text("{}")
+    command = [sys.executable, "-m", "forgedsl", "replay", str(tmp_path), "--step", "99"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert f"step 99 of {tmp_path} was not recorded (only 1)" in done.stderr
+    assert "starting" not in done.stderr
 
 
 @pytest.mark.parametrize(

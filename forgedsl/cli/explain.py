@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from forgedsl.api import Loaded
 
 
+ALL_CODES = "a code is a letter and three digits, such as L405; docs/reference/rules.md lists them"
 VALUES = "name the file for its values and losses: `forgec explain PATH FILE`"
 
 
@@ -151,6 +152,9 @@ def _hint(options: argparse.Namespace) -> str:
 
 def _nothing(options: argparse.Namespace, hint: str) -> int:
     """Report a word without meaning, and exit with 2."""
+    if re.fullmatch(r"[A-Z]{1,2}\d+", options.what):
+        print(f"forgec: there is no code {options.what}; {ALL_CODES}", file=sys.stderr)
+        return 2
     where = "there is nothing in the standard library"
     if options.file is not None:
         where = f"there is nothing in {options.file} or the standard library"

@@ -49,9 +49,19 @@ def command(run: Path, step: int, procs: int | None, device: str | None, out: Pa
         raise SystemExit(2)
     from forgedsl.diagnostics import counted
     from forgedsl.errors import LaunchError, RunError
+    from forgedsl.runtime.recording import FOLDER
     from forgedsl.runtime.replay import replay
     from forgedsl.runtime.stderr import native_stderr
 
+    if not (run / FOLDER / f"step-{step}.json").is_file():
+        kept = sorted(int(p.stem[5:]) for p in (run / FOLDER).glob("step-*.json"))
+        there = f"only {', '.join(map(str, kept))}" if kept else "none"
+        print(
+            f"forgec replay: step {step} of {run} was not recorded ({there}); "
+            "`forgec run --record-batches N` records N steps",
+            file=sys.stderr,
+        )
+        raise SystemExit(2)
     if device not in (None, *DEVICES):
         print(f"forgec replay: --device is cpu or gpu, not {device}", file=sys.stderr)
         raise SystemExit(2)

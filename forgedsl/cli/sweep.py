@@ -125,6 +125,11 @@ def command(
         axes, fixed = axes_of(set_ or [], seeds)
         if assume and not stub:
             raise UsageError("--assume is about a rehearsal: add --stub")
+        if not axes:
+            raise UsageError(
+                "there is nothing to sweep: give a setting several values, such as "
+                "trainer.optimizer.lr=1e-4,2e-4, or --seeds 3"
+            )
         if file.suffix == ".json":
             raise UsageError(f"{file} is compiled and final; a sweep needs the .forge file")
         same = [profile, *fixed, *map(str, set_file or ()), *map(str, axes), str(stub)]

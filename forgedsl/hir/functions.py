@@ -21,6 +21,12 @@ from forgedsl.syntax import ast
 from forgedsl.syntax.walk import chain
 
 AXES = "axes are B (sequences), T (tokens), G (completions of a prompt), P (pairs)"
+ENDS = {
+    "minimize": "add `minimize EXPRESSION`, what training makes small, such as `minimize "
+    "token_mean(-logprob * adv, mask)`",
+    "return": "end the body with `return EXPRESSION`",
+}
+"""help for a body that lacks its end"""
 Statement = ast.Assign | ast.TypedAssign | ast.Return | ast.Minimize | ast.Report
 
 
@@ -63,7 +69,8 @@ def _statements(decl: ast.FnDecl, body: ast.Block, ctx: Context) -> tuple[Statem
     ends = [s for s in kept if isinstance(s, ast.Minimize if is_loss else ast.Return)]
     word = "minimize" if is_loss else "return"
     if not ends and len(kept) == len(body.items):
-        ctx.error("F110", f"{decl.kind} `{decl.name}` has no `{word}`", decl.name_span)
+        message = f"{decl.kind} `{decl.name}` has no `{word}`"
+        ctx.error("F110", message, decl.name_span, help=ENDS[word])
     for extra in ends[1:]:
         related = (Label(text="the first one", span=ends[0].span),)
         ctx.error("F102", f"a second `{word}`", extra.span, related=related)

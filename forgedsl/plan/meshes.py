@@ -316,7 +316,7 @@ def _remedy(
 ) -> str:
     """Suggest a change that fits: fewer replicas, or shared GPUs if their memory suffices."""
     if host.gpus == 0:
-        return "choose a profile for hosts without GPUs, or set `device = cpu`"
+        return "choose a profile for hosts without GPUs with --profile NAME, or set `device = cpu`"
     found = []
     many = max(rows, key=lambda mesh: (mesh.replicas, mesh.total_gpus))
     if many.replicas > 1 and many.service not in colocate:
