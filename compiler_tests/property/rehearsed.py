@@ -29,7 +29,7 @@ from forgedsl.runtime.losses import LossFunction
 from forgedsl.runtime.modules import load_module
 from forgedsl.runtime.rewards.worker import Recipe, load
 from forgedsl.runtime.services.endpoints import call_on_tensors, step_shape
-from forgedsl.runtime.updates import parts, summary
+from forgedsl.runtime.updates import combine_results, samples_by_update
 
 V = 67
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
@@ -131,8 +131,8 @@ class Trained:
         return logits.log_softmax(-1).gather(1, ids[:, None])[:, 0].tolist()
 
     def step(self, batch: Batch, name: str) -> StepResult:
-        results = [self._update([(name, s), *batch.beside]) for s in parts(batch)]
-        return summary(results, batch)
+        results = [self._update([(name, s), *batch.beside]) for s in samples_by_update(batch)]
+        return combine_results(results, batch)
 
     def _update(self, terms: Sequence[tuple[str, Sequence[Sample]]]) -> StepResult:
         opt = self.service.optimizer

@@ -57,7 +57,7 @@ def test_a_run_without_room_starts_nothing(
     job: spec.Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     free(monkeypatch, 0)
-    monkeypatch.setattr(real_backend, "started", lambda *_: pytest.fail("hosts are started"))
+    monkeypatch.setattr(real_backend, "start_hosts", lambda *_: pytest.fail("hosts are started"))
     scratch = SimpleNamespace(temp=tmp_path, key="k", environment=dict)
     this: Any = SimpleNamespace(job=job, job_dir=tmp_path, run_dir=tmp_path, scratch=scratch)
     with pytest.raises(LaunchError, match="not enough disk space for 1 checkpoint of "):
