@@ -327,6 +327,7 @@ async def _run_controller(this: Run, fleet: Any, data: Any, interrupt: Interrupt
         controller = Controller(
             this.job, endpoints, this.events, state=state, changed_data=this.changed_data,
             replay=_replay(this.run_dir, this.resume),
+            record_to=this.run_dir if this.backing.loads_models else None,
         )  # fmt: skip
         grace = this.job.checkpoint.grace_s
         interrupt.act = lambda noticed: controller.interrupt(grace if noticed else None)

@@ -26,11 +26,15 @@ def samples_by_update(batch: Batch) -> Iterator[Sequence[Sample]]:
     if updates == 1:
         yield batch.samples
         return
-    number = 0
-    for epoch in range(batch.epochs):
-        for chosen in _minibatches(batch, epoch):
-            yield [_with_num_steps(batch.samples[i], updates, number) for i in chosen]
-            number += 1
+    for number, chosen in enumerate(members_by_update(batch)):
+        yield [_with_num_steps(batch.samples[i], updates, number) for i in chosen]
+
+
+def members_by_update(batch: Batch) -> list[list[int]]:
+    """Return the sample indices of each update."""
+    if batch.epochs * batch.minibatches == 1:
+        return [list(range(len(batch.samples)))]
+    return [chosen for epoch in range(batch.epochs) for chosen in _minibatches(batch, epoch)]
 
 
 def combine_results(

@@ -198,6 +198,8 @@ def _logging(program: Program) -> spec.Logging:
         tensorboard=settings["tensorboard"],
         prometheus=settings["prometheus"],
         samples=settings["samples"],
+        record=settings["record.steps"],
+        record_bytes=settings["record.disk"],
         **trackers,
     )
 

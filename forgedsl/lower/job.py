@@ -410,6 +410,10 @@ class Logging(Spec):
     mlflow: Mlflow | None = Field(default=None, exclude_if=operator.not_)
     trackio: Trackio | None = Field(default=None, exclude_if=operator.not_)
     samples: int = 8
+    record: int | Literal["all"] | None = Field(default=20, exclude_if=lambda steps: steps == 20)
+    """number of last steps whose completions are recorded"""
+    record_bytes: int | None = Field(default=2**30, exclude_if=lambda size: size == 2**30)
+    """most bytes of recorded steps"""
 
 
 class Launcher(Spec):

@@ -293,6 +293,11 @@ LOGGING = Kind(
         ("trackio.space", _STR, None, OBS,
          "Space of the Hugging Face hub that Trackio writes to; none: this machine"),
         ("samples", NATURAL, 8, OBS, "number of sample completions logged per step"),
+        ("record.steps", Type(base="int", minimum=1, words=("all",), optional=True), 20, OBS,
+         "number of last steps whose completions are recorded for `forgec whatif` and `forgec "
+         "bisect`; none: off"),
+        ("record.disk", replace(BYTES, optional=True), 2**30, OBS,
+         "most bytes of recorded steps; the oldest are removed first. none: no limit"),
     ),
 )  # fmt: skip
 

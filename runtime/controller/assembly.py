@@ -33,6 +33,8 @@ class Assembled:
     truncated: list[bool] = field(default_factory=list)
     scores_by_group: list[list[float]] = field(default_factory=list)
     parts: dict[str, list[float]] = field(default_factory=dict)
+    origins: list[list[tuple[int, str, int]]] = field(default_factory=list)
+    """by loss and sample: group, edge and sibling of the completion; (-1, "", -1) without one"""
     replayed: list[int] = field(default_factory=list)
     """ages of groups drawn from buffers"""
 
@@ -46,10 +48,12 @@ def assemble(
     samples: list[list[Sample]] = []
     for _, edges in step.terms:
         out.batch.samples = []
+        out.origins.append([])
         for edge in edges:
             if edge not in flow.replays:
                 whole = next(unit.item for unit in units if unit.source.node.name == edge)
                 out.batch.samples += whole.samples
+                out.origins[-1] += [(-1, "", -1)] * len(whole.samples)
             for unit in units:
                 for stream in flow.replays.get(edge, ()):
                     if flow.edges[stream.edge].root == unit.source.node.name and not unit.abandoned:
@@ -91,6 +95,7 @@ def _add(
             value = column[row] if isinstance(column, list) else column
             _set(sample, given.argument, value, flow.edges[given.edge].node)
         out.batch.samples.append(sample)
+        out.origins[-1].append((unit.group, lineage or "", sibling))
         out.batch.members.append(unit.group)
         out.batch.sample_ages.append(ages.get(sibling))
         if sibling in ages:

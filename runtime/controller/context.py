@@ -11,6 +11,7 @@ from forgedsl.runtime.events import EventLog
 from forgedsl.runtime.flow import Flow
 from forgedsl.runtime.guards import FailureGuard
 from forgedsl.runtime.proofs.watch import Proofs
+from forgedsl.runtime.recorded.write import Recorder
 from forgedsl.runtime.state import ControllerState
 from forgedsl.runtime.step_metrics import Meter
 from forgedsl.runtime.versions import Versions
@@ -43,6 +44,7 @@ class Context:
     versions: Versions
     failures: FailureGuard
     proofs: Proofs
+    recorder: Recorder | None = None
     changed_data: bool = False
     """the data differ from those of the checkpoint, and the user allowed that"""
     meter: Meter

@@ -20,6 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
+from pathlib import Path
 from typing import Any, Literal, NoReturn
 
 from forgedsl.errors import GuardError, RunError
@@ -56,6 +57,7 @@ from forgedsl.runtime.guards import (
 )
 from forgedsl.runtime.operations.registry import operation_of
 from forgedsl.runtime.proofs.watch import Proofs
+from forgedsl.runtime.recorded.write import Recorder
 from forgedsl.runtime.state import ControllerState
 from forgedsl.runtime.step_metrics import (
     Meter,
@@ -104,8 +106,8 @@ class _Stop(Exception):
 
 
 class Controller:
-    """One run of a job. `state` is the controller state of a checkpoint to resume from.
-
+    """One run of a job. `state` is the controller state of a checkpoint to resume from. Completions
+    are recorded in the folder `record_to`, if there is one and the job asks for it.
 
     Example:
         controller = Controller(job, endpoints, events)
@@ -129,6 +131,7 @@ class Controller:
         state: dict[str, Any] | None = None,
         changed_data: bool = False,
         replay: bytes | None = None,
+        record_to: Path | None = None,
         interrupt_seconds: float = INTERRUPT_SECONDS,
     ) -> None:
         self._job = job
@@ -146,6 +149,8 @@ class Controller:
             job=job, flow=flow, endpoints=endpoints, events=events, state=self._state,
             versions=self._versions, changed_data=changed_data, proofs=Proofs(job),
             meter=Meter(self._now), failures=FailureGuard(_failures(job)),
+            recorder=None if record_to is None or job.logging.record is None
+            else Recorder(job, flow, record_to, self._state.step),
         )  # fmt: skip
         self._meter = context.meter
         self._finite = NonFiniteGuard()
@@ -209,6 +214,8 @@ class Controller:
         except BaseExceptionGroup as group:
             await self._close(group)
         finally:
+            if self._context.recorder is not None:
+                await self._context.recorder.end()
             for task in (self._uninterruptible, self._saving.release_task()):
                 if task is not None:
                     task.cancel()
@@ -277,6 +284,8 @@ class Controller:
             intake.consume(mine, self._state.step)
         for buffer in self._buffers.values():
             buffer.put(units)
+        if self._context.recorder is not None:
+            await self._record_samples(self._context.recorder, units, batches, results)
         record = self._record(batches, results)
         for name in self._lanes.due_evals(self._state.step):
             self._records.expect_eval(self._state.step, name)
@@ -329,6 +338,19 @@ class Controller:
         if warned := self._context.proofs.record_step(node, result):
             self._events.emit("warning", service=service, text=warned)
         return result
+
+    async def _record_samples(
+        self,
+        recorder: Recorder,
+        units: Sequence[GroupState],
+        batches: dict[str, Assembled],
+        results: dict[str, StepResult],
+    ) -> None:
+        """Record the completions of the step that was just done."""
+        made = {name: assembled.batch for name, assembled in batches.items()}
+        origins = {name: assembled.origins for name, assembled in batches.items()}
+        if said := await recorder.record(self._state.step, units, made, results, origins):
+            self._events.emit("warning", text=said)
 
     def _record(self, batches: dict[str, Assembled], results: dict[str, StepResult]) -> Record:
         """Make the metrics record. A flow may have several `step` nodes: fields of the first have

@@ -51,6 +51,7 @@ class GroupSource:
         self._flow = context.flow
         self._endpoints = context.endpoints
         self._events = context.events
+        self._recorder = context.recorder
         self._meter = context.meter
         self._pulse = context.pulse
         self._changed_data = context.changed_data
@@ -132,6 +133,8 @@ class GroupSource:
         self.waiting.pop(unit.local, None)
         self.credits.drop(unit.local)
         self.ledger.drop(unit.local)
+        if self._recorder is not None:
+            self._recorder.drop(unit, reason)
         self._meter.group_dropped(reason)
         self._events.emit("group.dropped", group=unit.group, reason=reason)
         self._pulse.fire()

@@ -49,6 +49,9 @@ class LossOutput:
     loss: Tensor
     metrics: dict[str, Tensor]
     kernel: str
+    logprob: Tensor | None = None
+    """f32 [rows], log-prob of each label; NaN at rows that were left out. None if the evaluation
+    does not keep it"""
 
 
 class LossFunction:
@@ -351,7 +354,8 @@ class LossFunction:
         value = tensors.get("value") if self.reads_value else None
         if value is not None and value.requires_grad and torch.is_grad_enabled():
             loss = self._by_value(loss, run.rows, value, counts)
-        return LossOutput(loss=loss, metrics=run.metrics, kernel=run.kernel)
+        kept = _logprob(run)
+        return LossOutput(loss=loss, metrics=run.metrics, kernel=run.kernel, logprob=kept)
 
     def _opaque(
         self, form: str, sources: tuple[Tensor, ...], tensors: Any, counts: Any,
@@ -469,6 +473,19 @@ def _kept(value: Tensor, rows: Rows) -> Tensor:
     """Return the values of the kept rows, differentiable, in the dtype of the loss."""
     flat = value.reshape(-1).to(rows.dtype)
     return flat if rows.index is None else flat[rows.index]
+
+
+def _logprob(run: Any) -> Tensor | None:
+    """Return the log-probs that an evaluation has computed, for all rows of its input."""
+    found, rows = run.statistics, run.rows
+    if isinstance(found, Tensor):  # of kernels: a row for each name
+        found = dict(zip(run.kernels.module.STATISTICS, found, strict=True))
+    if "logprob" not in found:
+        return None
+    values = found["logprob"].detach().float()
+    if rows.index is None:
+        return values.where(rows.valid, torch.nan)
+    return values.new_full((rows.num_rows,), torch.nan).index_copy_(0, rows.index, values)
 
 
 @functools.cache

@@ -57,6 +57,10 @@ class TitanTrainer(TitanActor):
     _held: dict[str, Tensor] | None = None
     """loss and reports of the passes whose gradients wait for `apply`"""
     _kernel = ""
+    _trace: list[list[tuple[Microbatch, Tensor]]] | None = None
+    """by loss of the step: log-probs of each microbatch of the update; None if not recorded"""
+    _term = 0
+    """number of the loss whose passes run"""
     _moved = False
     """True if there was an update since the last publication"""
 
@@ -233,17 +237,35 @@ class TitanTrainer(TitanActor):
         if self._held is not None:
             raise RunError("there are gradients of forward_backward: call optim_step before step")
         results: list[StepResult] = []
+        traces: list[list[list[list[float]]]] = []
         stopped = False
         compared = gaps.chosen(batch)
         found = gaps.gaps(compared, self._logprobs([sample for sample, _ in compared]))
         for samples in samples_by_update(batch):
-            results.append(self._update([(loss_name, samples), *batch.beside], opt))
+            terms = [(loss_name, samples), *batch.beside]
+            self._trace = [[] for _ in terms] if self.job.logging.record is not None else None
+            results.append(self._update(terms, opt))
+            traces += self._traced([part for _, part in terms])
             if stopped := results[-1].skipped and opt.on_nan == "stop":
                 break
         self.version += any(not result.skipped for result in results)
-        return replace(
-            combine_results(results, batch, stopped=stopped), version=self.version, gaps=found
-        )
+        self._trace = None
+        whole = combine_results(results, batch, stopped=stopped)
+        return replace(whole, version=self.version, gaps=found, logprobs=traces)
+
+    def _traced(self, terms: Sequence[Sequence[Sample]]) -> list[list[list[list[float]]]]:
+        """Return the log-probs of the last update, from all ranks, as one entry; no entry if they
+        are not known."""
+        known = self.titan.context.size == 1 and self.titan.pipeline is None
+        if self._trace is None or not known:
+            return []
+        mine = [_by_sample(passes) for passes in self._trace]
+        parts = self._gather_objects(mine) if self.world > 1 else [mine]
+        found = [{k: v for part in parts for k, v in part[at].items()} for at in range(len(terms))]
+        if any(len(each) < len(samples) for each, samples in zip(found, terms, strict=True)):
+            return []
+        return [[[each[i] for i in range(len(samples))]
+                 for each, samples in zip(found, terms, strict=True)]]  # fmt: skip
 
     def _update(
         self, terms: Sequence[tuple[str, Sequence[Sample]]], opt: spec.Optimizer
@@ -254,6 +276,7 @@ class TitanTrainer(TitanActor):
         kernel = ""
         self.load.begin()
         for index, (name, samples) in enumerate(terms):
+            self._term = index
             found, micros, kernel = self._run_passes(self.losses[name], samples)
             sums[COUNT] += sum(micro.num_tokens for micro in micros)
             if len(terms) > 1:
@@ -393,6 +416,8 @@ class TitanTrainer(TitanActor):
                 hidden=rows, weight=weight, labels=micro.labels,
                 temperature=self.service.temperature, **shared, **given,
             )  # fmt: skip
+        if self._trace is not None and out.logprob is not None:
+            self._trace[self._term].append((micro, out.logprob))
         return out.loss, out.metrics, out.kernel
 
     def _reduce(self, totals: dict[str, Tensor]) -> dict[str, float]:
@@ -455,6 +480,15 @@ class TitanTrainer(TitanActor):
     def _close(self) -> None:
         self.sender.close()
         self.checkpointer.close()
+
+
+def _by_sample(passes: Sequence[tuple[Microbatch, Tensor]]) -> dict[int, list[float]]:
+    """Return the log-probs of the tokens of each sample."""
+    found: dict[int, list[float]] = {i: [] for micro, _ in passes for i in micro.members}
+    for micro, logprob in passes:
+        for sequence, value in zip(micro.seq_id.tolist(), logprob.tolist(), strict=True):
+            found[micro.members[sequence]].append(value)
+    return found
 
 
 def _gauge(device: torch.device) -> float:

@@ -1,0 +1,1 @@
+"""Recorded steps: completions with all values that the flow has computed for them."""

@@ -1,0 +1,103 @@
+"""Columns of a recorded step: one row for each completion.
+
+    GroupState of a step --rows_of--> rows --Parquet--> rows --rollout_of--> Rollout
+
+A row holds the completion, its prompt, what rewards read of the dataset's row, and the value of
+every node of the flow (`value/NODE`): a number, or one number for each token. `part/NAME` is a
+reward, `score/NODE` the score. `place/STEP/K` is the index of the completion's sample in loss K of
+a step, `logprob/STEP/K/E` the log-probs of its trained tokens in pass E over the batch.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from forgedsl.runtime.data_types import Prompt, Rollout
+from forgedsl.runtime.flow import Flow
+from forgedsl.runtime.group import MISSING, Column, Dropped, GroupState
+
+Row = dict[str, Any]
+LOST = "not recorded"
+"""key of a value that JSON cannot hold; the value is the name of its type"""
+
+AS_JSON = ("messages", "target", "columns", "versions", "rewards", "turn_rewards", "kept")
+"""columns whose values are JSON"""
+
+
+def rows_of(flow: Flow, unit: GroupState, dropped: str | None) -> Iterator[Row]:
+    """Yield a row for each completion of a group. `dropped` is why the group is in no batch."""
+    for name, edge in flow.edges.items():
+        if edge.root != unit.source.node.name or not edge.rollouts or edge.lineage != name:
+            continue
+        for sibling, item in enumerate(unit.cells(name)):
+            if isinstance(item, Rollout):
+                head = {"edge": name, "source": unit.source.node.name, "unit": unit.group,
+                        "local": unit.local, "dropped": dropped}  # fmt: skip
+                yield head | _completion(item) | _values(flow, unit, name, sibling)
+
+
+def _values(flow: Flow, unit: GroupState, lineage: str, sibling: int) -> Row:
+    """Return the values of the nodes that read this completion, by column."""
+    found: Row = {}
+    for name, edge in flow.edges.items():
+        if edge.root != unit.source.node.name or edge.rollouts or edge.lineage != lineage:
+            continue
+        cells = unit.cells(name)
+        value = cells[sibling if edge.width else 0]
+        if isinstance(value, Column):
+            value = value.values.get(sibling)
+        if value is None or value is MISSING or isinstance(value, Dropped):
+            continue
+        if isinstance(value, list):
+            found[f"tokens/{name}"] = value
+        elif isinstance(value, int | float):
+            found[f"value/{name}"] = float(value)
+    for node, scores in unit.scores.items():
+        if flow.edges[node].lineage == lineage and sibling in scores:
+            found[f"score/{node}"] = scores[sibling].value
+            found |= {f"part/{part}": value for part, value in scores[sibling].parts.items()}
+    return found
+
+
+def _completion(rollout: Rollout) -> Row:
+    prompt = rollout.prompt
+    return {
+        "group": rollout.group, "sibling": rollout.sibling, "row": prompt.row,
+        "cursor": prompt.cursor, "prompt": prompt.text, "prompt_ids": prompt.token_ids,
+        "messages": _text(prompt.messages), "target": _text(prompt.target),
+        "columns": _text(prompt.columns), "level": prompt.level, "response": rollout.text,
+        "token_ids": rollout.token_ids, "behavior": rollout.logprobs, "mask": rollout.mask,
+        "truncated": rollout.truncated, "version_min": rollout.version_min,
+        "version_max": rollout.version_max, "versions": _text(rollout.versions),
+        "turns": rollout.turns, "ended": rollout.ended, "rewards": _text(rollout.rewards),
+        "turn_rewards": _text(rollout.turn_rewards), "num_observed": rollout.num_observed,
+        "row_starts": list(rollout.row_starts), "kept": _text(rollout.kept),
+        "fixed": rollout.fixed, "others": list(rollout.others),
+    }  # fmt: skip
+
+
+def rollout_of(row: Mapping[str, Any]) -> Rollout:
+    """Return the completion of a row."""
+    known = {name: json.loads(row[name]) for name in AS_JSON}
+    prompt = Prompt(
+        group=row["group"], row=row["row"], text=row["prompt"], token_ids=row["prompt_ids"],
+        target=known["target"], cursor=row["cursor"], messages=known["messages"],
+        columns=known["columns"], level=row["level"],
+    )  # fmt: skip
+    return Rollout(
+        group=row["group"], sibling=row["sibling"], prompt=prompt, token_ids=row["token_ids"],
+        logprobs=row["behavior"], mask=row["mask"], text=row["response"],
+        truncated=row["truncated"], version_min=row["version_min"],
+        version_max=row["version_max"], started=0.0, finished=0.0, turns=row["turns"],
+        ended=row["ended"], rewards=known["rewards"],
+        turn_rewards=tuple((at, parts) for at, parts in known["turn_rewards"]),
+        num_observed=row["num_observed"], row_starts=tuple(row["row_starts"]),
+        versions=tuple((version, count) for version, count in known["versions"]),
+        kept=known["kept"], fixed=row["fixed"], others=tuple(row["others"]),
+    )  # fmt: skip
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, default=lambda each: {LOST: type(each).__name__}, ensure_ascii=False)

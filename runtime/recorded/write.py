@@ -1,0 +1,134 @@
+"""Record the completions of the last steps, for `forgec whatif` and `forgec bisect`.
+
+    groups of a step, dropped groups --Recorder--> recorded/step-000037.parquet
+
+A file is written under another name and then renamed: a killed run leaves no half file. Writing
+happens in a thread beside the next step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from forgedsl.lower.job import Job
+from forgedsl.runtime.data_types import Batch, StepResult
+from forgedsl.runtime.flow import Flow
+from forgedsl.runtime.group import GroupState
+from forgedsl.runtime.recorded.columns import Row, rows_of
+from forgedsl.runtime.recorded.files import partial_files, path_of, steps_in, write
+from forgedsl.runtime.updates import members_by_update
+
+
+class Recorder:
+    """Writes the recorded steps of a run that goes on after `step`. Files of later steps, which the
+    run will do again, are removed."""
+
+    def __init__(self, job: Job, flow: Flow, run_dir: Path, step: int) -> None:
+        assert job.logging.record is not None
+        self._keep = None if job.logging.record == "all" else job.logging.record
+        self._most_bytes = job.logging.record_bytes
+        self._flow, self._run_dir = flow, run_dir
+        self._dropped: list[Row] = []
+        self._writing: asyncio.Task[str] | None = None
+        self._told = False
+        for path in partial_files(run_dir):
+            path.unlink()
+        for number, path in steps_in(run_dir).items():
+            if number > step:
+                path.unlink()
+
+    def drop(self, unit: GroupState, reason: str) -> None:
+        """Keep a dropped group for the file of the next step."""
+        self._dropped += rows_of(self._flow, unit, reason)
+
+    async def record(
+        self,
+        step: int,
+        units: Sequence[GroupState],
+        batches: Mapping[str, Batch],
+        results: Mapping[str, StepResult],
+        origins: Mapping[str, Sequence[Sequence[tuple[int, str, int]]]],
+    ) -> str:
+        """Record a step in a thread, after the one before is written. `origins` names the
+        completion of each sample: by step node, loss and sample (group, edge, sibling). Returns a
+        warning about the step before, or ""."""
+        said = await self.end()
+        rows, self._dropped = self._dropped, []
+        for unit in units:
+            rows += rows_of(self._flow, unit, "left the batch" if unit.abandoned else None)
+        by_key = {(row["unit"], row["edge"], row["sibling"]): row for row in rows}
+        for name, terms in origins.items():
+            _add_places(by_key, name, terms)
+            _add_logprobs(by_key, name, terms, batches[name], results[name])
+        if rows:
+            self._writing = asyncio.create_task(asyncio.to_thread(self._write, step, rows))
+        return said
+
+    async def end(self) -> str:
+        """Wait until the last step is written; return a warning, or ""."""
+        task, self._writing = self._writing, None
+        return "" if task is None else await task
+
+    def _write(self, step: int, rows: Sequence[Row]) -> str:
+        try:
+            write(path_of(self._run_dir, step), rows)
+            return self._remove_oldest(step)
+        except OSError as error:
+            return f"step {step} is not recorded: {error}"
+
+    def _remove_oldest(self, step: int) -> str:
+        """Remove files beyond the number of steps and bytes. Returns a warning when the bytes cut
+        the number of steps for the first time."""
+        found = steps_in(self._run_dir)
+        first = 0 if self._keep is None else step - self._keep + 1
+        keep = [number for number in sorted(found) if number >= first]
+        room = self._most_bytes
+        sizes = {number: found[number].stat().st_size for number in keep}
+        cut = 0
+        while room is not None and len(keep) - cut > 1 and sum(sizes[n] for n in keep[cut:]) > room:
+            cut += 1
+        for number in found.keys() - {*keep[cut:]}:
+            found[number].unlink()
+        if not cut or self._told:
+            return ""
+        self._told = True
+        return (
+            f"recorded steps take more than logging.record.disk ({room} bytes): only the last "
+            f"{len(keep) - cut} are kept"
+        )
+
+
+def _add_places(
+    by_key: Mapping[tuple[int, str, int], Row],
+    name: str,
+    terms: Sequence[Sequence[tuple[int, str, int]]],
+) -> None:
+    """Add the index of each completion's sample in its batch."""
+    for number, samples in enumerate(terms):
+        for place, key in enumerate(samples):
+            if key in by_key:
+                by_key[key][f"place/{name}/{number}"] = place
+
+
+def _add_logprobs(
+    by_key: Mapping[tuple[int, str, int], Row],
+    name: str,
+    terms: Sequence[Sequence[tuple[int, str, int]]],
+    batch: Batch,
+    result: StepResult,
+) -> None:
+    """Add the log-probs of each update in which the completion was trained on."""
+    updates = members_by_update(batch)
+    if len(result.logprobs) != len(updates):
+        return
+    for number, (chosen, traced) in enumerate(zip(updates, result.logprobs, strict=True)):
+        epoch = number // max(1, len(updates) // batch.epochs)
+        for term, values in enumerate(traced):
+            places = chosen if term == 0 else range(len(values))
+            for place, logprobs in zip(places, values, strict=True):
+                if term < len(terms) and place < len(terms[term]):
+                    row = by_key.get(terms[term][place])
+                    if row is not None:
+                        row[f"logprob/{name}/{term}/{number if term else epoch}"] = logprobs
