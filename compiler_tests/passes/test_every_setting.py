@@ -137,6 +137,7 @@ CHANGES: dict[str, dict[str, object]] = {
         "mlflow.experiment": '"m"', "mlflow.uri": (MLFLOW, '"http://127.0.0.1:5000"'),
         "trackio.project": '"t"', "trackio.space": (TRACKIO, '"me/space"'),
         "samples": "2", "prometheus": "9400",
+        "record.steps": "all", "record.disk": "4GiB",
     },
     "environment": {
         "procs": (PLAYED, "2"), "tool_timeout": (PLAYED, "3s"), "deadline": (PLAYED, "60s"),

@@ -21,6 +21,7 @@ from forgedsl.plan.cost import DEAD_RATES, Stage, by_service, plan_cost, time_te
 from forgedsl.plan.host import host_text
 from forgedsl.plan.liveness import credit_loops, exits
 from forgedsl.plan.plan import Plan
+from forgedsl.plan.recording import recording, size_text
 from forgedsl.plan.schedule import looser
 from forgedsl.plan.sizes import PlannedSizes
 from forgedsl.records import replace
@@ -47,6 +48,7 @@ def render_plan(
         ("queues", _queues(graph, plan)),
         ("policy age", _age(graph, plan)),
         ("replay", list(_replay(graph, plan))),
+        ("recorded steps", list(_recorded(graph, plan))),
         ("liveness", list(_liveness(graph, plan))),
         ("cost of a step, at most", list(_cost(graph, plan))),
         ("groups without a gradient (dead groups)",
@@ -264,6 +266,16 @@ def _replay(graph: Graph, plan: Plan) -> Iterator[str]:
     sizes = PlannedSizes(plan.request, graph)
     for node in graph.nodes:
         yield from operation(node.op).plan_lines(node, sizes)
+
+
+def _recorded(graph: Graph, plan: Plan) -> Iterator[str]:
+    """Yield the disk that the completions of recorded steps take."""
+    found = recording(graph, plan)
+    if found is None:
+        return
+    last = "all" if found.steps is None else f"the last {found.steps}"
+    total = "" if found.bytes is None else f", {size_text(found.bytes)} in all"
+    yield f"{last}, at most {size_text(found.step_bytes)} a step{total}"
 
 
 def _liveness(graph: Graph, plan: Plan) -> Iterator[str]:

@@ -482,7 +482,7 @@ def _logprob(run: Any) -> Tensor | None:
         found = dict(zip(run.kernels.module.STATISTICS, found, strict=True))
     if "logprob" not in found:
         return None
-    values = found["logprob"].detach().float()
+    values: Tensor = found["logprob"].detach().float()
     if rows.index is None:
         return values.where(rows.valid, torch.nan)
     return values.new_full((rows.num_rows,), torch.nan).index_copy_(0, rows.index, values)

@@ -39,10 +39,12 @@ def write(path: Path, rows: Sequence[Row]) -> None:
     names = {name: None for row in rows for name in row}
     schema = pa.schema([(name, _type(name)) for name in names])
     table = pa.Table.from_pylist([*rows], schema=schema)
+    texts = [field.name for field in schema if field.type == pa.string()]
     path.parent.mkdir(exist_ok=True)
     hidden = path.with_suffix(HIDDEN)
     try:
-        pq.write_table(table, hidden, compression="zstd", compression_level=3)
+        # a dictionary of log-probs, which hardly repeat, would only add its indices
+        pq.write_table(table, hidden, compression="zstd", use_dictionary=texts)
         hidden.replace(path)
     except OSError:
         hidden.unlink(missing_ok=True)
