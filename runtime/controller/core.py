@@ -57,7 +57,7 @@ from forgedsl.runtime.guards import (
 )
 from forgedsl.runtime.operations.registry import operation_of
 from forgedsl.runtime.proofs.watch import Proofs
-from forgedsl.runtime.recorded.write import Recorder
+from forgedsl.runtime.recorded.write import Recorder, recorder_of
 from forgedsl.runtime.state import ControllerState
 from forgedsl.runtime.step_metrics import (
     Meter,
@@ -149,8 +149,7 @@ class Controller:
             job=job, flow=flow, endpoints=endpoints, events=events, state=self._state,
             versions=self._versions, changed_data=changed_data, proofs=Proofs(job),
             meter=Meter(self._now), failures=FailureGuard(_failures(job)),
-            recorder=None if record_to is None or job.logging.record is None
-            else Recorder(job, flow, record_to, self._state.step),
+            recorder=recorder_of(job, flow, record_to, self._state.step),
         )  # fmt: skip
         self._meter = context.meter
         self._finite = NonFiniteGuard()

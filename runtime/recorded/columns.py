@@ -11,7 +11,7 @@ a step, `logprob/STEP/K/E` the log-probs of its trained tokens in pass E over th
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from forgedsl.runtime.data_types import Prompt, Rollout
@@ -34,7 +34,8 @@ def rows_of(flow: Flow, unit: GroupState, dropped: str | None) -> Iterator[Row]:
         for sibling, item in enumerate(unit.cells(name)):
             if isinstance(item, Rollout):
                 head = {"edge": name, "source": unit.source.node.name, "unit": unit.group,
-                        "local": unit.local, "dropped": dropped}  # fmt: skip
+                        "local": unit.local, "cell": sibling, "age": None,
+                        "dropped": dropped}  # fmt: skip
                 yield head | _completion(item) | _values(flow, unit, name, sibling)
 
 
@@ -80,7 +81,7 @@ def _completion(rollout: Rollout) -> Row:
 
 def rollout_of(row: Mapping[str, Any]) -> Rollout:
     """Return the completion of a row."""
-    known = {name: json.loads(row[name]) for name in AS_JSON}
+    known = {name: _parsed(row[name]) for name in AS_JSON}
     prompt = Prompt(
         group=row["group"], row=row["row"], text=row["prompt"], token_ids=row["prompt_ids"],
         target=known["target"], cursor=row["cursor"], messages=known["messages"],
@@ -97,6 +98,15 @@ def rollout_of(row: Mapping[str, Any]) -> Rollout:
         versions=tuple((version, count) for version, count in known["versions"]),
         kept=known["kept"], fixed=row["fixed"], others=tuple(row["others"]),
     )  # fmt: skip
+
+
+def _parsed(text: str) -> Any:
+    """Return the value of a JSON text; most are empty."""
+    made = EMPTY.get(text)
+    return json.loads(text) if made is None else made()
+
+
+EMPTY: dict[str, Callable[[], Any]] = {"null": lambda: None, "[]": list, "{}": dict}
 
 
 def _text(value: Any) -> str:

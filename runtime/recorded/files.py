@@ -71,7 +71,8 @@ def _type(name: str) -> Any:
         return pa.string()
     types = {
         "unit": pa.int64(), "local": pa.int64(), "group": pa.int64(), "row": pa.int64(),
-        "cursor": pa.int64(), "sibling": pa.int32(), "prompt_ids": pa.list_(pa.int32()),
+        "cell": pa.int32(), "age": pa.int32(), "cursor": pa.int64(), "sibling": pa.int32(),
+        "prompt_ids": pa.list_(pa.int32()),
         "token_ids": pa.list_(pa.int32()), "behavior": pa.list_(pa.float32()),
         "mask": pa.list_(pa.bool_()), "truncated": pa.bool_(), "version_min": pa.int32(),
         "version_max": pa.int32(), "turns": pa.int32(), "num_observed": pa.int32(),

@@ -58,9 +58,9 @@ class Recorder:
         rows, self._dropped = self._dropped, []
         for unit in units:
             rows += rows_of(self._flow, unit, "left the batch" if unit.abandoned else None)
-        by_key = {(row["unit"], row["edge"], row["sibling"]): row for row in rows}
+        by_key = {(row["unit"], row["edge"], row["cell"]): row for row in rows}
         for name, terms in origins.items():
-            _add_places(by_key, name, terms)
+            _add_places(by_key, name, terms, batches[name].sample_ages)
             _add_logprobs(by_key, name, terms, batches[name], results[name])
         if rows:
             self._writing = asyncio.create_task(asyncio.to_thread(self._write, step, rows))
@@ -100,16 +100,26 @@ class Recorder:
         )
 
 
+def recorder_of(job: Job, flow: Flow, folder: Path | None, step: int) -> Recorder | None:
+    """Return the recorder of a run that goes on after `step`; None if nothing is recorded."""
+    if folder is None or job.logging.record is None:
+        return None
+    return Recorder(job, flow, folder, step)
+
+
 def _add_places(
     by_key: Mapping[tuple[int, str, int], Row],
     name: str,
     terms: Sequence[Sequence[tuple[int, str, int]]],
+    ages: Sequence[int | None],
 ) -> None:
-    """Add the index of each completion's sample in its batch."""
+    """Add the index of each completion's sample in its batch, and its age."""
     for number, samples in enumerate(terms):
         for place, key in enumerate(samples):
             if key in by_key:
                 by_key[key][f"place/{name}/{number}"] = place
+                if number == 0 and place < len(ages):
+                    by_key[key]["age"] = ages[place]
 
 
 def _add_logprobs(
