@@ -1,15 +1,20 @@
 """What the endpoint of agents adds to a request, and if its memory stays flat.
 
-    python benchmarks/endpoint.py [--sessions 256] [--engine 1.0] [--requests 10000] [--json FILE]
+    python benchmarks/endpoint.py [--sessions 256] [--engine 1.0] [--requests 10000] [--rounds 1]
+                                  [--json FILE]
 
     clients (a process) --HTTP--> Endpoint, Session, Tree (a process) --event--> engine: sleeps
 
 Every session is an agent that sends a chat of growing length: each request has 2 KiB of new text,
-and after TURNS requests another session begins. The engine answers each request `--engine` seconds
-after the endpoint asked it; that is what calling it directly takes. Overhead is the rest of what
-the client measures: both event loops, HTTP, JSON, tokenizing and matching the history. `floor` is
-the same client asking an aiohttp handler that only sleeps. Memory is that of the endpoint's
-process, after a tenth of the requests and at the end.
+and after TURNS requests another session begins. The engine answers each request some time after the
+endpoint asked it: between half and one and a half of `--engine` seconds, drawn for each request.
+That is what calling it directly takes. With equal times, sessions that were once delayed together
+would come together for ever. Overhead is the rest of what the client measures: both event loops,
+HTTP, JSON, tokenizing and matching the history. `floor` is the same client asking an aiohttp
+handler that only sleeps. `--rounds` measures both so often, one after the other. Memory is what is
+resident of the endpoint's process, after a tenth of the requests and at the end.
+
+    python benchmarks/endpoint.py --requests 100000 --engine 0.1 --rounds 1      if memory grows
 """
 
 from __future__ import annotations
@@ -43,22 +48,37 @@ def main() -> None:
     parser.add_argument("--sessions", type=int, default=256)
     parser.add_argument("--engine", type=float, default=1.0, help="seconds of an answer")
     parser.add_argument("--requests", type=int, default=10_000)
+    parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--clients", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.clients:
         asyncio.run(ask_all(json.loads(given.clients)))
         return
-    rows = {"floor": asyncio.run(floor(given)), "endpoint": asyncio.run(served(given))}
-    for name, row in rows.items():
-        memory = f", memory {row['before']:.0f} -> {row['after']:.0f} MiB" if "after" in row else ""
-        print(
-            f"{name:<9} {row['requests']:,} requests, {row['rate']:.0f} a second; overhead p50 "
-            f"{row['p50']:.2f} ms, p95 {row['p95']:.2f}, p99 {row['p99']:.2f}, most "
-            f"{row['most']:.1f}; server {row['processor']:.2f} ms of processor a request{memory}"
-        )
+    rows: dict[str, dict[str, float]] = {}
+    for number in range(given.rounds):
+        for name, measure in (("floor", floor), ("endpoint", served)):
+            rows[f"{name} {number + 1}"] = row = asyncio.run(measure(given))
+            tell(name, row)
     if given.json:
         given.json.write_text(json.dumps(rows, indent=1), encoding="utf-8")
+
+
+def tell(name: str, row: dict[str, float]) -> None:
+    """Print what was measured."""
+    memory = f"{row['before']:.0f} -> {row['after']:.0f} MiB"
+    print(
+        f"{name:<9} {row['requests']:,} requests, {row['rate']:.0f} a second; overhead p50 "
+        f"{row['p50']:.2f} ms, p95 {row['p95']:.2f}, p99 {row['p99']:.2f}, most "
+        f"{row['most']:.1f}; server {row['processor']:.2f} ms of processor a request, "
+        f"memory {memory}",
+        flush=True,
+    )
+
+
+def seconds(engine: float, key: str, turn: int) -> float:
+    """Return the time of an answer, the same for server and client."""
+    return engine * random.Random(f"{key} {turn}").uniform(0.5, 1.5)
 
 
 # ---- the server's process
@@ -78,7 +98,7 @@ async def measured(given: argparse.Namespace, url: str, keys: list[str]) -> dict
 
     async def watch() -> None:
         while True:
-            memory.append(me.memory_full_info().uss / 2**20)
+            memory.append(me.memory_info().rss / 2**20)
             await asyncio.sleep(1.0)
 
     watching = asyncio.create_task(watch())
@@ -95,8 +115,9 @@ async def floor(given: argparse.Namespace) -> dict[str, float]:
     """Serve a handler that reads the body, sleeps and answers."""
 
     async def handle(request: web.Request) -> web.Response:
-        await request.json()
-        await asyncio.sleep(given.engine)
+        turn = len((await request.json())["messages"]) // 2
+        key = request.headers["Authorization"].removeprefix("Bearer ")
+        await asyncio.sleep(seconds(given.engine, key, turn))
         message = {"role": "assistant", "content": ANSWER}
         return web.json_response({"choices": [{"index": 0, "message": message}]})
 
@@ -146,7 +167,7 @@ async def served(given: argparse.Namespace) -> dict[str, float]:
         sessions.append(session)
 
     async def answer(session: Session, number: int) -> None:
-        await asyncio.sleep(given.engine)
+        await asyncio.sleep(seconds(given.engine, session.key, number))
         session.answered(number, [10, 11, EOS], ANSWER, "stop")
 
     async def follow(session: Session) -> None:
@@ -184,7 +205,7 @@ async def ask_all(asked: dict[str, Any]) -> None:
             await asyncio.sleep(wait)
             random_of = random.Random(key)
             messages: list[dict[str, str]] = []
-            for _ in range(TURNS):
+            for turn in range(TURNS):
                 text = "".join(random_of.choices(alphabet, k=TEXT))
                 messages.append({"role": "user", "content": text})
                 body = json.dumps({"model": "m", "messages": messages})
@@ -194,7 +215,8 @@ async def ask_all(asked: dict[str, Any]) -> None:
                 async with http.post(url, data=body, headers=headers) as response:
                     found = json.loads(await response.read())
                     assert response.status == 200, found
-                overheads.append(time.monotonic() - start - asked["engine"])
+                taken = time.monotonic() - start
+                overheads.append(taken - seconds(asked["engine"], key, turn))
                 message = found["choices"][0]["message"]
                 messages.append({"role": "assistant", "content": message["content"]})
 

@@ -30,12 +30,21 @@ REWARD_FILES = {
 }
 WANDB = re.compile(r",\s*wandb\s*\{[^}]*\}")
 """removed from a template: a new project uploads no metrics"""
+INTRO = re.compile(r"(^## .*\n)+", re.MULTILINE)
+"""what a pipeline says of itself"""
 ANYWHERE = """\
 On a host without a GPU the profile `cpu` is selected automatically: a small model and arithmetic,
 both shipped with ForgeDSL, so that it runs without changes."""
 ON_CPU = (
     "It runs on a CPU without changes: model, tokenizer and arithmetic are shipped with ForgeDSL."
 )
+PROGRAM = {
+    "guesser": "",
+    "guesses": 'param interpreter : str = "python3"         # a Python that has the packages',
+    "early": "",
+    "grade": "rubric grade { score = solved, on_truncated = 0.0, on_error = drop }",
+}
+"""declarations of guess_agent that differ if a program takes the place of the class"""
 COMMON_FILES = {
     "README.md": "how to use the project",
     "pyproject.toml": "settings of lint",
@@ -45,7 +54,8 @@ COMMON_FILES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Template:
-    """A template. `replaced` maps a declaration of the pipeline to the text that replaces it."""
+    """A template. `replaced` maps a declaration of the pipeline to the text that replaces it;
+    `intro` replaces its description."""
 
     pipeline: str
     about: str
@@ -54,8 +64,25 @@ class Template:
     first_try: str = "schedule.steps=3"
     change: str = "trainer.optimizer.lr=1e-4"
     imports: str = ""
+    intro: str = ""
     replaced: Mapping[str, str] = field(default_factory=dict)
     files: Mapping[str, str] = field(default_factory=dict)
+
+
+def _program(script: str, *, about: str, intro: str) -> Template:
+    """Make a template of guess_agent with a program in the place of its class."""
+    given = f'[interpreter, "{script}"], parts = ["solved"]'
+    declared = f"environment game = program({given}) {{ deadline = 60s, on_error = 0.0 }}"
+    return Template(
+        pipeline="guess_agent",
+        about=about,
+        data="data/arithmetic.jsonl",
+        loss="dapo",
+        first_try="schedule.steps=3 held_out.limit=20",
+        intro=intro,
+        replaced={**PROGRAM, "game": declared},
+        files={script: "the agent; its first lines say what it needs"},
+    )
 
 
 TEMPLATES: dict[str, Template] = {
@@ -92,6 +119,21 @@ TEMPLATES: dict[str, Template] = {
         loss="dapo",
         first_try="schedule.steps=3 held_out.limit=20",
         files={"agents/guesser.py": "the agent"},
+    ),
+    "program": _program(
+        "agents/guess.py",
+        about="An agent that is a program, in a Python of its own or in another language.",
+        intro="The agent is a program that needs no package: it guesses a sum until it is right.",
+    ),
+    "verifiers": _program(
+        "agents/verify.py",
+        about="A taskset of verifiers (v1) as the agent, in a Python of its own.",
+        intro="The agent and its reward are a taskset of verifiers, which asks the policy once.",
+    ),
+    "inspect": _program(
+        "agents/evaluate.py",
+        about="A task of Inspect as the agent, in a Python of its own.",
+        intro="The agent is a task of Inspect: its solver asks, its scorer is the reward.",
     ),
     "distill": Template(
         pipeline="distill_math",
@@ -133,6 +175,8 @@ def pipeline_text(template: Template, file: str) -> str:
     text = _shipped(f"{template.pipeline}.forge")
     text = text.replace(f"pipelines/{template.pipeline}.forge", file)
     text = WANDB.sub("", _with_declarations(text, template))
+    if template.intro:
+        text = INTRO.sub(f"## {template.intro}\n", text, count=1)
     text = TOKENS.sub(lambda match: _stand_alone(match[0], template.files), text)
     source = SourceFile(file, text)
     return format_source(source, _parsed(source))
@@ -142,9 +186,9 @@ def _with_declarations(text: str, template: Template) -> str:
     """Replace declarations, and add the import of their Python module."""
     tree = _parsed(SourceFile(template.pipeline, text))
     edits = [
-        (decl.span.start, decl.span.end, template.replaced[decl.name])
+        (decl.span.start, decl.span.end, template.replaced[name])
         for decl in tree.decls
-        if isinstance(decl, ast.BindDecl | ast.FnDecl) and decl.name in template.replaced
+        if (name := _name(decl)) in template.replaced
     ]
     assert len(edits) == len(template.replaced), (
         "the pipeline has changed, so its template must be adapted"
@@ -156,6 +200,16 @@ def _with_declarations(text: str, template: Template) -> str:
     for start, end, new in sorted(edits, reverse=True):
         text = text[:start] + new + text[end:]
     return text
+
+
+def _name(decl: ast.Node) -> str:
+    """Return the name under which a declaration is replaced, or ""."""
+    match decl:
+        case ast.ImportPython(alias=name) | ast.BlockDecl(name=name):
+            return name or ""
+        case ast.BindDecl(name=name) | ast.FnDecl(name=name) | ast.Param(name=name):
+            return name
+    return ""
 
 
 def _of_template(path: str) -> str:

@@ -71,6 +71,23 @@ class Message:
     error: str = ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """One answer of the policy in a trajectory, for people: tokens [start, end) of the rollout and
+    characters [text_start, text_end) of its text."""
+
+    start: int
+    end: int
+    text_start: int
+    text_end: int
+    versions: tuple[tuple[int, int], ...]
+    """(policy version, tokens that it sampled), in order"""
+    started: float
+    """unix seconds when its request entered the engine"""
+    finished: float
+    truncated: bool
+
+
 @dataclass(slots=True, kw_only=True)
 class Rollout:
     """One completion of a prompt.
@@ -112,6 +129,8 @@ class Rollout:
     """sibling answers, for a judge that compares them"""
     versions: tuple[tuple[int, int], ...] = ()
     """(version, how many of the policy's tokens), in order"""
+    answers: tuple[Answer, ...] = ()
+    """answers of a trajectory, in the order of its tokens"""
     kept: dict[str, float | list[float]] = field(default_factory=dict)
     """values stored with the rollout in a buffer"""
     fixed: float | None = None
@@ -167,6 +186,8 @@ class Sample:
     token_fields: dict[str, list[float]] = field(default_factory=dict)
     sequence_fields: dict[str, float] = field(default_factory=dict)
     row_starts: tuple[int, ...] = ()
+    versions: tuple[tuple[int, int], ...] = ()
+    """(policy version, how many tokens it sampled), in order; empty if no policy sampled them"""
 
 
 @dataclass(slots=True, kw_only=True)

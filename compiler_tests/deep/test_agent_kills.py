@@ -18,6 +18,8 @@ import psutil
 import pytest
 from hurt import PIPELINES, Hurt, alive, hard
 
+from forgedsl.runs.checkpoints import checkpoint_steps
+
 pytestmark = [
     pytest.mark.skipif(os.environ.get("FORGE_DEEP") != "1", reason="minutes; FORGE_DEEP=1"),
     pytest.mark.timeout(3600),
@@ -99,9 +101,12 @@ def test_agents_the_endpoint_and_a_generator_are_killed_and_nothing_is_trained_t
         time.sleep(rng.uniform(0, 0.5))
         if step in whole:
             target = "everything"
+            run.until(lambda: checkpoint_steps(run.dir))  # without one it cannot be resumed
             run.kill_tree()
             assert run.left(10) == []
-            run.resume()
+            trained = len(run.events("step.end"))
+            run.resume()  # a process that is killed while services start ends the run
+            run.until(lambda so_far=trained: len(run.events("step.end")) > so_far)
         elif target == "program":
             run.until(lambda: programs(run), 120)
             hard(rng.choice(programs(run)).pid)

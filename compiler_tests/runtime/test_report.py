@@ -169,6 +169,25 @@ def test_a_sample_shows_its_split_its_cut_and_its_siblings(tmp_path: Path) -> No
     assert "another &lt;answer&gt;" in text
 
 
+def test_a_trajectory_shows_its_requests(tmp_path: Path) -> None:
+    run_folder(tmp_path, make_job(steps=3))
+    first = {"at": [0, 6], "row": 0, "seen": 4, "tokens": 3, "versions": [[1, 2], [2, 1]],
+             "start": 0.0, "seconds": 0.25, "calls": ["lookup"], "truncated": False}  # fmt: skip
+    second = first | {"at": [13, 14], "row": 1, "seen": 9, "versions": [[2, 3]], "calls": []}
+    sample = {"step": 4, "prompt": "1+1=", "response": "<call>result 2", "score": 0.5, "version": 1,
+              "turns": 2, "ended": "done", "rows": 2, "answers": [first, second]}  # fmt: skip
+    one_row = {name: each for name, each in sample.items() if name != "rows"}
+    with (tmp_path / "samples.jsonl").open("a") as file:
+        for each in (sample, one_row):
+            file.write(json.dumps(each) + "\n")
+    text = write_report(tmp_path).read_text()
+    assert "2 answers, ended: done" in text
+    assert "2 answers in 2 training rows, ended: done" in text
+    assert "<span>version <b>1, 2</b></span><span>call <b>lookup</b></span>" in text
+    assert '<pre class="dim">result </pre>' in text
+    assert "<pre>&lt;call&gt;</pre>" in text
+
+
 def test_settings_say_what_was_in_force(tmp_path: Path) -> None:
     source = spec.LocalModel(path="forgedsl:models/tiny_math", sha256="")
     models = {"policy": spec.Model(source=source, dtype="f32", context=256)}

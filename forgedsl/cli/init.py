@@ -24,7 +24,8 @@ def parser() -> Parser:
         "folder", nargs="?", type=Path, default=Path("."), metavar="FOLDER",
         help="folder of the project; created if missing",
     )  # fmt: skip
-    parser.add_argument("--template", metavar="NAME", help="grpo, sft, dapo, agent, distill or dpo")
+    names = "grpo, sft, dapo, agent, program, verifiers, inspect, distill or dpo"
+    parser.add_argument("--template", metavar="NAME", help=names)
     parser.add_argument("--force", action="store_true", help="overwrite existing files")
     return parser
 

@@ -29,6 +29,9 @@ BARE: dict[str, Any] = {
     "siblings": [],
     "tokens": None,
     "truncated": False,
+    "answers": [],
+    "rows": 1,
+    "ended": "",
 }
 """defaults for fields that a sample does not have"""
 CARDS = 6
@@ -266,6 +269,17 @@ def spread(samples: tuple[dict[str, Any], ...], step: int) -> list[dict[str, Any
     return [mine[round(i * (len(mine) - 1) / max(count - 1, 1))] for i in range(count)]
 
 
+def trajectory(sample: dict[str, Any]) -> list[tuple[str, str, dict[str, Any]]]:
+    """Cut the text of a trajectory at its answers: (what came before, what the policy wrote,
+    record of the answer), in order; see runtime/controller/trajectory_log.py."""
+    text, ended, found = sample["response"], 0, []
+    for answer in sample["answers"]:
+        start, end = answer["at"]
+        found.append((text[ended:start], text[start:end], answer))
+        ended = end
+    return found
+
+
 def outcome(data: RunData) -> tuple[str, str]:
     """Return (style, text) for the state of the run."""
     if not data.outcome or data.running:
@@ -360,7 +374,7 @@ def render(data: RunData) -> str:
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters["number"] = number
+    environment.filters |= {"number": number, "trajectory": trajectory}
     heroes = [drawn for size in (WIDE, TALL) if (drawn := hero(data, size))]
     small = grid(data)
     style, words = outcome(data)

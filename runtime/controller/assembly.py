@@ -15,6 +15,7 @@ from typing import Any
 
 from forgedsl.errors import RunError
 from forgedsl.lower.job import Node
+from forgedsl.runtime.controller.trajectory_log import log_of
 from forgedsl.runtime.data_types import Batch, Rollout, Sample
 from forgedsl.runtime.endpoints import Score
 from forgedsl.runtime.flow import Flow, Stream
@@ -143,6 +144,7 @@ def sample_of(rollout: Rollout, *, sampled: bool = True) -> Sample:
             "truncated": float(rollout.truncated),
         },
         row_starts=rollout.starts,
+        versions=rollout.versions if sampled else (),
     )
     if sampled:
         sample.token_fields["behavior"] = list(rollout.logprobs)
@@ -175,6 +177,7 @@ def _example(rollout: Rollout, score: Score | None) -> dict[str, Any]:
         "truncated": rollout.truncated,
         "parts": {} if score is None else score.parts,
         **rollout.play,
+        **({"answers": log_of(rollout)} if rollout.answers else {}),
     }
 
 

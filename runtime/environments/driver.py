@@ -22,7 +22,7 @@ from typing import Generic, Protocol, TypeVar
 
 from forgedsl.environment import Start, Step, Task, Turn
 from forgedsl.lower import job as spec
-from forgedsl.runtime.data_types import Prompt, Rollout
+from forgedsl.runtime.data_types import Answer, Prompt, Rollout
 from forgedsl.runtime.endpoints import RolloutError, seed_of
 from forgedsl.runtime.environments.bridge import Bridge, Conversation, TokenizedObservation
 
@@ -121,6 +121,7 @@ class Trajectory:
     finished: float = 0.0
     running: int = 0
     starts: list[int] = field(default_factory=list)
+    answers: list[Answer] = field(default_factory=list)
 
     @property
     def row(self) -> list[int]:
@@ -141,6 +142,14 @@ class Trajectory:
 
     def append_turn(self, done: Sampled) -> None:
         """Append a turn of the policy."""
+        start, text_start = len(self.tokens), sum(map(len, self.texts))
+        self.answers.append(
+            Answer(
+                start=start, end=start + len(done.token_ids), text_start=text_start,
+                text_end=text_start + len(done.text), versions=tuple(done.versions),
+                started=done.started, finished=done.finished, truncated=done.truncated,
+            )
+        )  # fmt: skip
         self.tokens += done.token_ids
         self.logprobs += done.logprobs
         self.mask += done.mask
@@ -183,7 +192,7 @@ class Trajectory:
             started=self.started, finished=self.finished, running=self.running, turns=self.turns,
             ended=ended, rewards=self.rewards, turn_rewards=tuple(self.turn_rewards),
             num_observed=self.num_observed, row_starts=tuple(self.starts),
-            versions=tuple(self.versions),
+            versions=tuple(self.versions), answers=tuple(self.answers),
             fixed=fixed,
         )  # fmt: skip
 

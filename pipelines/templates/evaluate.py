@@ -1,0 +1,47 @@
+"""The agent: a task of Inspect. Its solver asks the policy, its scorer gives the reward.
+
+    python3 -m venv /venvs/inspect
+    /venvs/inspect/bin/python -m pip install inspect-ai==0.3.285 openai
+    forgec run inspect.forge interpreter=/venvs/inspect/bin/python
+
+To use a task of your own, import it in the place of `sums`, and give it one sample.
+"""
+
+import json
+import os
+import sys
+
+try:
+    from inspect_ai import Task, eval, task
+    from inspect_ai.dataset import Sample
+    from inspect_ai.scorer import includes
+    from inspect_ai.solver import generate
+except ImportError as error:
+    sys.exit(f"{error}: {sys.executable} -m pip install inspect-ai==0.3.285 openai")
+
+
+@task
+def sums(text: str, target: str) -> Task:
+    """One sum, answered once."""
+    sample = Sample(input=text, target=f"<answer>{target}</answer>")
+    return Task(dataset=[sample], solver=generate(), scorer=includes())
+
+
+def main() -> None:
+    with open(os.environ["FORGE_TASK"], encoding="utf-8") as file:
+        given = json.load(file)
+    (log,) = eval(
+        sums(given["text"], given["target"]),
+        model="openai-api/openai/" + os.environ["FORGE_MODEL"],  # OPENAI_BASE_URL, OPENAI_API_KEY
+        display="none",
+        log_dir="logs",
+        log_format="json",
+    )
+    if log.status != "success":
+        sys.exit(f"{log.error.message if log.error else log.status}")
+    score = log.samples[0].scores["includes"]
+    print(json.dumps({"solved": float(score.value == "C")}))
+
+
+if __name__ == "__main__":
+    main()

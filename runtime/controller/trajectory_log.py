@@ -1,0 +1,52 @@
+"""The log of a trajectory for people: its requests to the policy, in the order of their tokens.
+
+Rollout --log_of--> [{"at", "row", "seen", "tokens", "versions", "start", "seconds", ...}]
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import Any
+
+from forgedsl.environment import calls_in
+from forgedsl.runtime.data_types import Answer, Rollout
+
+
+def log_of(rollout: Rollout) -> list[dict[str, Any]]:
+    """Return a record for each answer:
+
+    at          where it is in the rollout's text: [first character, end]
+    row         number of its training row, from 0
+    seen        tokens that precede it in the row since the answer before it, or since the row began
+    tokens      tokens of the answer
+    versions    [[policy version, tokens that it sampled]]
+    start       seconds from the first request of the trajectory
+    seconds     time in the engine
+    calls       names of the tools that it calls; a call that cannot be read has its status
+    truncated   true if a limit ended it
+    """
+    first = min((answer.started for answer in rollout.answers), default=0.0)
+    found: list[dict[str, Any]] = []
+    ended = row = 0
+    for answer in rollout.answers:
+        before, row = row, bisect_right(rollout.row_starts, answer.start)
+        begun = rollout.row_starts[row - 1] if row != before else ended
+        seen = answer.start - begun + (0 if found else len(rollout.prompt.token_ids))
+        said = rollout.text[answer.text_start : answer.text_end]
+        found.append(_record(answer, row, seen, said, first))
+        ended = answer.end
+    return found
+
+
+def _record(answer: Answer, row: int, seen: int, said: str, first: float) -> dict[str, Any]:
+    return {
+        "at": [answer.text_start, answer.text_end],
+        "row": row,
+        "seen": seen,
+        "tokens": answer.end - answer.start,
+        "versions": [list(each) for each in answer.versions],
+        "start": round(answer.started - first, 3),
+        "seconds": round(answer.finished - answer.started, 3),
+        "calls": [call.name if call.status == "ok" else call.status for call in calls_in(said)],
+        "truncated": answer.truncated,
+    }
