@@ -17,6 +17,8 @@ from operator import attrgetter, methodcaller
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any
 
+from forgedsl.record_bodies import BODIES
+
 if TYPE_CHECKING:
     from dataclasses import dataclass as dataclass
     from dataclasses import field as field
@@ -273,13 +275,21 @@ def _made_init(cls: Any) -> Any:
 
 @cache
 def _body(size: int) -> CodeType:
-    """Compile the body of an `__init__` with `size` parameters."""
-    parameters = ", ".join(["self", *(f"_{i}" for i in range(size))])
-    lines = [f"  _set_{i}(self, _{i})" for i in range(size)]
+    """Return the body of an `__init__` with `size` parameters."""
+    if size < len(BODIES):
+        return BODIES[size]
     names: dict[str, Any] = {}
-    exec("\n".join([f"def __init__({parameters}):", *lines, "  if _end: _end(self)"]), names)
-    code: CodeType = names["__init__"].__code__
+    exec(body_text(size), names)
+    code: CodeType = names[f"_{size}"].__code__
     return code
+
+
+def body_text(size: int) -> str:
+    """Return the text of an `__init__` with `size` parameters."""
+    parameters = ", ".join(["self", *(f"_{i}" for i in range(size))])
+    lines = [f"    _set_{i}(self, _{i})" for i in range(size)]
+    end = ["    if _end:", "        _end(self)", ""]
+    return "\n".join([f"def _{size}({parameters}):", *lines, *end])
 
 
 def _setter(cls: Any, spec: _Field) -> Any:

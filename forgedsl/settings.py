@@ -212,9 +212,9 @@ class Kind:
 
     def setting(self, path: str) -> Setting | None:
         """The setting at `path`, or None."""
-        for setting in self.settings:
-            if setting.name == path:
-                return setting
+        found = _by_name(self.settings).get(path)
+        if found is not None:
+            return found
         for prefix in self.open:
             if path.startswith(prefix + "."):
                 return Setting(
@@ -227,6 +227,18 @@ class Kind:
         """Names of the nested blocks (`parallel`, `optimizer`)."""
         names = {s.name.rpartition(".")[0]: None for s in self.settings if "." in s.name}
         return (*names, *self.open)
+
+
+_indices: dict[int, tuple[tuple[Setting, ...], dict[str, Setting]]] = {}
+"""settings by name, of each kind that was asked; it holds the settings, whose id is the key"""
+
+
+def _by_name(settings: tuple[Setting, ...]) -> dict[str, Setting]:
+    found = _indices.get(id(settings))
+    if found is None:
+        by_name = {setting.name: setting for setting in reversed(settings)}
+        found = _indices[id(settings)] = (settings, by_name)
+    return found[1]
 
 
 class Live(Mapping[str, T]):

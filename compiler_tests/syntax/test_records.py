@@ -6,10 +6,11 @@ import copy
 import dataclasses
 import pickle
 from dataclasses import field
+from typing import Any
 
 import pytest
 
-from forgedsl import records
+from forgedsl import record_bodies, records
 
 OPTIONS = {"frozen": True, "slots": True, "kw_only": True}
 
@@ -192,3 +193,22 @@ def test_a_mutable_default_is_refused():
         @records.dataclass(frozen=True, slots=True)
         class Bad:
             x: list[int] = []  # noqa: RUF012
+
+
+@pytest.mark.parametrize("size", range(len(record_bodies.BODIES)))
+def test_a_compiled_body_is_that_of_its_text(size: int) -> None:
+    names: dict[str, Any] = {}
+    exec(records.body_text(size), names)
+    made, written = names[f"_{size}"].__code__, record_bodies.BODIES[size]
+    assert (written.co_code, written.co_names, written.co_varnames) == (
+        made.co_code,
+        made.co_names,
+        made.co_varnames,
+    )
+
+
+def test_more_fields_than_compiled_bodies() -> None:
+    names = [f"field_{i}" for i in range(len(record_bodies.BODIES) + 3)]
+    body = {"__annotations__": dict.fromkeys(names, "int")}
+    made = records.dataclass(frozen=True, slots=True)(type("Large", (), body))
+    assert [getattr(made(*range(len(names))), name) for name in names] == [*range(len(names))]

@@ -93,7 +93,7 @@ def _nodes(program: Program) -> tuple[Node, ...]:
         if step.name is None and names.count(name) > 1:
             name = f"{name}_{settings.get('target', step.receiver)}"
         nodes.append(_node(program, step, name, settings))
-    return _with_distinct_ids(tuple(nodes))
+    return tuple(nodes)
 
 
 def _node(program: Program, step: FlowStep, name: str, settings: Mapping[str, Any]) -> Node:
@@ -121,7 +121,8 @@ def _node(program: Program, step: FlowStep, name: str, settings: Mapping[str, An
     if (function := program.functions.get(node.target)) is not None:
         reach = Reach(whole_step=over_step(function), per_token=over_tokens(function))
         node = unit.complete_call(node, reach)
-    return replace(node, id=_content(node.op, name, node.target, node.inputs, settings))
+    content = _content(node.op, name, node.target, node.inputs, settings)
+    return replace(node, id=f"{FLOW}/{node.name}#{sha256(content.encode()).hexdigest()[:4]}")
 
 
 NAMED = ("loss", "loss_2", "target", "env", "values", "weight", "observe")
@@ -136,14 +137,6 @@ def _content(
     reads = ",".join(f"{i.argument}={i.text}" for i in inputs)
     names = ",".join(f"{k}={settings[k]}" for k in NAMED if k in settings)
     return f"{name}:{op}:{target}:{reads}:{names}"
-
-
-def _with_distinct_ids(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
-    digests = [sha256(node.id.encode()).hexdigest() for node in nodes]
-    return tuple(
-        replace(node, id=f"{FLOW}/{node.name}#{digest[:4]}")
-        for node, digest in zip(nodes, digests, strict=True)
-    )
 
 
 def _ordered(nodes: tuple[Node, ...]) -> tuple[Node, ...] | None:

@@ -44,13 +44,14 @@ def is_standard(decl: ast.ImportForge) -> bool:
     return decl.target == "std" or decl.target.startswith("std/")
 
 
-def open_modules(resolver: File, trail: tuple[str, ...]) -> None:
+def open_modules(resolver: File, trail: tuple[str, ...] = ()) -> None:
     """Read the imported files and enter their declarations. `trail` is the chain of importing
-    files."""
+    files; it is empty for the program itself."""
     table = resolver.table
     for alias, decl in table.imports.items():
         if not isinstance(decl, ast.ImportForge) or is_standard(decl):
             continue
+        trail = trail or (str(Path(resolver.name).resolve()),)
         module = resolver.loader.load(decl, resolver.folder, resolver.ctx)
         if module is not None and module.key in trail:
             files = (*trail[trail.index(module.key) :], module.key)

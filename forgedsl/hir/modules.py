@@ -7,7 +7,6 @@ library is read from the user's cache when it is first looked up: most files use
 
 from __future__ import annotations
 
-import pickle
 import zlib
 from collections import UserDict
 from collections.abc import Callable, Mapping
@@ -68,6 +67,8 @@ class Loader:
     texts: Mapping[str, str] = field(default_factory=dict)
     """unsaved texts of an editor, by real path"""
     libraries: dict[str, Scope | None] = field(default_factory=dict)
+    extended: set[Path] = field(default_factory=set)
+    """folders whose extensions are installed"""
 
     def load(self, decl: ast.ImportForge, folder: Path | None, ctx: Context) -> Module | None:
         """Read the module that an import names; None after a diagnostic."""
@@ -164,6 +165,8 @@ class Loader:
         entry = f"library-{digest:08x}{len(source.text):x}.marshal"
         trees: dict[str, bytes] | None = cache.load_plain(entry)
         if trees is None:
+            import pickle
+
             problems = Reporter()
             file = parse(source, problems)
             trees = {"": pickle.dumps(replace(file, decls=()))}

@@ -40,11 +40,12 @@ def resolve(
     """Resolve a parsed file under a profile ("auto", "none", or its name). None if the profile is
     unknown; otherwise check `loader.reporter.has_errors` before relying on the values.
     With `allow_missing_params`, parameters of a module may have no value (their value is ERROR)."""
-    if folder is not None:
+    if folder is not None and folder not in loader.extended:
         extensions.use_near(folder / Path(name).name)
+        loader.extended.add(folder)
     resolver = Resolver(file, name, folder, loader, host or Host())
     resolver.params.is_open = allow_missing_params and is_module(file)
-    imports.open_modules(resolver, (str(Path(name).resolve()),))
+    imports.open_modules(resolver)
     if not resolver.layers(overrides, profile):
         return None
     return _program(resolver)

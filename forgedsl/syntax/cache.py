@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import marshal
 import os
-import pickle
 import sys
 from pathlib import Path
 from typing import Any
 
+try:  # the rest of pickle, its form in Python, takes 2 ms
+    from _pickle import PickleError, loads  # type: ignore[import-not-found,unused-ignore]
+except ImportError:
+    from pickle import PickleError, loads
+
 # errors that a damaged entry, or one of another version, can raise while it is unpickled
 _DAMAGED = (
-    pickle.PickleError,
+    PickleError,
     EOFError,
     AttributeError,
     ImportError,
@@ -48,7 +52,7 @@ def load(name: str) -> Any:
 def unpickled(data: bytes) -> Any:
     """Return a pickled value; None if it is damaged, or of another version."""
     try:
-        return pickle.loads(data)
+        return loads(data)
     except _DAMAGED:
         return None
 
@@ -64,6 +68,8 @@ def load_plain(name: str) -> Any:
 
 def save(name: str, value: Any) -> None:
     """Write an entry that `load` reads."""
+    import pickle
+
     _write(name, pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL))
 
 
