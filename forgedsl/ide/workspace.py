@@ -20,11 +20,14 @@ from forgedsl.ir.graph import Graph
 from forgedsl.ir.program import Program
 from forgedsl.lint.config import DEFAULT, Config, ConfigError, load
 from forgedsl.lint.engine import AS_WRITTEN, Linted, lint_source
+from forgedsl.lint.facts import Facts
 from forgedsl.plan.plan import Plan
 from forgedsl.records import dataclass
 from forgedsl.source import SourceFile, Span
 from forgedsl.syntax import ast, decode, parse
 
+MOST_FACTS = 200
+"""structures of losses whose facts are kept"""
 STANDARD = "forgedsl:"
 """prefix of the names of texts of the standard library"""
 
@@ -46,6 +49,14 @@ class Workspace:
         self._documents: dict[str, Document] = {}
         self.parsed: dict[str, Document] = {}
         """the latest parsed document of each text"""
+        self._facts: dict[tuple[object, ...], Facts] = {}
+
+    @property
+    def facts(self) -> dict[tuple[object, ...], Facts]:
+        """Facts of losses by their structure, which edits elsewhere leave as it is."""
+        if len(self._facts) > MOST_FACTS:
+            self._facts.clear()
+        return self._facts
 
     def open(self, path: str | Path, text: str) -> None:
         """Set the text of a file: open it, or change it."""
@@ -203,6 +214,8 @@ class Document:
             config=self._configured[0].for_file(self.path),
             on_disk=True,
             texts=self.workspace.texts,
+            tree=self.tree,
+            facts=self.workspace.facts,
         )
 
     @property

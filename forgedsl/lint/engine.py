@@ -33,6 +33,7 @@ from forgedsl.syntax import ast, parse, read_source
 if TYPE_CHECKING:
     from forgedsl.ir.graph import Graph
     from forgedsl.lint.deep import DataChecks
+    from forgedsl.lint.facts import Facts
     from forgedsl.plan.plan import Plan
 
 AS_WRITTEN = "none"
@@ -101,19 +102,22 @@ def lint_source(
     on_disk: bool = False,
     host: Host | None = None,
     texts: Mapping[str, str] | None = None,
+    tree: ast.File | None = None,
+    facts: dict[tuple[object, ...], Facts] | None = None,
 ) -> Linted:
     """Check a text whose imports are relative to `folder`. `on_disk`: data may be looked up there.
-    `texts` are unsaved texts of an editor, by real path."""
+    An editor gives unsaved `texts`, by real path; the `tree` of the text, if it has no mistakes;
+    and `facts` of losses by structure, which are read and added to."""
     reporter = Reporter()
     sources = {source.name: source}
-    file = parse(source, reporter)
+    file = parse(source, reporter) if tree is None else tree
     if reporter.has_errors:
         return Linted(diagnostics=_ordered(reporter), sources=sources)
     layered = overrides_of(overrides, set_files, Context(reporter), sources)
     views = dict[str, Reporter]()
     read = Loader(reporter, sources, texts=texts or {})
     runs = cache(config.runs)
-    shared = Shared(on_disk=on_disk or deep is not None)
+    shared = Shared(on_disk=on_disk or deep is not None, facts=facts)
 
     def loader(view: str) -> Loader:
         views[view] = Reporter()

@@ -84,8 +84,9 @@ def _numbered(value: Value, number: int) -> Value:
 
 
 def structure(tree: Tree) -> tuple[object, ...]:
-    """Return a key that is equal for trees that differ only in names and spans."""
-    return (*(_key(value) for value in tree.values), tree.outputs)
+    """Return a key that is equal for trees that differ only in names of values and in spans."""
+    fields = tuple((field.name, field.type.axes) for field in tree.fields)
+    return (*(_key(value) for value in tree.values), tree.outputs, tree.totals, fields)
 
 
 def _key(value: Value) -> tuple[object, ...]:

@@ -7,6 +7,7 @@ pygls convert them.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cache, partial
 
 from lsprotocol import types as lsp
 from pygls.workspace import TextDocument
@@ -101,7 +102,13 @@ def code_page(code: str) -> str:
     return "" if page is None else markdown_page(page)
 
 
-def item(document: TextDocument, found: Item, rank: int) -> lsp.CompletionItem:
+def items(document: TextDocument, found: Iterable[Item]) -> list[lsp.CompletionItem]:
+    """Convert completions, in their order. They share spans, and to convert one reads the text."""
+    spans = cache(partial(span_range, document))
+    return [_item(each, spans(each.span), rank) for rank, each in enumerate(found)]
+
+
+def _item(found: Item, place: lsp.Range, rank: int) -> lsp.CompletionItem:
     """Convert a completion; `rank` is its position in the list."""
     name = found.name
     doc = lsp.MarkupContent(kind=lsp.MarkupKind.Markdown, value=name.doc) if name.doc else None
@@ -111,7 +118,7 @@ def item(document: TextDocument, found: Item, rank: int) -> lsp.CompletionItem:
         detail=name.detail or name.kind,
         documentation=doc,
         sort_text=f"{rank:04d}",
-        text_edit=lsp.TextEdit(range=span_range(document, found.span), new_text=found.insert),
+        text_edit=lsp.TextEdit(range=place, new_text=found.insert),
     )
 
 

@@ -234,8 +234,7 @@ def _hover_and_completion(server: Server) -> None:
     def completed(ls: Server, params: lsp.CompletionParams) -> lsp.CompletionList:
         known, document, offset = ls.at(params.text_document.uri, params.position)
         found = complete.complete(known, offset)
-        items = [convert.item(document, each, rank) for rank, each in enumerate(found)]
-        return lsp.CompletionList(is_incomplete=False, items=items)
+        return lsp.CompletionList(is_incomplete=False, items=convert.items(document, found))
 
 
 def _names(server: Server) -> None:
