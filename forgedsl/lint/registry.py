@@ -17,6 +17,7 @@ from forgedsl.hir.judges import NAME as JUDGE
 from forgedsl.hir.judges import SCORER
 from forgedsl.ir.program import Constructor, Program, PythonFunction
 from forgedsl.lint import rules
+from forgedsl.types.flow import Role
 
 if TYPE_CHECKING:
     from forgedsl.diagnostics import Diagnostic
@@ -47,6 +48,31 @@ def _has_judges(program: Program) -> bool:
     return any(isinstance(b, Constructor) and b.name in (JUDGE, SCORER) for b in bodies)
 
 
+def _has_effects(program: Program) -> bool:
+    """True if a reward declares effects, or may have some."""
+    declared = any(reward.settings["effects"].value for reward in program.rewards.values())
+    return declared or _has_python(program) or _has_judges(program)
+
+
+def _has_filters(program: Program) -> bool:
+    """True if the program has a filter, or its flow drops groups."""
+    drops = any(Role.DROPS in step.roles for step in program.flow)
+    return drops or any(each.kind == "filter" for each in program.functions.values())
+
+
+def _has_python_losses(program: Program) -> bool:
+    return any(function.python is not None for function in program.functions.values())
+
+
+def _has_weighted_draws(program: Program) -> bool:
+    return any("weight" in step.settings for step in program.flow)
+
+
+def _has_pairs(program: Program) -> bool:
+    """True if a dataset has chosen and rejected answers."""
+    return any(dataset.settings["chosen"].value for dataset in program.datasets.values())
+
+
 SUBJECTS: tuple[tuple[Callable[[Program], bool], tuple[str, ...]], ...] = (
     (
         _has_python,
@@ -57,6 +83,11 @@ SUBJECTS: tuple[tuple[Callable[[Program], bool], tuple[str, ...]], ...] = (
         ),
     ),
     (_has_judges, ("R530", "R531", "R532", "R534")),
+    (_has_effects, ("R505", "R506", "R507", "R510", "X803")),
+    (_has_filters, ("A306", "R521", "R526")),
+    (_has_python_losses, ("L434",)),
+    (_has_weighted_draws, ("D646",)),
+    (_has_pairs, ("D624",)),
 )  # fmt: skip
 """rules that find nothing in a program without their subject"""
 
