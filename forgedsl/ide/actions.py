@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from forgedsl.diagnostics import Diagnostic, Edit, Severity
 from forgedsl.ide.workspace import Document
-from forgedsl.lint.engine import lint_source
+from forgedsl.lint.engine import Held, lint_source
 from forgedsl.lint.fixes import settle
 from forgedsl.lint.suppress import is_suppressible
 from forgedsl.records import dataclass
@@ -74,7 +74,7 @@ def fix_all(document: Document) -> str | None:
 
     def check(source: SourceFile) -> tuple[Diagnostic, ...]:
         texts = {**document.workspace.texts, str(document.path.resolve()): source.text}
-        found = lint_source(source, document.folder, on_disk=True, texts=texts)
+        found = lint_source(source, document.folder, on_disk=True, held=Held(texts=texts))
         return found.diagnostics
 
     fixed = settle(document.source, check, unsafe=False)

@@ -19,7 +19,7 @@ from forgedsl.hir.resolve import resolve
 from forgedsl.ir.graph import Graph
 from forgedsl.ir.program import Program
 from forgedsl.lint.config import DEFAULT, Config, ConfigError, load
-from forgedsl.lint.engine import AS_WRITTEN, Linted, lint_source
+from forgedsl.lint.engine import AS_WRITTEN, Held, Linted, lint_source
 from forgedsl.lint.facts import Facts
 from forgedsl.plan.plan import Plan
 from forgedsl.records import dataclass
@@ -213,9 +213,7 @@ class Document:
             self.folder,
             config=self._configured[0].for_file(self.path),
             on_disk=True,
-            texts=self.workspace.texts,
-            tree=self.tree,
-            facts=self.workspace.facts,
+            held=Held(texts=self.workspace.texts, tree=self.tree, facts=self.workspace.facts),
         )
 
     @property

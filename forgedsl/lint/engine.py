@@ -25,7 +25,7 @@ from forgedsl.lint.config import DEFAULT, Config
 from forgedsl.lint.registry import finding_of, rules_for
 from forgedsl.lint.suppress import suppress
 from forgedsl.lint.view import Shared, View
-from forgedsl.records import dataclass, replace
+from forgedsl.records import dataclass, field, replace
 from forgedsl.sizes.hosts import Host
 from forgedsl.source import SourceFile
 from forgedsl.syntax import ast, parse, read_source
@@ -49,6 +49,16 @@ class Deep:
 
     host: Host
     outside: DataChecks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """What an editor has besides the text: unsaved `texts` by real path, the `tree` of the text if
+    it has no mistakes, and `facts` of losses by structure, which are read and added to."""
+
+    texts: Mapping[str, str] = field(default_factory=dict)
+    tree: ast.File | None = None
+    facts: dict[tuple[object, ...], Facts] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,23 +111,19 @@ def lint_source(
     deep: Deep | None = None,
     on_disk: bool = False,
     host: Host | None = None,
-    texts: Mapping[str, str] | None = None,
-    tree: ast.File | None = None,
-    facts: dict[tuple[object, ...], Facts] | None = None,
+    held: Held | None = None,
 ) -> Linted:
-    """Check a text whose imports are relative to `folder`. `on_disk`: data may be looked up there.
-    An editor gives unsaved `texts`, by real path; the `tree` of the text, if it has no mistakes;
-    and `facts` of losses by structure, which are read and added to."""
-    reporter = Reporter()
+    """Check a text; imports are relative to `folder`. `on_disk`: data may be looked up there."""
+    reporter, held = Reporter(), held or Held()
     sources = {source.name: source}
-    file = parse(source, reporter) if tree is None else tree
+    file = held.tree or parse(source, reporter)
     if reporter.has_errors:
         return Linted(diagnostics=_ordered(reporter), sources=sources)
     layered = overrides_of(overrides, set_files, Context(reporter), sources)
     views = dict[str, Reporter]()
-    read = Loader(reporter, sources, texts=texts or {})
+    read = Loader(reporter, sources, texts=held.texts)
     runs = cache(config.runs)
-    shared = Shared(on_disk=on_disk or deep is not None, facts=facts)
+    shared = Shared(on_disk=on_disk or deep is not None, facts=held.facts)
 
     def loader(view: str) -> Loader:
         views[view] = Reporter()

@@ -36,9 +36,7 @@ class Shared:
     structure. `on_disk`: True if rules may read the program's files in its folder. `facts` are
     those of texts before this one."""
 
-    def __init__(
-        self, *, on_disk: bool, facts: dict[tuple[object, ...], Facts] | None = None
-    ) -> None:
+    def __init__(self, *, on_disk: bool, facts: dict[tuple[object, ...], Facts]) -> None:
         self.on_disk = on_disk
         self.data_reports: dict[str, list[str]] = {}
         """reports of --deep on data that it read, each with its profiles"""
@@ -47,7 +45,7 @@ class Shared:
         """cached results of rules about functions that views share"""
         self._names: dict[tuple[str, int, str], tuple[tuple[str, ...], ...]] = {}
         self._intervals: dict[tuple[Located, Interval], Analysis] = {}
-        self._facts = {} if facts is None else facts
+        self._facts = facts
         self._facts_of: dict[Located, Facts] = {}
 
     def names(self, function: Function) -> tuple[tuple[str, ...], ...]:
