@@ -28,7 +28,8 @@ from forgedsl.runtime.endpoints import Score, SyncResult
 from forgedsl.runtime.losses import LossFunction
 from forgedsl.runtime.modules import load_module
 from forgedsl.runtime.rewards.worker import Recipe, load
-from forgedsl.runtime.services.endpoints import call_on_tensors, step_shape
+from forgedsl.runtime.services.endpoints import step_shape
+from forgedsl.runtime.tensor_calls import call_on_tensors
 from forgedsl.runtime.updates import combine_results, samples_by_update
 
 V = 67

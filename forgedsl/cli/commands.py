@@ -31,6 +31,11 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("runs", "forgedsl.cli.runs", "list runs with their status and best evaluation"),
     ("compare", "forgedsl.cli.compare", "compare runs; seeds of one setting form a group"),
     ("replay", "forgedsl.cli.replay", "repeat a recorded optimizer step"),
+    (
+        "whatif",
+        "forgedsl.cli.whatif",
+        "apply other rewards, filters or losses to recorded steps of a run",
+    ),
     ("report", "forgedsl.cli.report", "write the report of a run"),
     ("export", "forgedsl.cli.export", "write the weights of a run in Hugging Face format"),
     ("try", "forgedsl.cli.chat", "chat with the exported policy of a run"),

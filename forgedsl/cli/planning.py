@@ -154,7 +154,7 @@ def read_side(
         from forgedsl.cli.revisions import checked_out
 
         with checked_out(text, beside) as file:
-            made = _compiled(file, profile, overrides, set_files, host, profile_of)
+            made = compile_side(file, profile, overrides, set_files, host, profile_of)
             return Side(label=text, job=made.job)
     path = Path(text)
     if path.is_dir():
@@ -165,18 +165,19 @@ def read_side(
             raise SideError(no_run(path.parent))
     if path.suffix == ".json":
         return Side(label=text, job=read_job(path))
-    made = _compiled(path, profile, overrides, set_files, host, profile_of)
+    made = compile_side(path, profile, overrides, set_files, host, profile_of)
     return Side(label=text, job=made.job)
 
 
-def _compiled(
+def compile_side(
     file: Path,
     profile: str,
     overrides: tuple[str, ...],
     set_files: tuple[Path, ...],
-    host: Host | None,
-    profile_of: str,
+    host: Host | None = None,
+    profile_of: str = "",
 ) -> Lowered:
+    """Compile a file. Raises SideError, with diagnostics printed if the file has errors."""
     from forgedsl.cli.compiling import print_diagnostics
     from forgedsl.hir.resolver import PROFILE_LINE
 

@@ -220,7 +220,7 @@ class Pipeline:
             advantage([0.0, 1.0])
         """
         from forgedsl.runtime.modules import load_module
-        from forgedsl.runtime.services.endpoints import call_on_tensors
+        from forgedsl.runtime.tensor_calls import call_on_tensors
 
         job = self.plan().job
         targets = [node.target for node in job.nodes if Role.COMPUTES in node.roles]

@@ -175,14 +175,14 @@ def _score(run: RunData, name: str) -> str:
     rubric = job.rubrics.get(name)
     if rubric is not None:
         parts = [_score(run, reward) for reward in rubric.rewards]
-        return f"{rubric.model_dump()}{_code(job.program, rubric.function)}{parts}"
+        return f"{rubric.model_dump()}{function_text(job.program, rubric.function)}{parts}"
     kept = {"kind", "function", "args", "service", "path", "sha256", "inputs", "makes"}
     reward = job.rewards[name]
-    code = _code(job.program, reward.function) if reward.kind == "program" else ""
+    code = function_text(job.program, reward.function) if reward.kind == "program" else ""
     return f"{name}{reward.model_dump(include=kept)}{code}"
 
 
-def _code(program: str, function: str) -> str:
+def function_text(program: str, function: str) -> str:
     """A function of the program and those that it calls, without comments."""
     known = {d.name: d for d in ast.parse(program).body if isinstance(d, ast.FunctionDef)}
     todo, found = [function], dict[str, str]()

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Collection, Sequence
 from typing import Any, TypeVar
 
 from forgedsl.errors import ForgeError, RunError
@@ -90,9 +90,11 @@ class Firing:
 
     ask, demand = staticmethod(ask), staticmethod(demand)
 
-    async def group(self, unit: GroupState) -> str | None:
-        """Fire every group-phase node of a group; return the reason if the group was dropped."""
-        return await self._run_nodes(unit, unit.source.nodes) or self._unusable(unit)
+    async def group(self, unit: GroupState, known: Collection[str] = ()) -> str | None:
+        """Fire every group-phase node of a group, except those whose values are `known`; return the
+        reason if the group was dropped."""
+        nodes = [node for node in unit.source.nodes if node.name not in known]
+        return await self._run_nodes(unit, nodes) or self._unusable(unit)
 
     async def batch(self, units: Sequence[GroupState]) -> None:
         """Fire the batch-phase nodes for the groups of an assembled batch."""

@@ -227,6 +227,25 @@ class LossFunction:
         metrics = {name: torch.as_tensor(found).detach() for name, found in reports.items()}
         return LossOutput(loss=loss, metrics=metrics, kernel="torch/values")
 
+    def at_logprobs(
+        self, logprob: Tensor, *, labels: Tensor, seq_id: Tensor, **inputs: Tensor
+    ) -> tuple[Tensor, dict[str, Tensor], Tensor]:
+        """Return the loss of packed rows `[N]` with these log-probs, its reports, and its gradient
+        by the log-probs. This call is the whole step.
+
+        Raises:
+            TypeError: the loss reads more of the model than log-probs.
+        """
+        reads = sorted({f.name for f in self.fields if f.diff} - {"logprob"})
+        if reads:
+            raise TypeError(f"loss {self.name} also reads {', '.join(reads)}")
+        rows = self._pack(inputs, labels, None, seq_id, IGNORE_INDEX, torch.float32, compact=False)
+        step, found = self._step(rows, {}, clamped=True), {"logprob": logprob}
+        x = rows.namespace(step, found)
+        loss, reports = self.module.loss(x)
+        gradient = self.module.gradient(x, self.module.prepare(rows.namespace(step, {})))
+        return loss, {n: torch.as_tensor(v) for n, v in reports.items()}, gradient["logprob"]
+
     def _by_value(self, loss: Tensor, rows: Rows, value: Tensor, counts: Any) -> Tensor:
         """Add the gradient with respect to the value head, which no kernel computes; the value of
         `loss` does not change."""

@@ -140,7 +140,7 @@ def _serve(stream: socket.socket, recipe: Recipe, functions: Mapping[str, Functi
         except EOFError:
             return
         found = [
-            _call(functools.partial(functions[n], rollout, target), recipe.rewards[n])
+            call_reward(functools.partial(functions[n], rollout, target), recipe.rewards[n])
             for n in names
         ]
         last = any(_out_of_memory(outcome) for outcome in found)
@@ -149,7 +149,8 @@ def _serve(stream: socket.socket, recipe: Recipe, functions: Mapping[str, Functi
             os._exit(0)
 
 
-def _call(function: Callable[[], Any], reward: spec.Reward) -> Outcome:
+def call_reward(function: Callable[[], Any], reward: spec.Reward) -> Outcome:
+    """Call a reward within its timeout, in the main thread of a process."""
     began = time.monotonic()
     try:
         signal.signal(signal.SIGALRM, interrupt)  # a library may have replaced the handler

@@ -13,7 +13,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -25,7 +25,6 @@ from forgedsl.runs.checkpoints import REPLAY, WHOLE, keep_newest, last_step
 from forgedsl.runtime.data import DatasetReader
 from forgedsl.runtime.data_types import Batch, Completion, Prompt, Rollout, Sample, StepResult
 from forgedsl.runtime.endpoints import (
-    GROUP,
     CheckpointError,
     HeldOutLoss,
     Score,
@@ -39,6 +38,7 @@ from forgedsl.runtime.services.environment import EnvironmentClient
 from forgedsl.runtime.services.generator import GeneratorClient, ReplicaAffinity
 from forgedsl.runtime.services.reward import RewardClient
 from forgedsl.runtime.services.trainer import TrainerClient
+from forgedsl.runtime.tensor_calls import call_on_tensors
 from forgedsl.runtime.upstream.monarch import Mesh
 
 
@@ -339,41 +339,6 @@ def _rollout(done: Completion, prompt: Prompt, sibling: int) -> Rollout:
         version_min=done.version_min, version_max=done.version_max, started=done.started,
         finished=done.finished, running=done.running, versions=done.versions,
     )  # fmt: skip
-
-
-def call_on_tensors(function: Callable[..., Any], args: Mapping[str, Any]) -> Any:
-    """Call a tensor function on lists and return lists; token rows are cut to their true
-    lengths."""
-    import torch
-
-    result = function(**{name: _tensor(value, name == GROUP) for name, value in args.items()})
-    if not isinstance(result, torch.Tensor):
-        return result
-    if result.dim() < 2:
-        return result.tolist()
-    lengths = next(map(len, value) for value in args.values() if _ragged(value))
-    return [row[:length] for row, length in zip(result.tolist(), lengths, strict=True)]
-
-
-def _tensor(value: Any, whole: bool) -> Any:
-    """Convert values per sequence to a tensor, and values per token to padded rows. `whole` values
-    are int64 (group numbers)."""
-    import torch
-
-    if _ragged(value):
-        bools = any(isinstance(row[0], bool) for row in value if row)
-        rows = [torch.tensor(row, dtype=torch.bool if bools else torch.float64) for row in value]
-        return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
-    if isinstance(value, list) and all(isinstance(v, int | float | bool) for v in value):
-        if value and all(isinstance(v, bool) for v in value):  # `rollout.truncated`
-            return torch.tensor(value)
-        return torch.tensor(value, dtype=torch.int64 if whole else torch.float64)
-    return value
-
-
-def _ragged(value: Any) -> bool:
-    """True if the value is a list of lists: numbers per token for each sequence."""
-    return isinstance(value, list) and bool(value) and isinstance(value[0], list)
 
 
 async def _all(calls: Iterable[Awaitable[object]]) -> None:

@@ -1,0 +1,83 @@
+"""What-ifs of real runs: they say what a run with the other file reports."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from forgedsl.runtime.recorded.files import path_of, read
+from forgedsl.shipped import shipped_root
+
+pytestmark = pytest.mark.full
+
+SETTINGS = ("schedule.steps=2", "prompts=8", "trainer.batch.rows=64", "trainer.optimizer.lr=2e-3",
+            "held_out.limit=2", "cluster.gpus=0")  # fmt: skip
+
+
+def written(folder: Path, name: str, *edits: tuple[str, str]) -> Path:
+    """The shipped pipeline with two updates in a step and with edits."""
+    text = (shipped_root() / "grpo_math.forge").read_text()
+    wandb = ', wandb { project = "grpo-math" }'
+    for old, new in ((wandb, ""), ("loss = grpo)", "loss = grpo, minibatches = 2)"),
+                     ('local("models', 'local("forgedsl:models'),
+                     ('jsonl("data', 'jsonl("forgedsl:data'), *edits):  # fmt: skip
+        assert old in text, old
+        text = text.replace(old, new)
+    path = folder / f"{name}.forge"
+    path.write_text(text)
+    return path
+
+
+def forgec(*words: Any) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "forgedsl", *map(str, words)], capture_output=True, text=True,
+        timeout=240,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_a_whatif_says_what_a_run_with_another_reward_and_another_clip_reports(
+    tmp_path: Path,
+) -> None:
+    """Step 1 of both runs has the same samples. Its first update has no clipped token, so that the
+    second update starts from the same weights, and clips under both bounds."""
+    scores = ("0.85 * correct + 0.1 * thinking", "0.5 * correct + 0.45 * thinking")
+    first = written(tmp_path, "first")
+    other_clip = written(
+        tmp_path, "clip", ("param eps        : float = 0.2", "param eps : float = 0.1")
+    )
+    other_score = written(tmp_path, "score", scores)
+    forgec("run", first, *SETTINGS, "--run-dir", tmp_path / "a", "--quiet")
+    forgec("run", other_clip, *SETTINGS, "--run-dir", tmp_path / "b", "--quiet")
+    forgec("run", other_score, *SETTINGS, "--run-dir", tmp_path / "c", "--quiet")
+    ask = ("whatif", tmp_path / "a", *SETTINGS, "--steps", "1", "--format", "json", "--with")
+    clip = json.loads(forgec(*ask, other_clip))["steps"][0]
+    for side, run in (("before", "a"), ("after", "b")):
+        (values,) = clip[side]
+        row = json.loads((tmp_path / run / "metrics.jsonl").read_text().splitlines()[0])
+        assert values["value"] == pytest.approx(row["loss"], rel=1e-5, abs=1e-7)
+        for name, value in values["reports"].items():
+            assert value == pytest.approx(row[f"loss/{name}"], rel=1e-5, abs=1e-7)
+    assert clip["after"][0]["reports"]["clip_frac"] > clip["before"][0]["reports"]["clip_frac"] > 0
+    forgec(*ask, other_score)
+    from forgedsl.lower.job import read_job
+    from forgedsl.runtime.whatif.rescore import Rescorer
+
+    files = (tmp_path / "a", tmp_path / "c")
+    found = Rescorer(*map(read_job, files), tmp_path).step(1, path_of(files[0], 1))
+    wanted = {
+        (row["group"], row["sibling"]): (row["response"], row["score/score"], row["value/adv"])
+        for row in read(path_of(files[1], 1))
+    }
+    assert len(wanted) == 64
+    assert {
+        (c.group, c.sibling): (c.response, c.after, c.fields_after["adv"])
+        for c in found.completions
+    } == wanted
+    assert (tmp_path / "a" / "whatif" / "score.html").read_text().count("<svg") >= 3

@@ -1,0 +1,1 @@
+"""What-if: recorded steps of a run under another file, without the models of the run."""

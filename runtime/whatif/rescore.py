@@ -1,0 +1,308 @@
+"""Compute recorded steps again under another job.
+
+    rows of a step --recorded--> the batch of the run
+                   --fired again under the other job--> the batch that it would have made
+    both --> Step: scores, advantages, losses, and what has become of each group
+
+The nodes of a group are fired by the code that fires them in a run; only the answers of models come
+from the recording.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from forgedsl.lower import job as spec
+from forgedsl.runs.whatif import Completion, LossValues, Step
+from forgedsl.runtime.controller.assembly import Assembled, assemble
+from forgedsl.runtime.controller.context import Context
+from forgedsl.runtime.controller.firing import Firing
+from forgedsl.runtime.controller.flow import analyse
+from forgedsl.runtime.data_types import Batch, Rollout, Sample
+from forgedsl.runtime.endpoints import Score, seed_of
+from forgedsl.runtime.events import EventLog
+from forgedsl.runtime.flow import Flow
+from forgedsl.runtime.group import Column, Dropped, GroupState
+from forgedsl.runtime.guards import FailureGuard
+from forgedsl.runtime.losses import LossFunction
+from forgedsl.runtime.modules import load_module
+from forgedsl.runtime.proofs.watch import Proofs
+from forgedsl.runtime.recorded.columns import Row, rollout_of
+from forgedsl.runtime.recorded.files import read
+from forgedsl.runtime.state import ControllerState
+from forgedsl.runtime.step_metrics import Meter
+from forgedsl.runtime.versions import Versions
+from forgedsl.runtime.whatif.losses import Measured, Packed, Traced, measure
+from forgedsl.types.flow import Role
+
+Key = tuple[int, str, int]
+LOST = Dropped("not recorded")
+MANY = 1_000_000_000
+"""failures in a row that end a what-if: none do"""
+
+
+@dataclass(slots=True)
+class Side:
+    """A job, and what is made of it once."""
+
+    job: spec.Job
+    flow: Flow = field(init=False)
+    losses: dict[str, LossFunction] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.flow = analyse(self.job)
+        self.losses = {n: LossFunction.from_job(s, "torch") for n, s in self.job.losses.items()}
+
+
+class Silent(EventLog):
+    """Takes events and keeps none."""
+
+    def take(self, event: dict[str, Any]) -> None:
+        pass
+
+
+class Rescorer:
+    """Computes steps of a run again under `job`; its files are in `folder`."""
+
+    def __init__(self, run: spec.Job, job: spec.Job, folder: Path) -> None:
+        from forgedsl.runtime.whatif.services import RecordedServices
+
+        self._old, self._new = Side(run), Side(job)
+        self._services = RecordedServices(job, folder, load_module("program", job.program))
+        events = Silent()
+        context = Context(
+            job=job, flow=self._new.flow, endpoints=self._services,  # type: ignore[arg-type]
+            events=events, state=ControllerState(), versions=Versions({}, served={}),
+            failures=FailureGuard(MANY), proofs=Proofs(job), meter=Meter(),
+        )  # fmt: skip
+        self._firing = Firing(context)
+        self._known = {
+            node.name for source in self._new.flow.sources for node in source.nodes
+            if node.roles & {Role.SAMPLES, Role.MEASURES}
+        }  # fmt: skip
+        """nodes of models, whose values are recorded"""
+
+    def step(self, number: int, path: Path) -> Step:
+        """Return a recorded step, as it was and as it would be.
+
+        Raises:
+            RunError: the other job needs a value that is not recorded, or a reward fails too often.
+        """
+        rows = read(path)
+        self._services.use(rows)
+        made = {_key(row): rollout_of(row) for row in rows}
+        old = list(_units(self._old.flow, rows, made, {*self._old.flow.edges}))
+        new = list(_units(self._new.flow, rows, made, self._known))
+        gone = asyncio.run(self._fire(new))
+        kept = [unit for unit in new if unit.group not in gone]
+        trained = [unit for unit in old if not _dropped(rows, unit)]
+        before = _batches(self._old, trained, rows, number)
+        after = _batches(self._new, kept, rows, number)
+        return Step(
+            step=number, groups=len(new), kept_before=len(trained), kept_after=len(kept),
+            completions=tuple(_completions(rows, self._old, self._new, new, before, after)),
+            before=tuple(_measured(self._old, before, rows, number)),
+            after=tuple(_measured(self._new, after, rows, number)),
+        )  # fmt: skip
+
+    async def _fire(self, units: Sequence[GroupState]) -> dict[int, str]:
+        """Fire all nodes of the groups; return why groups were dropped."""
+        gone: dict[int, str] = {}
+        for unit in units:
+            if (reason := await self._firing.group(unit, self._known)) is not None:
+                gone[unit.group] = reason
+        kept = [unit for unit in units if unit.group not in gone]
+        await self._firing.batch(kept)
+        return gone | {unit.group: "left the batch" for unit in kept if unit.abandoned}
+
+
+def _key(row: Row) -> Key:
+    """Return the completion of a row: number of its group, edge, number in its edge."""
+    return row["unit"], row["edge"], row["cell"]
+
+
+def _units(
+    flow: Flow, rows: Sequence[Row], made: Mapping[Key, Rollout], known: Collection[str]
+) -> Iterator[GroupState]:
+    """Yield the groups of a step, with the recorded values of the `known` nodes."""
+    by_unit: dict[tuple[str, int], list[Row]] = {}
+    for row in rows:
+        by_unit.setdefault((row["source"], row["unit"]), []).append(row)
+    sources = {source.node.name: source for source in flow.sources}
+    for (name, group), mine in by_unit.items():
+        if name in sources:
+            item = made[_key(mine[0])].prompt
+            unit = GroupState(flow, sources[name], mine[0]["local"], item)
+            unit.group = group
+            _fill(unit, {_key(row): row for row in mine}, made, known)
+            yield unit
+
+
+def _fill(
+    unit: GroupState, rows: Mapping[Key, Row], made: Mapping[Key, Rollout], known: Collection[str]
+) -> None:
+    """Put recorded values into the cells of a group."""
+    flow = unit.flow
+    for name, edge in flow.edges.items():
+        if edge.root != unit.source.node.name or name == edge.root or name not in known:
+            continue
+        lineage = edge.lineage or ""
+        width = flow.edges[lineage].width if lineage else None
+        keys = [(unit.group, lineage, cell) for cell in range(width or 1)]
+        values = [
+            LOST if key not in rows else made[key] if edge.rollouts else _value(rows[key], name)
+            for key in keys
+        ]
+        if edge.width:
+            unit.put_all(name, values)
+        else:
+            live = {i: v for i, v in enumerate(values) if not isinstance(v, Dropped)}
+            unit.put(name, Column(live))
+    for node in (node for node in flow.scores if node.name in known):
+        read = flow.edges[node.name].lineage
+        unit.scores[node.name] = {
+            row["cell"]: Score(value=row[f"score/{node.name}"])
+            for row in rows.values()
+            if row["edge"] == read and row.get(f"score/{node.name}") is not None
+        }
+
+
+def _value(row: Row, name: str) -> Any:
+    tokens = row.get(f"tokens/{name}")
+    value = row.get(f"value/{name}") if tokens is None else tokens
+    return LOST if value is None else value
+
+
+def _dropped(rows: Sequence[Row], unit: GroupState) -> bool:
+    return any(row["dropped"] is not None for row in rows if row["unit"] == unit.group)
+
+
+def _batches(
+    side: Side, units: Sequence[GroupState], rows: Sequence[Row], step: int
+) -> dict[str, Assembled]:
+    """Return the batch of each step node; none without a group."""
+    known: dict[tuple[int, str], dict[int, int]] = {}
+    for row in rows:
+        if row["age"] is not None:
+            known.setdefault((row["unit"], row["edge"]), {})[row["cell"]] = row["age"]
+    ages: dict[int, dict[str, dict[int, int]]] = {}
+    for streams in side.flow.replays.values():
+        for stream in streams:
+            lineage = side.flow.edges[stream.edge].lineage or ""
+            for unit in units:
+                mine = known.get((unit.group, lineage), {})
+                ages.setdefault(unit.group, {})[stream.edge] = mine
+    found = {}
+    for node in side.flow.steps if units else ():
+        found[node.name] = made = assemble(side.flow, node, units, ages)
+        batch = made.batch
+        batch.epochs, batch.minibatches = node.epochs, node.minibatches
+        batch.seed = seed_of(side.job.seed, step)
+        for samples in (batch.samples, *(part for _, part in batch.beside)):
+            for sample in samples:
+                sample.sequence_fields.setdefault("num_steps", float(step - 1))
+    return found
+
+
+def _completions(
+    rows: Sequence[Row], old: Side, new: Side, units: Sequence[GroupState],
+    before: Mapping[str, Assembled], after: Mapping[str, Assembled],
+) -> Iterator[Completion]:  # fmt: skip
+    """Yield the scores and advantages of every completion, by what the run had."""
+    by_group = {unit.group: unit for unit in units}
+    was, now = (_fields(each) for each in (before, after))
+    for row in rows:
+        unit = by_group.get(row["unit"])
+        key = _key(row)
+        first, second = (_score_node(side.flow, row["edge"]) for side in (old, new))
+        score = None if unit is None else unit.scores.get(second, {}).get(row["cell"])
+        yield Completion(
+            group=row["unit"], sibling=row["sibling"], row=row["row"], prompt=row["prompt"],
+            response=row["response"], target=row["target"], age=row["age"],
+            tokens=len(row["token_ids"]) - row["num_observed"],
+            before=row.get(f"score/{first}"), after=None if score is None else score.value,
+            parts_before=_parts(row),
+            parts_after={} if score is None else dict(score.parts),
+            fields_before=was.get(key, {}), fields_after=now.get(key, {}),
+        )  # fmt: skip
+
+
+def _parts(row: Row) -> dict[str, float]:
+    """Return the recorded rewards of a completion."""
+    named = {n.removeprefix("part/"): v for n, v in row.items() if n.startswith("part/")}
+    return {name: value for name, value in named.items() if value is not None}
+
+
+def _score_node(flow: Flow, edge: str) -> str:
+    return next((n.name for n in flow.scores if flow.edges[n.name].lineage == edge), "")
+
+
+def _fields(batches: Mapping[str, Assembled]) -> dict[Key, dict[str, float]]:
+    """Return the numbers that losses read, by completion: advantages, weights."""
+    found: dict[Key, dict[str, float]] = {}
+    for made in batches.values():
+        for origins, samples in zip(made.origins, _terms(made.batch), strict=True):
+            for key, sample in zip(origins, samples, strict=True):
+                mine = {n: v for n, v in sample.sequence_fields.items() if n not in GIVEN}
+                found.setdefault(key, {}).update(mine)
+    return found
+
+
+GIVEN = ("num_tokens", "truncated", "num_steps")
+"""fields that every completion has"""
+
+
+def _terms(batch: Batch) -> list[list[Sample]]:
+    return [batch.samples, *(samples for _, samples in batch.beside)]
+
+
+def _measured(
+    side: Side, batches: Mapping[str, Assembled], rows: Sequence[Row], step: int
+) -> Iterator[LossValues]:
+    """Yield the values of each loss of a step; none where log-probs are missing."""
+    by_key = {_key(row): row for row in rows}
+    for node in side.flow.steps:
+        made = batches.get(node.name)
+        if made is None:
+            continue
+        for number, (name, _) in enumerate(node.terms):
+            if number:  # a further loss is computed anew in each update
+                continue
+            traced: dict[int, Traced] = {
+                epoch: [
+                    by_key.get(key, {}).get(f"logprob/{node.name}/{number}/{epoch}")
+                    for key in made.origins[number]
+                ]
+                for epoch in range(node.epochs)
+            }
+            loss = side.losses[name]
+            found = measure(loss, made.batch, traced)
+            if found is not None:
+                yield _values(step, name, made.batch, traced[0], *found)
+
+
+def _values(
+    step: int, name: str, batch: Batch, traced: Traced, found: Measured, whole: Packed
+) -> LossValues:
+
+    def of(chosen: Sequence[int]) -> dict[str, float]:
+        tokens = sum(len(traced[i] or ()) for i in chosen)
+        return {"tokens": float(tokens), **whole.measure(chosen).reports}
+
+    ages: dict[int, list[int]] = {}
+    for i, age in enumerate(batch.sample_ages):
+        if age is not None:
+            ages.setdefault(age, []).append(i)
+    lengths: dict[int, list[int]] = {}
+    for i, sample in enumerate(batch.samples):
+        lengths.setdefault(max(1, len(sample.mask)).bit_length(), []).append(i)
+    return LossValues(
+        step=step, name=name, loss=found.loss, reports=dict(found.reports),
+        gradient=found.gradient,
+        by_age={age: of(chosen) for age, chosen in sorted(ages.items())},
+        by_length={2**n - 1: of(chosen) for n, chosen in sorted(lengths.items())},
+    )  # fmt: skip

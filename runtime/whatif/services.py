@@ -1,0 +1,111 @@
+"""The services of a what-if: answers of models come from recorded steps, the rest is computed.
+
+sample, logprobs, judges --recorded rows--> the values of the run
+rewards, rubrics, functions --the other job--> new values
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from forgedsl.errors import RunError
+from forgedsl.lower import job as spec
+from forgedsl.runtime.data_types import Rollout, Sample
+from forgedsl.runtime.endpoints import DropRollout, Score, ServiceFailure
+from forgedsl.runtime.events import EventLog
+from forgedsl.runtime.recorded.columns import Row, rollout_of
+from forgedsl.runtime.rewards.worker import Item, Outcome, Recipe, call_reward, load
+from forgedsl.runtime.services.reward import RewardClient
+from forgedsl.runtime.tensor_calls import call_on_tensors
+from forgedsl.runtime.tracebacks import described
+
+Key = tuple[int, int]
+"""a completion: number of its group, and its number over all samplers of the group"""
+OF_MODELS = ("judge", "endpoint", "scorer")
+"""kinds of rewards that a model computes"""
+
+
+class OwnRewards:
+    """Computes rewards in this process; it has the interface of a reward pool."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        self._recipe = recipe
+        self._functions = load(recipe)
+
+    async def submit(self, item: Item, *, first: bool = False) -> list[Outcome]:
+        names, rollout, target = item
+        return [self._call(name, rollout, target) for name in names]
+
+    def _call(self, name: str, rollout: Rollout, target: Any) -> Outcome:
+        reward = self._recipe.rewards[name]
+        call = partial(self._functions[name], rollout, target)
+        if reward.kind != "program":
+            return call_reward(call, reward)
+        try:  # an expression of the file ends by itself
+            return Outcome(value=call())
+        except Exception as error:
+            return Outcome(error=described(error))
+
+
+class RecordedReward:
+    """Answers of a reward that a model computed in the run."""
+
+    def __init__(self, services: RecordedServices, name: str) -> None:
+        self._services, self._column = services, f"part/{name}"
+
+    async def submit(self, item: Item, *, first: bool = False) -> list[Outcome]:
+        row = self._services.rows[item[1].group, item[1].sibling]
+        value = row.get(self._column)
+        return [Outcome(error="not recorded") if value is None else Outcome(value=value)]
+
+
+class RecordedServices:
+    """Implements those calls of runtime/endpoints.py that groups need. `rows` are those of the step
+    that is computed again."""
+
+    def __init__(self, job: spec.Job, folder: Path, program: ModuleType) -> None:
+        self.failures: asyncio.Queue[ServiceFailure] = asyncio.Queue()
+        self.rows: dict[Key, Row] = {}
+        self._program = program
+        self._rewards = RewardClient(job, {}, program, EventLog())
+        own = [name for name, reward in job.rewards.items() if reward.kind not in OF_MODELS]
+        pool: Any = OwnRewards(Recipe.of(job, str(folder), own))
+        for name in job.rewards:
+            self._rewards.judge(name, pool if name in own else RecordedReward(self, name))  # type: ignore[arg-type]
+
+    def use(self, rows: Sequence[Row]) -> None:
+        """Answer with the rows of another step from now on."""
+        self.rows = {(row["group"], row["sibling"]): row for row in rows}
+
+    async def sample(self, node: spec.Node, prompt: Any, sibling: int, seed: int) -> Rollout:
+        row = self.rows.get((prompt.group, sibling))
+        if row is None or row["edge"] != node.name:
+            raise DropRollout("not recorded")
+        return rollout_of(row)
+
+    async def logprobs(
+        self, node: spec.Node, rollouts: Sequence[Rollout | Sample]
+    ) -> list[list[float]]:
+        found = []
+        for rollout in rollouts:
+            assert isinstance(rollout, Rollout)
+            values = self.rows[rollout.group, rollout.sibling].get(f"tokens/{node.name}")
+            if values is None:
+                raise RunError(
+                    f"`{node.name}`, {node.op} of {node.target}, is not recorded for completion "
+                    f"{rollout.sibling} of group {rollout.group}",
+                    origin=node.origin,
+                )
+            found.append(values)
+        return found
+
+    async def score(self, node: spec.Node, rollout: Any, target: Any) -> Score:
+        return await self._rewards.score(node.target, rollout, target)
+
+    async def call(self, node: spec.Node, args: dict[str, Any]) -> Any:
+        return call_on_tensors(getattr(self._program, node.target), args)
