@@ -1,7 +1,10 @@
 """`forgec init`: every template lints clean at once, and nothing is overwritten."""
 
+import json
 import subprocess
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
@@ -138,3 +141,58 @@ def test_the_first_run_that_a_template_proposes_has_no_warnings(name: str, tmp_p
     words = ["lint", str(tmp_path / f"{name}.forge"), *TEMPLATES[name].first_try.split()]
     done = CliRunner().invoke(app, words)
     assert "no findings" in done.output, done.output
+
+
+def test_the_guide_has_the_script_of_the_template_for_verifiers() -> None:
+    page = Path(__file__).parents[2] / "docs/guide/from-verifiers.md"
+    assert project("verifiers")["agents/verify.py"] in page.read_text("utf-8")
+
+
+@pytest.mark.parametrize(
+    ("name", "package"), [("verifiers", "verifiers==0.4.0"), ("inspect", "inspect-ai==0.3.285")]
+)
+def test_a_script_whose_package_is_missing_says_how_to_install_it(
+    name: str, package: str, tmp_path: Path
+) -> None:
+    (script,) = TEMPLATES[name].files
+    (tmp_path / "agent.py").write_text(project(name)[script])
+    done = subprocess.run(
+        [sys.executable, "-S", "-E", tmp_path / "agent.py"],  # -S: no packages
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert f"-m pip install {package}" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_the_program_of_a_template_asks_until_it_is_right(tmp_path: Path) -> None:
+    """Against a server of the protocol: wrong, then right."""
+    (tmp_path / "agent.py").write_text(project("program")["agents/guess.py"])
+    task = {"text": "1+1=", "target": "2", "messages": [{"role": "user", "content": "1+1="}]}
+    (tmp_path / "task.json").write_text(json.dumps(task))
+    asked, texts = [], ["<answer>3</answer>", "<answer>2</answer>"]
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            asked.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            message = {"role": "assistant", "content": texts[len(asked) - 1]}
+            body = json.dumps({"choices": [{"message": message, "finish_reason": "stop"}]})
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(body.encode())
+
+        def log_message(self, *given: object) -> None: ...
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        variables = {
+            "FORGE_TASK": str(tmp_path / "task.json"), "FORGE_MODEL": "policy",
+            "OPENAI_API_KEY": "k", "OPENAI_BASE_URL": f"http://127.0.0.1:{server.server_port}/v1",
+        }  # fmt: skip
+        done = subprocess.run(
+            [sys.executable, tmp_path / "agent.py"], env=variables,
+            capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+        server.shutdown()
+    assert json.loads(done.stdout) == {"solved": 1.0}, done.stderr
+    assert [each["messages"][-1]["content"] for each in asked] == ["1+1=", "-1+1="]

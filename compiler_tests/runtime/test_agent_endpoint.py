@@ -13,6 +13,7 @@ from agent_loopback import (
     CALL,
     DROPS,
     EOS,
+    PLAIN,
     TOKENIZER,
     TOOL,
     USER,
@@ -169,6 +170,35 @@ def test_a_call_that_cannot_be_read_stays_text(text: str) -> None:
         assert said == {"role": "assistant", "content": text}
 
     assert not play(run, Engine([text])).failed
+
+
+def test_tools_that_the_template_does_not_show_are_refused() -> None:
+    found: list[Any] = []
+
+    async def run(client: Client, task: Task) -> None:
+        for tools in ([TOOL], []):
+            found.append(await client.post({"messages": [user(USER)], "tools": tools}))
+
+    without = PLAIN.replace("[{{ tools | length }}]", "")
+    played = play(run, template=without)
+    (status, body), (good, _) = found
+    assert (status, good) == (400, 200)
+    message = "the chat template of the policy does not show the tool `f`"
+    assert (body["error"]["message"], body["error"]["param"]) == (message, "tools")
+    assert len(played.engine.seen) == 1
+
+
+def test_one_tool_among_others_that_the_template_does_not_show_is_named() -> None:
+    async def run(client: Client, task: Task) -> None:
+        other = {"type": "function", "function": {"name": "second"}}
+        body = {"messages": [user(USER)], "tools": [TOOL, other]}
+        status, answer = await client.post(body)
+        assert status == 400
+        assert "`second`" in answer["error"]["message"]
+        await client.chat(USER)
+
+    first = PLAIN.replace("{{ tools | length }}", "{{ tools[0].function.name }}")
+    assert play(run, template=first).error == ""
 
 
 def test_calls_are_text_for_a_client_without_tools() -> None:

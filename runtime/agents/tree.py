@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from forgedsl.runtime.agents.protocol import canonical
+from forgedsl.runtime.agents.protocol import ApiError, canonical
 from forgedsl.runtime.environments.bridge import NO_LIMIT, Bridge
 
 Messages = Sequence[Mapping[str, Any]]
@@ -116,7 +116,12 @@ class Tree:
     def _with_tools(self, tools: Sequence[dict[str, Any]]) -> Bridge:
         name = json.dumps(tools, sort_keys=True)
         if name not in self.bridges:
-            self.bridges[name] = self.bridge.with_tools(tools)
+            bridge = self.bridge.with_tools(tools)
+            if tools and bridge.hidden_tools:
+                hidden = bridge.hidden_tools[0]
+                message = f"the chat template of the policy does not show the tool `{hidden}`"
+                raise ApiError(400, message, param="tools", code="unsupported_parameter")
+            self.bridges[name] = bridge
         return self.bridges[name]
 
     def _new_row(

@@ -54,6 +54,23 @@ class Bridge:
         """Return a Bridge with other tools, for the same tokenizer."""
         return self if not (tools or self._tools) else Bridge(self._chat, tools)
 
+    @cached_property
+    def hidden_tools(self) -> tuple[str, ...]:
+        """Names of tools that the chat template does not show: the text is the same without."""
+        messages = [{"role": "user", "content": OTHER}]
+        text = self._chat.prompt_text(messages, tools=self._tools)
+        names = [str(tool["function"]["name"]) for tool in self._tools]
+        without = [
+            (name, [other for j, other in enumerate(self._tools) if j != i])
+            for i, name in enumerate(names)
+            if name not in text
+        ]
+        return tuple(
+            name
+            for name, others in without
+            if self._chat.prompt_text(messages, tools=others) == text
+        )
+
     @property
     def reads_chats(self) -> bool:
         """True if the tokenizer has a chat template."""
