@@ -36,6 +36,7 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
         "forgedsl.cli.whatif",
         "apply other rewards, filters or losses to recorded steps of a run",
     ),
+    ("bisect", "forgedsl.cli.bisect", "find the first step in which two runs differ"),
     ("report", "forgedsl.cli.report", "write the report of a run"),
     ("export", "forgedsl.cli.export", "write the weights of a run in Hugging Face format"),
     ("try", "forgedsl.cli.chat", "chat with the exported policy of a run"),
