@@ -50,12 +50,15 @@ class LossOutput:
     metrics: dict[str, Tensor]
     kernel: str
     logprob: Tensor | None = None
-    """f32 [rows], log-prob of each label; NaN at rows that were left out. None if the evaluation
-    does not keep it"""
+    """f32 [rows], log-prob of each label; NaN at rows that were left out. None unless the loss
+    `keeps_logprobs`"""
 
 
 class LossFunction:
     """A loss that was declared in the language."""
+
+    keeps_logprobs = False
+    """True if outputs hold the log-probs of the labels"""
 
     def __init__(self, spec: job.Loss, backend: str = "auto") -> None:
         self.name = spec.name
@@ -373,7 +376,7 @@ class LossFunction:
         value = tensors.get("value") if self.reads_value else None
         if value is not None and value.requires_grad and torch.is_grad_enabled():
             loss = self._by_value(loss, run.rows, value, counts)
-        kept = _logprob(run)
+        kept = _logprob(run) if self.keeps_logprobs else None
         return LossOutput(loss=loss, metrics=run.metrics, kernel=run.kernel, logprob=kept)
 
     def _opaque(
@@ -501,9 +504,10 @@ def _logprob(run: Any) -> Tensor | None:
         found = dict(zip(run.kernels.module.STATISTICS, found, strict=True))
     if "logprob" not in found:
         return None
-    values: Tensor = found["logprob"].detach().float()
+    # kernels that sort rows leave those of masked ones unset
+    values: Tensor = found["logprob"].detach().float().where(rows.valid, torch.nan)
     if rows.index is None:
-        return values.where(rows.valid, torch.nan)
+        return values
     return values.new_full((rows.num_rows,), torch.nan).index_copy_(0, rows.index, values)
 
 

@@ -157,6 +157,8 @@ class TitanTrainer(TitanActor):
     def _setup(self, run_dir: Path, run_key: str, resume_step: int | None) -> dict[str, Any]:
         torch.set_num_threads(self._threads)
         self.losses = {name: LossFunction.from_job(loss) for name, loss in self.job.losses.items()}
+        for loss in self.losses.values():
+            loss.keeps_logprobs = self.job.logging.record is not None
         self._build()
         assert self.service.optimizer is not None
         steps = (self.job.schedule.steps or 10**9) * self._updates()
