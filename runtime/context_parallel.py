@@ -64,6 +64,7 @@ def shard_microbatch(
         seq_id=micro.seq_id[kept],
         inputs={n: v[kept] if n in micro.of_tokens else v for n, v in micro.inputs.items()},
         num_tokens=micro.num_tokens if context.rank == 0 else 0,
+        routes=None if micro.routes is None else micro.routes[:, mine].contiguous(),
         route=route,
     )
 

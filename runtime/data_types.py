@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from forgedsl.lower.job import Sampling
+from forgedsl.runtime.routes import Routes
 
 
 @dataclass(slots=True, kw_only=True)
@@ -61,6 +62,8 @@ class Completion:
     """(version, tokens that it sampled), in order"""
     grades: tuple[float, ...] = ()
     """log-probs of the requested grades (judge scores)"""
+    routes: Routes | None = None
+    """experts of each token of prompt and completion but the last, if the engine records them"""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -133,6 +136,8 @@ class Rollout:
     """answers of a trajectory, in the order of its tokens"""
     kept: dict[str, float | list[float]] = field(default_factory=dict)
     """values stored with the rollout in a buffer"""
+    routes: Routes | None = None
+    """experts of the tokens of prompt and completion, if the sampler recorded them"""
     fixed: float | None = None
     """score set because the environment failed; overrides the rewards"""
 
@@ -188,6 +193,8 @@ class Sample:
     row_starts: tuple[int, ...] = ()
     versions: tuple[tuple[int, int], ...] = ()
     """(policy version, how many tokens it sampled), in order; empty if no policy sampled them"""
+    routes: Routes | None = None
+    """experts that the trainer's routers choose for each token; None: they choose themselves"""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -242,6 +249,9 @@ class StepResult:
     """which loss implementation ran, e.g. "torch/linear" """
     experts_load: float | None = None
     """tokens of the busiest expert over those of the mean; None if the model has none"""
+    routes_changed: float | None = None
+    """share of the replayed tokens, over all layers, for which the trainer would have chosen other
+    experts; None if no routes are replayed"""
     skipped: bool = False
     gaps: dict[str, float] = field(default_factory=dict)
     """distance of the sampler's log-probs from those of the trainer before the step, by age"""

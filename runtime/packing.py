@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 
 from forgedsl.runtime.data_types import Sample
+from forgedsl.runtime.routes import missing
 
 FLAT_STEP = 128
 """a flat row is padded to a multiple of this; its longest segment is rounded up to a power of
@@ -51,6 +52,9 @@ class Microbatch:
     members: list[int]  # indices of the B samples in the step's list
     num_tokens: int  # real tokens in the rows
     of_tokens: tuple[str, ...]  # which of the inputs are token fields
+    routes: Tensor | None = None
+    """int16 [R, L, layers, active], the experts to choose for each token; -1 where the router
+    chooses. None: it chooses for all"""
     route: Callable[[Tensor], Tensor] | None = None
     """sends the hidden states at `index` to the ranks that compute their loss (context
     parallelism)"""
@@ -60,6 +64,8 @@ class Microbatch:
         names = ("tokens", "positions", "bounds", "index", "labels", "seq_id")
         moved = {name: getattr(self, name).to(device, non_blocking=True) for name in names}
         inputs = {k: v.to(device, non_blocking=True) for k, v in self.inputs.items()}
+        if self.routes is not None:
+            moved["routes"] = self.routes.to(device, non_blocking=True)
         return replace(self, inputs=inputs, **moved)
 
     def mask(self) -> Tensor:
@@ -267,7 +273,24 @@ def _microbatch(
         **_scored_rows(samples, members, begins, tokens),
         members=members,
         num_tokens=sum(len(samples[i].token_ids) for i in members),
+        routes=_routes(samples, begins, (num_rows, length)),
     )  # fmt: skip
+
+
+def _routes(
+    samples: Sequence[Sample], begins: dict[int, int], shape: tuple[int, int]
+) -> Tensor | None:
+    """Return the routes of all tokens of the rows; None if no sample has any."""
+    given = {i: routes for i in begins if (routes := samples[i].routes) is not None}
+    if not given:
+        return None
+    like = next(iter(given.values()))
+    found = np.full((shape[0] * shape[1], *like.shape[1:]), -1, np.int16)
+    for i, routes in given.items():
+        here = routes.astype(np.int16)
+        here[routes == missing(routes.dtype)] = -1
+        found[begins[i] : begins[i] + len(here)] = here
+    return torch.from_numpy(found).view(*shape, *like.shape[1:])
 
 
 def _scored_rows(

@@ -21,8 +21,8 @@ from forgedsl.errors import LaunchError
 from forgedsl.lower import job as spec
 from forgedsl.runs.data import jsonl
 from forgedsl.runtime import meshes
-from forgedsl.runtime.data_types import Batch, Sample, StepResult
-from forgedsl.runtime.recording import FOLDER
+from forgedsl.runtime.data_types import Batch, StepResult
+from forgedsl.runtime.recording import FOLDER, recorded_sample
 from forgedsl.runtime.services.trainer import TrainerClient
 from forgedsl.runtime.temporary_files import Scratch
 from forgedsl.types.flow import Role
@@ -50,8 +50,10 @@ def replay(
     changes = changed_since(run_dir, step)
     job = job_at_step(spec.read_job(run_dir), changes)
     written = content["batch"]
-    beside = [(loss, [Sample(**s) for s in part]) for loss, part in written.get("beside", ())]
-    samples = [Sample(**s) for s in written["samples"]]
+    beside = [
+        (loss, [recorded_sample(s) for s in part]) for loss, part in written.get("beside", ())
+    ]
+    samples = [recorded_sample(s) for s in written["samples"]]
     batch = Batch(**written | {"samples": samples, "beside": beside})
     run_dir, out = run_dir.resolve(), out.resolve()
     alone = trainer_only(job, content["service"], procs, device)

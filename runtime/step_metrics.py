@@ -185,7 +185,7 @@ def replay_record(ages: Sequence[int], fresh: int) -> Record:
 def step_record(result: StepResult) -> Record:
     """Return the metrics of a step result; `entropy` is a field of its own."""
     reports = {f"loss/{k}": v for k, v in sorted(result.metrics.items()) if k != "entropy"}
-    load = result.experts_load
+    load, changed = result.experts_load, result.routes_changed
     return {
         "policy_version": result.version,
         "loss": result.loss,
@@ -196,6 +196,7 @@ def step_record(result: StepResult) -> Record:
         "skipped": result.skipped,
         "kernel": result.kernel,
         **({} if load is None else {"experts_load": load}),
+        **({} if changed is None else {"routes_changed": changed}),
         **reports,
         **result.gaps,
     }

@@ -49,6 +49,7 @@ def combine_results(
     shown = results[-1:] if stopped or not made else made
     metrics = {name: _mean(r.metrics[name] for r in shown) for name in shown[0].metrics}
     loads = [r.experts_load for r in shown if r.experts_load is not None]
+    shares = [r.routes_changed for r in shown if r.routes_changed is not None]
     last = {name + LAST: value for name, value in shown[-1].metrics.items()}
     return replace(
         shown[-1],
@@ -58,6 +59,7 @@ def combine_results(
         tokens=sum(result.tokens for result in results) // batch.epochs,
         metrics=metrics | last,
         experts_load=_mean(loads) if loads else None,
+        routes_changed=_mean(shares) if shares else None,
         skipped=len(made) < len(results),
     )
 

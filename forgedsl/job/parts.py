@@ -219,6 +219,8 @@ class Trainer(Service):
     """None: the weights themselves are trained"""
     value_head: bool = False
     """it has a value head, which gives a number for each token"""
+    router_replay: bool = False
+    """routers choose the experts that the sampler chose"""
     batch: BatchShape
 
     @property

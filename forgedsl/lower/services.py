@@ -6,6 +6,7 @@ from forgedsl.ir.graph import Graph
 from forgedsl.ir.program import Program, model_of
 from forgedsl.lower import job
 from forgedsl.plan.plan import Plan
+from forgedsl.plan.router_replay import recording, replays
 from forgedsl.services.base import PlannedService
 from forgedsl.services.registry import kind_of
 from forgedsl.sizes.meshes import value
@@ -14,6 +15,9 @@ from forgedsl.sizes.meshes import value
 def lower_services(program: Program, graph: Graph, plan: Plan) -> dict[str, job.Service]:
     """Lower every live service, with its mesh."""
     found: dict[str, job.Service] = {}
+    routed: set[str] = set()
+    if graph.trainer is not None and replays(program, graph, plan.request.dims):
+        routed = {graph.trainer, *recording(program, graph)}
     for name in graph.services:
         decl, shape = program.services[name], plan.rows.get(name)
         dtype = str(value(decl, "dtype") or program.models[model_of(decl)].settings["dtype"].value)
@@ -21,6 +25,7 @@ def lower_services(program: Program, graph: Graph, plan: Plan) -> dict[str, job.
             decl=decl, mesh=plan.mesh(name), dtype=dtype, rank=plan.memory.rank(name),
             rows=0 if shape is None else shape.rows,
             seq_len=0 if shape is None else shape.seq_len, trained=name == graph.trainer,
+            replays_routes=name in routed,
         )  # fmt: skip
         found[name] = kind_of(decl.ctor).lowered(placed)
     return found

@@ -25,6 +25,7 @@ from forgedsl.plan.memory_checks import check_memory, check_pools
 from forgedsl.plan.meshes import CHOSEN, Advice, place, plan_mesh
 from forgedsl.plan.model_dims import check_family, dims_of
 from forgedsl.plan.queues import capacities, slots_of
+from forgedsl.plan.router_replay import check_router_replay
 from forgedsl.plan.schedule import SchedulePlan, plan_schedule
 from forgedsl.plan.sizes import held_bytes, lengths
 from forgedsl.plan.support import check_support
@@ -240,6 +241,7 @@ def _checks(
     found += checks.check_names(program, request.meshes)
     found += check_support(request, graph) + checks.check_learning(program, graph)
     found += checks.check_launcher(program, request.meshes) + checks.check_threads(request)
+    found += check_router_replay(program, graph, request.dims)
     found += checks.check_evals(program, graph)
     found += checks.check_transports(request, graph)
     found += checks.check_context(program, graph, contexts, seq_len)

@@ -131,6 +131,8 @@ class PlannedService:
     seq_len: int = 0
     trained: bool
     """True if the flow trains it"""
+    replays_routes: bool = False
+    """True if it replays the experts of sampled tokens, or records them"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,6 +202,8 @@ class ServiceKind:
     """name of the setting with the fraction of a GPU's memory that it claims"""
     cpu_heads: tuple[int, ...] = ()
     """supported head dimensions of attention on a CPU; empty: any"""
+    records_routes: bool = False
+    """True if its completions can carry the experts of each token"""
     within: str = ""
     """a degree that adds no processes: it divides the processes of the other degrees"""
 

@@ -145,6 +145,7 @@ def sample_of(rollout: Rollout, *, sampled: bool = True) -> Sample:
         },
         row_starts=rollout.starts,
         versions=rollout.versions if sampled else (),
+        routes=rollout.routes,
     )
     if sampled:
         sample.token_fields["behavior"] = list(rollout.logprobs)

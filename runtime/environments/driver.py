@@ -17,7 +17,7 @@ import asyncio
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import count, pairwise
 from typing import Generic, Protocol, TypeVar
 
 from forgedsl.environment import Start, Step, Task, Turn
@@ -25,6 +25,7 @@ from forgedsl.lower import job as spec
 from forgedsl.runtime.data_types import Answer, Prompt, Rollout
 from forgedsl.runtime.endpoints import RolloutError, seed_of
 from forgedsl.runtime.environments.bridge import Bridge, Conversation, TokenizedObservation
+from forgedsl.runtime.routes import Routes, joined
 
 TRIES = 2
 """tries of a trajectory whose environment fails, with the same seeds"""
@@ -59,6 +60,7 @@ class Sampled(Protocol):
     started: float
     finished: float
     running: int
+    routes: Routes | None
 
 
 Engine = Callable[[list[int], spec.Sampling, int], Awaitable[Sampled]]
@@ -122,6 +124,8 @@ class Trajectory:
     running: int = 0
     starts: list[int] = field(default_factory=list)
     answers: list[Answer] = field(default_factory=list)
+    routes: list[Routes | None] = field(default_factory=lambda: [None])
+    """by row: the experts of its tokens up to its last turn"""
 
     @property
     def row(self) -> list[int]:
@@ -155,6 +159,7 @@ class Trajectory:
         self.mask += done.mask
         self.texts.append(done.text)
         self.versions += done.versions
+        self.routes[-1] = done.routes
         if not self.turns:
             self.started, self.running = done.started, done.running
         self.finished = done.finished
@@ -181,7 +186,15 @@ class Trajectory:
     def start_row(self, tokens: list[int], text: str) -> None:
         """Begin another row with this prompt; `text` is what was observed."""
         self.starts.append(len(self.tokens))
+        self.routes.append(None)
         self.append_observation(tokens, text)
+
+    def _rows_with_routes(self) -> list[tuple[Routes | None, int]]:
+        """Return the routes of each row, and its number of tokens."""
+        begin = len(self.prompt.token_ids)
+        edges = [0, *(begin + start for start in self.starts), self.num_tokens]
+        lengths = (end - start for start, end in pairwise(edges))
+        return list(zip(self.routes, lengths, strict=True))
 
     def rollout(self, sibling: int, ended: str, fixed: float | None = None) -> Rollout:
         versions = [version for version, _ in self.versions]
@@ -193,6 +206,7 @@ class Trajectory:
             ended=ended, rewards=self.rewards, turn_rewards=tuple(self.turn_rewards),
             num_observed=self.num_observed, row_starts=tuple(self.starts),
             versions=tuple(self.versions), answers=tuple(self.answers),
+            routes=joined(self._rows_with_routes()),
             fixed=fixed,
         )  # fmt: skip
 

@@ -72,7 +72,10 @@ async def build_endpoints(
     def slow(name: str) -> Callable[[str], object]:
         return lambda text: events.emit("warning", service=name, text=text)
 
-    trainers = {name: TrainerClient(mesh, slow(name)) for name, mesh in fleet.trainers.items()}
+    trainers = {
+        name: TrainerClient(mesh, slow(name), replays=job.trainers[name].router_replay)
+        for name, mesh in fleet.trainers.items()
+    }
     endpoints = MonarchEndpoints(
         job, run_dir, datasets=data.readers, samplers={}, trainers=trainers,
         rewards=RewardClient(job, fleet.rewards, data.program, events), program=data.program,

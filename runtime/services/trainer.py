@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 from forgedsl.lower import job as spec
@@ -23,10 +24,18 @@ GAUGE_SECONDS = 10.0
 
 
 class TrainerClient:
-    """Client of one mesh of ranks; `tell` is called with a warning about a slow rank."""
+    """Client of one mesh of ranks; `tell` is called with a warning about a slow rank. `replays`:
+    its routers choose the experts that the sampler chose."""
 
-    def __init__(self, mesh: Mesh, tell: Callable[[str], object] | None = None) -> None:
+    def __init__(
+        self,
+        mesh: Mesh,
+        tell: Callable[[str], object] | None = None,
+        *,
+        replays: bool = False,
+    ) -> None:
         self.mesh = mesh
+        self._replays = replays
         text = (
             "{} takes {:.1f} times as long as the other ranks for a matrix product (median of "
             "{}), and they wait for it in every step"
@@ -41,11 +50,13 @@ class TrainerClient:
     async def logprobs(self, items: Sequence[Rollout | Sample]) -> list[list[float]]:
         """Return the log-probs of the completion tokens of each item. Concurrent calls are
         merged."""
-        return await self._asked["logprobs"].submit([as_sample(item) for item in items])
+        samples = [as_sample(item, routes=self._replays) for item in items]
+        return await self._asked["logprobs"].submit(samples)
 
     async def values(self, items: Sequence[Rollout | Sample]) -> list[list[float]]:
         """Return the value head's output at the completion tokens of each item."""
-        return await self._asked["values"].submit([as_sample(item) for item in items])
+        samples = [as_sample(item, routes=self._replays) for item in items]
+        return await self._asked["values"].submit(samples)
 
     async def step(self, batch: Batch, loss: str) -> StepResult:
         """Do one optimizer step on all ranks; return rank 0's result."""
@@ -124,13 +135,15 @@ class TrainerClient:
         return [[next(values) for _ in group] for group in groups]
 
 
-def as_sample(item: Rollout | Sample) -> Sample:
-    """Convert a rollout to a sequence that a model scores."""
+def as_sample(item: Rollout | Sample, *, routes: bool = False) -> Sample:
+    """Convert a rollout to a sequence that a model scores; `routes`: with its routes, if it has
+    any."""
     if isinstance(item, Sample):
-        return item
+        return item if routes or item.routes is None else replace(item, routes=None)
     return Sample(
         token_ids=[*item.prompt.token_ids, *item.token_ids],
         num_prompt=len(item.prompt.token_ids),
         mask=item.mask,
         row_starts=item.starts,
+        routes=item.routes if routes else None,
     )

@@ -59,6 +59,8 @@ SCHEMA = Kind(
               instead="use `parallel.dp_shard` to shard the weights of each stage over ranks"),
         Limit(setting="memory.offload", most=0, beside="parallel.pp",
               instead="use more stages: each stores only the weights and moments of its layers"),
+        Limit(setting="router_replay", most=0, beside="parallel.pp",
+              instead="use `parallel.ep` or `parallel.dp_shard` instead of a pipeline"),
         Limit(setting="parallel.tp", head=True,
               instead="use `parallel.dp_shard` to shard the weights over ranks"),
         Limit(setting="batch.accumulate", role=Role.SUPERVISED,
@@ -84,6 +86,10 @@ SCHEMA = Kind(
         row("parallel.ep", replace(COUNT, auto=True), 1, PLACE,
              "expert-parallel degree: number of ranks, among dp_shard x cp x tp, that split the "
              "experts; tokens are sent to them"),
+        row("router_replay", replace(BOOL, auto=True), AUTO, NUM,
+             "choose for each token the experts that the engine chose when it sampled the token; "
+             "auto: if the model has experts, a vllm service samples from it, and "
+             "`parallel.pp = 1`"),
         row("optimizer.kind", word(*SETTINGS_BY_OPTIMIZER), "adamw", NUM,
              "optimizer; muon updates the matrices of the layers, and adamw all other weights"),
         row("optimizer.lr", replace(NON_NEGATIVE, usual=(1e-10, 0.1)), 1e-6, NUM, "learning rate"),
@@ -175,5 +181,11 @@ KIND = Titan(
     even=("heads", "kv_heads", "vocab"),
     process=round(0.7 * GIB),
     within="ep",
-    learning=("optimizer.", "lora.", "batch.accumulate", "memory.activation_checkpoint"),
+    learning=(
+        "optimizer.",
+        "lora.",
+        "batch.accumulate",
+        "memory.activation_checkpoint",
+        "router_replay",
+    ),
 )

@@ -33,6 +33,7 @@ def lowered(placed: PlannedService) -> TitanService:
         activation_checkpoint=plain(decl, "memory.activation_checkpoint"),
         offload=plain(decl, "memory.offload"),
         compile=bool(value(decl, "compile", mesh.device == "gpu")),
+        router_replay=placed.replays_routes,
     )
 
 

@@ -134,6 +134,7 @@ KIND = Vllm(
     needs=((Capability.SAMPLES, "sampling.max_tokens", "it samples"),),
     degrees=("tp", "pp", "dp"),
     measure="sampling.",
+    records_routes=True,
     process=round(0.8 * GIB),
     cpu_heads=(32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512),
 )

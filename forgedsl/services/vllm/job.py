@@ -18,6 +18,8 @@ class VllmService(Sampler):
     max_running: int | None = None
     kv_dtype: Literal["auto", "fp8"] = "auto"
     weight_dtype: Literal["auto", "fp8"] = "auto"
+    record_routes: bool = False
+    """True if completions carry the experts of each token"""
     extra: dict[str, Any] = Field(default_factory=dict)
 
     @property

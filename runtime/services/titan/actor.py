@@ -35,6 +35,7 @@ from forgedsl.runtime.services.titan.frozen import TitanActor, rows_of
 from forgedsl.runtime.services.titan.upstream import model as titan
 from forgedsl.runtime.services.titan.upstream import optimizers, value_head
 from forgedsl.runtime.services.titan.upstream.experts import Load
+from forgedsl.runtime.services.titan.upstream.router import ReplayedShare
 from forgedsl.runtime.services.titan.upstream.saving import Saver
 from forgedsl.runtime.transports.base import Manifest, Probe, Ranks, Sender
 from forgedsl.runtime.transports.registry import transport
@@ -179,6 +180,7 @@ class TitanTrainer(TitanActor):
         dtype = titan.PUBLISHED[self._generator_dtype()]
         ranks = Ranks(rank=self.rank, world=self.world, gather_objects=self._gather_objects,
                       stages=self.service.parallel.pp)  # fmt: skip
+        self.replayed = ReplayedShare(self.titan.model, self.titan.device)
         self.load = Load(self.titan.model, self.titan.config, self.titan.device)
         way = transport(self._transport())
         self.sender = Sender(way, run_key, dtype, titan.gather_tensor, ranks)
@@ -277,6 +279,7 @@ class TitanTrainer(TitanActor):
         sums = {"loss": torch.zeros(()), COUNT: torch.zeros(())}
         kernel = ""
         self.load.begin()
+        self.replayed.begin()
         for index, (name, samples) in enumerate(terms):
             self._term = index
             found, micros, kernel = self._run_passes(self.losses[name], samples)
@@ -311,6 +314,7 @@ class TitanTrainer(TitanActor):
             version=self.version, loss=total_loss, grad_norm=grad_norm, lr=learning_rate,
             tokens=total_tokens, metrics=reduced, kernel=kernel, skipped=not finite,
             experts_load=self.load.load_imbalance(),
+            routes_changed=self.replayed.changed() if self.service.router_replay else None,
         )  # fmt: skip
 
     def _accumulate(
@@ -319,6 +323,7 @@ class TitanTrainer(TitanActor):
         if self._held is None:
             self._held = {}
             self.load.begin()
+            self.replayed.begin()
         found, micros, self._kernel = self._run_passes(self.losses[loss_name], samples, counts)
         found[COUNT] = torch.tensor(float(sum(micro.num_tokens for micro in micros)))
         for name, value in found.items():

@@ -6,7 +6,8 @@ of the trainer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from forgedsl.runtime.proofs.frozen import digests
 from forgedsl.runtime.services.titan.upstream import model as titan
 from forgedsl.runtime.services.titan.upstream import value_head
 from forgedsl.runtime.services.titan.upstream.attention import Segments
+from forgedsl.runtime.services.titan.upstream.router import set_routes
 
 
 class TitanActor(ForgeActor):
@@ -123,6 +125,7 @@ class TitanActor(ForgeActor):
                 num_prompt=s.num_prompt,
                 mask=[True] * len(s.mask),
                 row_starts=s.row_starts,
+                routes=s.routes,
             )
             for s in samples
         ]
@@ -173,9 +176,22 @@ class TitanActor(ForgeActor):
         for i in range(len(micros)):
             if train:
                 self._begin_microbatch()
-            value = of(i, None)
-            if train:
-                value.backward()
+            with self._replaying(micros[i]):
+                value = of(i, None)
+                if train:
+                    value.backward()
+
+    @contextmanager
+    def _replaying(self, micro: Microbatch) -> Iterator[None]:
+        """Replay the routes of a microbatch, through its backward pass."""
+        if not self.service.router_replay:
+            yield
+            return
+        set_routes(self.titan.model, micro.routes)
+        try:
+            yield
+        finally:
+            set_routes(self.titan.model, None)
 
     def _begin_microbatch(self) -> None:
         """Hook before each microbatch of a training step."""

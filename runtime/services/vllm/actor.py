@@ -285,7 +285,7 @@ class Generator(ForgeActor):
             mask=mask, text=self._engine.text(done), truncated=done.truncated,
             version_min=entry.version, version_max=version, started=entry.started, finished=now,
             running=entry.running, versions=entry.versions(version, len(done.token_ids)),
-            grades=done.grades,
+            grades=done.grades, routes=None if done.routes is None else done.routes.wait(),
         )  # fmt: skip
 
 

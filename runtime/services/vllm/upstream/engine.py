@@ -31,6 +31,7 @@ from forgedsl.runtime.services.vllm.upstream.start import fast_start, graph_size
 from forgedsl.runtime.temporary_files import short_folder
 
 if TYPE_CHECKING:
+    from forgedsl.runtime.services.vllm.upstream.routes import PendingRoutes
     from forgedsl.runtime.services.vllm.upstream.scheduling import (
         FastDecodeScheduler,
         RequestSamples,
@@ -45,6 +46,7 @@ CACHED = "256"
 FP8 = "fp8_per_block"
 """vLLM's quantization of f32, bf16 or f16 weights to fp8 while it loads them: blocks of 128 x 128,
 for which CPUs have kernels too"""
+RECORDING_WORKER = "forgedsl.runtime.services.vllm.upstream.routes.RecordingWorker"
 RELOAD_LOGGER = "vllm.model_executor.model_loader.reload.layerwise"
 NOT_LOADED = "%s: Failed to load weights"
 
@@ -60,6 +62,8 @@ class Finished:
     text: str | None
     truncated: bool
     grades: tuple[float, ...] = ()
+    routes: PendingRoutes | None = None
+    """experts of each token but the last, prompt included, if the engine records them"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +106,8 @@ class Engine:
         self._watched: set[str] = set()
         """requests with stop strings; vLLM searches their text"""
         self._graded: dict[str, tuple[int, ...]] = {}
+        self._inner_ids: dict[str, str] = {}
+        """vLLM's ids of requests that are watched or graded"""
         self._salt = 0
         """number of weight loads; part of the prefix cache's salt"""
         self._on_cpu = on_cpu = service.mesh.device == "cpu"
@@ -123,6 +129,8 @@ class Engine:
             raise LaunchError(text) from error
         core: Any = self._engine.engine_core
         self._core, self._scheduler = core, cast("FastDecodeScheduler", core.engine_core.scheduler)
+        if service.record_routes:
+            (self._scheduler.recorder,) = self._engine.collective_rpc("route_recorder")
         silence_reload_warnings(self._engine.model_config.hf_text_config.tie_word_embeddings)
         if seat.ranks > 1 and seat.rank == 0:
             # All ranks have mapped it. Unlink the name now, since a killed process would leave it
@@ -208,7 +216,7 @@ class Engine:
         if grades:
             self._graded[request_id] = grades
         if sampling.stop or grades:
-            self._engine.add_request(request_id, prompt, params)
+            self._inner_ids[request_id] = self._engine.add_request(request_id, prompt, params)
             return
         inputs, tasks = self._engine.input_processor, self._engine.get_supported_tasks()
         request = inputs.process_inputs(request_id, prompt, params, supported_tasks=tasks)
@@ -228,6 +236,7 @@ class Engine:
         for ident in ids:
             self._watched.discard(ident)
             self._graded.pop(ident, None)
+            self._inner_ids.pop(ident, None)
 
     def text(self, done: Finished) -> str:
         """Return the text of a completion, without the token that ended it."""
@@ -249,6 +258,7 @@ class Engine:
         self._watched.discard(output.request_id)
         grades = self._graded.pop(output.request_id, ())
         first = dict(zip(flat.token_ids, flat.logprobs, strict=True)) if grades else {}
+        inner = self._inner_ids.pop(output.request_id, "")
         return Finished(
             request_id=output.request_id,
             token_ids=list(completion.token_ids),
@@ -259,6 +269,7 @@ class Engine:
             text=completion.text if watched else None,
             truncated=completion.finish_reason == "length",
             grades=tuple(first[token] for token in grades),
+            routes=self._scheduler.routes.pop(inner, None),
         )
 
     def score(self, request_id: str, token_ids: list[int]) -> tuple[list[float], list[Finished]]:
@@ -272,7 +283,7 @@ class Engine:
             output_kind=self._final_only,
         )
         prompt = self._prompt(prompt_token_ids=token_ids)
-        self._engine.add_request(request_id, prompt, params)
+        inner = self._engine.add_request(request_id, prompt, params)
         others: list[Finished] = []
         while True:
             output: Any
@@ -282,6 +293,7 @@ class Engine:
                 if output.request_id != request_id:
                     others += [self._finished(output)] if output.finished else []
                 elif output.finished:
+                    self._scheduler.routes.pop(inner, None)
                     steps = zip(token_ids[1:], output.prompt_logprobs[1:], strict=True)
                     return [step[token].logprob for token, step in steps], others
 
@@ -361,6 +373,8 @@ def _arguments(
     }
     if service.weight_dtype == "fp8":
         arguments["quantization"] = FP8
+    if service.record_routes:
+        arguments["worker_cls"] = RECORDING_WORKER
     if on_cpu:
         # Chunked prefill rewinds the request's random generator, which only CUDA generators
         # support.
@@ -398,7 +412,7 @@ def _drop_custom_scheduler_warning(record: logging.LogRecord) -> bool:
 def _as_finished(tally: RequestSamples) -> Finished:
     return Finished(
         request_id=tally.name, token_ids=tally.token_ids, logprobs=tally.logprobs,
-        text=None, truncated=str(tally.reason) == "length",
+        text=None, truncated=str(tally.reason) == "length", routes=tally.routes,
     )  # fmt: skip
 
 

@@ -15,7 +15,7 @@ pass through vLLM's output processor.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.interface import PauseState
@@ -28,6 +28,13 @@ from vllm.v1.engine import EngineCoreOutputs, FinishReason
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 
+if TYPE_CHECKING:
+    from forgedsl.runtime.services.vllm.upstream.routes import PendingRoutes, RouteRecorder
+
+
+SAMPLED = {RequestStatus.FINISHED_STOPPED, RequestStatus.FINISHED_LENGTH_CAPPED}
+"""states of a request that has its last token"""
+
 
 @dataclass(slots=True)
 class RequestSamples:
@@ -37,6 +44,7 @@ class RequestSamples:
     token_ids: list[int]
     logprobs: list[float] = field(default_factory=list)
     reason: FinishReason | None = None
+    routes: PendingRoutes | None = None
 
 
 class FastDecodeScheduler(Scheduler):
@@ -50,6 +58,9 @@ class FastDecodeScheduler(Scheduler):
         """samples of followed, unfinished requests, by vLLM's id"""
         self.num_short = 0
         """number of steps scheduled on the fast path"""
+        self.recorder: RouteRecorder | None = None
+        self.routes: dict[str, PendingRoutes] = {}
+        """routes of finished requests that are not followed, by vLLM's id"""
         self._names: dict[str, str] = {}
         self._ended: list[RequestSamples] = []
         self._is_plain = self._has_nothing_special()
@@ -221,7 +232,17 @@ class FastDecodeScheduler(Scheduler):
     def _end(self, request_id: str, reason: FinishReason | None) -> None:
         tally = self.tallies.pop(request_id)
         tally.reason = reason
+        tally.routes = self.routes.pop(request_id, None)
         self._ended.append(tally)
+
+    def _free_request(self, request: Request, delay_free_blocks: bool = False) -> Any:
+        """Free the blocks of a request that ended; read its routes first."""
+        if self.recorder is not None and request.status in SAMPLED:
+            (blocks,) = self.kv_cache_manager.get_block_ids(request.request_id)
+            self.routes[request.request_id] = self.recorder.read(
+                blocks, self._blocks.block_size, request.num_tokens - 1
+            )
+        return super()._free_request(request, delay_free_blocks)
 
     def _is_sampling_alone(self, output: ModelRunnerOutput) -> bool:
         """True if a step gave sampled tokens with their log-probs and nothing else."""
@@ -287,8 +308,8 @@ class FastDecodeScheduler(Scheduler):
 
     def _stop(self, stopped: list[tuple[Request, bool]]) -> None:
         for request, _ in stopped:
-            self._end(request.request_id, request.get_finished_reason())
             self._free_request(request)
+            self._end(request.request_id, request.get_finished_reason())
         self.running = remove_all(self.running, {r for r, was_running in stopped if was_running})
         waiting = {request for request, was_running in stopped if not was_running}
         if waiting:

@@ -16,6 +16,7 @@ from torch.distributed.tensor import DTensor
 
 from forgedsl.families.base import Dims
 from forgedsl.runtime.services.titan.upstream.families.decoder import decoder_spec
+from forgedsl.runtime.services.titan.upstream.router import as_replaying
 
 
 def build(dims: Dims) -> Any:
@@ -46,13 +47,15 @@ def _experts(dims: Dims) -> dict[str, Any]:
     routed.inner_experts = _grouped().Config(
         **{f.name: getattr(inner, f.name) for f in fields(inner) if f.init}
     )
-    router = make_router_config(
-        dim=dims.hidden,
-        num_experts=dims.experts,
-        gate_param_init=qwen3._LINEAR_INIT,
-        top_k=dims.active,
-        score_func="softmax",
-        route_norm=dims.normalized,
+    router = as_replaying(
+        make_router_config(
+            dim=dims.hidden,
+            num_experts=dims.experts,
+            gate_param_init=qwen3._LINEAR_INIT,
+            top_k=dims.active,
+            score_func="softmax",
+            route_norm=dims.normalized,
+        )
     )
     return {
         "moe": make_moe_config(

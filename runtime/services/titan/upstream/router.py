@@ -1,0 +1,124 @@
+"""Router that chooses the experts that the sampler chose (rollout routing replay, 2510.11370).
+
+    scores of all experts --own choice, or the given one--> experts of a token, and their weights
+
+Only the choice is replayed. The weights of the chosen experts are the trainer's own scores, so
+gradients reach the router as without replay. A backward pass that recomputes a layer needs the same
+choice: it stays set until the pass is over.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, Replicate
+
+OWN = -1
+"""stands for an expert where the router chooses itself"""
+
+
+def as_replaying(config: Any) -> Any:
+    """Return the config of a torchtitan router as one that can replay."""
+    return _replaying().Config(
+        **{f.name: getattr(config, f.name) for f in fields(config) if f.init}
+    )
+
+
+def set_routes(model: nn.Module, routes: Tensor | None) -> None:
+    """Let the routers of a model choose `routes`, int16 [R, L, layers, active], from now on; None:
+    let them choose themselves. `OWN` marks tokens without a route."""
+    layers: Any = model.layers
+    for name, layer in layers.items():
+        experts = getattr(layer, "moe", None)
+        if experts is not None:
+            router = experts.router
+            router.given = None if routes is None else routes[:, :, int(name)].long()
+            if router.given is not None and router.changed is None:
+                router.changed = torch.zeros(2, device=router.given.device)
+
+
+class ReplayedShare:
+    """Counts, over the training passes of an update, the tokens of each layer for which the
+    trainer would have chosen other experts than the sampler."""
+
+    def __init__(self, model: nn.Module, device: torch.device) -> None:
+        layers: Any = model.layers
+        self._routers = [
+            layer.moe.router for layer in layers.values() if getattr(layer, "moe", None) is not None
+        ]
+        self._device = device
+
+    def begin(self) -> None:
+        """Forget the tokens before this update."""
+        for router in self._routers:
+            if router.changed is not None:
+                router.changed.zero_()
+
+    def changed(self) -> float | None:
+        """Return the share (a collective, of all ranks); None if no route was replayed."""
+        total = torch.zeros(2, device=self._device)
+        for router in self._routers:
+            if router.changed is not None:
+                total += router.changed
+        torch.distributed.all_reduce(total)
+        others, all_ = total.tolist()
+        return others / all_ if all_ else None
+
+
+@cache
+def _replaying() -> Any:
+    """Make the class, after torchtitan knows its device."""
+    from torchtitan.models.common.moe import TokenChoiceTopKRouter
+
+    class ReplayingRouter(TokenChoiceTopKRouter):
+        """torchtitan's router; it replays `given`, int64 [R, L, active], if that is set."""
+
+        @dataclass(kw_only=True, slots=True)
+        class Config(TokenChoiceTopKRouter.Config):
+            pass
+
+        given: Tensor | None = None
+        changed: Tensor | None = None
+        """f32 [2], of the replayed tokens so far: those with other experts than its own, and all"""
+
+        def forward(self, x_BLD: Tensor, expert_bias_E: Tensor | None = None) -> Any:
+            weights, own, scores = super().forward(x_BLD, expert_bias_E)
+            if self.given is None:
+                return weights, own, scores
+            given = _like(self.given, scores)
+            if self.training and self.changed is not None:
+                with torch.no_grad():
+                    self.changed.add_(_changed(_local(own), _local(given)))
+            chosen = torch.where(given == OWN, own, given)
+            weights = scores.gather(dim=-1, index=chosen)
+            if self.route_norm:
+                weights = weights / (weights.sum(dim=-1, keepdim=True) + 1e-20)
+            return weights * self.route_scale, chosen, scores
+
+    return ReplayingRouter
+
+
+def _changed(own: Tensor, given: Tensor) -> Tensor:
+    """Return f32 [2]: tokens whose given experts are others than their own, and all with given
+    ones."""
+    replayed = (given != OWN).all(-1)
+    others = (own.sort(-1).values != given.sort(-1).values).any(-1) & replayed
+    return torch.stack((others.sum(), replayed.sum())).float()
+
+
+def _local(value: Any) -> Tensor:
+    found: Tensor = value.to_local() if isinstance(value, DTensor) else value
+    return found
+
+
+def _like(value: Tensor, other: Tensor) -> Tensor:
+    """Return a value that all ranks have whole, spread over ranks as `other` is."""
+    if not isinstance(other, DTensor):
+        return value
+    mesh = other.device_mesh
+    whole = DTensor.from_local(value, mesh, [Replicate()] * mesh.ndim, run_check=False)
+    return whole.redistribute(mesh, other.placements)
