@@ -101,6 +101,7 @@ class Done:
     started: float = 1.0
     finished: float = 2.0
     running: int = 0
+    routes: None = None
 
 
 class PoolSession:

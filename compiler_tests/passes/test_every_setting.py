@@ -156,6 +156,7 @@ CHANGES: dict[str, dict[str, object]] = {
         "parallel.dp_shard": ["trainer.procs=2", "trainer.parallel.dp_shard=2"],
         "parallel.dp_replicate": "2", "parallel.tp": "2", "parallel.cp": "2",
         "parallel.pp": "2", "parallel.ep": (MIXTURE, "2"),
+        "router_replay": (MIXTURE, "false"),
         "optimizer.kind": "adam", "optimizer.lr": "1e-4", "optimizer.betas": "[0.8, 0.9]",
         "optimizer.eps": "1e-6", "optimizer.weight_decay": "0.2", "optimizer.warmup": "5",
         "optimizer.decay": "linear", "optimizer.max_norm": "2.0", "optimizer.on_nan": "skip",

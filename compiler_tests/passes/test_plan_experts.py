@@ -10,6 +10,7 @@ import pytest
 from forge_texts import GRPO, changed, lower_of
 
 from forgedsl.families import registry
+from forgedsl.plan.router_replay import route_bytes
 from forgedsl.plan.text import render_plan
 from forgedsl.services.titan.facts import KIND
 from forgedsl.services.titan.memory import TrainerShape
@@ -107,3 +108,55 @@ def test_auto_chooses_and_the_job_has_it() -> None:
     assert found is not None, [d.message for d in diagnostics]
     assert found.job.chosen == {"trainer.parallel.ep": "8"}
     assert found.job.trainers["trainer"].parallel.ep == 8
+
+
+# ---- router replay
+
+PLACED = ("trainer.procs=8", "trainer.batch.rows=1", "trainer.memory.activation_checkpoint=full",
+          "trainer.parallel.ep=8", "reference.device=cpu")  # fmt: skip
+
+
+def routed(*settings: str) -> tuple[bool, bool]:
+    """Whether trainer and generator of the mixture replay and record routes."""
+    found, diagnostics = lower_of(MIXTURE, *ROOMY, *PLACED, *settings, folder=HERE)
+    assert found is not None, [d.message for d in diagnostics]
+    return of_job(found.job)
+
+
+def of_job(job: Any) -> tuple[bool, bool]:
+    return job.trainers["trainer"].router_replay, job.services["generator"].record_routes
+
+
+def test_a_model_with_experts_replays_routes() -> None:
+    assert routed() == (True, True)
+    assert routed("trainer.router_replay=true") == (True, True)
+    assert routed("trainer.router_replay=false") == (False, False)
+    assert routed("trainer.parallel.pp=2", "trainer.parallel.ep=4") == (False, False)
+
+
+def test_the_plan_says_what_routes_weigh() -> None:
+    found, _ = lower_of(MIXTURE, *ROOMY, *PLACED, folder=HERE)
+    assert found is not None
+    program = found.plan.request.program
+    text = render_plan(program, found.graph, found.plan, summary=("",), identity="")
+    (line,) = [line for line in text.splitlines() if line.strip().startswith("routes:")]
+    assert "384 B a token" in line
+    assert route_bytes(DIMS) == 48 * 8
+
+
+def test_a_dense_model_has_no_routes() -> None:
+    found, _ = lower_of(GRPO, *ROOMY, folder=HERE)
+    assert found is not None
+    assert of_job(found.job) == (False, False)
+    assert errors(GRPO, "trainer.router_replay=true") == [
+        ("F113", "`router_replay` has no effect: model `policy` has no experts", "remove it")
+    ]
+
+
+def test_a_pipeline_replays_no_routes() -> None:
+    piped = ("trainer.router_replay=true", "trainer.parallel.pp=2", "trainer.parallel.ep=4")
+    found = lower_of(MIXTURE, *ROOMY, *PLACED, *piped, folder=HERE)[1]
+    (refused,) = [d for d in found if d.code == "P216"]
+    assert refused.message == (
+        "`router_replay = true` of `trainer` is not supported together with `parallel.pp = 2`"
+    )

@@ -59,6 +59,7 @@ class Done:
     started: float = 1.0
     finished: float = 2.0
     running: int = 0
+    routes: None = None
 
     @property
     def logprobs(self) -> list[float]:

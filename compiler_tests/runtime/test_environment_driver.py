@@ -66,6 +66,7 @@ class Done:
     started: float = 1.0
     finished: float = 2.0
     running: int = 3
+    routes: None = None
 
 
 @dataclass

@@ -45,6 +45,11 @@ def replays(program: Program, graph: Graph, dims: Mapping[str, Dims | None]) -> 
     return bool(stages(trainer) == 1 if isinstance(given, Auto) else given)
 
 
+def route_bytes(dims: Dims) -> int:
+    """Return the bytes of the route of a token: one number for each layer and chosen expert."""
+    return dims.layers * dims.active * (1 if dims.experts < 256 else 2)
+
+
 def stages(trainer: Decl) -> int:
     """Return the number of stages of its pipeline."""
     found = trainer.settings["parallel.pp"].value

@@ -22,6 +22,7 @@ from forgedsl.plan.host import host_text
 from forgedsl.plan.liveness import credit_loops, exits
 from forgedsl.plan.plan import Plan
 from forgedsl.plan.recording import recording, size_text
+from forgedsl.plan.router_replay import replays, route_bytes
 from forgedsl.plan.schedule import looser
 from forgedsl.plan.sizes import PlannedSizes
 from forgedsl.records import replace
@@ -262,8 +263,23 @@ def _age(graph: Graph, plan: Plan) -> list[str]:
 
 
 def _replay(graph: Graph, plan: Plan) -> Iterator[str]:
-    """Yield the lines about replay buffers: groups drawn from earlier steps, and their memory."""
+    """Yield the lines about router replay, and about replay buffers: groups drawn from earlier
+    steps, and their memory."""
     sizes = PlannedSizes(plan.request, graph)
+    if replays(plan.request.program, graph, plan.request.dims):
+        trainer = str(graph.trainer)
+        dims = plan.request.dims[trainer]
+        assert dims is not None
+        per_token = route_bytes(dims)
+        tokens = sum(
+            stage.tokens
+            for stage in plan.cost.stages
+            if stage.service == trainer and Role.UPDATES in stage.roles
+        )
+        yield (
+            f"routes: {trainer} chooses the experts that the sampler chose, {per_token:,} B a "
+            f"token, {_si(per_token * tokens)}B a step"
+        )
     for node in graph.nodes:
         yield from operation(node.op).plan_lines(node, sizes)
 

@@ -133,11 +133,7 @@ class Engine:
             (self._scheduler.recorder,) = self._engine.collective_rpc("route_recorder")
         silence_reload_warnings(self._engine.model_config.hf_text_config.tie_word_embeddings)
         if seat.ranks > 1 and seat.rank == 0:
-            # All ranks have mapped it. Unlink the name now, since a killed process would leave it
-            # behind.
-            from vllm.distributed import get_tp_group
-
-            get_tp_group().mq_broadcaster.buffer.shared_memory.unlink()  # type: ignore[union-attr]
+            _unlink_shared_memory()
         self._in_place = not on_cpu and all(self._engine.apply_model(_keeps_weights))
         from forgedsl.runtime.services.vllm.upstream.held import HeldWeights
 
@@ -427,6 +423,14 @@ def silence_reload_warnings(is_tied: bool) -> None:
         return record.msg != NOT_LOADED or not str(args[0]).endswith(names)
 
     logging.getLogger(RELOAD_LOGGER).addFilter(says_something)
+
+
+def _unlink_shared_memory() -> None:
+    """Unlink the name of the ranks' shared memory. All ranks have mapped it, and a killed process
+    would leave it behind."""
+    from vllm.distributed import get_tp_group
+
+    get_tp_group().mq_broadcaster.buffer.shared_memory.unlink()  # type: ignore[union-attr]
 
 
 def _executor_at(seat: EngineRank) -> type:
