@@ -47,6 +47,8 @@ FP8 = "fp8_per_block"
 """vLLM's quantization of f32, bf16 or f16 weights to fp8 while it loads them: blocks of 128 x 128,
 for which CPUs have kernels too"""
 RECORDING_WORKER = "forgedsl.runtime.services.vllm.upstream.routes.RecordingWorker"
+UNPACKED = {"NoneType", "UnquantizedLinearMethod", "UnquantizedEmbeddingMethod"}
+"""methods of vLLM that multiply by weights as they were loaded"""
 RELOAD_LOGGER = "vllm.model_executor.model_loader.reload.layerwise"
 NOT_LOADED = "%s: Failed to load weights"
 
@@ -452,9 +454,18 @@ def _load(model: Any, weights: Iterable[tuple[str, Any]]) -> None:
 
 def _keeps_weights(model: Any) -> bool:
     """True if the engine uses weights as they were loaded, so that new ones can be written over
-    them. A full reload, which repacks weights, takes 0.1 s longer."""
-    methods = {type(m.quant_method).__name__ for m in model.modules() if hasattr(m, "quant_method")}
-    return methods <= {"NoneType", "UnquantizedLinearMethod", "UnquantizedEmbeddingMethod"}
+    them. A full reload, which repacks weights, takes 0.1 s longer, and holds a copy of a layer's
+    experts."""
+    methods = [m.quant_method for m in model.modules() if hasattr(m, "quant_method")]
+    return all(type(each).__name__ in UNPACKED or _is_unpacked(each) for each in methods)
+
+
+def _is_unpacked(method: Any) -> bool:
+    """True if a method multiplies by the experts as they were loaded."""
+    backend = getattr(method, "unquantized_backend", None)
+    return type(method).__name__ == "UnquantizedFusedMoEMethod" and str(
+        getattr(backend, "name", "")
+    ) in ("TRITON", "BATCHED_TRITON")
 
 
 def _repack(model: Any) -> None:
