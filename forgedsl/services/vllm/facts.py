@@ -48,6 +48,8 @@ ENGINE_ARGUMENTS = (
     ("distributed_executor_backend", "remove it: Monarch starts the ranks"),
     ("disable_log_stats", "remove it: events.jsonl has the statistics"),
     ("scheduler_cls", "remove it: the runtime uses its own scheduler"),
+    ("worker_cls", "remove it: the runtime uses its own worker to record routes"),
+    ("enable_return_routed_experts", "set `router_replay` of the trainer instead"),
     *(
         (name, f"set `sampling.{name}` instead")
         for name in ("temperature", "top_p", "top_k", "min_p", "max_tokens", "min_tokens", "stop")
