@@ -26,8 +26,8 @@ PIPELINES = Path(__file__).parents[2] / "pipelines"
 NAMES = (
     "cispo_math", "code_sft", "curriculum_math", "dapo_code", "dapo_math", "desk", "distill_math",
     "dpo_math", "grpo_math", "gspo_math", "guess_agent", "guess_math", "mixture_math",
-    "ppo_critic", "reinforce_math", "replay_math", "reward_math", "rloo_math", "sapo_math", "sft_math",
-    "skills_sft", "smollm_dpo", "smollm_math", "smollm_sft", "teacher_sft", "writing",
+    "ppo_critic", "reinforce_math", "replay_math", "reward_math", "rloo_math", "sapo_math",
+    "sft_math", "skills_sft", "smollm_dpo", "smollm_math", "smollm_sft", "teacher_sft", "writing",
 )  # fmt: skip
 PROFILES = {
     "code_sft": ("none",),
