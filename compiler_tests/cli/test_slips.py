@@ -40,7 +40,7 @@ def test_a_word_for_a_parameter_that_is_a_number() -> None:
     ("override", "code", "help_text"),
     [
         ("lr=1e-5", "F101", "did you mean `trainer.optimizer.lr` or `reference.optimizer.lr`?"),
-        ("steps=10", "F101", "did you mean `schedule.steps`?"),
+        ("steps=10", "F101", "did you mean `schedule.steps` or `logging.record.steps`?"),
         ("profle=cpu", "F101", "did you mean `--profile`?"),
         ("trainer.procs:4", "F121", "did you mean `trainer.procs=4`?"),
         ("schedule.starve_timeout=20m", "F109", "write `20min`"),

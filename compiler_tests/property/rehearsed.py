@@ -96,6 +96,21 @@ class Table(torch.nn.Module):
         return whole.to(self.dtype).to(torch.float64)
 
 
+def _optimizer(opt: spec.Optimizer, weights: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
+    """Make torch's optimizer of a kind, for matrices."""
+    common: dict[str, Any] = {"lr": opt.lr, "momentum": opt.momentum, "nesterov": opt.nesterov}
+    if opt.kind == "muon":
+        return torch.optim.Muon(
+            weights, **common, weight_decay=opt.weight_decay, ns_steps=opt.ns_steps,
+            adjust_lr_fn=opt.adjust_lr,
+        )  # fmt: skip
+    if opt.kind == "sgd":
+        return torch.optim.SGD(weights, **common, weight_decay=opt.weight_decay)
+    made = {"adamw": torch.optim.AdamW, "adam": torch.optim.Adam}[opt.kind]
+    decay = opt.weight_decay if opt.kind == "adamw" else 0.0
+    return made(weights, lr=opt.lr, betas=opt.betas, eps=opt.eps, weight_decay=decay)
+
+
 class Trained:
     """A table with its optimizer."""
 
@@ -106,12 +121,8 @@ class Trained:
         }
         opt = service.optimizer
         if opt is not None:
-            made = {"adamw": torch.optim.AdamW, "adam": torch.optim.Adam}[opt.kind]
             weights = [p for p in self.model.parameters() if p.requires_grad]
-            self.optimizer = made(
-                weights, lr=opt.lr, betas=opt.betas, eps=opt.eps,
-                weight_decay=opt.weight_decay if opt.kind == "adamw" else 0.0,
-            )  # fmt: skip
+            self.optimizer = _optimizer(opt, weights)
             steps, warm = job.schedule.steps or 10**9, opt.warmup
             self.rate = torch.optim.lr_scheduler.LambdaLR(
                 self.optimizer,

@@ -1,21 +1,42 @@
 """Samples with an engine that records routes; prints them, and those of the same texts read anew.
 
-Run by test_router_replay: vLLM takes a process for itself. The argument is a folder with a small
-mixture of experts.
+Run by test_router_replay: vLLM takes a process for itself. Arguments: an empty folder, for a
+small mixture of experts, and its sizes.
 """
 
 import json
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors.torch import load_file
+from transformers import AutoConfig, AutoModelForCausalLM
 
+from forgedsl.families import registry
 from forgedsl.lower import job as spec
+from forgedsl.runtime.models import TOKENIZER_FILES
 from forgedsl.runtime.services.vllm.upstream import engine as upstream
 
+TINY = Path(__file__).parents[2] / "pipelines/models/tiny_math"
 PROMPTS = [[3 + (7 * i + at) % 40 for at in range(34 + i % 3)] for i in range(6)]
 """the first block of 32 tokens is full, so that siblings find it in the prefix cache"""
+
+
+def write_model(folder: Path, sizes: dict[str, Any]) -> None:
+    """Write a model with random weights, large enough to choose clearly."""
+    for name in TOKENIZER_FILES:
+        if (TINY / name).exists():
+            shutil.copyfile(TINY / name, folder / name)
+    family = registry.family("qwen3_moe")
+    config = family.write(family.dims(None, sizes, 256)) | {"max_position_embeddings": 256}
+    (folder / "config.json").write_text(json.dumps(config))
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder))
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.2)
+    model.save_pretrained(folder)
 
 
 def engine(folder: Path) -> upstream.Engine:
@@ -80,6 +101,7 @@ def sorted_ids(routes: Any) -> Any:
 
 def main() -> None:
     folder = Path(sys.argv[1])
+    write_model(folder, json.loads(sys.argv[2]))
     own = engine(folder)
     weights = load_file(folder / "model.safetensors")
     other = {name: value * (1.2 if "gate.weight" in name else 1.0) + 0.02 * ("gate" in name)
