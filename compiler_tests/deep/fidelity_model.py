@@ -8,6 +8,7 @@ large enough that each log-prob depends on the context.
 from __future__ import annotations
 
 import itertools
+import sys
 from pathlib import Path
 
 import torch
@@ -88,3 +89,7 @@ def shape_what_follows(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFa
         direction = inputs[before].clone()
         direction[0] = 0.0
         outputs[after] += 8.0 * direction / direction.norm()
+
+
+if __name__ == "__main__":
+    write(Path(sys.argv[1]))

@@ -21,9 +21,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import fidelity_model
 import pytest
-from transformers import AutoTokenizer
 
 from forgedsl.cli.export import export_run
 
@@ -82,10 +80,20 @@ class TrainingRow(NamedTuple):
     tokens: list[Token]
 
 
+def tokenizer_of(folder: Path) -> Any:
+    """Load the tokenizer. The import loads triton, and tests of kernels, which are collected beside
+    this file, choose its interpreter before that."""
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(folder / "model")
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("fidelity")
-    fidelity_model.write(made / "model")
+    script = Path(__file__).parent / "fidelity_model.py"
+    # Its models import triton; tests of kernels choose its interpreter before that.
+    subprocess.run([sys.executable, str(script), str(made / "model")], check=True)
     (made / "asker.py").write_text((HERE / "fidelity_agent.py").read_text("utf-8"), "utf-8")
     (made / "t.forge").write_text(PIPELINE, "utf-8")
     words = ("run", "t.forge", "--run-dir", "run", "--record-batches", str(STEPS))
@@ -196,7 +204,7 @@ def test_the_mean_ratio_is_one_where_the_weights_are_those_that_sampled(folder: 
 def test_the_requests_had_tools_streams_thoughts_and_came_in_parallel(
     folder: Path, rows: list[TrainingRow]
 ) -> None:
-    tokenizer = AutoTokenizer.from_pretrained(folder / "model")
+    tokenizer = tokenizer_of(folder)
     texts = [tokenizer.decode(row.token_ids) for row in rows]
     said = json.loads((folder / "run/samples.jsonl").read_text().splitlines()[0])
     assert "turns" in said
@@ -221,7 +229,7 @@ def test_tokenizing_the_text_again_gives_other_tokens(
     folder: Path, rows: list[TrainingRow]
 ) -> None:
     """The reason why the endpoint keeps tokens. A trained model writes fewer such answers."""
-    tokenizer = AutoTokenizer.from_pretrained(folder / "model")
+    tokenizer = tokenizer_of(folder)
     other, trajectories = set(), {row.trajectory for row in rows}
     for row in rows:
         text = tokenizer.decode(row.token_ids, skip_special_tokens=False)
