@@ -3,14 +3,14 @@
     trainer : titan(policy) { router_replay = false }    # fires, if `policy` has experts
     trainer : titan(policy) { }                          # silent: routes are replayed
 
-In a model with experts, a router picks a few experts for each token. Engine and trainer compute in
-bf16 with other kernels, so close choices fall differently: in one layer in twenty, or for a quarter
-of the tokens in at least one layer. Such a token was sampled by one network and is learned by
-another, and its ratio says little. Runs collapse by it (Megatron-LM #4168, NeMo-RL #4243, slime
-#1909). By default the engine records the experts of each token, and the trainer chooses them again
-(rollout routing replay, arXiv 2510.11370). Leave `router_replay` out, and use `parallel.ep` or
-`parallel.dp_shard` in place of a pipeline, which cannot replay. Correct the loss by
-`logprob - behavior` in any case.
+In a model with experts, a router picks a few experts for each token. Engine and trainer use
+different kernels. In bf16 their routers pick other experts where two score almost the same: for one
+token in twenty in each layer. Such a token was sampled through some experts and is learned through
+others, so its ratio says little. Runs have collapsed because of this (Megatron-LM #4168, NeMo-RL
+#4243, slime #1909). By default the engine records the experts of each token, and the trainer
+chooses them again (rollout routing replay, arXiv 2510.11370). Leave `router_replay` out, and use
+`parallel.ep` or `parallel.dp_shard` in place of a pipeline, which cannot replay. Correct the loss
+by `logprob - behavior` in any case.
 """
 
 from forgedsl.diagnostics import Label

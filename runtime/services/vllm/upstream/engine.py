@@ -462,10 +462,9 @@ def _keeps_weights(model: Any) -> bool:
 
 def _is_unpacked(method: Any) -> bool:
     """True if a method multiplies by the experts as they were loaded."""
-    backend = getattr(method, "unquantized_backend", None)
-    return type(method).__name__ == "UnquantizedFusedMoEMethod" and str(
-        getattr(backend, "name", "")
-    ) in ("TRITON", "BATCHED_TRITON")
+    if type(method).__name__ != "UnquantizedFusedMoEMethod":
+        return False
+    return method.unquantized_backend.name in ("TRITON", "BATCHED_TRITON")
 
 
 def _repack(model: Any) -> None:

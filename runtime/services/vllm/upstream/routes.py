@@ -3,13 +3,13 @@
     routers --capture--> rows of this step --record--> table by slot of the KV cache
                             a request finishes --read--> its routes, through its blocks
 
-A route lives beside the keys and values of its token: in the same slot, for the same time. So
-tokens from the prefix cache have routes, and a context that is computed anew, after a swap of
-weights or a preemption, has those of its last computation. A step costs one copy on the device. A
-finished request costs one gather, which no step waits for.
+The table has a row for each slot of the KV cache, and a slot's route lives as long as its keys and
+values. So tokens from the prefix cache have routes. A context that is computed anew, after new
+weights or a preemption, has the routes of its last computation. A step costs one copy on the
+device. A finished request costs one gather, which no step waits for.
 
-vLLM's own way (`enable_return_routed_experts`) keeps routes by block hash in host memory. It works
-only with its newer runner, which CPUs do not have, and ends the fast path of `scheduling.py`.
+vLLM's own recorder (`enable_return_routed_experts`) keeps routes by block hash in host memory. It
+needs vLLM's newer runner, which CPUs do not have, and excludes the fast path of `scheduling.py`.
 vLLM loads this module in the process of an engine, by the name of its worker class.
 """
 
@@ -80,7 +80,7 @@ class RouteRecorder:
             if module._quant_method.is_monolithic or not isinstance(module.router, BaseRouter):
                 raise LaunchError(
                     f"layer {module.layer_name} of the engine chooses experts inside its kernel, "
-                    f"so its choice cannot be recorded: set `routes = own` in the trainer"
+                    "so its choice cannot be recorded: set `router_replay = false` in the trainer"
                 )
             module.router.set_capture_fn(partial(self._capture, module.layer_id))
 

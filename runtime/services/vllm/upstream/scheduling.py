@@ -60,7 +60,7 @@ class FastDecodeScheduler(Scheduler):
         """number of steps scheduled on the fast path"""
         self.recorder: RouteRecorder | None = None
         self.routes: dict[str, PendingRoutes] = {}
-        """routes of finished requests that are not followed, by vLLM's id"""
+        """routes of finished requests until they are handed out, by vLLM's id"""
         self._names: dict[str, str] = {}
         self._ended: list[RequestSamples] = []
         self._is_plain = self._has_nothing_special()
