@@ -319,7 +319,7 @@ class Collector:
             return
         if (why := dict(declared.kind.taken).get(text)) is not None:
             message = f"`{path[-1]}` of `{declared.name}` cannot be set: the runtime sets it"
-            self.ctx.error("F103", message, span, help=f"remove it: {why}")
+            self.ctx.error("F103", message, span, help=why)
             return
         before = declared.entries.get(text)
         if before is not None and RANK[before.origin.layer] > RANK[origin.layer]:
