@@ -7,18 +7,27 @@ large enough that each log-prob depends on the context.
 
 from __future__ import annotations
 
-import itertools
+import random
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
-ROOT = Path(__file__).parents[2]
 VOCAB, HIDDEN = 1024, 64
 CALL = '{"name": "add", "arguments": {"a": 1}}'
 WRITTEN = ("<think>", "</think>", "<tool_call>", "</tool_call>", CALL)
+EVERYWHERE = {
+    "</think>": 1.7, "<|im_end|>": 1.6, "<tool_call>": 2.2,
+    "<|im_start|>": -2.0, "<|endoftext|>": -2.0, "<think>": -2.0,
+}  # fmt: skip
+"""tokens and what they are made more likely by"""
+FOLLOWS = {
+    "\n": "<think>", "<tool_call>": CALL, CALL: "</tool_call>", "</tool_call>": "<|im_end|>",
+}  # fmt: skip
+"""tokens that are followed by another"""
 TEMPLATE = (
     "{% set ns = namespace(last=0) %}"
     "{% for m in messages %}{% if m.role == 'user' %}{% set ns.last = loop.index0 %}{% endif %}"
@@ -51,6 +60,17 @@ def write(folder: Path) -> None:
     model.save_pretrained(folder)
 
 
+def words() -> Iterator[str]:
+    """Yield lines of made-up words, always the same."""
+    draw = random.Random(1)
+    syllables = [
+        c + v for c in "bcdfghjklmnpqrstvwxz" for v in ("a", "e", "i", "o", "u", "an", "er")
+    ]
+    known = ["".join(draw.choices(syllables, k=draw.randint(1, 4))) for _ in range(2000)]
+    for _ in range(4000):
+        yield " ".join(draw.choices(known, k=10))
+
+
 def made_tokenizer() -> PreTrainedTokenizerFast:
     made = Tokenizer(models.BPE())
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -60,7 +80,7 @@ def made_tokenizer() -> PreTrainedTokenizerFast:
         special_tokens=["<|endoftext|>", "<|im_start|>", "<|im_end|>"],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
     )  # fmt: skip
-    made.train([str(path) for path in sorted((ROOT / "docs/guide").glob("*.md"))], trainer)
+    made.train_from_iterator(words(), trainer)
     made.add_tokens([AddedToken(text, normalized=False) for text in WRITTEN])
     return PreTrainedTokenizerFast(
         tokenizer_object=made, eos_token="<|im_end|>", pad_token="<|endoftext|>",
@@ -69,26 +89,28 @@ def made_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def shape_what_follows(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast) -> None:
-    """Make some tokens likely: everywhere (by a constant of all embeddings), or after another."""
+    """Make some tokens likely: everywhere (by a constant of all embeddings), or after another (by a
+    dimension that only its embedding has, and that no layer changes)."""
     inputs, outputs = model.model.embed_tokens.weight, model.lm_head.weight
+    written = [
+        part.weight
+        for layer in model.model.layers
+        for part in (layer.self_attn.o_proj, layer.mlp.down_proj)
+    ]
     inputs[:, 0] = 0.5
     outputs *= 0.5
-    for layer in model.model.layers:
-        for name in (layer.self_attn.o_proj, layer.mlp.down_proj):
-            name.weight *= 0.5
+    for weight in written:
+        weight *= 0.5
     place = tokenizer.convert_tokens_to_ids
-    (newline,) = tokenizer("\n", add_special_tokens=False)["input_ids"]
-    for text, gain in (("</think>", 1.7), ("<|im_end|>", 1.6), ("<tool_call>", 2.2)):
+    for text, gain in EVERYWHERE.items():
         outputs[place(text), 0] += gain
-    for text in ("<|im_start|>", "<|endoftext|>", "<think>"):
-        outputs[place(text), 0] -= 2.0
-    chain = ("<tool_call>", CALL, "</tool_call>", "<|im_end|>")
-    pairs = [(newline, place("<think>"))]
-    pairs += [(place(a), place(b)) for a, b in itertools.pairwise(chain)]
-    for before, after in pairs:
-        direction = inputs[before].clone()
-        direction[0] = 0.0
-        outputs[after] += 8.0 * direction / direction.norm()
+    for at, (before, after) in enumerate(FOLLOWS.items(), 1):
+        (first,) = tokenizer(before, add_special_tokens=False)["input_ids"]
+        inputs[:, at] = outputs[:, at] = 0.0
+        for weight in written:
+            weight[at] = 0.0
+        inputs[first, at] = 2.0
+        outputs[place(after), at] = 3.0
 
 
 if __name__ == "__main__":
