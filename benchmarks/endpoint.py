@@ -1,7 +1,7 @@
 """What the endpoint of agents adds to a request, and if its memory stays flat.
 
     python benchmarks/endpoint.py [--sessions 256] [--engine 1.0] [--requests 10000] [--rounds 1]
-                                  [--json FILE]
+                                  [--long CHARACTERS] [--json FILE]
 
     clients (a process) --HTTP--> Endpoint, Session, Tree (a process) --event--> engine: sleeps
 
@@ -11,8 +11,10 @@ endpoint asked it: between half and one and a half of `--engine` seconds, drawn 
 That is what calling it directly takes. With equal times, sessions that were once delayed together
 would come together for ever. Overhead is the rest of what the client measures: both event loops,
 HTTP, JSON, tokenizing and matching the history. `floor` is the same client asking an aiohttp
-handler that only sleeps. `--rounds` measures both so often, one after the other. Memory is what is
-resident of the endpoint's process, after a tenth of the requests and at the end.
+handler that only sleeps. With `--long`, one worker in 16 begins each session with a text of so many
+characters, and the figures are those of all other requests. `--rounds` measures both so often, one
+after the other. Memory is what is resident of the endpoint's process, after a tenth of the requests
+and at the end.
 
     python benchmarks/endpoint.py --requests 100000 --engine 0.1 --rounds 1      if memory grows
 """
@@ -49,6 +51,7 @@ def main() -> None:
     parser.add_argument("--engine", type=float, default=1.0, help="seconds of an answer")
     parser.add_argument("--requests", type=int, default=10_000)
     parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--long", type=int, default=0, help="characters of long texts")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--clients", help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -87,7 +90,9 @@ def seconds(engine: float, key: str, turn: int) -> float:
 async def measured(given: argparse.Namespace, url: str, keys: list[str]) -> dict[str, float]:
     """Let another process ask; return its figures and those of this process."""
     me = psutil.Process()
-    asked = {"url": url, "sessions": given.sessions, "engine": given.engine}
+    asked = {
+        "url": url, "sessions": given.sessions, "engine": given.engine, "long": given.long
+    }  # fmt: skip
     client = await asyncio.create_subprocess_exec(
         sys.executable, __file__, "--clients", json.dumps(asked),
         stdin=subprocess.PIPE, stdout=subprocess.PIPE,
@@ -201,12 +206,13 @@ async def ask_all(asked: dict[str, Any]) -> None:
     async with aiohttp.ClientSession(connector=connector) as http:
         alphabet = "0123456789+-= "
 
-        async def session(key: str, wait: float) -> None:
+        async def session(key: str, wait: float, long: int) -> None:
             await asyncio.sleep(wait)
             random_of = random.Random(key)
             messages: list[dict[str, str]] = []
             for turn in range(TURNS):
-                text = "".join(random_of.choices(alphabet, k=TEXT))
+                is_long = long > 0 and turn == 0
+                text = "".join(random_of.choices(alphabet, k=long if is_long else TEXT))
                 messages.append({"role": "user", "content": text})
                 body = json.dumps({"model": "m", "messages": messages})
                 headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
@@ -216,14 +222,15 @@ async def ask_all(asked: dict[str, Any]) -> None:
                     found = json.loads(await response.read())
                     assert response.status == 200, found
                 taken = time.monotonic() - start
-                overheads.append(taken - seconds(asked["engine"], key, turn))
+                if not is_long:
+                    overheads.append(taken - seconds(asked["engine"], key, turn))
                 message = found["choices"][0]["message"]
                 messages.append({"role": "assistant", "content": message["content"]})
 
         async def worker(number: int) -> None:
             wait = asked["engine"] * number / asked["sessions"]
             for key in keys:
-                await session(key, wait)
+                await session(key, wait, asked["long"] if number % 16 == 0 else 0)
                 wait = 0.0
 
         await asyncio.gather(*(worker(number) for number in range(asked["sessions"])))

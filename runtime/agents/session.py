@@ -81,6 +81,7 @@ class Session:
         self._events: asyncio.Queue[Event] = asyncio.Queue()
         self._waiting: dict[int, asyncio.Future[tuple[list[int], str, str]]] = {}
         self._replayed: dict[bytes, list[Answer]] = {}
+        self._in_flight = 0
         self._over = False
         self._names = itertools.count()
         self.responses: dict[str, list[dict[str, Any]]] = {}
@@ -137,7 +138,7 @@ class Session:
             raise ApiError(409, TRAJECTORY_ENDED)
         if is_retry and digest in self._replayed:
             return self._replayed[digest]
-        if len(self._waiting) + chat.n > MAX_IN_FLIGHT:
+        if self._in_flight + chat.n > MAX_IN_FLIGHT:
             raise ApiError(
                 429, f"more than {MAX_IN_FLIGHT} answers of this trajectory are in flight"
             )
@@ -172,7 +173,17 @@ class Session:
             )
 
     async def _one(self, chat: Chat, index: int) -> Answer:
-        place = self._placed(chat)
+        self._in_flight += 1
+        try:
+            return await self._sampled(chat, index)
+        finally:
+            self._in_flight -= 1
+
+    async def _sampled(self, chat: Chat, index: int) -> Answer:
+        place = await self._placed(chat)
+        if self._over:  # while its text was tokenized: "end" was the last event
+            self._tree.leave(place)
+            raise ApiError(409, TRAJECTORY_ENDED)
         number = next(self._numbers)
         future = self._waiting[number] = asyncio.get_running_loop().create_future()
         ask = Ask(
@@ -197,9 +208,9 @@ class Session:
             prompt_tokens=place.before + len(place.tokens), tokens=len(tokens),
         )  # fmt: skip
 
-    def _placed(self, chat: Chat) -> Place:
+    async def _placed(self, chat: Chat) -> Place:
         try:
-            return self._tree.begin(chat.messages, chat.tools)
+            return await self._tree.begin(chat.messages, chat.tools)
         except (TemplateError, TypeError, ValueError, LookupError, AttributeError) as error:
             message = f"the chat template does not take these messages: {error}"
             raise ApiError(400, message, param="messages") from error

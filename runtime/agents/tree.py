@@ -8,10 +8,15 @@ after them are tokenized, and appended to the tokens that were sampled. They are
 same row if two conditions hold: nothing was appended after that answer yet; and, with
 `history = template`, the chat template renders the earlier text unchanged. Every other request
 begins a new row.
+
+Long texts are tokenized in a thread, so that the event loop serves other trajectories meanwhile.
+Requests of one trajectory are placed one at a time, in the order in which they came: rows and
+seeds depend on this order.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 from collections import Counter
@@ -23,6 +28,9 @@ from forgedsl.runtime.agents.protocol import ApiError, canonical
 from forgedsl.runtime.environments.bridge import NO_LIMIT, Bridge
 
 Messages = Sequence[Mapping[str, Any]]
+LONG_TEXT = 4096
+"""characters from which a text is tokenized in a thread: a shorter one takes less time than a
+thread needs to start and to answer"""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -71,31 +79,43 @@ class Tree:
     """by JSON of the tool schemas"""
     asked: Counter[bytes] = field(default_factory=Counter)
     count: int = 0
+    _placing: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _last: tuple[str, list[int]] = ("", [])
+    """the last text that was tokenized, and its tokens"""
 
-    def begin(self, messages: Messages, tools: Sequence[dict[str, Any]]) -> Place:
+    async def begin(self, messages: Messages, tools: Sequence[dict[str, Any]]) -> Place:
         """Find the place of a request; its row takes no other request before `end` or `leave`."""
-        bridge = self._with_tools(tools)
-        digests = _digests(messages, tools)
+        async with self._placing:
+            bridge = self._with_tools(tools)
+            digests = _digests(messages, tools)
+            self.asked[digests[-1]] += 1
+            try:
+                return await self._placed(bridge, messages, digests)
+            except BaseException:
+                self.asked[digests[-1]] -= 1
+                raise
+
+    async def _placed(self, bridge: Bridge, messages: Messages, digests: list[bytes]) -> Place:
         found = (
             (self.nodes[d], at) for at, d in reversed(list(enumerate(digests))) if d in self.nodes
         )
         node, at = next(found, (None, -1))
         tail = messages[at + 1 :]
-        self.asked[digests[-1]] += 1
         repeat_index = self.asked[digests[-1]] - 1
         rendered = ""
         if self.rewrites or node is None or not tail:
             rendered = bridge.rendered(bridge.short(messages, NO_LIMIT))
         if node is None or not tail:
-            return self._new_row(
-                bridge.ids(rendered), rendered, 0, repeat_index, digests[-1], rendered
-            )
+            tokens = await self._ids(rendered)
+            return self._new_row(tokens, rendered, 0, repeat_index, digests[-1], rendered)
         depth = node.depth + 1
-        made = bridge.tokenize(tail, NO_LIMIT, chat=True)
-        if self.rewrites and rendered != node.rendered + node.text + made.ending + made.text:
-            tokens = bridge.ids(rendered)
-            return self._new_row(tokens, made.text, depth, repeat_index, digests[-1], rendered)
-        tokens, text = bridge.tokens_after(node.answer_tokens, made, NO_LIMIT, chat=True)
+        text, ending = bridge.after_turn(tail, NO_LIMIT)
+        if self.rewrites and rendered != node.rendered + node.text + ending + text:
+            tokens = await self._ids(rendered)
+            return self._new_row(tokens, text, depth, repeat_index, digests[-1], rendered)
+        if not bridge.wrote(node.answer_tokens, ending):
+            text = ending + text
+        tokens = await self._ids(text)
         tip = self.rows[node.row]
         if node.length == len(tip) and node.row not in self.busy:
             self.busy.add(node.row)
@@ -112,6 +132,16 @@ class Tree:
             )
         whole = [*tip[: node.length], *tokens]
         return self._new_row(whole, text, depth, repeat_index, digests[-1], rendered)
+
+    async def _ids(self, text: str) -> list[int]:
+        """Tokenize a text. The last one is kept: `n` answers to a request need it `n` times."""
+        if self._last[0] != text:
+            if len(text) < LONG_TEXT:
+                tokens = self.bridge.ids(text)
+            else:
+                tokens = await asyncio.to_thread(self.bridge.ids, text)
+            self._last = (text, tokens)
+        return self._last[1]
 
     def _with_tools(self, tools: Sequence[dict[str, Any]]) -> Bridge:
         name = json.dumps(tools, sort_keys=True)
@@ -150,6 +180,7 @@ class Tree:
         self, place: Place, message: Mapping[str, Any], answer_tokens: list[int], text: str
     ) -> None:
         """Record an answer, as the message that its client got."""
+        self._last = ("", [])
         self.busy.discard(place.row)
         row = self.rows.setdefault(place.row, [])
         row += place.tokens

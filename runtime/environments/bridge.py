@@ -114,24 +114,33 @@ class Bridge:
             else self.tokenize(observation, limit, chat=chat)
         )
         tokens, text, ending = made
-        if not ending:
+        if self.wrote(turn, ending):
             return tokens, text
+        return self._chat.ids(ending + text), ending + text
+
+    def wrote(self, turn: Sequence[int], ending: str) -> bool:
+        """True if the model wrote the end token itself, so that it is not added again."""
+        if not ending:
+            return True
         if ending not in self._endings:
             self._endings[ending] = self._chat.ids(ending)
         written = self._endings[ending]
-        if list(turn[-len(written) :]) == written:
-            return tokens, text  # the model wrote the end token itself: do not add it again
-        return self._chat.ids(ending + text), ending + text
+        return list(turn[-len(written) :]) == written
 
     def tokenize(self, observation: Observation, limit: int, *, chat: bool) -> TokenizedObservation:
         """Tokenize an observation that follows a turn, independent of how the turn ended."""
         if not chat:
             text = self._clean(_plain(observation), limit)
             return TokenizedObservation(self._chat.ids(text), text, "")
+        text, ending = self.after_turn(observation, limit)
+        return TokenizedObservation(self._chat.ids(text), text, ending)
+
+    def after_turn(self, observation: Observation, limit: int) -> tuple[str, str]:
+        """Return what a chat shows of an observation after a turn: its text, and the token that
+        ends the turn before it."""
         text = self._between(self.short(observation, limit))
         ending = next((t for t in self._chat.specials if text.startswith(t)), "")
-        text = text.removeprefix(ending)
-        return TokenizedObservation(self._chat.ids(text), text, ending)
+        return text.removeprefix(ending), ending
 
     def appends(self) -> bool:
         """True if the chat template renders earlier turns unchanged."""
