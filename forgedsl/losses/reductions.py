@@ -205,7 +205,7 @@ def _token_aggregate(
         mean = build("div", build("seq_sum", x.value, mask.value), size)
         value = build("total_sum", mean)
     else:
-        value = build("total_sum", x.value, mask.value)
+        value = build("total_sum", x.value, on_side(inference, mask))
     denominator = total(inference, "num_tokens" if name == "token_mean" else "num_sequences", mask)
     if name == "fixed_horizon":
         (horizon,) = inference.operands([bound["horizon"]])
@@ -285,7 +285,7 @@ def _sequences(inference: Walk, x: Typed, node: ast.Call) -> Typed | None:
 
 def _batch_mean(inference: Walk, tokens: int, mask: Typed) -> int:
     build = inference.build
-    value = register(inference, "batch_sum", build("total_sum", tokens, mask.value))
+    value = register(inference, "batch_sum", build("total_sum", tokens, on_side(inference, mask)))
     if build.values[mask.value].op == "valid":
         return build("div", value, build.leaf("total", "num_sequences", SCALAR))
     return build("div", value, total(inference, "num_tokens", mask))
@@ -323,6 +323,16 @@ def count_tokens(inference: Walk, mask: Typed) -> int:
     return inference.build("seq_count", mask.value)
 
 
+def on_side(inference: Walk, mask: Typed) -> int:
+    """Return a mask that is false on the other side of each pair, if it is a mask of one side."""
+    build, (_, _, side) = inference.build, (mask.type.tokens or "").partition(".")
+    if not side:
+        return mask.value
+    whole = frozenset("T" if axis[0] == "T" else axis for axis in mask.type.axes)
+    inside = build.leaf("in_side", side, TensorType(whole, "bool"))
+    return build("and", build.side(inside, side), mask.value)
+
+
 def total(inference: Walk, name: str, mask: Typed) -> int:
     """Return the count `name` over the whole step, for any mask."""
     build = inference.build
@@ -330,7 +340,8 @@ def total(inference: Walk, name: str, mask: Typed) -> int:
     if value.op == "input" and value.attr == "mask":
         return build.leaf("total", name, SCALAR)
     if name == "num_tokens":
-        return register(inference, name, build("total_sum", build("float", mask.value), mask.value))
+        counted = build("float", mask.value)
+        return register(inference, name, build("total_sum", counted, on_side(inference, mask)))
     nonempty = build("min", count_tokens(inference, mask), build.const(1.0))
     return register(inference, name, build("total_sum", nonempty))
 

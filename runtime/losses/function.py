@@ -230,24 +230,38 @@ class LossFunction:
         metrics = {name: torch.as_tensor(found).detach() for name, found in reports.items()}
         return LossOutput(loss=loss, metrics=metrics, kernel="torch/values")
 
-    def at_logprobs(
-        self, logprob: Tensor, *, labels: Tensor, seq_id: Tensor, **inputs: Tensor
-    ) -> tuple[Tensor, dict[str, Tensor], Tensor]:
-        """Return the loss of packed rows `[N]` with these log-probs, its reports, and its gradient
-        by the log-probs. This call is the whole step.
+    def at_statistics(
+        self,
+        statistics: Mapping[str, Tensor],
+        *,
+        labels: Tensor,
+        mask: Tensor | None = None,
+        seq_id: Tensor | None = None,
+        **inputs: Tensor,
+    ) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor]]:
+        """Return the loss of a batch whose log-probs (entropies, values, ...) are given, its
+        reports, and its gradient by each of them. Shapes are those of a call; the batch is the
+        whole step. Everything is computed in the dtype of the statistics.
 
         Raises:
-            TypeError: the loss reads more of the model than log-probs.
+            TypeError: the loss reads more of the model than is given.
         """
-        reads = sorted({f.name for f in self.fields if f.diff} - {"logprob"})
-        if reads:
-            raise TypeError(f"loss {self.name} also reads {', '.join(reads)}")
-        rows = self._pack(inputs, labels, None, seq_id, IGNORE_INDEX, torch.float32, compact=False)
-        step, found = self._step(rows, {}, clamped=True), {"logprob": logprob}
+        if missing := sorted({field.name for field in self.fields if field.diff} - {*statistics}):
+            raise TypeError(f"loss {self.name} also reads {', '.join(missing)}")
+        dtype = next(iter(statistics.values())).dtype
+        given = {**inputs, **({"value": statistics["value"]} if self.reads_value else {})}
+        rows = self._pack(given, labels, mask, seq_id, IGNORE_INDEX, dtype, compact=True)
+        step = self._step(rows, {}, clamped=True)
+        found = {n: _kept(v, rows) for n, v in statistics.items() if n in ROW_STATISTICS}
         x = rows.namespace(step, found)
         loss, reports = self.module.loss(x)
-        gradient = self.module.gradient(x, self.module.prepare(rows.namespace(step, {})))
-        return loss, {n: torch.as_tensor(v) for n, v in reports.items()}, gradient["logprob"]
+        gradient: dict[str, Tensor] = {}
+        if not self.of_values_alone:
+            gradient |= self.module.gradient(x, self.module.prepare(rows.namespace(step, {})))
+        if self.reads_value:
+            gradient["value"] = self.module.value_gradient(x)
+        by = {name: _unpacked(gradient[name], rows, like=v) for name, v in statistics.items()}
+        return loss, {n: torch.as_tensor(v) for n, v in reports.items()}, by
 
     def _by_value(self, loss: Tensor, rows: Rows, value: Tensor, counts: Any) -> Tensor:
         """Add the gradient with respect to the value head, which no kernel computes; the value of
@@ -495,6 +509,13 @@ def _kept(value: Tensor, rows: Rows) -> Tensor:
     """Return the values of the kept rows, differentiable, in the dtype of the loss."""
     flat = value.reshape(-1).to(rows.dtype)
     return flat if rows.index is None else flat[rows.index]
+
+
+def _unpacked(value: Tensor, rows: Rows, *, like: Tensor) -> Tensor:
+    """Put the values of kept rows into a tensor of this shape, with 0 elsewhere."""
+    if rows.index is not None:
+        value = value.new_zeros(rows.num_rows).index_copy(0, rows.index, value)
+    return value.reshape(like.shape)
 
 
 def _logprob(run: Any) -> Tensor | None:

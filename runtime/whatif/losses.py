@@ -85,11 +85,11 @@ class Packed:
                 for name, values in inputs.items()
             }
             labels, logprob, seq_id = labels[kept], logprob[kept], number[seq_id[kept]]
-        value, reports, gradient = self._loss.at_logprobs(
-            logprob, labels=labels, seq_id=seq_id, **inputs
+        value, reports, gradient = self._loss.at_statistics(
+            {"logprob": logprob}, labels=labels, seq_id=seq_id, **inputs
         )
         return Measured(
-            loss=float(value), gradient=float(gradient.double().norm()),
+            loss=float(value), gradient=float(gradient["logprob"].double().norm()),
             reports={name: float(report) for name, report in reports.items()},
         )  # fmt: skip
 

@@ -16,7 +16,14 @@ from forgedsl.docs.site.staging import PAGES, DeadLink, Stage, title_of
 from forgedsl.explain.codes import FAMILIES
 
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
-NUMBERS = ("losses.md", "compiling.md", "accidents.md", "benchmarks.md", "deep.md")
+NUMBERS = (
+    "losses.md",
+    "compiling.md",
+    "accidents.md",
+    "certificates.md",
+    "benchmarks.md",
+    "deep.md",
+)
 
 
 def main() -> int:
