@@ -25,6 +25,9 @@ under the number behind it is equal to theirs.
   TRL not at all. The certificates hold between the bounds.
 - Counts are those of the whole batch here. TRL and verl give the same numbers if the batch is one
   microbatch of one rank, or if they are told the counts of the whole batch.
+
+To compare a loss with a function of your own in PyTorch, use
+[`forgec certify`](guide/certify.md).
 """
 TITLES = {"trl": "TRL", "verl": "verl", "torchtitan": "torchtitan"}
 CHANGED = {"trl": "trainer and arguments", "verl": "policy loss", "torchtitan": "class"}

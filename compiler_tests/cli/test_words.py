@@ -114,7 +114,7 @@ def forgec(tmp_path, monkeypatch):
 def test_every_command_that_compiles_a_file_takes_overrides() -> None:
     assert set(SETTING) == {
         "doctor", "lint", "plan", "build", "diff", "lock", "explain", "graph", "sim", "run",
-        "sweep", "whatif",
+        "sweep", "whatif", "certify",
     }  # fmt: skip
 
 

@@ -37,6 +37,7 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
         "apply other rewards, filters or losses to recorded steps of a run",
     ),
     ("bisect", "forgedsl.cli.bisect", "find the first step in which two runs differ"),
+    ("certify", "forgedsl.cli.certify", "compare a loss with a function in PyTorch"),
     ("report", "forgedsl.cli.report", "write the report of a run"),
     ("export", "forgedsl.cli.export", "write the weights of a run in Hugging Face format"),
     ("try", "forgedsl.cli.chat", "chat with the exported policy of a run"),
