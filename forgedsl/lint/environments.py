@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     import ast as python
     from collections.abc import Callable, Iterator
 
+    from forgedsl.lint.follow.values import Event
+
     Method = python.FunctionDef | python.AsyncFunctionDef
 
 
@@ -134,108 +136,15 @@ def argument(call: python.Call, name: str, place: int) -> python.expr | None:
     return given.get(name, positional)
 
 
-# ---- leaks of the target
-
-KEEPS = ("str", "repr", "int", "float", "format", "dumps", "strip", "lower", "upper", "join")
-"""functions and methods whose result contains their argument"""
-ANSWERS = ("answer", "target", "solution", "label", "gold", "expected", "truth", "ground_truth")
-"""keys of a target that hold the answer; other keys may describe the task"""
-
-
-def first_told(env: PythonClass) -> tuple[str, python.AST] | None:
-    """Return how and where the policy is told the target: in an observation, or by a tool."""
-    import ast as python
-
-    holds, quoted = _Holds(env), f"`{env.env.name}`"
-    for name, method in env.methods.items():
-        holds.method = name
-        for node in python.walk(method):
-            if isinstance(node, python.Call):
-                made = getattr(node.func, "attr", getattr(node.func, "id", ""))
-                shown = argument(node, "observation", 0) if made in ("Start", "Step") else None
-                done = argument(node, "done", 2) if made == "Step" else None
-                ends = done is not None and getattr(done, "value", True) is not False
-                if shown is not None and not ends and holds.target(shown):
-                    what = "the start" if made == "Start" else "a step"
-                    return f"{what} of {quoted} tells the target", node
-            result = node.value if isinstance(node, python.Return) and name in env.tools else None
-            if result is not None and holds.target(result):
-                return f"tool `{name}` of {quoted} tells the target", node
-        if name in env.tools:
-            given = {argument.arg for argument in method.args.args[1:]}
-            for node in python.walk(method):
-                if isinstance(node, python.Compare) and holds.compares(node, given):
-                    return f"tool `{name}` of {quoted} tells whether an answer is right", node
-    return None
+def rewards_of(event: Event) -> list[Any]:
+    """Return the rewards of a call of `Step`, as constants where they are known."""
+    if event.kind != "call" or event.name.rpartition(".")[2] != "Step":
+        return []
+    given = event.argument("rewards", 1)
+    return [value.const for value in ((given.fields or {}) if given is not None else {}).values()]
 
 
-class _Holds:
-    """Decides which expressions of a class contain the target: `task.target`, attributes and names
-    assigned from it, and texts made of these."""
-
-    def __init__(self, env: PythonClass) -> None:
-        import ast as python
-
-        self.known: set[tuple[str, str]] = set()
-        self.method = ""
-        """the current method: local names of other methods are different names"""
-        assigned = [
-            (name, *pair)
-            for name, method in env.methods.items()
-            for node in python.walk(method)
-            if isinstance(node, python.Assign)
-            for pair in _pairs(node)
-        ]
-        for _ in range(3):  # up to three assignments in a chain
-            for self.method, to, value in assigned:
-                if self.target(value):
-                    self.known.add(self._key(to))
-
-    def _key(self, node: python.AST) -> tuple[str, str]:
-        """Return a key of a name: attributes are shared by all methods, other names belong to
-        one."""
-        import ast as python
-
-        return ("" if isinstance(node, python.Attribute) else self.method), python.unparse(node)
-
-    def target(self, node: python.AST) -> bool:
-        """True if an expression contains the target."""
-        import ast as python
-
-        match node:
-            case python.Attribute(attr="target", value=python.Name(id="task")):
-                return True
-            case python.Name() | python.Attribute():
-                return self._key(node) in self.known
-            case python.Subscript(value=value, slice=python.Constant(value=str(key))):
-                return key in ANSWERS and self.target(value)
-            case python.Call(func=func, args=args):
-                name = getattr(func, "attr", getattr(func, "id", ""))
-                inner = [func.value] if isinstance(func, python.Attribute) else []
-                return name in KEEPS and any(map(self.target, [*args, *inner]))
-            case python.BinOp(left=left, right=right, op=python.Add() | python.Mod()):
-                return self.target(left) or self.target(right)
-            case python.IfExp(body=body, orelse=other):
-                return self.target(body) or self.target(other)
-            case python.JoinedStr(values=parts) | python.Dict(values=parts):
-                return any(map(self.target, parts))
-            case python.List(elts=parts) | python.Tuple(elts=parts):
-                return any(map(self.target, parts))
-            case python.FormattedValue(value=value):
-                return self.target(value)
-        return False
-
-    def compares(self, node: python.Compare, given: set[str]) -> bool:
-        """True if an argument of a tool is compared with the target for equality."""
-        import ast as python
-
-        sides = [node.left, *node.comparators]
-        equal = all(isinstance(op, python.Eq | python.NotEq) for op in node.ops)
-        names = {each.id for s in sides for each in python.walk(s) if isinstance(each, python.Name)}
-        return equal and bool(names & given) and any(map(self.target, sides))
-
-
-def _pairs(node: python.Assign) -> Iterator[tuple[python.expr, python.expr]]:
+def pairs(node: python.Assign) -> Iterator[tuple[python.expr, python.expr]]:
     """Split `a, b = 1, 2` into pairs."""
     import ast as python
 

@@ -332,6 +332,37 @@ def _updates(view: View) -> Iterator[Number]:
         yield Number(value=float(epochs.value), span=span, message=message)
 
 
+def _count_of_updates(view: View) -> Iterator[Number]:
+    schedule = view.program.schedule
+    steps = schedule.settings["steps"].value if schedule is not None else None
+    for loss in _losses(view) if isinstance(steps, int) else ():
+        values = loss.tree.values
+        quotients = [value for value in values if value.op == "div"] if loss.updates > 1 else []
+        for value in quotients:
+            over = values[value.args[1]].attr
+            read = {values[n].attr for n in reachable(values, [value.args[0]])}
+            if not isinstance(over, int | float) or "num_steps" not in read:
+                continue
+            total = (steps or 0) * loss.updates
+            if total / 2 <= over * loss.updates <= total:
+                message = (
+                    f"`num_steps / {over:g}` counts updates, and {steps} steps of {loss.updates} "
+                    f"updates are {total}"
+                )
+                yield Number(value=over / total, span=value.span, message=message)
+
+
+def _answers_of_an_eval(view: View) -> Iterator[Number]:
+    schedule = view.program.schedule
+    steps = schedule.settings["steps"].value if schedule is not None else 0
+    for each in view.program.evals.values() if (steps or 0) >= 2 * SEVERAL else ():
+        limit = each.settings["limit"]
+        if isinstance(limit.value, int):
+            answers = limit.value * int(each.settings["sample.n"].value or 1)
+            message = f"`{each.name}` scores {answers} answers, which differ by chance"
+            yield Number(value=float(answers), span=place(limit, each), message=message)
+
+
 def _age(view: View) -> Iterator[Number]:
     schedule = view.program.schedule
     syncs = [s.settings["every"].value for s in view.program.flow if Role.TRANSFERS in s.roles]
@@ -472,6 +503,12 @@ FITS = (
     Fit(name="epochs", numbers=_updates, high=10.0,
         source="1707.06347 has 3 to 15 for control tasks; TRL has 4, verl and OpenRLHF 1",
         help="`epochs = 1` to 4, and more `minibatches`"),
+    Fit(name="updates of a step", numbers=_count_of_updates, low=0.6,
+        source="the schedule of a coefficient is over after a part of the run",
+        help="divide by the updates of the run: steps times `epochs` times `minibatches`"),
+    Fit(name="answers of an eval", numbers=_answers_of_an_eval, low=20.0,
+        source="rllm #143: the standard error of a share of 8 answers is up to 0.18",
+        help="`limit = 200`: a standard error of at most 0.035"),
     Fit(name="policy age", numbers=_age, high=16.0,
         source="AReaL (2505.24298) bounds it at 8; slime #1800 trained on older ones",
         help="`max_policy_age = 1` to 8"),

@@ -66,8 +66,8 @@ def uses(module: ast.Module, function: str) -> tuple[Use, ...]:
     """Return the calls with effects in a function of a module, and those of importing the
     module."""
     roots = reached(module, function)
-    scope = _imports(*(n for n in module.body if not isinstance(n, _DEFINITIONS)))
-    found = [use for root in roots for use in _of(root, {**scope, **_imports(root)})]
+    scope = imports_of(*(n for n in module.body if not isinstance(n, _DEFINITIONS)))
+    found = [use for root in roots for use in _of(root, {**scope, **imports_of(root)})]
     return tuple(sorted(found, key=lambda use: (use.line, use.column)))
 
 
@@ -91,7 +91,7 @@ def names_in(module: ast.Module, root: ast.AST) -> Callable[[ast.AST], str]:
     """Return a function that gives an expression inside `root` its full name: `os.environ.get` for
     `o.environ.get` after `import os as o`; "" if it is no dotted name."""
     top = (n for n in module.body if not isinstance(n, _DEFINITIONS))
-    scope = {**_imports(*top), **_imports(root)}
+    scope = {**imports_of(*top), **imports_of(root)}
 
     def full(node: ast.AST) -> str:
         head, dot, rest = _dotted(node).partition(".")
@@ -103,7 +103,7 @@ def names_in(module: ast.Module, root: ast.AST) -> Callable[[ast.AST], str]:
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
-def _imports(*roots: ast.AST) -> dict[str, str]:
+def imports_of(*roots: ast.AST) -> dict[str, str]:
     """Return the local names of imported modules and functions. A name may mean another module in
     each body."""
     names: dict[str, str] = {}

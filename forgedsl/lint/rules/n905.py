@@ -44,7 +44,9 @@ MARKS = (
 """small letters of which SECRET and GIVEN need one; to compile them takes 1 ms"""
 GIVEN = rf"(?i){NAME}=[\"']?{VALUE}(?![\w/])|://[^/\s:@]+:[^/\s@${{]{{6,}}@"
 """`WANDB_API_KEY=e668...` of a shell, `?api_key=7f3k...` and `//user:password@` of an address"""
-IN_PYTHON = rf"""(?i){NAME}\w*["']?\]?\s*[=:]\s*["']({VALUE}|(?i:bearer) {VALUE})["']"""
+IN_PYTHON = (
+    rf"""(?i)(?:{NAME}|authorization)\w*["']?\]?\s*[=:]\s*["']({VALUE}|(?i:bearer) {VALUE})["']"""
+)
 """`os.environ["JUDGE_KEY"] = "7f3k..."`, `api_key="7f3k..."`, `{"token": "7f3k..."}`"""
 
 
@@ -79,11 +81,17 @@ def _is_secret(text: str) -> bool:
 
 
 def _python(view: View) -> Iterator[SourceFile]:
-    """Yield the Python files of rewards and environments, once each."""
+    """Yield the Python files of rewards and environments, and what these import of the same tree,
+    once each."""
     bodies = [reward.body for reward in view.program.rewards.values()]
     files = {body.module for body in bodies if isinstance(body, PythonFunction)}
     played = (env.body for env in view.program.environments.values())
     files |= {body.module for body in played if not body.is_program}
+    if files and view.folder is not None:
+        from forgedsl.lint.follow.programs import files_of  # most programs have no Python
+
+        read = files_of(view)
+        files = {each for name in files for each in read.imported(name)} | files
     for name in sorted(files) if view.folder is not None else ():
         assert view.folder is not None
         if name not in view.sources:

@@ -18,7 +18,7 @@ not count, because the policy does not read it.
 
 from forgedsl.diagnostics import Label
 from forgedsl.ir.program import Deferred
-from forgedsl.lint.environments import first_told, python_environments
+from forgedsl.lint.environments import PythonClass, python_environments
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.view import View
 from forgedsl.source import Span
@@ -30,13 +30,13 @@ finding = rule(__doc__, "D")
 
 def check(view: View) -> Findings:
     for env in python_environments(view):
-        told = first_told(env)
+        told = _told(view, env)
         if told is not None:
-            what, node = told
+            what, here = told
             yield finding(
                 what,
                 env.env.name_span,
-                related=(Label(text="the policy reads this", span=env.at(node)),),
+                related=(here,),
                 help="score the answer in `step`, once, with `done=True`"
                 if "whether" in what
                 else "say less, or only once the trajectory is over (`done=True`)",
@@ -56,6 +56,34 @@ def check(view: View) -> Findings:
                     help="leave it out of the prompt",
                 )
                 break
+
+
+def _told(view: View, env: PythonClass) -> tuple[str, Label] | None:
+    """Return how and where the policy is told the target: in an observation, or by a tool."""
+    from forgedsl.lint.follow.programs import environment_flows, label
+    from forgedsl.lint.follow.values import TARGET, VERDICT
+
+    text, quoted = "the policy reads this", f"`{env.env.name}`"
+    for method in environment_flows(view, env):
+        for event in method.flow.events:
+            made = event.name.rpartition(".")[2] if event.kind == "call" else ""
+            if made not in ("Start", "Step"):
+                continue
+            shown = event.argument("observation", 0)
+            done = event.argument("done", 2) if made == "Step" else None
+            ends = done is not None and done.const is not False
+            if shown is not None and not ends and TARGET in shown.all:
+                what = "the start" if made == "Start" else "a step"
+                return f"{what} of {quoted} tells the target", label(
+                    view, text, event.file, event.node
+                )
+        for returned in method.flow.returned if method.is_tool else ():
+            here = label(view, text, method.flow.file, returned.node)
+            if TARGET in returned.value.all:
+                return f"tool `{method.name}` of {quoted} tells the target", here
+            if VERDICT in returned.value.all | returned.control:
+                return f"tool `{method.name}` of {quoted} tells whether an answer is right", here
+    return None
 
 
 def _columns(expr: ast.Expr) -> dict[tuple[Keys, str], Span]:

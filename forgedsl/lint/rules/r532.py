@@ -2,6 +2,7 @@
 
     service judge : openai("deepseek-reasoner") { url = "..." }                        # fires
     service judge : openai("deepseek-reasoner") { url = "...", max_tokens = 4096 }     # silent
+    prompt = "Explain step by step, then grade: {response}="       # fires, for an engine of the run
     model grader { source = hf("Qwen/QwQ-32B") }                                       # fires
     model grader { source = hf("Qwen/Qwen2.5-7B-Instruct") }                           # silent
 
@@ -18,6 +19,7 @@ from forgedsl.diagnostics import Label
 from forgedsl.hir.judges import judge_of
 from forgedsl.ir.program import Decl, model_of
 from forgedsl.lint.finding import Findings, rule
+from forgedsl.lint.rewards import place_of
 from forgedsl.lint.view import View, place
 from forgedsl.services.registry import kind_of
 
@@ -31,6 +33,14 @@ ENOUGH = 512
 """tokens of an answer in which a short thought and a grade have room"""
 
 
+ASKED = re.compile(
+    r"(?:^|[.!:;\n]\s*|\b(?:first|please|carefully)[ ,]+)"
+    r"(?P<do>explain|reason|think|justify|give reasons)\b(?![^.\n]*\?)",
+    re.IGNORECASE,
+)
+"""how a prompt asks a judge for reasons before the grade"""
+
+
 def check(view: View) -> Findings:
     for reward in view.program.rewards.values():
         judge = judge_of(reward)
@@ -38,9 +48,21 @@ def check(view: View) -> Findings:
             continue
         service = view.program.services[judge.args["service"]]
         name = _name(view, service)
-        if not THINKS.search(name):
-            continue
         related = (Label(text="its grade is read here", span=judge.span),)
+        if not THINKS.search(name):
+            asked = ASKED.search(judge.args["prompt"])
+            remote = kind_of(service.ctor).remote
+            if asked and not (remote and service.settings["max_tokens"].value >= ENOUGH):
+                yield finding(
+                    f"`{reward.name}` asks its judge to {asked['do'].lower()} first, and the grade "
+                    + ("has to come within a few tokens" if remote else "is read from one token"),
+                    place_of(reward, view),
+                    related=related,
+                    help=f"`max_tokens = {2 * ENOUGH}` of `{service.name}`, and the grade last"
+                    if remote
+                    else "ask for the grade alone: an engine of the run gives no other text",
+                )
+            continue
         if not kind_of(service.ctor).remote:
             yield finding(
                 f"`{name}` begins with `<think>`, and a grade is read from the first token of "

@@ -6,6 +6,8 @@
     except ValueError:
         raise                    # silent
 
+    return int(found[1]) if found else 8             # fires: a judge's reply without a grade
+
 The rule also fires if some path returns nothing, if all paths return the same value, and for an
 environment or agent: `except ValueError: return Step(rewards={"solved": 1.0})`.
 
@@ -21,11 +23,12 @@ from forgedsl.diagnostics import Label
 from forgedsl.lint.environments import (
     PythonClass,
     python_environments,
+    rewards_of,
     scored_in,
     scores_by_return,
 )
 from forgedsl.lint.finding import Findings, rule
-from forgedsl.lint.rewards import place_of, python_rewards
+from forgedsl.lint.rewards import PythonReward, place_of, python_rewards
 from forgedsl.lint.view import View
 
 if TYPE_CHECKING:
@@ -40,22 +43,73 @@ def check(view: View) -> Findings:
 
     for env in python_environments(view):
         paid = next(_paid(env), None)
-        if paid is not None:
+        here = Label(text="here", span=env.at(paid)) if paid is not None else _failing(view, env)
+        if here is not None:
             yield finding(
                 f"{env.what} `{env.env.name}` pays for an error",
                 env.env.name_span,
-                related=(Label(text="here", span=env.at(paid)),),
+                related=(here,),
                 help="raise, and `on_error` of the rubric decides; or give 0 for it",
             )
     for found in python_rewards(view):
         what, node = wrong(found.definition)
-        if node is not None:
+        if node is None:
+            what, here = _told(view, found)
+        else:
+            here = Label(text="here", span=found.at(node))
+        if here is not None:
             yield finding(
                 f"reward `{found.reward.name}` {what}",
                 place_of(found.reward, view),
-                related=(Label(text="here", span=found.at(node)),),
-                help="raise, and `on_error` of the rubric decides; return a number otherwise",
+                related=(here,),
+                help="compare the answer, and return what the comparison says"
+                if "same" in what
+                else "return 0 where there is no grade, or raise"
+                if "grade" in what
+                else "raise, and `on_error` of the rubric decides; return a number otherwise",
             )
+
+
+def _told(view: View, found: PythonReward) -> tuple[str, Label | None]:
+    """Return what a run of the reward on labels shows: that it pays for an error, or for a grade
+    that it cannot read, or returns one number."""
+    from forgedsl.lint.follow.programs import failing_rewards, label, reward_flow
+    from forgedsl.lint.follow.values import NET, PAID, UNKNOWN
+
+    flow = reward_flow(view, found)
+    if flow is None:
+        return "", None
+    for handler, _, run in failing_rewards(view, found):
+        scores = [each for each in run.returned if each.taken]
+        if scores and all(_is_paid(each.value.const) for each in scores):
+            return "pays for an error", label(view, "here", flow.file, handler)
+    for each in flow.returned:
+        if {PAID, NET} <= each.value.labels:
+            return "pays for a grade that it cannot read", label(view, "here", flow.file, each.node)
+    constants = [each.value.const for each in flow.returned]
+    decides = any(event.kind == "compare" for event in flow.events)
+    is_same = decides and len(set(map(repr, constants))) == 1 and constants[0] is not UNKNOWN
+    if is_same and isinstance(constants[0], int | float):
+        return "returns the same on every way", label(
+            view, "here", flow.file, flow.returned[-1].node
+        )
+    return "", None
+
+
+def _failing(view: View, env: PythonClass) -> Label | None:
+    """Return where an environment pays on a way through `except`."""
+    from forgedsl.lint.follow.programs import failing_environments, label
+
+    for handler, _, methods in failing_environments(view, env):
+        for method in methods:
+            for event in method.flow.events:
+                if event.taken and any(map(_is_paid, rewards_of(event))):
+                    return label(view, "here", method.flow.file, handler)
+    return None
+
+
+def _is_paid(const: object) -> bool:
+    return isinstance(const, int | float) and const > 0
 
 
 def _paid(env: PythonClass) -> Iterator[python.AST]:

@@ -11,24 +11,23 @@ rewards hung, two ended within half an hour (compose-rl #87).
     async def step(self, turn): time.sleep(1)            # fires: of an environment, too
     async def run(self, task, model): OpenAI(...)        # fires: of an agent, AsyncOpenAI is silent
 
-The file is read with its imports resolved, never run.
+Calls are followed into helper functions, of modules beside the file too; a helper that a coroutine
+hands to `asyncio.to_thread` is silent. Nothing is run.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from forgedsl.diagnostics import Label
-from forgedsl.lint.environments import PythonClass, python_environments
+from forgedsl.lint.environments import python_environments
 from forgedsl.lint.finding import Findings, rule
-from forgedsl.lint.rewards import PythonReward, place_of, python_rewards
+from forgedsl.lint.rewards import place_of, python_rewards
 from forgedsl.lint.view import View
 
 if TYPE_CHECKING:
-    import ast as python
-    from collections.abc import Iterator
+    from collections.abc import Iterable
 
-    from forgedsl.types.effects import Use
+    from forgedsl.lint.follow.values import Event
 
 finding = rule(__doc__, "W")
 VERBS = ("get", "post", "put", "patch", "delete", "head", "request")
@@ -41,67 +40,67 @@ WAITS = {
 BLOCKS = WAITS | {"time.sleep"} | {f"httpx.{verb}" for verb in VERBS}
 
 
-CLIENTS = ("openai.OpenAI", "anthropic.Anthropic", "litellm.completion")
-"""clients of models whose calls block"""
+CLIENTS = ("openai.OpenAI", "anthropic.Anthropic", "litellm.completion", "requests.Session",
+           "httpx.Client")  # fmt: skip
+"""clients whose calls block"""
+MODELS = CLIENTS[:3]
+"""clients of models: to make one in a coroutine is enough"""
 
 
 def check(view: View) -> Findings:
+    if not (python_rewards(view) or python_environments(view)):
+        return
+    from forgedsl.lint.follow.programs import environment_flows, label, reward_flow
+
     for found in python_rewards(view):
-        for use in found.uses:
-            what = _wrong(found, use)
-            if what:
-                yield finding(
-                    f"reward `{found.reward.name}` {what}",
-                    place_of(found.reward, view),
-                    related=(Label(text="here", span=found.span(use)),),
-                    help="an awaited call, or a reward without `async`: it gets threads"
+        flow = reward_flow(view, found)
+        what, event = _wrong(flow.events if flow is not None else ())
+        if event is not None:
+            yield finding(
+                f"reward `{found.reward.name}` {what.replace('trajectories', 'calls')}",
+                place_of(found.reward, view),
+                related=(label(view, "here", event.file, event.node),),
+                help=_client_help(what)
+                or (
+                    "an awaited call, or a reward without `async`: it gets threads"
                     if "blocks" in what
-                    else "`timeout=10`, below the timeout of the reward",
+                    else "`timeout=10`, below the timeout of the reward"
+                ),
+            )
+    for env in python_environments(view):
+        for method in environment_flows(view, env):
+            what, event = _wrong(method.flow.events)
+            if event is not None:
+                yield finding(
+                    f"{env.what} `{env.env.name}` {what}",
+                    env.env.name_span,
+                    related=(label(view, "here", event.file, event.node),),
+                    help=_client_help(what)
+                    or (
+                        "an awaited call, or a method without `async`: it gets a thread"
+                        if "blocks" in what
+                        else "`timeout=10`: each trajectory that waits holds a thread"
+                    ),
                 )
                 break
-    for env in python_environments(view):
-        what, node = _in_environment(env)
-        if node is not None:
-            yield finding(
-                f"{env.what} `{env.env.name}` {what}",
-                env.env.name_span,
-                related=(Label(text="here", span=env.at(node)),),
-                help="`openai.AsyncOpenAI`, or `await asyncio.to_thread(...)` around what asks"
-                if what.endswith(tuple(f"`{name}`" for name in CLIENTS))
-                else "an awaited call, or a method without `async`: it gets a thread"
-                if "blocks" in what
-                else "`timeout=10`: each trajectory that waits holds a thread",
-            )
 
 
-def _in_environment(env: PythonClass) -> tuple[str, python.AST | None]:
-    import ast as python
+def _client_help(what: str) -> str:
+    if not what.endswith(tuple(f"`{name}`" for name in CLIENTS)):
+        return ""
+    return "`openai.AsyncOpenAI`, or `await asyncio.to_thread(...)` around what asks"
 
-    for method in env.methods.values():
-        full = env.names(method)
-        awaits = isinstance(method, python.AsyncFunctionDef)
-        inner = {each for f in _functions_in(method) for each in python.walk(f)}
-        for node in python.walk(method):
-            name = full(node.func) if isinstance(node, python.Call) else ""
-            if (name in BLOCKS or name in CLIENTS) and awaits and node not in inner:
-                return f"blocks all trajectories of its process by `{name}`", node
-            keywords = {word.arg for word in getattr(node, "keywords", ())}
-            if name in WAITS and not {"timeout", None} & keywords:
-                return f"calls `{name}` without a timeout", node
+
+def _wrong(events: Iterable[Event]) -> tuple[str, Event | None]:
+    """Return the first call that blocks a coroutine, or has no timeout."""
+    for event in events:
+        if event.kind != "call":
+            continue
+        client, is_call, _ = event.name.partition("().")
+        name = client if is_call else event.name
+        known = name in CLIENTS and (is_call or name in MODELS)
+        if event.blocking and (event.name in BLOCKS or known):
+            return f"blocks all trajectories of its process by `{name}`", event
+        if event.name in WAITS and not {"timeout", None} & {*event.keywords}:
+            return f"calls `{name}` without a timeout", event
     return "", None
-
-
-def _functions_in(method: python.AST) -> Iterator[python.AST]:
-    """Yield the synchronous functions inside of a method, which may run on threads."""
-    import ast as python
-
-    for node in python.walk(method):
-        if isinstance(node, python.FunctionDef | python.Lambda) and node is not method:
-            yield node
-
-
-def _wrong(found: PythonReward, use: Use) -> str:
-    if type(found.definition).__name__ == "AsyncFunctionDef" and use.name in BLOCKS:
-        return f"blocks all calls of its process by `{use.name}`"
-    waits = use.name in WAITS and not {"timeout", None} & {*use.keywords}
-    return f"calls `{use.name}` without a timeout" if waits else ""

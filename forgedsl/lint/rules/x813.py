@@ -21,7 +21,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from forgedsl.diagnostics import Label
-from forgedsl.lint.environments import python_environments, scored_in, scores_by_return
+from forgedsl.lint.environments import (
+    PythonClass,
+    python_environments,
+    rewards_of,
+    scored_in,
+    scores_by_return,
+)
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.rewards import PythonReward, place_of, python_rewards
 from forgedsl.lint.view import View
@@ -45,11 +51,12 @@ def check(view: View) -> Findings:
 
     for found in python_rewards(view):
         node = _outage(found)
-        if node is not None:
+        here = Label(text="here", span=found.at(node)) if node is not None else _later(view, found)
+        if here is not None:
             yield finding(
                 f"reward `{found.reward.name}` scores a failed request as a wrong answer",
                 place_of(found.reward, view),
-                related=(Label(text="here", span=found.at(node)),),
+                related=(here,),
                 help=HELP,
             )
     for env in python_environments(view):
@@ -62,14 +69,54 @@ def check(view: View) -> Findings:
             if not any(number > 0 for number in numbers)  # that is X811
         )
         step = next(steps, None)
-        if step is not None:
+        here = Label(text="here", span=env.at(step)) if step is not None else _any(view, env)
+        if here is not None:
             yield finding(
                 f"{env.what} `{env.env.name}` scores any exception, its own mistakes too",
                 env.env.name_span,
-                related=(Label(text="here", span=env.at(step)),),
+                related=(here,),
                 help="catch only what a wrong answer raises, `except ValueError`; raise the rest, "
                 "and `on_error` of the rubric decides",
             )
+
+
+def _later(view: View, found: PythonReward) -> Label | None:
+    """Return an `except` clause of an outage after which the score is 0 or less."""
+    import ast as python
+
+    from forgedsl.lint.follow.programs import failing_rewards, label
+
+    for handler, node, run in failing_rewards(view, found):
+        scores = [each.value.const for each in run.returned if each.taken]
+        is_zero = bool(scores) and all(isinstance(s, int | float) and s <= 0 for s in scores)
+        one = python.Try(body=node.body, handlers=[handler], orelse=[], finalbody=[])
+        if is_zero and _handlers(one, (*BROAD, *OUTAGES)) and _asks(found, node.body):
+            return label(view, "here", run.file, handler)
+    return None
+
+
+def _any(view: View, env: PythonClass) -> Label | None:
+    """Return an `except` clause of any exception after which a score is a constant that is
+    computed on other ways."""
+    import ast as python
+
+    from forgedsl.lint.follow.programs import environment_flows, failing_environments, label
+    from forgedsl.lint.follow.values import UNKNOWN
+
+    computed = {
+        id(event.node)
+        for method in environment_flows(view, env)
+        for event in method.flow.events
+        if UNKNOWN in rewards_of(event)
+    }
+    for handler, node, methods in failing_environments(view, env):
+        one = python.Try(body=node.body, handlers=[handler], orelse=[], finalbody=[])
+        for method in methods if _handlers(one, BROAD) else ():
+            for event in method.flow.events:
+                scores = rewards_of(event) if event.taken else []
+                if scores and UNKNOWN not in scores and id(event.node) in computed:
+                    return label(view, "here", method.flow.file, handler)
+    return None
 
 
 def _handlers(node: python.AST, kinds: tuple[str, ...]) -> list[python.ExceptHandler]:

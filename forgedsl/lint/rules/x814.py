@@ -6,6 +6,10 @@
     def reset(self, task, rng): self.seen = []       # silent: each has its own
     def step(self, turn): os.chdir("/tmp/work")      # fires: moves all trajectories of the process
 
+    TRIES = {"now": 0}
+    def count(): TRIES["now"] += 1                   # fires, if a method calls it
+    PRICES[item] = price(item)                       # silent: a cache, filled by key
+
 Each trajectory has its own object, and hundreds of them run in threads of one process. A change of
 the class, a global name, `os.environ`, or the process (current folder, signals, the seed of
 `random`) affects all of them. Set attributes of `self` in `reset`. In benchflow #539, concurrent
@@ -15,6 +19,7 @@ semaphore or an HTTP client of the class, are silent.
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from forgedsl.diagnostics import Label
@@ -25,6 +30,8 @@ from forgedsl.lint.view import View
 if TYPE_CHECKING:
     import ast as python
     from collections.abc import Iterator
+
+    from forgedsl.lint.follow.values import Event
 
 finding = rule(__doc__, "W")
 MADE = ("list", "dict", "set", "defaultdict", "deque", "Counter", "OrderedDict")
@@ -43,14 +50,51 @@ PROCESS = {
 
 def check(view: View) -> Findings:
     for env in python_environments(view):
-        for what, node, help_ in _shared(env):
+        own = ((w, Label(text="here", span=env.at(node)), help_) for w, node, help_ in _shared(env))
+        for what, here, help_ in chain(own, _in_helpers(view, env)):
             yield finding(
                 f"{env.what} `{env.env.name}` {what}",
                 env.env.name_span,
-                related=(Label(text="here", span=env.at(node)),),
+                related=(here,),
                 help=help_,
             )
             break
+
+
+def _in_helpers(view: View, env: PythonClass) -> Iterator[tuple[str, Label, str]]:
+    """Yield what methods, and the functions that they call, change of their file or the process."""
+    from forgedsl.lint.follow.programs import environment_flows, label
+
+    for method in environment_flows(view, env):
+        for event in method.flow.events if method.name != "__init__" else ():
+            told: tuple[str, python.AST, str] = ("", event.node, "")
+            if event.kind == "call" and event.name in PROCESS:
+                told = _process(PROCESS[event.name], event.node)
+            elif event.kind == "change" and event.name == "os.environ":
+                told = _process("the variables", event.node)
+            elif event.kind == "global":
+                told = _of_file(event.name, event.node)
+            elif event.name.startswith("global ") and _counts(event):
+                told = _of_file(event.name.removeprefix("global "), event.node)
+            if told[0]:
+                yield told[0], label(view, "here", event.file, event.node), told[2]
+
+
+def _of_file(name: str, node: python.AST) -> tuple[str, python.AST, str]:
+    what = f"writes to `{name}` of its file, which all trajectories share"
+    return what, node, f"`self.{name.lower()} = ...` in `reset`"
+
+
+def _counts(event: Event) -> bool:
+    """True for a change that is no cache: of one place, or at the end; a cache is filled by key."""
+    import ast as python
+
+    match event.node:
+        case python.Subscript(slice=python.Constant()) | python.AugAssign():
+            return True
+        case python.Call(func=python.Attribute(attr=attr)):
+            return attr in ("append", "extend", "insert", "appendleft", "pop")
+    return False
 
 
 def _shared(env: PythonClass) -> Iterator[tuple[str, python.AST, str]]:
@@ -66,19 +110,10 @@ def _shared(env: PythonClass) -> Iterator[tuple[str, python.AST, str]]:
     for method in env.methods.values():
         full = env.names(method)
         for node in python.walk(method):
-            if isinstance(node, python.Global):
-                name = node.names[0]
-                yield (
-                    f"writes to `{name}` of its file, which all trajectories share",
-                    node,
-                    f"`self.{name} = ...` in `reset`",
-                )
             changed = _changed(node)
             name = getattr(changed, "attr", "")
             owner = full(changed.value) if isinstance(changed, python.Attribute) else ""
-            if changed is not None and full(changed) == "os.environ":
-                yield _process("the variables", node)
-            elif name in shared and owner in ("self", "cls", env.env.body.name):
+            if name in shared and owner in ("self", "cls", env.env.body.name):
                 yield (
                     f"keeps `{name}` in the class, where all trajectories share it",
                     node,
@@ -93,8 +128,6 @@ def _shared(env: PythonClass) -> Iterator[tuple[str, python.AST, str]]:
                         node,
                         "write to `self`",
                     )
-            elif isinstance(node, python.Call) and full(node.func) in PROCESS:
-                yield _process(PROCESS[full(node.func)], node)
 
 
 def _process(what: str, node: python.AST) -> tuple[str, python.AST, str]:

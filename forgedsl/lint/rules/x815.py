@@ -15,13 +15,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from forgedsl.diagnostics import Label
-from forgedsl.lint.environments import PythonClass, python_environments
+from forgedsl.lint.environments import python_environments
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.view import View
 
 if TYPE_CHECKING:
-    import ast as python
+    from forgedsl.lint.follow.values import Event
 
 finding = rule(__doc__, "W")
 SEEDED = (
@@ -33,13 +32,18 @@ SEEDS = ("random.seed", "numpy.random.seed")
 
 
 def check(view: View) -> Findings:
+    if not python_environments(view):
+        return
+    from forgedsl.lint.follow.programs import environment_flows, label
+
     for env in python_environments(view):
-        node, name = _drawn(env)
-        if node is not None:
+        drawn = (e for m in environment_flows(view, env) for e in m.flow.events if _draws(e))
+        event = next(drawn, None)
+        if event is not None:
             yield finding(
-                f"{env.what} `{env.env.name}` draws from `{name}`, not from its `rng`",
+                f"{env.what} `{env.env.name}` draws from `{_name(event)}`, not from its `rng`",
                 env.env.name_span,
-                related=(Label(text="differs within a group", span=env.at(node)),),
+                related=(label(view, "differs within a group", event.file, event.node),),
                 help="draw from `self.rng`, whose seed is the same for all of a group"
                 if env.env.body.agent
                 else "`self.rng = rng` in `reset`, and draw from it: its seed is the same for all "
@@ -47,19 +51,15 @@ def check(view: View) -> Findings:
             )
 
 
-def _drawn(env: PythonClass) -> tuple[python.AST | None, str]:
-    """Return the first call that draws from the process's random state, and its name."""
-    import ast as python
+def _draws(event: Event) -> bool:
+    """True for a call that draws from the random state of the process, or from a new one."""
+    name = _name(event)
+    if event.kind != "call" or not name.startswith(("random.", "numpy.random.", "secrets.")):
+        return False
+    if "()." in event.name or name in SEEDS:
+        return False  # of a generator that is reported where it is made, or has a seed
+    return name not in SEEDED or not (event.values or event.keywords)
 
-    for method in env.methods.values():
-        full = env.names(method)
-        given = {argument.arg for argument in method.args.args}
-        for node in python.walk(method):
-            if not isinstance(node, python.Call):
-                continue
-            name, head = full(node.func), full(node.func).partition(".")[0]
-            is_chance = name.startswith(("random.", "numpy.random.")) and head not in given
-            seeded = name in SEEDED and bool(node.args or node.keywords)
-            if is_chance and not seeded and name not in SEEDS:
-                return node, name
-    return None, ""
+
+def _name(event: Event) -> str:
+    return event.name.partition("()")[0]

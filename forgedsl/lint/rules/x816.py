@@ -21,7 +21,13 @@ from forgedsl.diagnostics import Label
 from forgedsl.hir.judges import judge_of
 from forgedsl.hir.pycalls import Inputs, inputs_of
 from forgedsl.ir.program import Constructor, Function, RewardDecl
-from forgedsl.lint.environments import PythonClass, argument, python_environments, steps_in
+from forgedsl.lint.environments import (
+    PythonClass,
+    argument,
+    python_environments,
+    rewards_of,
+    steps_in,
+)
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.rewards import PythonReward, place_of, python_rewards
 from forgedsl.lint.view import View
@@ -40,18 +46,23 @@ MAY_HOLD = ("row", "rollout", "messages")
 def check(view: View) -> Findings:
     for env in python_environments(view):
         node, name = _claimed(env)
+        here: Label | None = None
         if node is not None:
+            here, name = Label(text="pays", span=env.at(node)), f"self.{name}"
+        else:
+            here, name = _unread(view, env)
+        if here is not None:
             yield finding(
-                f"`{env.env.name}` pays for words of the policy, and never reads `self.{name}`",
+                f"`{env.env.name}` pays for words of the policy, and never reads `{name}`",
                 env.env.name_span,
-                related=(Label(text="pays", span=env.at(node)),),
-                help=f"compare the answer with `self.{name}`",
+                related=(here,),
+                help=f"compare the answer with `{name}`",
             )
     if view.program.environments or any(map(_reads, view.program.rewards.values())):
         return
-    found = [one for one in python_rewards(view) if not _reported_by_x811(one)]
+    found = [one for one in python_rewards(view) if not _reported_by_x811(view, one)]
     asks = any(use.effect in ("net", "exec") for one in found for use in one.uses)
-    if asks or any(_uses_answer(one) for one in found):
+    if asks or any(_uses_answer(one) and not _is_blind(view, one) for one in found):
         return
     for one in found:
         for name in _given(one, "target"):
@@ -62,6 +73,48 @@ def check(view: View) -> Findings:
                 related=(Label(text="given here", span=one.definition_span),),
                 help=f"compare the answer with `{name}`, or leave the parameter out",
             )
+
+
+def _unread(view: View, env: PythonClass) -> tuple[Label | None, str]:
+    """Return a step whose rewards depend on the turn and not on the target, in a class that keeps
+    the target, and has no step that depends on it."""
+    from forgedsl.lint.follow.programs import environment_flows, label
+    from forgedsl.lint.follow.values import IS_TARGET, NET, READS_RESPONSE, READS_TARGET, TURN
+
+    flows = environment_flows(view, env)
+    kept = [
+        event.node
+        for method in flows
+        for event in method.flow.events
+        if event.kind == "change" and any(IS_TARGET in value.labels for value in event.values)
+    ]
+    paid: Label | None = None
+    for event in (e for method in flows for e in method.flow.events if e.kind == "call"):
+        made = event.name.rpartition(".")[2] == "Step"
+        rewards = event.argument("rewards", 1) if made else None
+        if rewards is None:
+            continue
+        reads = rewards.all | event.control
+        if {READS_TARGET, NET, TURN} & reads or env.tools:
+            return None, ""
+        if READS_RESPONSE in reads and any(value is not None for value in rewards_of(event)):
+            paid = paid or label(view, "pays", event.file, event.node)
+    return (paid, "task.target") if kept else (None, "")
+
+
+def _is_blind(view: View, one: PythonReward) -> bool:
+    """True if a score depends in no way on the target that the reward is given."""
+    from forgedsl.lint.follow.programs import reward_flow
+    from forgedsl.lint.follow.values import NET, READS_TARGET
+
+    inputs = inputs_of(one.function)
+    known = isinstance(inputs, Inputs) and "**" not in inputs.by_name
+    sources = {*inputs.by_name.values(), *inputs.by_place} if isinstance(inputs, Inputs) else set()
+    flow = reward_flow(view, one) if known and not {*MAY_HOLD} & sources else None
+    if flow is None or not flow.returned or flow.is_cut:
+        return False
+    reads = (each.value.all | each.control for each in flow.returned)
+    return not any({READS_TARGET, NET} & labels for labels in reads)
 
 
 def _claimed(env: PythonClass) -> tuple[python.AST | None, str]:
@@ -115,8 +168,15 @@ def _reads(reward: RewardDecl) -> bool:
     return isinstance(body, Constructor) and body.name in ANSWERS and body.args.get("text") is None
 
 
-def _reported_by_x811(one: PythonReward) -> bool:
+def _reported_by_x811(view: View, one: PythonReward) -> bool:
     """True if X811 reports the reward, because it is constant, for example."""
+    from forgedsl.lint.follow.programs import reward_flow
+    from forgedsl.lint.follow.values import UNKNOWN
+
+    flow = reward_flow(view, one)
+    scores = [each.value.const for each in flow.returned] if flow is not None else []
+    if scores and UNKNOWN not in scores and len(set(map(repr, scores))) == 1:
+        return True
     import ast as python
 
     from forgedsl.lint.python_returns import wrong

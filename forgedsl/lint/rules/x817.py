@@ -32,10 +32,12 @@ if TYPE_CHECKING:
     import ast as python
     from collections.abc import Iterator
 
+    from forgedsl.lint.follow.values import Event, Value
     from forgedsl.lint.python_bodies import Body
 
 finding = rule(__doc__, "W")
 ANY = "counts a turn as right if any of several answers in it is"
+SEARCHES = ("find", "rfind", "index", "count", "__contains__")
 HELP = "take the answer out of the response, and compare it by `==`"
 HELPS = {
     "default": "return 0 where there is no answer",
@@ -56,11 +58,12 @@ def check(view: View) -> Findings:
         targets = {name for name, source in given.items() if source == "target"}
         texts = {name for name, source in given.items() if source == "response"}
         ways = (_part(found, targets, texts), _default(found, targets), _more(found))
-        for what, node in itertools.chain(*ways):
+        told = ((what, Label(text="here", span=found.at(n))) for what, n in itertools.chain(*ways))
+        for what, here in itertools.chain(told, _by_flow(view, found)):
             yield finding(
                 f"reward `{found.reward.name}` {what}",
                 place_of(found.reward, view),
-                related=(Label(text="here", span=found.at(node)),),
+                related=(here,),
                 help=next((help_ for word, help_ in HELPS.items() if word in what), HELP),
             )
             break
@@ -73,6 +76,47 @@ def check(view: View) -> Findings:
                 related=(Label(text="here", span=env.at(guess)),),
                 help=HELPS["several"],
             )
+
+
+def _by_flow(view: View, found: PythonReward) -> Iterator[tuple[str, Label]]:
+    """Yield searches for the target in the whole response, and comparisons of it with a default,
+    also those in helper functions and under other names."""
+    from forgedsl.lint.follow.programs import label, reward_flow
+    from forgedsl.lint.follow.values import DEFAULT, IS_RESPONSE, IS_TARGET, TARGET
+
+    flow = reward_flow(view, found)
+    for event in flow.events if flow is not None else ():
+        here = label(view, "here", event.file, event.node)
+        if event.kind == "call":
+            part, whole = _searched(event)
+            if part is not None and IS_TARGET in part.labels and IS_RESPONSE in whole.labels:
+                yield "pays wherever the target is a part of the response", here
+        sides = event.values if event.kind != "change" else ()
+        is_pair = event.kind in ("compare", "difference") or event.name.endswith("isclose")
+        if not is_pair or len(sides) < 2:
+            continue
+        one, other = sides[:2]
+        if event.kind == "compare" and _is_in(event.node):
+            if IS_TARGET in one.labels and IS_RESPONSE in other.labels:
+                yield "pays wherever the target is a part of the response", here
+            continue
+        for said, wanted in ((one, other), (other, one)):
+            if DEFAULT in said.labels and TARGET in wanted.labels and TARGET not in said.labels:
+                yield "has a default for an answer it cannot read, and compares it", here
+
+
+def _searched(event: Event) -> tuple[Value | None, Value]:
+    """Return what a call searches, and where: `text.find(part)`, `re.search(part, text)`."""
+    values = event.values
+    if event.name.startswith("re.") and len(values) > 1:
+        return values[0], values[1]
+    if event.name.rpartition(".")[2] in SEARCHES and values:
+        return values[0], event.receiver
+    return None, event.receiver
+
+
+def _is_in(node: python.AST) -> bool:
+    return type(node.ops[0]).__name__ in ("In", "NotIn")  # type: ignore[attr-defined]
 
 
 def _more(found: PythonReward) -> Iterator[tuple[str, python.AST]]:

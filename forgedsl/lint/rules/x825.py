@@ -86,7 +86,7 @@ def _argument_of(env: PythonClass, attribute: str) -> float | None:
     """Return the argument that `__init__` keeps under a name, if nothing else assigns to it."""
     import ast as python
 
-    from forgedsl.lint.environments import _pairs
+    from forgedsl.lint.environments import pairs
 
     init = env.methods.get("__init__")
     stored = [
@@ -94,7 +94,7 @@ def _argument_of(env: PythonClass, attribute: str) -> float | None:
         for method in env.methods.values()
         for node in python.walk(method)
         if isinstance(node, python.Assign)
-        for to, value in _pairs(node)
+        for to, value in pairs(node)
         if python.unparse(to) == f"self.{attribute}"
     ]
     if init is None or len(stored) != 1 or not isinstance(stored[0], python.Name):

@@ -1,4 +1,4 @@
-"""X827 policy-code-run: Python of the policy runs in the process of the environment.
+"""X827 policy-code-run: Python of the policy runs in the process of an environment or a reward.
 
     @tool
     def calculate(self, expression: str) -> str:
@@ -6,56 +6,66 @@
         return str(value(ast.parse(expression, mode="eval").body))       # silent
 
 `eval` and `exec` give the policy everything that the process has: the answer that the environment
-keeps, its rewards, files, and the network (mcp-use #1718). An empty `__builtins__` does not keep it
-in. Parse the text, and compute only what you know; or run it in a sandbox
-(`forgedsl.runtime.sandbox`).
+keeps, its rewards, files, and the network (mcp-use #1718). A reward that does so can be given any
+score from then on (verl #7603), also if it declares `effects = [exec]`. An empty `__builtins__`
+does not keep it in. Parse the text, and compute only what you know; or run it in a sandbox
+(`forgedsl.runtime.sandbox`). Text is followed into helper functions.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from forgedsl.diagnostics import Label
-from forgedsl.lint.environments import PythonClass, python_environments
+from forgedsl.lint.environments import python_environments
 from forgedsl.lint.finding import Findings, rule
+from forgedsl.lint.rewards import place_of, python_rewards
 from forgedsl.lint.view import View
 
 if TYPE_CHECKING:
-    import ast as python
+    from forgedsl.lint.follow.run import Flow
+    from forgedsl.lint.follow.values import Event
 
 finding = rule(__doc__, "W")
-RUNS = ("eval", "exec")
+RUNS = ("eval", "exec", "builtins.eval", "builtins.exec")
+HELP = "parse it with `ast.parse` and compute what you know, or run it in a sandbox"
 
 
 def check(view: View) -> Findings:
+    if not (python_rewards(view) or python_environments(view)):
+        return
+    from forgedsl.lint.follow.programs import environment_flows, label, reward_flow
+
     for env in python_environments(view):
-        node, name, how = _run(env)
-        if node is not None:
+        for method in environment_flows(view, env):
+            event = _run(method.flow)
+            if event is not None:
+                yield finding(
+                    f"`{method.name}` of `{env.env.name}` runs text of the policy by "
+                    f"`{event.name}`, in its own process",
+                    env.env.name_span,
+                    related=(label(view, "here", event.file, event.node),),
+                    help=HELP,
+                )
+                break
+    for found in python_rewards(view):
+        flow = reward_flow(view, found)
+        event = _run(flow) if flow is not None else None
+        if event is not None:
             yield finding(
-                f"`{name}` of `{env.env.name}` runs text of the policy by `{how}`, in its own "
-                "process",
-                env.env.name_span,
-                related=(Label(text="here", span=env.at(node)),),
-                help="parse it with `ast.parse` and compute what you know, or run it in a sandbox",
+                f"reward `{found.reward.name}` runs text of the policy by `{event.name}`, in its "
+                "own process",
+                place_of(found.reward, view),
+                related=(label(view, "here", event.file, event.node),),
+                help=HELP,
             )
 
 
-def _run(env: PythonClass) -> tuple[python.AST | None, str, str]:
-    """Return a call of `eval` or `exec` on what the policy wrote: an argument of a tool, or its
-    turn."""
-    import ast as python
+def _run(flow: Flow) -> Event | None:
+    """Return a call of `eval` or `exec` on what the policy wrote."""
+    from forgedsl.lint.follow.values import READS_RESPONSE
 
-    from forgedsl.lint.python_bodies import Body
-
-    for name, method in env.methods.items():
-        given = {each.arg for each in method.args.args[1:]}
-        written = given if name in env.tools else given & {"turn"}
-        if not written:
-            continue
-        body = Body(method, env.module)
-        for node in python.walk(method):
-            how = getattr(node.func, "id", "") if isinstance(node, python.Call) else ""
-            first = node.args[:1] if isinstance(node, python.Call) and how in RUNS else []
-            if any(body.names(argument) & written for argument in first):
-                return node, name, how
-    return None, "", ""
+    for event in flow.events:
+        is_run = event.kind == "call" and event.name in RUNS and event.values
+        if is_run and READS_RESPONSE in event.values[0].all:
+            return event
+    return None

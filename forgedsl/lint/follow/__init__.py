@@ -1,0 +1,1 @@
+"""Follows values through the Python of a program, without running it."""

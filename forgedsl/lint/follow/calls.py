@@ -1,0 +1,237 @@
+"""Calls on labels: into functions that are read, and of functions whose meaning is known."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from typing import Any
+
+from forgedsl.lint.follow.constants import bounded, converted
+from forgedsl.lint.follow.expressions import Expressions
+from forgedsl.lint.follow.files import File
+from forgedsl.lint.follow.values import (
+    CONTENT,
+    DEFAULT,
+    FILE,
+    FOUND,
+    LISTED,
+    NET,
+    PAID,
+    READS,
+    RESPONSE,
+    TAKEN,
+    UNKNOWN,
+    VERDICT,
+    WHOLE,
+    WORDS_OF,
+    Called,
+    Env,
+    Frame,
+    Returned,
+    Value,
+    all_of,
+    content,
+    join,
+    positional,
+    reads,
+)
+from forgedsl.records import replace
+
+TRIMS = (
+    "str", "strip", "lstrip", "rstrip", "lower", "upper", "casefold", "int", "float", "replace",
+    "normalize", "removesuffix", "removeprefix", "Decimal", "Fraction",
+)  # fmt: skip
+"""functions after which a text still says the same"""
+CONTAINS = (
+    "repr", "format", "dumps", "join", "title", "encode", "decode", "ljust", "rjust", "center",
+    "zfill", "escape", "capitalize", "list", "tuple", "Start", "loads", "load",
+    "literal_eval",
+)  # fmt: skip
+"""functions whose result has their arguments in it"""
+ROUNDS = ("float", "int", "bool", "round", "min", "max", "abs", "sum")
+SEARCHES = ("search", "match", "fullmatch", "findall", "finditer")
+LISTS = ("findall", "finditer", "split", "splitlines", "list", "sorted", "set", "dict", "tuple")
+CHANGES = (
+    "append", "extend", "insert", "add", "update", "setdefault", "appendleft",
+)  # fmt: skip
+THREADS = ("asyncio.to_thread", "anyio.to_thread.run_sync")
+PARTS = ("partition", "rpartition", "splitlines", "group")
+AWAITS = ("wait_for", "shield", "gather")
+READERS = ("read_text", "read", "open")
+REQUESTS = ("requests.", "httpx.", "urllib.request.", "aiohttp.", "openai.", "anthropic.")
+DEPTH = 7
+"""calls in calls that are followed"""
+
+
+class Calls(Expressions):
+    """The part of a run that follows calls."""
+
+    def called(self, node: ast.Call) -> Value:
+        """Return what a call gives, and note it."""
+        if isinstance(node.func, ast.Attribute):
+            method = node.func.attr
+            receiver = self.value(node.func.value)
+            function = self.attribute(receiver, method)
+        else:
+            method, receiver, function = "", None, self.value(node.func)
+        args = [self.value(each) for each in node.args]
+        words = {word.arg: self.value(word.value) for word in node.keywords}
+        name = function.name or method
+        self.note("call", node, None, name=name, values=tuple(args), keywords=words,
+                   receiver=receiver)  # fmt: skip
+        if function.function is not None:
+            return self.apply(function.function, args, words)
+        skipped = 1 if method == "run_in_executor" else 0
+        if (name in THREADS or skipped) and len(args) > skipped:
+            called = args[skipped].function
+            if called is not None:
+                return self.apply(called, args[skipped + 1 :], words, threaded=True)
+        if name in self.frames[-1].file.classes:
+            return self.made(self.frames[-1].file.classes[name], args, words)
+        if isinstance(node.func, ast.Attribute) and method in CHANGES and receiver is not None:
+            self.note("change", node, node.func.value, values=tuple(args))
+            labels = receiver.labels | content(args)
+            self.store(node.func.value, replace(receiver, labels=labels))
+        return self._known(name, receiver, args, words)
+
+    def _known(
+        self, name: str, receiver: Value | None, args: list[Value], words: Mapping[Any, Value]
+    ) -> Value:
+        """Return what a function gives that is not read."""
+        short = name.rpartition(".")[2]
+        everything = [*args, *words.values(), *([receiver] if receiver is not None else [])]
+        labels = reads(everything)
+        if short in TRIMS:
+            first = receiver if receiver is not None and receiver.name == "" else None
+            source = first if first is not None else (args[0] if args else Value())
+            const = source.const if short in ("float", "int", "str") else UNKNOWN
+            kept = source.all & (READS | CONTENT | WHOLE)
+            return Value(labels | kept, const=converted(short, const))
+        if short in CONTAINS or short in ("join", "split", "dict"):
+            return self._container(short, receiver, args, words)
+        if short == "get" and receiver is not None and receiver.fields is not None and args:
+            default = args[1] if len(args) > 1 else Value(const=None)
+            known = receiver.fields.get(str(args[0].const))
+            return known if known is not None else replace(default, labels=default.labels | labels)
+        if short in ROUNDS and receiver is None:
+            labels |= all_of(args) & {VERDICT, FILE, DEFAULT, PAID}
+            return Value(labels, const=bounded(short, args))
+        if short in ("any", "all"):
+            return Value(labels | (all_of(args) & {VERDICT}))
+        if short in SEARCHES or short in PARTS:
+            labels |= all_of(everything) & {RESPONSE, FILE}
+            labels |= ({LISTED} if short in LISTS else set()) | (
+                {FOUND} if short in SEARCHES else set()
+            )
+            return Value(labels)
+        labels |= {NET} if name.startswith(REQUESTS) else set()
+        labels |= {FILE} if short in READERS else set()
+        if short in AWAITS:
+            labels |= content(args)
+        return Value(labels, name=f"{name}()" if "." in name or name[:1].isupper() else "")
+
+    def _container(
+        self, short: str, receiver: Value | None, args: list[Value], words: Mapping[Any, Value]
+    ) -> Value:
+        """Return a text or a list that has the arguments in it."""
+        everything = [*args, *words.values(), *([receiver] if receiver is not None else [])]
+        labels = content(everything)
+        if short == "dict" and not args:
+            return Value(frozenset({LISTED}), fields={k: v for k, v in words.items() if k})
+        if short == "split" and not args and receiver is not None:
+            labels |= {WORDS_OF[label] for label in receiver.labels & WHOLE}
+        if short == "join" and len(args) == 1:
+            labels |= {label for label in WHOLE if WORDS_OF[label] in args[0].labels}
+        return Value(labels | ({LISTED} if short in LISTS else set()))
+
+    def made(self, node: ast.ClassDef, args: list[Value], words: Mapping[Any, Value]) -> Value:
+        """Return an object of a class of the file, with what its fields were given."""
+        names = [
+            item.target.id
+            for item in node.body
+            if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)
+        ]
+        fields = dict(zip(names, args, strict=False)) | {k: v for k, v in words.items() if k}
+        return Value(fields=fields) if names else Value(reads((*args, *words.values())))
+
+    def apply(
+        self,
+        function: Called,
+        args: list[Value],
+        words: Mapping[str | None, Value] | Mapping[str, Value],
+        *,
+        top: bool = False,
+        threaded: bool = False,
+    ) -> Value:
+        """Run a function, and return what it returns."""
+        node = function.node
+        if len(self.frames) >= DEPTH or any(f.node is node for f in self.frames):
+            return Value(reads(value for value in (*args, *words.values())))
+        outer = self.frames[-1] if self.frames else None
+        awaits = isinstance(node, ast.AsyncFunctionDef)
+        blocking = awaits or (outer is not None and outer.blocking and not threaded)
+        env = self._bound(function, args, words)
+        env[TAKEN] = outer.env[TAKEN] if outer is not None else Value(const=False)
+        frame = Frame(node, function.file, env, blocking)
+        frame.control = outer.control if outer is not None else frozenset()
+        self.frames.append(frame)
+        if isinstance(node, ast.Lambda):
+            value = self.value(node.body)
+        else:
+            falls = self.block(node.body)
+            if (falls and not frame.returned) or (falls and not top):
+                frame.returned.append((Value(const=None), node, frame.env[TAKEN], frame.control))
+            value = self.joined_return(frame)
+        self.frames.pop()
+        if top:
+            self.returned += [
+                Returned(value=v, node=at, taken=bool(t.const), control=control)
+                for v, at, t, control in frame.returned
+            ]
+        if outer is not None and self.failing is not None:
+            outer.env[TAKEN] = frame.env[TAKEN] if not frame.returned else self.taken(frame)
+        return value
+
+    def _bound(
+        self,
+        function: Called,
+        args: list[Value],
+        words: Mapping[str | None, Value] | Mapping[str, Value],
+    ) -> Env:
+        """Return the parameters of a function with what they are given."""
+        node = function.node
+        env: Env = dict(function.closure or {})
+        names = [a.arg for a in positional(node)]
+        if function.bound and names:
+            env[names.pop(0)] = Value(name="self")
+        defaults = node.args.defaults
+        for name, default in zip(names[len(names) - len(defaults) :], defaults, strict=False):
+            env[name] = self.default(default, function.file)
+        for a, default_ in zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True):
+            env[a.arg] = self.default(default_, function.file) if default_ else Value()
+        for name in names[len(args) :]:
+            env.setdefault(name, Value())
+        env.update(zip(names, args, strict=False))
+        known = {*names, *(a.arg for a in node.args.kwonlyargs)}
+        env.update({word: v for word, v in words.items() if word is not None and word in known})
+        if node.args.vararg:
+            env[node.args.vararg.arg] = Value(all_of(args[len(names) :]))
+        if node.args.kwarg:
+            rest = {w: v for w, v in words.items() if w is not None and w not in known}
+            env[node.args.kwarg.arg] = Value(fields=rest)
+        return env
+
+    def taken(self, frame: Frame) -> Value:
+        return Value(const=any(taken.const for _, _, taken, _ in frame.returned))
+
+    def joined_return(self, frame: Frame) -> Value:
+        returned = frame.returned
+        if any(taken.const for _, _, taken, _ in returned):
+            returned = [each for each in returned if each[2].const]
+        value = join([v for v, _, _, _ in returned])
+        outer = self.frames[-2].control if len(self.frames) > 1 else frozenset[str]()
+        tests = frozenset[str]().union(*(control for _, _, _, control in returned)) - outer
+        return replace(value, labels=value.labels | tests)
+
+    def default(self, node: ast.expr, file: File) -> Value:
+        return Value(const=node.value) if isinstance(node, ast.Constant) else Value()

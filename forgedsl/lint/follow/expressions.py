@@ -1,0 +1,206 @@
+"""Expressions on labels."""
+
+from __future__ import annotations
+
+import ast
+from typing import Any
+
+from forgedsl.lint.follow.constants import compared, folded
+from forgedsl.lint.follow.state import State
+from forgedsl.lint.follow.values import (
+    CONTENT,
+    DEFAULT,
+    FILE,
+    FOUND,
+    LISTED,
+    PAID,
+    READS,
+    UNKNOWN,
+    VERDICT,
+    Called,
+    Labels,
+    Value,
+    all_of,
+    content,
+    element,
+    join,
+    meet,
+    reads,
+)
+from forgedsl.records import replace
+
+
+class Expressions(State):
+    """The part of a run that reads expressions."""
+
+    def called(self, node: ast.Call) -> Value:
+        """Return what a call gives."""
+        raise NotImplementedError
+
+    def value(self, node: ast.expr) -> Value:
+        """Return what is known of an expression."""
+        self.budget -= 1
+        if self.budget < 0:
+            return Value()
+        match node:
+            case ast.Constant(value=constant):
+                return Value(const=constant)
+            case ast.Name(id=name):
+                return self.name(name)
+            case ast.Attribute(value=inner, attr=attr):
+                return self.attribute(self.value(inner), attr)
+            case ast.Subscript(value=inner, slice=index):
+                return self.item(self.value(inner), self.value(index), index)
+            case ast.Call():
+                return self.called(node)
+            case ast.Await(value=inner):
+                return self.value(inner)
+            case ast.NamedExpr(target=target, value=inner):
+                value = self.value(inner)
+                self.assign(target, value, inner)
+                return value
+            case ast.JoinedStr(values=parts):
+                return Value(content(map(self.value, parts)))
+            case ast.List(elts=parts) | ast.Set(elts=parts) | ast.Tuple(elts=parts):
+                return Value(content(map(self.value, parts)) | {LISTED})
+            case ast.FormattedValue(value=inner) | ast.Starred(value=inner):
+                return self.value(inner)
+            case ast.Dict(keys=keys, values=values):
+                return self._dict(keys, values)
+            case ast.BinOp(left=left, op=op, right=right):
+                return self._binary(node, op, self.value(left), self.value(right))
+            case ast.UnaryOp(op=op_, operand=inner):
+                return self._unary(op_, self.value(inner))
+            case ast.BoolOp(op=op__, values=values):
+                return self._bool(op__, values)
+            case ast.Compare():
+                return self._compare(node)
+            case ast.IfExp():
+                return self._if_expression(node)
+            case ast.ListComp() | ast.SetComp() | ast.GeneratorExp() | ast.DictComp():
+                return self._comprehension(node)
+            case ast.Lambda():
+                frame = self.frames[-1]
+                return Value(function=Called(node, frame.file, closure=dict(frame.env)))
+            case ast.Slice(lower=low, upper=high, step=step):
+                for part in filter(None, (low, high, step)):
+                    self.value(part)
+        return Value()
+
+    def _dict(self, keys: list[ast.expr | None], values: list[ast.expr]) -> Value:
+        fields: dict[str, Value] = {}
+        labels: Labels = frozenset({LISTED})
+        for key, value in zip(keys, values, strict=True):
+            inner = self.value(value)
+            name = self.value(key).const if key is not None else UNKNOWN
+            if isinstance(name, str):
+                fields[name] = inner
+            elif key is None and inner.fields is not None:
+                fields |= inner.fields
+            else:
+                labels |= inner.all & (READS | CONTENT)
+        return Value(labels, fields=fields)
+
+    def _binary(self, node: ast.expr, op: ast.operator, left: Value, right: Value) -> Value:
+        if isinstance(op, ast.Sub):
+            self.note("difference", node, None, values=(left, right))
+        return self.operation(op, left, right)
+
+    def operation(self, op: ast.operator, left: Value, right: Value) -> Value:
+        labels = reads((left, right))
+        if isinstance(op, ast.Add | ast.Mod):
+            labels |= content((left, right))
+        else:
+            labels |= (left.labels | right.labels) & {FILE, PAID}
+        return Value(labels, const=folded(op, left.const, right.const))
+
+    def _unary(self, op: ast.unaryop, inner: Value) -> Value:
+        const: Any = UNKNOWN
+        if inner.const is not UNKNOWN:
+            if isinstance(op, ast.Not):
+                const = not inner.const
+            elif isinstance(op, ast.USub) and isinstance(inner.const, int | float):
+                const = -inner.const
+        return Value(inner.all & (READS | {VERDICT, FILE}), const=const)
+
+    def _bool(self, op: ast.boolop, nodes: list[ast.expr]) -> Value:
+        values: list[Value] = []
+        for node in nodes:
+            value = self.value(node)
+            values.append(value)
+            if value.const is not UNKNOWN and bool(value.const) == isinstance(op, ast.Or):
+                return value if len(values) == 1 else replace(value, labels=all_of(values))
+        left = [v for v in values if v.const is UNKNOWN]
+        if not left:
+            return values[-1]
+        if isinstance(op, ast.Or) and values[-1].const is not UNKNOWN:  # `text or "0"`
+            return Value(all_of(values) | self.default_of(values[-1]))
+        labels = content(left) if isinstance(op, ast.Or) else reads(values)
+        return Value(labels | (all_of(left) & {VERDICT, FOUND}))
+
+    def default_of(self, value: Value) -> Labels:
+        is_text = isinstance(value.const, str) and value.const != ""
+        is_number = isinstance(value.const, int | float) and not isinstance(value.const, bool)
+        is_answer = is_text or (is_number and value.const >= 0)
+        return frozenset({DEFAULT}) if is_answer else frozenset()
+
+    def _compare(self, node: ast.Compare) -> Value:
+        values = [self.value(each) for each in (node.left, *node.comparators)]
+        labels, op = reads(values), node.ops[0]
+        self.note("compare", node, None, values=tuple(values))
+        equal = isinstance(op, ast.Eq | ast.NotEq | ast.In | ast.NotIn)
+        if equal and len(values) == 2 and meet(*values):
+            labels |= {VERDICT}
+        labels |= frozenset().union(*(v.labels & {VERDICT} for v in values))
+        return Value(labels, const=compared(op, *values) if len(values) == 2 else UNKNOWN)
+
+    def _if_expression(self, node: ast.IfExp) -> Value:
+        test = self.value(node.test)
+        if test.const is not UNKNOWN:
+            return self.value(node.body if test.const else node.orelse)
+        frame, absent, found = self.frames[-1], self.absence(node.test), []
+        for name, part in (("body", node.body), ("orelse", node.orelse)):
+            frame.absent += absent == name
+            found.append(self.absent(self.value(part)))
+            frame.absent -= absent == name
+        value = join(found)
+        return replace(value, labels=value.labels | (test.all & (READS | {VERDICT})))
+
+    def _comprehension(
+        self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp
+    ) -> Value:
+        frame = self.frames[-1]
+        before, labels = dict(frame.env), frozenset[str]()
+        for part in node.generators:
+            self.assign(part.target, element(self.value(part.iter)), None)
+            for test in part.ifs:
+                labels |= self.value(test).all & (READS | {VERDICT})
+        if isinstance(node, ast.DictComp):
+            inner = Value(content((self.value(node.key), self.value(node.value))))
+        else:
+            inner = self.value(node.elt)
+        frame.env = before
+        kept = inner.all & (READS | CONTENT)
+        return Value(kept | labels | {LISTED})
+
+    def absent(self, value: Value) -> Value:
+        """Mark a constant that stands for what was not found."""
+        is_text = isinstance(value.const, str) and value.const != ""
+        is_number = isinstance(value.const, int | float) and not isinstance(value.const, bool)
+        if self.frames[-1].absent and (is_text or (is_number and value.const >= 0)):
+            paid = {PAID} if is_number and value.const > 0 else set[str]()
+            return replace(value, labels=value.labels | {DEFAULT} | paid)
+        return value
+
+    def absence(self, test: ast.expr) -> str:
+        """Return the branch of a test in which nothing was found: `body`, `orelse`, or ""."""
+        match test:
+            case ast.UnaryOp(op=ast.Not(), operand=inner):
+                return {"body": "orelse", "orelse": "body"}.get(self.absence(inner), "")
+            case ast.Compare(left=left, ops=[op], comparators=[ast.Constant(value=None)]):
+                if FOUND in self.value(left).labels:
+                    return "body" if isinstance(op, ast.Is | ast.Eq) else "orelse"
+                return ""
+            case ast.Name() | ast.NamedExpr() | ast.Attribute() | ast.Call():
+                return "orelse" if FOUND in self.value(test).labels else ""
+        return ""

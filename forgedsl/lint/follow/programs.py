@@ -1,0 +1,205 @@
+"""Runs the Python rewards and environment classes of a program on labels (`lint.follow.run`).
+
+View -> a Flow for each reward, and for each method of an environment that the run calls
+"""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from typing import TypeVar
+
+from forgedsl.diagnostics import Label
+from forgedsl.hir.pycalls import Inputs, inputs_of
+from forgedsl.lint.environments import PythonClass
+from forgedsl.lint.follow.files import File, Files
+from forgedsl.lint.follow.run import Flow
+from forgedsl.lint.follow.values import Function, Value, source
+from forgedsl.lint.rewards import PythonReward, first_line
+from forgedsl.lint.view import View
+from forgedsl.records import dataclass
+from forgedsl.source import SourceFile, Span
+
+ENTRIES = ("__init__", "reset", "step", "run", "call_tool", "close")
+"""methods of an environment that a run calls, beside its tools"""
+GIVEN = {"reset": ("task", "rng"), "run": ("task", "model"), "step": ("turn",)}
+ROUNDS = 2
+"""runs of all methods after which attributes are taken as known"""
+HANDLERS = 12
+"""`except` clauses of a program that are tried"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MethodFlow:
+    """A run of one method of an environment."""
+
+    name: str
+    is_tool: bool
+    flow: Flow
+
+
+T = TypeVar("T")
+Failing = tuple[ast.ExceptHandler, ast.Try, T]
+"""an `except` clause, its statement, and runs that reach it"""
+
+
+def files_of(view: View) -> Files:
+    """Return the Python files beside the program, read once for all views."""
+    assert view.folder is not None
+    if "python files" not in view.shared.answers:
+        view.shared.answers["python files"] = Files(Path(view.folder))
+    found: Files = view.shared.answers["python files"]
+    return found
+
+
+def label(view: View, text: str, file: File, node: ast.AST) -> Label:
+    """Return a label at a node of a file that was read."""
+    known = view.sources.setdefault(file.path, SourceFile(file.path, file.text))
+    span = first_line(known, node)
+    first, last = getattr(node, "lineno", 0), getattr(node, "end_lineno", 0)
+    if isinstance(node, ast.Call | ast.Compare | ast.BinOp) and first == last:
+        end = known.line_starts[first - 1] + (node.end_col_offset or 0)
+        span = Span(known.name, span.start, end)
+    return Label(text=text, span=span)
+
+
+# ---- rewards
+
+
+def reward_flow(view: View, found: PythonReward) -> Flow | None:
+    """Return the run of a reward."""
+    key = ("flow", found.function.module, found.function.name)
+    if key not in view.shared.answers:
+        view.shared.answers[key] = _reward(view, found, None)
+    flow: Flow | None = view.shared.answers[key]
+    return flow
+
+
+def failing_rewards(
+    view: View, found: PythonReward
+) -> list[tuple[ast.ExceptHandler, ast.Try, Flow]]:
+    """Return the runs of a reward in which one of its `except` clauses is reached, one for each."""
+    key = ("failing flows", found.function.module, found.function.name)
+    if key not in view.shared.answers:
+        flow = reward_flow(view, found)
+        tried = _handlers(flow) if flow is not None else []
+        runs = [(handler, node, _reward(view, found, handler)) for handler, node in tried]
+        view.shared.answers[key] = [(h, n, run) for h, n, run in runs if run is not None]
+    known: list[Failing[Flow]] = view.shared.answers[key]
+    return known
+
+
+def _reward(view: View, found: PythonReward, failing: ast.ExceptHandler | None) -> Flow | None:
+    file = files_of(view).read(found.function.module)
+    inputs = inputs_of(found.function)
+    if file is None or not isinstance(inputs, Inputs):
+        return None
+    node, methods = _definition(file, found)
+    if node is None:
+        return None
+    flow = Flow(file, failing)
+    flow.methods = methods
+    if "__init__" in methods:
+        flow.call(methods["__init__"], {}, bound=True)
+        flow.returned.clear()
+    flow.call(node, _given(node, inputs, bool(methods)), bound=bool(methods))
+    return flow
+
+
+def _definition(file: File, found: PythonReward) -> tuple[Function | None, dict[str, Function]]:
+    """Return the function of a reward in a file that was read, and the methods of its class."""
+    wanted = found.definition
+    for name, function in file.functions.items():
+        if name == wanted.name and function.lineno == wanted.lineno:
+            return function, {}
+    for node in file.classes.values():
+        methods = {item.name: item for item in node.body if isinstance(item, Function)}
+        for function in methods.values():
+            if function.name == wanted.name and function.lineno == wanted.lineno:
+                return function, methods
+    return None, {}
+
+
+def _given(node: Function, inputs: Inputs, is_bound: bool) -> dict[str, Value]:
+    given = {name: source(where) for name, where in inputs.by_name.items()}
+    names = [a.arg for a in (*node.args.posonlyargs, *node.args.args)][1 if is_bound else 0 :]
+    given |= {name: source(where) for name, where in zip(names, inputs.by_place, strict=False)}
+    return given
+
+
+# ---- environments
+
+
+def environment_flows(view: View, env: PythonClass) -> list[MethodFlow]:
+    """Return the runs of the methods of an environment, after all have been run before."""
+    key = ("flows", env.env.body.module, env.env.body.name, tuple(sorted(env.tools)))
+    if key not in view.shared.answers:
+        view.shared.answers[key] = _methods(view, env, None)
+    flows: list[MethodFlow] = view.shared.answers[key]
+    return flows
+
+
+def failing_environments(view: View, env: PythonClass) -> list[Failing[list[MethodFlow]]]:
+    """Return the runs of an environment in which one of its `except` clauses is reached."""
+    key = ("failing flows", env.env.body.module, env.env.body.name)
+    if key not in view.shared.answers:
+        tried: dict[int, tuple[ast.ExceptHandler, ast.Try]] = {}
+        for each in environment_flows(view, env):
+            tried |= {id(h): (h, n) for h, n in _handlers(each.flow)}
+        view.shared.answers[key] = [
+            (h, n, _methods(view, env, h)) for h, n in list(tried.values())[:HANDLERS]
+        ]
+    known: list[Failing[list[MethodFlow]]] = view.shared.answers[key]
+    return known
+
+
+def _handlers(flow: Flow) -> list[tuple[ast.ExceptHandler, ast.Try]]:
+    found = {id(handler): (handler, node) for handler, node, _ in flow.handlers}
+    return list(found.values())[:HANDLERS]
+
+
+def _methods(view: View, env: PythonClass, failing: ast.ExceptHandler | None) -> list[MethodFlow]:
+    file = files_of(view).read(env.env.body.module)
+    if file is None:
+        return []
+    methods = _class_methods(file, env.env.body.name)
+    attributes: dict[str, Value] = _class_attributes(file, env)
+    runs: list[MethodFlow] = []
+    entries = [name for name in (*ENTRIES, *sorted(env.tools)) if name in methods]
+    for last in [False] * ROUNDS + [True]:
+        for name in entries:
+            flow = Flow(file, failing if last else None)
+            flow.methods, flow.attributes = methods, attributes
+            is_tool = name in env.tools
+            flow.call(methods[name], _arguments(methods[name], name, is_tool), bound=True)
+            if last:
+                runs.append(MethodFlow(name=name, is_tool=is_tool, flow=flow))
+    return runs
+
+
+def _arguments(node: Function, name: str, is_tool: bool) -> dict[str, Value]:
+    names = [a.arg for a in (*node.args.posonlyargs, *node.args.args)][1:]
+    if is_tool or name == "call_tool":
+        return {each: source("written") for each in names}
+    pairs = zip(names, GIVEN.get(name, ()), strict=False)
+    return {each: source(what) for each, what in pairs if what in ("task", "turn")}
+
+
+def _class_methods(file: File, name: str) -> dict[str, Function]:
+    """Return the methods of a class and of its bases in the file."""
+    node = file.classes.get(name)
+    found: dict[str, Function] = {}
+    for base in node.bases if node is not None else ():
+        found |= _class_methods(file, base.id) if isinstance(base, ast.Name) else {}
+    own = node.body if node is not None else ()
+    return found | {item.name: item for item in own if isinstance(item, Function)}
+
+
+def _class_attributes(file: File, env: PythonClass) -> dict[str, Value]:
+    """Return what is known of the names that a class assigns."""
+    flow, found = Flow(file), {}
+    for name, item in env.items.items():
+        value = getattr(item, "value", None)
+        if isinstance(item, ast.Assign | ast.AnnAssign) and isinstance(value, ast.expr):
+            found[name] = flow.constant(value)
+    return found

@@ -1,0 +1,203 @@
+"""Runs Python programs on labels instead of values: who made a value, and what it tells.
+
+    def same(a, b): return a.strip() == b              labels of `same(turn.text, task.target)`:
+    ok = same(turn.text, self.gold)                    verdict, reads response, reads target
+
+Calls are followed into functions and methods of the file, and of modules beside it. Nothing is
+executed. A run notes the calls and comparisons it meets (`Flow.events`), and what the program
+returns. With `failing`, it takes the way on which that `except` clause is reached.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from forgedsl.lint.follow.calls import Calls
+from forgedsl.lint.follow.values import (
+    READS,
+    TAKEN,
+    UNKNOWN,
+    VERDICT,
+    Called,
+    Env,
+    Function,
+    Labels,
+    Value,
+    element,
+    join_envs,
+    positional,
+)
+from forgedsl.types.effects import imports_of
+
+
+class Flow(Calls):
+    """A run of one function or of a method of a class."""
+
+    def call(self, node: Function, given: Mapping[str, Value], *, bound: bool = False) -> Value:
+        """Run a function on labels, and keep what it returns."""
+        before = len(self.frames)
+        args = [given.get(a.arg, Value()) for a in positional(node)[1 if bound else 0 :]]
+        words = {a.arg: given[a.arg] for a in node.args.kwonlyargs if a.arg in given}
+        value = self.apply(Called(node, self.file, bound), args, words, top=True)
+        assert len(self.frames) == before
+        return value
+
+    def block(self, body: Iterable[ast.stmt]) -> bool:
+        """Run statements; False if control never comes to their end."""
+        return all(self.statement(node) for node in body)
+
+    def statement(self, node: ast.stmt) -> bool:
+        """Run a statement; False if control does not come to the next one."""
+        frame = self.frames[-1]
+        self.budget -= 1
+        if self.budget < 0:
+            return True
+        match node:
+            case ast.Return():
+                value = self.absent(self.value(node.value) if node.value else Value(const=None))
+                frame.returned.append((value, node, frame.env[TAKEN], frame.control))
+                return False
+            case ast.Raise():
+                if node.exc:
+                    self.value(node.exc)
+                return False
+            case ast.Break() | ast.Continue():
+                frame.left.append(dict(frame.env))
+                return False
+            case ast.If():
+                return self._if(node)
+            case ast.For() | ast.AsyncFor():
+                over = self.value(node.iter)
+                self._loop(lambda: self.assign(node.target, element(over), node.iter), node.body)
+                return self.block(node.orelse)
+            case ast.While():
+                test = self.value(node.test)
+                self._loop(lambda: self.value(node.test) and None, node.body)
+                endless = test.const is not UNKNOWN and bool(test.const)
+                has_break = any(isinstance(each, ast.Break) for each in ast.walk(node))
+                return self.block(node.orelse) and (not endless or has_break)
+            case ast.With() | ast.AsyncWith():
+                for item in node.items:
+                    value = self.value(item.context_expr)
+                    if item.optional_vars is not None:
+                        self.assign(item.optional_vars, value, item.context_expr)
+                return self.block(node.body)
+            case ast.Try():
+                return self._try(node)
+            case ast.Match():
+                return self._match(node)
+        self._simple(node)
+        return True
+
+    def _simple(self, node: ast.stmt) -> None:
+        """Run a statement after which the next one follows."""
+        frame = self.frames[-1]
+        match node:
+            case ast.Expr(value=value_) | ast.Assert(test=value_):
+                self.value(value_)
+            case ast.Assign(targets=targets, value=value_):
+                value = self.absent(self.value(value_))
+                for target in targets:
+                    self.assign(target, value, value_)
+            case ast.AnnAssign(target=target, value=ast.expr() as value_):
+                self.assign(target, self.absent(self.value(value_)), value_)
+            case ast.AugAssign(target=target, value=value_):
+                added = self.operation(node.op, self.value(target), self.value(value_))
+                self.note("change", node, target)
+                self.assign(target, added, value_)
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                inner = Called(node, frame.file, closure=dict(frame.env))
+                frame.env[node.name] = Value(function=inner)
+            case ast.Global(names=names):
+                self.note("global", node, None, name=names[0])
+                frame.globals |= {*names}
+            case ast.Import() | ast.ImportFrom():
+                frame.imports |= imports_of(node)
+            case ast.Delete(targets=targets):
+                for target in targets:
+                    self.note("change", target, target)
+
+    def _match(self, node: ast.Match) -> bool:
+        subject = self.value(node.subject)
+        branches: list[Callable[[], bool]] = []
+        for case in node.cases:
+            for each in ast.walk(case.pattern):
+                name = getattr(each, "name", None) or getattr(each, "rest", None)
+                if isinstance(name, str):
+                    self.frames[-1].env[name] = element(subject)
+            branches.append(lambda case=case: self.block(case.body))  # type: ignore[misc]
+        return self._branches(branches, subject.all & (READS | {VERDICT}))
+
+    def _if(self, node: ast.If) -> bool:
+        test = self.value(node.test)
+        absent = self.absence(node.test)
+        control = test.all & (READS | {VERDICT})
+
+        def run(body: list[ast.stmt], is_absent: bool) -> Callable[[], bool]:
+            def branch() -> bool:
+                frame = self.frames[-1]
+                frame.absent += is_absent
+                falls = self.block(body)
+                frame.absent -= is_absent
+                return falls
+
+            return branch
+
+        ways = [run(node.body, absent == "body"), run(node.orelse, absent == "orelse")]
+        if test.const is not UNKNOWN:
+            ways = [ways[0] if test.const else ways[1]]
+        return self._branches(ways, control)
+
+    def _branches(self, ways: list[Callable[[], bool]], control: Labels) -> bool:
+        frame = self.frames[-1]
+        before, outer, ends = dict(frame.env), frame.control, []
+        frame.control = outer | control
+        for way in ways:
+            frame.env = dict(before)
+            if way():
+                ends.append(frame.env)
+        frame.env = join_envs(ends) if ends else before
+        if len(ends) == len(ways):
+            frame.control = outer
+        return bool(ends)
+
+    def _loop(self, each: Callable[[], Any], body: list[ast.stmt]) -> None:
+        frame = self.frames[-1]
+        outer, frame.left = frame.left, []
+        ends = [dict(frame.env)]
+        for _ in range(2):
+            each()
+            if self.block(body):
+                ends.append(dict(frame.env))
+            ends += frame.left
+            frame.left = []
+            frame.env = join_envs(ends)
+        frame.left = outer
+
+    def _try(self, node: ast.Try) -> bool:
+        frame = self.frames[-1]
+        for handler in node.handlers:
+            self.handlers.append((handler, node, frame.file))
+        before = dict(frame.env)
+        failing = self.failing if self.failing in node.handlers else None
+        if failing is not None and not before[TAKEN].const:
+            if failing.name:
+                frame.env[failing.name] = Value()
+            frame.env[TAKEN] = Value(const=True)
+            return self.block(failing.body) and self.block(node.finalbody)
+        ends: list[Env] = []
+        if self.block([*node.body, *node.orelse]):
+            ends.append(frame.env)
+        middle = join_envs([before, frame.env])
+        for handler in node.handlers:
+            frame.env = dict(middle)
+            if handler.name:
+                frame.env[handler.name] = Value()
+            frame.absent += 1
+            if self.block(handler.body):
+                ends.append(frame.env)
+            frame.absent -= 1
+        frame.env = join_envs(ends) if ends else middle
+        return self.block(node.finalbody) and bool(ends)

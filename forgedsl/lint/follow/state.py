@@ -1,0 +1,214 @@
+"""The state of a run: names, attributes and items, and what it has met."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Mapping
+
+from forgedsl.lint.follow.files import File
+from forgedsl.lint.follow.values import (
+    DEFAULT,
+    FILE,
+    PAID,
+    READ_TEXT,
+    READS,
+    READS_RESPONSE,
+    RESPONSE,
+    ROLLOUT,
+    TAKEN,
+    TARGET,
+    TASK,
+    TURN,
+    UNKNOWN,
+    VERDICT,
+    Called,
+    Event,
+    Frame,
+    Function,
+    Returned,
+    Value,
+    element,
+    join,
+    response,
+    target,
+)
+from forgedsl.records import replace
+
+BUDGET = 20_000
+"""expressions and statements of a run; after them nothing more is known"""
+ANSWERS = ("answer", "target", "solution", "label", "gold", "expected", "truth", "ground_truth")
+"""keys of a target that hold the answer; other keys may describe the task"""
+
+
+class State:
+    """A run so far. `value` and `block` are of the parts that are made of it."""
+
+    def __init__(self, file: File, failing: ast.ExceptHandler | None = None) -> None:
+        self.file = file
+        self.failing = failing
+        self.events: list[Event] = []
+        self.returned: list[Returned] = []
+        self.handlers: list[tuple[ast.ExceptHandler, ast.Try, File]] = []
+        self.attributes: dict[str, Value] = {}
+        """what `self.NAME` is, for all methods"""
+        self.methods: dict[str, Function] = {}
+        self.globals: dict[tuple[int, str], Value] = {}
+        self.frames: list[Frame] = []
+        self.budget = BUDGET
+
+    @property
+    def is_cut(self) -> bool:
+        """True if the program was too long to be run to its end."""
+        return self.budget < 0
+
+    def value(self, node: ast.expr) -> Value:
+        """Return what is known of an expression."""
+        raise NotImplementedError
+
+    def block(self, body: Iterable[ast.stmt]) -> bool:
+        """Run statements; False if control never comes to their end."""
+        raise NotImplementedError
+
+    def constant(self, node: ast.expr, file: File | None = None) -> Value:
+        """Return what is known of an expression outside of functions."""
+        file = file or self.file
+        self.frames.append(Frame(file.module, file, {TAKEN: Value(const=False)}, False))
+        value = self.value(node)
+        self.frames.pop()
+        return value
+
+    def name(self, name: str) -> Value:
+        frame = self.frames[-1]
+        if name in frame.env:
+            return frame.env[name]
+        if name in frame.imports:
+            return self.imported(frame.file, frame.imports[name])
+        return self.global_(frame.file, name)
+
+    def global_(self, file: File, name: str) -> Value:
+        """Return what is known of a name of a file."""
+        key = (id(file), name)
+        if key not in self.globals:
+            self.globals[key] = Value()
+            if name in file.functions:
+                value = Value(function=Called(file.functions[name], file), name=name)
+            elif name in file.classes:
+                value = Value(name=name)
+            elif name in file.imports:
+                value = self.imported(file, file.imports[name])
+            elif name in file.assigned:
+                value = self.constant(file.assigned[name], file)
+            else:
+                value = Value(name=name)
+            self.globals[key] = value
+        return self.globals[key]
+
+    def imported(self, file: File, full: str) -> Value:
+        module, _, name = full.rpartition(".")
+        if module and (near := file.near(module)) is not None:
+            return self.global_(near, name)
+        return Value(name=full)
+
+    def attribute(self, base: Value, attr: str) -> Value:
+        if base.name == "self" or (base.name == "cls" and not base.labels):
+            if attr in self.attributes:
+                return self.attributes[attr]
+            if attr in self.methods:
+                return Value(function=Called(self.methods[attr], self.file, bound=True))
+            return Value(name=f"self.{attr}")
+        if base.fields is not None and attr in base.fields:
+            return base.fields[attr]
+        if TASK in base.labels:
+            return target() if attr == "target" else Value(frozenset({"task text"}))
+        if TURN in base.labels:
+            return response() if attr == "text" else Value(READ_TEXT)
+        if ROLLOUT in base.labels:
+            texts = {"response": response(), "rewards": Value(), "prompt": Value()}
+            return texts.get(attr, Value(frozenset({READS_RESPONSE})))
+        near = self.frames[-1].file.near(base.name) if base.name and not base.labels else None
+        if near is not None:
+            return self.global_(near, attr)
+        kept = READS | {RESPONSE} | ({TARGET} if attr in ANSWERS else frozenset[str]())
+        name = f"{base.name}.{attr}" if base.name else ""
+        return Value(base.all & kept, name=name)
+
+    def item(self, base: Value, index: Value, node: ast.expr) -> Value:
+        if base.fields is not None and isinstance(index.const, str):
+            if index.const in base.fields:
+                return base.fields[index.const]
+            return Value(base.labels & READS)
+        kept = READS | {RESPONSE, FILE}
+        if isinstance(index.const, str) and index.const in ANSWERS:
+            kept |= {TARGET}
+        if not isinstance(node, ast.Slice):
+            kept |= {DEFAULT, PAID}
+        return Value((base.all & kept) | (index.all & READS))
+
+    def assign(self, target: ast.expr, value: Value, source: ast.expr | None) -> None:
+        frame = self.frames[-1]
+        tests = frame.control & (READS | {VERDICT})
+        if tests - value.labels:
+            value = replace(value, labels=value.labels | tests)
+        match target:
+            case ast.Name(id=name):
+                if name in frame.globals:
+                    self.globals[id(frame.file), name] = Value()
+                frame.env[name] = value
+            case ast.Tuple(elts=parts) | ast.List(elts=parts):
+                pair = source if isinstance(source, ast.Tuple | ast.List) else None
+                for index, part in enumerate(parts):
+                    same = pair is not None and len(pair.elts) == len(parts)
+                    inner = self.value(pair.elts[index]) if same else element(value)  # type: ignore[union-attr]
+                    self.assign(part, inner, None)
+            case ast.Starred(value=inner_):
+                self.assign(inner_, element(value), None)
+            case ast.Attribute(value=owner, attr=attr):
+                base = self.value(owner)
+                self.note("change", target, target, values=(value,))
+                if base.name == "self":
+                    old = self.attributes.get(attr)
+                    self.attributes[attr] = value if old is None else join([old, value])
+            case ast.Subscript(value=owner, slice=index_):
+                base, key = self.value(owner), self.value(index_).const
+                self.note("change", target, owner, values=(value, self.value(index_)))
+                fields = dict(base.fields or {})
+                if isinstance(key, str):
+                    fields[key] = join([fields[key], value]) if key in fields else value
+                    changed = replace(base, fields=fields)
+                else:
+                    changed = replace(base, labels=base.labels | value.all, const=UNKNOWN)
+                self.store(owner, changed)
+
+    def store(self, owner: ast.expr, value: Value) -> None:
+        """Keep a changed object where it was read from."""
+        match owner:
+            case ast.Name(id=name) if name in self.frames[-1].env:
+                self.frames[-1].env[name] = value
+            case ast.Attribute(value=base, attr=attr) if self.value(base).name == "self":
+                old = self.attributes.get(attr)
+                self.attributes[attr] = value if old is None else join([old, value])
+
+    def note(
+        self, kind: str, node: ast.AST, of: ast.expr | None, *, name: str = "",
+        values: tuple[Value, ...] = (), keywords: Mapping[str | None, Value] | None = None,
+        receiver: Value | None = None,
+    ) -> None:  # fmt: skip
+        frame = self.frames[-1]
+        if kind == "change" and of is not None:
+            name = self.place(of)
+        event = Event(
+            kind=kind, node=node, file=frame.file, name=name, values=values,
+            keywords=keywords or {}, receiver=receiver or Value(), blocking=frame.blocking,
+            taken=bool(frame.env[TAKEN].const), control=frame.control,
+        )  # fmt: skip
+        self.events.append(event)
+
+    def place(self, node: ast.expr) -> str:
+        """Return the name of a changed object: `global NAME`, its dotted name, or ""."""
+        while isinstance(node, ast.Subscript):
+            node = node.value
+        if isinstance(node, ast.Name):
+            frame = self.frames[-1]
+            is_global = node.id in frame.file.assigned and node.id not in frame.env
+            return f"global {node.id}" if is_global else self.name(node.id).name
+        return self.value(node).name if isinstance(node, ast.Attribute) else ""

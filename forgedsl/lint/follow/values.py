@@ -1,0 +1,231 @@
+"""What is known of the values of a Python program: labels, constants, fields."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from forgedsl.records import dataclass, field
+
+if TYPE_CHECKING:
+    from forgedsl.lint.follow.files import File
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+Env = dict[str, "Value"]
+Labels = frozenset[str]
+
+
+IS_RESPONSE, RESPONSE, READS_RESPONSE = "is response", "response", "reads response"
+"""all that the policy wrote; text that contains some of it; whatever depends on it"""
+IS_TARGET, TARGET, READS_TARGET = "is target", "target", "reads target"
+VERDICT = "verdict"
+"""says whether a text of the policy equals the target"""
+DEFAULT = "default"
+"""may be a constant that stands for what could not be read"""
+PAID = "default above 0"
+"""a default that is worth something as a score"""
+FOUND = "found"
+"""a match of a pattern, or none"""
+LISTED = "listed"
+"""never None, though perhaps empty"""
+NET, FILE = "net", "file"
+"""a reply of another machine; the content of a file"""
+TASK, TURN, ROLLOUT = "task", "turn", "rollout"
+"""objects of forgedsl, whose attributes are known"""
+READS = frozenset({READS_RESPONSE, READS_TARGET, NET})
+"""labels that every operation passes on"""
+CONTENT = frozenset({RESPONSE, TARGET, DEFAULT, PAID, FILE, VERDICT})
+"""labels that conversions and texts pass on"""
+WHOLE = frozenset({IS_RESPONSE, IS_TARGET})
+WORDS_OF = {label: f"words of {label}" for label in WHOLE}
+"""the list of all words of a text, which may be joined again"""
+
+UNKNOWN = object()
+"""in place of a constant"""
+TAKEN = "\0taken"
+"""key of an environment in which the failing `except` clause was reached"""
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """What is known of a value. `name`: its dotted name, of a module or a function; `key`: the
+    expression it was read from; `fields`: those of a dict or an object of the file."""
+
+    labels: Labels = frozenset()
+    const: Any = UNKNOWN
+    name: str = ""
+    fields: Mapping[str, Value] | None = None
+    function: Called | None = None
+
+    @property
+    def all(self) -> Labels:
+        """Labels of the value and of its fields."""
+        inner = (value.all for value in (self.fields or {}).values())
+        return self.labels.union(*inner) if self.fields else self.labels
+
+
+@dataclass(frozen=True, slots=True)
+class Called:
+    """A function of the files that are read. `bound`: it is a method, and gets the object."""
+
+    node: Function | ast.Lambda
+    file: File
+    bound: bool = False
+    closure: Mapping[str, Value] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """A call or a comparison. `blocking`: in a coroutine, and no thread of its own; `taken`: after
+    the failing `except` clause; `control`: labels of the tests that it stands under."""
+
+    kind: str
+    node: ast.AST
+    file: File
+    name: str = ""
+    values: tuple[Value, ...] = ()
+    keywords: Mapping[str | None, Value] = field(default_factory=dict)
+    receiver: Value = field(default_factory=Value)
+    blocking: bool = False
+    taken: bool = False
+    control: Labels = frozenset()
+
+    @property
+    def is_equality(self) -> bool:
+        """True for `==` and `!=`."""
+        ops = getattr(self.node, "ops", ())
+        return bool(ops) and all(isinstance(op, ast.Eq | ast.NotEq) for op in ops)
+
+    def argument(self, name: str, place: int) -> Value | None:
+        """Return an argument of a call, given by name or by position."""
+        positional = self.values[place] if len(self.values) > place else None
+        return self.keywords.get(name, positional)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Returned:
+    """A value that the program returns."""
+
+    value: Value
+    node: ast.AST
+    taken: bool
+    control: Labels
+
+
+@dataclass(slots=True)
+class Frame:
+    """A function that is being run."""
+
+    node: ast.AST
+    file: File
+    env: Env
+    blocking: bool
+    control: Labels = frozenset()
+    absent: int = 0
+    """how many branches around are taken only if nothing was found, or on an exception"""
+    returned: list[tuple[Value, ast.AST, Value, Labels]] = field(default_factory=list)
+    left: list[Env] = field(default_factory=list)
+    globals: set[str] = field(default_factory=set)
+    imports: dict[str, str] = field(default_factory=dict)
+
+
+READ_TEXT = frozenset({RESPONSE, READS_RESPONSE})
+
+
+def response() -> Value:
+    return Value(frozenset({IS_RESPONSE, RESPONSE, READS_RESPONSE}))
+
+
+def target() -> Value:
+    return Value(frozenset({IS_TARGET, TARGET, READS_TARGET}))
+
+
+SOURCES: dict[str, Callable[[], Value]] = {
+    "response": response,
+    "target": target,
+    "rollout": lambda: Value(frozenset({ROLLOUT, READS_RESPONSE})),
+    "messages": Value,
+    "task": lambda: Value(frozenset({TASK})),
+    "turn": lambda: Value(frozenset({TURN, READS_RESPONSE})),
+    "written": lambda: Value(READ_TEXT),
+}
+"""what an argument is, by where it comes from; `written`: an argument of a tool"""
+
+
+def source(name: str) -> Value:
+    """Return the value of an argument by its source: columns may hold the answer as well."""
+    if name in SOURCES:
+        return SOURCES[name]()
+    return Value(frozenset({READS_TARGET})) if name.startswith(("column", "row")) else Value()
+
+
+def positional(node: Function | ast.Lambda) -> list[ast.arg]:
+    return [*node.args.posonlyargs, *node.args.args]
+
+
+def all_of(values: Iterable[Value]) -> Labels:
+    return frozenset[str]().union(*(value.all for value in values))
+
+
+def reads(values: Iterable[Value]) -> Labels:
+    return all_of(values) & READS
+
+
+def content(values: Iterable[Value]) -> Labels:
+    return all_of(values) & (READS | CONTENT)
+
+
+def element(value: Value) -> Value:
+    """Return a part of a value; a part of a target may be a part of the task."""
+    return Value(value.all & (READS | CONTENT) - {TARGET})
+
+
+def meet(left: Value, right: Value) -> bool:
+    """True if one side is the target and the other is of the policy."""
+    one, other = left.all, right.all
+    return (TARGET in one and RESPONSE in other) or (TARGET in other and RESPONSE in one)
+
+
+def join(values: list[Value]) -> Value:
+    if not values:
+        return Value()
+    first = values[0]
+    if all(value == first for value in values[1:]):
+        return first
+    labels = frozenset[str]().union(*(value.labels for value in values))
+    for label in labels & WHOLE:
+        known = [value for value in values if value.const is not None and value.const != ""]
+        labels -= set() if all(label in value.labels for value in known) else {label}
+    if not all(LISTED in value.labels for value in values):
+        labels -= {LISTED}
+    is_same = all(_same(v.const, first.const) for v in values)
+    fields: dict[str, Value] = {}
+    for value in values:
+        for key, inner in (value.fields or {}).items():
+            fields[key] = join([fields[key], inner]) if key in fields else inner
+    has_fields = any(value.fields is not None for value in values)
+    names = {value.name for value in values}
+    functions = [value.function for value in values if value.function is not None]
+    return Value(
+        labels,
+        const=first.const if is_same else UNKNOWN,
+        name=first.name if len(names) == 1 else "",
+        fields=fields if has_fields else None,
+        function=functions[0] if len(functions) == len(values) else None,
+    )
+
+
+def _same(one: Any, other: Any) -> bool:
+    return one is other or (type(one) is type(other) and one == other)
+
+
+def join_envs(envs: list[Env]) -> Env:
+    if len(envs) == 1:
+        return envs[0]
+    taken = [env for env in envs if env[TAKEN].const]
+    envs = taken or envs  # a way that comes through the clause hides those around it
+    found: Env = {}
+    for name in dict.fromkeys(name for env in envs for name in env):
+        found[name] = join([env[name] for env in envs if name in env])
+    return found
