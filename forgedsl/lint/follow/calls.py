@@ -12,6 +12,7 @@ from forgedsl.lint.follow.files import File
 from forgedsl.lint.follow.values import (
     CONTENT,
     DEFAULT,
+    DISTANCE,
     FILE,
     FOUND,
     LISTED,
@@ -101,6 +102,8 @@ class Calls(Expressions):
         short = name.rpartition(".")[2]
         everything = [*args, *words.values(), *([receiver] if receiver is not None else [])]
         labels = reads(everything)
+        if name == "vars" and args and args[0].name == "self":
+            return Value(fields=self.attributes)
         if short in TRIMS:
             first = receiver if receiver is not None and receiver.name == "" else None
             source = first if first is not None else (args[0] if args else Value())
@@ -114,7 +117,7 @@ class Calls(Expressions):
             known = receiver.fields.get(str(args[0].const))
             return known if known is not None else replace(default, labels=default.labels | labels)
         if short in ROUNDS and receiver is None:
-            labels |= all_of(args) & {VERDICT, FILE, DEFAULT, PAID}
+            labels |= all_of(args) & {VERDICT, FILE, DEFAULT, PAID, DISTANCE}
             return Value(labels, const=bounded(short, args))
         if short in ("any", "all"):
             return Value(labels | (all_of(args) & {VERDICT}))

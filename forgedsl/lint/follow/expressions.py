@@ -10,11 +10,14 @@ from forgedsl.lint.follow.state import State
 from forgedsl.lint.follow.values import (
     CONTENT,
     DEFAULT,
+    DISTANCE,
     FILE,
     FOUND,
+    KEPT,
     LISTED,
     PAID,
     READS,
+    RESPONSE,
     UNKNOWN,
     VERDICT,
     Called,
@@ -102,6 +105,9 @@ class Expressions(State):
         return Value(labels, fields=fields)
 
     def _binary(self, node: ast.expr, op: ast.operator, left: Value, right: Value) -> Value:
+        if isinstance(op, ast.Sub) and meet(left, right):
+            self.note("difference", node, None, values=(left, right))
+            return Value(reads((left, right)) | {DISTANCE})
         if isinstance(op, ast.Sub):
             self.note("difference", node, None, values=(left, right))
         return self.operation(op, left, right)
@@ -116,7 +122,9 @@ class Expressions(State):
 
     def _unary(self, op: ast.unaryop, inner: Value) -> Value:
         const: Any = UNKNOWN
-        if inner.const is not UNKNOWN:
+        if isinstance(op, ast.Not) and self.truth(inner) is not UNKNOWN:
+            const = not self.truth(inner)
+        elif inner.const is not UNKNOWN:
             if isinstance(op, ast.Not):
                 const = not inner.const
             elif isinstance(op, ast.USub) and isinstance(inner.const, int | float):
@@ -128,9 +136,10 @@ class Expressions(State):
         for node in nodes:
             value = self.value(node)
             values.append(value)
-            if value.const is not UNKNOWN and bool(value.const) == isinstance(op, ast.Or):
+            known = self.truth(value)
+            if known is not UNKNOWN and bool(known) == isinstance(op, ast.Or):
                 return value if len(values) == 1 else replace(value, labels=all_of(values))
-        left = [v for v in values if v.const is UNKNOWN]
+        left = [v for v in values if self.truth(v) is UNKNOWN]
         if not left:
             return values[-1]
         if isinstance(op, ast.Or) and values[-1].const is not UNKNOWN:  # `text or "0"`
@@ -152,12 +161,35 @@ class Expressions(State):
         if equal and len(values) == 2 and meet(*values):
             labels |= {VERDICT}
         labels |= frozenset().union(*(v.labels & {VERDICT} for v in values))
-        return Value(labels, const=compared(op, *values) if len(values) == 2 else UNKNOWN)
+        const = compared(op, *values) if len(values) == 2 else UNKNOWN
+        return Value(labels, const=self._judged(op, values) if const is UNKNOWN else const)
+
+    def _is_kept(self, values: list[Value]) -> bool:
+        """True if text of the policy is compared with what `reset` has computed."""
+        said = [value for value in values if RESPONSE in value.all]
+        kept = [value for value in values if value.const is UNKNOWN and KEPT in value.labels]
+        return len(said) == 1 and len(kept) == 1 and said != kept
+
+    def _judged(self, op: ast.cmpop, values: list[Value]) -> Any:
+        """Return how a comparison ends, if it tells whether an answer is right."""
+        if self.verdict is None or len(values) != 2:
+            return UNKNOWN
+        if isinstance(op, ast.Is | ast.IsNot) and FOUND in values[0].labels:
+            return isinstance(op, ast.IsNot)
+        same, other = (ast.Eq, ast.In), (ast.NotEq, ast.NotIn)
+        if DISTANCE in values[0].labels:
+            same, other = (ast.Lt, ast.LtE, ast.Eq), (ast.Gt, ast.GtE, ast.NotEq)  # type: ignore[assignment]
+        elif not meet(*values) and not self._is_kept(values):
+            return UNKNOWN
+        if not isinstance(op, (*same, *other)):
+            return UNKNOWN
+        self.judged += 1
+        return self.verdict == isinstance(op, same)
 
     def _if_expression(self, node: ast.IfExp) -> Value:
         test = self.value(node.test)
-        if test.const is not UNKNOWN:
-            return self.value(node.body if test.const else node.orelse)
+        if self.truth(test) is not UNKNOWN:
+            return self.value(node.body if self.truth(test) else node.orelse)
         frame, absent, found = self.frames[-1], self.absence(node.test), []
         for name, part in (("body", node.body), ("orelse", node.orelse)):
             frame.absent += absent == name

@@ -6,9 +6,9 @@ import ast
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from forgedsl.lint.follow.values import Function
 from forgedsl.types.effects import imports_of
 
+Function = ast.FunctionDef | ast.AsyncFunctionDef
 DEFINED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 

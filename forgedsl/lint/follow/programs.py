@@ -12,9 +12,9 @@ from typing import TypeVar
 from forgedsl.diagnostics import Label
 from forgedsl.hir.pycalls import Inputs, inputs_of
 from forgedsl.lint.environments import PythonClass
-from forgedsl.lint.follow.files import File, Files
+from forgedsl.lint.follow.files import File, Files, Function
 from forgedsl.lint.follow.run import Flow
-from forgedsl.lint.follow.values import Function, Value, source
+from forgedsl.lint.follow.values import Value, source
 from forgedsl.lint.rewards import PythonReward, first_line
 from forgedsl.lint.view import View
 from forgedsl.records import dataclass
@@ -89,7 +89,32 @@ def failing_rewards(
     return known
 
 
-def _reward(view: View, found: PythonReward, failing: ast.ExceptHandler | None) -> Flow | None:
+def judged_rewards(view: View, found: PythonReward) -> list[Flow]:
+    """Return the runs of a reward on a right answer and on a wrong one."""
+    key = ("judged", found.function.module, found.function.name)
+    if key not in view.shared.answers:
+        runs = [_reward(view, found, None, verdict=right) for right in (True, False)]
+        view.shared.answers[key] = [run for run in runs if run is not None]
+    known: list[Flow] = view.shared.answers[key]
+    return known
+
+
+def judged_environments(view: View, env: PythonClass) -> list[list[MethodFlow]]:
+    """Return the runs of an environment on right answers and on wrong ones."""
+    key = ("judged", env.env.body.module, env.env.body.name)
+    if key not in view.shared.answers:
+        view.shared.answers[key] = [_methods(view, env, None, verdict=v) for v in (True, False)]
+    known: list[list[MethodFlow]] = view.shared.answers[key]
+    return known
+
+
+def _reward(
+    view: View,
+    found: PythonReward,
+    failing: ast.ExceptHandler | None,
+    *,
+    verdict: bool | None = None,
+) -> Flow | None:
     file = files_of(view).read(found.function.module)
     inputs = inputs_of(found.function)
     if file is None or not isinstance(inputs, Inputs):
@@ -97,7 +122,7 @@ def _reward(view: View, found: PythonReward, failing: ast.ExceptHandler | None) 
     node, methods = _definition(file, found)
     if node is None:
         return None
-    flow = Flow(file, failing)
+    flow = Flow(file, failing, verdict=verdict)
     flow.methods = methods
     if "__init__" in methods:
         flow.call(methods["__init__"], {}, bound=True)
@@ -158,7 +183,13 @@ def _handlers(flow: Flow) -> list[tuple[ast.ExceptHandler, ast.Try]]:
     return list(found.values())[:HANDLERS]
 
 
-def _methods(view: View, env: PythonClass, failing: ast.ExceptHandler | None) -> list[MethodFlow]:
+def _methods(
+    view: View,
+    env: PythonClass,
+    failing: ast.ExceptHandler | None,
+    *,
+    verdict: bool | None = None,
+) -> list[MethodFlow]:
     file = files_of(view).read(env.env.body.module)
     if file is None:
         return []
@@ -168,7 +199,7 @@ def _methods(view: View, env: PythonClass, failing: ast.ExceptHandler | None) ->
     entries = [name for name in (*ENTRIES, *sorted(env.tools)) if name in methods]
     for last in [False] * ROUNDS + [True]:
         for name in entries:
-            flow = Flow(file, failing if last else None)
+            flow = Flow(file, failing if last else None, verdict=verdict if last else None)
             flow.methods, flow.attributes = methods, attributes
             is_tool = name in env.tools
             flow.call(methods[name], _arguments(methods[name], name, is_tool), bound=True)

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from forgedsl.lint.follow.calls import Calls
+from forgedsl.lint.follow.files import Function
 from forgedsl.lint.follow.values import (
     READS,
     TAKEN,
@@ -22,7 +23,6 @@ from forgedsl.lint.follow.values import (
     VERDICT,
     Called,
     Env,
-    Function,
     Labels,
     Value,
     element,
@@ -146,8 +146,8 @@ class Flow(Calls):
             return branch
 
         ways = [run(node.body, absent == "body"), run(node.orelse, absent == "orelse")]
-        if test.const is not UNKNOWN:
-            ways = [ways[0] if test.const else ways[1]]
+        if self.truth(test) is not UNKNOWN:
+            ways = [ways[0] if self.truth(test) else ways[1]]
         return self._branches(ways, control)
 
     def _branches(self, ways: list[Callable[[], bool]], control: Labels) -> bool:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Mapping
 
-from forgedsl.lint.follow.files import File
+from forgedsl.lint.follow.files import File, Function
 from forgedsl.lint.follow.values import (
     DEFAULT,
     FILE,
+    FOUND,
+    KEPT,
     PAID,
     READ_TEXT,
     READS,
@@ -24,7 +26,6 @@ from forgedsl.lint.follow.values import (
     Called,
     Event,
     Frame,
-    Function,
     Returned,
     Value,
     element,
@@ -43,8 +44,18 @@ ANSWERS = ("answer", "target", "solution", "label", "gold", "expected", "truth",
 class State:
     """A run so far. `value` and `block` are of the parts that are made of it."""
 
-    def __init__(self, file: File, failing: ast.ExceptHandler | None = None) -> None:
+    def __init__(
+        self,
+        file: File,
+        failing: ast.ExceptHandler | None = None,
+        *,
+        verdict: bool | None = None,
+    ) -> None:
         self.file = file
+        self.verdict = verdict
+        """how every comparison of an answer with the target ends; None: in both ways"""
+        self.judged = 0
+        """how many comparisons ended so"""
         self.failing = failing
         self.events: list[Event] = []
         self.returned: list[Returned] = []
@@ -55,6 +66,12 @@ class State:
         self.globals: dict[tuple[int, str], Value] = {}
         self.frames: list[Frame] = []
         self.budget = BUDGET
+
+    def truth(self, value: Value) -> object:
+        """Return a value as a test sees it; if answers are judged, they were found."""
+        if self.verdict is not None and value.const is UNKNOWN and FOUND in value.labels:
+            return True
+        return value.const
 
     @property
     def is_cut(self) -> bool:
@@ -110,6 +127,8 @@ class State:
         return Value(name=full)
 
     def attribute(self, base: Value, attr: str) -> Value:
+        if base.name == "self" and attr == "__dict__":
+            return Value(fields=self.attributes)
         if base.name == "self" or (base.name == "cls" and not base.labels):
             if attr in self.attributes:
                 return self.attributes[attr]
@@ -121,7 +140,7 @@ class State:
         if TASK in base.labels:
             return target() if attr == "target" else Value(frozenset({"task text"}))
         if TURN in base.labels:
-            return response() if attr == "text" else Value(READ_TEXT)
+            return {"text": response(), "number": Value()}.get(attr, Value(READ_TEXT))
         if ROLLOUT in base.labels:
             texts = {"response": response(), "rewards": Value(), "prompt": Value()}
             return texts.get(attr, Value(frozenset({READS_RESPONSE})))
@@ -167,6 +186,8 @@ class State:
                 self.note("change", target, target, values=(value,))
                 if base.name == "self":
                     old = self.attributes.get(attr)
+                    if getattr(frame.node, "name", "") == "reset":
+                        value = replace(value, labels=value.labels | {KEPT})
                     self.attributes[attr] = value if old is None else join([old, value])
             case ast.Subscript(value=owner, slice=index_):
                 base, key = self.value(owner), self.value(index_).const

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 from forgedsl.records import dataclass, field
 
 if TYPE_CHECKING:
-    from forgedsl.lint.follow.files import File
+    from forgedsl.lint.follow.files import File, Function
 
-Function = ast.FunctionDef | ast.AsyncFunctionDef
 Env = dict[str, "Value"]
 Labels = frozenset[str]
 
@@ -29,13 +28,17 @@ FOUND = "found"
 """a match of a pattern, or none"""
 LISTED = "listed"
 """never None, though perhaps empty"""
+DISTANCE = "distance"
+"""the difference of a number of the policy and the target"""
+KEPT = "kept"
+"""an attribute that `reset` of an environment assigns"""
 NET, FILE = "net", "file"
 """a reply of another machine; the content of a file"""
 TASK, TURN, ROLLOUT = "task", "turn", "rollout"
 """objects of forgedsl, whose attributes are known"""
 READS = frozenset({READS_RESPONSE, READS_TARGET, NET})
 """labels that every operation passes on"""
-CONTENT = frozenset({RESPONSE, TARGET, DEFAULT, PAID, FILE, VERDICT})
+CONTENT = frozenset({KEPT, RESPONSE, TARGET, DEFAULT, PAID, FILE, VERDICT, DISTANCE})
 """labels that conversions and texts pass on"""
 WHOLE = frozenset({IS_RESPONSE, IS_TARGET})
 WORDS_OF = {label: f"words of {label}" for label in WHOLE}

@@ -20,6 +20,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from forgedsl.diagnostics import Label
+from forgedsl.hir.pycalls import Inputs, inputs_of
 from forgedsl.lint.environments import (
     PythonClass,
     python_environments,
@@ -66,6 +67,8 @@ def check(view: View) -> Findings:
                 if "same" in what
                 else "return 0 where there is no grade, or raise"
                 if "grade" in what
+                else "take the answer out of the response, and compare it"
+                if "looks" in what
                 else "raise, and `on_error` of the rubric decides; return a number otherwise",
             )
 
@@ -74,7 +77,15 @@ def _told(view: View, found: PythonReward) -> tuple[str, Label | None]:
     """Return what a run of the reward on labels shows: that it pays for an error, or for a grade
     that it cannot read, or returns one number."""
     from forgedsl.lint.follow.programs import failing_rewards, label, reward_flow
-    from forgedsl.lint.follow.values import NET, PAID, UNKNOWN
+    from forgedsl.lint.follow.values import (
+        FILE,
+        NET,
+        PAID,
+        READS_RESPONSE,
+        READS_TARGET,
+        ROLLOUT,
+        UNKNOWN,
+    )
 
     flow = reward_flow(view, found)
     if flow is None:
@@ -86,6 +97,15 @@ def _told(view: View, found: PythonReward) -> tuple[str, Label | None]:
     for each in flow.returned:
         if {PAID, NET} <= each.value.labels:
             return "pays for a grade that it cannot read", label(view, "here", flow.file, each.node)
+    unread = [each for each in flow.returned if each.value.const is UNKNOWN]
+    reads = frozenset().union(*(each.value.all | each.control for each in flow.returned))
+    inputs = inputs_of(found.function)
+    given = inputs.by_name.values() if isinstance(inputs, Inputs) else ()
+    has_columns = any(where.startswith(("column", "row")) for where in given)
+    is_known = bool(unread) and not flow.is_cut and not {NET, FILE, ROLLOUT} & reads
+    is_known &= not has_columns  # they may be the answer of another model
+    if is_known and READS_TARGET in reads and READS_RESPONSE not in reads:
+        return "never looks at the response", label(view, "here", flow.file, unread[0].node)
     constants = [each.value.const for each in flow.returned]
     decides = any(event.kind == "compare" for event in flow.events)
     is_same = decides and len(set(map(repr, constants))) == 1 and constants[0] is not UNKNOWN

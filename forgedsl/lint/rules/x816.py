@@ -79,14 +79,14 @@ def _unread(view: View, env: PythonClass) -> tuple[Label | None, str]:
     """Return a step whose rewards depend on the turn and not on the target, in a class that keeps
     the target, and has no step that depends on it."""
     from forgedsl.lint.follow.programs import environment_flows, label
-    from forgedsl.lint.follow.values import IS_TARGET, NET, READS_RESPONSE, READS_TARGET, TURN
+    from forgedsl.lint.follow.values import FILE, NET, READS_RESPONSE, READS_TARGET, TURN
 
     flows = environment_flows(view, env)
     kept = [
         event.node
         for method in flows
         for event in method.flow.events
-        if event.kind == "change" and any(IS_TARGET in value.labels for value in event.values)
+        if event.kind == "change" and any(READS_TARGET in value.all for value in event.values)
     ]
     paid: Label | None = None
     for event in (e for method in flows for e in method.flow.events if e.kind == "call"):
@@ -95,7 +95,7 @@ def _unread(view: View, env: PythonClass) -> tuple[Label | None, str]:
         if rewards is None:
             continue
         reads = rewards.all | event.control
-        if {READS_TARGET, NET, TURN} & reads or env.tools:
+        if {READS_TARGET, NET, TURN, FILE} & reads:
             return None, ""
         if READS_RESPONSE in reads and any(value is not None for value in rewards_of(event)):
             paid = paid or label(view, "pays", event.file, event.node)

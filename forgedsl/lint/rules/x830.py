@@ -6,7 +6,12 @@
 
 A right answer that is long then scores below a wrong one that is short, and the policy is trained
 away from it (open-r1 #360). Let every right answer score above every wrong one. The rule compares
-the ranges of the two sides of `... if right else ...`.
+the ranges of the two sides of `... if right else ...`. It also follows a reward, and the steps of
+an environment, once with every comparison with the target ending as for a right answer, and once as
+for a wrong one:
+
+    return float(said != target)                         # fires: 0 for a right answer
+    return 1.0 if said == target else 1.0                # fires
 """
 
 from __future__ import annotations
@@ -14,6 +19,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from forgedsl.diagnostics import Label
+from forgedsl.lint.environments import PythonClass, python_environments
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.rewards import paid, place_of, python_rewards
 from forgedsl.lint.view import View
@@ -21,13 +27,22 @@ from forgedsl.lint.view import View
 if TYPE_CHECKING:
     import ast as python
 
+    from forgedsl.lint.follow.run import Flow
+    from forgedsl.lint.follow.values import Event
     from forgedsl.lint.python_bodies import Body
     from forgedsl.lint.rewards import PythonReward
 
 finding = rule(__doc__, "W")
 
 
+HELP = "give more where the comparison with the target says that the answer is right"
+
+
 def check(view: View) -> Findings:
+    if not (python_rewards(view) or python_environments(view)):
+        return
+    from forgedsl.lint.follow.programs import judged_rewards
+
     raises = paid(view)
     for found in python_rewards(view):
         node, low, high = _crossed(found) if found.reward.name in raises else (None, 0.0, 0.0)
@@ -39,6 +54,85 @@ def check(view: View) -> Findings:
                 related=(Label(text="here", span=found.at(node)),),
                 help="add a number to the right side, so that it is always the larger one",
             )
+        elif found.reward.name in raises:
+            best = _best(judged_rewards(view, found))
+            if best is not None:
+                yield finding(
+                    f"reward `{found.reward.name}` gives a right answer at most {best[0]:g}, and a "
+                    f"wrong one up to {best[1]:g}",
+                    place_of(found.reward, view),
+                    related=(Label(text="here", span=found.definition_span),),
+                    help=HELP,
+                )
+    for env in python_environments(view):
+        part = _part(view, env)
+        if part is not None:
+            name, right, wrong = part
+            yield finding(
+                f"{env.what} `{env.env.name}` gives a right answer at most {right:g} of `{name}`, "
+                f"and a wrong one up to {wrong:g}",
+                env.env.name_span,
+                help=HELP,
+            )
+
+
+def _best(runs: list[Flow]) -> tuple[float, float] | None:
+    """Return the best scores of a right and of a wrong answer, if the right one is not better."""
+    if len(runs) != 2 or not all(run.judged for run in runs):
+        return None
+    from forgedsl.lint.follow.values import DEFAULT
+
+    scores = [
+        [each.value.const for each in run.returned if DEFAULT not in each.value.labels]
+        for run in runs
+    ]
+    if len({*map(repr, scores[0]), *map(repr, scores[1])}) == 1:
+        return None  # X811 reports constants
+    known = [
+        max(map(float, given))
+        for given in scores
+        if given and all(isinstance(each, int | float) for each in given)
+    ]
+    return (known[0], known[1]) if len(known) == 2 and known[0] <= known[1] else None
+
+
+def _part(view: View, env: PythonClass) -> tuple[str, float, float] | None:
+    """Return a part of the rewards of an environment of which a wrong answer gets more, or as much
+    if there is one part, with the best of both."""
+    from forgedsl.lint.follow.programs import judged_environments
+
+    runs = judged_environments(view, env)
+    steps = [[e for m in run for e in m.flow.events if e.kind == "call"] for run in runs]
+    if not all(any(method.flow.judged for method in run) for run in runs):
+        return None
+    for name in env.env.body.parts:
+        best = [_most(events, name) for events in steps]
+        if None in best:
+            continue
+        right, wrong = (each or 0.0 for each in best)
+        if right < wrong or (right == wrong and len(env.env.body.parts) == 1):
+            return name, right, wrong
+    return None
+
+
+def _most(events: list[Event], part: str) -> float | None:
+    """Return the largest reward that a step gives of a part; None if it is not known."""
+    given = [0.0]
+    for event in events:
+        if event.name.rpartition(".")[2] != "Step":
+            continue
+        rewards = event.argument("rewards", 1)
+        if rewards is None:
+            continue
+        value = (rewards.fields or {}).get(part)
+        if rewards.fields is None or (value is not None and not _is_number(value.const)):
+            return None
+        given += [float(value.const)] if value is not None else []
+    return max(given)
+
+
+def _is_number(const: object) -> bool:
+    return isinstance(const, int | float)
 
 
 def _crossed(found: PythonReward) -> tuple[python.AST | None, float, float]:
