@@ -22,11 +22,12 @@ other trajectories.
 from __future__ import annotations
 
 import inspect
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+
+from forgedsl.tool_calls import Call as Call
 
 F = TypeVar("F", bound=Callable[..., Any])
 Message = Mapping[str, Any]
@@ -54,15 +55,6 @@ class Start:
     """Opening of a trajectory, after the prompt: text, or messages of a chat."""
 
     observation: str | Sequence[Message] = ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Call:
-    """A tool call that the policy wrote. `status` is ok, invalid_json, unclosed or missing_name."""
-
-    name: str = ""
-    arguments: Mapping[str, Any] = field(default_factory=dict)
-    status: str = "ok"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,32 +178,3 @@ def _type(hint: Any) -> dict[str, Any]:
     if found["type"] == "array" and arguments:
         found["items"] = _type(arguments[0])
     return found
-
-
-def calls_in(text: str) -> tuple[Call, ...]:
-    """Parse the tool calls of a turn, `<tool_call>{JSON}</tool_call>` as Qwen and Hermes write
-    them. Text up to the last `</think>` is skipped.
-
-    Example:
-        calls_in('<tool_call>{"name": "lookup", "arguments": {"key": "k"}}</tool_call>')
-    """
-    _, _, said = text.rpartition("</think>")
-    found = []
-    for part in said.split("<tool_call>")[1:]:
-        body, closed, _ = part.partition("</tool_call>")
-        found.append(_call(body) if closed else Call(status="unclosed"))
-    return tuple(found)
-
-
-def _call(body: str) -> Call:
-    try:
-        value = json.loads(body)
-    except (ValueError, RecursionError):
-        return Call(status="invalid_json")
-    name = value.get("name") if isinstance(value, dict) else None
-    if not isinstance(name, str):
-        return Call(status="missing_name")
-    arguments = value.get("arguments", {})
-    if not isinstance(arguments, dict):
-        return Call(name=name, status="invalid_json")
-    return Call(name=name, arguments=arguments)

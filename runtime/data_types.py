@@ -134,6 +134,8 @@ class Rollout:
     """(version, how many of the policy's tokens), in order"""
     answers: tuple[Answer, ...] = ()
     """answers of a trajectory, in the order of its tokens"""
+    tool_form: str = "hermes"
+    """form of its tool calls"""
     kept: dict[str, float | list[float]] = field(default_factory=dict)
     """values stored with the rollout in a buffer"""
     routes: Routes | None = None

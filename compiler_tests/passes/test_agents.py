@@ -181,7 +181,7 @@ def test_a_setting_without_effect_is_told_where_a_command_sets_it(tmp_path: Path
 
 
 def test_tools_that_nothing_reads_are_a_warning(tmp_path: Path) -> None:
-    edits = ("Qwen/Qwen3-1.7B", "m/7B"), ('qwen3("1.7B")', 'mistral("7B")')
+    edits = ("Qwen/Qwen3-1.7B", "m/14B"), ('qwen3("1.7B")', 'phi3("14B")')
     _, said = lowered(tmp_path, *edits)
-    assert ("D622", "the format in which models of `mistral` call tools is not supported, but "
-            "agent `fixer` would get tool calls as text") in said  # fmt: skip
+    assert ("D622", "the form in which models of `phi3` call tools is not known, but agent `fixer` "
+            "would get tool calls as text") in said  # fmt: skip

@@ -260,13 +260,24 @@ def test_tools_of_a_server_are_those_of_an_environment(tmp_path: Path) -> None:
 
 
 def test_a_server_has_tools_that_a_model_has_to_call(tmp_path: Path) -> None:
-    model = 'source = random(1), arch = mistral("7B"), tokenizer = hf("a/b")'
+    model = 'source = random(1), arch = phi3("14B"), tokenizer = hf("a/b")'
     (diagnostic,) = lowered(
         tmp_path,
         ("desk.Desk(rows = 40)", "desk.Served"),
         ('source = hf("Qwen/Qwen3-1.7B"), arch = qwen3("1.7B")', model),
     )[1]
     assert diagnostic == (
-        "D622", "the format in which models of `mistral` call tools is not supported, but `shop` "
-        "has tools of a server"
+        "D622", "the form in which models of `phi3` call tools is not known, but `shop` has tools "
+        "of a server"
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("given", ["tool_calls = hermes", 'chat_template = "[TOOL_CALLS]"'])
+def test_the_file_may_say_how_a_model_calls_tools(given: str, tmp_path: Path) -> None:
+    model = f'source = random(1), arch = phi3("14B"), tokenizer = hf("a/b"), {given}'
+    _, said = lowered(
+        tmp_path,
+        ("desk.Desk(rows = 40)", "desk.Served"),
+        ('source = hf("Qwen/Qwen3-1.7B"), arch = qwen3("1.7B")', model),
+    )
+    assert "D622" not in {code for code, _ in said}

@@ -97,6 +97,7 @@ CHANGES: dict[str, dict[str, object]] = {
     "model": {
         "source": 'hf("Qwen/Qwen3-1.7B-Base")', "arch": 'qwen3("1.7B", layers = 2)',
         "dtype": "f32", "context": "8192", "tokenizer": 'hf("a/b")', "chat_template": '"{{ 1 }}"',
+        "tool_calls": "mistral",
     },
     "dataset": {
         "source": 'hf("a/b")', "system": (changed(

@@ -163,6 +163,23 @@ def test_calls_of_tools_are_read_and_their_results_go_on_in_the_row() -> None:
     assert played.engine.seen[1] == [*ids("[1]1+1="), 10, 10, EOS, *ids("7=")]
 
 
+def test_calls_are_read_in_the_form_of_the_template_with_the_types_of_the_tool() -> None:
+    template = "{# <function= <parameter= #}" + PLAIN
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
+    tool = {"type": "function", "function": {"name": "f", "parameters": schema}}
+    text = "3<tool_call>\n<function=f>\n<parameter=a>\n7\n</parameter>\n</function>\n</tool_call>"
+    got: list[Any] = []
+
+    async def run(client: Client, task: Task) -> None:
+        got.append(await client.chat(USER, tools=[tool]))
+
+    played = play(run, Engine([text]), template=template)
+    assert (got[0]["content"], got[0]["tool_calls"][0]["function"]) == (
+        "3", {"name": "f", "arguments": '{"a": 7}'}
+    )  # fmt: skip
+    assert played.rollout.tool_form == "qwen3_coder"
+
+
 @pytest.mark.parametrize("text", ["<tool_call>{", CALL + "<tool_call>{}</tool_call>"])
 def test_a_call_that_cannot_be_read_stays_text(text: str) -> None:
     async def run(client: Client, task: Task) -> None:

@@ -11,7 +11,8 @@ from random import Random
 
 import pytest
 
-from forgedsl.environment import Task, Turn, calls_in
+from forgedsl.environment import Task, Turn
+from forgedsl.tool_calls import calls_in
 
 PAGE = Path(__file__).parents[2] / "docs/guide/agents.md"
 NAMES = ["Ana Chardin", "Bob Beck", "Carl Dunn", "Dora Ek", "Eva Fo", "Gil Hu"]

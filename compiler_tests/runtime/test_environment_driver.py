@@ -12,13 +12,14 @@ from typing import Any
 import pytest
 from fake_endpoints import run
 
-from forgedsl.environment import Environment, Start, Step, Task, Turn, calls_in, tool, tools_of
+from forgedsl.environment import Environment, Start, Step, Task, Turn, tool, tools_of
 from forgedsl.lower import job as spec
 from forgedsl.runtime.data.chat import ChatTokenizer
 from forgedsl.runtime.data_types import Prompt
 from forgedsl.runtime.endpoints import RolloutError, seed_of
 from forgedsl.runtime.environments.bridge import Bridge, Conversation
 from forgedsl.runtime.environments.driver import Crash, Driver, Late, Limits
+from forgedsl.tool_calls import calls_in
 
 TOKENIZER = Path(__file__).parents[2] / "pipelines/tokenizers/arithmetic"
 EOS = 2

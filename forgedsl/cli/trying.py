@@ -151,7 +151,7 @@ async def _run_to_first_request(
     from forgedsl.runtime.agents.session import Terms
     from forgedsl.runtime.data.reader import load_tokenizer
     from forgedsl.runtime.environments.bridge import Bridge
-    from forgedsl.runtime.environments.connection import PoolRequest
+    from forgedsl.runtime.environments.connection import PoolRequest, bridge_request
 
     dataset = _played_on(job, name)
     check = checks.get(dataset)
@@ -168,7 +168,7 @@ async def _run_to_first_request(
         model=model, sampling=Sampling(max_tokens=1), max_row_tokens=2**20, rewrites=False
     )
     await process.endpoint.start()
-    await process.answer(PoolRequest("bridge", given=pickle.dumps(bridge), bridge="0"))
+    await process.answer(bridge_request(bridge, "0", pickle.dumps(bridge)))
     await process.answer(PoolRequest("run", "0", (task, terms), 0, "0"))
     try:
         async with asyncio.timeout(SECONDS):

@@ -110,8 +110,9 @@ class Family:
     the expression is the size, or `size` is one of the changes"""
     ends: tuple[str, ...] = ()
     """end tokens of its chat models"""
-    tools: bool = False
-    """True if its chat models call tools in the form of Hermes: `<tool_call>JSON</tool_call>`"""
+    tools: str = ""
+    """form in which its chat models call tools (`tool_calls.FORMS`); "": they do not, or in a form
+    that is not known"""
     tokenizer: str = ""
     """families with the same value share their vocabulary"""
     defaults: Mapping[str, Any] = field(default_factory=dict)

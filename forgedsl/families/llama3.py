@@ -43,6 +43,7 @@ FAMILY = Family(
         (r"deepseek-ai/DeepSeek-R1-Distill-Llama-(8B|70B)", {}),
     ),
     ends=("<|eot_id|>", "<|end_of_text|>", "<|eom_id|>"),
+    tools="llama3_json",
     tokenizer="llama3",
     defaults={"eps": 1e-5, "rope_theta": 500_000.0},
     fixed={"hidden_act": "silu", "attention_bias": False, "mlp_bias": False},

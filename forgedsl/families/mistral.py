@@ -33,6 +33,7 @@ FAMILY = Family(
         (r"mistralai/Devstral-Small-2505", {"size": "24B", "context": 131_072, "rope_theta": 1e9}),
     ),
     ends=("</s>",),
+    tools="mistral",
     tokenizer="mistral",
     defaults={"eps": 1e-5},
     fixed={"hidden_act": "silu", "sliding_window": None},

@@ -46,7 +46,7 @@ FAMILY = Family(
         (r"deepseek-ai/DeepSeek-R1-Distill-Qwen-(14B|32B)", {"context": 131_072}),
     ),
     ends=("<|im_end|>", "<|endoftext|>"),
-    tools=True,
+    tools="hermes",
     tokenizer="qwen",
     defaults={"qkv_bias": True},
     fixed={"hidden_act": "silu", "use_sliding_window": False},

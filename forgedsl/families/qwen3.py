@@ -35,7 +35,7 @@ FAMILY = Family(
         (r"Qwen/Qwen3-([0-9.]+B)(?:-Base)?", {}),
     ),
     ends=("<|im_end|>", "<|endoftext|>"),
-    tools=True,
+    tools="hermes",
     tokenizer="qwen",
     defaults={"qk_norm": True},
     fixed={"hidden_act": "silu", "attention_bias": False, "use_sliding_window": False},

@@ -33,7 +33,7 @@ FAMILY = Family(
         (r"Qwen/Qwen3-(30B-A3B|235B-A22B)(?:-Base)?", {}),
     ),
     ends=("<|im_end|>", "<|endoftext|>"),
-    tools=True,
+    tools="hermes",
     tokenizer="qwen",
     defaults={"qk_norm": True, "normalized": True},
     fixed={

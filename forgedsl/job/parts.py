@@ -82,6 +82,10 @@ class Model(Spec):
     tokenizer: ModelSource | None = None
     """None: the source's own"""
     chat_template: str | None = None
+    tool_calls: Literal["hermes", "qwen3_coder", "llama3_json", "mistral", "deepseek_v3"] | None = (
+        None
+    )
+    """form in which it writes tool calls; None: that of its chat template"""
 
 
 # ---- data

@@ -30,6 +30,7 @@ def _model(decl: Decl, context: int | None, files: InputFiles) -> job.Model:
     arch = decl.settings["arch"].value
     tokenizer = decl.settings["tokenizer"].value
     template = decl.settings["chat_template"].value
+    form = decl.settings["tool_calls"].value
     return job.Model(
         source=_model_source(decl.settings["source"].value, files),
         arch=_arch(arch) if isinstance(arch, Constructor) else None,
@@ -37,6 +38,7 @@ def _model(decl: Decl, context: int | None, files: InputFiles) -> job.Model:
         context=context,
         tokenizer=_model_source(tokenizer, files) if isinstance(tokenizer, Constructor) else None,
         chat_template=template if isinstance(template, str) else None,
+        tool_calls=None if isinstance(form, Auto) else form,
     )
 
 

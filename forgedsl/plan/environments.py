@@ -91,16 +91,29 @@ def check_environments(
 
 
 def check_tools(program: Program, graph: Graph, base_dir: Path | None) -> list[Diagnostic]:
-    """D622: the model's tool calls have a form that is not parsed."""
+    """D622: the model's tool calls have a form that is not known. `tool_calls` names it, or the
+    chat template shows it; else the family has one."""
     found = []
     for node in graph.having(Role.SAMPLES):
         env = environment_of(program, node.settings)
         model = program.models[model_of(program.services[node.target])]
         offers = env is not None and (env.body.tools or env.body.served or env.body.agent)
         known = read_model(model, base_dir) if offers else None
-        if env is not None and known is not None and not known[0].tools:
+        if env is not None and known is not None and not (known[0].tools or _form(model)):
             found.append(_unread_tools(env, known[0].name, node, model))
     return found
+
+
+def _form(model: Decl) -> str | None:
+    """Return the form of tool calls that the file gives: its name, or a chat template."""
+    form, template = model.settings["tool_calls"].value, model.settings["chat_template"].value
+    if isinstance(form, str):
+        return form
+    if not isinstance(template, str):
+        return None
+    from forgedsl.tool_calls import form_of
+
+    return form_of(template)
 
 
 def _unread_tools(env: EnvironmentDecl, family: str, node: Node, model: Decl) -> Diagnostic:
@@ -113,10 +126,11 @@ def _unread_tools(env: EnvironmentDecl, family: str, node: Node, model: Decl) ->
         code="D622",
         name="no-tool-format",
         severity=Severity.WARNING if env.body.agent else Severity.ERROR,
-        message=f"the format in which models of `{family}` call tools is not supported, but {has}",
+        message=f"the form in which models of `{family}` call tools is not known, but {has}",
         span=node.span,
         related=(Label(text="the model", span=model.name_span),),
-        help=f"use a model of the Qwen families, or {help}",
+        help="name the form, such as `tool_calls = hermes` of the model, if it was trained to call "
+        f"tools; or {help}",
     )
 
 

@@ -36,6 +36,8 @@ from forgedsl.settings import (
     word,
 )
 
+FORMS = ("hermes", "qwen3_coder", "llama3_json", "mistral", "deepseek_v3")
+"""forms of tool calls; see `tool_calls.FORMS`"""
 NUM, PLACE, OBS = "numerics", "placement", "observability"
 
 
@@ -116,6 +118,8 @@ MODEL = Kind(
          "tokenizer; auto: that of the source"),
         ("chat_template", replace(STR, auto=True), AUTO, NUM,
          "chat template (Jinja); auto: that of the tokenizer"),
+        ("tool_calls", replace(word(*FORMS), auto=True), AUTO, NUM,
+         "form in which the model writes tool calls; auto: that of the chat template"),
     ),
 )  # fmt: skip
 DATASET = Kind(

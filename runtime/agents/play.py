@@ -60,11 +60,13 @@ class AgentPlay:
     """One try of a trajectory of an agent."""
 
     def __init__(
-        self, environment: spec.Environment, session: AgentSession, prompt: Prompt, limits: Limits
-    ) -> None:
+        self, environment: spec.Environment, session: AgentSession, prompt: Prompt, limits: Limits,
+        tool_form: str,
+    ) -> None:  # fmt: skip
         self._spec, self._session, self._prompt, self._limits = (
             environment, session, prompt, limits,
         )  # fmt: skip
+        self._tool_form = tool_form
         self._rows: dict[int, Row] = {}
         self._rewards: Mapping[str, float] = {}
         self._sampling: dict[asyncio.Task[None], int] = {}
@@ -82,7 +84,9 @@ class AgentPlay:
         if rows:
             _, tokens, text, _ = rows[0].answers[0]
             prompt = replace(prompt, token_ids=tokens, text=text)
-        trajectory = Trajectory(prompt, rewards=dict.fromkeys(self._spec.parts, 0.0))
+        trajectory = Trajectory(
+            prompt, rewards=dict.fromkeys(self._spec.parts, 0.0), tool_form=self._tool_form
+        )
         for row in rows:
             for index, (_, tokens, text, answer) in enumerate(row.answers):
                 if index:
@@ -223,7 +227,7 @@ class AgentDriver(AnyDriver[AgentSession]):
     """Runs trajectories of an agent."""
 
     def _new(self, prompt: Prompt, limits: Limits) -> AgentPlay:
-        return AgentPlay(self._spec, self._begin(), prompt, limits)
+        return AgentPlay(self._spec, self._begin(), prompt, limits, self._bridge.tool_form)
 
 
 def _seed(seed: int, ask: Ask) -> int:

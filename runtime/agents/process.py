@@ -68,7 +68,7 @@ class AgentProcess(EnvironmentProcess):
 
     async def _receive_tokenizer(self, asked: PoolRequest) -> Reply | None:
         """Receive a tokenizer, without which no trajectory can begin."""
-        loading = asyncio.create_task(asyncio.to_thread(pickle.loads, asked.given))
+        loading = asyncio.create_task(asyncio.to_thread(pickle.loads, asked.given[-1]))
         self._loading[asked.bridge] = loading
         await asyncio.wait([loading])
         freeze()

@@ -17,8 +17,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from forgedsl.environment import Call, calls_in
 from forgedsl.lower.job import Sampling
+from forgedsl.tool_calls import THOUGHTS_END, Tools, read
 
 MESSAGES = 4096
 """most messages of a request"""
@@ -48,8 +48,6 @@ NO_EFFECT: Mapping[str, Sequence[Any]] = {
     "parallel_tool_calls": (True,), "response_format": ({"type": "text"},), "top_logprobs": (0,),
 }  # fmt: skip
 """values of unsupported fields that are accepted, because they have no effect"""
-THINKING = "</think>"
-"""end of the thoughts in an answer"""
 
 
 class ApiError(Exception):
@@ -300,7 +298,7 @@ def canonical(message: Mapping[str, Any]) -> str:
     recognized. Clients may move the thinking text, reorder tool arguments and omit ids."""
     content, role = str(message["content"]), message["role"]
     if role == "assistant":
-        content = content.rpartition(THINKING)[2].strip()
+        content = content.rpartition(THOUGHTS_END)[2].strip()
     if not (message.get("tool_calls") or message.get("name")):  # no list begins with its role
         return f"{role} {content}"
     calls = [
@@ -313,14 +311,14 @@ def canonical(message: Mapping[str, Any]) -> str:
 # ---- answers
 
 
-def message_of(text: str, calls: bool, ident: str) -> tuple[dict[str, Any], bool]:
-    """Return the message for a text of the policy, and True if it calls tools. If one of several
-    calls cannot be read, all stay text."""
-    found: tuple[Call, ...] = calls_in(text) if calls else ()
+def message_of(
+    text: str, form: str | None, tools: Tools, ident: str
+) -> tuple[dict[str, Any], bool]:
+    """Return the message for a text of the policy, and True if it calls tools, in this form. If one
+    of several calls cannot be read, all stay text."""
+    before, found = read(text, form, tools) if form is not None else (text, ())
     if not found or any(call.status != "ok" for call in found):
         return {"role": "assistant", "content": text}, False
-    _, _, said = text.rpartition("</think>")
-    before = text[: len(text) - len(said)] + said.partition("<tool_call>")[0]
     made = [
         {
             "id": f"call-{ident}-{index}",

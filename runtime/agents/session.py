@@ -201,7 +201,8 @@ class Session:
             raise
         finally:
             del self._waiting[number]
-        message, calls = message_of(text, chat.calls, str(number))
+        form = self._tree.bridge.tool_form if chat.calls else None
+        message, calls = message_of(text, form, chat.tools, str(number))
         self._tree.end(place, normalized(message), tokens, text)
         return Answer(
             message=message, finish="tool_calls" if calls and finish == "stop" else finish,

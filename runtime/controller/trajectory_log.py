@@ -8,8 +8,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import Any
 
-from forgedsl.environment import calls_in
 from forgedsl.runtime.data_types import Answer, Rollout
+from forgedsl.tool_calls import Call, calls_in
 
 
 def log_of(rollout: Rollout) -> list[dict[str, Any]]:
@@ -33,12 +33,15 @@ def log_of(rollout: Rollout) -> list[dict[str, Any]]:
         begun = rollout.row_starts[row - 1] if row != before else ended
         seen = answer.start - begun + (0 if found else len(rollout.prompt.token_ids))
         said = rollout.text[answer.text_start : answer.text_end]
-        found.append(_record(answer, row, seen, said, first))
+        calls = calls_in(said, rollout.tool_form)
+        found.append(_record(answer, row, seen, calls, first))
         ended = answer.end
     return found
 
 
-def _record(answer: Answer, row: int, seen: int, said: str, first: float) -> dict[str, Any]:
+def _record(
+    answer: Answer, row: int, seen: int, calls: tuple[Call, ...], first: float
+) -> dict[str, Any]:
     return {
         "at": [answer.text_start, answer.text_end],
         "row": row,
@@ -47,6 +50,6 @@ def _record(answer: Answer, row: int, seen: int, said: str, first: float) -> dic
         "versions": [list(each) for each in answer.versions],
         "start": round(answer.started - first, 3),
         "seconds": round(answer.finished - answer.started, 3),
-        "calls": [call.name if call.status == "ok" else call.status for call in calls_in(said)],
+        "calls": [call.name if call.status == "ok" else call.status for call in calls],
         "truncated": answer.truncated,
     }

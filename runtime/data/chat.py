@@ -18,6 +18,7 @@ from typing import Any, Literal
 from forgedsl.chats import PROBE
 from forgedsl.errors import RunError
 from forgedsl.rows import ROLES
+from forgedsl.tool_calls import chosen
 
 Message = dict[str, Any]
 Learn = Literal["assistant_turns", "last_turn", "all"]
@@ -26,8 +27,10 @@ Learn = Literal["assistant_turns", "last_turn", "all"]
 class ChatTokenizer:
     """A Hugging Face tokenizer with a chat template."""
 
-    def __init__(self, tokenizer: Any, chat_template: str | None = None) -> None:
-        self.tokenizer = tokenizer
+    def __init__(
+        self, tokenizer: Any, chat_template: str | None = None, tool_calls: str | None = None
+    ) -> None:
+        self.tokenizer, self._tool_calls = tokenizer, tool_calls
         if chat_template is not None:
             tokenizer.chat_template = chat_template
         self.specials = sorted(tokenizer.all_special_tokens, key=len, reverse=True)
@@ -39,11 +42,18 @@ class ChatTokenizer:
         template = str(self.tokenizer.chat_template or "")
         return tuple(dict.fromkeys((*ROLES, *re.findall(r"[\"'](\w+)[\"']", template))))
 
+    @cached_property
+    def tool_form(self) -> str:
+        """Form in which the model writes tool calls (`tool_calls.FORMS`)."""
+        return chosen(self._tool_calls, self.tokenizer.chat_template)
+
     @classmethod
-    def load(cls, folder: str, chat_template: str | None = None) -> ChatTokenizer:
+    def load(
+        cls, folder: str, chat_template: str | None = None, tool_calls: str | None = None
+    ) -> ChatTokenizer:
         from transformers import AutoTokenizer
 
-        return cls(AutoTokenizer.from_pretrained(folder), chat_template)
+        return cls(AutoTokenizer.from_pretrained(folder), chat_template, tool_calls)
 
     def prompt_text(
         self, prompt: str | Sequence[Message], tools: Sequence[dict[str, Any]] = ()

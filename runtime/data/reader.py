@@ -65,7 +65,8 @@ def load_tokenizer(
     """
     folder = tokenizer_folder(job, model, job_dir, run_dir, offline=offline)
     try:
-        return ChatTokenizer.load(str(folder), job.models[model].chat_template)
+        given = job.models[model]
+        return ChatTokenizer.load(str(folder), given.chat_template, given.tool_calls)
     except (OSError, ValueError) as error:
         origin = job.origins.get(model, "")
         why = str(error).strip().partition("\n")[0]

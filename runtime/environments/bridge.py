@@ -76,6 +76,16 @@ class Bridge:
         """True if the tokenizer has a chat template."""
         return bool(self._chat.tokenizer.chat_template)
 
+    @property
+    def tool_form(self) -> str:
+        """Form in which the model writes tool calls."""
+        return self._chat.tool_form
+
+    @property
+    def tools(self) -> list[dict[str, Any]]:
+        """Schemas of the tools that the chat template shows."""
+        return self._tools
+
     @cached_property
     def longest_token(self) -> int:
         """Characters of the longest token."""

@@ -13,10 +13,13 @@ import asyncio
 import secrets
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from forgedsl.runtime.hosts.addresses import own_address
 from forgedsl.runtime.worker_process import CallClient, CallServer
+
+if TYPE_CHECKING:
+    from forgedsl.runtime.environments.bridge import Bridge
 
 SECONDS = 60.0
 """time limit for a connection"""
@@ -29,18 +32,25 @@ time of TCP"""
 
 
 class PoolRequest(NamedTuple):
-    """Request about a trajectory or its process. `op` is `tools`, `bridge` (`given`: pickled
-    Bridge), `reset` (a task, a seed), `step` (text and number of a turn) or `close`. `bridge` and
-    `close` are answered only if they fail. For an agent it is `run` (a task and terms, a seed),
-    `events`, `answer` or `refuse` (arguments of `Session.answered` and `refused`) or `close`."""
+    """Request about a trajectory or its process. `op` is `tools`, `bridge` (`given`: form and
+    schemas of tool calls, and a pickled Bridge or None), `reset` (a task, a seed), `step` (text and
+    number of a turn) or `close`. `bridge` and `close` are answered only if they fail. For an agent
+    it is `run` (a task and terms, a seed), `events`, `answer` or `refuse` (arguments of
+    `Session.answered` and `refused`) or `close`."""
 
     op: str
     key: str = ""
     given: Any = None
     number: int = 0
     bridge: str = ""
-    """name of the Bridge that tokenizes the observation, if the process has it"""
+    """name of the `bridge` message that says how to read tool calls and tokenize observations"""
     chat: bool = False
+
+
+def bridge_request(bridge: Bridge, name: str, pickled: bytes | None) -> PoolRequest:
+    """Return the message with which a process reads tool calls and, given the pickled Bridge,
+    tokenizes."""
+    return PoolRequest("bridge", given=(bridge.tool_form, bridge.tools, pickled), bridge=name)
 
 
 async def listen(

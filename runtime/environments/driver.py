@@ -126,6 +126,8 @@ class Trajectory:
     answers: list[Answer] = field(default_factory=list)
     routes: list[Routes | None] = field(default_factory=lambda: [None])
     """by row: the experts of its tokens up to its last turn"""
+    tool_form: str = "hermes"
+    """form of its tool calls"""
 
     @property
     def row(self) -> list[int]:
@@ -206,7 +208,7 @@ class Trajectory:
             ended=ended, rewards=self.rewards, turn_rewards=tuple(self.turn_rewards),
             num_observed=self.num_observed, row_starts=tuple(self.starts),
             versions=tuple(self.versions), answers=tuple(self.answers),
-            routes=joined(self._rows_with_routes()),
+            routes=joined(self._rows_with_routes()), tool_form=self.tool_form,
             fixed=fixed,
         )  # fmt: skip
 
@@ -292,7 +294,9 @@ class _Play:
         self._spec, self._bridge, self._session = environment, bridge, session
         self._limits = limits
         self._chat = prompt.messages is not None
-        self.trajectory = Trajectory(prompt, rewards=dict.fromkeys(environment.parts, 0.0))
+        self.trajectory = Trajectory(
+            prompt, rewards=dict.fromkeys(environment.parts, 0.0), tool_form=bridge.tool_form
+        )
 
     async def run(self, engine: Engine, seed: int) -> str:
         """Run to the end; return how the trajectory ended.

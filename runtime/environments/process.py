@@ -9,7 +9,7 @@ import secrets
 from dataclasses import replace
 from functools import partial
 
-from forgedsl.environment import Step, Turn, calls_in
+from forgedsl.environment import Step, Turn
 from forgedsl.errors import LaunchError
 from forgedsl.runtime.environments.bridge import Bridge
 from forgedsl.runtime.environments.connection import PoolRequest, Wire
@@ -18,6 +18,7 @@ from forgedsl.runtime.environments.worker import START_SECONDS, Reply, Request, 
 from forgedsl.runtime.temporary_files import kill_marked
 from forgedsl.runtime.tracebacks import described
 from forgedsl.runtime.worker_process import ProcessEnded, RestartingWorker, WorkerProcess
+from forgedsl.tool_calls import DEFAULT, Tools, calls_in
 
 WORKER = "forgedsl.runtime.environments.worker"
 TOKENIZER_NOT_SENT = "its process cannot tokenize observations, so the controller does"
@@ -36,6 +37,8 @@ class EnvironmentProcess(RestartingWorker):
         )
         self._environment = served.environment
         self._bridges: dict[str, Bridge] = {}
+        self._forms: dict[str, tuple[str, Tools]] = {}
+        """by bridge: form and schemas of tool calls"""
         self._blamed: WorkerProcess | None = None
         """the last child whose end was attributed to a trajectory"""
 
@@ -62,8 +65,12 @@ class EnvironmentProcess(RestartingWorker):
 
     async def _receive_tokenizer(self, asked: PoolRequest) -> Reply | None:
         """Receive a tokenizer. If that fails, the controller tokenizes observations."""
+        form, tools, pickled = asked.given
+        self._forms[asked.bridge] = form, tools
+        if pickled is None:
+            return None
         try:
-            self._bridges[asked.bridge] = await asyncio.to_thread(pickle.loads, asked.given)
+            self._bridges[asked.bridge] = await asyncio.to_thread(pickle.loads, pickled)
         except Exception as error:
             return Reply(error=f"{TOKENIZER_NOT_SENT}: {described(error)}")
         return None
@@ -73,7 +80,9 @@ class EnvironmentProcess(RestartingWorker):
         if op == "reset":
             return Request(key=key, op=op, seconds=limit, task=asked.given, seed=asked.number)
         if op == "step":
-            turn = Turn(text=asked.given, calls=calls_in(asked.given), number=asked.number)
+            form, tools = self._forms.get(asked.bridge, (DEFAULT, ()))
+            calls = calls_in(asked.given, form, tools)
+            turn = Turn(text=asked.given, calls=calls, number=asked.number)
             grace = CALL_GRACE if turn.calls else 0.0
             seconds = limit * max(1, len(turn.calls)) + grace
             return Request(key=key, op=op, seconds=seconds, turn=turn)

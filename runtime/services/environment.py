@@ -25,7 +25,7 @@ from forgedsl.runtime.data.chat import ChatTokenizer
 from forgedsl.runtime.data_types import Prompt
 from forgedsl.runtime.endpoints import ServiceError
 from forgedsl.runtime.environments.bridge import Bridge, TokenizedObservation
-from forgedsl.runtime.environments.connection import PoolRequest, connect
+from forgedsl.runtime.environments.connection import PoolRequest, bridge_request, connect
 from forgedsl.runtime.environments.driver import (
     AnyDriver,
     Crash,
@@ -91,17 +91,15 @@ class EnvironmentClient:
             message = f"environment {self.name} cannot list its tools: {reply.error}"
             raise RunError(message, origin=self.mesh.origin)
         bridge, name = Bridge(tokenizer, reply.value), str(len(self._bridges))
-        if self.environment.history == "template":  # whole conversations are rendered
-            return Driver(self.environment, bridge, self.begin, self.failed)
-        try:
-            self._bridges[name] = sent = PoolRequest(
-                "bridge", given=pickle.dumps(bridge), bridge=name
-            )
-        except (pickle.PicklingError, TypeError, AttributeError) as error:
-            self._warn("failed", f"{TOKENIZER_NOT_SENT}: {error}")
-        else:
-            for connection in self._connections.values():
-                connection.tell(tuple(sent))
+        pickled = None
+        if self.environment.history != "template":  # else whole conversations are rendered
+            try:
+                pickled = pickle.dumps(bridge)
+            except (pickle.PicklingError, TypeError, AttributeError) as error:
+                self._warn("failed", f"{TOKENIZER_NOT_SENT}: {error}")
+        self._bridges[name] = sent = bridge_request(bridge, name, pickled)
+        for connection in self._connections.values():
+            connection.tell(tuple(sent))
         begin = partial(self.begin, name)
         return Driver(self.environment, bridge, begin, self.failed)
 
@@ -113,7 +111,7 @@ class EnvironmentClient:
                 origin=origin, remedy="set `chat_template` of the model",
             )  # fmt: skip
         try:
-            self._bridges[name] = PoolRequest("bridge", given=pickle.dumps(bridge), bridge=name)
+            self._bridges[name] = bridge_request(bridge, name, pickle.dumps(bridge))
         except (pickle.PicklingError, TypeError, AttributeError) as error:
             message = f"the tokenizer of {model} cannot be sent to agent {self.name}: {error}"
             raise RunError(message, origin=origin) from error

@@ -20,7 +20,7 @@ import math
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -29,6 +29,7 @@ from forgedsl.lower import job as spec
 from forgedsl.runtime.proofs.publication import Held
 from forgedsl.runtime.services.vllm.upstream.start import fast_start, graph_sizes, preload
 from forgedsl.runtime.temporary_files import short_folder
+from forgedsl.tool_calls import FORMS, chosen
 
 if TYPE_CHECKING:
     from forgedsl.runtime.services.vllm.upstream.routes import PendingRoutes
@@ -104,7 +105,7 @@ class Engine:
         self._prompt = TokensPrompt
         self._params = SamplingParams
         self._final_only = RequestOutputKind.FINAL_ONLY
-        self._ranks, self._rank = seat.ranks, seat.rank
+        self._ranks, self._rank, self._tool_calls = seat.ranks, seat.rank, model.tool_calls
         self._watched: set[str] = set()
         """requests with stop strings; vLLM searches their text"""
         self._graded: dict[str, tuple[int, ...]] = {}
@@ -141,6 +142,20 @@ class Engine:
 
         (self._held,) = self._engine.apply_model(partial(HeldWeights, in_place=self._in_place))
         self.class_name = f"{LLMEngine.__module__}.{LLMEngine.__qualname__}"
+
+    @cached_property
+    def _left_out(self) -> dict[int, str]:
+        """Special tokens that texts leave out, if they keep others: those of the model's tool
+        calls, which some tokenizers have as special tokens. Empty: they leave out all."""
+        tokenizer: Any = self._engine.get_tokenizer()
+        form = FORMS[chosen(self._tool_calls, getattr(tokenizer, "chat_template", None))]
+        special = {
+            ident: str(token)
+            for ident, token in tokenizer.added_tokens_decoder.items()
+            if token.special
+        }
+        left = {ident: text for ident, text in special.items() if text not in form.marks}
+        return left if len(left) < len(special) else {}
 
     def enter_thread(self) -> None:
         """Set the current device of a thread before it uses the engine: the device is per
@@ -206,6 +221,7 @@ class Engine:
             flat_logprobs=True,
             # Only stop strings need text; decoding each token costs more than sampling it.
             detokenize=bool(sampling.stop),
+            skip_special_tokens=not self._left_out,
             output_kind=self._final_only,
         )
         prompt = self._prompt(prompt_token_ids=token_ids, cache_salt=f"v{self._salt}")
@@ -239,9 +255,15 @@ class Engine:
     def text(self, done: Finished) -> str:
         """Return the text of a completion, without the token that ended it."""
         if done.text is not None and not done.truncated:
-            return done.text  # of a truncated text, vLLM omits an incomplete last character
-        end = len(done.token_ids) - (not done.truncated)
-        return self._engine.get_tokenizer().decode(done.token_ids[:end], skip_special_tokens=True)
+            text = done.text  # of a truncated text, vLLM omits an incomplete last character
+            for token in self._left_out.values():
+                text = text.replace(token, "")
+            return text
+        tokens = done.token_ids[: len(done.token_ids) - (not done.truncated)]
+        if self._left_out:
+            tokens = [token for token in tokens if token not in self._left_out]
+        decode = self._engine.get_tokenizer().decode
+        return str(decode(tokens, skip_special_tokens=not self._left_out))
 
     def step(self) -> list[Finished]:
         """Run one engine step; return the requests that finished in it."""
