@@ -176,8 +176,8 @@ def where_from(run_dir: Path) -> str:
 
 
 def differences(old: Job, new: Job) -> list[Difference]:
-    """Return the differences that a resume must not make. Line numbers and `max_bad_rows` do not
-    count."""
+    """Return the differences that a resume must not make. Line numbers, `max_bad_rows` and versions
+    of packages do not count."""
     before, after = (
         {path: PLACE.sub("", value) if isinstance(value, str) else value for path, value in found}
         for found in (leaves(job.model_dump(mode="json")) for job in (old, new))
@@ -188,8 +188,13 @@ def differences(old: Job, new: Job) -> list[Difference]:
         for path in sorted(before.keys() | after.keys())
         if before.get(path) != after.get(path)
         and not path.endswith(".max_bad_rows")
+        and not _is_package(path)
         and not any(path == name or path.startswith(f"{name}.") for name in skip)
     ]
+
+
+def _is_package(path: str) -> bool:
+    return path.startswith("environments.") and path.split(".")[2] == "packages"
 
 
 def _file_of(path: str, values: dict[str, Any]) -> str:
@@ -226,6 +231,20 @@ def with_changes(old: Job, new: Job, *, allowed: str = "") -> Job:
     if allowed:
         update |= {"params": new.params}
     return old.model_copy(update=update).sealed()
+
+
+def package_changes(job: Job) -> list[Difference]:
+    """Return the packages of environments whose installed versions are not those with which the run
+    began. They do not stop a resume."""
+    from forgedsl.lower.packages import changed
+
+    return [
+        Difference(f"environments.{name}.packages.{package}", before, after)
+        for name, played in job.environments.items()
+        for package, (before, after) in changed(
+            played.packages, "" if played.program is None else played.program.command[0]
+        ).items()
+    ]
 
 
 def rehashed(job: Job, run_dir: Path) -> Job:

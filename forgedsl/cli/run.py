@@ -229,7 +229,7 @@ def _from_json(request: RunOptions, file: Path) -> Prepared:
 def _resume(request: RunOptions) -> int:
     """Continue a run. If a file is given, its job may differ only in what a resume may change."""
     from forgedsl.cli.data_checks import check_data
-    from forgedsl.cli.resuming import load_run_job, note_changes, where_from
+    from forgedsl.cli.resuming import load_run_job, note_changes, package_changes, where_from
     from forgedsl.runs.checkpoints import last_step
     from forgedsl.runtime.events import replace_text
 
@@ -260,10 +260,11 @@ def _resume(request: RunOptions) -> int:
         check_data(job, inputs or inputs_beside(run_dir), changed)
     copy_inputs(inputs, run_dir, link=True)
     check_inputs(job, run_dir)
-    if job is not old:
-        with writing(run_dir):
+    taken = [*taken, *package_changes(job)]
+    with writing(run_dir):
+        if job is not old:
             replace_text(run_dir / "job.json", job.model_dump_json(indent=1))
-            note_changes(run_dir, taken)
+        note_changes(run_dir, taken)
     if not request.quiet:
         print(f"{run_dir} {where_from(run_dir)}", file=sys.stderr)
     return launch(job, run_dir, resume=True, request=request, changed_data=bool(touched))

@@ -22,6 +22,7 @@ from forgedsl.ir.program import (
     rewards_of,
 )
 from forgedsl.lower import job
+from forgedsl.lower.packages import versions
 from forgedsl.lower.paths import InputFiles
 from forgedsl.plan.environments import played
 from forgedsl.services.registry import kind_of
@@ -144,6 +145,7 @@ def lower_environments(
                 for script in decl.body.scripts
                 if locate(script, files.base_dir).is_file()  # else the path is one of another host
             ),
+            packages=versions([locate(decl.body.module, files.base_dir)]),
             **{key: setting.value for key, setting in decl.settings.items()},
         )
     return found
@@ -166,6 +168,10 @@ def _program(decl: EnvironmentDecl, files: InputFiles) -> job.Environment:
             stdin=args["stdin"],
             reward=args["reward"],
             concurrency=args["concurrency"],
+        ),
+        packages=versions(
+            [locate(word, files.base_dir) for word in body.scripts if word.endswith(".py")],
+            args["command"][0],
         ),
         **{key: setting.value for key, setting in decl.settings.items()},
     )

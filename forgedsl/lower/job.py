@@ -187,6 +187,8 @@ class Environment(Spec):
     on_error: Literal["drop"] | float = "drop"
     agent: bool = Field(default=False, exclude_if=operator.not_)
     program: Program | None = Field(default=None, exclude_if=operator.not_)
+    packages: dict[str, str] = Field(default_factory=dict, exclude_if=operator.not_)
+    """packages that its files import, with their versions when the job was compiled"""
 
 
 class Buffer(Spec):

@@ -74,6 +74,8 @@ def lock_text(job: Job) -> str:
     for name, played in job.environments.items():
         own = {"path": played.path, "sha256": played.sha256} if played.path else {}
         sections.append((f"environments.{name}", own | played.scripts))
+        if played.packages:
+            sections.append((f"environments.{name}.packages", dict(played.packages)))
     losses = {name: _sha256(_nameless(loss.tree)) for name, loss in job.losses.items()}
     sections.append(("losses", losses))
     kernels = {name: _sha256(functions(loss.kernels)) for name, loss in job.losses.items()}

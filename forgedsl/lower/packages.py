@@ -1,0 +1,84 @@
+"""Versions of the packages that Python files import, in the interpreter that will run them.
+
+    desk.py --imported--> {"openai", "sums"} --versions--> {"openai": "3.51.0"}
+
+Files are read, never executed, and packages are not imported. Modules of the standard library, of
+this package and files beside the importing one have no version.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from importlib import metadata
+from pathlib import Path
+
+MCP = "forgedsl.mcp"
+"""module of this package that needs the package `mcp`"""
+
+
+def versions(files: Iterable[Path], command: str = "") -> dict[str, str]:
+    """Return the versions of the installed packages that files import. `command` is the
+    interpreter that runs them, if it is another one: that of an environment of its own."""
+    imported = sorted({name for file in files for name in _imported(file)})
+    site = _site_packages(command)
+    if not imported or site is None:
+        return {}
+    return {name: version for each in imported for name, version in _installing(each, site)}
+
+
+def changed(recorded: Mapping[str, str], command: str = "") -> dict[str, tuple[str, str | None]]:
+    """Return recorded packages whose installed version differs: (recorded, installed or None)."""
+    site = _site_packages(command)
+    if site is None:
+        return {}
+    found = {name: (version, _version(name, site)) for name, version in recorded.items()}
+    return {name: pair for name, pair in found.items() if pair[0] != pair[1]}
+
+
+def _imported(file: Path) -> Iterator[str]:
+    """Yield the top-level modules that a Python file imports, wherever it does."""
+    try:
+        tree = ast.parse(file.read_text("utf-8"))
+    except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
+        return  # F115 and P210 report it
+    for node in ast.walk(tree):
+        modules: list[str] = []
+        if isinstance(node, ast.Import):
+            modules = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
+            modules = [node.module]
+        for module in modules:
+            name = "mcp" if module == MCP else module.partition(".")[0]
+            beside = (file.parent / f"{name}.py").exists() or (file.parent / name).is_dir()
+            if name not in sys.stdlib_module_names and name != "forgedsl" and not beside:
+                yield name
+
+
+def _site_packages(command: str) -> list[str] | None:
+    """Return the folders with the packages of an interpreter; None if it is none that is here."""
+    if not command:
+        return sys.path
+    path = Path(command)
+    if not path.is_absolute() or not path.name.startswith("python"):
+        return None
+    return [str(found) for found in path.parents[1].glob("lib/python3*/site-packages")] or None
+
+
+def _version(name: str, site: list[str]) -> str | None:
+    found = next(iter(metadata.distributions(name=name, path=site)), None)
+    return None if found is None else str(found.version)
+
+
+def _installing(module: str, site: list[str]) -> Iterator[tuple[str, str]]:
+    """Yield (name, version) of the packages that install a module. Most have its name; only for
+    others are the lists of all files searched, as text, since parsing them takes seconds."""
+    version = _version(module, site)
+    if version is not None:
+        yield module.replace("_", "-"), version
+        return
+    for package in metadata.distributions(path=site):
+        files = "\n" + (package.read_text("RECORD") or "")
+        if f"\n{module}/" in files or f"\n{module}.py," in files:
+            yield package.name, str(package.version)
