@@ -235,6 +235,26 @@ def test_prompt_and_completion_over_a_row():
     )
 
 
+@pytest.mark.parametrize("service", ["trainer", "reference"])
+def test_a_row_over_the_context(service):
+    _, diagnostics = plan_of(GRPO, f"{service}.batch.seq_len=4608")
+    found = only(diagnostics, "D605")
+    assert found.message == (
+        f"a row of `{service}` has 4608 tokens, more than the context 4096 of model `policy`"
+    )
+    assert found.help == "`batch.seq_len = 4096`, or a larger `context`"
+    assert plan_of(GRPO, f"{service}.batch.seq_len=4096")[1] == []
+
+
+def test_a_row_over_the_context_is_mended_where_it_is_written():
+    seq_len = GRPO.partition("seq_len = ")[2].partition(",")[0]
+    text = changed(GRPO, (f"seq_len = {seq_len}", "seq_len = 5000"))
+    found = only(plan_of(text)[1], "D605")
+    (edit,) = found.fix.edits
+    span = edit.span
+    assert (text[span.start : span.end], edit.text) == ("5000", "4096")
+
+
 def test_a_row_has_room_for_a_prompt():
     text = changed(GRPO, ("max_prompt_tokens = 512", "max_prompt_tokens = none"))
     full = ("trainer.batch.seq_len=1024", "generator.sampling.max_tokens=1024")

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from math import lcm
 
-from forgedsl.diagnostics import Diagnostic, Label, Reporter, error, warning
+from forgedsl.diagnostics import Diagnostic, Edit, Fix, Label, Reporter, error, warning
 from forgedsl.families.base import Dims
 from forgedsl.hir.table import RANK
 from forgedsl.ir.graph import Graph
@@ -561,4 +561,31 @@ def check_context(
                     help=f"`batch.seq_len = {total}`",
                 )
             )
+    return found
+
+
+def check_rows_in_context(request: Request) -> list[Diagnostic]:
+    """D605: a packed row of a trainer or of another scoring service must fit its model's context,
+    for which the positions are made."""
+    found = []
+    for name, (_, seq_len) in request.rows.items():
+        decl, context = request.program.services[name], request.contexts.get(name)
+        if context is None or seq_len <= context:
+            continue
+        model, origin = model_of(decl), decl.settings["batch.seq_len"].origin
+        edits = (Edit(text=f"{context}", span=origin.span),) if origin.span is not None else ()
+        found.append(
+            error(
+                "D605",
+                "context-overflow",
+                f"a row of `{name}` has {seq_len} tokens, more than the context {context} of model "
+                f"`{model}`",
+                written_at(decl, "batch.seq_len"),
+                related=setting_label(request.program.models[model], "context"),
+                help=f"`batch.seq_len = {context}`, or a larger `context`",
+                fix=Fix(message=f"set it to {context}", edits=edits, safe=False)
+                if edits and origin.layer == "file"
+                else None,
+            )
+        )
     return found
