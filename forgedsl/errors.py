@@ -4,6 +4,7 @@ ForgeError
 |-- SourceError      carries diagnostics across an API boundary (load, compile_loss)
 |-- LaunchError      the environment cannot satisfy the plan (exit 4)
 |-- RunError         a run failed after launch (exit 5), with the service that failed
+|   |-- StartError   a process of a service died while it started (exit 5)
 |   `-- GuardError   stopped by a guard: NaN, starvation (exit 6)
 |-- CannotWriteError a file that was asked for cannot be written (exit 2)
 `-- InternalError    a bug of ours (exit 70)
@@ -67,6 +68,10 @@ class RunError(ForgeError):
         self.origin = origin
         self.remedy = remedy
         super().__init__(message)
+
+
+class StartError(RunError):
+    """A process of a service died while it started, without an error of its own."""
 
 
 class GuardError(RunError):

@@ -29,7 +29,7 @@ from typing import Any
 import psutil
 
 from forgedsl.diagnostics import counted
-from forgedsl.errors import GuardError, LaunchError, RunError, cannot_write
+from forgedsl.errors import GuardError, LaunchError, RunError, StartError, cannot_write
 from forgedsl.lower import job as spec
 from forgedsl.runs.card import write_card
 from forgedsl.runs.checkpoints import REPLAY, drop_partial, last_step
@@ -55,6 +55,8 @@ class Outcome:
     remedy: str = ""
     service: str = ""
     """the service that failed"""
+    at_start: bool = False
+    """True if it was killed before the first step of this session"""
 
 
 def run(
@@ -96,7 +98,7 @@ def run(
             events.subscribe(reader)
 
         def session(left: int, resume: bool) -> Outcome | None:
-            last = last_step(run_dir) if resume else None
+            last = (last_step(run_dir) or None) if resume else None
             with _scratch() as (scratch, clean_up):
                 this = Run(
                     job=job, run_dir=run_dir.resolve(), job_dir=(job_dir or run_dir).resolve(),
@@ -150,13 +152,17 @@ def _run(this: Run, left: int, *, heard: bool) -> Outcome | None:
     start = time.monotonic()
     outcome = _outcome(this)
     seconds = round(time.monotonic() - start, 3)
-    if left and outcome.service in this.job.services and (step := last_step(this.run_dir)):
-        text = f"{outcome.message}; the run restarts from its checkpoint of step {step}"
+    step = last_step(this.run_dir)
+    again = step or (outcome.at_start and this.resume is None)
+    if left and outcome.service in this.job.services and again:
+        where = f"its checkpoint of step {step}" if step else "its beginning"
+        text = f"{outcome.message}; the run restarts from {where}"
         this.events.emit("restarted", service=outcome.service, step=step)
         this.events.emit("notice", text=f"{text} ({counted(left - 1, 'restart')} left)")
         return None
     try:
-        this.events.emit("run.end", **asdict(outcome), seconds=seconds)
+        told = {key: value for key, value in asdict(outcome).items() if key != "at_start"}
+        this.events.emit("run.end", **told, seconds=seconds)
     except RunError as error:
         outcome = _outcome_of(error)
     # If readers show events, the summary prints the outcome from the event `run.end`.
@@ -276,7 +282,7 @@ def _outcome_of(error: BaseException) -> Outcome:
         code, status = (EXIT_GUARD, "stopped by a guard") if guard else (EXIT_FAILED, "failed")
         return Outcome(
             code=code, status=status, message=str(error), origin=error.origin, remedy=error.remedy,
-            service=error.service,
+            service=error.service, at_start=isinstance(error, StartError),
         )  # fmt: skip
     if isinstance(error, OSError) and (words := cannot_write(error)):
         return Outcome(code=EXIT_FAILED, status="failed", message=words)

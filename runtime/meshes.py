@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from forgedsl.errors import LaunchError, RunError
+from forgedsl.errors import LaunchError, RunError, StartError
 from forgedsl.launchers import registry
 from forgedsl.lower import job as spec
 from forgedsl.lower.hosts import hosts_of
@@ -33,6 +33,8 @@ from forgedsl.runtime.services.registry import kind_of
 from forgedsl.runtime.upstream.monarch import Mesh, bootstrap
 
 SETUP_SECONDS = 600.0
+DEATHS = 3
+"""restarts of one replica; one more death ends the run, since the cause is systematic"""
 POOL = "rewards"
 """mesh of the rewards that are pure functions; each Python reward has a mesh of its own"""
 
@@ -140,18 +142,51 @@ def spawn(
 
 
 async def setup(
-    fleet: Fleet, run_dir: Path, run_key: str, resume: int | None, tell: Callable[..., Any]
+    fleet: Fleet,
+    run_dir: Path,
+    run_key: str,
+    resume: int | None,
+    tell: Callable[..., Any],
+    warn: Callable[[str, str], object] = lambda service, text: None,
 ) -> None:
-    """Load models and start engines, all in parallel; call `tell(mesh, seconds, facts)` for
-    each."""
+    """Load models and start engines, all in parallel; call `tell(mesh, seconds, facts)` for each. A
+    generator replica or a pool of which a process dies meanwhile is started again, as it is later;
+    `warn(service, text)` says so."""
     async with asyncio.TaskGroup() as tasks:
         for mesh in fleet.all_meshes():
-            args: tuple[Any, ...] = ()
+            folder = fleet.folders.get(mesh.service)
             if mesh in fleet.trainers.values():
                 args = (str(run_dir), run_key, resume)
-            elif mesh.service in fleet.samplers:
-                args = (run_key,)
-            tasks.create_task(set_up(mesh, args, tell, fleet.folders.get(mesh.service)))
+                tasks.create_task(set_up(mesh, args, tell, folder))
+            else:
+                tasks.create_task(_set_up_replica(fleet, mesh, run_key, tell, warn))
+
+
+async def _set_up_replica(
+    fleet: Fleet,
+    mesh: Mesh,
+    run_key: str,
+    tell: Callable[..., Any],
+    warn: Callable[[str, str], object],
+) -> None:
+    """Set up a generator replica or a pool; start it again if one of its processes dies."""
+    args = (run_key,) if mesh.service in fleet.samplers else ()
+    while True:
+        try:
+            return await set_up(mesh, args, tell, fleet.folders.get(mesh.service))
+        except StartError as error:
+            if mesh.deaths >= DEATHS:
+                raise
+            warn(mesh.service, f"{error}; it is started again")
+        dead = mesh
+        await dead.abandon()
+        mesh = dead.respawn(**_new_token(dead))
+        fleet.replace(dead, mesh)
+
+
+def _new_token(dead: Mesh) -> dict[str, str]:
+    """Return the arguments that a generator replica needs anew when it starts again."""
+    return {"token": secrets.token_hex(4)} if "token" in dead.recipe["kwargs"] else {}
 
 
 async def restart(dead: Mesh, run_key: str, tell: Callable[..., Any]) -> Mesh:
@@ -159,7 +194,7 @@ async def restart(dead: Mesh, run_key: str, tell: Callable[..., Any]) -> Mesh:
     sampler = "token" in dead.recipe["kwargs"]
     fresh: Mesh | None = None
     try:
-        fresh = dead.respawn(**({"token": secrets.token_hex(4)} if sampler else {}))
+        fresh = dead.respawn(**_new_token(dead))
         await set_up(fresh, (run_key,) if sampler else (), tell)
     except (RunError, ValueError) as error:  # Monarch raises ValueError if a host does not answer
         if fresh is not None:
@@ -178,6 +213,7 @@ async def set_up(
     model have digests of its weights, compare these with the files in `folder` first.
 
     Raises:
+        StartError: one of its processes died.
         RunError: it did not start, and the error holds the end of its log; or a frozen model does
             not hold the weights of its folder.
     """
@@ -193,10 +229,11 @@ async def set_up(
             remedy=mesh.last_words(),
         ) from None
     except ServiceError as error:
-        raise RunError(
+        raise (StartError if error.died else RunError)(
             f"service {mesh.service} could not start: {error.failure.message}",
             origin=mesh.origin,
             remedy=mesh.last_words(),
+            service=mesh.service if error.died else "",
         ) from error
     digests = facts.pop("digests", None)
     if digests is not None and folder is not None:

@@ -11,6 +11,7 @@ import pytest
 from forge_commands import CliRunner
 
 from forgedsl.cli.app import app
+from forgedsl.errors import RunError, StartError
 from forgedsl.lower.job import read_job
 from forgedsl.runtime import launch
 from forgedsl.runtime.events import EventLog
@@ -62,6 +63,48 @@ def test_a_failed_service_starts_the_run_again(
     assert len(again) == len(begun) - 1
     assert all("killed; the run restarts from its checkpoint of step" in text for text in again)
     assert [event["kind"] for event in found[2]].count("run.end") == 1
+
+
+@pytest.mark.parametrize(
+    ("restarts", "at_start", "code"), [(1, True, 0), (0, True, 5), (1, False, 5)]
+)
+def test_a_service_that_is_killed_while_it_starts_starts_the_run_again(
+    restarts: int,
+    at_start: bool,
+    code: int,
+    make_job: Any,
+    make_titan: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nothing is lost without a checkpoint: no step has been done."""
+    job = make_job(services={"t": make_titan()})
+    schedule = job.schedule.model_copy(update={"restarts": restarts})
+    job = job.model_copy(update={"schedule": schedule})
+    begun: list[int | None] = []
+    events: list[dict[str, Any]] = []
+
+    def outcome(this: Any) -> launch.Outcome:
+        begun.append(this.resume)
+        if len(begun) == 2:
+            return launch.Outcome(code=0, status="done")
+        return launch.Outcome(**FAILED, service="t", at_start=at_start)
+
+    monkeypatch.setattr(launch, "_outcome", outcome)
+    assert launch.run(job, tmp_path / "run", readers=[events.append]) == code
+    assert begun == [None] * (2 if code == 0 else 1)
+    told = [event["text"] for event in events if event["kind"] == "notice"]
+    assert told == [
+        f"{FAILED['message']}; the run restarts from its beginning (0 restarts left)"
+    ] * (code == 0)
+    (end,) = (event for event in events if event["kind"] == "run.end")
+    assert "at_start" not in end
+
+
+def test_a_service_that_died_while_it_started_is_known_by_its_error() -> None:
+    group = BaseExceptionGroup("g", [StartError("killed", service="t")])
+    assert launch._outcome_of(group).at_start
+    assert not launch._outcome_of(RunError("killed", service="t")).at_start
 
 
 @pytest.mark.parametrize(

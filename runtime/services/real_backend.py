@@ -49,11 +49,15 @@ class RealBackend:
 
     async def prepare(self, this: Run, fleet: Fleet) -> Data:
         """Set up all meshes, report every process, and open the data meanwhile."""
+
+        def warn(service: str, text: str) -> None:
+            this.events.emit("warning", service=service, text=text)
+
         async with asyncio.TaskGroup() as tasks:
             data = tasks.create_task(open_data(this.job, this.job_dir, this.run_dir, this.events))
             tasks.create_task(_tell_sandbox(this))
             tasks.create_task(
-                meshes.setup(fleet, this.run_dir, this.scratch.key, this.resume, this.tell)
+                meshes.setup(fleet, this.run_dir, this.scratch.key, this.resume, this.tell, warn)
             )
         return data.result()
 

@@ -21,12 +21,9 @@ from forgedsl.diagnostics import counted
 from forgedsl.errors import RunError
 from forgedsl.runtime.endpoints import ServiceError, ServiceFailure
 from forgedsl.runtime.events import EventLog
-from forgedsl.runtime.meshes import Fleet
+from forgedsl.runtime.meshes import DEATHS, Fleet
 from forgedsl.runtime.services.endpoints import MonarchEndpoints, Pool
 from forgedsl.runtime.upstream.monarch import Mesh
-
-DEATHS = 3
-"""restarts of one replica; one more death ends the run, since the cause is systematic"""
 
 HOSTS_SECONDS = 1.0
 BEAT_SECONDS, SILENT_SECONDS = 10.0, 120.0
