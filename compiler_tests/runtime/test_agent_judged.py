@@ -1,16 +1,21 @@
-"""Trajectories of an agent, scored by a judge and a rubric, in training and in evals, on real
-meshes."""
+"""Trajectories of an agent, scored by a judge, a reward model and a rubric, in training and in
+evals, on real meshes."""
 
 from __future__ import annotations
 
 import json
+import math
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 from test_judge_run import expected
 
+from forgedsl.shipped import shipped_root
 from forgedsl.templates import project
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(300)]
@@ -24,6 +29,7 @@ model policy {{
   source = local("forgedsl:models/tiny_math"), dtype = f32, context = 256
   chat_template = "{TEMPLATE}"
 }}
+model preferred {{ source = local("preferred"), dtype = f32, context = 256 }}
 model grader {{ source = local("forgedsl:models/tiny_math"), dtype = f32, context = 256 }}
 dataset sums {{
   source = jsonl("forgedsl:data/arithmetic.jsonl")
@@ -34,11 +40,13 @@ service trainer : titan(policy) {{
 }}
 service generator : vllm(policy) {{ device = cpu, sampling {{ max_tokens = 16 }} }}
 service judge : vllm(grader) {{ device = cpu }}
+service scorer : titan(value_head(preferred)) {{ device = cpu }}
 environment game = program(["{sys.executable}", "guess.py"], parts = ["solved"]) {{
   deadline = 60s, on_error = drop
 }}
 reward solved(r: Rollout) -> f32 = clamp(r.rewards.solved, 0.0, 1.0)
 reward style = judge.score(prompt = "{{response}}+1=", scale = [1, 9])
+reward liked = scorer.score() {{ monitor = true }}
 rubric grade {{ score = 0.25 * solved + 0.75 * style, on_truncated = 0.0 }}
 flow train {{
   prompt  = sums.draw(2)
@@ -56,8 +64,33 @@ eval judged {{
 """
 
 
-def test_a_judge_a_rubric_and_an_eval_score_trajectories_of_an_agent(tmp_path: Path) -> None:
-    (tmp_path / "guess.py").write_text(project("program")["agents/guess.py"])
+SIDE = """
+        if not complete:
+            break
+        ask([{"role": "user", "content": task["text"]}])  # of another training row
+"""
+
+
+def reward_model(folder: Path) -> None:
+    """Write tiny_math with a value head of random weights."""
+    shutil.copytree(shipped_root() / "models/tiny_math", folder)
+    width = json.loads((folder / "config.json").read_text("utf-8"))["hidden_size"]
+    head = {"weight": np.random.default_rng(1).normal(size=width), "bias": np.zeros(1)}
+    (folder / "value_head").mkdir()
+    save_file(
+        {name: value.astype(np.float32) for name, value in head.items()},
+        folder / "value_head/model.safetensors",
+    )
+
+
+def test_judges_reward_models_rubrics_and_evals_score_trajectories_of_an_agent(
+    tmp_path: Path,
+) -> None:
+    agent = project("program")["agents/guess.py"]
+    changed = agent.replace("        if solved or not complete:\n            break\n", SIDE)
+    assert changed != agent
+    (tmp_path / "guess.py").write_text(changed)
+    reward_model(tmp_path / "preferred")
     (tmp_path / "t.forge").write_text(PROGRAM)
     done = subprocess.run(
         [sys.executable, "-m", "forgedsl", "run", "t.forge", "--run-dir", "run"],
@@ -69,6 +102,10 @@ def test_a_judge_a_rubric_and_an_eval_score_trajectories_of_an_agent(tmp_path: P
     assert any(sample["turns"] > 1 for sample in samples)
     whole = [sample for sample in samples if not sample["truncated"]]
     assert whole
+    assert {answer["row"] for sample in samples for answer in sample["answers"]} >= {0, 1}
+    liked = {sample["parts"]["liked"] for sample in samples}
+    assert len(liked) > 1
+    assert all(math.isfinite(value) for value in liked)
     for sample in whole:
         parts = sample["parts"]
         assert parts["style"] == pytest.approx(expected("", sample["response"]), abs=1e-4)

@@ -18,6 +18,7 @@ from test_reward_process import rollout
 from forgedsl.errors import LaunchError
 from forgedsl.lower import job as spec
 from forgedsl.runtime.data.chat import ChatTokenizer
+from forgedsl.runtime.data_types import Answer
 from forgedsl.runtime.events import EventLog
 from forgedsl.runtime.rewards.process import RewardProcess
 from forgedsl.runtime.rewards.worker import Outcome, Recipe
@@ -368,6 +369,29 @@ def test_a_reward_model_scores_by_the_last_token_that_the_policy_wrote(
     more = {"token_ids": [4, 5, 6], "mask": [True, True, False]}
     assert scored(head, make_job, make_titan, **more).value == -2.5
     assert len(head.asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("finished", "mask", "value"),
+    [
+        ((1.0, 2.0), [True] * 4, 4.0),
+        ((2.0, 1.0), [True] * 4, 2.0),  # the first row went on after the second had ended
+        ((2.0, 1.0), [True, False, True, True], 1.0),
+        ((2.0, 1.0), [False, False, True, True], 4.0),
+    ],
+)
+def test_of_several_rows_the_answer_that_was_sampled_last_is_scored(
+    finished: tuple[float, float], mask: list[bool], value: float, make_job: Any, make_titan: Any
+) -> None:
+    answers = tuple(
+        Answer(
+            start=2 * at, end=2 * at + 2, text_start=0, text_end=0, versions=((0, 2),),
+            started=0.0, finished=end, truncated=False,
+        )
+        for at, end in enumerate(finished)
+    )  # fmt: skip
+    more = {"token_ids": [4, 5, 6, 7], "mask": mask, "row_starts": (2,), "answers": answers}
+    assert scored(Head(1.0, 2.0, 3.0, 4.0), make_job, make_titan, **more).value == value
 
 
 def test_an_answer_over_the_rows_of_the_reward_model_has_failed(

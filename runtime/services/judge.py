@@ -67,7 +67,9 @@ class ServiceReward(ABC):
 
 
 class Scorer(ServiceReward):
-    """A reward model: its value at the last token that the policy wrote."""
+    """A reward model: its value at the last token that the policy wrote. Of a trajectory with
+    several training rows, that is the end of the answer that was sampled last: another row may
+    have begun after the row of this answer did."""
 
     def __init__(self, name: str, job: spec.Job, client: TrainerClient) -> None:
         reward = job.rewards[name]
@@ -82,7 +84,10 @@ class Scorer(ServiceReward):
         if not any(rollout.mask):
             return Outcome(error="the completion has no token of the policy")
         (values,) = await self._client.values([rollout])
-        return Outcome(value=[v for v, own in zip(values, rollout.mask, strict=True) if own][-1])
+        last = max(rollout.answers, key=lambda answer: (answer.finished, answer.end), default=None)
+        learned = [at for at, own in enumerate(rollout.mask) if own]
+        inside = [at for at in learned if last is None or last.start <= at < last.end]
+        return Outcome(value=values[(inside or learned)[-1]])
 
 
 class Judge(ServiceReward):
