@@ -69,9 +69,12 @@ class Template:
     files: Mapping[str, str] = field(default_factory=dict)
 
 
-def _program(script: str, *, about: str, intro: str) -> Template:
-    """Make a template of guess_agent with a program in the place of its class."""
+def _program(script: str, *, about: str, intro: str, variable: str = "") -> Template:
+    """Make a template of guess_agent with a program in the place of its class. `variable` names an
+    environment variable of the run that the program needs."""
     given = f'[interpreter, "{script}"], parts = ["solved"]'
+    if variable:
+        given += f', variables = ["{variable}"]'
     declared = f"environment game = program({given}) {{ deadline = 60s, on_error = 0.0 }}"
     return Template(
         pipeline="guess_agent",
@@ -134,6 +137,12 @@ TEMPLATES: dict[str, Template] = {
         "agents/evaluate.py",
         about="A task of Inspect as the agent, in a Python of its own.",
         intro="The agent is a task of Inspect: its solver asks, its scorer is the reward.",
+    ),
+    "nemo-gym": _program(
+        "agents/resources.py",
+        about="An environment of NeMo-Gym: its resources server has the tools and the reward.",
+        intro="A resources server of NeMo-Gym has the tools, and gives the reward.",
+        variable="NEMO_GYM_URL",
     ),
     "distill": Template(
         pipeline="distill_math",
