@@ -24,11 +24,11 @@ def wrong(definition: ast.FunctionDef | ast.AsyncFunctionDef) -> tuple[str, ast.
     if not any(node.value for node in returns) and not isinstance(definition.body[-1], ast.Raise):
         return "returns nothing", definition
     if not _ends(definition.body):
-        return "returns nothing on some way", definition
+        return "returns nothing on some path", definition
     alike = {dump for node in returns for dump in _constants(node.value, nodes)}
     is_stub = len(returns) == 1 and isinstance(returns[0].value, ast.Constant)
     if len(alike) == 1 and "" not in alike and not is_stub:
-        return "returns the same on every way", returns[0]
+        return "returns the same number on every path", returns[0]
     return "", None
 
 

@@ -31,7 +31,7 @@ def check(view: View) -> Findings:
     piped = stages(trainer) > 1
     setting = trainer.settings["parallel.pp" if piped else "router_replay"]
     yield finding(
-        f"`{trainer.name}` may choose other experts for a token than the engine that sampled it",
+        f"`{trainer.name}` may choose other experts for a token than the engine did",
         place(setting, trainer),
         related=(Label(text="trains a model with experts", span=trainer.name_span),),
         help="use `parallel.ep` or `parallel.dp_shard` instead of a pipeline, which cannot replay"

@@ -48,6 +48,7 @@ def check(view: View) -> Findings:
                 yield finding(
                     f"{kind} `{name}` is never used",
                     program.spans[name],
+                    help="use it, or remove it",
                 )
     for function, field in _fields(view):
         yield finding(

@@ -27,7 +27,7 @@ def check(view: View) -> Findings:
         for node in loss.cached(hand_written):
             spot = loss.spot(node)
             yield finding(
-                "this mean has a denominator of its own",
+                "this mean divides by its own count, which differs between microbatches",
                 spot,
                 help="use an aggregator such as token_mean, or `mean(x, T, mask)` within a "
                 "sequence",

@@ -39,7 +39,7 @@ def check(view: View) -> Findings:
         away = loss.cached(_leaves)
         if away is not None:
             yield finding(
-                "this loss falls as the policy leaves its sampler",
+                "this loss falls as the policy moves away from its sampler",
                 loss.spot(away),
                 notes=("at advantage 0 it pulls away from the weights that sampled",),
                 help="a distance is charged: add it with a positive weight",
@@ -47,7 +47,7 @@ def check(view: View) -> Findings:
         shifted = loss.cached(_shifted)
         if shifted is not None:
             yield finding(
-                "this loss pulls at a policy that is its reference",
+                "this loss changes a policy that equals its reference",
                 loss.spot(shifted),
                 notes=("d loss / d logprob depends on more than the distance to the reference",),
                 help="take their difference: `logprob - ref`",
@@ -58,7 +58,7 @@ def check(view: View) -> Findings:
             yield finding(
                 "the sides of this KL estimate are swapped"
                 if swapped
-                else "this loss falls as the policy leaves the reference",
+                else "this loss falls as the policy moves away from the reference",
                 loss.spot(node),
                 notes=(
                     "its pull grows exponentially with the distance"

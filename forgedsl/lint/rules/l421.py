@@ -61,7 +61,7 @@ def check(view: View) -> Findings:
         number = _number(loss)
         if number is not None:
             yield finding(
-                "this adds a number to the loss, and nothing learns from it",
+                "this adds a number to the loss that has no gradient",
                 loss.spot(number),
                 help="is it a weight? `beta * kl`",
             )

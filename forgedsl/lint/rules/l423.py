@@ -33,7 +33,7 @@ def check(view: View) -> Findings:
         node = loss.cached(_inverted)
         if node is not None:
             yield finding(
-                "the importance ratio is applied upside down",
+                "the importance ratio is applied as its reciprocal",
                 loss.spot(node),
                 notes=("d loss / d logprob falls as the ratio grows",),
                 help="what the sampler found rare has to count more: `ratio * adv`",

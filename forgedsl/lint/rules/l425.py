@@ -28,7 +28,7 @@ def check(view: View) -> Findings:
         if found is not None:
             node, sign = found
             yield finding(
-                "outside of its range, this clip lets the gradient through",
+                "this clip lets the gradient through outside of its range",
                 loss.spot(node),
                 notes=(f"for a token of {sign} advantage it does not bound the step",),
                 help="`min(ratio * adv, clip(ratio, lo, hi) * adv)`: the advantage in both",

@@ -25,7 +25,7 @@ def check(view: View) -> Findings:
             mine = step.is_logprobs and step.receiver == loss.step.receiver
             if mine and (loss.is_pairs or (name in REFERENCES and name in loss.read)):
                 yield finding(
-                    f"`{name}` is the policy that is trained, not a reference",
+                    f"`{name}` comes from the policy that is trained, so it is no reference",
                     step.span,
                     related=(Label(text="is trained", span=loss.step.span),),
                     notes=("both sides have the same weights, so their difference is always 0",),

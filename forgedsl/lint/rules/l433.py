@@ -29,7 +29,8 @@ def check(view: View) -> Findings:
             continue
         if loss.cached(_clips):
             yield finding(
-                f"the clip of {loss.updates} updates a step is around the sampler's weights",
+                f"{loss.updates} updates a step are clipped around the sampler's weights, not "
+                f"around those at its start",
                 loss.place,
                 related=(Label(text="which may be older than the step", span=older),),
                 help="`proximal = trainer.logprobs(rollout)` in the batch, and `rl.tis_ppo`",

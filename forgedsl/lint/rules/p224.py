@@ -26,7 +26,7 @@ def check(view: View) -> Findings:
     for text, span in _written(view):
         if _is_path(text):
             yield finding(
-                f"`{text}` is a path of this machine, and stays so in the job",
+                f"`{text}` is a path of this machine, and the job keeps it",
                 span,
                 help="a relative path, or leave it if the job runs here or where it exists too",
             )

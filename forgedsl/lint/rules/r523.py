@@ -39,7 +39,7 @@ def check(view: View) -> Findings:
             wrong = _wrong(score)
             if found.hi > found.lo and value >= wrong + PART * (found.hi - wrong):
                 yield finding(
-                    f"{what} scores {value:g}, a finished answer that is wrong {wrong:g}",
+                    f"{what} scores {value:g}, and a wrong answer that was finished {wrong:g}",
                     place(decl.settings[key], decl),
                     notes=(f"finished answers score from {found.lo:g} to {found.hi:g}",),
                     help=f"`{key} = {found.lo:g}`, so that it is never better than to finish",

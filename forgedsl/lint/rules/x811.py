@@ -110,7 +110,7 @@ def _told(view: View, found: PythonReward) -> tuple[str, Label | None]:
     decides = any(event.kind == "compare" for event in flow.events)
     is_same = decides and len(set(map(repr, constants))) == 1 and constants[0] is not UNKNOWN
     if is_same and isinstance(constants[0], int | float):
-        return "returns the same on every way", label(
+        return "returns the same number on every path", label(
             view, "here", flow.file, flow.returned[-1].node
         )
     return "", None

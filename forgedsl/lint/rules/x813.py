@@ -72,7 +72,8 @@ def check(view: View) -> Findings:
         here = Label(text="here", span=env.at(step)) if step is not None else _any(view, env)
         if here is not None:
             yield finding(
-                f"{env.what} `{env.env.name}` scores any exception, its own mistakes too",
+                f"{env.what} `{env.env.name}` scores every exception, also those of its own "
+                f"mistakes",
                 env.env.name_span,
                 related=(here,),
                 help="catch only what a wrong answer raises, `except ValueError`; raise the rest, "

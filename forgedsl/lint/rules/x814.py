@@ -132,7 +132,12 @@ def _shared(env: PythonClass) -> Iterator[tuple[str, python.AST, str]]:
 
 def _process(what: str, node: python.AST) -> tuple[str, python.AST, str]:
     told = f"changes {what} of the process, in which other trajectories play"
-    return told, node, "give it to what needs it, `subprocess.run(..., cwd=..., env=...)`"
+    help_ = "give it to what needs it, `subprocess.run(..., cwd=..., env=...)`"
+    if what in ("the signals", "the alarm"):
+        help_ = "give the call a timeout of its own; signals work in the main thread alone"
+    elif what.startswith("the seed"):
+        help_ = "draw from the `rng` that `reset` is given"
+    return told, node, help_
 
 
 def _assigned(method: python.AST) -> Iterator[str]:

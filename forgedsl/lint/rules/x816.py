@@ -53,7 +53,8 @@ def check(view: View) -> Findings:
             here, name = _unread(view, env)
         if here is not None:
             yield finding(
-                f"`{env.env.name}` pays for words of the policy, and never reads `{name}`",
+                f"`{env.env.name}` pays for words of the policy, and does not compare them "
+                f"with `{name}`",
                 env.env.name_span,
                 related=(here,),
                 help=f"compare the answer with `{name}`",

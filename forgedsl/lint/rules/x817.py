@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from forgedsl.lint.python_bodies import Body
 
 finding = rule(__doc__, "W")
-ANY = "counts a turn as right if any of several answers in it is"
+ANY = "pays if any of several answers is right"
 SEARCHES = ("find", "rfind", "index", "count", "__contains__")
 HELP = "take the answer out of the response, and compare it by `==`"
 HELPS = {

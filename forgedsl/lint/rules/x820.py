@@ -31,7 +31,7 @@ def check(view: View) -> Findings:
         node = _counted(found) if found.reward.name in raises else None
         if node is not None:
             yield finding(
-                f"reward `{found.reward.name}` rises with every further copy of a text",
+                f"reward `{found.reward.name}` rises with each repetition of a text",
                 place_of(found.reward, view),
                 related=(Label(text="here", span=found.at(node)),),
                 help='pay once, `response.count("<answer>") == 1`, or bound it by `min(1.0, ...)`',

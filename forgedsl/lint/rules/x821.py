@@ -31,7 +31,8 @@ def check(view: View) -> Findings:
         node = _distance(found) if found.reward.name in raises else None
         if node is not None:
             yield finding(
-                f"reward `{found.reward.name}` rises with a distance: it is largest far off",
+                f"reward `{found.reward.name}` rises with a distance, so the farthest answer "
+                f"scores most",
                 place_of(found.reward, view),
                 related=(Label(text="the distance", span=found.at(node)),),
                 help="subtract it: `1.0 - min(1.0, abs(...))`",
