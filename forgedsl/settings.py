@@ -50,7 +50,8 @@ class Type:
     item       list: type of the elements
     optional   `none` is accepted and means None
     auto       `auto` is accepted
-    above      exclusive lower bound (`minimum` is inclusive); so `below` and `maximum`
+    minimum    least number, or characters of a string; `maximum` is the largest number
+    above      exclusive lower bound; so `below` is the upper one
     usual      the smallest and largest plausible value (N906 warns of others)
     size       list: how many elements
     """
@@ -76,6 +77,9 @@ class Type:
                 return f"a list of {self.size}"
             problems = (self.item.refuses(item) for item in value) if self.item else ()
             return next(filter(None, problems), "")
+        if isinstance(value, str) and self.base == "str":
+            short = self.minimum is not None and len(value.strip()) < self.minimum
+            return f"a text of at least {self.minimum:g} characters" if short else ""
         if not isinstance(value, int | float) or isinstance(value, bool):
             return ""
         if self.minimum is not None and value < self.minimum:

@@ -262,3 +262,5 @@ class StepResult:
     token; empty if the job does not record them"""
     left: bool = False
     """the step was cancelled on request, before it changed the weights"""
+    proofs: list[dict[str, Any]] = field(default_factory=list)
+    """lines of proofs.jsonl on the first batch of each loss"""

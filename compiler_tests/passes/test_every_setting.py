@@ -140,6 +140,9 @@ CHANGES: dict[str, dict[str, object]] = {
         "samples": "2", "prometheus": "9400",
         "record.steps": "all", "record.disk": "4GiB",
     },
+    "proofs": {
+        f"off.{name}": '"a reason"' for name in ("publications", "gap", "frozen", "masks", "loss")
+    },
     "environment": {
         "procs": (PLAYED, "2"), "tool_timeout": (PLAYED, "3s"), "deadline": (PLAYED, "60s"),
         "max_observation": (PLAYED, "64"), "history": (PLAYED, "template"),

@@ -103,7 +103,7 @@ def test_a_step_without_a_gap_says_nothing(gap: float | None) -> None:
 
 
 def test_the_run_leaves_its_evidence(tmp_path: Path) -> None:
-    job: Any = SimpleNamespace(samplers={}, trainers={})
+    job: Any = SimpleNamespace(samplers={}, trainers={}, proofs=SimpleNamespace(off={}))
     proofs = Proofs(job)
     for changed in (None, 0.5, 0.25):
         result = SyncResult(bytes=8, transport="shm", seconds=0.1, proved=35, changed=changed)

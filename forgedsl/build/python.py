@@ -364,7 +364,7 @@ class _Main:
                 *self.fields(found, "dataset", "service", "score", "loss"), *self.at(name),
             ]  # fmt: skip
             yield statement("", Call("program.eval", args))
-        for part in ("checkpoint", "logging"):
+        for part in ("checkpoint", "logging", "proofs"):
             if fields := self.fields(getattr(job, part)):
                 yield statement("", Call(f"program.{part}", fields))
         launcher = job.launcher

@@ -23,6 +23,7 @@ CHANGEABLE = (
     "evals",
     "checkpoint",
     "logging",
+    "proofs",
 )
 """sections that a resume may change: length and output of the run"""
 DERIVED = ("content_hash", "compiler", "summary", "topology", "origins", "chosen")
@@ -222,7 +223,7 @@ def with_changes(old: Job, new: Job, *, allowed: str = "") -> Job:
     if allowed == "data":
         datasets = dict(new.datasets)
     update = {"schedule": schedule, "datasets": datasets} | {
-        k: getattr(new, k) for k in ("evals", "checkpoint", "logging")
+        k: getattr(new, k) for k in ("evals", "checkpoint", "logging", "proofs")
     }
     if allowed in ("numerics", "placement"):
         update |= {"services": new.services}

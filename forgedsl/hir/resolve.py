@@ -96,7 +96,7 @@ def _assembled(
     def of(*kinds: str) -> dict[str, Decl]:
         return {name: decl for name, decl in decls.items() if decl.kind in kinds}
 
-    singletons = ("run", "cluster", "launcher", "checkpoint", "logging", "colocate")
+    singletons = ("run", "cluster", "launcher", "checkpoint", "logging", "proofs", "colocate")
     run_name = decls["run"].settings["name"].value
     modules = (*imports.modules(resolver),)
     imported = imports.places(resolver, (*decls, *rewards, *environments), functions)

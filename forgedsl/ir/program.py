@@ -309,7 +309,7 @@ class Program:
     flow: tuple[FlowStep, ...]
     schedule: Decl | None
     evals: Mapping[str, Decl]
-    singletons: Mapping[str, Decl]  # run cluster launcher checkpoint logging colocate
+    singletons: Mapping[str, Decl]  # run cluster launcher checkpoint logging proofs colocate
     spans: Mapping[str, Span]  # declaration name -> span
     scope: Scope
     used: frozenset[str] = frozenset()  # names of declarations that are used

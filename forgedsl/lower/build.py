@@ -112,6 +112,7 @@ def _job(
         nodes=flow.lower_nodes(program, graph, planned, place),
         schedule=flow.lower_schedule(planned), evals=flow.lower_evals(program, graph, planned),
         checkpoint=_checkpoint(program, graph, planned), logging=_logging(program),
+        proofs=_proofs(program),
         launcher=_launcher(program, planned),
         colocate=(planned.colocate,) if len(planned.colocate) > 1 else (),
         chosen=dict(planned.chosen), origins=_origins(program, graph, place),
@@ -202,6 +203,12 @@ def _logging(program: Program) -> spec.Logging:
         record_bytes=settings["record.disk"],
         **trackers,
     )
+
+
+def _proofs(program: Program) -> spec.Proofs:
+    settings = program.singletons["proofs"].settings
+    reasons = {name.removeprefix("off."): each.value for name, each in settings.items()}
+    return spec.Proofs(off={name: why for name, why in reasons.items() if why is not None})
 
 
 def _launcher(program: Program, planned: Plan) -> spec.Launcher:

@@ -97,6 +97,7 @@ def _plain(old: Job, new: Job) -> Iterator[Change]:
         ("schedule", "numerics"),
         ("checkpoint", "observability"),
         ("logging", "observability"),
+        ("proofs", "observability"),
         ("launcher", "placement"),
     ):
         pair = _dump(getattr(old, name)), _dump(getattr(new, name))

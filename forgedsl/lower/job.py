@@ -418,6 +418,12 @@ class Logging(Spec):
     """most bytes of recorded steps"""
 
 
+class Proofs(Spec):
+    """Checks that a run makes of itself. `off` has those that it leaves out, each with a reason."""
+
+    off: dict[str, str] = Field(default_factory=dict, exclude_if=operator.not_)
+
+
 class Launcher(Spec):
     kind: str = "local"
     args: dict[str, Any] = Field(default_factory=dict)
@@ -457,6 +463,7 @@ class Job(Spec):
     evals: dict[str, Eval]
     checkpoint: Checkpoint
     logging: Logging
+    proofs: Proofs = Field(default_factory=Proofs, exclude_if=lambda proofs: not proofs.off)
     launcher: Launcher
     colocate: tuple[tuple[str, ...], ...] = ()
     """groups of services that share GPUs"""

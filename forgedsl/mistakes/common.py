@@ -219,7 +219,8 @@ def _quantity_with_space(place: Place) -> Diagnostic | None:
 
 BLOCKS = frozenset({
     "batch", "checkpoint", "cluster", "engine", "extra", "logging", "lora", "memory", "mlflow",
-    "optimizer", "parallel", "record", "run", "sample", "sampling", "schedule", "trackio", "wandb",
+    "off", "optimizer", "parallel", "proofs", "record", "run", "sample", "sampling", "schedule",
+    "trackio", "wandb",
 })  # fmt: skip
 """names of settings written as a block, in all kinds of declarations"""
 

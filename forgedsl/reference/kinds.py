@@ -58,6 +58,7 @@ SHAPES = {
     "eval": "eval held_out { dataset = sums, score = correct, every = 50 }",
     "checkpoint": "checkpoint { every = 100, keep = 3 }",
     "logging": 'logging { wandb { project = "sums" } }',
+    "proofs": 'proofs { off { frozen = "the folder is on a slow disk" } }',
     "service": "service trainer   : titan(policy) { optimizer { lr = 1e-6 } }\n"
     "service generator : vllm(policy)  { sampling { max_tokens = 512 } }\n"
     'service remote    : openai("m")   { url = "https://example.org/v1", key = "JUDGE_KEY" }',

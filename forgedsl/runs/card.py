@@ -15,6 +15,7 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from forgedsl.runs import proofs
 from forgedsl.runs.data import RunData, load_run
 from forgedsl.runs.page import model_text, settings, source_text
 from forgedsl.runs.text import number
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
 
 NAME = "README.md"
 TEMPLATE = "templates/card.md.j2"
-OF_THE_HOST = ("speed", "start-up", "overlap")
-"""findings that say nothing about the weights"""
+OF_THE_HOST = ("speed", "start-up", "overlap", "proofs")
+"""findings that say nothing about the weights, or have a section of their own"""
 
 
 def write_card(run_dir: Path, step: int | None, folder: Path) -> Path:
@@ -71,6 +72,7 @@ def card(data: RunData, step: int | None) -> str:
         evals=list(_evals(data, step)),
         reward=reward,
         verdict=[(f.label, f.text) for f in found],
+        proofs=proofs.table(data),
         settings=[row for row in settings(data) if _is_setting(job, row[0])],
         versions={"forgedsl": job.compiler} | versions,
     )  # fmt: skip

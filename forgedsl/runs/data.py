@@ -71,6 +71,8 @@ class RunData:
     """True for a rehearsal: its numbers say nothing about a model"""
     usage: tuple[Row, ...] = ()
     """periodic usage events: memory of processes, memory and load of GPUs"""
+    proofs: tuple[Row, ...] = ()
+    """lines of proofs.jsonl"""
     beside: RunData | None = None
     """a second run whose curves are drawn too"""
 
@@ -102,7 +104,9 @@ def load_run(folder: Path) -> RunData:
     job = read_job(folder)
     spoilt: list[str] = []
     events = list(unpacked(jsonl(folder / "events.jsonl", spoilt)))
-    rows, samples = (tuple(jsonl(folder / f"{n}.jsonl", spoilt)) for n in ("metrics", "samples"))
+    rows, samples, proofs = (
+        tuple(jsonl(folder / f"{n}.jsonl", spoilt)) for n in ("metrics", "samples", "proofs")
+    )
     times = [event["time"] for event in events]
     edges = [e for e in events if e["kind"] in ("run.start", "run.end")]
     # a continued run has not ended; the lock is still held while the final report is written
@@ -113,6 +117,7 @@ def load_run(folder: Path) -> RunData:
         job=job,
         rows=rows,
         samples=samples,
+        proofs=proofs,
         spoilt=tuple(spoilt),
         spans=spans(events),
         left_out=tuple(dict.fromkeys(str(e["row"]) for e in events if e["kind"] == "row.dropped")),

@@ -14,7 +14,7 @@ from typing import Any
 
 from forgedsl.diagnostics import counted
 from forgedsl.records import replace
-from forgedsl.runs import usage
+from forgedsl.runs import proofs, usage
 from forgedsl.runs.charts import TALL, WIDE, Chart, Series, chart
 from forgedsl.runs.data import RunData, overlap
 from forgedsl.runs.syncs import RATE, receivers
@@ -387,6 +387,7 @@ def render(data: RunData) -> str:
         outcome_style=style,
         outcome=words,
         verdict=verdict(data),
+        proofs=proofs.table(data),
         tiles=tiles(data),
         heroes=heroes,
         charts=small,

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from forgedsl.diagnostics import counted
 from forgedsl.operations.registry import working
 from forgedsl.records import dataclass, replace
-from forgedsl.runs import syncs
+from forgedsl.runs import proofs, syncs
 from forgedsl.runs.data import RunData, Span
 from forgedsl.runs.text import duration, number
 from forgedsl.types.flow import Role
@@ -507,5 +507,6 @@ def _proofs(data: RunData) -> Iterator[Finding]:
     for service, proof in held.items():
         what = counted(proof["proved"], "tensor")
         parts.append(f"{service} holds the weights of its folder bit for bit ({what})")
+    parts += proofs.closing(data.proofs)
     if parts:
         yield Finding(label="proofs", style="note", text="; ".join(parts))

@@ -304,6 +304,24 @@ LOGGING = Kind(
          "most bytes of recorded steps; the oldest are removed first. none: no limit"),
     ),
 )  # fmt: skip
+_REASON = Type(base="str", optional=True, minimum=4)
+PROOFS = Kind(
+    name="proofs",
+    singleton=True,
+    doc="checks that a run makes of itself; all are on, and each can be turned off with a reason",
+    settings=rows(
+        ("off.publications", _REASON, None, OBS,
+         "why the engine's weights are not compared with the published ones, bit for bit"),
+        ("off.gap", _REASON, None, OBS,
+         "why log-probs of trainer and sampler are not compared in each step"),
+        ("off.frozen", _REASON, None, OBS,
+         "why a frozen model is not compared with the files of its folder"),
+        ("off.masks", _REASON, None, OBS,
+         "why the first batch does not show that tokens that do not count have no influence"),
+        ("off.loss", _REASON, None, OBS,
+         "why losses are not compared with their expressions in float64 on the first batch"),
+    ),
+)  # fmt: skip
 
 SYNC = Kind(
     name="sync",
@@ -336,6 +354,7 @@ KINDS: dict[str, Kind] = {
     for kind in (
         RUN, CLUSTER, LAUNCHER, COLOCATE, MODEL, DATASET, REWARD, RUBRIC, ENVIRONMENT,
         *(each.kind for each in declarations().values()), SCHEDULE, EVAL, CHECKPOINT, LOGGING,
+        PROOFS,
     )
 }  # fmt: skip
 SINGLETONS = tuple(kind.name for kind in KINDS.values() if kind.singleton)

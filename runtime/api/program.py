@@ -222,6 +222,10 @@ class Program:
         """Set the destinations of metrics."""
         self._rest["logging"] = spec.Logging(**given)
 
+    def proofs(self, **given: Any) -> None:
+        """Turn proofs off, each with a reason."""
+        self._rest["proofs"] = spec.Proofs(**given)
+
     def launcher(
         self,
         kind: str,

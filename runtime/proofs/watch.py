@@ -13,10 +13,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from forgedsl.errors import GuardError
 from forgedsl.lower.job import Job, Node
 from forgedsl.runtime.data_types import StepResult
 from forgedsl.runtime.endpoints import SyncResult
 from forgedsl.runtime.guards import GapGuard, UnchangedWeightsGuard
+from forgedsl.runtime.proofs.first_batch import failure
 
 FILE = "proofs.jsonl"
 AT_ONCE = "gap/age_0"
@@ -38,6 +40,7 @@ class Proofs:
         self._placeless: set[str] = set()
         self._steps = self._tokens_at_once = 0
         self._largest: float | None = None
+        self._first: list[dict[str, Any]] = []
 
     def record_sync(self, sync: Node, result: SyncResult) -> str:
         """Record a weight sync; return a warning, or "".
@@ -61,8 +64,12 @@ class Proofs:
         """Record an optimizer step; return a warning, or "".
 
         Raises:
-            GuardError: trainer and sampler have drifted apart at equal weights.
+            GuardError: trainer and sampler have drifted apart at equal weights, or a proof of the
+                first batch does not hold.
         """
+        self._first += result.proofs
+        if failed := next(filter(None, map(failure, result.proofs)), ""):
+            raise GuardError(failed, origin=step.origin)
         gap = result.gaps.get(AT_ONCE)
         if gap is not None:
             self._steps += 1
@@ -85,7 +92,9 @@ class Proofs:
                 "proof": "gap", "steps": self._steps, "largest_mean": self._largest,
                 "guarded": self._alike,
             })  # fmt: skip
-        return found
+        off = self._job.proofs.off
+        found += [{"proof": name, "off": reason} for name, reason in off.items()]
+        return [*self._first, *found]
 
     def write(self, folder: Path, others: Iterable[dict[str, Any]] = ()) -> None:
         """Append the records to proofs.jsonl, those of `others` first."""

@@ -10,7 +10,7 @@
 
 (defconst forge-font-lock-keywords
   (list
-   (cons (concat "^[ \t]*" (regexp-opt '("run" "cluster" "launcher" "colocate" "model" "dataset" "reward" "rubric" "environment" "buffer" "schedule" "eval" "checkpoint" "logging" "service" "flow" "profile" "loss" "advantage" "filter" "fn" "param" "forge") 'words)) 'font-lock-keyword-face)
+   (cons (concat "^[ \t]*" (regexp-opt '("run" "cluster" "launcher" "colocate" "model" "dataset" "reward" "rubric" "environment" "buffer" "schedule" "eval" "checkpoint" "logging" "proofs" "service" "flow" "profile" "loss" "advantage" "filter" "fn" "param" "forge") 'words)) 'font-lock-keyword-face)
    (cons (regexp-opt '("import" "python" "as" "require" "return" "minimize" "report" "when" "if" "else" "sync" "and" "or" "not" "diff") 'words) 'font-lock-keyword-face)
    (cons (regexp-opt '("true" "false" "none" "auto") 'words) 'font-lock-constant-face)
    (cons (regexp-opt '("f32" "bf16" "f16" "i64" "bool" "str" "int" "float" "duration" "bytes" "list" "Rollout") 'words) 'font-lock-type-face)

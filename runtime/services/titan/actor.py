@@ -15,6 +15,7 @@ import random
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ from forgedsl.runtime.context_parallel import shard_microbatch
 from forgedsl.runtime.data_types import Batch, PassResult, Sample, StepResult
 from forgedsl.runtime.losses import LossFunction
 from forgedsl.runtime.packing import Microbatch
-from forgedsl.runtime.proofs import gaps
+from forgedsl.runtime.proofs import first_batch, gaps
 from forgedsl.runtime.services.titan.frozen import TitanActor, rows_of
 from forgedsl.runtime.services.titan.upstream import model as titan
 from forgedsl.runtime.services.titan.upstream import optimizers, value_head
@@ -62,12 +63,16 @@ class TitanTrainer(TitanActor):
     """by loss of the step: log-probs of each microbatch of the update; None if not recorded"""
     _term = 0
     """number of the loss whose passes run"""
+    _compared: list[first_batch.Compared] | None = None
+    """what passes compute of their loss in float64 too; None if they do not"""
     _moved = False
     """True if there was an update since the last publication"""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._abandon = AbandonStep()
+        self._known: set[str] = set()
+        """losses whose first batch is proved"""
 
     @concurrent_endpoint
     async def step(self, batch: Batch, loss: str) -> StepResult:
@@ -183,7 +188,8 @@ class TitanTrainer(TitanActor):
         self.replayed = ReplayedShare(self.titan.model, self.titan.device)
         self.load = Load(self.titan.model, self.titan.config, self.titan.device)
         way = transport(self._transport())
-        self.sender = Sender(way, run_key, dtype, titan.gather_tensor, ranks)
+        self.sender = Sender(way, run_key, dtype, titan.gather_tensor, ranks,
+                             proves="publications" not in self.job.proofs.off)  # fmt: skip
         self.titan.model.train()
         return {
             "parameters": self.titan.size,
@@ -243,8 +249,9 @@ class TitanTrainer(TitanActor):
         results: list[StepResult] = []
         traces: list[list[list[list[float]]]] = []
         stopped = False
-        compared = gaps.chosen(batch)
+        compared = () if "gap" in self.job.proofs.off else gaps.chosen(batch)
         found = gaps.gaps(compared, self._logprobs([sample for sample, _ in compared]))
+        proved = self._prove([(loss_name, batch.samples), *batch.beside])
         for samples in samples_by_update(batch):
             terms = [(loss_name, samples), *batch.beside]
             self._trace = [[] for _ in terms] if self.job.logging.record is not None else None
@@ -255,7 +262,29 @@ class TitanTrainer(TitanActor):
         self.version += any(not result.skipped for result in results)
         self._trace = None
         whole = combine_results(results, batch, stopped=stopped)
-        return replace(whole, version=self.version, gaps=found, logprobs=traces)
+        return replace(whole, version=self.version, gaps=found, logprobs=traces, proofs=proved)
+
+    def _prove(self, terms: Sequence[tuple[str, Sequence[Sample]]]) -> list[first_batch.Line]:
+        """Return what the first batch of each loss proves of it (a collective)."""
+        found: list[first_batch.Line] = []
+        off = self.job.proofs.off
+        for name, samples in terms:
+            if name in self._known or not samples:
+                continue
+            self._known.add(name)
+            loss = self.losses[name]
+            chosen = first_batch.few(samples, pairs=loss.paired)
+            if "masks" not in off:
+                evaluate = partial(self._evaluate, loss_name=name)
+                found.append(first_batch.masks(name, chosen, evaluate))
+            if "loss" not in off:
+                self._compared = []
+                self._evaluate(chosen, name)
+                mine, self._compared = self._compared, None
+                parts = self._gather_objects(mine) if self.world > 1 else [mine]
+                every = [each for part in parts for each in part]
+                found.append(first_batch.line_of(name, every, len(chosen)))
+        return found
 
     def _traced(self, terms: Sequence[Sequence[Sample]]) -> list[list[list[list[float]]]]:
         """Return the log-probs of the last update, from all ranks, as one entry; no entry if they
@@ -416,6 +445,11 @@ class TitanTrainer(TitanActor):
         given = {"seq_id": micro.seq_id, "totals": totals, **_inputs(loss, micro)}
         if loss.reads_value:
             given["value"] = self.titan.values(rows)
+        if self._compared is not None:
+            self._compared.append(first_batch.compare(
+                loss, rows, weight, labels=micro.labels, temperature=self.service.temperature,
+                shared=shared, given=given,
+            ))  # fmt: skip
         if loss.of_values_alone:
             out = loss.of_values(**given)
         else:

@@ -208,7 +208,8 @@ class ReferenceModel(TitanActor):
 
     def _setup(self, run_dir: Path, run_key: str, resume_step: int | None) -> dict[str, Any]:
         facts = super()._setup(run_dir, run_key, resume_step)
-        return facts | (self._digests() if any(self.folder.glob("*.safetensors")) else {})
+        proved = any(self.folder.glob("*.safetensors")) and "frozen" not in self.job.proofs.off
+        return facts | (self._digests() if proved else {})
 
     def _digests(self) -> dict[str, Any]:
         """Return the digest of each tensor by its name in files, and their dtype (a collective)."""

@@ -2,7 +2,7 @@
 if exists("b:current_syntax")
   finish
 endif
-syntax match forgeKind /^\s*\<\(run\|cluster\|launcher\|colocate\|model\|dataset\|reward\|rubric\|environment\|buffer\|schedule\|eval\|checkpoint\|logging\|service\|flow\|profile\|loss\|advantage\|filter\|fn\|param\|forge\)\>/
+syntax match forgeKind /^\s*\<\(run\|cluster\|launcher\|colocate\|model\|dataset\|reward\|rubric\|environment\|buffer\|schedule\|eval\|checkpoint\|logging\|proofs\|service\|flow\|profile\|loss\|advantage\|filter\|fn\|param\|forge\)\>/
 syntax keyword forgeControl import python as require return minimize report when if else sync and or not diff
 syntax keyword forgeConstant true false none auto
 syntax keyword forgeType f32 bf16 f16 i64 bool str int float duration bytes list Rollout

@@ -1,0 +1,172 @@
+"""What the first batch proves of a loss: faults of a mask and of a kernel are named."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import forgedsl
+from forgedsl.errors import GuardError
+from forgedsl.lower.job import Node
+from forgedsl.runs import proofs
+from forgedsl.runtime.data_types import Sample, StepResult
+from forgedsl.runtime.losses import LossFunction
+from forgedsl.runtime.proofs import first_batch
+from forgedsl.runtime.proofs.watch import Proofs
+
+B, T, H, V = 3, 5, 8, 19
+
+
+def sample(number: int, tokens: int = 6) -> Sample:
+    return Sample(
+        token_ids=[number] * (tokens + 1), num_prompt=1, mask=[True] * tokens,
+        token_fields={"behavior": [-float(i) for i in range(tokens)]},
+    )  # fmt: skip
+
+
+def test_few_samples_are_spread_and_pairs_stay_together() -> None:
+    many = [sample(i) for i in range(100)]
+    assert [each.token_ids[0] for each in first_batch.few(many, pairs=False)] == [*range(0, 96, 12)]
+    paired = [each.token_ids[0] for each in first_batch.few(many, pairs=True)]
+    assert paired == [0, 1, 24, 25, 48, 49, 72, 73]
+    assert len(first_batch.few(many[:3], pairs=False)) == 3
+
+
+def total(samples: Sequence[Sample], *, masked: bool) -> dict[str, float]:
+    """A loss that reads `behavior`, of all tokens or of those that count."""
+    values = [
+        value
+        for each in samples
+        for value, on in zip(each.token_fields["behavior"], each.mask, strict=True)
+        if on or not masked
+    ]
+    return {"loss": math.fsum(values), "tokens": 1.0}
+
+
+def test_masked_tokens_without_influence() -> None:
+    line = first_batch.masks("mine", [sample(0)], lambda each: total(each, masked=True))
+    assert line == {
+        "proof": "masks", "loss": "mine", "sequences": 1, "masked": 2, "holds": True, "changed": [],
+    }  # fmt: skip
+    assert first_batch.failure(line) == ""
+
+
+def test_masked_tokens_that_reach_the_loss_are_found() -> None:
+    line = first_batch.masks("mine", [sample(0)], lambda each: total(each, masked=False))
+    assert (line["holds"], line["changed"]) == (False, ["loss"])
+    assert first_batch.failure(line) == (
+        "tokens that do not count reach loss `mine`: with NaN in their fields loss changed"
+    )
+
+
+def compared(loss: LossFunction, dtype: torch.dtype = torch.float32) -> first_batch.Compared:
+    rng = torch.Generator().manual_seed(0)
+
+    def noise(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=rng)
+
+    labels = torch.randint(V, (B * T,), generator=rng)
+    seq_id = torch.arange(B).repeat_interleave(T)
+    given: dict[str, Any] = {"seq_id": seq_id, "behavior": -noise(B * T).abs(), "adv": noise(B)}
+    given = {name: given[name] for name in ("seq_id", *loss.input_names)}
+    totals = loss.totals(labels=labels, **given)
+    return first_batch.compare(
+        loss, noise(B * T, H).to(dtype), noise(V, H).to(dtype), labels=labels, temperature=0.9,
+        shared={}, given=given | {"totals": totals},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["grpo", "dapo", "gspo", "sapo", "reinforce"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_a_loss_is_its_expression(name: str, dtype: torch.dtype) -> None:
+    params = {"beta": 0.0} if name == "grpo" else {}
+    found = compared(forgedsl.compile_loss(name, params=params), dtype)
+    line = first_batch.line_of(name, [found], 3)
+    assert line["holds"] is True
+    assert line["tokens"] == B * T
+    assert line["gradient_norm"] > 0
+
+
+class Wrong(LossFunction):
+    """A loss whose expression is another one than what runs."""
+
+    def using(self, backend: str) -> Any:
+        return forgedsl.compile_loss("dapo", params={"clip_low": 0.9}, backend=backend)
+
+
+def test_a_kernel_that_is_not_its_expression_is_found() -> None:
+    right = forgedsl.compile_loss("dapo")
+    line = first_batch.line_of("dapo", [compared(Wrong(right.spec))], 3)
+    assert line["holds"] is False
+    assert "loss `dapo` is not its expression" in first_batch.failure(line)
+
+
+def test_parts_of_ranks_add_up() -> None:
+    half = first_batch.Compared(kernel="k", tokens=2, value=1.0, wanted=1.0, apart=0.0, norm=3.0)
+    other = first_batch.Compared(kernel="k", tokens=1, value=2.0, wanted=2.0, apart=0.4, norm=4.0)
+    line = first_batch.line_of("mine", [half, other, first_batch.Compared(why="no tokens")], 8)
+    assert (line["value"], line["tokens"], line["gradient_norm"]) == (3.0, 3, 5.0)
+    assert (line["gradient_apart"], line["holds"]) == (0.08, False)
+
+
+def test_what_is_not_compared_says_why() -> None:
+    line = first_batch.line_of("mine", [first_batch.Compared(why="a loss in Python")], 8)
+    assert (line["holds"], line["why"]) == (None, "a loss in Python")
+    assert first_batch.failure(line) == ""
+    assert proofs.text(line) == "`mine` was not compared with float64: a loss in Python"
+
+
+def test_a_table_of_values_alone_has_no_kernel() -> None:
+    loss = forgedsl.compile_loss("value_loss")
+    found = first_batch.compare(
+        loss, torch.ones(2, H), torch.ones(V, H), labels=torch.zeros(2, dtype=torch.int64),
+        temperature=1.0, shared={}, given={},
+    )  # fmt: skip
+    assert found.why == "it reads values alone, and runs no kernel"
+
+
+def watch(off: dict[str, str] | None = None) -> Proofs:
+    job: Any = SimpleNamespace(
+        samplers={}, trainers={}, services={}, nodes=(), proofs=SimpleNamespace(off=off or {})
+    )
+    return Proofs(job)
+
+
+def stepped(*lines: dict[str, Any]) -> StepResult:
+    return StepResult(
+        version=1, loss=0.0, grad_norm=0.0, lr=0.0, tokens=1, metrics={}, kernel="", proofs=[*lines]
+    )
+
+
+STEP = Node(name="step", op="step", id="n", level="batch", target="trainer", origin="t.forge:1:1")
+LEAK = {
+    "proof": "masks", "loss": "mine", "sequences": 1, "masked": 2, "holds": False,
+    "changed": ["loss"],
+}  # fmt: skip
+
+
+def test_a_proof_that_fails_ends_the_run_and_is_written(tmp_path: Path) -> None:
+    proof = watch()
+    with pytest.raises(GuardError, match="tokens that do not count reach loss `mine`"):
+        proof.record_step(STEP, stepped(LEAK))
+    proof.write(tmp_path)
+    (line,) = map(json.loads, (tmp_path / "proofs.jsonl").read_text("utf-8").splitlines())
+    assert line == LEAK
+    assert proofs.text(line).startswith("does not hold: NaN in the fields of 2 tokens")
+
+
+def test_what_is_off_is_written_with_its_reason(tmp_path: Path) -> None:
+    proof = watch({"gap": "only a test"})
+    proof.record_step(STEP, stepped())
+    proof.write(tmp_path)
+    (line,) = map(json.loads, (tmp_path / "proofs.jsonl").read_text("utf-8").splitlines())
+    assert line == {"proof": "gap", "off": "only a test"}
+    assert [*proofs.closing([line])] == ["gap off: only a test"]

@@ -1,0 +1,82 @@
+"""Lines of proofs.jsonl in words: what was checked, and what came out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from forgedsl.diagnostics import counted
+from forgedsl.runs.data import Row, RunData
+
+OF_FIRST_BATCH = ("masks", "loss")
+
+
+def table(data: RunData) -> list[tuple[str, str]]:
+    """Return each proof with its result, once."""
+    return list(dict.fromkeys((str(line["proof"]), text(line)) for line in data.proofs))
+
+
+def closing(lines: Sequence[Row]) -> Iterator[str]:
+    """Yield the results of the first batch, and the proofs that are off, for one line of text."""
+    masks = [line for line in lines if line["proof"] == "masks" and "off" not in line]
+    losses = [line for line in lines if line["proof"] == "loss" and "off" not in line]
+    if masks and all(line["holds"] for line in masks):
+        yield "tokens that do not count have no influence"
+    if losses and all(line["holds"] for line in losses):
+        names = dict.fromkeys(str(line["loss"]) for line in losses)
+        far = max(line["gradient_apart"] for line in losses)
+        yield f"{' and '.join(names)} as in float64 (gradient within {far:.1e} of its norm)"
+    for name, reason in {line["proof"]: line["off"] for line in lines if "off" in line}.items():
+        yield f"{name} off: {reason}"
+
+
+def text(line: Row) -> str:
+    """Return the result of a proof."""
+    if "off" in line:
+        return f"off: {line['off']}"
+    match line["proof"]:
+        case "masks":
+            return _masks(line)
+        case "loss":
+            return _loss(line)
+        case "publications":
+            return _publications(line)
+        case "gap":
+            return (
+                f"log-probs of trainer and sampler differ by at most {line['largest_mean']:.2g} at "
+                f"age 0 (largest mean of a step, {counted(line['steps'], 'step')})"
+            )
+        case "frozen":
+            return (
+                f"{line['service']} holds {line['proved']} of {counted(line['tensors'], 'tensor')} "
+                "as its folder has them, bit for bit"
+            )
+    return ", ".join(f"{key} {value}" for key, value in line.items() if key != "proof")
+
+
+def _masks(line: Row) -> str:
+    where = f"in the fields of {counted(line['masked'], 'token')} that do not count"
+    if not line["holds"]:
+        return f"does not hold: NaN {where} changes {', '.join(line['changed'])}"
+    return (
+        f"NaN {where} changes no bit of loss `{line['loss']}` and its reports "
+        f"({counted(line['sequences'], 'sequence')})"
+    )
+
+
+def _loss(line: Row) -> str:
+    if line["holds"] is None:
+        return f"`{line['loss']}` was not compared with float64: {line['why']}"
+    apart = abs(line["value"] - line["value_float64"])
+    said = (
+        f"`{line['loss']}` as {line['kernel']} and as its expression in float64: values differ by "
+        f"{apart:.1e}, gradients by {line['gradient_apart']:.1e} of their norm "
+        f"({counted(line['tokens'], 'token')} of {counted(line['sequences'], 'sequence')})"
+    )
+    return said if line["holds"] else f"does not hold: {said}"
+
+
+def _publications(line: Row) -> str:
+    count = counted(line["syncs"], "publication")
+    found = f"{line['proved']} of {count} arrived bit for bit ({line['tensors']} tensors)"
+    placeless = line["unproved_tensors"]
+    return f"{found}; not compared: {', '.join(placeless)}" if placeless else found

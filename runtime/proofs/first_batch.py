@@ -1,0 +1,191 @@
+"""What a trainer proves of its losses on a few sequences of the first batch.
+
+    samples --NaN at tokens that do not count--> loss and reports of the same bits?       masks
+    hidden states --the loss as it runs | its expression in float64--> value, gradient    loss
+
+Both are computed before the first update and change nothing of it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from forgedsl.runtime.data_types import Sample
+from forgedsl.runtime.losses import LossFunction
+
+FEW = 8
+"""sequences that are computed: an even number, for pairs"""
+MOST_ON_CPU = 2e11
+"""floating-point operations in float64 that take a CPU some 4 s"""
+BOUNDS = {torch.float32: (1e-4, 1e-3), torch.float64: (1e-9, 1e-9)}
+"""by dtype of the hidden states: largest difference of the value, and of the gradient as a part of
+its norm; products of other dtypes are rounded to 8 bits"""
+ROUNDED = (1e-3, 5e-2)
+Line = dict[str, Any]
+"""a line of proofs.jsonl"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """Value and gradient by the hidden states of one microbatch, as they run and in float64. `why`
+    says why they were not computed."""
+
+    kernel: str = ""
+    tokens: int = 0
+    value: float = 0.0
+    wanted: float = 0.0
+    apart: float = 0.0
+    """Euclidean norm of the difference of the gradients"""
+    norm: float = 0.0
+    bounds: tuple[float, float] = ROUNDED
+    why: str = ""
+
+
+def few(samples: Sequence[Sample], *, pairs: bool) -> list[Sample]:
+    """Return at most FEW samples, evenly spaced; with `pairs` both answers of each pair."""
+    width = 2 if pairs else 1
+    count = len(samples) // width
+    step = max(1, count // (FEW // width))
+    chosen = range(0, count, step)[: FEW // width]
+    return [samples[width * i + side] for i in chosen for side in range(width)]
+
+
+def thinned(samples: Sequence[Sample]) -> list[Sample]:
+    """Return samples of which every third token does not count."""
+    return [
+        replace(sample, mask=[on and i % 3 < 2 for i, on in enumerate(sample.mask)])
+        for sample in samples
+    ]
+
+
+def with_nan(samples: Sequence[Sample]) -> list[Sample]:
+    """Return samples whose token fields are NaN at tokens that do not count."""
+    return [
+        replace(
+            sample,
+            token_fields={
+                name: [v if on else math.nan for v, on in zip(values, sample.mask, strict=True)]
+                for name, values in sample.token_fields.items()
+            },
+        )
+        for sample in samples
+    ]
+
+
+def masks(
+    name: str, samples: Sequence[Sample], evaluate: Callable[[Sequence[Sample]], dict[str, float]]
+) -> Line:
+    """Return the line of the proof that masked tokens reach neither the loss nor its reports. Some
+    tokens are masked for it: in most batches all tokens of a completion count."""
+    samples = thinned(samples)
+    masked = sum(sample.mask.count(False) for sample in samples)
+    line: Line = {"proof": "masks", "loss": name, "sequences": len(samples), "masked": masked}
+    before, after = evaluate(samples), evaluate(with_nan(samples))
+    changed = sorted(key for key in before if repr(before[key]) != repr(after[key]))
+    return line | {"holds": not changed, "changed": changed}
+
+
+def compare(
+    loss: LossFunction, hidden: Tensor, weight: Tensor, *, labels: Tensor, temperature: float,
+    shared: Mapping[str, Any], given: Mapping[str, Any],
+) -> Compared:  # fmt: skip
+    """Compute the loss of a microbatch as it runs and in float64. `given` has its fields, `shared`
+    the options of a vocabulary that is split over ranks."""
+    if not hidden.shape[0]:
+        return Compared(why="no tokens")
+    if loss.of_values_alone:
+        return Compared(why="it reads values alone, and runs no kernel")
+    if loss.spec.python:
+        return Compared(why="a loss in Python")
+    if shared.get("group") is not None:
+        return Compared(why="the vocabulary is split over ranks")
+    device = _device(hidden, weight)
+    if device is None:
+        return Compared(why="too large for this machine in float64")
+    fields = {k: v.detach() if isinstance(v, Tensor) else v for k, v in given.items()}
+    value, gradient, kernel = _run(loss, hidden, weight, labels, temperature, fields)
+    wide = {k: _wide(v, device) for k, v in fields.items()}
+    wanted, exact, _ = _run(
+        loss.using("torch"), _wide(hidden, device), _wide(weight, device), labels.to(device),
+        temperature, wide,
+    )  # fmt: skip
+    apart = float((gradient.to(device, torch.float64) - exact).norm())
+    return Compared(
+        kernel=kernel, tokens=hidden.shape[0], value=value, wanted=wanted, apart=apart,
+        norm=float(exact.norm()), bounds=BOUNDS.get(hidden.dtype, ROUNDED),
+    )  # fmt: skip
+
+
+def line_of(name: str, found: Collection[Compared], sequences: int) -> Line:
+    """Return the line of the proof that a loss is its expression, from all microbatches of all
+    ranks."""
+    line: Line = {"proof": "loss", "loss": name, "sequences": sequences}
+    made = [each for each in found if not each.why]
+    if not made:
+        why = sorted({each.why for each in found} - {"no tokens"})
+        return line | {"holds": None, "why": "; ".join(why)}
+    value, wanted = math.fsum(e.value for e in made), math.fsum(e.wanted for e in made)
+    apart = math.hypot(*(e.apart for e in made))
+    norm = math.hypot(*(e.norm for e in made))
+    most_value, most_gradient = made[0].bounds
+    holds = abs(value - wanted) <= most_value * max(1.0, abs(wanted))
+    holds = holds and apart <= most_gradient * norm
+    return line | {
+        "holds": holds, "kernel": made[0].kernel, "tokens": sum(e.tokens for e in made),
+        "value": value, "value_float64": wanted, "gradient_apart": apart / norm if norm else apart,
+        "gradient_norm": norm, "bounds": [most_value, most_gradient],
+    }  # fmt: skip
+
+
+def failure(line: Line) -> str:
+    """Return what a proof that does not hold says about the run; "" if it holds."""
+    if line.get("holds") is not False:
+        return ""
+    if line["proof"] == "masks":
+        return (
+            f"tokens that do not count reach loss `{line['loss']}`: with NaN in their fields "
+            f"{', '.join(line['changed'])} changed"
+        )
+    return (
+        f"loss `{line['loss']}` is not its expression: {line['kernel']} gives {line['value']:.8g}, "
+        f"the expression in float64 {line['value_float64']:.8g}; the gradients differ by "
+        f"{line['gradient_apart']:.2g} of their norm (at most {line['bounds'][1]:g})"
+    )
+
+
+def _run(
+    loss: LossFunction, hidden: Tensor, weight: Tensor, labels: Tensor, temperature: float,
+    given: Mapping[str, Any],
+) -> tuple[float, Tensor, str]:  # fmt: skip
+    """Return value, gradient by the hidden states, and what ran."""
+    with torch.enable_grad():
+        rows = hidden.detach().requires_grad_()
+        out = loss.linear(
+            hidden=rows, weight=weight.detach(), labels=labels, temperature=temperature, **given
+        )
+        (gradient,) = torch.autograd.grad(out.loss, rows)
+    return float(out.loss.detach()), gradient, out.kernel
+
+
+def _wide(value: Any, device: torch.device) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _wide(each, device) for name, each in value.items()}
+    if not isinstance(value, Tensor):
+        return value
+    return value.detach().to(device, torch.float64 if value.is_floating_point() else value.dtype)
+
+
+def _device(hidden: Tensor, weight: Tensor) -> torch.device | None:
+    """Return where the products fit in float64; None if nowhere."""
+    if hidden.is_cuda:
+        free, _ = torch.cuda.mem_get_info(hidden.device)
+        if free > 4 * 8 * weight.numel():
+            return hidden.device
+    small = 6.0 * hidden.shape[0] * weight.numel() <= MOST_ON_CPU
+    return torch.device("cpu") if small else None
