@@ -13,11 +13,13 @@ from fake_endpoints import job
 from forgedsl.errors import LaunchError, RunError
 from forgedsl.lower import job as spec
 from forgedsl.runs.whatif import Completion, LossValues, Step, loss_tables, page, render, summarize
-from forgedsl.runtime.data_types import Batch, Sample
+from forgedsl.runtime.data_types import Batch, Prompt, Rollout, Sample
 from forgedsl.runtime.losses import compile_loss
+from forgedsl.runtime.modules import load_module
 from forgedsl.runtime.recorded.files import path_of, write
 from forgedsl.runtime.whatif.chosen import check, chosen
 from forgedsl.runtime.whatif.losses import Packed, measure
+from forgedsl.runtime.whatif.services import RecordedServices
 
 CLIPPED = """forge 1
 loss clipped(logprob: diff [B, T] f32, behavior: [B, T] f32, adv: [B] f32, mask: [B, T] bool) {
@@ -177,3 +179,62 @@ def test_text_and_page_show_the_same_numbers_and_escape_texts() -> None:
     assert "&lt;1 + 1&gt;" in html
     assert "<1 + 1>" not in html
     assert html.count("<svg") == 4
+
+
+# ---- scores of completions whose rewards are unchanged
+
+
+PROGRAM = """
+def half(rollout): return 0.5
+def short(rollout): return 1.0 - rollout.num_tokens / 10
+def total(parts): return parts["r"] + parts["s"]
+"""
+KINDS = {
+    "r": spec.Reward(kind="program", function="half"),
+    "s": spec.Reward(kind="program", function="short"),
+}
+BOTH = spec.Rubric(function="total", rewards=("r", "s"), on_truncated=0.25)
+
+
+def services(tmp_path: Path, program: str = PROGRAM, **rewards: spec.Reward) -> RecordedServices:
+    """Services for one completion of three tokens, whose recorded rewards are 7 and 8."""
+    rubrics = {"total": BOTH}
+    run = job(rewards=KINDS, rubrics=rubrics, program=PROGRAM)
+    new = job(rewards={**KINDS, **rewards}, rubrics=rubrics, program=program)
+    made = RecordedServices(run, new, tmp_path, load_module("program", program))
+    made.use([{"group": 1, "sibling": 0, "part/r": 7.0, "part/s": 8.0}])
+    return made
+
+
+def rollout(**more: Any) -> Rollout:
+    return Rollout(
+        group=1, sibling=0, prompt=Prompt(group=1, row=0, text="", token_ids=[1], target=None),
+        token_ids=[1, 2, 3], logprobs=[0.0] * 3, mask=[True] * 3, text="abc",
+        **({"truncated": False, "version_min": 0, "version_max": 0} | more),
+        started=0.0, finished=0.0,
+    )  # fmt: skip
+
+
+def test_unchanged_rewards_keep_their_recorded_values(tmp_path: Path) -> None:
+    score = services(tmp_path).score_at_once("total", rollout(), None)
+    assert score is not None
+    assert (score.value, score.parts) == (15.0, {"r": 7.0, "s": 8.0})
+
+
+def test_a_changed_reward_is_computed(tmp_path: Path) -> None:
+    changed = PROGRAM.replace("return 0.5", "return 0.75")
+    score = services(tmp_path, changed).score_at_once("total", rollout(), None)
+    assert score is not None
+    assert (score.value, score.parts) == (8.75, {"r": 0.75, "s": 8.0})
+
+
+def test_a_truncated_completion_has_the_score_of_the_rubric(tmp_path: Path) -> None:
+    score = services(tmp_path).score_at_once("total", rollout(truncated=True), None)
+    assert score is not None
+    assert (score.value, score.parts) == (0.25, {})
+
+
+def test_a_reward_that_fails_is_left_to_the_pools(tmp_path: Path) -> None:
+    failing = PROGRAM.replace("return 0.5", "return 1 / 0")
+    assert services(tmp_path, failing).score_at_once("total", rollout(), None) is None
+    assert services(tmp_path).score_at_once("total", rollout(fixed=1.0), None) is None

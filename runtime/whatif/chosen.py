@@ -118,5 +118,5 @@ def _columns(path: Path) -> set[str]:
 
     import pyarrow.parquet as pq
 
-    (first, *_) = pq.read_table(path, columns=["columns"]).column(0).to_pylist()
+    (first, *_) = pq.ParquetFile(path).read(columns=["columns"]).column(0).to_pylist()
     return set(json.loads(first))

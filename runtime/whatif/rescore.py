@@ -72,7 +72,7 @@ class Rescorer:
         from forgedsl.runtime.whatif.services import RecordedServices
 
         self._old, self._new = Side(run), Side(job)
-        self._services = RecordedServices(job, folder, load_module("program", job.program))
+        self._services = RecordedServices(run, job, folder, load_module("program", job.program))
         events = Silent()
         context = Context(
             job=job, flow=self._new.flow, endpoints=self._services,  # type: ignore[arg-type]
@@ -85,6 +85,21 @@ class Rescorer:
             if node.roles & {Role.SAMPLES, Role.MEASURES}
         }  # fmt: skip
         """nodes of models, whose values are recorded"""
+        self._scores = [node for node in self._new.flow.scores if self._is_plain(node)]
+
+    def _is_plain(self, node: spec.Node) -> bool:
+        """True if a score reads a sampled completion and the target of its prompt, and nothing
+        else: it needs no other node of the flow."""
+        sampled, *others = node.inputs
+        return (
+            not node.compares
+            and sampled.edge in self._known
+            and sampled.attribute is None
+            and self._new.flow.edges[sampled.edge].rollouts
+            and len(others) <= 1
+            and all(each.attribute == "target" for each in others)
+            and all(each.edge == self._new.flow.edges[sampled.edge].root for each in others)
+        )
 
     def step(self, number: int, path: Path) -> Step:
         """Return a recorded step, as it was and as it would be.
@@ -109,11 +124,34 @@ class Rescorer:
             after=tuple(_measured(self._new, after, rows, number)),
         )  # fmt: skip
 
+    def _score(self, unit: GroupState) -> Iterator[str]:
+        """Put the scores of a group that need no other node into it; yield the names of their
+        nodes. Groups in which a reward fails are left to the firing of nodes."""
+        for node in self._scores:
+            read = node.inputs[0].edge
+            if self._new.flow.edges[read].root != unit.source.node.name:
+                continue
+            found: dict[int, Score] = {}
+            for number, rollout in unit.live(read).items():
+                target = rollout.prompt.target if len(node.inputs) > 1 else None
+                score = self._services.score_at_once(node.target, rollout, target)
+                if score is None:
+                    break
+                found[number] = score
+            else:
+                width = self._new.flow.edges[node.name].width or 1
+                unit.put_all(
+                    node.name, [found[i].value if i in found else LOST for i in range(width)]
+                )
+                unit.scores[node.name] = found
+                yield node.name
+
     async def _fire(self, units: Sequence[GroupState]) -> dict[int, str]:
         """Fire all nodes of the groups; return why groups were dropped."""
         gone: dict[int, str] = {}
         for unit in units:
-            if (reason := await self._firing.group(unit, self._known)) is not None:
+            known = {*self._known, *self._score(unit)}
+            if (reason := await self._firing.group(unit, known)) is not None:
                 gone[unit.group] = reason
         kept = [unit for unit in units if unit.group not in gone]
         await self._firing.batch(kept)
@@ -215,6 +253,7 @@ def _completions(
     """Yield the scores and advantages of every completion, by what the run had."""
     by_group = {unit.group: unit for unit in units}
     was, now = (_fields(each) for each in (before, after))
+    named = [name for name in (rows[0] if rows else ()) if name.startswith("part/")]
     for row in rows:
         unit = by_group.get(row["unit"])
         key = _key(row)
@@ -225,16 +264,10 @@ def _completions(
             response=row["response"], target=row["target"], age=row["age"],
             tokens=len(row["token_ids"]) - row["num_observed"],
             before=row.get(f"score/{first}"), after=None if score is None else score.value,
-            parts_before=_parts(row),
+            parts_before={n.removeprefix("part/"): row[n] for n in named if row[n] is not None},
             parts_after={} if score is None else dict(score.parts),
             fields_before=was.get(key, {}), fields_after=now.get(key, {}),
         )  # fmt: skip
-
-
-def _parts(row: Row) -> dict[str, float]:
-    """Return the recorded rewards of a completion."""
-    named = {n.removeprefix("part/"): v for n, v in row.items() if n.startswith("part/")}
-    return {name: value for name, value in named.items() if value is not None}
 
 
 def _score_node(flow: Flow, edge: str) -> str:

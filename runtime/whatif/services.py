@@ -7,6 +7,7 @@ rewards, rubrics, functions --the other job--> new values
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any
 
 from forgedsl.errors import RunError
 from forgedsl.lower import job as spec
+from forgedsl.runs.compare import function_text
 from forgedsl.runtime.data_types import Rollout, Sample
 from forgedsl.runtime.endpoints import DropRollout, Score, ServiceFailure
 from forgedsl.runtime.events import EventLog
@@ -41,6 +43,13 @@ class OwnRewards:
         names, rollout, target = item
         return [self._call(name, rollout, target) for name in names]
 
+    def value(self, name: str, rollout: Rollout, target: Any) -> float | None:
+        """Return the value of a reward; None if it fails or is no number."""
+        found = self._call(name, rollout, target)
+        if found.error or not isinstance(found.value, int | float):
+            return None
+        return float(found.value) if math.isfinite(found.value) else None
+
     def _call(self, name: str, rollout: Rollout, target: Any) -> Outcome:
         reward = self._recipe.rewards[name]
         call = partial(self._functions[name], rollout, target)
@@ -64,17 +73,36 @@ class RecordedReward:
         return [Outcome(error="not recorded") if value is None else Outcome(value=value)]
 
 
+def unchanged(run: spec.Job, job: spec.Job) -> frozenset[str]:
+    """Return the rewards that are the same function in both jobs, and give equal values for equal
+    completions. A reward in Python may read other files or draw random numbers."""
+    same = {"kind", "function", "args", "inputs", "positional"}
+
+    def is_same(name: str) -> bool:
+        old, new = run.rewards.get(name), job.rewards[name]
+        if old is None or new.kind not in ("std", "program"):
+            return False
+        if old.model_dump(include=same) != new.model_dump(include=same):
+            return False
+        texts = [function_text(each.program, new.function) for each in (run, job)]
+        return new.kind == "std" or texts[0] == texts[1]
+
+    return frozenset(filter(is_same, job.rewards))
+
+
 class RecordedServices:
     """Implements those calls of runtime/endpoints.py that groups need. `rows` are those of the step
-    that is computed again."""
+    that is computed again, recorded by `run`."""
 
-    def __init__(self, job: spec.Job, folder: Path, program: ModuleType) -> None:
+    def __init__(self, run: spec.Job, job: spec.Job, folder: Path, program: ModuleType) -> None:
+        self._job, self._unchanged = job, unchanged(run, job)
         self.failures: asyncio.Queue[ServiceFailure] = asyncio.Queue()
         self.rows: dict[Key, Row] = {}
         self._program = program
         self._rewards = RewardClient(job, {}, program, EventLog())
         own = [name for name, reward in job.rewards.items() if reward.kind not in OF_MODELS]
-        pool: Any = OwnRewards(Recipe.of(job, str(folder), own))
+        self._own = OwnRewards(Recipe.of(job, str(folder), own))
+        pool: Any = self._own
         for name in job.rewards:
             self._rewards.judge(name, pool if name in own else RecordedReward(self, name))  # type: ignore[arg-type]
 
@@ -106,6 +134,30 @@ class RecordedServices:
 
     async def score(self, node: spec.Node, rollout: Any, target: Any) -> Score:
         return await self._rewards.score(node.target, rollout, target)
+
+    def score_at_once(self, target: str, rollout: Rollout, answer: Any) -> Score | None:
+        """Return the score of rubric or reward `target`, with recorded values of rewards that are
+        unchanged; None if a reward has no value: then `score` says what follows from it."""
+        if rollout.fixed is not None:
+            return None
+        rubric = self._job.rubrics.get(target)
+        names = [target] if rubric is None else [*rubric.rewards]
+        cut = None if rubric is None or not rollout.truncated else rubric.on_truncated
+        row = self.rows[rollout.group, rollout.sibling]
+        parts: dict[str, float] = {}
+        watched = [name for name, reward in self._job.rewards.items() if reward.monitor]
+        for name in dict.fromkeys([*(names if cut is None else ()), *watched]):
+            known = name in self._unchanged or self._job.rewards[name].kind in OF_MODELS
+            value = row.get(f"part/{name}") if known else None
+            if value is None and self._job.rewards[name].kind not in OF_MODELS:
+                value = self._own.value(name, rollout, answer)
+            if value is None:
+                return None
+            parts[name] = value
+        if cut is not None or rubric is None:
+            return Score(value=parts[target] if cut is None else cut, parts=parts)
+        combine = getattr(self._program, rubric.function)
+        return Score(value=float(combine({n: parts[n] for n in names})), parts=parts)
 
     async def call(self, node: spec.Node, args: dict[str, Any]) -> Any:
         return call_on_tensors(getattr(self._program, node.target), args)
