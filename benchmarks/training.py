@@ -78,12 +78,14 @@ def compiled(args: argparse.Namespace, folder: Path) -> spec.Job:
 
 def trainer(job: spec.Job, folder: Path) -> Any:
     """The trainer's actor, without a mesh around it."""
+    from forgedsl.runtime.actors.abandon_step import AbandonStep
     from forgedsl.runtime.rendezvous import meeting
     from forgedsl.runtime.services.titan.actor import TitanTrainer
 
     actor = TitanTrainer.__new__(TitanTrainer)
     service = job.services["trainer"]
     assert isinstance(service, spec.TitanService)
+    actor._abandon = AbandonStep()
     actor.rank, actor.job, actor.name, actor.service = 0, job, "trainer", service
     actor.model_spec, actor.world = job.models["policy"], 1
     actor.folder = resolve_model(job, "policy", folder / "b", folder)

@@ -67,7 +67,7 @@ def gpu_rates(model: str | None, *, graphs: bool) -> Rates:
         launch=0.004,
         layer=40e-6 if graphs else 400e-6,
         token=4.5e-6,
-        again=10e-6,
+        again=1e-6,
     )
 
 

@@ -13,6 +13,7 @@ from forgedsl.ir.program import Decl, Program
 from forgedsl.records import dataclass
 from forgedsl.sizes.experts import largest_tensor
 from forgedsl.sizes.memory import (
+    BATCHED_TOKENS,
     GIB,
     MAX_RUNNING,
     Item,
@@ -36,8 +37,6 @@ SHARED = 0.85
 fill"""
 CPU_POOL = 1 * GIB
 """bytes of the KV pool on a CPU, as in runtime/services/vllm/upstream/engine.py"""
-BATCHED_TOKENS = 8192
-"""maximum number of tokens in an engine step"""
 GRAPHS = 1.5 * GIB
 
 
@@ -94,7 +93,7 @@ def fixed(shape: EngineShape) -> tuple[Item, ...]:
     each = "1 in layers, " * shape.fp8_weights + str(shape.itemsize)
     total = num_params(dims)
     of = f"{count_text(total)}" + (f" / {split}" if split > 1 else "")
-    tokens = max(BATCHED_TOKENS, shape.context) if shape.device == "cpu" else BATCHED_TOKENS
+    tokens = batched_tokens(shape.device, shape.context)
     width = (dims.hidden + 3 * dims.ffn) // shape.degrees["tp"]
     logits = 8 * MAX_RUNNING * dims.vocab // shape.degrees["tp"]
     items = [
@@ -108,6 +107,11 @@ def fixed(shape: EngineShape) -> tuple[Item, ...]:
     if shape.graphs:
         items.append(item_of("CUDA graphs", GRAPHS, "recorded decode steps"))
     return tuple(items)
+
+
+def batched_tokens(device: str, context: int) -> int:
+    """Return the largest number of tokens in a step. CPUs compute a prompt in one step."""
+    return max(BATCHED_TOKENS[device], context if device == "cpu" else 0)
 
 
 def kv_per_token(shape: EngineShape) -> int:

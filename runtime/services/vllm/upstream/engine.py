@@ -29,6 +29,7 @@ from forgedsl.lower import job as spec
 from forgedsl.runtime.proofs.publication import Held
 from forgedsl.runtime.services.vllm.upstream.start import fast_start, graph_sizes, preload
 from forgedsl.runtime.temporary_files import short_folder
+from forgedsl.services.vllm.memory import batched_tokens
 from forgedsl.tool_calls import FORMS, chosen
 
 if TYPE_CHECKING:
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 CPU_KV_CACHE_GIB = 1
-CPU_BATCHED_TOKENS = 8192
 CACHED = "256"
 """number of kernels in oneDNN's cache (default 1,024): one per shape of a product, 0.2 MiB each"""
 FP8 = "fp8_per_block"
@@ -386,6 +386,7 @@ def _arguments(
         "enable_prefix_caching": service.prefix_caching,
         "enforce_eager": not service.cuda_graphs or on_cpu,
         "max_num_seqs": service.max_running or 256,
+        "max_num_batched_tokens": batched_tokens(service.mesh.device, model.context or 0),
         "kv_cache_dtype": service.kv_dtype,
         "tensor_parallel_size": service.parallel.tp,
         "disable_log_stats": True,
@@ -399,7 +400,6 @@ def _arguments(
         # Chunked prefill rewinds the request's random generator, which only CUDA generators
         # support.
         arguments["enable_chunked_prefill"] = False
-        arguments["max_num_batched_tokens"] = max(CPU_BATCHED_TOKENS, model.context or 0)
     if seat.ranks > 1:
         arguments["distributed_executor_backend"] = _executor_at(seat)
     if service.gpu_memory is not None:
