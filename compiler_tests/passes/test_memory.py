@@ -125,10 +125,11 @@ def test_too_large_a_microbatch_names_the_one_that_fits():
     assert found.help == f"`trainer.batch.rows = {rows}` fits"
 
 
-@pytest.mark.parametrize("edits", [(), ("trainer.device=cpu", "trainer.procs=1")])
-def test_rows_that_are_much_too_long_are_the_cause(edits):
-    edits = ("policy.context=1e9", *edits)  # no row exceeds it
-    told = plan_of(GRPO, "trainer.batch.seq_len=1e9", *edits)[1]
+@pytest.mark.parametrize("gib", [16, 24])
+def test_rows_that_are_much_too_long_are_the_cause(gib):
+    small = Host(gpus=16, gpu="H100", gpu_memory=gib * GIB)
+    edits = ("policy.context=40960", "generator.engine.gpu_memory=0.85")
+    told = plan_of(GRPO, "trainer.batch.seq_len=40960", *edits, host=small)[1]
     found = only(told, "P205")
     fitting = re.fullmatch(
         r"`trainer.batch.seq_len = (\d+)` fits, with `batch.rows = 1`", found.help
@@ -136,7 +137,7 @@ def test_rows_that_are_much_too_long_are_the_cause(edits):
     assert fitting, found.help
     assert found.span.file.startswith("<command line: trainer.batch.seq_len")
     fits = (f"trainer.batch.seq_len={fitting[1]}", "trainer.batch.rows=1")
-    assert "P205" not in [d.code for d in plan_of(GRPO, *fits, *edits)[1]]
+    assert "P205" not in [d.code for d in plan_of(GRPO, *fits, *edits, host=small)[1]]
 
 
 @pytest.mark.parametrize(("memory", "offered"), [(1024, True), (64, False)])

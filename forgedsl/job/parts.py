@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -83,7 +84,7 @@ class Model(Spec):
     """None: the source's own"""
     chat_template: str | None = None
     tool_calls: Literal["hermes", "qwen3_coder", "llama3_json", "mistral", "deepseek_v3"] | None = (
-        None
+        Field(default=None, exclude_if=operator.not_)
     )
     """form in which it writes tool calls; None: that of its chat template"""
 
