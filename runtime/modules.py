@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.machinery
 import importlib.util
 import linecache
 import os
 import sys
 import threading
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
 from forgedsl.errors import LaunchError
+from forgedsl.lower.job import Module
 from forgedsl.runtime.models import resolve_path
 from forgedsl.runtime.tracebacks import frames
+
+NONE: Mapping[str, Module] = types.MappingProxyType({})
 
 
 def load_module(name: str, text: str) -> types.ModuleType:
@@ -29,28 +33,24 @@ def load_module(name: str, text: str) -> types.ModuleType:
     return module
 
 
-def load_file(path: str, sha256: str, job_dir: Path) -> types.ModuleType:
-    """Import a file of the job once per process; all users of the file share the module.
+def load_file(
+    path: str, sha256: str, job_dir: Path, modules: Mapping[str, Module] = NONE
+) -> types.ModuleType:
+    """Import a file of the job once per process; all users of the file share the module. It may
+    import `modules`, files of the job too, by their names.
 
     Raises:
-        LaunchError: it is missing, has another content than the job says, or fails on import.
+        LaunchError: it is missing, has another content than the job says, or fails on import; or
+            another module of the same name was imported before.
     """
-    file = resolve_path(path, job_dir)
-    if not file.is_file():
-        raise LaunchError(f"the file {path} is missing from the job")
-    digest = hashlib.sha256(file.read_bytes()).hexdigest()
-    if digest != sha256:
-        raise LaunchError(
-            f"{path} is not the file the job was built with "
-            f"(sha256 {digest[:12]}, expected {sha256[:12] or 'none'}); restore it or build "
-            "the job again"
-        )
-    name = f"forge_file_{digest[:16]}"
+    file = _checked(path, sha256, job_dir)
+    name = f"forge_file_{sha256[:16]}"
     if name in sys.modules:
         return sys.modules[name]
     found = importlib.util.spec_from_file_location(name, file)
     assert found is not None
     assert found.loader is not None
+    JOB_MODULES.add({n: _checked(m.path, m.sha256, job_dir) for n, m in modules.items()})
     module = importlib.util.module_from_spec(found)
     sys.modules[name] = module
     try:
@@ -62,6 +62,61 @@ def load_file(path: str, sha256: str, job_dir: Path) -> types.ModuleType:
         place = f"{file.name}:{lines[-1]}" if lines else file.name
         raise LaunchError(_unimported(error, place)) from error
     return module
+
+
+def _checked(path: str, sha256: str, job_dir: Path) -> Path:
+    """Return where a file of the job is, if it has the content that the job says."""
+    file = resolve_path(path, job_dir)
+    if not file.is_file():
+        raise LaunchError(f"the file {path} is missing from the job")
+    digest = hashlib.sha256(file.read_bytes()).hexdigest()
+    if digest != sha256:
+        raise LaunchError(
+            f"{path} is not the file the job was built with "
+            f"(sha256 {digest[:12]}, expected {sha256[:12] or 'none'}); restore it or build "
+            "the job again"
+        )
+    return file
+
+
+class JobModules:
+    """Finds modules of the job that its Python files import, before installed packages."""
+
+    def __init__(self) -> None:
+        self._files: dict[str, Path] = {}
+
+    def add(self, files: Mapping[str, Path]) -> None:
+        """Let these be found.
+
+        Raises:
+            LaunchError: a name means another file in this process already.
+        """
+        for name, file in files.items():
+            loaded = getattr(sys.modules.get(name), "__file__", None)
+            other = self._files.get(name) or (Path(loaded) if loaded else None)
+            if other is not None and other.resolve() != file.resolve():
+                raise LaunchError(
+                    f"the module `{name}` beside a Python file of the job is hidden by {other}; "
+                    "give it another name"
+                )
+        if files and self not in sys.meta_path:
+            sys.meta_path.insert(0, self)
+        self._files |= files
+
+    def find_spec(
+        self, name: str, path: object = None, target: object = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """Called by Python's import."""
+        file = self._files.get(name)
+        if file is None and any(known.startswith(f"{name}.") for known in self._files):
+            return importlib.machinery.ModuleSpec(name, None, is_package=True)  # without a file
+        if file is None:
+            return None
+        inner = [str(file.parent)] if file.name == "__init__.py" else None
+        return importlib.util.spec_from_file_location(name, file, submodule_search_locations=inner)
+
+
+JOB_MODULES = JobModules()
 
 
 @contextmanager

@@ -84,6 +84,9 @@ def _files(job: Job) -> Iterator[tuple[str, str, bool]]:
     codes = {(e.path, e.sha256) for e in job.environments.values()}
     codes |= {script for e in job.environments.values() for script in e.scripts.items()}
     codes |= {(r.path, r.sha256 or "") for r in job.rewards.values() if r.path is not None}
+    modules = [m for e in job.environments.values() for m in e.modules.values()]
+    modules += [m for r in job.rewards.values() for m in r.modules.values()]
+    codes |= {(module.path, module.sha256) for module in modules}
     codes |= set(job.extensions.items())
     yield from ((path, sha256, True) for path, sha256 in sorted(codes))
     for model in job.models.values():

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from forgedsl.diagnostics import Reporter, error
@@ -22,12 +24,13 @@ from forgedsl.ir.program import (
     rewards_of,
 )
 from forgedsl.lower import job
+from forgedsl.lower.modules import modules_beside
 from forgedsl.lower.packages import versions
 from forgedsl.lower.paths import InputFiles
 from forgedsl.plan.environments import played
 from forgedsl.services.registry import kind_of
 from forgedsl.shipped import locate
-from forgedsl.source import SourceFile
+from forgedsl.source import SourceFile, Span
 from forgedsl.types.flow import Role
 
 PLACEHOLDERS = {"prompt": "messages"}
@@ -90,6 +93,7 @@ def _reward(program: Program, decl: RewardDecl, files: InputFiles) -> job.Reward
             function=decl.body.name,
             path=path,
             sha256=sha256,
+            modules=_modules(decl.body.module, decl.body.span, files),
             makes=decl.body.makes,
             args=dict(decl.body.args),
             inputs=inputs.by_name,
@@ -121,6 +125,22 @@ def _judge(
     return job.Reward(kind="endpoint", function="score", args=args, **(common | {"retries": 0}))
 
 
+def _modules(path: str, span: Span, files: InputFiles) -> dict[str, job.Module]:
+    """Add the modules beside a Python file that it imports to the job."""
+    found = {}
+    for name, file in sorted(modules_beside(locate(path, files.base_dir)).items()):
+        written = file if Path(path).is_absolute() else os.path.relpath(file, files.base_dir)
+        inner, sha256 = files.add(str(written), span)
+        found[name] = job.Module(path=inner, sha256=sha256)
+    return found
+
+
+def _with_modules(path: str, files: InputFiles) -> list[Path]:
+    """Return a Python file of the program, and the modules beside it that it imports."""
+    file = locate(path, files.base_dir)
+    return [file, *modules_beside(file).values()]
+
+
 def lower_environments(
     program: Program, graph: Graph, files: InputFiles
 ) -> dict[str, job.Environment]:
@@ -137,6 +157,7 @@ def lower_environments(
             args={key: plain_argument(value) for key, value in decl.body.args.items()},
             path=path,
             sha256=sha256,
+            modules=_modules(decl.body.module, decl.body.span, files),
             tools=tuple(tool.name for tool in decl.body.tools),
             parts=decl.body.parts,
             agent=decl.body.agent,
@@ -145,7 +166,7 @@ def lower_environments(
                 for script in decl.body.scripts
                 if locate(script, files.base_dir).is_file()  # else the path is one of another host
             ),
-            packages=versions([locate(decl.body.module, files.base_dir)]),
+            packages=versions(_with_modules(decl.body.module, files)),
             **{key: setting.value for key, setting in decl.settings.items()},
         )
     return found

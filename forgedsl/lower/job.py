@@ -90,6 +90,13 @@ else:
 # ---- rewards and functions
 
 
+class Module(Spec):
+    """File of the job that a Python file of the job imports."""
+
+    path: str
+    sha256: str
+
+
 class Reward(Spec):
     """One reward function, run in a pool of `procs` processes.
 
@@ -115,6 +122,8 @@ class Reward(Spec):
     service: str | None = None
     path: str | None = None
     sha256: str | None = None
+    modules: dict[str, Module] = Field(default_factory=dict, exclude_if=operator.not_)
+    """by name: modules beside the file that it imports"""
     inputs: dict[str, str] = Field(default_factory=dict)
     positional: tuple[str, ...] = ()
     """positional parameters, in order"""
@@ -176,6 +185,8 @@ class Environment(Spec):
     args: dict[str, Any] = Field(default_factory=dict)
     path: str
     sha256: str
+    modules: dict[str, Module] = Field(default_factory=dict, exclude_if=operator.not_)
+    """by name: modules beside the file that it imports"""
     tools: tuple[str, ...] = ()
     parts: tuple[str, ...] = ()
     scripts: dict[str, str] = Field(default_factory=dict)

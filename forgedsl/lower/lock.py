@@ -16,13 +16,13 @@ import json
 import os
 import re
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from forgedsl.lower.diff import functions
-from forgedsl.lower.job import HfSource, Job
+from forgedsl.lower.job import HfSource, Job, Module
 
 FORMAT_VERSION = "2.0"
 UNCHECKED = ("format_version", "job", "pipeline", "chosen")
@@ -70,10 +70,12 @@ def lock_text(job: Job) -> str:
         sections.append((f'datasets."{name}"', _source(dataset.source.model_dump(), "datasets")))
     for name, reward in job.rewards.items():
         if reward.kind == "python":
-            sections.append((f"rewards.{name}", {"path": reward.path, "sha256": reward.sha256}))
+            own = {"path": reward.path, "sha256": reward.sha256}
+            sections.append((f"rewards.{name}", own | _modules(reward.modules)))
     for name, played in job.environments.items():
         own = {"path": played.path, "sha256": played.sha256} if played.path else {}
-        sections.append((f"environments.{name}", own | played.scripts))
+        own |= played.scripts | _modules(played.modules)
+        sections.append((f"environments.{name}", own))
         if played.packages:
             sections.append((f"environments.{name}.packages", dict(played.packages)))
     losses = {name: _sha256(_nameless(loss.tree)) for name, loss in job.losses.items()}
@@ -82,6 +84,10 @@ def lock_text(job: Job) -> str:
     sections.append(("kernels", kernels))
     sections += [(f"defaults.{kind}", table) for kind, table in defaults().items()]
     return "\n".join(_section(title, values) for title, values in sections)
+
+
+def _modules(modules: Mapping[str, Module]) -> dict[str, str]:
+    return {module.path: module.sha256 for module in modules.values()}
 
 
 def _nameless(tree: str) -> str:

@@ -242,6 +242,8 @@ def _hermetic(state: State) -> Iterator[str]:
     parts = (*sources, *job.rewards.values(), *job.environments.values())
     files = [part.path for part in parts if getattr(part, "path", None) is not None]
     files += [path for found in job.environments.values() for path in found.scripts]
+    importing = (*job.rewards.values(), *job.environments.values())
+    files += [module.path for found in importing for module in found.modules.values()]
     places = [*job.origins.values(), *(node.origin for node in job.nodes)]
     places += [kink.rpartition(" ")[2] for loss in job.losses.values() for kink in loss.kinks]
     yield from (path for path in (*files, *places) if PurePath(path).is_absolute())

@@ -145,6 +145,8 @@ def code_of(run: RunData) -> str:
     losses = {name: loss.model_dump_json() for name, loss in job.losses.items()}
     files = [each.sha256 for each in job.rewards.values()]
     files += [each.sha256 for each in job.environments.values()]
+    files += [m.sha256 for each in job.rewards.values() for m in each.modules.values()]
+    files += [m.sha256 for each in job.environments.values() for m in each.modules.values()]
     return f"{losses}{job.program}{files}"
 
 

@@ -110,7 +110,7 @@ def load(served: ServedEnvironment) -> Callable[[], Environment | Agent]:
             raise LaunchError(f"{name}: {error}") from error
         return lambda: ProgramAgent(served.name, program)
     try:
-        module = load_file(spec_.path, spec_.sha256, Path(served.job_dir))
+        module = load_file(spec_.path, spec_.sha256, Path(served.job_dir), spec_.modules)
     except LaunchError as error:
         raise LaunchError(f"{name}: {error}") from error
     cls = getattr(module, spec_.type_name, None)

@@ -151,7 +151,7 @@ def _call_with_lists(
 
 def _python_function(spec: job.Reward, job_dir: Path) -> Callable[..., Any]:
     assert spec.path is not None
-    module = load_file(spec.path, spec.sha256 or "", job_dir)
+    module = load_file(spec.path, spec.sha256 or "", job_dir, spec.modules)
     function: Callable[..., Any] | None = getattr(module, spec.function, None)
     if not callable(function):
         what = (
