@@ -225,6 +225,7 @@ def counted() -> tuple[ChatTokenizer, list[int]]:
     asked, read = [], made.tokenizer
 
     class Counting:
+        chat_template = read.chat_template
         get_vocab, decode = staticmethod(read.get_vocab), staticmethod(read.decode)
 
         def __call__(self, text: str, **given: Any) -> Any:
