@@ -221,7 +221,10 @@ def _theirs(
     except Exception as error:
         from forgedsl.runtime.tracebacks import described
 
-        raise CallError(f"the function failed: {described(error)}") from error
+        shapes = ", ".join(f"{n} {list(v.shape)}" for n, v in given.items() if n in chosen)
+        raise CallError(
+            f"the function failed: {described(error)}; it was given {shapes or 'nothing'}"
+        ) from error
     value = found[0] if isinstance(found, tuple | list) else found
     if not isinstance(value, Tensor) or value.dim():
         kind = f"shape {list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
