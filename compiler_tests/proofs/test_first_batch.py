@@ -20,6 +20,7 @@ from forgedsl.runs import proofs
 from forgedsl.runtime.data_types import Sample, StepResult
 from forgedsl.runtime.losses import LossFunction
 from forgedsl.runtime.proofs import first_batch
+from forgedsl.runtime.proofs.failures import failure
 from forgedsl.runtime.proofs.watch import Proofs
 
 B, T, H, V = 3, 5, 8, 19
@@ -56,13 +57,13 @@ def test_masked_tokens_without_influence() -> None:
     assert line == {
         "proof": "masks", "loss": "mine", "sequences": 1, "masked": 2, "holds": True, "changed": [],
     }  # fmt: skip
-    assert first_batch.failure(line) == ""
+    assert failure(line) == ""
 
 
 def test_masked_tokens_that_reach_the_loss_are_found() -> None:
     line = first_batch.masks("mine", [sample(0)], lambda each: total(each, masked=False))
     assert (line["holds"], line["changed"]) == (False, ["loss"])
-    assert first_batch.failure(line) == (
+    assert failure(line) == (
         "tokens that do not count reach loss `mine`: with NaN in their fields loss changed"
     )
 
@@ -106,7 +107,7 @@ def test_a_kernel_that_is_not_its_expression_is_found() -> None:
     right = forgedsl.compile_loss("dapo")
     line = first_batch.line_of("dapo", [compared(Wrong(right.spec))], 3)
     assert line["holds"] is False
-    assert "loss `dapo` is not its expression" in first_batch.failure(line)
+    assert "loss `dapo` is not its expression" in failure(line)
 
 
 def test_parts_of_ranks_add_up() -> None:
@@ -120,7 +121,7 @@ def test_parts_of_ranks_add_up() -> None:
 def test_what_is_not_compared_says_why() -> None:
     line = first_batch.line_of("mine", [first_batch.Compared(why="a loss in Python")], 8)
     assert (line["holds"], line["why"]) == (None, "a loss in Python")
-    assert first_batch.failure(line) == ""
+    assert failure(line) == ""
     assert proofs.text(line) == "`mine` was not compared with float64: a loss in Python"
 
 

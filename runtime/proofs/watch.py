@@ -18,7 +18,7 @@ from forgedsl.lower.job import Job, Node
 from forgedsl.runtime.data_types import StepResult
 from forgedsl.runtime.endpoints import SyncResult
 from forgedsl.runtime.guards import GapGuard, UnchangedWeightsGuard
-from forgedsl.runtime.proofs.first_batch import failure
+from forgedsl.runtime.proofs.failures import failure
 
 FILE = "proofs.jsonl"
 AT_ONCE = "gap/age_0"
