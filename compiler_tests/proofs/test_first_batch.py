@@ -68,6 +68,47 @@ def test_masked_tokens_that_reach_the_loss_are_found() -> None:
     )
 
 
+class Unsteady:
+    """A loss that gives other bits each time, as sums by atomics do; with `leaks` it also reads
+    masked tokens."""
+
+    def __init__(self, *, leaks: bool) -> None:
+        self.masked, self.calls = not leaks, 0
+
+    def __call__(self, samples: Sequence[Sample]) -> dict[str, float]:
+        self.calls += 1
+        found = total(samples, masked=self.masked)
+        return found | {"loss": found["loss"] + 1e-7 * self.calls}
+
+
+def test_where_equal_batches_differ_only_nan_is_a_fault() -> None:
+    line = first_batch.masks("mine", [sample(0)], Unsteady(leaks=False))
+    assert (line["holds"], line["changed"]) == (None, [])
+    assert failure(line) == ""
+    assert proofs.text(line) == (
+        "masks of `mine` were not compared bit for bit: equal batches give other bits of loss on "
+        "this device"
+    )
+    assert [*proofs.closing([line])] == []
+    line = first_batch.masks("mine", [sample(0)], Unsteady(leaks=True))
+    assert (line["holds"], line["changed"]) == (False, ["loss"])
+
+
+@pytest.mark.parametrize("name", ["dapo", "gspo"])
+def test_small_chunks_give_the_same_gradient(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU the logits in float64 exist a few rows at a time."""
+    loss, run = forgedsl.compile_loss(name), first_batch._run
+    whole = compared(loss)
+
+    def in_chunks(*args: Any, chunk_rows: int | None = None) -> Any:
+        return run(*args, chunk_rows=chunk_rows or 2)
+
+    monkeypatch.setattr(first_batch, "_run", in_chunks)
+    parts = compared(loss)
+    assert parts.wanted == pytest.approx(whole.wanted, rel=1e-12)
+    assert parts.norm == pytest.approx(whole.norm, rel=1e-12)
+
+
 def compared(loss: LossFunction, dtype: torch.dtype = torch.float32) -> first_batch.Compared:
     rng = torch.Generator().manual_seed(0)
 

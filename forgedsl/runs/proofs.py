@@ -54,6 +54,8 @@ def text(line: Row) -> str:
 
 
 def _masks(line: Row) -> str:
+    if line["holds"] is None:
+        return f"masks of `{line['loss']}` were not compared bit for bit: {line['why']}"
     where = f"in the fields of {counted(line['masked'], 'token')} that do not count"
     if not line["holds"]:
         return f"does not hold: NaN {where} changes {', '.join(line['changed'])}"
