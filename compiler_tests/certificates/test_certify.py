@@ -170,6 +170,9 @@ def test_the_command_reads_files(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert exit_code(file, "--against", against, "--tolerance", "0") == 1
     assert exit_code(file, "--against", against.replace(":clipped", ":other")) == 2
     assert "has no function `other`" in capsys.readouterr().err
+    for tolerance in ("-1", "nan", "1"):
+        assert exit_code(file, "--against", against, "--tolerance", tolerance) == 2
+        assert f"less than 1, not {tolerance}" in capsys.readouterr().err
     assert exit_code(file, "--against", "missing.py:f") == 2
     assert "no such file: missing.py" in capsys.readouterr().err
     assert exit_code(file, "--against", against, "--name", "eps") == 2

@@ -78,6 +78,8 @@ def command(
     from forgedsl.runtime.losses.certify import CallError, certify
 
     try:
+        if not 0 <= tolerance < 1:
+            raise SideError(f"--tolerance is at least 0 and less than 1, not {tolerance:g}")
         function = _loss(file, loss, profile, tuple(set_ or ()), tuple(set_file or ()))
         names = _names(name or ())
         found = certify(function, _function(against), names=names, tolerance=tolerance)
