@@ -25,7 +25,7 @@ from forgedsl.plan.plan import advice
 PIPELINES = Path(__file__).parents[2] / "pipelines"
 NAMES = (
     "cispo_math", "code_sft", "curriculum_math", "dapo_code", "dapo_math", "desk", "distill_math",
-    "dpo_math", "grpo_math", "gspo_math", "guess_agent", "guess_math", "mixture_math",
+    "dpo_math", "grpo_math", "gspo_math", "guess_agent", "guess_math", "lake", "mixture_math",
     "ppo_critic", "reinforce_math", "replay_math", "reward_math", "rloo_math", "sapo_math",
     "sft_math", "skills_sft", "smollm_dpo", "smollm_math", "smollm_sft", "teacher_sft", "writing",
 )  # fmt: skip
@@ -37,6 +37,7 @@ PROFILES = {
     "grpo_math": ("none", "cpu", "gpu1", "gpu2", "gpu4", "gpu_tiny", "cluster"),
     "guess_agent": ("none",),
     "guess_math": ("none",),
+    "lake": ("none",),
     "mixture_math": ("none",),
     "replay_math": ("none",),
     "sft_math": ("none",),
@@ -52,7 +53,7 @@ RUNS = ["dpo_math"]
 if DEEP:
     RUNS = [name for name in NAMES if not name.startswith("smollm")]
 ONLY_CPU = (
-    "code_sft", "curriculum_math", "desk", "guess_agent", "guess_math", "mixture_math",
+    "code_sft", "curriculum_math", "desk", "guess_agent", "guess_math", "lake", "mixture_math",
     "replay_math", "sft_math",    "skills_sft", "teacher_sft", "writing",
 )  # fmt: skip
 STEPS = 20 if DEEP else 3

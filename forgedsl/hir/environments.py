@@ -7,7 +7,7 @@ from forgedsl.hir.file import File
 from forgedsl.hir.table import Declared, part_span
 from forgedsl.ir.program import EnvironmentDecl, PythonEnvironment, PythonModule, Scope, Value
 from forgedsl.records import replace
-from forgedsl.schema.constructors import PROGRAM
+from forgedsl.schema.constructors import GYMNASIUM, PROGRAM
 from forgedsl.settings import ANY, BOOL, FLOAT, INT, REQUIRED, STR, Parameter, Signature, Type
 from forgedsl.syntax import ast
 
@@ -46,6 +46,10 @@ def _body(resolver: File, declared: Declared) -> PythonEnvironment | None:
         from forgedsl.hir.programs import resolve_program  # most files have none
 
         return resolve_program(resolver, call, value.span)
+    if path.text == GYMNASIUM.name and not resolver.knows(GYMNASIUM.name):
+        from forgedsl.hir.gymnasium import resolve_gymnasium
+
+        return resolve_gymnasium(resolver, call, value.span)
     resolver.used.add(path.parts[0])
     found = resolver.scope.lookup(path.parts)
     if not isinstance(found, PythonEnvironment):
@@ -98,7 +102,7 @@ def _not_found(resolver: File, path: ast.Path) -> None:
     module = resolver.scope.names.get(path.parts[0])
     if not isinstance(module, Scope):
         known = [n for n, s in resolver.scope.names.items() if isinstance(s, Scope)]
-        known.append(PROGRAM.name)
+        known += [PROGRAM.name, GYMNASIUM.name]
         resolver.ctx.unknown("F101", "undefined class", path.text, path.span, known)
         return
     if not module.module and not module.names:

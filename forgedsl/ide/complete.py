@@ -20,7 +20,7 @@ from forgedsl.ide.uses import uses_of
 from forgedsl.ide.workspace import Document
 from forgedsl.records import dataclass
 from forgedsl.schema import builtins
-from forgedsl.schema.constructors import PROGRAM, STANDARD_REWARDS
+from forgedsl.schema.constructors import GYMNASIUM, PROGRAM, STANDARD_REWARDS
 from forgedsl.schema.kinds import ALL_KINDS, FUNCTION_KINDS, KINDS, SERVICES, SYNC
 from forgedsl.settings import Auto, Derived, Kind, Required, Setting, Signature, Type
 from forgedsl.source import Span
@@ -411,8 +411,9 @@ def _signature_at(document: Document, where: Context) -> Signature | None:
         ctors = setting.type.ctors or (setting.type.item.ctors if setting.type.item else {})
         if call[-1] in ctors:
             return ctors[call[-1]]
-    if call == (PROGRAM.name,):
-        return PROGRAM
+    for signature in (PROGRAM, GYMNASIUM):
+        if call == (signature.name,):
+            return signature
     if len(call) == 2 and call[0] in uses_of(document).imports:
         return STANDARD_REWARDS.get(call[1])
     return None

@@ -121,7 +121,9 @@ class PythonEnvironment:
     with `scripts`. `texts` are strings that may describe its tools to the policy. `agent`: the
     class is an Agent, which sends its own requests to the policy. `problem` says why it cannot be
     used, else "". An agent that is a `program` has no module; `args` are those of `program`, and
-    `scripts` the files that it needs."""
+    `scripts` the files that it needs. An environment of gymnasium has a module only if a file
+    beside the .forge file registers it; `args` are those of `gymnasium`, `options` those of its
+    class, and `packages` have its code."""
 
     module: str
     name: str
@@ -134,12 +136,19 @@ class PythonEnvironment:
     agent: bool = False
     problem: str = ""
     args: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] | None = None
+    packages: tuple[str, ...] = ()
     span: Span
 
     @property
     def is_program(self) -> bool:
         """True for `program([...])`, which is no class of a Python file."""
-        return not self.module
+        return not self.module and self.options is None
+
+    @property
+    def is_gymnasium(self) -> bool:
+        """True for `gymnasium(...)`, whose class is that of another package."""
+        return self.options is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -65,7 +65,7 @@ def python_environments(view: View) -> list[PythonClass]:
     """Return the environments of the program. Each is read from its file, once for all profiles."""
     found = []
     for env in view.program.environments.values():
-        if view.folder is None or env.body.is_program:
+        if view.folder is None or not env.body.module or env.body.is_gymnasium:
             continue
         key = ("environment", env.body.module)
         if key not in view.shared.answers:

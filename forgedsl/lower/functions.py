@@ -25,7 +25,7 @@ from forgedsl.ir.program import (
 )
 from forgedsl.lower import job
 from forgedsl.lower.modules import modules_beside
-from forgedsl.lower.packages import versions
+from forgedsl.lower.packages import installed, versions
 from forgedsl.lower.paths import InputFiles
 from forgedsl.plan.environments import played
 from forgedsl.services.registry import kind_of
@@ -151,6 +151,9 @@ def lower_environments(
         if decl.body.is_program:
             found[name] = _program(decl, files)
             continue
+        if decl.body.is_gymnasium:
+            found[name] = _gymnasium(decl, files)
+            continue
         path, sha256 = files.add(decl.body.module, decl.body.span)
         found[name] = job.Environment(
             type_name=decl.body.name,
@@ -194,6 +197,32 @@ def _program(decl: EnvironmentDecl, files: InputFiles) -> job.Environment:
             [locate(word, files.base_dir) for word in body.scripts if word.endswith(".py")],
             args["command"][0],
         ),
+        **{key: setting.value for key, setting in decl.settings.items()},
+    )
+
+
+def _gymnasium(decl: EnvironmentDecl, files: InputFiles) -> job.Environment:
+    """Lower an environment of gymnasium, with the file that registers it, if there is one. An entry
+    point may name this file as a module."""
+    body = decl.body
+    args = {key: plain_argument(value) for key, value in body.args.items()}
+    if body.options:
+        args["options"] = {key: plain_argument(value) for key, value in body.options.items()}
+    path, sha256, modules, packages = "", "", dict[str, job.Module](), dict[str, str]()
+    if body.module:
+        path, sha256 = files.add(body.module, body.span)
+        modules = _modules(body.module, body.span, files)
+        modules[Path(body.module).stem] = job.Module(path=path, sha256=sha256)
+        packages = versions(_with_modules(body.module, files))
+    return job.Environment(
+        type_name=body.name,
+        args=args,
+        path=path,
+        sha256=sha256,
+        modules=modules,
+        parts=body.parts,
+        gymnasium=True,
+        packages=packages | installed(body.packages),
         **{key: setting.value for key, setting in decl.settings.items()},
     )
 

@@ -178,7 +178,8 @@ class Environment(Spec):
     environment failed twice gets the score `on_error`, or is dropped. `scripts` are the Python
     files in the command of its MCP server, each with its sha256. An `agent` sends its own requests
     to the policy; it has no tool_timeout and no max_observation. An agent that is a `program` has
-    no class: `path` and `sha256` are empty.
+    no class: `path` and `sha256` are empty. An environment of `gymnasium` is the class of
+    forgedsl.gymnasium; `path` is the file that registers it, or empty.
     """
 
     type_name: str
@@ -198,6 +199,7 @@ class Environment(Spec):
     on_error: Literal["drop"] | float = "drop"
     agent: bool = Field(default=False, exclude_if=operator.not_)
     program: Program | None = Field(default=None, exclude_if=operator.not_)
+    gymnasium: bool = Field(default=False, exclude_if=operator.not_)
     packages: dict[str, str] = Field(default_factory=dict, exclude_if=operator.not_)
     """packages that its files import, with their versions when the job was compiled"""
 

@@ -28,6 +28,11 @@ def versions(files: Iterable[Path], command: str = "") -> dict[str, str]:
     return {name: version for each in imported for name, version in _installing(each, site)}
 
 
+def installed(modules: Iterable[str]) -> dict[str, str]:
+    """Return the versions of the packages that install modules."""
+    return {name: found for module in modules for name, found in _installing(module, sys.path)}
+
+
 def changed(recorded: Mapping[str, str], command: str = "") -> dict[str, tuple[str, str | None]]:
     """Return recorded packages whose installed version differs: (recorded, installed or None)."""
     site = _site_packages(command)

@@ -2,7 +2,7 @@
 
 from forgedsl.hir.evaluate import show
 from forgedsl.reference.markdown import GENERATED, code, join, table
-from forgedsl.schema.constructors import PROGRAM, STANDARD_REWARDS
+from forgedsl.schema.constructors import GYMNASIUM, PROGRAM, STANDARD_REWARDS
 from forgedsl.schema.kinds import KINDS, SERVICES, SYNC
 from forgedsl.settings import (
     LARGEST,
@@ -110,7 +110,8 @@ def constructors() -> list[str]:
                 key = (signature.name, signature.doc)
                 where = kind.name if kind.single else f"{kind.name}.{setting.name}"
                 found.setdefault(key, (signature, []))[1].append(where)
-    found[PROGRAM.name, PROGRAM.doc] = (PROGRAM, ["environment"])
+    for signature in (PROGRAM, GYMNASIUM):
+        found[signature.name, signature.doc] = (signature, ["environment"])
     for signature in STANDARD_REWARDS.values():
         found[signature.name, signature.doc] = (signature, ["reward"])
     return [_constructor(signature, where) for signature, where in found.values()]

@@ -140,6 +140,17 @@ PROGRAM = _signature(
 )
 """`environment desk = program(["python", "desk.py"], parts = ["right"])`"""
 
+GYMNASIUM = _signature(
+    "gymnasium",
+    "an environment that gymnasium knows by a name, with observations and actions as text; further "
+    "arguments are those of its class",
+    _param("id", STR),
+    _param("actions", Type(base="list", item=STR, optional=True), None, keyword=True),
+    _param("observation", _OPTIONAL_STR, None, keyword=True),
+    _param("max_episode_steps", replace(COUNT, optional=True), None, keyword=True),
+)
+"""`environment lake = gymnasium("FrozenLake-v1", is_slippery = false)`"""
+
 STANDARD_REWARDS = _group(
     _signature(
         "math_equal",

@@ -124,9 +124,10 @@ class Program:
     def environment(
         self, name: str, type_name: str, *, file: str, at: str = "", **given: Any
     ) -> Env:
-        """Declare an environment by the name of its class in a Python file."""
-        path = self._file(file)
-        played = spec.Environment(type_name=type_name, path=file, sha256=digest(path), **given)
+        """Declare an environment by the name of its class in a Python file. An agent that is a
+        program, and an environment of gymnasium, may have no file: ""."""
+        sha256 = digest(self._file(file)) if file else ""
+        played = spec.Environment(type_name=type_name, path=file, sha256=sha256, **given)
         self._declare("environments", name, played, at)
         return Env(name)
 

@@ -110,14 +110,9 @@ def load(served: ServedEnvironment) -> Callable[[], Environment | Agent]:
             raise LaunchError(f"{name}: {error}") from error
         return lambda: ProgramAgent(served.name, program)
     try:
-        module = load_file(spec_.path, spec_.sha256, Path(served.job_dir), spec_.modules)
+        cls = _class(spec_, Path(served.job_dir))
     except LaunchError as error:
         raise LaunchError(f"{name}: {error}") from error
-    cls = getattr(module, spec_.type_name, None)
-    base = Agent if spec_.agent else Environment
-    if not (isinstance(cls, type) and issubclass(cls, base)):
-        what = "agent" if spec_.agent else "environment"
-        raise LaunchError(f"{name}: {spec_.path} has no {what} class {spec_.type_name}")
     try:
         made = cls(**spec_.args)
         if isinstance(made, Environment):
@@ -133,6 +128,29 @@ def load(served: ServedEnvironment) -> Callable[[], Environment | Agent]:
     if isinstance(made, Environment) and (never := _never_pays(made)):
         raise LaunchError(f"{name}: {never}")
     return lambda: cls(**spec_.args)
+
+
+def _class(spec_: spec.Environment, folder: Path) -> type[Environment | Agent]:
+    """Return the class of an environment or agent.
+
+    Raises:
+        LaunchError: its file cannot be used, or has no such class.
+    """
+    module = None
+    if spec_.path:
+        module = load_file(spec_.path, spec_.sha256, folder, spec_.modules)
+    if spec_.gymnasium:
+        try:
+            from forgedsl.gymnasium import Gymnasium
+        except ImportError as error:
+            raise LaunchError(str(error)) from error
+        return Gymnasium
+    cls = getattr(module, spec_.type_name, None)
+    base = Agent if spec_.agent else Environment
+    if not (isinstance(cls, type) and issubclass(cls, base)):
+        what = "agent" if spec_.agent else "environment"
+        raise LaunchError(f"{spec_.path} has no {what} class {spec_.type_name}")
+    return cls
 
 
 def _never_pays(made: Environment) -> str:

@@ -86,7 +86,7 @@ def _python(view: View) -> Iterator[SourceFile]:
     bodies = [reward.body for reward in view.program.rewards.values()]
     files = {body.module for body in bodies if isinstance(body, PythonFunction)}
     played = (env.body for env in view.program.environments.values())
-    files |= {body.module for body in played if not body.is_program}
+    files |= {body.module for body in played if body.module}
     if files and view.folder is not None:
         from forgedsl.lint.follow.programs import files_of  # most programs have no Python
 

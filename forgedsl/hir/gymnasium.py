@@ -1,0 +1,190 @@
+"""Resolves `environment lake = gymnasium("FrozenLake-v1", is_slippery = false)`.
+
+Names and arguments are those of the installed package, read from its files. Spaces that cannot be
+text are refused where the class writes them out; a run checks them again when it makes the
+environment. Without the package nothing is known, which a rule says (X834).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from forgedsl.diagnostics import Edit, Fix, counted
+from forgedsl.hir.context import ERROR
+from forgedsl.hir.file import File
+from forgedsl.hir.registered import PACKAGE, Described, Space, described, registered, version
+from forgedsl.ir.program import PythonEnvironment
+from forgedsl.mistakes.suggest import did_you_mean, nearest
+from forgedsl.records import replace
+from forgedsl.schema.constructors import GYMNASIUM
+from forgedsl.settings import ANY, STR, Parameter, Signature
+from forgedsl.source import Span
+from forgedsl.syntax import ast
+
+SHAPE = '`environment lake = gymnasium("FrozenLake-v1")`'
+PARTS = ("reward", "invalid")
+"""reward parts: the sum of gymnasium's rewards, and the number of answers that were no action"""
+PLACEHOLDER = re.compile(r"\{(\w+)\}")
+ALWAYS = ("observation", "actions", "message")
+"""placeholders of `observation = "..."` that every environment has"""
+TEXT = ("Text", "Discrete", "MultiDiscrete", "MultiBinary")
+"""spaces whose values have a natural text"""
+ANSI = "ansi"
+"""render mode that gives text"""
+
+
+def resolve_gymnasium(
+    resolver: File, call: ast.Call | None, span: Span
+) -> PythonEnvironment | None:
+    """Return the environment; None after reporting a mistake."""
+    ctx = resolver.ctx
+    first = call.args[0] if call is not None and call.args else None
+    if call is None or first is None or first.name not in (None, "id"):
+        ctx.error("F114", "`gymnasium` needs the name of an environment first", span, help=SHAPE)
+        return None
+    name = resolver.coercer.value(first.value, STR, resolver.scope, "`id` of `gymnasium`")
+    if name is ERROR:
+        return None
+    module, _, own = name.rpartition(":")
+    file = _file(resolver, module, first.value.span) if module.endswith(".py") else None
+    if file is ERROR:
+        return None
+    known = registered(module, file)
+    if known is not None and own not in known and (known or not module):
+        what = f"{PACKAGE} {version()} has no environment"
+        if module:
+            what = f"`{module}` registers no environment"
+        close = _versions(own, known) or nearest(own, known)
+        fix = _spelled(first.value, own, close)
+        ctx.error("F101", f"{what} `{own}`", first.value.span, help=did_you_mean(close), fix=fix)
+        return None
+    found = described(known[own]) if known and own in known else Described()
+    signature = _signature(found, call)
+    bound = resolver.coercer.bind(signature, call.args, span, resolver.scope)
+    if bound is ERROR or _refused(resolver, call, name, found, bound):
+        return None
+    ours = {parameter.name for parameter in GYMNASIUM.params}
+    given = {arg.name for arg in call.args if arg.name}
+    return PythonEnvironment(
+        module=resolver.rebase(module) if file is not None else "",
+        name=GYMNASIUM.name,
+        init=(),
+        tools=(),
+        parts=PARTS,
+        args={
+            "id": name if file is None else own,
+            **{key: bound[key] for key in sorted(ours & given - {"id"})},
+        },
+        options={key: bound[key] for key in bound if key in given - ours},
+        packages=(PACKAGE, *([module.partition(".")[0]] if module and file is None else [])),
+        span=span,
+    )
+
+
+def _file(resolver: File, path: str, span: Span) -> Any:
+    """Return the Python file that registers an environment; ERROR after reporting that it is not
+    there."""
+    if resolver.folder is None or Path(path).is_absolute():
+        message = "write the path of the Python file relative to the .forge file"
+        return resolver.ctx.error("F115", message, span)
+    file = resolver.folder / path
+    if file.is_file():
+        return file
+    beside = [each.name for each in file.parent.glob("*.py")]
+    close = did_you_mean(nearest(file.name, beside))
+    return resolver.ctx.error("F115", f"`{path}` does not exist beside this file", span, help=close)
+
+
+def _versions(own: str, known: Iterable[str]) -> tuple[str, ...]:
+    """Return the newest version of an environment whose version is missing or is another one."""
+    base = own.rpartition("-v")[0] or own
+    return tuple(sorted(name for name in known if name.rpartition("-v")[0] == base)[-1:])
+
+
+def _spelled(written: ast.Expr, name: str, close: tuple[str, ...]) -> Fix | None:
+    """Return the change of a name that is written out as a string."""
+    if not close or not isinstance(written, ast.String):
+        return None
+    span = written.span
+    inner = Span(span.file, span.end - 1 - len(name), span.end - 1)
+    edit = Edit(text=close[0], span=inner)
+    return Fix(message=f"replace `{name}` by `{close[0]}`", edits=(edit,), safe=False)
+
+
+def _signature(found: Described, call: ast.Call) -> Signature:
+    """Return what the call may name: our arguments, and those of the class. Without a class any
+    argument is accepted."""
+    ours = {parameter.name for parameter in GYMNASIUM.params}
+    if found.params is None:
+        free = dict.fromkeys(arg.name for arg in call.args if arg.name and arg.name not in ours)
+        more = tuple(Parameter(name=n, type=ANY, default=None, keyword=True) for n in free)
+    else:
+        more = tuple(p for p in found.params if p.name not in ours | {"render_mode"})
+    instead = f"a run chooses the render mode: `{ANSI}`, or none" if any(
+        arg.name == "render_mode" for arg in call.args
+    ) else ""  # fmt: skip
+    return replace(GYMNASIUM, params=(*GYMNASIUM.params, *more), instead=instead)
+
+
+def _refused(
+    resolver: File, call: ast.Call, name: str, found: Described, bound: dict[str, Any]
+) -> bool:
+    """Report an environment that cannot be text, and words for its text that do not fit it."""
+    ctx, place = resolver.ctx, call.args[0].value.span
+    spans = {arg.name: arg.value.span for arg in call.args if arg.name}
+    if ANSI not in found.modes and (bad := not_text(found.observation)):
+        message = f"observations of `{name}` are of {bad}, which has no text"
+        ctx.error("F113", message, place, help=OWN_CLASS)
+    elif found.action is not None and found.action.name not in ("Discrete", "Text"):
+        message = f"actions of `{name}` are of {found.action.name}, but an answer is one action"
+        ctx.error("F113", f"{message}: {ACTIONS}", place, help=OWN_CLASS)
+    elif (message := _actions(bound["actions"], found.action)) != "":
+        ctx.error("F113", message, spans.get("actions", place))
+    elif bound["observation"] is not None and found.observation is not None:
+        words = [*ALWAYS, *found.observation.inner]
+        words += ["render"] if ANSI in found.modes else []
+        for word in PLACEHOLDER.findall(bound["observation"]):
+            if word not in words:
+                message = f"observations of `{name}` have no `{{{word}}}`"
+                listed = ", ".join(f"`{{{each}}}`" for each in words)
+                help_text = did_you_mean(nearest(word, words)) or f"known are {listed}"
+                ctx.error("F113", message, spans["observation"], help=help_text)
+                return True
+        return False
+    else:
+        return False
+    return True
+
+
+ACTIONS = "one of a Discrete space, or text"
+OWN_CLASS = (
+    "write a class `Environment` that makes it and says its observations and actions in text "
+    "(docs/guide/environments.md)"
+)
+
+
+def not_text(space: Space | None) -> str:
+    """Return the class of the first space in a space whose values have no text; "" if there is
+    none, or if the space is not known."""
+    if space is None or space.name in TEXT:
+        return ""
+    if space.name in ("Tuple", "Dict"):
+        return next((bad for each in space.inner.values() if (bad := not_text(each))), "")
+    return space.name
+
+
+def _actions(names: list[str] | None, space: Space | None) -> str:
+    """Return what is wrong with the names of actions."""
+    if names is None:
+        return ""
+    low = [name.strip().lower() for name in names]
+    if len({*low}) != len(low) or not all(low):
+        return "`actions` must be different words"
+    if space is not None and space.name == "Text":
+        return "`actions` has no effect: any text is an action"
+    if space is not None and space.size not in (None, len(names)):
+        return f"`actions` names {counted(len(names), 'action')}, but there are {space.size}"
+    return ""

@@ -1,0 +1,38 @@
+"""X834 package-not-here: the package of an environment is not installed on this machine.
+
+    environment maze = gymnasium("mazes:Maze-v0")     # fires: there is no package mazes
+    environment lake = gymnasium("FrozenLake-v1")     # silent: gymnasium is installed
+
+Names, arguments and spaces of its environments are not checked then, and the job does not have its
+version. A run that cannot import it ends before its services start. The rule is a warning, because
+the run may take place on another machine. Install the package.
+"""
+
+from __future__ import annotations
+
+from forgedsl.lint.finding import Findings, rule
+from forgedsl.lint.view import View
+
+finding = rule(__doc__, "W")
+OURS = {"gymnasium": 'pip install "forgedsl[gymnasium]"'}
+
+
+def check(view: View) -> Findings:
+    for env in view.program.environments.values():
+        for package in env.body.packages if env.body.is_gymnasium else ():
+            if _is_missing(package):
+                yield finding(
+                    f"environment `{env.name}` needs the package {package}, which is not installed "
+                    "here, so its name and arguments are not checked",
+                    env.body.span,
+                    help=OURS.get(package, "install the package that has this module"),
+                )
+
+
+def _is_missing(module: str) -> bool:
+    import importlib.util
+
+    try:
+        return importlib.util.find_spec(module) is None
+    except (ValueError, ImportError):
+        return True
