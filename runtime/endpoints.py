@@ -124,6 +124,8 @@ class SyncResult:
     """share of the elements that differ from the version before; None if that is not known"""
     unproved: tuple[str, ...] = ()
     """tensors that have no known place in the sampler's engine, so they were not compared"""
+    was_random: bool = False
+    """True if the sampler had random weights before"""
 
 
 class Endpoints(Protocol):

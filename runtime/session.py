@@ -97,7 +97,7 @@ async def _start_services(job: spec.Job, run_dir: Path) -> Services:
             events.subscribe(reader.on_event)
         nothing: Callable[[], None] = lambda: None  # noqa: E731
         this = Run(
-            job=job, run_dir=run_dir, job_dir=run_dir, resume=None, events=events,
+            job=_loading_folders(job), run_dir=run_dir, job_dir=run_dir, resume=None, events=events,
             record_batches=0, backing=backend, scratch=scratch, clean_up=nothing,
         )  # fmt: skip
         events.emit(
@@ -112,3 +112,10 @@ async def _start_services(job: spec.Job, run_dir: Path) -> Services:
     supervisor = Supervisor(fleet, ask, events, lambda dead: backend.restart(this, dead))
     supervisor.start()
     return Services(this=this, ask=ask, fleet=fleet, supervisor=supervisor, readers=readers)
+
+
+def _loading_folders(job: spec.Job) -> spec.Job:
+    """Return the job with engines that load their model's folder: code may sample before it
+    publishes."""
+    off = {"start": "a Session publishes when its code says so", **job.proofs.off}
+    return job.model_copy(update={"proofs": spec.Proofs(off=off)})

@@ -141,7 +141,9 @@ CHANGES: dict[str, dict[str, object]] = {
         "record.steps": "all", "record.disk": "4GiB",
     },
     "proofs": {
-        f"off.{name}": '"a reason"' for name in ("publications", "gap", "frozen", "masks", "loss")
+        f"off.{name}": '"a reason"' for name in (
+            "publications", "start", "gap", "frozen", "masks", "loss",
+        )
     },
     "environment": {
         "procs": (PLAYED, "2"), "tool_timeout": (PLAYED, "3s"), "deadline": (PLAYED, "60s"),

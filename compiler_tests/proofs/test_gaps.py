@@ -106,7 +106,10 @@ def test_the_run_leaves_its_evidence(tmp_path: Path) -> None:
     job: Any = SimpleNamespace(samplers={}, trainers={}, proofs=SimpleNamespace(off={}))
     proofs = Proofs(job)
     for changed in (None, 0.5, 0.25):
-        result = SyncResult(bytes=8, transport="shm", seconds=0.1, proved=35, changed=changed)
+        result = SyncResult(
+            bytes=8, transport="shm", seconds=0.1, proved=35, changed=changed,
+            was_random=changed is None,
+        )  # fmt: skip
         proofs.record_sync(node("sync"), result)
     step = StepResult(
         version=1, loss=0.0, grad_norm=1.0, lr=1e-6, tokens=8, metrics={}, kernel="",
@@ -114,7 +117,8 @@ def test_the_run_leaves_its_evidence(tmp_path: Path) -> None:
     )  # fmt: skip
     proofs.record_step(node(), step)
     proofs.write(tmp_path)
-    syncs, gap = map(json.loads, (tmp_path / "proofs.jsonl").read_text("utf-8").splitlines())
+    start, syncs, gap = map(json.loads, (tmp_path / "proofs.jsonl").read_text("utf-8").splitlines())
+    assert start == {"proof": "start", "service": "generator", "tensors": 35, "holds": True}
     assert (syncs["syncs"], syncs["proved"], syncs["tensors"]) == (3, 3, 35)
     assert syncs["least_changed"] == 0.25
     assert (gap["steps"], gap["largest_mean"]) == (1, 1e-6)

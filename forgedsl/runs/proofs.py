@@ -16,7 +16,11 @@ def table(data: RunData) -> list[tuple[str, str]]:
 
 
 def closing(lines: Sequence[Row]) -> Iterator[str]:
-    """Yield the results of the first batch, and the proofs that are off, for one line of text."""
+    """Yield the results of the start and the first batch, and the proofs that are off."""
+    starts = [line for line in lines if line["proof"] == "start" and line.get("holds")]
+    if starts:
+        services = " and ".join(dict.fromkeys(str(line["service"]) for line in starts))
+        yield f"the first publication replaced all random weights of {services}"
     masks = [line for line in lines if line["proof"] == "masks" and "off" not in line]
     losses = [line for line in lines if line["proof"] == "loss" and "off" not in line]
     if masks and all(line["holds"] for line in masks):
@@ -34,6 +38,8 @@ def text(line: Row) -> str:
     if "off" in line:
         return f"off: {line['off']}"
     match line["proof"]:
+        case "start":
+            return _start(line)
         case "masks":
             return _masks(line)
         case "loss":
@@ -51,6 +57,16 @@ def text(line: Row) -> str:
                 "as its folder has them, bit for bit"
             )
     return ", ".join(f"{key} {value}" for key, value in line.items() if key != "proof")
+
+
+def _start(line: Row) -> str:
+    name = line["service"]
+    if line["holds"] is None:
+        return f"{name} started from random weights, but {line['why']}"
+    return (
+        f"{name} started from random weights, and the first publication replaced all of its "
+        f"{counted(line['tensors'], 'tensor')}"
+    )
 
 
 def _masks(line: Row) -> str:

@@ -312,6 +312,9 @@ PROOFS = Kind(
     settings=rows(
         ("off.publications", _REASON, None, OBS,
          "why the engine's weights are not compared with the published ones, bit for bit"),
+        ("off.start", _REASON, None, OBS,
+         "why an engine loads the weights in its model's folder at the start, instead of random "
+         "weights that the first publication must replace"),
         ("off.gap", _REASON, None, OBS,
          "why log-probs of trainer and sampler are not compared in each step"),
         ("off.frozen", _REASON, None, OBS,

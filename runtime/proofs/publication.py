@@ -56,6 +56,8 @@ class Arrival:
     """tensors that the engine holds bit for bit; 0 if this publication is not proved"""
     placeless: tuple[str, ...] = ()
     """tensors that have no known place in this engine, so that only a probe can check them"""
+    was_random: bool = False
+    """True if the engine had random weights before, which these have replaced"""
 
 
 def arrival(published: Mapping[str, Digest], held: Iterable[Held], places: set[str]) -> Arrival:

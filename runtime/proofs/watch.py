@@ -41,6 +41,7 @@ class Proofs:
         self._steps = self._tokens_at_once = 0
         self._largest: float | None = None
         self._first: list[dict[str, Any]] = []
+        self._starts: list[dict[str, Any]] = []
 
     def record_sync(self, sync: Node, result: SyncResult) -> str:
         """Record a weight sync; return a warning, or "".
@@ -55,6 +56,8 @@ class Proofs:
         self._proved += result.proved > 0
         self._tensors = max(self._tensors, result.proved)
         self._placeless |= {*result.unproved}
+        if result.was_random:
+            self._starts.append(_start(sync.to or "", result))
         if result.changed is not None:
             self._changed.append(result.changed)
         sampler = self._job.samplers.get(sync.to or "")
@@ -94,12 +97,20 @@ class Proofs:
             })  # fmt: skip
         off = self._job.proofs.off
         found += [{"proof": name, "off": reason} for name, reason in off.items()]
-        return [*self._first, *found]
+        return [*self._starts, *self._first, *found]
 
     def write(self, folder: Path, others: Iterable[dict[str, Any]] = ()) -> None:
         """Append the records to proofs.jsonl, those of `others` first."""
         with (folder / FILE).open("a", encoding="utf-8") as file:
             file.writelines(json.dumps(line) + "\n" for line in (*others, *self.lines()))
+
+
+def _start(service: str, result: SyncResult) -> dict[str, Any]:
+    """Return the line of a sampler whose random weights a publication has replaced."""
+    line = {"proof": "start", "service": service, "tensors": result.proved}
+    if result.proved:
+        return line | {"holds": True}
+    return line | {"holds": None, "why": "this publication was not compared bit for bit"}
 
 
 def _dtype(job: Job) -> str:

@@ -139,7 +139,7 @@ class MonarchEndpoints:
         return SyncResult(
             bytes=manifest.num_bytes, transport=manifest.transport,
             seconds=time.monotonic() - start, proved=found.proved, changed=manifest.changed,
-            unproved=found.placeless,
+            unproved=found.placeless, was_random=found.was_random,
         )  # fmt: skip
 
     # ---- rewards and functions

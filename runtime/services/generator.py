@@ -239,6 +239,11 @@ class GeneratorClient:
                 f"version {manifest.version} of the weights changed on its way by "
                 f"{manifest.transport}"
             )
+            if len(found.faults) == len(manifest.digests or ()):
+                how = (
+                    f"no tensor of version {manifest.version} of the weights arrived by "
+                    f"{manifest.transport}"
+                )
             self._refuse(replica, f"{how}: {text(list(found.faults))}")
         dtypes = {str(self.service.precision)}
         dtypes |= {manifest.probe.dtype} if manifest.probe is not None else set()

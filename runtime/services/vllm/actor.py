@@ -34,6 +34,7 @@ from forgedsl.runtime.services.vllm.upstream.start import preload
 from forgedsl.runtime.transports import tree
 from forgedsl.runtime.transports.base import Manifest, buffer_path
 from forgedsl.runtime.transports.registry import fetch_weights, open_weights
+from forgedsl.types.flow import Role
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +95,11 @@ class Generator(ForgeActor):
         self._inbox: queue.SimpleQueue[tuple[Action, Reply]] = queue.SimpleQueue()
         self._in_flight: dict[str, _InFlight] = {}
         self._version = 0
+        self._random = False
+        """True as long as the engine has the random weights of its start"""
+        self._starts_random = "start" not in job.proofs.off and any(
+            Role.TRANSFERS in node.roles and node.to == name for node in job.nodes
+        )
         self._port: Port[Message] | None = None
         self._sender = ThreadPoolExecutor(1, "sender")
         # Import vLLM now, while the controller is still starting other processes.
@@ -101,7 +107,8 @@ class Generator(ForgeActor):
 
     @concurrent_endpoint
     async def setup(self, run_key: str) -> dict[str, Any]:
-        """Start the engine, and load weights if the model folder has them."""
+        """Start the engine. It starts from random weights if a trainer publishes to it, since the
+        first publication must replace them all; otherwise it loads those in the model's folder."""
         return await self.set_up(self._setup, run_key)
 
     @concurrent_endpoint
@@ -158,7 +165,10 @@ class Generator(ForgeActor):
             ranks=self.service.parallel.tp,
             meeting=buffer_path(run_key, self._token),
         )
-        self._engine = upstream.Engine(self.service, self.model, self.folder, self.seed, seat)
+        self._engine = upstream.Engine(
+            self.service, self.model, self.folder, self.seed, seat, random=self._starts_random
+        )
+        self._random = self._engine.random
         self.classes = {"engine": self._engine.class_name}
         begin = time.perf_counter()
         warm = spec.Sampling(max_tokens=4)
@@ -218,10 +228,12 @@ class Generator(ForgeActor):
                     open_weights(manifest), keep=keep, prove=manifest.digests is not None
                 )
                 self._version = manifest.version
-                found = Arrival()
+                was_random, self._random = self._random, False
+                found = Arrival(was_random=was_random)
                 if manifest.digests is not None:
                     held = self._engine.gather_lists(held)
-                    found = arrival(manifest.digests, held, self._engine.weight_names())
+                    compared = arrival(manifest.digests, held, self._engine.weight_names())
+                    found = replace(compared, was_random=was_random)
                 if manifest.probe is not None:
                     found = replace(found, gap=self._check(manifest))
                 return found

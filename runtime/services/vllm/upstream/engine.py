@@ -90,11 +90,12 @@ def prepare_environment(device: str) -> None:
 
 
 class Engine:
-    """An in-process vLLM engine for one model, or one rank of it."""
+    """An in-process vLLM engine for one model, or one rank of it. With `random`, or if `folder` has
+    no weights, it starts from random weights."""
 
     def __init__(
         self, service: spec.VllmService, model: spec.Model, folder: Path, seed: int,
-        seat: EngineRank,
+        seat: EngineRank, *, random: bool = False,
     ):  # fmt: skip
         self.seconds = {"imports": preload(service.mesh.device)}
         """by startup phase: its seconds"""
@@ -102,8 +103,7 @@ class Engine:
         from vllm.sampling_params import RequestOutputKind
         from vllm.v1.engine.llm_engine import LLMEngine
 
-        self._prompt = TokensPrompt
-        self._params = SamplingParams
+        self._prompt, self._params = TokensPrompt, SamplingParams
         self._final_only = RequestOutputKind.FINAL_ONLY
         self._ranks, self._rank, self._tool_calls = seat.ranks, seat.rank, model.tool_calls
         self._watched: set[str] = set()
@@ -114,7 +114,8 @@ class Engine:
         self._salt = 0
         """number of weight loads; part of the prefix cache's salt"""
         self._on_cpu = on_cpu = service.mesh.device == "cpu"
-        arguments = _arguments(service, model, folder, seed, seat)
+        self.random = random or not any(folder.glob("*.safetensors"))
+        arguments = _arguments(service, model, folder, seed, seat, random=self.random)
         if not arguments["enforce_eager"]:
             sizes = graph_sizes(arguments["max_num_seqs"])
             arguments.setdefault("compilation_config", {"cudagraph_capture_sizes": sizes})
@@ -371,8 +372,9 @@ class Engine:
 
 
 def _arguments(
-    service: spec.VllmService, model: spec.Model, folder: Path, seed: int, seat: EngineRank
-) -> dict[str, Any]:
+    service: spec.VllmService, model: spec.Model, folder: Path, seed: int, seat: EngineRank, *,
+    random: bool = False,
+) -> dict[str, Any]:  # fmt: skip
     """Return vLLM's engine arguments; those of `engine.extra` come last. The model path is relative
     to its parent: vLLM's compile cache key holds it, and with the run folder in it every run would
     compile again."""
@@ -390,7 +392,7 @@ def _arguments(
         "kv_cache_dtype": service.kv_dtype,
         "tensor_parallel_size": service.parallel.tp,
         "disable_log_stats": True,
-        "load_format": "auto" if any(folder.glob("*.safetensors")) else "dummy",
+        "load_format": "dummy" if random else "auto",
     }
     if service.weight_dtype == "fp8":
         arguments["quantization"] = FP8

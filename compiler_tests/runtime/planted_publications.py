@@ -1,0 +1,123 @@
+"""Publishes weights to an engine, with a fault planted into each second publication; prints what
+the proofs say of each.
+
+Run by test_planted_publications: vLLM takes a process for itself. Arguments: an empty folder, and
+how the engine starts, `random` or `folder`.
+"""
+
+import importlib.util
+import json
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+
+from forgedsl.lower import job as spec
+from forgedsl.runtime.proofs.publication import Arrival, arrival
+from forgedsl.runtime.services.vllm.upstream import engine as upstream
+from forgedsl.runtime.transports import base
+from forgedsl.runtime.transports.registry import open_weights, transport
+
+HERE = Path(__file__).parent
+TINY = HERE.parents[1] / "pipelines/models/tiny_math"
+WAYS = ("shm", "tcp")
+PROBE = [3 + (7 * at) % 40 for at in range(12)]
+LEFT_OUT = "model.layers.1.mlp.up_proj.weight"
+
+
+def planting() -> Any:
+    """The module that plants faults into whole runs."""
+    path = HERE.parent / "deep/plant_weights/sitecustomize.py"
+    found = importlib.util.spec_from_file_location("plant_weights", path)
+    assert found is not None
+    assert found.loader is not None
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    return module
+
+
+def engine(folder: Path, *, random: bool) -> upstream.Engine:
+    upstream.prepare_environment("cpu")
+    service = spec.VllmService(
+        model="m", mesh=spec.Mesh(name="m", device="cpu"), dtype="f32", max_running=8,
+        sampling=spec.Sampling(max_tokens=4),
+        extra={"block_size": 32, "num_gpu_blocks_override": 16},
+    )  # fmt: skip
+    model = spec.Model(source=spec.LocalModel(path="", sha256=""), dtype="f32", context=96)
+    seat = upstream.EngineRank(rank=0, ranks=1, meeting=folder / "meeting")
+    return upstream.Engine(service, model, TINY, 1, seat, random=random)
+
+
+class Receiver:
+    """An engine that loads publications as the actor of a generator does."""
+
+    def __init__(self, own: upstream.Engine) -> None:
+        self._own, self._scored = own, 0
+
+    def load(self, manifest: base.Manifest, weights: Iterable[Any] | None = None) -> Arrival:
+        """Load what `manifest` announces, or only `weights` of it."""
+        given = open_weights(manifest) if weights is None else iter(weights)
+        held = self._own.load_weights(given, keep=False, prove=True)
+        assert manifest.digests is not None
+        return arrival(manifest.digests, held, self._own.weight_names())
+
+    def score(self) -> list[float]:
+        """Return the log-probs of a fixed text."""
+        self._scored += 1
+        return self._own.score(f"probe {self._scored}", PROBE)[0]
+
+
+def first(own: upstream.Engine) -> dict[str, Any]:
+    """Return what is said of a first publication that brings nothing, of one whose head is not
+    packed for the CPU, and of one without one of its tensors; then of the right one."""
+    receiver = Receiver(own)
+    sender = base.Sender(transport("shm"), "first", torch.float32)
+    manifest = sender.publish(load_file(TINY / "model.safetensors"), 0)
+    found: dict[str, Any] = {"random": own.random, "nothing": told(receiver.load(manifest, []))}
+    pack, upstream._repack = upstream._repack, lambda model: None
+    found["unpacked"] = told(receiver.load(manifest)) | {"logprobs": receiver.score()}
+    upstream._repack = pack
+    some = (each for each in open_weights(manifest) if each[0] != LEFT_OUT)
+    found["left out"] = told(receiver.load(manifest, some))
+    found["right"] = told(receiver.load(manifest)) | {"logprobs": receiver.score()}
+    sender.close()
+    return found
+
+
+def told(found: Arrival) -> dict[str, Any]:
+    return {"faults": list(found.faults), "proved": found.proved}
+
+
+def later(own: upstream.Engine) -> dict[str, Any]:
+    """Return what is said of each fault on each way, and of the right publication after it."""
+    receiver, plant = Receiver(own), planting()
+    state = load_file(TINY / "model.safetensors")
+    found: dict[str, Any] = {}
+    for way in WAYS:
+        sender = base.Sender(transport(way), f"planted-{way}", torch.float32)
+        assert receiver.load(sender.publish(state, 0)).faults == ()
+        for number, fault in enumerate(plant.FAULTS):
+            state = {name: value * (1 + 1e-3) for name, value in state.items()}
+            turn = sender._turn
+            manifest = sender.publish(state, 2 * number + 1)
+            plant.spoil(fault, base, sender, turn)
+            found[f"{way} {fault}"] = told(receiver.load(manifest))
+            again = sender.publish(state, 2 * number + 2)
+            found[f"{way} after {fault}"] = told(receiver.load(again))
+        sender.close()
+    return found
+
+
+def main(folder: str, start: str) -> None:
+    own = engine(Path(folder), random=start == "random")
+    found = first(own)
+    if start == "random":
+        found |= later(own)
+    print("RESULT" + json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
