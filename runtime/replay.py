@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import asdict
 from functools import reduce
 from math import prod
@@ -134,25 +136,41 @@ def fit_degrees(parallel: spec.TitanParallel, procs: int) -> spec.TitanParallel:
 async def _replay(
     job: spec.Job, run_dir: Path, step: int, batch: Batch, loss: str, out: Path
 ) -> StepResult:
-    resume = step - 1 or None
-    if resume and not (run_dir / f"checkpoints/step-{resume}/controller.json").is_file():
+    if step > 1 and not starts(run_dir, step):
         raise LaunchError(
-            f"step {step} starts from checkpoints/step-{resume}, which does not exist; "
+            f"step {step} starts from checkpoints/step-{step - 1}, which does not exist; "
             "`checkpoint.every` and `checkpoint.keep` decide which checkpoints are kept"
         )
+    async with trainer_before(step, job, run_dir, out) as client:
+        result = await client.step(batch, loss)
+        (service,) = job.services.values()
+        await client.export(str(out / "weights"), job.models[service.model].dtype)
+        return result
+
+
+def starts(run_dir: Path, step: int) -> bool:
+    """True if a trainer can be brought to where a step of the run started: the first step, or one
+    after a checkpoint."""
+    return step == 1 or (run_dir / f"checkpoints/step-{step - 1}/controller.json").is_file()
+
+
+@asynccontextmanager
+async def trainer_before(
+    step: int, job: spec.Job, run_dir: Path, out: Path
+) -> AsyncIterator[TrainerClient]:
+    """Start the only service of a job, a trainer, where `step` of the run started. Its logs go to
+    `out`."""
     out.mkdir(parents=True, exist_ok=True)
+    resume = step - 1 or None
     scratch = Scratch()
     fleet = meshes.spawn(job, out, run_dir, scratch.environment())
-    ((name, mesh),) = fleet.trainers.items()
+    (mesh,) = fleet.trainers.values()
     client = TrainerClient(mesh)
     try:
         home = run_dir if resume else out
         await meshes.setup(fleet, home, scratch.key, resume, lambda *_: None)
-        result = await client.step(batch, loss)
-        dtype = job.models[job.services[name].model].dtype
-        await client.export(str(out / "weights"), dtype)
+        yield client
         await client.close()
-        return result
     finally:
         await mesh.stop()
         scratch.close()

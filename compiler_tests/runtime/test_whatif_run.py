@@ -81,3 +81,38 @@ def test_a_whatif_says_what_a_run_with_another_reward_and_another_clip_reports(
         for c in found.completions
     } == wanted
     assert (tmp_path / "a" / "whatif" / "score.html").read_text().count("<svg") >= 3
+
+
+def files(run: Path) -> dict[str, bytes]:
+    """The run folder, without what-ifs."""
+    found = (path for path in run.rglob("*") if path.is_file() and "whatif" not in path.parts)
+    return {str(path.relative_to(run)): path.read_bytes() for path in found}
+
+
+def test_training_again_gives_what_the_run_reports_and_what_another_run_would(
+    tmp_path: Path,
+) -> None:
+    """Under the run's own file each step has the metrics of the run, on two ranks too. Under
+    another clip the first step is that of a run with it."""
+    first = written(tmp_path, "first")
+    other = written(tmp_path, "clip", ("param eps        : float = 0.2", "param eps : float = 0.1"))
+    saved = (*SETTINGS, "checkpoint.every=1")
+    forgec("run", first, *saved, "--run-dir", tmp_path / "a", "--quiet")
+    forgec("run", other, *saved, "--run-dir", tmp_path / "b", "--quiet")
+    before = files(tmp_path / "a")
+    ask = ("whatif", tmp_path / "a", *saved, "--train", "--format", "json")
+    same = json.loads(forgec(*ask, "--with", first, "--steps", "1:2", "--procs", "2"))["steps"]
+    assert [step["step"] for step in same] == [1, 2]
+    for step in same:
+        for name, pair in step["metrics"].items():
+            assert pair["again"] == pytest.approx(pair["run"], rel=1e-4, abs=1e-6), name
+    (latest,) = json.loads(forgec(*ask, "--with", first))["steps"]
+    assert latest["step"] == 2
+    assert latest["metrics"]["loss"]["again"] == pytest.approx(latest["metrics"]["loss"]["run"])
+    (clipped,) = json.loads(forgec(*ask, "--with", other, "--steps", "1"))["steps"]
+    row = json.loads((tmp_path / "b" / "metrics.jsonl").read_text().splitlines()[0])
+    for name, pair in clipped["metrics"].items():
+        assert pair["again"] == pytest.approx(row[name], rel=1e-4, abs=1e-6), name
+    changed = clipped["metrics"]["loss/clip_frac"]
+    assert changed["again"] > changed["run"] > 0
+    assert files(tmp_path / "a") == before

@@ -1,23 +1,27 @@
-"""`forgec whatif RUN --with FILE`: recorded steps of a run under another file, without its models.
+"""`forgec whatif RUN --with FILE`: recorded steps of a run under another file, without its models;
+with `--train` also their optimizer steps, from a checkpoint of the run.
 
 Exit codes: 0; 2 the run has no recording, or the file needs what is not recorded; 1 the file has
-errors.
+errors; 5 the trainer failed.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from forgedsl.cli.parser import Parser
+from forgedsl.cli.parser import Parser, whole
+from forgedsl.cli.replay import DEVICES
 
 if TYPE_CHECKING:
     from forgedsl.lower.build import Lowered
     from forgedsl.lower.job import Job
+    from forgedsl.runs.retrained import Retrained
     from forgedsl.runs.whatif import Step
 
 
@@ -40,6 +44,20 @@ def parser() -> Parser:
         "--profile", metavar="NAME", help="profile of the file; default: that of the run"
     )
     parser.add_overrides()
+    parser.add_argument(
+        "--train", action="store_true",
+        help="train the steps again, from where the run started the first of them",
+    )  # fmt: skip
+    parser.add_argument(
+        "--procs", type=whole, default=1, metavar="N", help="with --train: ranks of the trainer"
+    )
+    parser.add_argument(
+        "--device", default="cpu", metavar="cpu|gpu", help="with --train: where the trainer runs"
+    )
+    parser.add_argument(
+        "--most-gap", type=float, metavar="X",
+        help="with --train: stop when log-probs of trainer and sampler differ by more, in the mean",
+    )  # fmt: skip
     parser.add_choice("format", Format, Format.TEXT, help="what to print")
     parser.add_argument(
         "-o", "--out", type=Path, metavar="PATH",
@@ -60,6 +78,10 @@ def command(
     profile: str | None,
     set_: list[str] | None,
     set_file: list[Path] | None,
+    train: bool,
+    procs: int,
+    device: str,
+    most_gap: float | None,
     format_: Format,
     out: Path | None,
 ) -> None:
@@ -67,32 +89,51 @@ def command(
     of FILE, and compare.
 
     No model runs: completions, log-probs and the scores of judges are those of the run. The run is
-    not changed.
+    not changed. With --train the steps are trained again under FILE, and their metrics stand beside
+    those of the run.
 
     Examples:
       forgec whatif runs/sums-20261120-120000 --with sums.forge eps=0.1
       forgec whatif runs/sums-20261120-120000 --with other_reward.forge --steps 200:250
       forgec whatif runs/sums-20261120-120000 --with sums.forge --format json
+      forgec whatif runs/sums-20261120-120000 --with sums.forge eps=0.1 --train --steps 201:204
     """
     from forgedsl.cli.overrides import SideError
     from forgedsl.cli.planning import read_job
-    from forgedsl.errors import ForgeError, writing
+    from forgedsl.errors import ForgeError
     from forgedsl.runs.checkpoints import no_run
-    from forgedsl.runs.whatif import as_data, page, render, summarize
 
+    title = f"{run.name} with {with_.name}"
     try:
         if not (run / "job.json").is_file():
             raise SideError(no_run(run))
         old = read_job(run / "job.json")
         lowered = _compiled(with_, old, profile, tuple(set_ or ()), tuple(set_file or ()), run)
-        found = summarize(_rescored(run, old, lowered, steps))
+        if train:
+            target = out or run / "whatif" / f"{with_.stem}-train"
+            _show_trained(_trained(run, old, lowered, steps, target, procs, device, most_gap),
+                          title, format_)  # fmt: skip
+        else:
+            target = out or run / "whatif" / f"{with_.stem}.html"
+            _show(_rescored(run, old, lowered, steps), title, target, format_)
     except (SideError, ForgeError) as error:
-        origin, remedy = getattr(error, "origin", ""), getattr(error, "remedy", "")
-        lines = [f"forgec whatif: {error}", *filter(None, (origin, remedy))]
-        print("\n  ".join(lines), file=sys.stderr)
-        raise SystemExit(2) from error
-    title = f"{run.name} with {with_.name}"
-    target = out or run / "whatif" / f"{with_.stem}.html"
+        raise SystemExit(_refused(error)) from error
+
+
+def _refused(error: Exception) -> int:
+    """Print why there is no result; return the exit code."""
+    origin, remedy = getattr(error, "origin", ""), getattr(error, "remedy", "")
+    lines = [f"forgec whatif: {error}", *filter(None, (origin, remedy))]
+    print("\n  ".join(lines), file=sys.stderr)
+    return 5 if getattr(error, "service", "") else 2
+
+
+def _show(steps: Sequence[Step], title: str, target: Path, format_: Format) -> None:
+    """Print the comparison, and write its page."""
+    from forgedsl.errors import writing
+    from forgedsl.runs.whatif import as_data, page, render, summarize
+
+    found = summarize(steps)
     with writing(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(page(found, title), encoding="utf-8")
@@ -101,6 +142,15 @@ def command(
     else:
         sys.stdout.write(render(found, title))
     print(f"wrote {target}", file=sys.stderr)
+
+
+def _show_trained(found: Sequence[Retrained], title: str, format_: Format) -> None:
+    from forgedsl.runs.retrained import as_data, render
+
+    if format_ is Format.JSON:
+        print(json.dumps({"format_version": "1.0", "steps": as_data(found)}, indent=1))
+    else:
+        sys.stdout.write(render(found, title))
 
 
 def _compiled(
@@ -118,20 +168,53 @@ def _compiled(
 
 def _rescored(run: Path, old: Job, lowered: Lowered, steps: str | None) -> list[Step]:
     """Return the steps, computed in a temporary folder with the files of the job."""
-    import tempfile
-
-    from forgedsl.cli.inputs import copy_inputs
     from forgedsl.runtime.whatif.chosen import check, chosen
     from forgedsl.runtime.whatif.parallel import rescore
 
     files = chosen(run, old, steps)
     check(run, old, lowered.job, files)
+    with _inputs(lowered) as folder:
+        return rescore(old, lowered.job, folder, files, tell=_progress(len(files)))
+
+
+def _trained(
+    run: Path, old: Job, lowered: Lowered, steps: str | None, out: Path, procs: int, device: str,
+    most_gap: float | None,
+) -> list[Retrained]:  # fmt: skip
+    """Return the steps, trained again; logs of the trainer go to `out`."""
+    from forgedsl.diagnostics import counted
+    from forgedsl.errors import LaunchError, writing
+    from forgedsl.runtime.stderr import native_stderr
+    from forgedsl.runtime.whatif.chosen import check, chosen
+    from forgedsl.runtime.whatif.train import startable, train
+
+    if device not in DEVICES:
+        raise LaunchError(f"--device is cpu or gpu, not {device}")
+    files = startable(run, chosen(run, old, steps), chosen=steps is not None)
+    check(run, old, lowered.job, files, trains=True)
+    first, last = min(files), max(files)
+    span = f"step {first}" if first == last else f"steps {first} to {last}"
+    print(f"starting {counted(procs, 'rank')} to train {span}", file=sys.stderr, flush=True)
+    with writing(out):
+        out.mkdir(parents=True, exist_ok=True)
+    tell = _progress(len(files))
+    with _inputs(lowered) as folder, native_stderr(out / "controller.log"):
+        return train(run, old, lowered.job, folder, files, out=out, procs=procs,
+                     device=DEVICES[device], most_gap=most_gap, tell=tell)  # fmt: skip
+
+
+@contextmanager
+def _inputs(lowered: Lowered) -> Iterator[Path]:
+    """Make a temporary folder with the files that the rewards of a job read."""
+    import tempfile
+
+    from forgedsl.cli.inputs import copy_inputs
+
     with tempfile.TemporaryDirectory(prefix="forgec-whatif-") as name:
-        folder = Path(name)
         wanted = {reward.path for reward in lowered.job.rewards.values()}
         own = {to: source for source, to in lowered.files if to in wanted or to.endswith(".py")}
-        copy_inputs(own, folder)
-        return rescore(old, lowered.job, folder, files, tell=_progress(len(files)))
+        copy_inputs(own, Path(name))
+        yield Path(name)
 
 
 def _progress(total: int) -> Callable[[int], None]:

@@ -39,17 +39,22 @@ def chosen(run_dir: Path, job: spec.Job, steps: str | None) -> dict[int, Path]:
     return wanted
 
 
-def check(run_dir: Path, run: spec.Job, job: spec.Job, files: Mapping[int, Path]) -> None:
-    """Check that recorded steps hold everything that the other job needs.
+def check(
+    run_dir: Path, run: spec.Job, job: spec.Job, files: Mapping[int, Path], *, trains: bool = False
+) -> None:
+    """Check that recorded steps hold everything that the other job needs. With `trains` the trained
+    model computes what losses read of it.
 
     Raises:
         RunError: they do not; it names the part of the file.
     """
-    for message, origin, remedy in _lacks(run, job, next(iter(files.values()))):
+    for message, origin, remedy in _lacks(run, job, next(iter(files.values())), trains):
         raise RunError(message, origin=origin, remedy=remedy)
 
 
-def _lacks(run: spec.Job, job: spec.Job, path: Path) -> Iterator[tuple[str, str, str]]:
+def _lacks(
+    run: spec.Job, job: spec.Job, path: Path, trains: bool
+) -> Iterator[tuple[str, str, str]]:
     """Yield what is missing: message, place in the file, remedy."""
     old = {node.name: node for node in run.nodes}
     again = "name it as in the run, or record another run with this file"
@@ -69,7 +74,7 @@ def _lacks(run: spec.Job, job: spec.Job, path: Path) -> Iterator[tuple[str, str,
                 text = f"`{node.name}` samples {node.n} completions, but {before.n} are recorded"
                 yield text, node.origin, "the number of completions must be that of the run"
     yield from _rewards(run, job, path)
-    for loss in job.losses.values():
+    for loss in () if trains else job.losses.values():
         if reads := sorted({f.name for f in loss.fields if f.diff} - {"logprob"}):
             text = f"loss `{loss.name}` reads {', '.join(reads)} of the trained model"
             yield text, job.origins.get(loss.name, ""), "only log-probs are recorded"

@@ -33,6 +33,7 @@ from forgedsl.runtime.modules import load_module
 from forgedsl.runtime.proofs.watch import Proofs
 from forgedsl.runtime.recorded.columns import Row, rollout_of
 from forgedsl.runtime.recorded.files import read
+from forgedsl.runtime.services.trainer import TrainerClient
 from forgedsl.runtime.state import ControllerState
 from forgedsl.runtime.step_metrics import Meter
 from forgedsl.runtime.versions import Versions
@@ -66,13 +67,18 @@ class Silent(EventLog):
 
 
 class Rescorer:
-    """Computes steps of a run again under `job`; its files are in `folder`."""
+    """Computes steps of a run again under `job`; its files are in `folder`. Models in `live`
+    compute their log-probs and values; those of other models are recorded."""
 
-    def __init__(self, run: spec.Job, job: spec.Job, folder: Path) -> None:
+    def __init__(
+        self, run: spec.Job, job: spec.Job, folder: Path,
+        live: Mapping[str, TrainerClient] | None = None,
+    ) -> None:  # fmt: skip
         from forgedsl.runtime.whatif.services import RecordedServices
 
-        self._old, self._new = Side(run), Side(job)
-        self._services = RecordedServices(run, job, folder, load_module("program", job.program))
+        self._old, self._new, live = Side(run), Side(job), live or {}
+        program = load_module("program", job.program)
+        self._services = RecordedServices(run, job, folder, program, live)
         events = Silent()
         context = Context(
             job=job, flow=self._new.flow, endpoints=self._services,  # type: ignore[arg-type]
@@ -82,7 +88,7 @@ class Rescorer:
         self._firing = Firing(context)
         self._known = {
             node.name for source in self._new.flow.sources for node in source.nodes
-            if node.roles & {Role.SAMPLES, Role.MEASURES}
+            if node.roles & {Role.SAMPLES, Role.MEASURES} and node.target not in live
         }  # fmt: skip
         """nodes of models, whose values are recorded"""
         self._scores = [node for node in self._new.flow.scores if self._is_plain(node)]
@@ -108,12 +114,9 @@ class Rescorer:
             RunError: the other job needs a value that is not recorded, or a reward fails too often.
         """
         rows = read(path)
-        self._services.use(rows)
         made = {_key(row): rollout_of(row) for row in rows}
         old = list(_units(self._old.flow, rows, made, {*self._old.flow.edges}))
-        new = list(_units(self._new.flow, rows, made, self._known))
-        gone = asyncio.run(self._fire(new))
-        kept = [unit for unit in new if unit.group not in gone]
+        new, kept = asyncio.run(self._again(rows, made))
         trained = [unit for unit in old if not _dropped(rows, unit)]
         before = _batches(self._old, trained, rows, number)
         after = _batches(self._new, kept, rows, number)
@@ -123,6 +126,26 @@ class Rescorer:
             before=tuple(_measured(self._old, before, rows, number)),
             after=tuple(_measured(self._new, after, rows, number)),
         )  # fmt: skip
+
+    async def batches(self, number: int, path: Path) -> dict[str, Assembled]:
+        """Return the batch of each step node that the other job makes of a recorded step; none if
+        all groups are dropped.
+
+        Raises:
+            RunError: as `step`.
+        """
+        rows = read(path)
+        _, kept = await self._again(rows, {_key(row): rollout_of(row) for row in rows})
+        return _batches(self._new, kept, rows, number)
+
+    async def _again(
+        self, rows: Sequence[Row], made: Mapping[Key, Rollout]
+    ) -> tuple[list[GroupState], list[GroupState]]:
+        """Fire the nodes of the other job; return all groups of the step, and those in batches."""
+        self._services.use(rows)
+        units = list(_units(self._new.flow, rows, made, self._known))
+        gone = await self._fire(units)
+        return units, [unit for unit in units if unit.group not in gone]
 
     def _score(self, unit: GroupState) -> Iterator[str]:
         """Put the scores of a group that need no other node into it; yield the names of their

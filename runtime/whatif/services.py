@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -23,6 +23,7 @@ from forgedsl.runtime.events import EventLog
 from forgedsl.runtime.recorded.columns import Row, rollout_of
 from forgedsl.runtime.rewards.worker import Item, Outcome, Recipe, call_reward, load
 from forgedsl.runtime.services.reward import RewardClient
+from forgedsl.runtime.services.trainer import TrainerClient
 from forgedsl.runtime.tensor_calls import call_on_tensors
 from forgedsl.runtime.tracebacks import described
 
@@ -92,10 +93,13 @@ def unchanged(run: spec.Job, job: spec.Job) -> frozenset[str]:
 
 class RecordedServices:
     """Implements those calls of runtime/endpoints.py that groups need. `rows` are those of the step
-    that is computed again, recorded by `run`."""
+    that is computed again, recorded by `run`. Models in `live` answer themselves."""
 
-    def __init__(self, run: spec.Job, job: spec.Job, folder: Path, program: ModuleType) -> None:
-        self._job, self._unchanged = job, unchanged(run, job)
+    def __init__(
+        self, run: spec.Job, job: spec.Job, folder: Path, program: ModuleType,
+        live: Mapping[str, TrainerClient] | None = None,
+    ) -> None:  # fmt: skip
+        self._job, self._unchanged, self._live = job, unchanged(run, job), live or {}
         self.failures: asyncio.Queue[ServiceFailure] = asyncio.Queue()
         self.rows: dict[Key, Row] = {}
         self._program = program
@@ -119,6 +123,8 @@ class RecordedServices:
     async def logprobs(
         self, node: spec.Node, rollouts: Sequence[Rollout | Sample]
     ) -> list[list[float]]:
+        if (client := self._live.get(node.target)) is not None:
+            return await (client.values if node.values else client.logprobs)(rollouts)
         found = []
         for rollout in rollouts:
             assert isinstance(rollout, Rollout)

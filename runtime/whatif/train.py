@@ -1,0 +1,146 @@
+"""Train steps of a run again under another job, from where the run started them.
+
+    recorded step --the other rewards, filters, advantages--> batch --trainer--> metrics of the step
+
+The trainer starts from the checkpoint before the first step, or from the model's source. The
+completions stay those of the run: from the second step on they are older than in the run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from forgedsl.errors import LaunchError, RunError
+from forgedsl.lower import job as spec
+from forgedsl.runs.data import jsonl
+from forgedsl.runs.retrained import Retrained
+from forgedsl.runtime.controller.flow import analyse
+from forgedsl.runtime.data_types import Sample, StepResult
+from forgedsl.runtime.proofs.failures import failure
+from forgedsl.runtime.replay import Device, starts, trainer_before, trainer_only
+from forgedsl.runtime.step_metrics import finite, step_record
+from forgedsl.runtime.whatif.rescore import Rescorer
+
+OF_MODEL = ("arch", "dtype")
+OF_SERVICE = ("lora", "value_head", "dtype")
+
+
+def startable(run_dir: Path, files: Mapping[int, Path], *, chosen: bool) -> dict[int, Path]:
+    """Return the recorded steps that can be trained one after the other. If the user has `chosen`
+    them, they are all of `files`; else they begin as late as possible.
+
+    Raises:
+        LaunchError: no trainer can be brought to where the first one started, or one is missing
+            between others.
+    """
+    steps = sorted(files)
+    if not chosen:
+        begins = [step for step in steps if starts(run_dir, step)]
+        steps = steps[steps.index(begins[-1]) :] if begins else steps
+    if not starts(run_dir, steps[0]):
+        there = sorted(int(path.parent.name[5:]) for path in _checkpoints(run_dir))
+        raise LaunchError(
+            f"step {steps[0]} starts from a checkpoint of step {steps[0] - 1}, which {run_dir} "
+            f"does not have; it has recorded steps {steps[0]} to {steps[-1]} and checkpoints of "
+            f"{', '.join(map(str, there)) or 'no step'}. `checkpoint.every` and `checkpoint.keep` "
+            "decide which are kept, `logging.record.steps` which steps are recorded"
+        )
+    if missing := [step for step in range(steps[0], steps[-1]) if step not in files]:
+        raise LaunchError(f"step {missing[0]} of {run_dir} is not recorded; choose others: --steps")
+    return {step: files[step] for step in steps}
+
+
+def _checkpoints(run_dir: Path) -> Iterator[Path]:
+    yield from (run_dir / "checkpoints").glob("step-*/controller.json")
+
+
+def trained_node(run: spec.Job, job: spec.Job) -> spec.Node:
+    """Return the step node of the other job, whose trainer can take the place of that of the run.
+
+    Raises:
+        RunError: it cannot, or there are several.
+    """
+    node, *others = analyse(job).steps
+    if others:
+        names = ", ".join(each.target for each in (node, *others))
+        raise RunError(f"--train repeats flows with one step, and this one has several: {names}",
+                       origin=others[0].origin)  # fmt: skip
+    old, new = run.services.get(node.target), job.services[node.target]
+    if not isinstance(old, spec.Trainer) or not old.trained or not isinstance(new, spec.Trainer):
+        raise RunError(f"the run trains no service `{node.target}`", origin=node.origin)
+    models = run.models[old.model], job.models[new.model]
+    different = [f"its model's {name}" for name in OF_MODEL if not _equal(*models, name)]
+    different += ["its model"] * (_source(models[0]) != _source(models[1]))
+    different += [f"`{name}`" for name in OF_SERVICE if not _equal(old, new, name)]
+    optimizers = old.optimizer, new.optimizer
+    different += [f"`optimizer.{n}`" for n in ("kind", "precision") if not _equal(*optimizers, n)]
+    if different:
+        text = f"the run's checkpoint does not fit `{node.target}`: {different[0]} is another"
+        raise RunError(text, origin=job.origins.get(node.target, ""),
+                       remedy="leave it as in the run")  # fmt: skip
+    if new.router_replay:
+        raise RunError(
+            "the experts that tokens chose are not recorded", origin=node.origin,
+            remedy=f"set {node.target}.router_replay=false for the what-if",
+        )  # fmt: skip
+    return node
+
+
+def _equal(old: object, new: object, name: str) -> bool:
+    return bool(getattr(old, name) == getattr(new, name))
+
+
+def _source(model: spec.Model) -> dict[str, object]:
+    return model.source.model_dump(exclude={"path"})
+
+
+def train(
+    run_dir: Path, run: spec.Job, job: spec.Job, folder: Path, files: Mapping[int, Path], *,
+    out: Path, procs: int, device: Device, most_gap: float | None = None,
+    tell: Callable[[int], None] = lambda done: None,
+) -> list[Retrained]:  # fmt: skip
+    """Train the steps under `job`, whose files are in `folder`, on `procs` ranks. Logs go to `out`.
+    With `most_gap` no step is begun after one whose samples are further from the policy (mean
+    difference of log-probs).
+
+    Raises:
+        RunError: the job needs what is not recorded, or the trainer failed.
+        LaunchError: a reward or a model cannot be loaded.
+    """
+    node = trained_node(run, job)
+    # the run folder has the run's model, under the path that the run's job says
+    placed = job.model_copy(update={"models": {**job.models, **run.models}})
+    alone = trainer_only(placed, node.target, procs, device)
+    rows = {row["step"]: row for row in jsonl(run_dir / "metrics.jsonl", [])}
+    first = next(iter(files))
+
+    async def main() -> list[Retrained]:
+        found: list[Retrained] = []
+        async with trainer_before(first, alone, run_dir.resolve(), out.resolve()) as client:
+            again = Rescorer(run, job, folder, {node.target: client})
+            for number, path in files.items():
+                made = (await again.batches(number, path)).get(node.name)
+                if made is None or not made.batch.samples:
+                    found.append(Retrained(step=number, recorded=rows.get(number, {}), metrics={}))
+                    continue
+                assert node.loss is not None
+                made.batch.examples = []
+                result = await client.step(made.batch, node.loss)
+                found.append(_retrained(number, rows.get(number, {}), result, made.batch.samples))
+                tell(len(found))
+                if most_gap is not None and (found[-1].gap or 0.0) > most_gap:
+                    break
+        return found
+
+    return asyncio.run(main())
+
+
+def _retrained(
+    number: int, recorded: Mapping[str, object], result: StepResult, samples: Sequence[Sample]
+) -> Retrained:
+    if failed := next(filter(None, map(failure, result.proofs)), ""):
+        raise RunError(failed)
+    metrics = finite(step_record(result))
+    return Retrained(step=number, recorded=recorded, metrics=metrics, samples=len(samples))
