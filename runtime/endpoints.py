@@ -126,6 +126,8 @@ class SyncResult:
     """tensors that have no known place in the sampler's engine, so they were not compared"""
     was_random: bool = False
     """True if the sampler had random weights before"""
+    digests: Mapping[str, int] | None = None
+    """digest of each published tensor; None if there are none"""
 
 
 class Endpoints(Protocol):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,13 @@ from fake_endpoints import FakeEndpoints, job
 from forgedsl.cli.bisect import main
 from forgedsl.lower import job as spec
 from forgedsl.lower.job import Node
-from forgedsl.runs.bisect import differences, equal
+from forgedsl.runs.bisect import differences, equal, weights
 from forgedsl.runtime.controller import Controller
 from forgedsl.runtime.data_types import Rollout
-from forgedsl.runtime.endpoints import Score
+from forgedsl.runtime.endpoints import Score, SyncResult
 from forgedsl.runtime.events import EventLog
 from forgedsl.runtime.recorded.files import path_of
+from forgedsl.runtime.recorded.weights import WeightsWriter, read_weights
 
 STEPS, PROMPTS = 40, 4
 PLANTED = PROMPTS * 36 + 1
@@ -129,3 +131,74 @@ def test_numbers_are_equal_within_the_tolerance() -> None:
     assert differences(([], []), ({"loss": 1.0}, {"loss": 1.0 + 1e-7}), 1e-6) == []
     (found,) = differences(([], []), ({"loss": 1.0}, {"loss": 2.0}), 1e-6)
     assert found.text == "metrics: loss 1 -> 2"
+
+
+# ---- published weights
+
+
+def published(version: int, *changed: str) -> dict[str, int]:
+    names = ("embed", "q", "k", "v", "o", "norm")
+    return {n: 2**63 + 10 * version + i + 1000 * (n in changed) for i, n in enumerate(names)}
+
+
+class Publishing(FakeEndpoints):
+    """A trainer whose weights are digested."""
+
+    def digests(self, version: int) -> dict[str, int]:
+        return published(version)
+
+    async def sync(self, node: Node, version: int) -> SyncResult:
+        return replace(await super().sync(node, version), digests=self.digests(version))
+
+
+class OtherWeights(Publishing):
+    """Two tensors are others from version 12 on; no metric shows it."""
+
+    def digests(self, version: int) -> dict[str, int]:
+        return published(version, *(("q", "k") if version >= 12 else ()))
+
+
+def test_the_tensors_in_which_published_weights_part_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, again = run(tmp_path / "a", Publishing), run(tmp_path / "again", Publishing)
+    other = run(tmp_path / "b", OtherWeights)
+    assert code([str(first), str(again)]) == 0
+    text = "published weights: equal bit for bit in 41 publications\n"
+    assert capsys.readouterr().out.endswith(text)
+    assert code([str(first), str(other)]) == 1
+    said = capsys.readouterr().out.splitlines()
+    assert said == [
+        "no difference in 40 steps",
+        "published weights: 2 of 6 tensors differ after step 12; equal bit for bit after step 11: "
+        "q, k",
+    ]
+    assert code([str(first), str(other), "--tolerance", "1e-6"]) == 0  # digests have no distance
+    capsys.readouterr()
+    assert code([str(first), str(other), "--format", "json"]) == 1
+    found = json.loads(capsys.readouterr().out)["weights"]
+    assert (found["step"], found["equal"], found["names"]) == (12, 11, ["q", "k"])
+
+
+def test_weights_that_differ_from_the_start_say_so() -> None:
+    old, new = ({(0, "trainer"): {f"w{i}": f"{i + j}" for i in range(6)}} for j in (0, 1))
+    found = weights(old, new)
+    assert found is not None
+    assert found.text == (
+        "published weights: 6 of 6 tensors differ from the start: w0, w1, w2, w3 and 2 more"
+    )
+    assert weights(old, {}) is None
+
+
+def test_a_resumed_run_publishes_later_steps_again(tmp_path: Path) -> None:
+    writer = WeightsWriter(tmp_path, 0)
+    for step in range(4):
+        writer.append(step, "trainer", published(step))
+    with (tmp_path / "recorded/weights.jsonl").open("a") as file:
+        file.write('{"trainer": "trainer", "st')  # a kill cut this line
+    resumed = WeightsWriter(tmp_path, 2)
+    resumed.append(3, "trainer", published(3, "norm"))
+    found = read_weights(tmp_path)
+    assert [step for step, _ in found] == [0, 1, 2, 3]
+    assert found[2, "trainer"]["norm"] == f"{published(2)['norm']:016x}"
+    assert found[3, "trainer"]["norm"] == f"{published(3, 'norm')['norm']:016x}"

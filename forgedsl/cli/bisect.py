@@ -43,8 +43,8 @@ def main(arguments: Sequence[str]) -> int:
 def command(first: Path, second: Path, tolerance: float, format_: Format) -> None:
     """Find the first step in which two runs differ, and what differs in it, causes first.
 
-    Metrics of all steps are compared, and the completions of steps that both have recorded.
-    Settings that differ are listed too.
+    Metrics of all steps are compared, the completions of steps that both have recorded, and the
+    digests of published weights. Settings that differ are listed too.
 
     Examples:
       forgec bisect runs/sums-20261120-120000 runs/sums-20261121-120000
@@ -53,6 +53,8 @@ def command(first: Path, second: Path, tolerance: float, format_: Format) -> Non
     from forgedsl.cli.overrides import SideError
     from forgedsl.cli.planning import read_side
     from forgedsl.lower.diff import compare
+    from forgedsl.runs.bisect import weights
+    from forgedsl.runtime.recorded.weights import read_weights
 
     try:
         jobs = [read_side(str(path), profile="none").job for path in (first, second)]
@@ -61,6 +63,7 @@ def command(first: Path, second: Path, tolerance: float, format_: Format) -> Non
         raise SystemExit(2) from error
     changes = [change for change in compare(*jobs) if change.impact in ("numerics", "placement")]
     steps, compared, found = _first((first, second), tolerance)
+    parted = weights(*map(read_weights, (first, second)))
     if not compared:
         print("forgec bisect: the runs have no step in common", file=sys.stderr)
         raise SystemExit(2)
@@ -70,10 +73,14 @@ def command(first: Path, second: Path, tolerance: float, format_: Format) -> Non
 
         shown: dict[str, Any] = {"format_version": "1.0", "settings": settings, "step": steps}
         shown |= {"compared": compared, "differences": [asdict(each) for each in found]}
+        shown["weights"] = parted and asdict(parted)
         print(json.dumps(shown, indent=1))
     else:
         print("\n".join(_lines(settings, steps, compared, found)))
-    raise SystemExit(1 if found else 0)
+        if parted is not None:
+            print(parted.text)
+    exact = tolerance == 0 and parted is not None and parted.step is not None
+    raise SystemExit(1 if found or exact else 0)
 
 
 def _lines(

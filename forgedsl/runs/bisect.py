@@ -1,6 +1,7 @@
 """The first step in which two runs differ, and what differs in it.
 
     rows and metrics of a step of both runs --differences--> Difference ..., causes first
+    digests of published weights --weights--> Weights: where they part, and in which tensors
 
 Values are compared in the order in which a step computes them, so the first difference is the cause
 of the others, or next to it.
@@ -55,6 +56,58 @@ class Difference:
             return f"{self.stage}: {self.name} {values}"
         many = f"{self.count} of {counted(self.total, 'completion')}"
         return f"{self.stage}: {many}; first {self.name} of {self.where}: {values}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weights:
+    """Where the published weights of two runs part. Step 0 is before the first step."""
+
+    compared: int
+    """number of publications that both runs have recorded"""
+    equal: int | None
+    """last step before `step` after which they are equal"""
+    step: int | None = None
+    """first step after which they differ; None if they are equal"""
+    names: tuple[str, ...] = ()
+    """tensors that differ"""
+    total: int = 0
+
+    @property
+    def text(self) -> str:
+        if self.step is None:
+            return (
+                f"published weights: equal bit for bit in {counted(self.compared, 'publication')}"
+            )
+        begun = "from the start" if self.step == 0 else f"after step {self.step}"
+        last = "" if self.equal is None else f"; equal bit for bit after step {self.equal}"
+        shown = ", ".join(self.names[:NAMED])
+        more = f" and {len(self.names) - NAMED} more" if len(self.names) > NAMED else ""
+        many = f"{len(self.names)} of {counted(self.total, 'tensor')} differ"
+        return f"published weights: {many} {begun}{last}: {shown}{more}"
+
+
+NAMED = 4
+"""tensors that are named"""
+
+
+def weights(
+    old: Mapping[tuple[int, str], Mapping[str, str]],
+    new: Mapping[tuple[int, str], Mapping[str, str]],
+) -> Weights | None:
+    """Compare the digests that two runs have recorded, by step and trainer; None if they have no
+    publication in common."""
+    both = sorted(old.keys() & new.keys())
+    if not both:
+        return None
+    equal: int | None = None
+    for key in both:
+        first, second = old[key], new[key]
+        names = tuple(n for n in {**first, **second} if first.get(n) != second.get(n))
+        if names:
+            return Weights(compared=len(both), equal=equal, step=key[0], names=names,
+                           total=len({**first, **second}))  # fmt: skip
+        equal = key[0]
+    return Weights(compared=len(both), equal=equal)
 
 
 def differences(

@@ -124,7 +124,10 @@ class SyncsAndEvals:
             end.update({"changed": result.changed} if result.changed is not None else {})
         context.versions.served[sync.to or ""] = version
         context.meter.count_sync(sync.to or "", result)
-        if warned := context.proofs.record_sync(sync, result):
+        warnings = [context.proofs.record_sync(sync, result)]
+        if context.recorder is not None and result.digests:
+            warnings.append(context.recorder.record_weights(step, sync.target, result.digests))
+        for warned in filter(None, warnings):
             context.events.emit("warning", service=sync.to, text=warned)
         context.meter.life += 1
         for intake in self._intakes:

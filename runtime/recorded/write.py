@@ -1,4 +1,5 @@
-"""Record the completions of the last steps, for `forgec whatif` and `forgec bisect`.
+"""Record the completions of the last steps and the digests of published weights, for `whatif` and
+`bisect`.
 
     groups of a step, dropped groups --Recorder--> recorded/step-000037.parquet
 
@@ -18,6 +19,7 @@ from forgedsl.runtime.flow import Flow
 from forgedsl.runtime.group import GroupState
 from forgedsl.runtime.recorded.columns import Row, rows_of
 from forgedsl.runtime.recorded.files import partial_files, path_of, steps_in, write
+from forgedsl.runtime.recorded.weights import WeightsWriter
 from forgedsl.runtime.updates import members_by_update
 
 
@@ -33,6 +35,7 @@ class Recorder:
         self._dropped: list[Row] = []
         self._writing: asyncio.Task[str] | None = None
         self._told = False
+        self._weights = WeightsWriter(run_dir, step)
         for path in partial_files(run_dir):
             path.unlink()
         for number, path in steps_in(run_dir).items():
@@ -65,6 +68,15 @@ class Recorder:
         if rows:
             self._writing = asyncio.create_task(asyncio.to_thread(self._write, step, rows))
         return said
+
+    def record_weights(self, step: int, trainer: str, digests: Mapping[str, int]) -> str:
+        """Record the digests of weights that were published after a step; return a warning, or
+        ""."""
+        try:
+            self._weights.append(step, trainer, digests)
+        except OSError as error:
+            return f"the digests of the weights after step {step} are not recorded: {error}"
+        return ""
 
     async def end(self) -> str:
         """Wait until the last step is written; return a warning, or ""."""

@@ -140,6 +140,7 @@ class MonarchEndpoints:
             bytes=manifest.num_bytes, transport=manifest.transport,
             seconds=time.monotonic() - start, proved=found.proved, changed=manifest.changed,
             unproved=found.placeless, was_random=found.was_random,
+            digests={name: each.value for name, each in (manifest.digests or {}).items()} or None,
         )  # fmt: skip
 
     # ---- rewards and functions
