@@ -69,13 +69,15 @@ class Template:
     files: Mapping[str, str] = field(default_factory=dict)
 
 
-def _program(script: str, *, about: str, intro: str, variable: str = "") -> Template:
+def _program(
+    script: str, *, about: str, intro: str, variable: str = "", deadline: str = "60s"
+) -> Template:
     """Make a template of guess_agent with a program in the place of its class. `variable` names an
     environment variable of the run that the program needs."""
     given = f'[interpreter, "{script}"], parts = ["solved"]'
     if variable:
         given += f', variables = ["{variable}"]'
-    declared = f"environment game = program({given}) {{ deadline = 60s, on_error = 0.0 }}"
+    declared = f"environment game = program({given}) {{ deadline = {deadline}, on_error = 0.0 }}"
     return Template(
         pipeline="guess_agent",
         about=about,
@@ -143,6 +145,12 @@ TEMPLATES: dict[str, Template] = {
         about="An environment of NeMo-Gym: its resources server has the tools and the reward.",
         intro="A resources server of NeMo-Gym has the tools, and gives the reward.",
         variable="NEMO_GYM_URL",
+    ),
+    "harbor": _program(
+        "agents/trial.py",
+        about="A trial of Harbor: its agent asks the policy, its verifier gives the reward.",
+        intro="The agent is a trial of Harbor in a container; the task's own test is the reward.",
+        deadline="600s",
     ),
     "distill": Template(
         pipeline="distill_math",

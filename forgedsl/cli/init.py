@@ -24,7 +24,7 @@ def parser() -> Parser:
         "folder", nargs="?", type=Path, default=Path("."), metavar="FOLDER",
         help="folder of the project; created if missing",
     )  # fmt: skip
-    names = "grpo, sft, dapo, agent, program, verifiers, inspect, nemo-gym, distill or dpo"
+    names = "grpo, sft, dapo, agent, program, verifiers, inspect, nemo-gym, harbor, distill or dpo"
     parser.add_argument("--template", metavar="NAME", help=names)
     parser.add_argument("--force", action="store_true", help="overwrite existing files")
     return parser
