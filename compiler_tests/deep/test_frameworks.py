@@ -19,7 +19,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
 sys.path.insert(0, str(Path(__file__).parent / "frameworks"))
-from install import FRAMEWORKS, LINE, folder, is_installed, packages
+from install import FRAMEWORKS, LINE, NO_AGENTS, folder, is_installed, packages
 
 pytestmark = [
     pytest.mark.skipif(os.environ.get("FORGE_DEEP") != "1", reason="minutes; FORGE_DEEP=1"),
@@ -115,7 +115,7 @@ def needs(name: str) -> None:
         pytest.skip(f"no framework {name}: {LINE} {name}")
 
 
-@pytest.mark.parametrize("name", [name for name in FRAMEWORKS if name != "reasoning-gym"])
+@pytest.mark.parametrize("name", [name for name in FRAMEWORKS if name not in NO_AGENTS])
 def test_an_agent_of_another_project_trains_three_steps(name: str, tmp_path: Path) -> None:
     needs(name)
     tokenizer(tmp_path / "tokenizer")

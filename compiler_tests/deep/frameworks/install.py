@@ -1,4 +1,6 @@
-"""Installs agent frameworks of others, each in an environment of its own, for test_frameworks.py.
+"""Installs agent frameworks and environments of others, each in an environment of its own.
+
+test_frameworks.py and runtime/test_environments_of_others.py use them.
 
     python compiler_tests/deep/frameworks/install.py [NAME ...]     # all, if none is named
 
@@ -21,7 +23,10 @@ FRAMEWORKS = {
     "mini-swe-agent": ("mini-swe-agent==2.4.6",),
     "verifiers": ("verifiers==0.4.0",),
     "reasoning-gym": ("reasoning-gym==0.1.25",),
+    "textarena": ("TextArena==0.7.4",),
+    "openenv": ("openenv-core==0.3.0",),
 }
+NO_AGENTS = ("reasoning-gym", "textarena", "openenv")
 LINE = "python compiler_tests/deep/frameworks/install.py"
 
 
