@@ -72,7 +72,7 @@ TRAINED = (
 
 def needs(name: str) -> None:
     if not is_installed(name):
-        pytest.skip(f"no package {name}: {LINE} {name}")
+        pytest.skip(f"no framework {name}: {LINE} {name}")
 
 
 def recipe(name: str) -> str:
