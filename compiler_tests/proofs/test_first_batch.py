@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -107,6 +108,58 @@ def test_small_chunks_give_the_same_gradient(name: str, monkeypatch: pytest.Monk
     parts = compared(loss)
     assert parts.wanted == pytest.approx(whole.wanted, rel=1e-12)
     assert parts.norm == pytest.approx(whole.norm, rel=1e-12)
+
+
+def test_a_mask_that_is_inverted_is_found() -> None:
+    """The right loss counts tokens that the samples' mask leaves out."""
+
+    def inverted(samples: Sequence[Sample]) -> dict[str, float]:
+        other = [replace(each, mask=[not on for on in each.mask]) for each in samples]
+        return total(other, masked=True)
+
+    line = first_batch.masks("mine", [sample(0)], inverted)
+    assert failure(line).startswith("tokens that do not count reach loss `mine`")
+
+
+def on_policy(loss: LossFunction, samples: Sequence[Sample]) -> first_batch.Compared:
+    """The first batch of a run: `behavior` has the log-probs of the policy itself, moved as
+    `samples` have it moved."""
+    rng = torch.Generator().manual_seed(0)
+    hidden, weight = (torch.randn(n, H, generator=rng) for n in (B * T, V))
+    labels = torch.randint(V, (B * T,), generator=rng)
+    own = (hidden @ weight.T).log_softmax(-1)[torch.arange(B * T), labels]
+    shift = torch.tensor([v for each in samples for v in each.token_fields["behavior"]])
+    given: dict[str, Any] = {
+        "seq_id": torch.arange(B).repeat_interleave(T), "behavior": own + shift,
+        "adv": torch.tensor([1.0, -0.5, 0.7]),
+    }  # fmt: skip
+    given = {name: given[name] for name in ("seq_id", *loss.input_names)}
+    totals = loss.totals(labels=labels, **given)
+    return first_batch.compare(
+        loss, hidden, weight, labels=labels, temperature=1.0, shared={},
+        given=given | {"totals": totals},
+    )  # fmt: skip
+
+
+class OtherBound(LossFunction):
+    """A loss whose file says another bound of clipping than what runs: 0.2 is 0.3 there."""
+
+    def using(self, backend: str) -> Any:
+        params = {"clip_low": 0.3, "clip_high": 0.3, "beta": 0.0}
+        return forgedsl.compile_loss("grpo", params=params, backend=backend)
+
+
+def test_another_bound_of_clipping_is_found_though_no_token_of_the_first_batch_is_clipped() -> None:
+    zeros = [replace(sample(0), token_fields={"behavior": [0.0] * T}) for _ in range(B)]
+    right = forgedsl.compile_loss("grpo", params={"clip_low": 0.2, "clip_high": 0.2, "beta": 0.0})
+    wrong = OtherBound(right.spec)
+    unmoved = first_batch.line_of("grpo", [on_policy(wrong, zeros)], B)
+    assert unmoved["holds"] is True
+    moved = first_batch.spread(zeros)
+    assert {v for each in moved for v in each.token_fields["behavior"]} == {*first_batch.APART}
+    line = first_batch.line_of("grpo", [on_policy(wrong, moved)], B)
+    assert "loss `grpo` is not its expression" in failure(line)
+    assert first_batch.line_of("grpo", [on_policy(right, moved)], B)["holds"] is True
 
 
 def compared(loss: LossFunction, dtype: torch.dtype = torch.float32) -> first_batch.Compared:

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import family_parity as tiny
@@ -12,6 +13,8 @@ from forgedsl.lower import job as spec
 from forgedsl.runtime.rendezvous import meeting
 from forgedsl.runtime.services.titan.upstream import model as titan
 from forgedsl.runtime.services.titan.upstream.optimizers import build_optimizer
+from forgedsl.runtime.transports.base import Sender
+from forgedsl.runtime.transports.registry import transport
 
 LORA = spec.Lora(rank=4, alpha=16.0)
 
@@ -52,6 +55,16 @@ def learn(built: titan.TitanModel, parts: object) -> list[float]:
     return losses
 
 
+def published(built: titan.TitanModel, lora: spec.Lora) -> float | None:
+    """The share of elements that a publication after the training changes, if `lora` says how the
+    adapters are merged into it."""
+    sender = Sender(transport("shm"), f"lora-{lora.alpha}", torch.float32, titan.gather_tensor)
+    sender.publish(replace(built, lora=LORA.model_copy(update={"alpha": 0.0})).hf_state(), 0)
+    found = sender.publish(replace(built, lora=lora).hf_state(), 1).changed
+    sender.close()
+    return found
+
+
 def weights(built: titan.TitanModel) -> dict[str, torch.Tensor]:
     """What must not move."""
     found = {n: p for n, p in built.model.named_parameters() if "lora" not in n}
@@ -76,7 +89,9 @@ def main() -> None:
         state = {k: v.clone() for k, v in built.export_tensors(torch.float32)}
         save_file(state, place / "model.safetensors", metadata={"format": "pt"})
         size = sum(p.numel() for p in built.model.parameters() if p.requires_grad)
+        changed = [published(built, LORA), published(built, LORA.model_copy(update={"alpha": 0.0}))]
         found[family] = {"start": start, "losses": [losses[0], losses[-1]], "moved": moved,
+                         "changed": changed,
                          "merged": float((logits - tiny.theirs(place)).abs().max()),
                          "largest": [first, float(logits.abs().max())],
                          "trained": size}  # fmt: skip

@@ -111,11 +111,24 @@ def later(own: upstream.Engine) -> dict[str, Any]:
     return found
 
 
+def skipped(own: upstream.Engine) -> list[float]:
+    """Return how far log-probs of a trainer after an update are from those of an engine that had
+    the version before, token by token."""
+    receiver, sender = Receiver(own), base.Sender(transport("shm"), "skipped", torch.float32)
+    state = load_file(TINY / "model.safetensors")
+    assert receiver.load(sender.publish(state, 0)).faults == ()
+    before = receiver.score()
+    updated = {name: value * (1 + 1e-3) for name, value in state.items()}
+    assert receiver.load(sender.publish(updated, 1)).faults == ()
+    sender.close()
+    return [abs(a - b) for a, b in zip(before, receiver.score(), strict=True)]
+
+
 def main(folder: str, start: str) -> None:
     own = engine(Path(folder), random=start == "random")
     found = first(own)
     if start == "random":
-        found |= later(own)
+        found |= later(own) | {"skipped": skipped(own)}
     print("RESULT" + json.dumps(found))
 
 

@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 from family_parity import dims_of
 from test_family_logits import close_of, printed
+from test_publication import result, sync_node
 
+from forgedsl.runtime.guards import GuardError, UnchangedWeightsGuard
 from forgedsl.sizes.params import adapter_params
 
 FAMILIES = ("qwen2", "llama3", "qwen3_moe")
@@ -39,3 +41,15 @@ def test_merged_weights_give_the_logits_of_transformers(found: Any, family: str)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_as_many_parameters_are_trained_as_the_plan_counts(found: Any, family: str) -> None:
     assert found[family]["trained"] == adapter_params(dims_of(family, {}), 4)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_adapters_that_are_not_merged_are_named_at_their_first_publication(
+    found: Any, family: str
+) -> None:
+    merged, unmerged = found[family]["changed"]
+    guard, node = UnchangedWeightsGuard(), sync_node()
+    assert merged > 0.1
+    assert guard.check(node, result(merged), "f32") == ""
+    with pytest.raises(GuardError, match="none of the weights of generator"):
+        guard.check(node, result(unmerged), "f32")

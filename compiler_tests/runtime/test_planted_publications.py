@@ -8,10 +8,13 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pytest
+from test_gaps import node
 
+from forgedsl.runtime.guards import GapGuard, GuardError
 from forgedsl.runtime.services.generator import PROBE_GAPS
 
 SCRIPT = Path(__file__).parent / "planted_publications.py"
@@ -95,3 +98,13 @@ def test_a_buffer_of_the_version_before_is_named_in_every_tensor(
 ) -> None:
     assert len(told[f"{way} stale_buffer"]["faults"]) == 35
     assert told[f"{way} after stale_buffer"]["proved"] == 35
+
+
+def test_a_publication_that_is_skipped_stops_the_run_at_its_first_step(
+    told: dict[str, Any],
+) -> None:
+    """Nothing arrives, so no digest tells. Log-probs of age 0 differ by what an update changes."""
+    guard = GapGuard("f32")
+    assert guard.check(node(), 3.4e-7, proved=True) == ""
+    with pytest.raises(GuardError, match="log-probs of trainer and of the sampler differ"):
+        guard.check(node(), fmean(told["skipped"]), proved=False)

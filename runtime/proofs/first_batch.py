@@ -1,7 +1,8 @@
 """What a trainer proves of its losses on a few sequences of the first batch.
 
     samples --NaN at tokens that do not count--> loss and reports of the same bits?       masks
-    hidden states --the loss as it runs | its expression in float64--> value, gradient    loss
+    samples with ratios far from 1 --hidden states--
+        the loss as it runs | its expression in float64 --> value, gradient               loss
 
 Both are computed before the first update and change nothing of it.
 """
@@ -23,6 +24,11 @@ FEW = 8
 """sequences that are computed: an even number, for pairs"""
 CHUNK = 1 << 25
 """logits in float64 that exist at a time on a GPU: 256 MiB, and a few copies of them"""
+OF_OTHERS = ("behavior", "proximal")
+"""fields with log-probs of earlier policies, from which a loss takes ratios"""
+APART = (0.0, 0.5, -0.5, 1.3, -1.3)
+"""by how much they are moved, token by token. Ratios of 0.27 to 3.7 are clipped by most losses; no
+usual bound (0.8, 1.2, 1.28, 2, 3) lies near one of them, where rounding would decide"""
 MOST_ON_CPU = 2e11
 """floating-point operations in float64 that take a CPU some 4 s"""
 BOUNDS = {torch.float32: (1e-4, 1e-3), torch.float64: (1e-9, 1e-9)}
@@ -62,6 +68,25 @@ def thinned(samples: Sequence[Sample]) -> list[Sample]:
     """Return samples of which every third token does not count."""
     return [
         replace(sample, mask=[on and i % 3 < 2 for i, on in enumerate(sample.mask)])
+        for sample in samples
+    ]
+
+
+def spread(samples: Sequence[Sample]) -> list[Sample]:
+    """Return samples whose ratios to earlier policies are far from 1. In the first batch they are 1
+    as a rule, so that no token is clipped, and any bound would give the same loss."""
+
+    def moved(values: Sequence[float], offset: int) -> list[float]:
+        return [value + APART[(i + offset) % len(APART)] for i, value in enumerate(values)]
+
+    return [
+        replace(
+            sample,
+            token_fields={
+                name: moved(values, OF_OTHERS.index(name)) if name in OF_OTHERS else values
+                for name, values in sample.token_fields.items()
+            },
+        )
         for sample in samples
     ]
 

@@ -279,7 +279,7 @@ class TitanTrainer(TitanActor):
                 found.append(first_batch.masks(name, chosen, evaluate))
             if "loss" not in off:
                 self._compared = []
-                self._evaluate(chosen, name)
+                self._evaluate(first_batch.spread(chosen), name)
                 mine, self._compared = self._compared, None
                 parts = self._gather_objects(mine) if self.world > 1 else [mine]
                 every = [each for part in parts for each in part]
