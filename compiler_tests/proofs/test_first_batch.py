@@ -207,7 +207,9 @@ def test_a_kernel_that_is_not_its_expression_is_found() -> None:
 def test_parts_of_ranks_add_up() -> None:
     half = first_batch.Compared(kernel="k", tokens=2, value=1.0, wanted=1.0, apart=0.0, norm=3.0)
     other = first_batch.Compared(kernel="k", tokens=1, value=2.0, wanted=2.0, apart=0.4, norm=4.0)
-    line = first_batch.line_of("mine", [half, other, first_batch.Compared(why="no tokens")], 8)
+    line = first_batch.line_of(
+        "mine", [half, other, first_batch.Compared(why=first_batch.ELSEWHERE)], 8
+    )
     assert (line["value"], line["tokens"], line["gradient_norm"]) == (3.0, 3, 5.0)
     assert (line["gradient_apart"], line["holds"]) == (0.08, False)
 

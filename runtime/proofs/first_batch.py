@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from forgedsl.runtime.data_types import Sample
@@ -35,6 +36,7 @@ BOUNDS = {torch.float32: (1e-4, 1e-3), torch.float64: (1e-9, 1e-9)}
 """by dtype of the hidden states: largest difference of the value, and of the gradient as a part of
 its norm; products of other dtypes are rounded to 8 bits"""
 ROUNDED = (1e-3, 5e-2)
+ELSEWHERE = "another rank has its tokens"
 Line = dict[str, Any]
 """a line of proofs.jsonl"""
 
@@ -135,18 +137,22 @@ def compare(
     """Compute the loss of a microbatch as it runs and in float64. `given` has its fields, `shared`
     the options of a vocabulary that is split over ranks."""
     if not hidden.shape[0]:
-        return Compared(why="no tokens")
+        return Compared(why=ELSEWHERE)
     if loss.of_values_alone:
         return Compared(why="it reads values alone, and runs no kernel")
     if loss.spec.python:
         return Compared(why="a loss in Python")
-    if shared.get("group") is not None:
-        return Compared(why="the vocabulary is split over ranks")
-    device = _device(hidden, weight)
-    if device is None:
+    group = shared.get("group")
+    device = _device(hidden, shared.get("vocabulary", weight.shape[0]))
+    if _anywhere(device is None, group, hidden.device):
         return Compared(why="too large for this machine in float64")
+    assert device is not None
     fields = {k: v.detach() if isinstance(v, Tensor) else v for k, v in given.items()}
-    value, gradient, kernel = _run(loss, hidden, weight, labels, temperature, fields)
+    value, gradient, kernel = _run(loss, hidden, weight, labels, temperature, fields, shared=shared)
+    if group is not None:
+        weight = _gathered(weight, shared["vocabulary"], group)
+        if dist.get_rank(group) > 0:  # all ranks of the group have the same tokens
+            return Compared(why=ELSEWHERE)
     wide = {k: _wide(v, device) for k, v in fields.items()}
     chunk = max(1, CHUNK // weight.shape[0]) if device.type == "cuda" else None
     wanted, exact, _ = _run(
@@ -166,7 +172,7 @@ def line_of(name: str, found: Collection[Compared], sequences: int) -> Line:
     line: Line = {"proof": "loss", "loss": name, "sequences": sequences}
     made = [each for each in found if not each.why]
     if not made:
-        why = sorted({each.why for each in found} - {"no tokens"})
+        why = sorted({each.why for each in found} - {ELSEWHERE})
         return line | {"holds": None, "why": "; ".join(why)}
     value, wanted = math.fsum(e.value for e in made), math.fsum(e.wanted for e in made)
     apart = math.hypot(*(e.apart for e in made))
@@ -184,13 +190,14 @@ def line_of(name: str, found: Collection[Compared], sequences: int) -> Line:
 def _run(
     loss: LossFunction, hidden: Tensor, weight: Tensor, labels: Tensor, temperature: float,
     given: Mapping[str, Any], chunk_rows: int | None = None,
+    shared: Mapping[str, Any] | None = None,
 ) -> tuple[float, Tensor, str]:  # fmt: skip
     """Return value, gradient by the hidden states, and what ran."""
     with torch.enable_grad():
         rows = hidden.detach().requires_grad_()
         out = loss.linear(
             hidden=rows, weight=weight.detach(), labels=labels, temperature=temperature,
-            chunk_rows=chunk_rows, **given,
+            chunk_rows=chunk_rows, **(shared or {}), **given,
         )  # fmt: skip
         (gradient,) = torch.autograd.grad(out.loss, rows)
     return float(out.loss.detach()), gradient, out.kernel
@@ -204,11 +211,33 @@ def _wide(value: Any, device: torch.device) -> Any:
     return value.detach().to(device, torch.float64 if value.is_floating_point() else value.dtype)
 
 
-def _device(hidden: Tensor, weight: Tensor) -> torch.device | None:
+def _device(hidden: Tensor, vocabulary: int) -> torch.device | None:
     """Return where the products fit in float64; None if nowhere."""
+    elements = vocabulary * hidden.shape[1]
     if hidden.is_cuda:
         free, _ = torch.cuda.mem_get_info(hidden.device)
-        if free > 4 * 8 * weight.numel() + 8 * 8 * CHUNK:
+        if free > 4 * 8 * elements + 8 * 8 * CHUNK:
             return hidden.device
-    small = 6.0 * hidden.shape[0] * weight.numel() <= MOST_ON_CPU
+    small = 6.0 * hidden.shape[0] * elements <= MOST_ON_CPU
     return torch.device("cpu") if small else None
+
+
+def _anywhere(mine: bool, group: Any, device: torch.device) -> bool:
+    """True if it is true on a rank of the group; equal on all."""
+    if group is None:
+        return mine
+    found = torch.tensor(mine, dtype=torch.int32, device=device)
+    dist.all_reduce(found, dist.ReduceOp.MAX, group=group)
+    return bool(found)
+
+
+def _gathered(weight: Tensor, vocabulary: int, group: Any) -> Tensor:
+    """Return the whole weight, [vocabulary, hidden], of which each rank of the group has the rows
+    that torch.chunk gives it."""
+    ranks = dist.get_world_size(group)
+    largest = -(-vocabulary // ranks)
+    padded = weight.new_zeros(largest, weight.shape[1])
+    padded[: len(weight)] = weight.detach()
+    parts = [torch.empty_like(padded) for _ in range(ranks)]
+    dist.all_gather(parts, padded, group=group)
+    return torch.cat(parts)[:vocabulary]
