@@ -17,6 +17,7 @@ from forge_commands import CliRunner
 from test_compare import GRPO, run_folder
 
 import forgedsl
+from forgedsl.cli import sweep_runs
 from forgedsl.cli.app import app
 from forgedsl.cli.overrides import UsageError
 from forgedsl.cli.sweep_points import Axis, Manifest, axes_of, points_of, values_of
@@ -252,6 +253,36 @@ def test_six_runs_killed_in_the_middle_each_run_exactly_once(tmp_path: Path, job
         "3: begins",
         "3: begins",
     ]
+
+
+def test_a_sweep_says_how_far_its_runs_are(
+    tmp_path: Path, job: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "s"
+    folder.mkdir()
+    (folder / "hold").touch()
+    monkeypatch.setattr(sweep_runs, "TOLD_SECONDS", 0.0)
+    said: list[str] = []
+
+    def say(line: str) -> None:
+        said.append(line)
+        if "step 2/4" in line:
+            (folder / "hold").unlink(missing_ok=True)
+
+    assert sweep_of(folder, job, say=say).run() == 0
+    told = [line for line in said if "step 2/4, reward" in line]
+    assert len(told) == len(set(told)) >= 1
+    assert "lr=" in told[0]
+
+
+def test_progress_is_that_of_the_last_whole_line(tmp_path: Path) -> None:
+    assert sweep_runs.progress(tmp_path, 9) == ""
+    rows = [{"step": 1, "reward_mean": 0.25}, {"step": 2, "reward_mean": None, "loss": 0.5}]
+    file = tmp_path / "metrics.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows[:1]) + '{"step": 2, "rew')
+    assert sweep_runs.progress(tmp_path, 9) == "step 1/9, reward 0.250"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert sweep_runs.progress(tmp_path, None) == "step 2, loss 0.500"
 
 
 def test_a_run_with_a_checkpoint_is_resumed_and_another_begins_anew(

@@ -101,8 +101,8 @@ def test_small_chunks_give_the_same_gradient(name: str, monkeypatch: pytest.Monk
     loss, run = forgedsl.compile_loss(name), first_batch._run
     whole = compared(loss)
 
-    def in_chunks(*args: Any, chunk_rows: int | None = None) -> Any:
-        return run(*args, chunk_rows=chunk_rows or 2)
+    def in_chunks(*args: Any, chunk_rows: int | None = None, **more: Any) -> Any:
+        return run(*args, chunk_rows=chunk_rows or 2, **more)
 
     monkeypatch.setattr(first_batch, "_run", in_chunks)
     parts = compared(loss)

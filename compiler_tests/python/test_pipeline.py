@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import builtins
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -187,6 +189,36 @@ def test_a_folder_in_use_and_a_run_to_go_on_with(trained: RunResult, capsys: Any
         alone.resume(quiet=True)
     with pytest.raises(forgedsl.PipelineError, match="no checkpoint of step 7"):
         alone.export(step=7)
+
+
+def test_a_run_that_is_done_stays_and_another_job_is_refused(
+    trained: RunResult, tmp_path: Path
+) -> None:
+    pipeline = forgedsl.load(PIPELINES / "sft_math.forge", steps=2, set=["trainer.batch.rows=4"])
+    before = (trained.folder / "events.jsonl").read_bytes()
+    assert pipeline.finish(trained.folder).steps == 2
+    assert (trained.folder / "events.jsonl").read_bytes() == before
+    with pytest.raises(forgedsl.PipelineError, match="holds a run of another job"):
+        pipeline.set("trainer.optimizer.lr=1e-5").finish(trained.folder)
+    (tmp_path / "mine").touch()
+    with pytest.raises(forgedsl.PipelineError, match="is no run folder, and is not empty"):
+        pipeline.finish(tmp_path)
+
+
+@pytest.mark.full
+def test_a_run_that_was_killed_is_finished(tmp_path: Path) -> None:
+    pipeline = forgedsl.load(
+        PIPELINES / "sft_math.forge", steps=6, set=["trainer.batch.rows=4", "checkpoint.every=1"]
+    )
+    folder = tmp_path / "run"
+    running = pipeline.start(folder)
+    while not (folder / "checkpoints/step-2/controller.json").is_file():
+        assert running.running
+    os.killpg(running._process.pid, signal.SIGKILL)
+    running._process.wait()
+    result = pipeline.finish(folder, quiet=True)
+    assert (result.status, result.steps) == ("done", 6)
+    assert [row["step"] for row in result.metrics()] == [*range(1, 7)]
 
 
 @pytest.mark.full

@@ -30,6 +30,10 @@ from forgedsl.errors import writing
 from forgedsl.records import dataclass
 
 LOG = "logs/forgec.log"
+LOGS = (LOG, "logs/python.log")
+"""logs that a run has locked: of a sweep, and of `forgedsl.python`"""
+TOLD_SECONDS = 15.0
+"""interval at which a sweep says how far its runs are"""
 LOOK_SECONDS = 0.1
 """interval at which the runs are looked at"""
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -38,6 +42,8 @@ GUARD = 6
 STOPPED = (130, 75, *(-number for number in SIGNALS))
 """exit codes, or signals, of a run that was asked to end"""
 EDGES = ("run.start", "run.end")
+LAST_BYTES = 1 << 16
+"""end of metrics.jsonl that is read for the last step"""
 TAIL = 3
 """lines of the log that are shown of a run that failed"""
 
@@ -97,7 +103,9 @@ class Sweep:
         self.command = command
         self.stopped = 0
         self._active: dict[int, Active] = {}
-        self._began = time.monotonic()
+        self._began = self._told_at = time.monotonic()
+        self._told: dict[Path, str] = {}
+        """by folder: what was said last of how far its run is"""
         self._say = say
 
     def run(self) -> int:
@@ -112,6 +120,7 @@ class Sweep:
                     if active.has_ended:
                         del self._active[slot]
                         self._finish(active)
+                self._tell_steps()
                 time.sleep(LOOK_SECONDS if self._active else 0)
         return self.stopped
 
@@ -185,6 +194,18 @@ class Sweep:
         self.manifest.set(task.point.folder, state=state, message=message)
         self._tell(task, told)
 
+    def _tell_steps(self) -> None:
+        """Say now and then how far the runs are, if they did a step since."""
+        now = time.monotonic()
+        if now - self._told_at < TOLD_SECONDS:
+            return
+        self._told_at = now
+        for active in self._active.values():
+            said = progress(active.folder, active.task.steps)
+            if said and self._told.get(active.folder) != said:
+                self._told[active.folder] = said
+                self._tell(active.task, said)
+
     def _stop(self, number: int) -> None:
         """Ask the runs to save and end; a second signal, as to `forgec run`, ends them at once."""
         if self._active and not self.stopped:
@@ -247,20 +268,40 @@ def outcome(folder: Path) -> dict[str, Any]:
     return last[0] if last and last[0]["kind"] == "run.end" else {}
 
 
+def progress(folder: Path, steps: int | None) -> str:
+    """Return how far a run is, from the last line of its metrics: `step 40/200, reward 0.412`; ""
+    before its first step."""
+    from forgedsl.runs.text import number
+
+    try:
+        with (folder / "metrics.jsonl").open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - LAST_BYTES))
+            lines = file.read().splitlines()
+    except FileNotFoundError:
+        return ""
+    for line in reversed(lines):
+        with suppress(ValueError):  # the run is writing this line, or its begin was cut
+            row = json.loads(line)
+            of = "" if steps is None else f"/{steps}"
+            reward = row.get("reward_mean")
+            said = f"loss {number(row.get('loss'))}" if reward is None else None
+            return f"step {row['step']}{of}, {said or f'reward {number(reward)}'}"
+    return ""
+
+
 def is_alive(folder: Path) -> bool:
     """True if a process runs in the folder. A run has the lock of its folder; until it takes it,
-    while it imports, it has the lock of its log, which the sweep took for it."""
+    while it imports, it has the lock of its log, which was taken for it."""
     from forgedsl.runs.data import is_running
 
     if (folder / LOCK).exists():
         return is_running(folder)
-    try:
-        with (folder / LOG).open(encoding="utf-8") as log:
-            fcntl.flock(log, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except FileNotFoundError:
-        return False
+    for name in LOGS:
+        with suppress(FileNotFoundError), (folder / name).open(encoding="utf-8") as log:
+            try:
+                fcntl.flock(log, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
     return False
 
 

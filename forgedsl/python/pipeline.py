@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import shutil
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from os import PathLike
@@ -197,6 +199,40 @@ class Pipeline:
             PipelineError, LaunchError, RunError, GuardError: it could not start, or it failed.
         """
         return self.start(folder).follow(quiet=quiet)
+
+    def finish(self, folder: str | Path, *, quiet: bool = False) -> RunResult:
+        """Run to the end in `folder`, whatever an earlier call has left there: a run that is done
+        stays, one that still runs is waited for, one with a checkpoint is resumed, and any other
+        begins anew in an emptied folder. For searches that may be killed.
+
+        Raises:
+            PipelineError: the folder holds another job.
+            LaunchError, RunError, GuardError: as `run`.
+        """
+        from forgedsl.cli.planning import read_job
+        from forgedsl.cli.sweep_points import ENDED
+        from forgedsl.cli.sweep_runs import LOOK_SECONDS, look
+
+        job, folder = self.plan().job, Path(folder)
+        if (folder / "job.json").is_file():
+            if read_job(folder / "job.json").content_hash != job.content_hash:
+                raise PipelineError(
+                    f"{folder} holds a run of another job; compare them by `forgec diff {folder} "
+                    f"{self.path}`, or name another folder"
+                )
+        elif folder.exists() and any(folder.iterdir()):
+            raise PipelineError(f"{folder} is no run folder, and is not empty")
+        steps = job.schedule.steps
+        while (state := look(folder, steps)[0]) == "running":
+            time.sleep(LOOK_SECONDS)
+        found = RunResult(folder, self)
+        if state in ENDED:
+            return found
+        if state == "checkpoint":
+            return found.resume(quiet=quiet)
+        if folder.exists():
+            shutil.rmtree(folder)
+        return self.run(folder, quiet=quiet)
 
     def session(self, folder: str | Path | None = None) -> Session:
         """The services of this pipeline for a loop of your own, in place of the file's flow.

@@ -6,10 +6,12 @@ forgec run, in a process of its own --> RUN/{metrics.jsonl, events.jsonl, logs/p
 
 from __future__ import annotations
 
+import fcntl
 import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -58,6 +60,8 @@ def begin(folder: Path, words: tuple[str, ...], pipeline: Source | None) -> Runn
         log.parent.mkdir(exist_ok=True)
         file = log.open("wb")
     with file:
+        with suppress(BlockingIOError):  # a process of the run before this is still ending
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the run inherits it
         process = subprocess.Popen(
             [sys.executable, "-m", "forgedsl", "run", *words],
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=file,
