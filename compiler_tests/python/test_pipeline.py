@@ -191,6 +191,16 @@ def test_a_folder_in_use_and_a_run_to_go_on_with(trained: RunResult, capsys: Any
         alone.export(step=7)
 
 
+def test_a_folder_without_a_run_gets_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pipeline = forgedsl.load(PIPELINES / "sft_math.forge", steps=2, set=["trainer.batch.rows=4"])
+    begun: list[Path] = []
+    monkeypatch.setattr(pipeline, "run", lambda folder, quiet: begun.append(folder))
+    pipeline.finish(tmp_path / "new")
+    (tmp_path / "empty").mkdir()
+    pipeline.finish(tmp_path / "empty")
+    assert begun == [tmp_path / "new", tmp_path / "empty"]
+
+
 def test_a_run_that_is_done_stays_and_another_job_is_refused(
     trained: RunResult, tmp_path: Path
 ) -> None:

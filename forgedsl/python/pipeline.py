@@ -225,11 +225,10 @@ class Pipeline:
         steps = job.schedule.steps
         while (state := look(folder, steps)[0]) == "running":
             time.sleep(LOOK_SECONDS)
-        found = RunResult(folder, self)
         if state in ENDED:
-            return found
+            return RunResult(folder, self)
         if state == "checkpoint":
-            return found.resume(quiet=quiet)
+            return RunResult(folder, self).resume(quiet=quiet)
         if folder.exists():
             shutil.rmtree(folder)
         return self.run(folder, quiet=quiet)
