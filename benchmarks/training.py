@@ -85,7 +85,7 @@ def trainer(job: spec.Job, folder: Path) -> Any:
     actor = TitanTrainer.__new__(TitanTrainer)
     service = job.services["trainer"]
     assert isinstance(service, spec.TitanService)
-    actor._abandon = AbandonStep()
+    actor._abandon, actor._known = AbandonStep(), set()
     actor.rank, actor.job, actor.name, actor.service = 0, job, "trainer", service
     actor.model_spec, actor.world = job.models["policy"], 1
     actor.folder = resolve_model(job, "policy", folder / "b", folder)
