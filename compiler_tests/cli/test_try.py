@@ -71,6 +71,29 @@ def test_a_chat_remembers_and_forgets() -> None:
     assert [message["content"] for message in model.seen[2]] == ["Be brief.", "three"]
 
 
+class Stopped(Echo):
+    """Ctrl-C comes during its second answer."""
+
+    def answer(self, prompt: Any, sampling: Sampling, **more: Any) -> str:
+        if len(self.seen) == 1:
+            self.seen.append(prompt)
+            raise KeyboardInterrupt
+        return super().answer(prompt, sampling, **more)
+
+
+def test_an_answer_that_is_stopped_leaves_nothing_in_any_chat() -> None:
+    """The first model has answered when the second is stopped."""
+    first, second = Echo(chats=True), Stopped(chats=True)
+    talk = Talk({"policy": first, "base": second}, Sampling(max_tokens=4))
+    talk.say("one")
+    with pytest.raises(KeyboardInterrupt):
+        talk.say("two")
+    talk.say("three")
+    for model in (first, second):
+        said = [message["content"] for message in model.seen[-1]]
+        assert said == ["one", "answer 1", "three"]
+
+
 def test_without_a_template_text_is_continued() -> None:
     for model, plain in ((Echo(chats=False), False), (Echo(chats=True), True)):
         Talk({"policy": model}, Sampling(max_tokens=4), plain=plain).say("one")

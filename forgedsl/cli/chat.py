@@ -95,7 +95,7 @@ def command(
         try:
             talk.say(line)
         except KeyboardInterrupt:
-            print("\n(stopped)", file=sys.stderr)
+            print("\n(stopped; this question is forgotten)", file=sys.stderr)
 
 
 class Talk:
@@ -125,7 +125,16 @@ class Talk:
         self._said = {name: list(first) for name in self._speakers}
 
     def say(self, text: str) -> None:
-        """Ask all models, and print their answers."""
+        """Ask all models, and print their answers. A chat that is interrupted stands where it stood
+        before, for all models."""
+        before = dict(self._said)
+        try:
+            self._ask_all(text)
+        except KeyboardInterrupt:
+            self._said = before
+            raise
+
+    def _ask_all(self, text: str) -> None:
         for name, speaker in self._speakers.items():
             if len(self._speakers) > 1:
                 print(f"--- {name}")
