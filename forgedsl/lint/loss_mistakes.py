@@ -8,7 +8,7 @@ import math
 
 from forgedsl.lint.losses import LossView
 from forgedsl.losses.forward_mode import Point
-from forgedsl.losses.tree import Tree
+from forgedsl.losses.tree import Tree, reachable
 
 OTHER_RATIOS = 0.25, 4.0
 """ratios at which a loss is probed besides 1"""
@@ -84,7 +84,8 @@ def _sums(loss: LossView, node: int) -> bool:
     values = loss.tree.values
     while values[node].op in ("clamp", "exp", "expand", *CLIPS):
         node = values[node].args[0]
-    return values[node].op == "seq_sum"
+    inside = {values[n].op for n in reachable(values, [node])}
+    return "seq_sum" in inside and "seq_count" not in inside
 
 
 def ratio_not_one(loss: LossView) -> int | None:
@@ -195,6 +196,15 @@ def power_of_ratio(loss: LossView, node: int) -> float:
     return math.log(up / down) / (2 * STEP) if up > 0 and down > 0 else 0.0
 
 
+def power_of_older(loss: LossView) -> float:
+    """Return the exponent with which the derivative grows with the ratio of the weights before the
+    step to those of the sampler; 1 if the loss does not read both."""
+    if loss.is_pairs or "behavior" not in loss.read or len(loss.older) < 2:
+        return 1.0
+    up, down = (abs(loss.gain(older=ratio)) for ratio in (math.exp(STEP), math.exp(-STEP)))
+    return math.log(up / down) / (2 * STEP) if up > 0 and down > 0 else 1.0
+
+
 def hand_written(loss: LossView) -> tuple[int, ...]:
     """Return the divisions that are means written by hand."""
     values = loss.tree.values
@@ -247,19 +257,20 @@ def _counts(tree: Tree, node: int) -> bool:
     return (value.op == "const" and value.attr == 1.0) or value.type.dtype == "bool"
 
 
-def lower_bounded_ratio(loss: LossView) -> int | None:
-    """Return a `max(ratio, c)` with c > 1 that the objective depends on."""
+def lower_bounded_ratio(loss: LossView) -> tuple[int, float] | None:
+    """Return a weight that is a ratio where it is large, and else a bound above 1, as `max(ratio,
+    c)` is; and this bound. The ratio is that of the policy or that of `proximal` to `behavior`."""
     if loss.is_pairs or not loss.fields("sampler"):
         return None
+    ratios = (0.5, *DISTINCT_RATIOS)
     for node in sorted(loss.objective):
-        value = loss.tree.values[node]
-        bounds = [number_of(loss, arg) for arg in value.args] if value.op == "max" else []
-        if not any(bound is not None and bound > 1.0 for bound in bounds):
+        if loss.tree.values[node].op not in ("max", "where"):
             continue
-        inner = next(a for a, b in zip(value.args, bounds, strict=True) if b is None)
-        at = [loss.point(ratio=ratio)(inner).value for ratio in DISTINCT_RATIOS]
-        if all(math.isclose(x, r, rel_tol=1e-6) for x, r in zip(at, DISTINCT_RATIOS, strict=True)):
-            return node
+        newer = [loss.point(ratio=ratio)(node).value for ratio in ratios]
+        older = [loss.point(older=ratio)(node).value for ratio in ratios]
+        for low, same, high in (newer, older):
+            if low == same > 1.0 and math.isclose(high, ratios[-1], rel_tol=1e-6):
+                return node, same
     return None
 
 

@@ -211,10 +211,12 @@ class LossView:
     def point(
         self, *, ratio: float = 1.0, weight: float = 1.0, distance: float = 0.0, side: str = "",
         logprob: float = -1.0, entropy: float = 0.5, masked: bool = False, wrt: str = "logprob",
+        num_steps: float = 1.0, older: float = 1.0,
     ) -> Point:  # fmt: skip
         """Return the loss of a single token at a ratio to the sampler and a log-ratio `distance` to
-        the reference. `logprob` is its log-prob; a `masked` token was not written by the policy."""
-        key = (ratio, weight, distance, side, logprob, entropy, masked, wrt)
+        the reference. `logprob` is its log-prob; a `masked` token was not written by the policy.
+        `older` is the ratio of `proximal` to `behavior`, `num_steps` counts updates before it."""
+        key = (ratio, weight, distance, side, logprob, entropy, masked, wrt, num_steps, older)
         if key not in self._points:
             at = {
                 "policy": logprob,
@@ -224,6 +226,9 @@ class LossView:
                 "count": 1.0,
             }
             inputs = self._inputs(at, entropy, masked=masked)
+            inputs["num_steps"] = num_steps
+            if older != 1.0:
+                inputs["behavior"] = at["sampler"] - math.log(older)
             wrt = f"{wrt}.{side}" if side else wrt
             totals = self._statistics
             self._points[key] = Point(self.tree.values, inputs, wrt=wrt, totals=totals)

@@ -19,7 +19,7 @@ from forgedsl.lint.facts import Facts, structure
 from forgedsl.lint.losses import LossView
 from forgedsl.losses.intervals import Analysis
 from forgedsl.losses.source_spans import Located, locate
-from forgedsl.records import dataclass
+from forgedsl.records import dataclass, replace
 from forgedsl.source import SourceFile, Span
 from forgedsl.syntax import ast
 from forgedsl.syntax.walk import names
@@ -129,6 +129,33 @@ class View:
         located, diagnostics = trees[key]
         for diagnostic in diagnostics:
             reporter.report(diagnostic)
+        return located
+
+    def called(self, step: FlowStep) -> Located | None:
+        """Return the tree of the advantage or filter that a statement calls, with the numbers that
+        it gives; None if it has mistakes."""
+        function = self.program.functions[step.receiver]
+        numbers = {
+            field.name: step.settings[field.name].value
+            for field in function.fields
+            if field.name in step.settings
+            and isinstance(step.settings[field.name].value, int | float)
+        }
+        if not numbers:
+            return self.located.get(step.receiver)
+        key = (View.called, step.receiver, *numbers.items())
+        if key in self.answers:
+            found: Located | None = self.answers[key]
+            return found
+        fields = tuple(
+            replace(f, default=ast.Number(value=n, text=f"{n:g}", span=f.span))
+            if (n := numbers.get(f.name)) is not None
+            else f
+            for f in function.fields
+        )
+        given = replace(function, fields=fields)
+        located = locate(given, Reporter()) if is_closed(given) else None
+        self.answers[key] = located
         return located
 
     def identity(self, function: Function) -> tuple[object, ...]:

@@ -95,12 +95,13 @@ def _other_dtype(view: View, loss: LossView) -> tuple[str, Label, str] | None:
     trainer = view.program.services[loss.step.receiver] if loss.step is not None else None
     for step in loss.samplers if trainer is not None else ():
         service = view.program.services[step.receiver]
-        given = service.settings["dtype"]
+        spans = [each.settings["dtype"].origin.span for each in (service, trainer) if each]
+        given = next((span for span in spans if span is not None), None)
         ours, theirs = (_dtype(view, each) for each in (trainer, service))
-        if given.origin.span is not None and ours != theirs and {ours, theirs} & {"f16", "bf16"}:
-            label = Label(text=f"`{theirs}` here, `{ours}` in the trainer", span=given.origin.span)
+        if given is not None and ours != theirs and {ours, theirs} & {"f16", "bf16"}:
+            label = Label(text=f"`{theirs}` in the sampler, `{ours}` in the trainer", span=given)
             message = f"`{service.name}` computes in {theirs}, and the trainer in {ours}"
-            return message, label, "leave `dtype` of the sampler out"
+            return message, label, "leave `dtype` out: both have the model's"
     return None
 
 

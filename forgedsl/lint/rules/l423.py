@@ -11,12 +11,14 @@ counts four times (open-instruct #1269, slime #179). Remove one of them.
     minimize token_mean(-ratio * adv, mask)                                                 # silent
 
 Truncated importance sampling is silent: it weights by `proximal - behavior` and clips
-`logprob - proximal`, two ratios whose product is the ratio. The rule measures how the derivative
-for a token grows with the ratio.
+`logprob - proximal`, two ratios whose product is the ratio. With the first one upside down, or with
+a clip of `logprob - behavior`, the age of a sample is corrected the wrong way, or twice. The rule
+measures how the derivative for a token grows with each ratio.
 """
 
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.loss_mistakes import (
+    power_of_older,
     power_of_ratio,
     ratio_not_one,
     squared_ratio,
@@ -45,6 +47,17 @@ def check(view: View) -> Findings:
                 loss.spot(node),
                 notes=("d loss / d logprob grows with the square of the ratio",),
                 help="leave one of them out, or take the first from `proximal` to `behavior`",
+            )
+
+        power = loss.cached(power_of_older) if node is None else 1.0
+        if power < -0.5 or power > 1.5:
+            how = "as its reciprocal" if power < 0 else "twice"
+            yield finding(
+                f"the ratio of `proximal` to `behavior` is applied {how}",
+                loss.spot(loss.tree.output("loss")),
+                notes=(f"d loss / d logprob grows with this ratio to the power of {power:.2g}",),
+                help="weight by `rl.importance(proximal, behavior)`, and clip "
+                "`rl.importance(logprob, proximal)`",
             )
 
 

@@ -10,7 +10,7 @@ Write `min`.
 """
 
 from forgedsl.lint.finding import Findings, rule
-from forgedsl.lint.loss_mistakes import lower_bounded_ratio, number_of
+from forgedsl.lint.loss_mistakes import lower_bounded_ratio
 from forgedsl.lint.view import View
 
 finding = rule(__doc__, "D")
@@ -18,10 +18,9 @@ finding = rule(__doc__, "D")
 
 def check(view: View) -> Findings:
     for loss in view.losses:
-        node = loss.cached(lower_bounded_ratio)
-        if node is not None:
-            value = loss.tree.values[node]
-            bound = next(b for b in (number_of(loss, arg) for arg in value.args) if b is not None)
+        found = loss.cached(lower_bounded_ratio)
+        if found is not None:
+            node, bound = found
             yield finding(
                 f"this weight is at least {bound:g}, for tokens of the policy itself too",
                 loss.spot(node),

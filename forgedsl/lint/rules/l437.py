@@ -7,7 +7,7 @@
 The ratio to the sampler corrects for its age, and its variance grows with it: a few tokens that
 became likely count hundredfold, and one step of them can end the run (tinker-feedback #24 asks for
 a bound). Clip it, truncate it, or drop tokens that are far off. The rule fires for a
-`max_policy_age` of 4 and more.
+`max_policy_age` of 4 and more, and for groups from a buffer whose `max_age` is 4 or more.
 """
 
 from forgedsl.diagnostics import Label
@@ -27,7 +27,7 @@ def check(view: View) -> Findings:
     for loss in view.losses:
         if loss.step is None or not loss.samplers or loss.cached(one_sided_clip) is not None:
             continue
-        old = _oldest(view)
+        old = _oldest(view, loss)
         if old is not None and loss.cached(_grows):
             age, span = old
             yield finding(
@@ -40,14 +40,18 @@ def check(view: View) -> Findings:
             )
 
 
-def _oldest(view: View) -> tuple[int, Span] | None:
-    """Return the greatest age of samples, if it is large, and where it is set."""
-    schedule = view.program.schedule
-    if schedule is None or schedule.label != "async":
-        return None
-    age = schedule.settings["max_policy_age"]
-    is_old = isinstance(age.value, int) and age.value >= OLD
-    return (age.value, place(age, schedule)) if is_old else None
+def _oldest(view: View, loss: LossView) -> tuple[int, Span] | None:
+    """Return the greatest age of samples, if it is large, and where it is set: by a buffer that
+    they are drawn from, or by the schedule."""
+    buffers, schedule = view.program.declared.get("buffer", {}), view.program.schedule
+    settings = [(buffers[s.receiver], "max_age") for s in loss.recalls if s.receiver in buffers]
+    if schedule is not None and schedule.label == "async":
+        settings.append((schedule, "max_policy_age"))
+    for decl, key in settings:
+        age = decl.settings[key]
+        if isinstance(age.value, int) and age.value >= OLD:
+            return age.value, place(age, decl)
+    return None
 
 
 def _grows(loss: LossView) -> bool:

@@ -9,10 +9,8 @@ which are 0 on average, its values go to 0, and it is no baseline any more (TRL 
 targets with `rl.returns`.
 """
 
-import re
-
 from forgedsl.lint.finding import Findings, rule
-from forgedsl.lint.numbers import AT_END
+from forgedsl.lint.terms import lacks_values
 from forgedsl.lint.view import View
 from forgedsl.types.flow import Role
 
@@ -27,8 +25,8 @@ def check(view: View) -> Findings:
             source = loss.bound.get(name) if name in loss.read else None
             if source is None or Role.COMPUTES not in source.roles:
                 continue
-            word = source.receiver.rpartition(".")[2]
-            if re.fullmatch(AT_END, word) and word.endswith("gae"):
+            function = view.located.get(source.receiver)
+            if function is not None and lacks_values(function.tree):
                 yield finding(
                     f"`{name}`, what the critic learns, holds advantages",
                     source.span,

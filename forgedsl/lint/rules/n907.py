@@ -8,8 +8,8 @@ Such a run starts, logs plausible numbers and learns nothing, or collapses: with
 rate of full weights (TRL #2872, X-R1 #66), with full weights at that of LoRA (hello-agents #770),
 with weights in bf16 and a rate so small that updates are rounded to 0 (AReaL #1634), with a value
 clip for scores from 0 to 1 but scores up to 10 (stable-baselines #216). The note says which run or
-paper has the range. The table is `forgedsl/lint/numbers.py`; N906 reports numbers that are unusual
-alone.
+paper has the range. The tables are `forgedsl/lint/numbers.py` and `numbers_of_losses.py`;
+N906 reports numbers that are unusual alone.
 """
 
 from forgedsl.lint.finding import Findings, rule
