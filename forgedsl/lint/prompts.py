@@ -10,7 +10,15 @@ import re
 from pathlib import Path
 from typing import Any
 
-from forgedsl.ir.program import Constant, Constructor, Decl, Deferred, EnvironmentDecl, FlowStep
+from forgedsl.ir.program import (
+    Constant,
+    Constructor,
+    Decl,
+    Deferred,
+    EnvironmentDecl,
+    FlowStep,
+    Scope,
+)
 from forgedsl.lint.view import View
 from forgedsl.shipped import locate
 from forgedsl.syntax import ast
@@ -37,6 +45,14 @@ def said_to(dataset: Decl) -> str:
             found = prompt.scope.lookup(node.parts)
             texts.append(found.value if isinstance(found, Constant) else None)
     return "\n".join(dict.fromkeys(text for text in texts if isinstance(text, str)))
+
+
+def constant_text(node: object, scope: Scope) -> str | None:
+    """Return the text of a string, or of a parameter that is one; None for other expressions."""
+    if isinstance(node, ast.String):
+        return node.value
+    found = scope.lookup(node.parts) if isinstance(node, ast.Path) else None
+    return found.value if isinstance(found, Constant) and isinstance(found.value, str) else None
 
 
 def drawn_from(view: View) -> list[Decl]:

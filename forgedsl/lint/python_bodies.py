@@ -27,6 +27,11 @@ SAME = ("str", "strip", "lower", "upper", "casefold", "replace", "int", "float",
 """functions that keep the meaning of a text: they convert or strip it"""
 TEXTUAL = SAME[:6]
 """those that have a text as result"""
+REMOVE = (
+    "replace", "removesuffix", "removeprefix", "split", "rsplit", "partition", "rpartition", "sub",
+    "strip", "rstrip", "lstrip",
+)  # fmt: skip
+SEEK = (*SEARCHES, "compile", "startswith", "endswith", "find", "rfind", "index", "count")
 DEPTH = 8
 """assignments in a chain that are followed"""
 
@@ -197,6 +202,44 @@ class Body:
                 return interval(max(r.lo for r in ranges), max(r.hi for r in ranges))
         return ANY
 
+    # ---- texts
+
+    def sought(self, part: str) -> Iterator[tuple[ast.AST, str]]:
+        """Yield the texts with `part` that the function looks for: in comparisons, searches,
+        `startswith` and the like. Nothing if it removes such a text, or splits at it."""
+        found = []
+        for node in self._with_parents():
+            parent = self._parents.get(node)
+            for text in [self._text(node)] if isinstance(node, ast.Constant | ast.Name) else []:
+                if text is None or part not in text.replace("\\", ""):
+                    continue
+                called = getattr(parent, "func", None)
+                method = getattr(called, "attr", getattr(called, "id", ""))
+                if isinstance(parent, ast.Call) and method in REMOVE:
+                    return
+                if isinstance(parent, ast.Compare) or method in SEEK:
+                    found.append((node, text))
+        yield from found
+
+    @cached_property
+    def _parents(self) -> dict[ast.AST, ast.AST]:
+        nodes = [*ast.walk(self.root), *ast.walk(self.module)]
+        return {child: node for node in nodes for child in ast.iter_child_nodes(node)}
+
+    def _with_parents(self) -> Iterator[ast.AST]:
+        """Yield the nodes of the function and of the functions of the file that it names, and
+        those of the constants that it names."""
+        functions = {n.name: n for n in ast.walk(self.module) if isinstance(n, Function)}
+        seen, pending = set[str](), [self.root]
+        while pending:
+            for node in ast.walk(pending.pop()):
+                yield node
+                name = node.id if isinstance(node, ast.Name) else ""
+                if name and name not in seen:
+                    seen.add(name)
+                    pending += [functions[name]] if name in functions else []
+                    pending += [self.constants[name]] if name in self.constants else []
+
     # ---- patterns
 
     @cached_property
@@ -296,6 +339,29 @@ def parameters(reward: PythonReward, *sources: str) -> set[str]:
 def texts_of(reward: PythonReward) -> set[str]:
     """Return the parameters that are, or hold, the response."""
     return parameters(reward, "response", "rollout", "messages")
+
+
+def length_slope(reward: PythonReward) -> int:
+    """Return 1 if the score rises with the number of characters or words of the response, -1 if it
+    falls, 0 if neither is known."""
+    return reward.once(_length_slope)
+
+
+def _length_slope(reward: PythonReward) -> int:
+    body, texts = body_of(reward), texts_of(reward)
+    signs = {term.sign for term in body.terms() if _is_length(body, term.node, texts)}
+    return signs.pop() if len(signs) == 1 else 0
+
+
+def _is_length(body: Body, node: ast.expr, texts: set[str]) -> bool:
+    """True for `len(response)` and `len(response.split())`."""
+    node = body.value(node)
+    if not isinstance(node, ast.Call) or getattr(node.func, "id", "") != "len" or not node.args:
+        return False
+    inner = body.value(node.args[0])
+    if isinstance(inner, ast.Call) and getattr(inner.func, "attr", "") in ("split", "encode"):
+        inner = inner.func.value  # type: ignore[attr-defined]
+    return name_of(inner) in texts
 
 
 def name_of(node: ast.expr) -> str:

@@ -1,9 +1,15 @@
-"""Python files of a program: functions, classes, constants and imports, also of modules beside."""
+"""Python files of a program: functions, classes, constants and imports, also of modules beside.
+
+A file that the program names imports modules of its own folder, and these import from there too, as
+in a run (`lower.modules`): not from the folder of the .forge file, and not from their own.
+"""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterable
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from functools import cached_property
 from pathlib import Path
 
 from forgedsl.types.effects import imports_of
@@ -14,9 +20,15 @@ DEFINED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 class File:
     """A Python file: its functions, classes, constants and imports. `near` reads a module of the
-    same tree."""
+    same tree, `package` are the folders from where imports begin to its own."""
 
-    def __init__(self, path: str, text: str, near: Callable[[str], File | None]) -> None:
+    def __init__(
+        self,
+        path: str,
+        text: str,
+        near: Callable[[str], File | None],
+        package: tuple[str, ...] = (),
+    ) -> None:
         self.path = path
         self.text = text
         self.near = near
@@ -25,6 +37,8 @@ class File:
         self.functions = {n.name: n for n in body if isinstance(n, Function)}
         self.classes = {n.name: n for n in body if isinstance(n, ast.ClassDef)}
         self.imports = imports_of(*(n for n in body if not isinstance(n, (*DEFINED,))))
+        self.imports |= dict(_relative(body, package))
+        self._package = package
         self.assigned: dict[str, ast.expr] = {}
         for node in body:
             value = getattr(node, "value", None)
@@ -32,6 +46,16 @@ class File:
             for target in targets if isinstance(node, ast.Assign | ast.AnnAssign) else ():
                 if isinstance(target, ast.Name) and value is not None:
                     self.assigned[target.id] = value
+
+    @cached_property
+    def modules(self) -> tuple[str, ...]:
+        """The modules that it imports anywhere, by their full names."""
+        return tuple(dict.fromkeys(_modules(self.module, self._package)))
+
+    def has(self, name: str) -> bool:
+        """True if a name is defined or imported at the top of the file."""
+        tables = (self.functions, self.classes, self.imports, self.assigned)
+        return any(name in table for table in tables)
 
 
 def flat(body: Iterable[ast.stmt]) -> list[ast.stmt]:
@@ -51,19 +75,22 @@ class Files:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.known: dict[str, File | None] = {}
+        self.known: dict[tuple[str, Path], File | None] = {}
 
-    def read(self, path: str) -> File | None:
-        """Return a file by its path in the folder; None if there is no such Python file."""
-        if path not in self.known:
-            self.known[path] = None  # files that import each other
+    def read(self, path: str, root: Path | None = None) -> File | None:
+        """Return a file by its path in the folder; None if there is no such Python file. `root` is
+        the folder where its imports begin: its own, if the program names it."""
+        begin = Path(path).parent if root is None else root
+        key = (path, begin)
+        if key not in self.known:
+            self.known[key] = None  # files that import each other
             try:
                 text = (self.folder / path).read_text("utf-8")
-                parent = Path(path).parent
-                self.known[path] = File(path, text, lambda name: self._module(parent, name))
+                package = Path(path).parent.relative_to(begin).parts
+                self.known[key] = File(path, text, lambda name: self._module(begin, name), package)
             except (OSError, SyntaxError, ValueError):
                 return None
-        return self.known[path]
+        return self.known[key]
 
     def imported(self, path: str) -> set[str]:
         """Return the paths of a file, and of the files of the same tree that it imports."""
@@ -74,16 +101,45 @@ class Files:
             if file is None or file.path in found:
                 continue
             found.add(file.path)
-            for full in file.imports.values():
-                pending += [file.near(full), file.near(full.rpartition(".")[0])]
+            pending += map(file.near, file.modules)
         return found
 
-    def _module(self, parent: Path, name: str) -> File | None:
-        if not name:
+    def _module(self, root: Path, name: str) -> File | None:
+        top = name.partition(".")[0]
+        if not name or top in sys.stdlib_module_names or top == "forgedsl":
             return None
-        inner = Path(*name.split("."))
-        for place in (parent / inner, inner):
-            for path in (place.parent / f"{place.name}.py", place / "__init__.py"):
-                if (self.folder / path).is_file():
-                    return self.read(str(path))
+        place = root.joinpath(*name.split("."))
+        for path in (place / "__init__.py", place.parent / f"{place.name}.py"):
+            if (self.folder / path).is_file():
+                return self.read(str(path), root)
         return None
+
+
+def _modules(module: ast.Module, package: tuple[str, ...]) -> Iterator[str]:
+    """Yield the modules that a file imports, with the packages around them; `from a import b` may
+    mean the module a.b."""
+    for node in ast.walk(module):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and (base := _base(node, package)) is not None:
+            names = [f"{base}.{alias.name}" for alias in node.names]
+        for name in names:
+            parts = name.split(".")
+            yield from (".".join(parts[:count]) for count in range(1, len(parts) + 1))
+
+
+def _relative(body: Iterable[ast.stmt], package: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    """Yield the local names of `from .module import name`, with the full names."""
+    for node in body:
+        base = _base(node, package) if isinstance(node, ast.ImportFrom) and node.level else None
+        for alias in node.names if isinstance(node, ast.ImportFrom) and base is not None else ():
+            yield alias.asname or alias.name, f"{base}.{alias.name}"
+
+
+def _base(node: ast.ImportFrom, package: tuple[str, ...]) -> str | None:
+    """Return the full name of the module of `from ... import`; None if it lies outside."""
+    if node.level > len(package):
+        return None
+    outer = package[: len(package) + 1 - node.level] if node.level else ()
+    return ".".join((*outer, *([node.module] if node.module else ())))

@@ -144,8 +144,9 @@ class State:
         if ROLLOUT in base.labels:
             texts = {"response": response(), "rewards": Value(), "prompt": Value()}
             return texts.get(attr, Value(frozenset({READS_RESPONSE})))
-        near = self.frames[-1].file.near(base.name) if base.name and not base.labels else None
-        if near is not None:
+        file = self.frames[-1].file
+        near = file.near(base.name) if base.name and not base.labels else None
+        if near is not None and (near.has(attr) or file.near(f"{base.name}.{attr}") is None):
             return self.global_(near, attr)
         kept = READS | {RESPONSE} | ({TARGET} if attr in ANSWERS else frozenset[str]())
         name = f"{base.name}.{attr}" if base.name else ""

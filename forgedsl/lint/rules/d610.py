@@ -13,6 +13,8 @@ token 1234 is another word, and its log-prob is meaningless. See TRL #4562.
 Use a model of the same family, or one with the same `tokenizer`.
 """
 
+import re
+
 from forgedsl.diagnostics import Label
 from forgedsl.families.base import Unsupported
 from forgedsl.families.registry import by_hub_name, family
@@ -24,6 +26,11 @@ from forgedsl.lint.view import View, place
 from forgedsl.types.flow import Role
 
 finding = rule(__doc__, "E")
+NAMED = (
+    "qwen", "llama2", "llama3", "mistral", "gemma", "phi3", "phi4", "deepseek", "smollm2",
+    "smollm3", "olmo", "falcon", "gpt2", "pythia", "granite", "glm4", "seedoss", "gptoss",
+)  # fmt: skip
+"""names of models that have a vocabulary of their own"""
 
 
 def check(view: View) -> Findings:
@@ -57,6 +64,7 @@ def _own(view: View) -> Findings:
         tokenizer, arch = model.settings["tokenizer"].value, arch_of(model)
         if getattr(tokenizer, "name", "") != "hf" or not isinstance(arch, Constructor):
             continue
+        yield from _named(model, str(tokenizer.args["id"]), arch.name)
         try:
             known = by_hub_name(str(tokenizer.args["id"]))
         except Unsupported:
@@ -68,6 +76,35 @@ def _own(view: View) -> Findings:
                 place(model.settings["tokenizer"], model),
                 help="leave `tokenizer` out: a model brings its own",
             )
+
+
+def _named(model: Decl, tokenizer: str, arch: str) -> Findings:
+    """Yield a finding if the names of model and tokenizer are those of different vocabularies."""
+    source = model.settings["source"].value
+    ours = _vocabularies(str(getattr(source, "args", {}).get("id"))) or _vocabularies(arch)
+    theirs = _vocabularies(tokenizer)
+    if _known(tokenizer) or not ours or not theirs or ours & theirs:
+        return
+    yield finding(
+        f"model `{model.name}` is of {min(ours)}, and its tokenizer of {min(theirs)}: its token "
+        "ids are other words",
+        place(model.settings["tokenizer"], model),
+        help="leave `tokenizer` out: a model brings its own",
+    )
+
+
+def _known(name: str) -> bool:
+    """True for a model of a family whose vocabulary is known exactly."""
+    try:
+        return by_hub_name(name) is not None
+    except Unsupported:
+        return False
+
+
+def _vocabularies(name: str) -> set[str]:
+    """Return the vocabularies that a name speaks of; a distilled model has the names of two."""
+    small = re.sub(r"[-_. ]", "", name.casefold())
+    return {word for word in NAMED if word in small}
 
 
 def _difference(ours: Decl, theirs: Decl) -> str:

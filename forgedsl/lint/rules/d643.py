@@ -12,16 +12,20 @@ always 0 (verifiers #763, TRL #6966). Reward the closing tag alone.
     re.match(r"<think>.*</think>", response)                     # fires: of a reward in Python
     re.match(r"(<think>)?.*</think>", response)                  # silent
 
-The rule knows DeepSeek-R1 and its distillations, QwQ, and Qwen's Thinking models by name.
+Of a prompt that is text the rule knows every tag, of a chat template `<think>`; DeepSeek-R1 and its
+distillations, QwQ, and Qwen's Thinking models by name.
 """
 
 import re
+from collections.abc import Iterator
 
 from forgedsl.diagnostics import Label
-from forgedsl.ir.program import Constructor, Decl, Deferred
+from forgedsl.ir.program import Constructor, Decl, Deferred, RewardDecl
 from forgedsl.lint.finding import Findings, rule
+from forgedsl.lint.prompts import constant_text
 from forgedsl.lint.rewards import PythonReward, place_of, python_rewards
 from forgedsl.lint.view import View, place
+from forgedsl.source import Span
 from forgedsl.syntax import ast
 
 finding = rule(__doc__, "D")
@@ -30,21 +34,16 @@ PREFILLED = re.compile(r"deepseek-ai/DeepSeek-R1|Qwen/QwQ|Qwen/Qwen3-.*Thinking"
 
 
 def check(view: View) -> Findings:
-    wanted = [
-        reward
-        for reward in view.program.rewards.values()
-        if isinstance(reward.body, Constructor)
-        and (reward.body.name == "think_tags" or TAG in str(reward.body.args.get("pattern")))
-    ]
-    wanted += [found.reward for found in python_rewards(view) if _begins(found)]
-    for dataset in view.program.datasets.values() if wanted else ():
-        last = _last_text(dataset.settings["prompt"].value)
-        if last is not None and last.value.rstrip().endswith(TAG):
+    wanted = [*_looking_for(view, TAG)]
+    for dataset in view.program.datasets.values():
+        span, tag = _last_tag(dataset.settings["prompt"].value)
+        reward = next(_looking_for(view, tag), None) if tag else None
+        if span is not None and reward is not None:
             yield finding(
-                f"the prompt ends with `{TAG}`, which `{wanted[0].name}` looks for in the answer",
-                last.span,
-                related=(Label(text="looks for it", span=place_of(wanted[0], view)),),
-                help='look for the closing tag alone: `rl.format_regex("(?s).*</think>.*")`',
+                f"the prompt ends with `{tag}`, which `{reward.name}` looks for in the answer",
+                span,
+                related=(Label(text="looks for it", span=place_of(reward, view)),),
+                help=f'look for the closing tag alone: `rl.format_regex("(?s).*</{tag[1:]}.*")`',
             )
     for name in dict.fromkeys(service.ctor_args[0].name for service in view.samplers()):
         model = view.program.models[name]
@@ -58,7 +57,20 @@ def check(view: View) -> Findings:
             )
 
 
-def _begins(found: PythonReward) -> bool:
+def _looking_for(view: View, tag: str) -> Iterator[RewardDecl]:
+    """Yield the rewards that want the tag in the completion."""
+    for reward in view.program.rewards.values():
+        body = reward.body if isinstance(reward.body, Constructor) else None
+        if body is not None and body.name == "think_tags":
+            tags = {TAG, f"<{body.args['tag']}>"} if body.args["which"] == "any" else {TAG}
+            if tag in tags | {"<answer>"}:
+                yield reward
+        elif body is not None and tag in str(body.args.get("pattern")):
+            yield reward
+    yield from (found.reward for found in python_rewards(view) if _begins(found, tag))
+
+
+def _begins(found: PythonReward, tag: str) -> bool:
     """True if a reward in Python wants the completion to begin with the tag."""
     import ast as python
 
@@ -67,22 +79,25 @@ def _begins(found: PythonReward) -> bool:
     body = body_of(found)
     for search in body.searches:
         begins = search.pattern.startswith("^") or search.method in ("match", "fullmatch")
-        if begins and re.match(r"\^?(\\s\*)?<think>", search.pattern):
+        if begins and re.match(rf"\^?(\\s\*)?{re.escape(tag)}", search.pattern):
             return True
     return any(
         isinstance(node, python.Call)
         and getattr(node.func, "attr", "") == "startswith"
-        and any(isinstance(arg, python.Constant) and arg.value == TAG for arg in node.args)
+        and any(isinstance(arg, python.Constant) and arg.value == tag for arg in node.args)
         for node in python.walk(found.definition)
     )
 
 
-def _last_text(prompt: object) -> ast.String | None:
-    """Return the string that a plain prompt ends with: the last of `"..." + row.x + "..."`."""
+def _last_tag(prompt: object) -> tuple[Span | None, str]:
+    """Return the tag that a plain prompt ends with, and the place of the text: the last of
+    `"..." + row.x + "..."`."""
     expr = prompt.expr if isinstance(prompt, Deferred) else None
     while isinstance(expr, ast.Binary) and expr.operator == "+":
         expr = expr.right
-    return expr if isinstance(expr, ast.String) else None
+    text = constant_text(expr, prompt.scope) if isinstance(prompt, Deferred) else None
+    tag = re.search(r"<[a-z_]+>$", (text or "").rstrip())
+    return (expr.span, tag[0]) if expr is not None and tag is not None else (None, "")
 
 
 def _template(model: Decl) -> str:

@@ -4,32 +4,61 @@
     reward form = rl.contains(text = "<|im_end|>")                               # fires
     reward form = rl.format_regex("(?s)<think>.*</think>.*")                     # silent
 
+    response.endswith("<|im_end|>")                                  # fires: of a reward in Python
+    response.removesuffix("<|im_end|>")                              # silent
+
 Special tokens are not part of the text that rewards see, so such a reward is 0 for every completion
 (simple_GRPO #19, verl #715). End the pattern with `\\\\s*`. `r.truncated` is true if an answer did
 not end.
 """
 
+import re
+
 from forgedsl.families.registry import FAMILIES
-from forgedsl.ir.program import Constructor
+from forgedsl.ir.program import Constructor, Function
 from forgedsl.lint.finding import Findings, rule
-from forgedsl.lint.rewards import place_of
+from forgedsl.lint.rewards import place_of, python_rewards
 from forgedsl.lint.view import View
+from forgedsl.syntax import ast
+from forgedsl.syntax.walk import walk
 
 finding = rule(__doc__, "D")
 KEYS = ("pattern", "text")
+OPTIONAL = re.compile(r"\((\?:)?[^()]*\)[?*]|\((\?:)?[^()]*\|\s*\$?\)|\((\?:)?\s*\$?\|[^()]*\)")
+"""parts of a pattern that need not match"""
+HELP = (
+    "leave it out: an answer's text ends before its end token; whether it was cut off is "
+    "`r.truncated`"
+)
 
 
 def check(view: View) -> Findings:
+    known = sorted({end for family in FAMILIES for end in family.ends})
     for reward in view.program.rewards.values():
-        body = reward.body
-        if not isinstance(body, Constructor) or not any(body.args.get(key) for key in KEYS):
-            continue
-        text = " ".join(str(body.args.get(key) or "") for key in KEYS).replace("\\", "")
-        ends = {end for family in FAMILIES for end in family.ends if end in text}
-        for end in sorted(ends)[:1]:
+        body, texts = reward.body, list[str]()
+        if isinstance(body, Constructor):
+            texts = [str(body.args.get(key) or "") for key in KEYS]
+        elif isinstance(body, Function):
+            nodes = walk(body.statements)
+            texts = [node.value for node in nodes if isinstance(node, ast.String)]
+        text = OPTIONAL.sub("", " ".join(texts)).replace("\\", "")
+        for end in [end for end in known if end in text][:1]:
             yield finding(
                 f"reward `{reward.name}` looks for `{end}`, which no answer has in its text",
                 place_of(reward, view),
-                help="leave it out: an answer's text ends before its end token; whether it was cut "
-                "off is `r.truncated`",
+                help=HELP,
             )
+    for found in python_rewards(view):
+        from forgedsl.lint.python_bodies import body_of  # most programs have no Python
+
+        code = body_of(found)
+        sought = ((end, *each) for end in known for each in code.sought(end))
+        for end, node, text in sought:
+            if end not in OPTIONAL.sub("", text).replace("\\", ""):
+                continue
+            yield finding(
+                f"`{found.reward.name}` looks for `{end}`, which no answer has in its text",
+                found.at(node),
+                help=HELP,
+            )
+            break

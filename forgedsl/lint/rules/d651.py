@@ -14,15 +14,15 @@ from collections.abc import Iterator
 from forgedsl.diagnostics import Label
 from forgedsl.ir.program import Constructor, Decl, Deferred
 from forgedsl.lint.finding import Findings, rule
-from forgedsl.lint.rewards import place_of
+from forgedsl.lint.prompts import constant_text
+from forgedsl.lint.rewards import place_of, python_rewards
 from forgedsl.lint.view import View
 from forgedsl.source import Span
-from forgedsl.syntax import ast
 from forgedsl.syntax.walk import walk
 from forgedsl.types.flow import Role
 
 finding = rule(__doc__, "W")
-SAYS, TAG = "/no_think", "<think>"
+SAYS, TAG, END = "/no_think", "<think>", "</think>"
 
 
 def check(view: View) -> Findings:
@@ -30,8 +30,12 @@ def check(view: View) -> Findings:
         reward
         for reward in view.program.rewards.values()
         if isinstance(reward.body, Constructor)
-        and (reward.body.name == "think_tags" or TAG in str(reward.body.args.get("pattern")))
+        and (reward.body.name == "think_tags" or END in str(reward.body.args.get("pattern")))
     ]
+    for found in python_rewards(view):
+        from forgedsl.lint.python_bodies import body_of  # most programs have no Python
+
+        wanted += [found.reward] if next(body_of(found).sought(TAG), None) else []
     drawn = [s.receiver for s in view.program.flow if Role.PROMPTS in s.roles] if wanted else []
     for name in dict.fromkeys(drawn):
         span = next(_says(view.program.datasets[name]), None)
@@ -50,5 +54,6 @@ def _says(dataset: Decl) -> Iterator[Span]:
     if SAYS in str(system.value):
         yield system.origin.span or dataset.name_span
     for node in walk(prompt.expr) if isinstance(prompt, Deferred) else ():
-        if isinstance(node, ast.String) and SAYS in node.value:
+        text = constant_text(node, prompt.scope)
+        if text is not None and SAYS in text:
             yield node.span

@@ -7,11 +7,12 @@ An unused reward or loss is usually a forgotten term: the run trains, but not on
 
 Use it, or remove the declaration. A reward with `monitor = true` is logged and needs no other use.
 The rule also fires for an import that nothing names (but not for unused declarations of a module),
-for a statistic such as `entropy` that a loss declares and does not use, and for a field that is put
-into a buffer and that no draw reads (it is not stored).
+for a statistic such as `entropy` that a loss declares and that neither its objective nor a report
+depends on, for a number that a loss declares and never reads, and for a field that is put into a
+buffer and that no draw reads (it is not stored).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from forgedsl.ir.program import FlowInput, FlowStep, Scope
 from forgedsl.lint.finding import Findings, rule
@@ -19,6 +20,7 @@ from forgedsl.lint.view import View
 from forgedsl.losses.tree import ROW_STATISTICS
 from forgedsl.operations.registry import operation
 from forgedsl.syntax import ast
+from forgedsl.syntax.walk import names
 
 finding = rule(__doc__, "W", everywhere=True)
 
@@ -50,9 +52,10 @@ def check(view: View) -> Findings:
                     program.spans[name],
                     help="use it, or remove it",
                 )
-    for function, field in _fields(view):
+    for function, field, is_named in _fields(view):
+        why = "nothing that it computes depends on it" if is_named else "it never reads it"
         yield finding(
-            f"loss `{function}` declares `{field.name}` and never reads it",
+            f"loss `{function}` declares `{field.name}`, and {why}",
             field.span,
             help="leave it out, or use it: `- 0.001 * entropy` in the objective, for example",
         )
@@ -64,16 +67,32 @@ def check(view: View) -> Findings:
         )
 
 
-def _fields(view: View) -> Iterator[tuple[str, ast.Field]]:
+def _fields(view: View) -> Iterator[tuple[str, ast.Field, bool]]:
     """Yield the statistics that a loss of the file declares, which the trainer computes for it, and
-    never names in its body."""
-    for function in view.program.functions.values():
-        if function.kind != "loss" or function.module:
+    that nothing it computes depends on; and the numbers that its body never names."""
+    for name, function in view.program.functions.items():
+        if function.kind != "loss" or function.module or function.python is not None:
             continue
         named = {parts[0] for parts in view.shared.names(function)}
+        read = named & _followed(function.statements)
         for field in function.fields:
-            if field.name in ROW_STATISTICS and field.name != "logprob" and field.name not in named:
-                yield function.name, field
+            is_number = isinstance(field.type, ast.NamedType)
+            is_statistic = field.name in ROW_STATISTICS and field.name != "logprob"
+            if (is_number and field.name not in named) or (is_statistic and field.name not in read):
+                yield name.rpartition(".")[2], field, field.name in named
+
+
+def _followed(statements: Iterable[object]) -> set[str]:
+    """Return the names that what a loss minimizes or reports depends on, through its own names."""
+    read: set[str] = set()
+    for statement in reversed([*statements]):
+        if not isinstance(statement, ast.Assign | ast.TypedAssign):
+            read |= {parts[0] for parts in names(statement)}
+            continue
+        own = statement.path.text if isinstance(statement, ast.Assign) else statement.name
+        if own in read:
+            read |= {parts[0] for parts in names(statement.value)}
+    return read
 
 
 def _unread(flow: tuple[FlowStep, ...]) -> Iterator[tuple[str, FlowInput]]:

@@ -20,10 +20,13 @@ def check(view: View) -> Findings:
     hosts = cluster.settings["hosts"]
     if view.planned is None or hosts.origin.span is None or not isinstance(hosts.value, int):
         return
-    used = view.planned[1].hosts_used
+    if cluster.settings["gpus"].value == 0:
+        return  # a profile that tries the program on a CPU
+    used, idle = view.planned[1].hosts_used, hosts.value - view.planned[1].hosts_used
     if 2 * used <= hosts.value:
+        have, are = ("has" if used == 1 else "have"), ("is" if idle == 1 else "are")
         yield finding(
-            f"{used} of {hosts.value} hosts have a process, and {hosts.value - used} are idle",
+            f"{used} of {hosts.value} hosts {have} a process, and {idle} {are} idle",
             place(hosts, cluster),
             help=f"`hosts = {used}`, or more `hosts` or `replicas` for the services",
         )

@@ -3,17 +3,24 @@
     cluster { hosts = 4 }, checkpoint { export = hf("/tmp/export") }            # fires
     checkpoint { export = hf("export") }                      # silent: in the run folder
 
-`/tmp`, `/scratch` of a node and `/dev/shm` are another disk on every host, and are emptied when the
-allocation ends: the weights are on the trainer's first host, or nowhere. Export to the run folder,
-which all hosts share, or to another shared path.
+`/tmp`, `/dev/shm`, `/raid`, `/mnt/nvme0` and `/scratch/local` are another disk on every host, and
+are often emptied when the allocation ends: the weights are on the trainer's first host, or nowhere.
+Export to the run folder, which all hosts share, or to another shared path.
 """
+
+import re
 
 from forgedsl.ir.program import Constructor
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.view import View, place
 
 finding = rule(__doc__, "W")
-LOCAL = ("/tmp/", "/var/tmp/", "/dev/shm/", "/local/", "/localscratch/", "/run/")
+LOCAL = re.compile(
+    r"(file://)?/(tmp|var/tmp|dev/shm|run|raid\d*|local(_?scratch|disk|_?ssd)?|(local_)?nvme\w*"
+    r"|scratch/local|(mnt|opt|media)/(dlami/)?(nvme|ssd|local|resource|ephemeral)\w*"
+    r"|ephemeral\w*|ssd\d*)(/|$)"
+)
+"""folders that by their names are disks of one host"""
 
 
 def check(view: View) -> Findings:
@@ -22,7 +29,7 @@ def check(view: View) -> Findings:
     if view.planned is None or not isinstance(export.value, Constructor):
         return
     path, used = str(export.value.args["path"]), view.planned[1].hosts_used
-    if path.startswith(LOCAL) and used > 1:
+    if LOCAL.match(path) and used > 1:
         yield finding(
             f"`{path}` is another disk on each of {used} hosts: the weights are on one of them",
             place(export, checkpoint),

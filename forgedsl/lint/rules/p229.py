@@ -24,15 +24,17 @@ def check(view: View) -> Findings:
     checkpoint, schedule = view.program.singletons["checkpoint"], view.program.schedule
     every, keep = checkpoint.settings["every"], checkpoint.settings["keep"]
     steps = schedule.settings["steps"].value if schedule is not None else None
-    if not isinstance(every.value, int) or not isinstance(steps, int) or keep.value < MANY:
+    if every.value is None or keep.value < MANY:
         return
-    kept = min(keep.value, steps // max(1, every.value))
+    kept, upto = keep.value, "up to "
+    if isinstance(every.value, int) and isinstance(steps, int):
+        kept, upto = min(keep.value, steps // max(1, every.value)), ""
     if kept >= MANY:
         trained = {model_of(view.program.services[step.receiver]) for step in view.steps}
         size = sum(billions(view.program.models[name]) for name in trained)
         total = f", about {kept * size * BYTES * 1e9 / 2**40:,.1f} TiB" if size else ""
         yield finding(
-            f"the run keeps {kept} checkpoints{total}",
+            f"the run keeps {upto}{kept} checkpoints{total}",
             place(keep, checkpoint),
             help="`keep = 3`, or a larger `every`",
         )

@@ -6,11 +6,18 @@ one. Scored like any other, it teaches the policy to ramble. See TRL #3248.
     rubric score { score = correct }                           # fires
     rubric score { score = correct, on_truncated = 0.0 }       # silent
 
-`on_truncated = 0.0` gives it a fixed score. To score it like any other, write `on_truncated = none`
-and a suppression with a reason.
+    score = form(rollout), of reward form = rl.format_regex("(?s)<answer>.*")        # fires
+
+Of a reward that is the score itself, without a rubric, the rule fires where an answer needs no end
+to be paid: for `rl.contains(text = ...)` without a closing tag, for a pattern that ends with `.*`,
+and for a body that does not read `truncated`. `on_truncated = 0.0` gives it a fixed score. To score
+it like any other, write `on_truncated = none` and a suppression with a reason.
 """
 
+from forgedsl.diagnostics import Label
+from forgedsl.ir.program import Constructor, Function, RewardDecl
 from forgedsl.lint.finding import Findings, rule
+from forgedsl.lint.rewards import place_of
 from forgedsl.lint.view import View
 from forgedsl.types.flow import Role
 
@@ -27,3 +34,26 @@ def check(view: View) -> Findings:
                 rubric.name_span,
                 help="`on_truncated = 0.0`",
             )
+    for step in program.flow:
+        reward = program.rewards.get(step.receiver) if Role.SCORES in step.roles else None
+        if reward is not None and _pays_the_cut(view, reward):
+            yield finding(
+                f"`{reward.name}` is the score itself, and a truncated completion gets it like any "
+                "other",
+                step.span,
+                related=(Label(text="the reward", span=place_of(reward, view)),),
+                help=f"`rubric grade {{ score = {reward.name}, on_truncated = 0.0 }}`",
+            )
+
+
+def _pays_the_cut(view: View, reward: RewardDecl) -> bool:
+    """True if an answer needs no end for this reward."""
+    body = reward.body
+    if isinstance(body, Function):
+        return not any("truncated" in parts for parts in view.shared.names(body))
+    if not isinstance(body, Constructor):
+        return False
+    if body.name == "contains":
+        text = str(body.args.get("text") or "").strip()  # of a target and a number R529 says more
+        return bool(text) and not text.isdigit() and not any(end in text for end in ("</", "<|"))
+    return body.name == "format_regex" and str(body.args.get("pattern")).endswith(".*")

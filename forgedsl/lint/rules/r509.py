@@ -33,8 +33,10 @@ from forgedsl.types.flow import Role
 
 finding = rule(__doc__, "E")
 TINY = 1e-9
-ROUNDING = 0.99e-8
-"""below this, an epsilon is smaller than the error of an f32 mean of scores up to 1"""
+ROUNDING = 1e-8
+"""error of an f32 mean of scores up to 1"""
+MOST = 0.6
+"""advantage by rounding alone from which on an epsilon is too small; with 1e-8 it is 0.5"""
 ACROSS = GROUP_REDUCTIONS | SIBLING_REDUCTIONS
 
 
@@ -86,15 +88,15 @@ def _no_epsilon(view: View, group: GroupView) -> Findings:
     """Return findings for divisors over a group that can be 0."""
     tree, analysis = group.located.tree, group.analysis
     for node, value in enumerate(tree.values):
-        tiny = _tiny_epsilon(group, value.args[1]) if value.op == "div" else None
         chain = group.located.chains[node]
-        if tiny is not None and chain and isinstance(chain[0], ast.Binary):
+        tiny = value.op == "div" and _rounds_up(view, group, node)
+        if tiny and chain and isinstance(chain[0], ast.Binary):
             yield finding(
-                f"an epsilon of {tiny:g} is below the rounding errors of equal scores",
+                "what is added here is below the rounding errors of equal scores",
                 chain[0].right.span,
-                notes=("the f32 mean of equal scores is off by about 1e-8: divided by this "
-                       "epsilon, it is a large advantage",),
-                help="`1e-6`, or at least `1e-8`",
+                notes=("the f32 mean of equal scores is off by about 1e-8: divided by this, it is "
+                       "a large advantage",),
+                help="add `1e-6`, or at least `1e-8`; under a root, `1e-12`",
             )  # fmt: skip
             continue
         if value.op != "div" or analysis.guarded(node, value.args[1]).nonzero:
@@ -116,17 +118,22 @@ def _no_epsilon(view: View, group: GroupView) -> Findings:
         )
 
 
-def _tiny_epsilon(group: GroupView, node: int) -> float | None:
-    """Return the constant that is added to a spread over a group, if rounding errors exceed it."""
+def _rounds_up(view: View, group: GroupView, node: int) -> bool:
+    """True if a quotient is defined for equal scores, and rounding errors of their mean make it
+    large: an epsilon, a floor or a term under a root is too small."""
     tree = group.located.tree
-    value = tree.values[node]
-    for arg, other in (value.args, value.args[::-1]) if value.op == "add" else ():
-        number = tree.values[arg].attr if tree.values[arg].op == "const" else None
-        cone = reachable(tree.values, [other])
-        spreads = any(tree.values[inner].op in ACROSS for inner in cone)
-        if isinstance(number, float) and 0 < number < ROUNDING and spreads:
-            return number
-    return None
+    cone = reachable(tree.values, [tree.values[node].args[1]])
+    spread = any(tree.values[inner].op in ACROSS for inner in cone)
+    if not spread or any(field.type.tokens for field in tree.fields):
+        return False
+    of_group = probe(view, group)
+    for low, high in score_ranges(view, group)[:1]:
+        level = low + (high - low) / 2
+        near = [level + ROUNDING * (-1) ** i for i in range(of_group.size)]
+        same = of_group([level] * of_group.size, node)
+        if max(map(abs, same), default=1.0) < TINY and max(map(abs, of_group(near, node))) > MOST:
+            return True
+    return False
 
 
 def _vanishes(view: View, group: GroupView, node: int) -> bool:

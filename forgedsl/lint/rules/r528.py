@@ -3,18 +3,20 @@
     reward brevity(r: Rollout) -> f32 = clamp(r.num_tokens / max_new, 0.0, 1.0)
     rubric grade { score = correct + 0.05 * brevity, on_truncated = 0.0 }      # fires
     reward brevity(r: Rollout) -> f32 = clamp(1.0 - r.num_tokens / max_new, 0.0, 1.0)   # silent
+    rubric grade { score = correct - 0.05 * brevity, on_truncated = 0.0 }      # fires
 
 Length is the easiest thing to produce: the policy pads its answers up to the limit, and the score
 rises without better answers (CoursIA #10380; the signs of open-r1 #360 are as easy to get wrong).
 Turn the sign around. The rule looks at rewards whose names speak of brevity or of a penalty:
-`brevity`, `short`, `concise`, `length_penalty`, `too_long`.
+`brevity`, `short`, `concise`, `length_penalty`, `too_long`; of a reward in Python, also at the name
+of the function.
 """
 
 import re
 
-from forgedsl.ir.program import Function
+from forgedsl.ir.program import PythonFunction, RewardDecl
 from forgedsl.lint.finding import Findings, rule
-from forgedsl.lint.rewards import length_slope, place_of, score_of
+from forgedsl.lint.rewards import length_slope, place_of, python_rewards, score_of
 from forgedsl.lint.view import View
 
 finding = rule(__doc__, "W")
@@ -25,14 +27,23 @@ def check(view: View) -> Findings:
     for rubric in view.program.rubrics.values():
         score = score_of(view, rubric)
         for name, reward in score.rewards.items():
-            named = isinstance(reward.body, Function) and NAMED.search(name)
-            if not named or length_slope(reward, view) < 1:
-                continue
-            effects = score.change_by(name)
-            if effects and min(effects) > 0:
+            words = f"{name} {getattr(reward.body, 'name', '')}"
+            slope = _slope(reward, view) if NAMED.search(words) else 0
+            effects = score.change_by(name) if slope else []
+            if effects and min(slope * effect for effect in effects) > 0:
+                does = "does" if slope > 0 else "falls with it, and is subtracted"
                 yield finding(
-                    f"`{rubric.name}` rises with the length of an answer, because `{name}` does",
+                    f"`{rubric.name}` rises with the length of an answer, because `{name}` {does}",
                     place_of(reward, view),
                     help="`clamp(1.0 - r.num_tokens / 1024, 0.0, 1.0)` prefers short answers; a "
                     "penalty is subtracted",
                 )
+
+
+def _slope(reward: RewardDecl, view: View) -> int:
+    """Return 1 if a reward rises with the length of an answer, -1 if it falls, else 0."""
+    if not isinstance(reward.body, PythonFunction):
+        return length_slope(reward, view)
+    from forgedsl.lint.python_bodies import length_slope as slope_of  # most programs have no Python
+
+    return next((slope_of(found) for found in python_rewards(view) if found.reward is reward), 0)
