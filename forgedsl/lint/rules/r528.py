@@ -3,13 +3,14 @@
     reward brevity(r: Rollout) -> f32 = clamp(r.num_tokens / max_new, 0.0, 1.0)
     rubric grade { score = correct + 0.05 * brevity, on_truncated = 0.0 }      # fires
     reward brevity(r: Rollout) -> f32 = clamp(1.0 - r.num_tokens / max_new, 0.0, 1.0)   # silent
-    rubric grade { score = correct - 0.05 * brevity, on_truncated = 0.0 }      # fires
+    reward penalty(r: Rollout) -> f32 = clamp(0.0 - r.num_tokens / max_new, -1.0, 0.0)
+    rubric grade { score = correct - 0.05 * penalty, on_truncated = 0.0 }      # fires: twice minus
 
 Length is the easiest thing to produce: the policy pads its answers up to the limit, and the score
 rises without better answers (CoursIA #10380; the signs of open-r1 #360 are as easy to get wrong).
 Turn the sign around. The rule looks at rewards whose names speak of brevity or of a penalty:
 `brevity`, `short`, `concise`, `length_penalty`, `too_long`; of a reward in Python, also at the name
-of the function.
+of the function. To subtract `brevity` is a choice, and silent.
 """
 
 import re
@@ -20,6 +21,7 @@ from forgedsl.lint.rewards import length_slope, place_of, python_rewards, score_
 from forgedsl.lint.view import View
 
 finding = rule(__doc__, "W")
+PENALTY = re.compile(r"penal|too_?long|over_?long", re.IGNORECASE)
 NAMED = re.compile(r"brev|short|concis|terse|penal|too_?long|over_?long|efficien", re.IGNORECASE)
 
 
@@ -29,8 +31,8 @@ def check(view: View) -> Findings:
         for name, reward in score.rewards.items():
             words = f"{name} {getattr(reward.body, 'name', '')}"
             slope = _slope(reward, view) if NAMED.search(words) else 0
-            effects = score.change_by(name) if slope else []
-            if effects and min(slope * effect for effect in effects) > 0:
+            effects = score.change_by(name) if slope > 0 or PENALTY.search(words) else []
+            if slope and effects and min(slope * effect for effect in effects) > 0:
                 does = "does" if slope > 0 else "falls with it, and is subtracted"
                 yield finding(
                     f"`{rubric.name}` rises with the length of an answer, because `{name}` {does}",
