@@ -7,6 +7,7 @@ of such classes, and the environments and `nn.Module`s of `hir.pyclass`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,18 @@ from forgedsl.syntax import ast
 
 if TYPE_CHECKING:
     import ast as python
+
+
+@lru_cache(maxsize=256)  # the same for all profiles and rules
+def parsed(text: str) -> python.Module:
+    """Return the tree of a Python text, which no one changes.
+
+    Raises:
+        SyntaxError, ValueError, RecursionError, MemoryError: it is not valid.
+    """
+    import ast as python
+
+    return python.parse(text)
 
 
 def python_scope(
@@ -39,7 +52,7 @@ def python_scope(
         return None
     try:
         text = (folder / path).read_text("utf-8")
-        tree = python.parse(text)
+        tree = parsed(text)
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         beside = [file.name for file in (folder / path).parent.glob("*.py")]

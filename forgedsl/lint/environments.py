@@ -78,11 +78,10 @@ def python_environments(view: View) -> list[PythonClass]:
 
 
 def _read(text: str) -> tuple[Any, dict[str, dict[str, python.stmt]], str]:
-    import ast as python
-
     from forgedsl.hir.pyclass import classes
+    from forgedsl.hir.pyimport import parsed
 
-    module = python.parse(text)
+    module = parsed(text)
     return module, {name: items for name, _, items in classes(module)}, text
 
 

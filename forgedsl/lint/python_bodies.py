@@ -207,38 +207,30 @@ class Body:
     def sought(self, part: str) -> Iterator[tuple[ast.AST, str]]:
         """Yield the texts with `part` that the function looks for: in comparisons, searches,
         `startswith` and the like. Nothing if it removes such a text, or splits at it."""
-        found = []
-        for node in self._with_parents():
-            parent = self._parents.get(node)
-            for text in [self._text(node)] if isinstance(node, ast.Constant | ast.Name) else []:
-                if text is None or part not in text.replace("\\", ""):
-                    continue
-                called = getattr(parent, "func", None)
-                method = getattr(called, "attr", getattr(called, "id", ""))
-                if isinstance(parent, ast.Call) and method in REMOVE:
-                    return
-                if isinstance(parent, ast.Compare) or method in SEEK:
-                    found.append((node, text))
-        yield from found
+        found = [each for each in self._texts if part in each[1].replace("\\", "")]
+        if not any(how == "removed" for _, _, how in found):
+            yield from ((node, text) for node, text, how in found if how == "sought")
 
     @cached_property
-    def _parents(self) -> dict[ast.AST, ast.AST]:
-        nodes = [*ast.walk(self.root), *ast.walk(self.module)]
-        return {child: node for node in nodes for child in ast.iter_child_nodes(node)}
-
-    def _with_parents(self) -> Iterator[ast.AST]:
-        """Yield the nodes of the function and of the functions of the file that it names, and
-        those of the constants that it names."""
-        functions = {n.name: n for n in ast.walk(self.module) if isinstance(n, Function)}
-        seen, pending = set[str](), [self.root]
+    def _texts(self) -> list[tuple[ast.AST, str, str]]:
+        """The texts with a `<` of the function and of the functions of the file that it names, and
+        what is done with each: it is `sought` or `removed`."""
+        functions = {n.name: n for n in self.module.body if isinstance(n, Function)}
+        found, seen, pending = [], set[str](), [self.root]
         while pending:
             for node in ast.walk(pending.pop()):
-                yield node
-                name = node.id if isinstance(node, ast.Name) else ""
-                if name and name not in seen:
-                    seen.add(name)
-                    pending += [functions[name]] if name in functions else []
-                    pending += [self.constants[name]] if name in self.constants else []
+                called = getattr(node, "func", None)
+                method = getattr(called, "attr", getattr(called, "id", ""))
+                how = "removed" if method in REMOVE else ""
+                how = "sought" if method in SEEK or isinstance(node, ast.Compare) else how
+                for child in ast.iter_child_nodes(node) if how else ():
+                    text = self._text(child) if isinstance(child, ast.expr) else None
+                    found += [(child, text, how)] if text is not None and "<" in text else []
+                if isinstance(node, ast.Name) and node.id not in seen:
+                    seen.add(node.id)
+                    pending += [functions[node.id]] if node.id in functions else []
+                    pending += [self.constants[node.id]] if node.id in self.constants else []
+        return found
 
     # ---- patterns
 

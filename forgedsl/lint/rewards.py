@@ -427,6 +427,13 @@ def first_line(source: SourceFile, node: python.AST) -> Span:
 def python_rewards(view: View) -> list[PythonReward]:
     """Return the Python rewards of the program. Each is read from its file, once for all rules and
     profiles."""
+    if python_rewards not in view.answers:
+        view.answers[python_rewards] = _python_rewards(view)
+    known: list[PythonReward] = view.answers[python_rewards]
+    return known
+
+
+def _python_rewards(view: View) -> list[PythonReward]:
     found = []
     for reward in view.program.rewards.values():
         body = reward.body
@@ -454,12 +461,10 @@ def python_rewards(view: View) -> list[PythonReward]:
 def _read(
     text: str, body: PythonFunction
 ) -> tuple[python.Module, PythonCallable, tuple[Use, ...], str, dict[object, Any]]:
-    import ast as python  # imported late: most programs have no Python
-
-    from forgedsl.hir.pyimport import callables
+    from forgedsl.hir.pyimport import callables, parsed  # most programs have no Python
     from forgedsl.types.effects import uses
 
-    module = python.parse(text)
+    module = parsed(text)
     called = callables(module)[body.name]
     return module, called, uses(module, called.top), text, {}
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from pathlib import Path
 
+from forgedsl.hir.pyimport import parsed
 from forgedsl.types.effects import imports_of
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -32,7 +33,7 @@ class File:
         self.path = path
         self.text = text
         self.near = near
-        self.module = ast.parse(text)
+        self.module = parsed(text)
         body = flat(self.module.body)
         self.functions = {n.name: n for n in body if isinstance(n, Function)}
         self.classes = {n.name: n for n in body if isinstance(n, ast.ClassDef)}

@@ -30,6 +30,7 @@ from forgedsl.syntax import ast
 
 finding = rule(__doc__, "D")
 TAG = "<think>"
+OPENING = r"<[a-z_]+>"
 PREFILLED = re.compile(r"deepseek-ai/DeepSeek-R1|Qwen/QwQ|Qwen/Qwen3-.*Thinking")
 
 
@@ -67,26 +68,24 @@ def _looking_for(view: View, tag: str) -> Iterator[RewardDecl]:
                 yield reward
         elif body is not None and tag in str(body.args.get("pattern")):
             yield reward
-    yield from (found.reward for found in python_rewards(view) if _begins(found, tag))
+    yield from (found.reward for found in python_rewards(view) if tag in found.once(_begun))
 
 
-def _begins(found: PythonReward, tag: str) -> bool:
-    """True if a reward in Python wants the completion to begin with the tag."""
+def _begun(found: PythonReward) -> frozenset[str]:
+    """Return the tags with which a reward in Python wants the completion to begin."""
     import ast as python
 
     from forgedsl.lint.python_bodies import body_of
 
-    body = body_of(found)
-    for search in body.searches:
-        begins = search.pattern.startswith("^") or search.method in ("match", "fullmatch")
-        if begins and re.match(rf"\^?(\\s\*)?{re.escape(tag)}", search.pattern):
-            return True
-    return any(
-        isinstance(node, python.Call)
-        and getattr(node.func, "attr", "") == "startswith"
-        and any(isinstance(arg, python.Constant) and arg.value == tag for arg in node.args)
-        for node in python.walk(found.definition)
-    )
+    texts = []
+    for search in body_of(found).searches:
+        if search.pattern.startswith("^") or search.method in ("match", "fullmatch"):
+            texts.append(re.sub(r"^(\(\?s\))?\^?(\\s\*)?", "", search.pattern))
+    for node in python.walk(found.definition):
+        if isinstance(node, python.Call) and getattr(node.func, "attr", "") == "startswith":
+            texts += [str(arg.value) for arg in node.args if isinstance(arg, python.Constant)]
+    begun = (re.match(OPENING, text) for text in texts)
+    return frozenset(tag[0] for tag in begun if tag is not None)
 
 
 def _last_tag(prompt: object) -> tuple[Span | None, str]:
@@ -96,7 +95,7 @@ def _last_tag(prompt: object) -> tuple[Span | None, str]:
     while isinstance(expr, ast.Binary) and expr.operator == "+":
         expr = expr.right
     text = constant_text(expr, prompt.scope) if isinstance(prompt, Deferred) else None
-    tag = re.search(r"<[a-z_]+>$", (text or "").rstrip())
+    tag = re.search(OPENING + "$", (text or "").rstrip())
     return (expr.span, tag[0]) if expr is not None and tag is not None else (None, "")
 
 

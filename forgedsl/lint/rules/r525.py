@@ -62,25 +62,32 @@ def _in_python(view: View) -> Iterator[tuple[PythonReward, python.AST]]:
     rewards = python_rewards(view) if (view.max_tokens or 0) >= LONG else []
     if not rewards:
         return
+    for found in rewards:
+        places = found.once(_lengths)
+        yield from [(found, node) for node, number in places if number == view.max_tokens][:1]
+
+
+def _lengths(found: PythonReward) -> list[tuple[python.AST, float | None]]:
+    """Return the comparisons of a length of the response, with the number on the other side."""
     import ast as python  # imported late: most programs have no Python
 
     from forgedsl.lint.python_bodies import body_of, texts_of
 
-    for found in rewards:
-        body, texts = body_of(found), texts_of(found)
-        for node in python.walk(found.definition):
-            match node:
-                case python.BinOp(left=one, op=python.Div(), right=other):
-                    pass
-                case python.Compare(left=one, comparators=[other]):
-                    pass
-                case _:
-                    continue
-            length = body.value(one)
-            is_length = isinstance(length, python.Call) and getattr(length.func, "id", "") == "len"
-            if is_length and body.number(other) == view.max_tokens and _is_text(length, texts):
-                yield found, node
-                break
+    body, texts = body_of(found), texts_of(found)
+    places: list[tuple[python.AST, float | None]] = []
+    for node in python.walk(found.definition):
+        match node:
+            case python.BinOp(left=one, op=python.Div(), right=other):
+                pass
+            case python.Compare(left=one, comparators=[other]):
+                pass
+            case _:
+                continue
+        length = body.value(one)
+        is_length = isinstance(length, python.Call) and getattr(length.func, "id", "") == "len"
+        if is_length and _is_text(length, texts):
+            places.append((node, body.number(other)))
+    return places
 
 
 def _is_text(length: python.expr, texts: set[str]) -> bool:

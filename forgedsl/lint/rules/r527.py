@@ -17,7 +17,7 @@ another profile asks for them, and if the prompt contains a file.
 from forgedsl.ir.program import Constant, Constructor, Decl, Deferred
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.prompts import drawn_from
-from forgedsl.lint.rewards import place_of, python_rewards
+from forgedsl.lint.rewards import PythonReward, place_of, python_rewards
 from forgedsl.lint.view import View
 from forgedsl.syntax import ast
 from forgedsl.syntax.walk import walk
@@ -50,24 +50,29 @@ def _in_python(view: View) -> Findings:
     rewards = python_rewards(view)
     if not rewards:
         return
-    from forgedsl.lint.python_bodies import body_of  # imported late: most programs have no Python
-
-    written = [n.value for n in walk(view.file) if isinstance(n, ast.String)]
-    for found in rewards:
-        read = {form for s in body_of(found).searches for form in FORMS if form in s.pattern}
-        wanted = read.pop() if len(read) == 1 else ""
+    forms = [(found, wanted) for found in rewards if (wanted := found.once(_form))]
+    written = [n.value for n in walk(view.file) if isinstance(n, ast.String)] if forms else []
+    for found, wanted in forms:
         other = next((form for form in FORMS if form != wanted), "")
         drawn = drawn_from(view)
         asked = any(wanted in text for text in written) or any(
             _asks(view, dataset, wanted) for dataset in drawn
         )
-        if wanted and drawn and not asked and any(other in text for text in written):
+        if drawn and not asked and any(other in text for text in written):
             yield finding(
                 f"`{found.reward.name}` reads `{FORMS[wanted]}`, and the prompt asks for "
                 f"`{FORMS[other]}`",
                 place_of(found.reward, view),
                 help=f"ask for `{FORMS[wanted]}`, or read `{FORMS[other]}`",
             )
+
+
+def _form(found: PythonReward) -> str:
+    """Return the one form that a reward searches for; "" if there are several, or none."""
+    from forgedsl.lint.python_bodies import body_of  # imported late: most programs have no Python
+
+    read = {form for s in body_of(found).searches for form in FORMS if form in s.pattern}
+    return read.pop() if len(read) == 1 else ""
 
 
 def _tag(body: Constructor) -> str:

@@ -55,7 +55,11 @@ def check(view: View) -> Findings:
     for found in python_rewards(view):
         what, node = wrong(found.definition)
         if node is None:
-            what, here = _told(view, found)
+            key = (_told, found.function.module, found.function.name)
+            known = view.shared.answers
+            if key not in known:
+                known[key] = _told(view, found)
+            what, here = known[key]
         else:
             here = Label(text="here", span=found.at(node))
         if here is not None:

@@ -50,7 +50,7 @@ def check(view: View) -> Findings:
     import ast as python
 
     for found in python_rewards(view):
-        node = _outage(found)
+        node = found.once(_outage)
         here = Label(text="here", span=found.at(node)) if node is not None else _later(view, found)
         if here is not None:
             yield finding(

@@ -48,17 +48,11 @@ HELPS = {
 
 
 def check(view: View) -> Findings:
-    from forgedsl.lint.python_returns import wrong
-
     for found in python_rewards(view):
-        if wrong(found.definition)[1] is not None:
+        seen = found.once(_told)
+        if seen is None:
             continue  # one mistake, one message: X811
-        inputs = inputs_of(found.function)
-        given = inputs.by_name if isinstance(inputs, Inputs) and not inputs.lists else {}
-        targets = {name for name, source in given.items() if source == "target"}
-        texts = {name for name, source in given.items() if source == "response"}
-        ways = (_part(found, targets, texts), _default(found, targets), _more(found))
-        told = ((what, Label(text="here", span=found.at(n))) for what, n in itertools.chain(*ways))
+        told = ((what, Label(text="here", span=found.at(node))) for what, node in seen)
         for what, here in itertools.chain(told, _by_flow(view, found)):
             yield finding(
                 f"reward `{found.reward.name}` {what}",
@@ -76,6 +70,19 @@ def check(view: View) -> Findings:
                 related=(Label(text="here", span=env.at(guess)),),
                 help=HELPS["several"],
             )
+
+
+def _told(found: PythonReward) -> list[tuple[str, python.AST]] | None:
+    """Return what the text of a reward tells; None if X811 reports it."""
+    from forgedsl.lint.python_returns import wrong
+
+    if wrong(found.definition)[1] is not None:
+        return None
+    inputs = inputs_of(found.function)
+    given = inputs.by_name if isinstance(inputs, Inputs) and not inputs.lists else {}
+    targets = {name for name, source in given.items() if source == "target"}
+    texts = {name for name, source in given.items() if source == "response"}
+    return [*_part(found, targets, texts), *_default(found, targets), *_more(found)]
 
 
 def _by_flow(view: View, found: PythonReward) -> Iterator[tuple[str, Label]]:

@@ -61,30 +61,36 @@ def check(view: View) -> Findings:
 
 
 def _in_reward(found: PythonReward) -> python.AST | None:
-    return _reached(found.module, found.top)
+    return _reached(found.module, found.top) if "</" in found.source.text else None
 
 
 def _reached(module: python.Module, top: str) -> python.AST | None:
     """Return the first such call in what a definition reaches."""
     from forgedsl.types.effects import names_in, reached
 
-    roots = reached(module, top)
-    calls = (_one_line(module, root, names_in(module, root)) for root in roots)
+    roots, texts = reached(module, top), _texts(module)
+    calls = (_one_line(texts, root, names_in(module, root)) for root in roots)
     return next((call for call in calls if call is not None), None)
 
 
+def _texts(root: python.AST) -> dict[str, object]:
+    """Return the constants that are assigned below a node, by name."""
+    import ast as python
+
+    return {
+        python.unparse(node.targets[0]): node.value.value
+        for node in python.walk(root)
+        if isinstance(node, python.Assign) and isinstance(node.value, python.Constant)
+    }
+
+
 def _one_line(
-    module: python.Module, root: python.AST, full: Callable[[python.AST], str]
+    known: dict[str, object], root: python.AST, full: Callable[[python.AST], str]
 ) -> python.AST | None:
     """Return a call of `re` with such a pattern and without the flag."""
     import ast as python
 
-    texts = {
-        python.unparse(node.targets[0]): node.value.value
-        for place in (module, root)
-        for node in python.walk(place)
-        if isinstance(node, python.Assign) and isinstance(node.value, python.Constant)
-    }
+    texts = known | _texts(root)
     for node in python.walk(root):
         place = CALLS.get(full(node.func)) if isinstance(node, python.Call) else None
         if place is None or not isinstance(node, python.Call) or not node.args:

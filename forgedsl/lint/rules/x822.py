@@ -34,7 +34,7 @@ DIGIT = re.compile(r"\\d|0-9")
 def check(view: View) -> Findings:
     asked = None
     for found in python_rewards(view):
-        node = _first(found)
+        node = found.once(_first)
         if node is not None and asked is None:
             tags = any("<answer>" in said_to(dataset) for dataset in drawn_from(view))
             asked = tags or asked_to_reason(view)
