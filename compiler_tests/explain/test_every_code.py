@@ -124,6 +124,25 @@ def demonstrated(role, **calls):
     return run
 
 
+def long_chats(on_long):
+    """Demonstrations of which a third are longer than a row of the trainer."""
+
+    def run(folder):
+        (folder / "data").mkdir()
+        chats = [
+            [{"role": "user", "content": "1+1="}, {"role": "assistant", "content": "2" * length}]
+            for length in (4, 8, 200)
+        ]
+        rows = "".join(f"{json.dumps({'messages': chat})}\n" for chat in chats * 10)
+        (folder / "data/arithmetic_demos.jsonl").write_text(rows, "utf-8")
+        text = (PIPELINES / "sft_math.forge").read_text("utf-8")
+        text = text.replace('local("tokenizers', 'local("forgedsl:tokenizers')
+        text = text.replace("row.messages", f"row.messages, on_long = {on_long}")
+        return linted(text, folder, deep=DEEP)
+
+    return run
+
+
 def tools(family, size):
     """The game with a tool, played by a model of this family."""
 
@@ -211,6 +230,7 @@ APART = {
     "D614": (rows(lambda i: "= nobody knows what that is"), rows(lambda i: f"= {i + 1}")),
     "D615": (repeated(3), repeated(30)),
     "D616": (demonstrated("tool"), demonstrated("user")),
+    "D617": (long_chats("truncate"), long_chats("drop")),
     "X801": (python("def other(prompt, response, target):\n    return 1.0\n"), python(SCORE)),
     "X805": (python(SCORE.replace("1.0", "1.0 / target"), DEEP), python(SCORE, DEEP)),
     "X804": (python("import nowhere_to_be_found\n" + SCORE, DEEP), python(SCORE, DEEP)),

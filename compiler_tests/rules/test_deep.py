@@ -275,3 +275,28 @@ def test_a_reward_that_cannot_be_made_is_named_as_in_the_file(tmp_path):
     assert [d.message for d in found] == [
         "reward correct (Judge of p.py, t.forge:20:8): Judge() failed: OSError: no weights"
     ]
+
+
+def test_if_most_rows_are_too_long_it_is_a_warning_with_a_remedy(tmp_path):
+    write(tmp_path, [*ROWS, *[{"question": "1+" * 40, "answer": "2"}] * 9])
+    found = next(d for d in look(SHIPPED, tmp_path).diagnostics if d.code == "D611")
+    assert found.severity.value == "warning"
+    assert "`max_prompt_tokens`" in found.help
+
+
+def test_rows_that_are_all_too_long_have_a_remedy(tmp_path):
+    write(tmp_path, [{"question": "1+" * 40, "answer": "2"}] * 9)
+    found = next(d for d in look(SHIPPED, tmp_path).diagnostics if d.code == "D611")
+    assert found.severity.value == "error"
+    assert "`on_long = truncate`" in found.help
+
+
+def test_rows_that_differ_in_spaces_alone_are_repeats(tmp_path):
+    rows = [{"question": f"{i}+1", "answer": "2"} for i in range(20)]
+    spaced = [row | {"question": " + ".join(row["question"].split("+"))} for row in rows[:4]]
+    wide = [row | {"question": f"  {row['question']} "} for row in rows[:4]]
+    write(tmp_path, [*rows, *spaced, *wide])
+    found = next(d for d in look(SHIPPED, tmp_path).diagnostics if d.code == "D615")
+    assert found.message == (
+        "4 of 28 rows of `sums` repeat an earlier row, 4 of them in other case or spaces"
+    )

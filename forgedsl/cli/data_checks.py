@@ -178,10 +178,11 @@ def _checked_dataset(
     return DatasetCheck(
         answers=answers, first=reader.source.place(answers[0].prompt.row) if answers else "",
         rows=reader.num_rows, checked=reader.checked, bad=reader.dropped[BAD],
+        left=reader.dropped.total(), cut=reader.cut["batch.seq_len"],
         left_out=reader.drops.left_out(reader.checked), examples=reader.drops.examples(),
         refused=refused, unmeasured=unmeasured, few="" if refused else reader.too_few_rows_warning,
         absent=tuple(text for text, (calls, found) in counts.items() if calls and not found),
-        repeated=evidence.repeated, results=evidence.results,
+        repeated=evidence.repeated, alike=evidence.alike, results=evidence.results,
         unparsed_target=evidence.unparsed_target,
         prompts=evidence.prompts,
         unread="" if reader.num_rows is not None else "its rows are streamed",

@@ -6,6 +6,7 @@
     D614 no-answer        targets that no answer can equal
     D615 repeated-rows    duplicate rows
     D616 results-learned  results of tools that a model is trained to write
+    D617 answers-cut      demonstrations that are cut, so that their answers have no end
     D604 eval-overlap     prompts of an evaluation that are also trained on, compared by text
     D607 stop-tokens      stop strings that are end tokens in a local model's metadata
     X804 reward-loading   a Python reward that cannot be loaded
@@ -48,7 +49,11 @@ from forgedsl.types.flow import Role
 
 SECONDS = 120
 REPEATED = 0.1
-"""fraction of duplicate rows from which D615 is reported"""
+"""fraction of duplicate rows from which D615 is reported, and of cut ones for D617"""
+LONGER = (
+    "raise what limits them (`max_prompt_tokens`, `context`, `batch.seq_len`), or set `on_long = "
+    "truncate`"
+)
 PLACE = re.compile(r"\(at [\w.+-]+\.forge:(\d+):(\d+)\)")
 ENGINE = """
 import dataclasses, json
@@ -82,6 +87,12 @@ class DatasetCheck:
     unparsed_target: str = ""
     """an example target, if `math_equal` cannot parse most targets"""
     repeated: int = 0
+    alike: int = 0
+    """number of rows that repeat an earlier one but for case and spaces"""
+    left: int = 0
+    """number of rows that were left out"""
+    cut: int = 0
+    """number of chats or pairs that were cut to the trainer's rows"""
     results: int = 0
     """number of rows with results of tools in their messages"""
     prompts: frozenset[int] = frozenset()
@@ -178,7 +189,8 @@ def _rows(view: View, name: str, check: DatasetCheck) -> Diagnostic | None:
     text = check.refused or f"dataset {name}: {check.left_out}{check.examples}"
     message, *examples = text.split("\n")
     span = _written(view, dataset, examples[0] if examples else "") or at
-    severity = Severity.WARNING if check.bad else Severity.INFO
+    many = 2 * check.left > check.checked
+    severity = Severity.WARNING if check.bad or many else Severity.INFO
     return Diagnostic(
         code="D611",
         name="unusable-rows",
@@ -204,7 +216,9 @@ def _source(view: View, name: str) -> tuple[Decl, Span]:
 
 def _help(check: DatasetCheck, close: str) -> str:
     if check.refused:
-        return close
+        return close or (LONGER if "too long" in check.refused else "")
+    if 2 * check.left > check.checked and "too long" in check.left_out:
+        return LONGER
     rest = "; more than `max_bad_rows` would end it" if check.bad else ""
     return close or f"the run leaves them out{rest}"
 
@@ -288,11 +302,22 @@ def _check_rows(view: View, name: str, check: DatasetCheck) -> Iterator[Diagnost
         )
         yield warning("D616", "results-learned", message, place(learn, dataset),
                       help="`learn = assistant_turns`")  # fmt: skip
-    if check.repeated > REPEATED * check.checked:
-        message = f"{check.repeated:,} of {check.checked:,} rows of `{name}` repeat an earlier row"
+    if check.cut > REPEATED * check.checked and dataset.settings["chat"].value is not None:
+        message = (
+            f"{check.cut:,} of {check.checked:,} chats of `{name}` are cut at their end, so the "
+            "model does not learn to stop"
+        )
+        yield warning("D617", "answers-cut", message, place(dataset.settings["on_long"], dataset),
+                      help="a longer `batch.seq_len`, or `on_long = drop`")  # fmt: skip
+    if check.repeated + check.alike > REPEATED * check.checked:
+        message = (
+            f"{check.repeated + check.alike:,} of {check.checked:,} rows of `{name}` repeat an "
+            "earlier row"
+        )
+        message += f", {check.alike:,} of them in other case or spaces" if check.alike else ""
         yield Diagnostic(
             code="D615", name="repeated-rows", severity=Severity.INFO, message=message, span=at,
-            help="remove them, unless they are there to be drawn more often than others",
+            help="remove the copies; keep those that shall be drawn more often than other rows",
         )  # fmt: skip
 
 

@@ -31,6 +31,8 @@ class Evidence:
 
     def __init__(self, *, parsed: bool) -> None:
         self._rows: set[int] = set()
+        self._plain: set[int] = set()
+        """rows without regard to case and spaces"""
         self._seen = 0
         self._parsed = parsed
         self._targets: list[str] = []
@@ -51,7 +53,9 @@ class Evidence:
 
     def _record(self, item: Any) -> None:
         self._seen += 1
-        self._rows.add(hash(_content(item)))
+        content = _content(item)
+        self._rows.add(hash(content))
+        self._plain.add(hash(_plain(content)))
         if isinstance(item, Prompt):
             self._prompts.add(hash(item.text))
             if self._parsed and len(self._targets) < TRIED:
@@ -67,6 +71,11 @@ class Evidence:
         """Number of rows that repeat an earlier row, in the columns that are read; 0 if there are
         few rows."""
         return self._seen - len(self._rows) if self._seen >= LEAST else 0
+
+    @property
+    def alike(self) -> int:
+        """Number of rows that repeat an earlier row but for case and spaces, beside `repeated`."""
+        return len(self._rows) - len(self._plain) if self._seen >= LEAST else 0
 
     @property
     def unparsed_target(self) -> str:
@@ -96,6 +105,13 @@ def _content(item: Any) -> Any:
     if isinstance(item, tuple) and all(isinstance(side, Rollout) for side in item):
         return tuple((side.prompt.text, side.text) for side in item)
     return repr(item)
+
+
+def _plain(content: Any) -> Any:
+    """Return the content with its texts in small letters, and one space between words."""
+    if isinstance(content, str):
+        return " ".join(content.casefold().split())
+    return tuple(map(_plain, content)) if isinstance(content, tuple) else content
 
 
 @contextmanager

@@ -173,6 +173,8 @@ class DatasetReader:
         self.checked = 0
         """rows of the first epoch that were checked"""
         self.drops = DroppedRows(name, origin, dataset.max_bad_rows)
+        self.cut = Counter[str]()
+        """number of items that were cut, by the setting that limits them"""
 
     @property
     def num_rows(self) -> int | None:
@@ -449,6 +451,7 @@ class DatasetReader:
             raise TooLongError(message, remedy=remedy)
         if self.dataset.on_long == "drop":
             raise DroppedRow(message, TOO_LONG)
+        self.cut[setting] += 1
 
     def _error(self, message: str, *, remedy: str = "") -> RunError:
         return RunError(f"dataset {self.name}: {message}", origin=self.origin, remedy=remedy)
