@@ -10,8 +10,8 @@ one. Scored like any other, it teaches the policy to ramble. See TRL #3248.
 
 Of a reward that is the score itself, without a rubric, the rule fires where an answer needs no end
 to be paid: for `rl.contains(text = ...)` without a closing tag, for a pattern that ends with `.*`,
-and for a body that does not read `truncated`. `on_truncated = 0.0` gives it a fixed score. To score
-it like any other, write `on_truncated = none` and a suppression with a reason.
+and for a body that reads neither `truncated` nor `rewards`. `on_truncated = 0.0` gives it a fixed
+score. To score it like any other, write `on_truncated = none` and a suppression with a reason.
 """
 
 from forgedsl.diagnostics import Label
@@ -50,7 +50,8 @@ def _pays_the_cut(view: View, reward: RewardDecl) -> bool:
     """True if an answer needs no end for this reward."""
     body = reward.body
     if isinstance(body, Function):
-        return not any("truncated" in parts for parts in view.shared.names(body))
+        read = {part for parts in view.shared.names(body) for part in parts}
+        return read.isdisjoint(("truncated", "rewards"))
     if not isinstance(body, Constructor):
         return False
     if body.name == "contains":
