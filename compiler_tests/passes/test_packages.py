@@ -32,6 +32,11 @@ class Desk(Agent):
 """
 
 
+REWARD = """def right(response, target):
+    return float(target in response)
+"""
+
+
 def installed(root: Path, **packages: str) -> str:
     """Make an environment with these packages; return its interpreter. `shop_client` is the module
     of the package `shop-sdk`."""
@@ -107,3 +112,44 @@ def test_versions_are_in_the_job_and_its_lock_and_a_change_is_told_at_a_resume(
     assert json.loads(line)["changes"] == [
         {"setting": "environments.desk.packages.shop-sdk", "before": "1.2", "after": "1.3"}
     ]
+
+
+def test_a_reward_in_python_has_the_versions_of_what_it_and_its_modules_import(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "mine.py").write_text("import yaml\nimport helper\n\n" + REWARD, "utf-8")
+    (tmp_path / "helper.py").write_text("import aiohttp\n", "utf-8")
+    text = TEXT.replace(
+        'import "std/rl" as rl', 'import "std/rl" as rl\nimport python "mine.py" as m'
+    )
+    old = "reward right(r: Rollout) -> f32 = clamp(r.rewards.reward, 0.0, 1.0)"
+    assert old in text
+    for before, after in (
+        (old, "reward right = m.right"),
+        ('"agents/desk.sh"]', '"-c", "true"], reward = none'),
+        (
+            "prompt = chat(user = row.question)",
+            "prompt = chat(user = row.question), target = row.a",
+        ),
+        ("grade(rollout)", "grade(rollout, prompt.target)"),
+    ):
+        assert before in text
+        text = text.replace(before, after)
+    found = load_text(text, "t.forge", folder=tmp_path)
+    made = lower(found.program, reporter=found.reporter, sources=found.sources, base_dir=tmp_path)
+    assert made is not None, [d.message for d in found.reporter]
+    job = made.job
+    wanted = {"PyYAML": metadata.version("pyyaml"), "aiohttp": metadata.version("aiohttp")}
+    assert job.rewards["right"].packages == wanted
+    assert package_changes(job) == []
+    lock = read_lock(lock_text(job))
+    assert drift(job, lock) == []
+    older = job.rewards["right"].model_copy(update={"packages": wanted | {"PyYAML": "1.0"}})
+    before = job.model_copy(update={"rewards": {"right": older}})
+    now = metadata.version("pyyaml")
+    assert drift(job, read_lock(lock_text(before))) == [
+        f"rewards.right.packages.PyYAML: 1.0 -> {now}"
+    ]
+    assert differences(before, job) == []
+    (told,) = package_changes(before)
+    assert (told.setting, told.before, told.after) == ("rewards.right.packages.PyYAML", "1.0", now)

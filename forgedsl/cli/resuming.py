@@ -195,7 +195,7 @@ def differences(old: Job, new: Job) -> list[Difference]:
 
 
 def _is_package(path: str) -> bool:
-    return path.startswith("environments.") and path.split(".")[2] == "packages"
+    return path.startswith(("environments.", "rewards.")) and path.split(".")[2] == "packages"
 
 
 def _file_of(path: str, values: dict[str, Any]) -> str:
@@ -235,16 +235,23 @@ def with_changes(old: Job, new: Job, *, allowed: str = "") -> Job:
 
 
 def package_changes(job: Job) -> list[Difference]:
-    """Return the packages of environments whose installed versions are not those with which the run
-    began. They do not stop a resume."""
+    """Return the packages of rewards and environments whose installed versions are not those with
+    which the run began. They do not stop a resume."""
     from forgedsl.lower.packages import changed
 
-    return [
-        Difference(f"environments.{name}.packages.{package}", before, after)
+    found = [(f"rewards.{name}", reward.packages, "") for name, reward in job.rewards.items()]
+    found += [
+        (
+            f"environments.{name}",
+            played.packages,
+            "" if played.program is None else played.program.command[0],
+        )
         for name, played in job.environments.items()
-        for package, (before, after) in changed(
-            played.packages, "" if played.program is None else played.program.command[0]
-        ).items()
+    ]
+    return [
+        Difference(f"{where}.packages.{package}", before, after)
+        for where, packages, command in found
+        for package, (before, after) in changed(packages, command).items()
     ]
 
 

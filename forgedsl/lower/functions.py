@@ -94,6 +94,7 @@ def _reward(program: Program, decl: RewardDecl, files: InputFiles) -> job.Reward
             path=path,
             sha256=sha256,
             modules=_modules(decl.body.module, decl.body.span, files),
+            packages=versions(_with_modules(decl.body.module, files)),
             makes=decl.body.makes,
             args=dict(decl.body.args),
             inputs=inputs.by_name,

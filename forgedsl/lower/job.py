@@ -124,6 +124,8 @@ class Reward(Spec):
     sha256: str | None = None
     modules: dict[str, Module] = Field(default_factory=dict, exclude_if=operator.not_)
     """by name: modules beside the file that it imports"""
+    packages: dict[str, str] = Field(default_factory=dict, exclude_if=operator.not_)
+    """packages that its files import, with their versions when the job was compiled"""
     inputs: dict[str, str] = Field(default_factory=dict)
     positional: tuple[str, ...] = ()
     """positional parameters, in order"""

@@ -72,6 +72,8 @@ def lock_text(job: Job) -> str:
         if reward.kind == "python":
             own = {"path": reward.path, "sha256": reward.sha256}
             sections.append((f"rewards.{name}", own | _modules(reward.modules)))
+        if reward.packages:
+            sections.append((f"rewards.{name}.packages", dict(reward.packages)))
     for name, played in job.environments.items():
         own = {"path": played.path, "sha256": played.sha256} if played.path else {}
         own |= played.scripts | _modules(played.modules)
