@@ -13,6 +13,7 @@ UNITS = (
 PACKAGES = ("forgedsl/cli/machine.py", "forgedsl/lower/lock.py", "runtime/actors/base.py")
 """which name the Python packages"""
 LEFT = {
+    "forgedsl/schema/constructors.py",  # `vllm("NAME")` names a tool parser of the package
     "forgedsl/lower/job.py",  # has the names of all that a job is made of
     "runtime/api/program.py",  # methods `titan` and `vllm` of programs in Python
     "runtime/replay.py",  # a trainer alone, with other memory settings than its own

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import logging
 import sys
-import types
 from typing import Any
 
 from written_calls import MARKS
@@ -33,11 +32,6 @@ class Tokenizer:
 
 
 def main() -> None:
-    # mistral_common imports a list of languages for audio, which needs a package that is left out
-    languages = types.ModuleType("pycountry")
-    for name in ("languages", "language_families"):
-        setattr(languages, name, [])
-    sys.modules.setdefault("pycountry", languages)
     logging.disable(logging.CRITICAL)
     from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
     from vllm.tool_parsers import ToolParserManager

@@ -171,8 +171,8 @@ class Here:
             self.working.cancel()
 
 
-def bridge(template: str = PLAIN) -> Bridge:
-    return Bridge(ChatTokenizer.load(str(TOKENIZER), template))
+def bridge(template: str = PLAIN, form: str | None = None) -> Bridge:
+    return Bridge(ChatTokenizer.load(str(TOKENIZER), template, form))
 
 
 def ids(text: str) -> list[int]:
@@ -203,19 +203,21 @@ def play(
     engine: Engine | None = None,
     *,
     template: str = PLAIN,
+    form: str | None = None,
     of: spec.Environment | None = None,
     **limits: Any,
 ) -> Played:
     """Play one trajectory of an agent."""
-    return asyncio.run(_play(run, engine or Engine(), template, of or environment(), limits))
+    made = bridge(template, form).load_parser()
+    return asyncio.run(_play(run, engine or Engine(), made, of or environment(), limits))
 
 
 async def _play(
-    run: Run, engine: Engine, template: str, of: spec.Environment, limits: dict[str, Any]
+    run: Run, engine: Engine, made: Bridge, of: spec.Environment, limits: dict[str, Any]
 ) -> Played:
     endpoint, failed = Endpoint(), []
     await endpoint.start()
-    made, sessions = bridge(template), []
+    sessions: list[Here] = []
 
     def begin() -> Here:
         sessions.append(Here(endpoint, run, made, of.history == "template"))

@@ -132,7 +132,9 @@ def with_pool(served_: ServedEnvironment, use: Callable[[Pool], Awaitable[None]]
         try:
             await process.start()
             await process.endpoint.start()
-            asked = PoolRequest("bridge", given=("hermes", [], pickle.dumps(bridge())), bridge="0")
+            asked = PoolRequest(
+                "bridge", given=("hermes", [], True, pickle.dumps(bridge())), bridge="0"
+            )
             await process.answer(asked)
             await use(Pool(process))
         finally:

@@ -261,7 +261,7 @@ def test_tokens_of_what_is_observed_are_made_by_the_process_or_by_who_plays(
 ) -> None:
     here, step = bridge(CHAT), PoolRequest("step", "a", "12", 0, "0", chat)
     given = (
-        [PoolRequest("bridge", given=("hermes", [], pickle.dumps(bridge(told))), bridge="0")]
+        [PoolRequest("bridge", given=("hermes", [], True, pickle.dumps(bridge(told))), bridge="0")]
         if told
         else []
     )
@@ -276,20 +276,24 @@ def test_tokens_of_what_is_observed_are_made_by_the_process_or_by_who_plays(
 
 def test_tool_calls_are_read_in_the_form_of_the_model(tmp_path: Path) -> None:
     text = CALLS + '[TOOL_CALLS]price[ARGS]{"key": "nail"}'
-    told = PoolRequest("bridge", given=("mistral", [], None), bridge="0")
+    told = PoolRequest("bridge", given=("mistral", [], True, None), bridge="0")
     for given, count in (([told], 1), ([], 0)):
         *_, found = answers(tmp_path, *given, BEGIN, PoolRequest("step", "a", text, 0, "0", True))
         assert found.value.observation == str(count)
 
 
 def test_a_template_that_fails_in_the_process_is_left_to_who_plays(tmp_path: Path) -> None:
-    told = PoolRequest("bridge", given=("hermes", [], pickle.dumps(bridge(FAILS))), bridge="0")
+    told = PoolRequest(
+        "bridge", given=("hermes", [], True, pickle.dumps(bridge(FAILS))), bridge="0"
+    )
     nothing, _, found = answers(tmp_path, told, BEGIN, PoolRequest("step", "a", "12", 0, "0", True))
     assert (nothing, found.value) == (None, Step("12", {"found": 1.0}))
 
 
 def test_who_plays_is_told_of_a_tokenizer_that_cannot_be_read(tmp_path: Path) -> None:
-    (reply,) = answers(tmp_path, PoolRequest("bridge", given=("hermes", [], b"none"), bridge="0"))
+    (reply,) = answers(
+        tmp_path, PoolRequest("bridge", given=("hermes", [], True, b"none"), bridge="0")
+    )
     assert reply.error.startswith(f"{TOKENIZER_NOT_SENT}: UnpicklingError")
 
 

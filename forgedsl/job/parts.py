@@ -74,6 +74,9 @@ class Arch(Spec):
     """layers, hidden, heads, kv_heads, head_dim, ffn, vocab, rope_theta, tied"""
 
 
+TOOL_CALLS = r"^(hermes|qwen3_coder|llama3_json|mistral|deepseek_v3|vllm:[\w-]+)$"
+
+
 class Model(Spec):
     source: ModelSource
     arch: Arch | None = None
@@ -83,10 +86,9 @@ class Model(Spec):
     tokenizer: ModelSource | None = None
     """None: the source's own"""
     chat_template: str | None = None
-    tool_calls: Literal["hermes", "qwen3_coder", "llama3_json", "mistral", "deepseek_v3"] | None = (
-        Field(default=None, exclude_if=operator.not_)
-    )
-    """form in which it writes tool calls; None: that of its chat template"""
+    tool_calls: str | None = Field(default=None, pattern=TOOL_CALLS, exclude_if=operator.not_)
+    """form in which it writes tool calls, or `vllm:NAME`: a tool parser of vLLM; None: the form of
+    its chat template"""
 
 
 # ---- data

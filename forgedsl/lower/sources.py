@@ -12,6 +12,7 @@ from forgedsl.lower.paths import InputFiles
 from forgedsl.plan.plan import Plan
 from forgedsl.settings import Auto
 from forgedsl.types.flow import Role
+from forgedsl.vllm_parsers import FORM
 
 
 def lower_models(
@@ -26,11 +27,17 @@ def lower_models(
     }
 
 
+def _form(value: object) -> str | None:
+    """Return the form of tool calls as the job has it: "mistral", "vllm:glm47"."""
+    if isinstance(value, Constructor):
+        return FORM + str(value.args["name"])
+    return None if isinstance(value, Auto) else str(value)
+
+
 def _model(decl: Decl, context: int | None, files: InputFiles) -> job.Model:
     arch = decl.settings["arch"].value
     tokenizer = decl.settings["tokenizer"].value
     template = decl.settings["chat_template"].value
-    form = decl.settings["tool_calls"].value
     return job.Model(
         source=_model_source(decl.settings["source"].value, files),
         arch=_arch(arch) if isinstance(arch, Constructor) else None,
@@ -38,7 +45,7 @@ def _model(decl: Decl, context: int | None, files: InputFiles) -> job.Model:
         context=context,
         tokenizer=_model_source(tokenizer, files) if isinstance(tokenizer, Constructor) else None,
         chat_template=template if isinstance(template, str) else None,
-        tool_calls=None if isinstance(form, Auto) else form,
+        tool_calls=_form(decl.settings["tool_calls"].value),
     )
 
 

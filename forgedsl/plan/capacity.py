@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
+from forgedsl.ir.program import Constructor
 from forgedsl.plan.meshes import pools_host
 from forgedsl.records import dataclass, replace
 from forgedsl.services.registry import kind_of, kinds
@@ -27,6 +28,8 @@ SHORTEST = 64
 PROCESS = {"reward": 0.2 * GIB, "controller": 0.5 * GIB, "environment": 0.15 * GIB}
 """resident bytes of processes without a model (measured); kinds of services have their own
 values"""
+PARSER = 0.5 * GIB
+"""of each process of environments, if a parser of vLLM reads tool calls"""
 TOKENIZER = 700
 """bytes per vocabulary entry in a process with a tokenizer (measured)"""
 
@@ -181,6 +184,9 @@ def _environments(request: Request) -> dict[str, int]:
     """Return the bytes of each environment's processes, including the largest tokenizer."""
     vocab = max((dims.vocab for dims in request.dims.values() if dims is not None), default=0)
     each = PROCESS["environment"] + TOKENIZER * vocab
+    models = request.program.models.values()
+    if any(isinstance(model.settings["tool_calls"].value, Constructor) for model in models):
+        each += PARSER
     decls = request.program.environments
     return {name: round(decls[name].settings["procs"].value * each) for name in request.played}
 

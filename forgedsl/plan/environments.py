@@ -14,6 +14,7 @@ from pathlib import Path
 from forgedsl.diagnostics import Diagnostic, Label, Severity, error
 from forgedsl.ir.graph import Graph, Node
 from forgedsl.ir.program import (
+    Constructor,
     Decl,
     EnvironmentDecl,
     Function,
@@ -29,6 +30,7 @@ from forgedsl.source import Span
 from forgedsl.syntax import ast
 from forgedsl.syntax.walk import walk
 from forgedsl.types.flow import Role
+from forgedsl.vllm_parsers import FORM
 
 
 def environment_of(program: Program, settings: Mapping[str, object]) -> EnvironmentDecl | None:
@@ -107,6 +109,8 @@ def check_tools(program: Program, graph: Graph, base_dir: Path | None) -> list[D
 def _form(model: Decl) -> str | None:
     """Return the form of tool calls that the file gives: its name, or a chat template."""
     form, template = model.settings["tool_calls"].value, model.settings["chat_template"].value
+    if isinstance(form, Constructor):
+        return FORM + str(form.args["name"])
     if isinstance(form, str):
         return form
     if not isinstance(template, str):

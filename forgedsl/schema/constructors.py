@@ -25,6 +25,7 @@ from forgedsl.settings import (
     Type,
     word,
 )
+from forgedsl.vllm_parsers import NAMES, VERSION
 
 
 def _group(*signatures: Signature) -> Mapping[str, Signature]:
@@ -112,6 +113,13 @@ DATA_SOURCES = _group(
     ),
 )
 
+TOOL_CALLS = _group(
+    _signature(
+        "vllm",
+        f"a tool parser of vLLM ({VERSION}) by its name, for forms that are not read here",
+        _param("name", Type(base="str", words=NAMES)),
+    )
+)
 SEED = _group(_signature("seed", "shuffled in the order of this seed", _param("seed", NATURAL)))
 EXPORTS = _group(_signature("hf", "a folder in Hugging Face layout", _param("path", STR)))
 

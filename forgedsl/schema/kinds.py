@@ -118,7 +118,7 @@ MODEL = Kind(
          "tokenizer; auto: that of the source"),
         ("chat_template", replace(STR, auto=True), AUTO, NUM,
          "chat template (Jinja); auto: that of the tokenizer"),
-        ("tool_calls", replace(word(*FORMS), auto=True), AUTO, NUM,
+        ("tool_calls", Type(base="ctor", ctors=c.TOOL_CALLS, words=FORMS, auto=True), AUTO, NUM,
          "form in which the model writes tool calls; auto: that of the chat template"),
     ),
 )  # fmt: skip

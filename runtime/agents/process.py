@@ -11,7 +11,6 @@ no other trajectory's answers, and the tokenizer is where no code of users runs.
 from __future__ import annotations
 
 import asyncio
-import pickle
 from typing import Any
 
 from forgedsl.agent import Model
@@ -19,7 +18,7 @@ from forgedsl.environment import Task
 from forgedsl.runtime.agents.endpoint import Endpoint, freeze
 from forgedsl.runtime.agents.session import Event, Session
 from forgedsl.runtime.agents.tree import Tree
-from forgedsl.runtime.environments.bridge import Bridge
+from forgedsl.runtime.environments.bridge import unpickled
 from forgedsl.runtime.environments.connection import PoolRequest
 from forgedsl.runtime.environments.process import EnvironmentProcess
 from forgedsl.runtime.environments.worker import Reply, Request, ServedEnvironment
@@ -39,7 +38,6 @@ class AgentProcess(EnvironmentProcess):
         super().__init__(served)
         self.endpoint = Endpoint()
         self._sessions: dict[str, Session] = {}
-        self._loading: dict[str, asyncio.Task[Bridge]] = {}
         self._running: set[asyncio.Task[None]] = set()
         self._told: set[str] = set()
         self._notes: list[str] = []
@@ -68,7 +66,7 @@ class AgentProcess(EnvironmentProcess):
 
     async def _receive_tokenizer(self, asked: PoolRequest) -> Reply | None:
         """Receive a tokenizer, without which no trajectory can begin."""
-        loading = asyncio.create_task(asyncio.to_thread(pickle.loads, asked.given[-1]))
+        loading = asyncio.create_task(asyncio.to_thread(unpickled, asked.given[-1]))
         self._loading[asked.bridge] = loading
         await asyncio.wait([loading])
         freeze()

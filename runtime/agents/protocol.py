@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from forgedsl.lower.job import Sampling
-from forgedsl.tool_calls import THOUGHTS_END, Tools, read
+from forgedsl.tool_calls import THOUGHTS_END, Call
 
 MESSAGES = 4096
 """most messages of a request"""
@@ -312,11 +312,10 @@ def canonical(message: Mapping[str, Any]) -> str:
 
 
 def message_of(
-    text: str, form: str | None, tools: Tools, ident: str
+    text: str, before: str, found: Sequence[Call], ident: str
 ) -> tuple[dict[str, Any], bool]:
-    """Return the message for a text of the policy, and True if it calls tools, in this form. If one
-    of several calls cannot be read, all stay text."""
-    before, found = read(text, form, tools) if form is not None else (text, ())
+    """Return the message for a text of the policy, and True if it calls tools. `before` is the text
+    before the calls that were `found`. If one of several calls cannot be read, all stay text."""
     if not found or any(call.status != "ok" for call in found):
         return {"role": "assistant", "content": text}, False
     made = [

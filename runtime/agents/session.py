@@ -201,8 +201,9 @@ class Session:
             raise
         finally:
             del self._waiting[number]
-        form = self._tree.bridge.tool_form if chat.calls else None
-        message, calls = message_of(text, form, chat.tools, str(number))
+        read = self._tree.bridge.read_calls
+        before, found = read(text, chat.tools) if chat.calls else (text, ())
+        message, calls = message_of(text, before, found, str(number))
         self._tree.end(place, normalized(message), tokens, text)
         return Answer(
             message=message, finish="tool_calls" if calls and finish == "stop" else finish,

@@ -10,6 +10,7 @@ from typing import Any
 
 from forgedsl.runtime.data_types import Answer, Rollout
 from forgedsl.tool_calls import Call, calls_in
+from forgedsl.vllm_parsers import FORM
 
 
 def log_of(rollout: Rollout) -> list[dict[str, Any]]:
@@ -33,7 +34,8 @@ def log_of(rollout: Rollout) -> list[dict[str, Any]]:
         begun = rollout.row_starts[row - 1] if row != before else ended
         seen = answer.start - begun + (0 if found else len(rollout.prompt.token_ids))
         said = rollout.text[answer.text_start : answer.text_end]
-        calls = calls_in(said, rollout.tool_form)
+        # parsers of vLLM are not loaded in the controller
+        calls = () if rollout.tool_form.startswith(FORM) else calls_in(said, rollout.tool_form)
         found.append(_record(answer, row, seen, calls, first))
         ended = answer.end
     return found

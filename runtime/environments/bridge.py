@@ -10,6 +10,7 @@ where a template rewrites earlier turns. In plain text there is nothing between 
 
 from __future__ import annotations
 
+import pickle
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -20,6 +21,8 @@ from forgedsl.chats import OTHER, PROBE, appends
 from forgedsl.environment import Message
 from forgedsl.runtime.data.chat import ChatTokenizer
 from forgedsl.runtime.data_types import Prompt
+from forgedsl.tool_calls import THOUGHTS_END, Call, Tools, read
+from forgedsl.vllm_parsers import FORM
 
 NO_LIMIT = sys.maxsize
 """limit for agents: their messages are not shortened"""
@@ -28,6 +31,12 @@ SHORT = 10_000
 Observation = str | Sequence[Message]
 FIRSTS = 256
 """number of cached first prompts, shared by siblings"""
+
+
+def unpickled(pickled: bytes) -> Bridge:
+    """Return a Bridge that was sent to a process, with its parser of tool calls."""
+    bridge: Bridge = pickle.loads(pickled)
+    return bridge.load_parser()
 
 
 class TokenizedObservation(NamedTuple):
@@ -49,6 +58,7 @@ class Bridge:
         self._endings: dict[str, list[int]] = {}
         self._firsts: dict[int, tuple[Prompt, Observation, int, Prompt]] = {}
         """cache of first prompts, which siblings have in common"""
+        self._parser: Any = None
 
     def with_tools(self, tools: Sequence[Mapping[str, Any]]) -> Bridge:
         """Return a Bridge with other tools, for the same tokenizer."""
@@ -80,6 +90,27 @@ class Bridge:
     def tool_form(self) -> str:
         """Form in which the model writes tool calls."""
         return self._chat.tool_form
+
+    def load_parser(self) -> Bridge:
+        """Load the parser of vLLM if the model names one; takes seconds. Without it, `read_calls`
+        reads the other forms only.
+
+        Raises:
+            RunError: it cannot be used.
+        """
+        if self.tool_form.startswith(FORM):
+            from forgedsl.runtime.upstream.tool_parsers import ToolParser
+
+            self._parser = ToolParser(self.tool_form.removeprefix(FORM), self._chat.tokenizer)
+        return self
+
+    def read_calls(self, text: str, tools: Tools) -> tuple[str, tuple[Call, ...]]:
+        """Return the text before the first tool call of a turn, and its calls."""
+        if self._parser is None:
+            return read(text, self.tool_form, tools)
+        thoughts, end, said = text.rpartition(THOUGHTS_END)
+        before, calls = self._parser.read(said, tools)
+        return thoughts + end + before, calls
 
     @property
     def tools(self) -> list[dict[str, Any]]:

@@ -33,10 +33,10 @@ time of TCP"""
 
 class PoolRequest(NamedTuple):
     """Request about a trajectory or its process. `op` is `tools`, `bridge` (`given`: form and
-    schemas of tool calls, and a pickled Bridge or None), `reset` (a task, a seed), `step` (text and
-    number of a turn) or `close`. `bridge` and `close` are answered only if they fail. For an agent
-    it is `run` (a task and terms, a seed), `events`, `answer` or `refuse` (arguments of
-    `Session.answered` and `refused`) or `close`."""
+    schemas of tool calls, if it tokenizes, and a pickled Bridge or None), `reset` (a task, a
+    seed), `step` (text and number of a turn) or `close`. `bridge` and `close` are answered only if
+    they fail. For an agent it is `run` (a task and terms, a seed), `events`, `answer` or `refuse`
+    (arguments of `Session.answered` and `refused`) or `close`."""
 
     op: str
     key: str = ""
@@ -47,10 +47,13 @@ class PoolRequest(NamedTuple):
     chat: bool = False
 
 
-def bridge_request(bridge: Bridge, name: str, pickled: bytes | None) -> PoolRequest:
+def bridge_request(
+    bridge: Bridge, name: str, pickled: bytes | None, *, tokenizes: bool = True
+) -> PoolRequest:
     """Return the message with which a process reads tool calls and, given the pickled Bridge,
-    tokenizes."""
-    return PoolRequest("bridge", given=(bridge.tool_form, bridge.tools, pickled), bridge=name)
+    tokenizes, unless it is sent only because a parser of vLLM needs its tokenizer."""
+    given = (bridge.tool_form, bridge.tools, tokenizes, pickled)
+    return PoolRequest("bridge", given=given, bridge=name)
 
 
 async def listen(

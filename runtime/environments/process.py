@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import os
-import pickle
 import secrets
 from dataclasses import replace
 from functools import partial
 
 from forgedsl.environment import Step, Turn
 from forgedsl.errors import LaunchError
-from forgedsl.runtime.environments.bridge import Bridge
+from forgedsl.runtime.environments.bridge import Bridge, unpickled
 from forgedsl.runtime.environments.connection import PoolRequest, Wire
 from forgedsl.runtime.environments.program import POOL
 from forgedsl.runtime.environments.worker import START_SECONDS, Reply, Request, ServedEnvironment
 from forgedsl.runtime.temporary_files import kill_marked
 from forgedsl.runtime.tracebacks import described
 from forgedsl.runtime.worker_process import ProcessEnded, RestartingWorker, WorkerProcess
-from forgedsl.tool_calls import DEFAULT, Tools, calls_in
+from forgedsl.tool_calls import DEFAULT, Call, Tools, calls_in
+from forgedsl.vllm_parsers import FORM
 
 WORKER = "forgedsl.runtime.environments.worker"
 TOKENIZER_NOT_SENT = "its process cannot tokenize observations, so the controller does"
@@ -39,6 +39,8 @@ class EnvironmentProcess(RestartingWorker):
         self._bridges: dict[str, Bridge] = {}
         self._forms: dict[str, tuple[str, Tools]] = {}
         """by bridge: form and schemas of tool calls"""
+        self._loading: dict[str, asyncio.Task[Bridge]] = {}
+        """by name: bridges that are being loaded"""
         self._blamed: WorkerProcess | None = None
         """the last child whose end was attributed to a trajectory"""
 
@@ -48,7 +50,11 @@ class EnvironmentProcess(RestartingWorker):
         trajectories in the controller."""
         if asked.op == "bridge":
             return await self._receive_tokenizer(asked), False
-        reply = await self.ask(self._request(asked))
+        try:
+            request = await self._request(asked)
+        except Exception as unread:
+            return Reply(error=f"its tool calls cannot be read: {described(unread)}"), False
+        reply = await self.ask(request)
         if asked.op == "close":  # a close is answered only if it failed
             failed = bool(reply.error) and not reply.ended
             error = f"could not close a trajectory: {reply.error}"
@@ -65,23 +71,39 @@ class EnvironmentProcess(RestartingWorker):
 
     async def _receive_tokenizer(self, asked: PoolRequest) -> Reply | None:
         """Receive a tokenizer. If that fails, the controller tokenizes observations."""
-        form, tools, pickled = asked.given
+        form, tools, tokenizes, pickled = asked.given
         self._forms[asked.bridge] = form, tools
         if pickled is None:
             return None
-        try:
-            self._bridges[asked.bridge] = await asyncio.to_thread(pickle.loads, pickled)
-        except Exception as error:
-            return Reply(error=f"{TOKENIZER_NOT_SENT}: {described(error)}")
+        loading = asyncio.create_task(asyncio.to_thread(unpickled, pickled))
+        if form.startswith(FORM):
+            self._loading[asked.bridge] = loading
+        await asyncio.wait([loading])
+        failed = loading.exception()
+        if failed is not None:
+            return Reply(error=f"{TOKENIZER_NOT_SENT}: {described(failed)}")
+        if tokenizes:
+            self._bridges[asked.bridge] = loading.result()
         return None
 
-    def _request(self, asked: PoolRequest) -> Request:
+    async def _calls(self, asked: PoolRequest) -> tuple[Call, ...]:
+        """Return the tool calls of a turn. A parser of vLLM is waited for.
+
+        Raises:
+            RunError: it cannot be used.
+        """
+        form, tools = self._forms.get(asked.bridge, (DEFAULT, ()))
+        if form.startswith(FORM):
+            bridge = await self._loading[asked.bridge]
+            return (await asyncio.to_thread(bridge.read_calls, asked.given, tools))[1]
+        return calls_in(asked.given, form, tools)
+
+    async def _request(self, asked: PoolRequest) -> Request:
         limit, op, key = self._environment.tool_timeout, asked.op, asked.key
         if op == "reset":
             return Request(key=key, op=op, seconds=limit, task=asked.given, seed=asked.number)
         if op == "step":
-            form, tools = self._forms.get(asked.bridge, (DEFAULT, ()))
-            calls = calls_in(asked.given, form, tools)
+            calls = await self._calls(asked)
             turn = Turn(text=asked.given, calls=calls, number=asked.number)
             grace = CALL_GRACE if turn.calls else 0.0
             seconds = limit * max(1, len(turn.calls)) + grace

@@ -40,6 +40,7 @@ from forgedsl.runtime.events import EventLog
 from forgedsl.runtime.guards import RewardGuard
 from forgedsl.runtime.upstream.monarch import Mesh
 from forgedsl.runtime.worker_process import CallClient
+from forgedsl.vllm_parsers import FORM
 
 MAX_FAILED = 0.25
 """fraction of the recent trajectories that may crash"""
@@ -91,13 +92,13 @@ class EnvironmentClient:
             message = f"environment {self.name} cannot list its tools: {reply.error}"
             raise RunError(message, origin=self.mesh.origin)
         bridge, name = Bridge(tokenizer, reply.value), str(len(self._bridges))
-        pickled = None
-        if self.environment.history != "template":  # else whole conversations are rendered
+        pickled, tokenizes = None, self.environment.history != "template"
+        if tokenizes or bridge.tool_form.startswith(FORM):  # else whole conversations are rendered
             try:
                 pickled = pickle.dumps(bridge)
             except (pickle.PicklingError, TypeError, AttributeError) as error:
                 self._warn("failed", f"{TOKENIZER_NOT_SENT}: {error}")
-        self._bridges[name] = sent = bridge_request(bridge, name, pickled)
+        self._bridges[name] = sent = bridge_request(bridge, name, pickled, tokenizes=tokenizes)
         for connection in self._connections.values():
             connection.tell(tuple(sent))
         begin = partial(self.begin, name)

@@ -31,6 +31,7 @@ from forgedsl.runtime.services.vllm.upstream.start import fast_start, graph_size
 from forgedsl.runtime.temporary_files import short_folder
 from forgedsl.services.vllm.memory import batched_tokens
 from forgedsl.tool_calls import FORMS, chosen
+from forgedsl.vllm_parsers import FORM
 
 if TYPE_CHECKING:
     from forgedsl.runtime.services.vllm.upstream.routes import PendingRoutes
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 CPU_KV_CACHE_GIB = 1
+ENDS = ("eos", "bos", "pad", "unk")
+"""special tokens that texts leave out if a parser of vLLM reads them"""
 CACHED = "256"
 """number of kernels in oneDNN's cache (default 1,024): one per shape of a product, 0.2 MiB each"""
 FP8 = "fp8_per_block"
@@ -142,20 +145,43 @@ class Engine:
         from forgedsl.runtime.services.vllm.upstream.held import HeldWeights
 
         (self._held,) = self._engine.apply_model(partial(HeldWeights, in_place=self._in_place))
-        self.class_name = f"{LLMEngine.__module__}.{LLMEngine.__qualname__}"
+        self._check_parser()
+
+    @property
+    def class_name(self) -> str:
+        """Full name of vLLM's engine class."""
+        made = type(self._engine)
+        return f"{made.__module__}.{made.__qualname__}"
+
+    def _check_parser(self) -> None:
+        """Load the parser of vLLM that reads tool calls, if there is one. Those who play would find
+        out only at their first answer.
+
+        Raises:
+            RunError: it cannot be used.
+        """
+        if self._tool_calls is not None and self._tool_calls.startswith(FORM):
+            from forgedsl.runtime.upstream.tool_parsers import ToolParser
+
+            ToolParser(self._tool_calls.removeprefix(FORM), self._engine.get_tokenizer())
 
     @cached_property
     def _left_out(self) -> dict[int, str]:
         """Special tokens that texts leave out, if they keep others: those of the model's tool
         calls, which some tokenizers have as special tokens. Empty: they leave out all."""
         tokenizer: Any = self._engine.get_tokenizer()
-        form = FORMS[chosen(self._tool_calls, getattr(tokenizer, "chat_template", None))]
         special = {
             ident: str(token)
             for ident, token in tokenizer.added_tokens_decoder.items()
             if token.special
         }
-        left = {ident: text for ident, text in special.items() if text not in form.marks}
+        name = chosen(self._tool_calls, getattr(tokenizer, "chat_template", None))
+        if name.startswith(FORM):  # what marks a call is known to its parser alone
+            ends = {getattr(tokenizer, f"{each}_token", None) for each in ENDS}
+            left = {ident: text for ident, text in special.items() if text in ends}
+        else:
+            marks = FORMS[name].marks
+            left = {ident: text for ident, text in special.items() if text not in marks}
         return left if len(left) < len(special) else {}
 
     def enter_thread(self) -> None:
