@@ -24,7 +24,7 @@ from forgedsl.syntax.walk import walk
 
 finding = rule(__doc__, "D")
 KEYS = ("pattern", "text")
-OPTIONAL = re.compile(r"\((\?:)?[^()]*\)[?*]|\((\?:)?[^()]*\|\s*\$?\)|\((\?:)?\s*\$?\|[^()]*\)")
+OPTIONAL = r"\((\?:)?[^()]*\)[?*]|\((\?:)?[^()]*\|\s*\$?\)|\((\?:)?\s*\$?\|[^()]*\)"
 """parts of a pattern that need not match"""
 HELP = (
     "leave it out: an answer's text ends before its end token; whether it was cut off is "
@@ -41,8 +41,8 @@ def check(view: View) -> Findings:
         elif isinstance(body, Function):
             nodes = walk(body.statements)
             texts = [node.value for node in nodes if isinstance(node, ast.String)]
-        text = OPTIONAL.sub("", " ".join(texts)).replace("\\", "")
-        for end in [end for end in known if end in text][:1]:
+        text = " ".join(texts)
+        for end in [end for end in known if _needs(text, end)][:1]:
             yield finding(
                 f"reward `{reward.name}` looks for `{end}`, which no answer has in its text",
                 place_of(reward, view),
@@ -54,7 +54,7 @@ def check(view: View) -> Findings:
         code = body_of(found)
         sought = ((end, *each) for end in known for each in code.sought(end))
         for end, node, text in sought:
-            if end not in OPTIONAL.sub("", text).replace("\\", ""):
+            if not _needs(text, end):
                 continue
             yield finding(
                 f"`{found.reward.name}` looks for `{end}`, which no answer has in its text",
@@ -62,3 +62,10 @@ def check(view: View) -> Findings:
                 help=HELP,
             )
             break
+
+
+def _needs(pattern: str, end: str) -> bool:
+    """True if a pattern has an end token in a part that must match."""
+    if end not in pattern.replace("\\", ""):
+        return False
+    return end in re.sub(OPTIONAL, "", pattern).replace("\\", "")

@@ -15,7 +15,7 @@ from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.view import View, place
 
 finding = rule(__doc__, "W")
-LOCAL = re.compile(
+LOCAL = (
     r"(file://)?/(tmp|var/tmp|dev/shm|run|raid\d*|local(_?scratch|disk|_?ssd)?|(local_)?nvme\w*"
     r"|scratch/local|(mnt|opt|media)/(dlami/)?(nvme|ssd|local|resource|ephemeral)\w*"
     r"|ephemeral\w*|ssd\d*)(/|$)"
@@ -29,7 +29,7 @@ def check(view: View) -> Findings:
     if view.planned is None or not isinstance(export.value, Constructor):
         return
     path, used = str(export.value.args["path"]), view.planned[1].hosts_used
-    if LOCAL.match(path) and used > 1:
+    if used > 1 and re.match(LOCAL, path):
         yield finding(
             f"`{path}` is another disk on each of {used} hosts: the weights are on one of them",
             place(export, checkpoint),
