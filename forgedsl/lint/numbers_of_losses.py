@@ -159,10 +159,7 @@ def _pulls(view: View, loss: LossView) -> Iterator[tuple[float, float, str]]:
     pull, pushed = loss.cached(_slopes)
     if not 0 < pull < NO_COEFFICIENT * pushed:
         return
-    key = (largest_advantage, loss.name)
-    if key not in view.answers:
-        view.answers[key] = largest_advantage(view, loss)
-    most: float = view.answers[key]
+    most = largest_advantage(view, loss)
     most = most if most <= 1 / SCALED or SCALED <= most < LARGEST else 1.0
     ratio = pull / pushed / most
     message = (

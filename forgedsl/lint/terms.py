@@ -14,7 +14,7 @@ import math
 from collections.abc import Iterator
 
 from forgedsl.ir.program import FlowStep
-from forgedsl.lint.groups import call, probe, score_ranges
+from forgedsl.lint.groups import Probe, call, probe, score_ranges
 from forgedsl.lint.losses import LossView
 from forgedsl.lint.view import View
 from forgedsl.losses.tree import Tree, reachable
@@ -134,10 +134,19 @@ def largest_advantage(view: View, loss: LossView) -> float:
         tree = group.located.tree
         if call(view, group) not in sources or any(f.type.tokens for f in tree.fields):
             continue
-        of_group, found = probe(view, group), [0.0]
-        for low, high in score_ranges(view, group):
-            for shares in of_group.mixed.values():
-                found += map(abs, of_group([low + (high - low) * share for share in shares]))
-        most = max(found)
-        return most if 0 < most < math.inf else 1.0
+        ranges, known = score_ranges(view, group), view.shared.answers
+        key = (largest_advantage, view.identity(group.function), view.group_size, ranges)
+        if key not in known:
+            known[key] = _largest(probe(view, group), ranges)
+        most: float = known[key]
+        return most
     return 1.0
+
+
+def _largest(of_group: Probe, ranges: tuple[tuple[float, float], ...]) -> float:
+    found = [0.0]
+    for low, high in ranges:
+        for shares in of_group.mixed.values():
+            found += map(abs, of_group([low + (high - low) * share for share in shares]))
+    most = max(found)
+    return most if 0 < most < math.inf else 1.0

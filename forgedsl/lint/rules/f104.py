@@ -74,7 +74,8 @@ def _fields(view: View) -> Iterator[tuple[str, ast.Field, bool]]:
         if function.kind != "loss" or function.module or function.python is not None:
             continue
         named = {parts[0] for parts in view.shared.names(function)}
-        read = named & _followed(function.statements)
+        own = named.intersection(ROW_STATISTICS) - {"logprob"}
+        read = named & _followed(function.statements) if own else named
         for field in function.fields:
             is_number = isinstance(field.type, ast.NamedType)
             is_statistic = field.name in ROW_STATISTICS and field.name != "logprob"
