@@ -77,17 +77,17 @@ SUBJECTS: tuple[tuple[Callable[[Program], bool], tuple[str, ...]], ...] = (
     (
         _has_python,
         (
-            "D647", "D648", "D649", "R511", "R535", "X802", "X811", "X812", "X813", "X814",
+            "D647", "D648", "D649", "D661", "R511", "R535", "X802", "X811", "X812", "X813", "X814",
             "X815", "X816", "X817", "X818", "X819", "X820", "X821", "X822", "X823", "X824", "X825",
             "X826", "X827", "X828", "X829", "X830", "X831", "X834",
         ),
     ),
-    (_has_judges, ("R530", "R531", "R532", "R534")),
-    (_has_effects, ("R505", "R506", "R507", "R510", "X803")),
+    (_has_judges, ("R530", "R531", "R532", "R534", "R537")),
+    (_has_effects, ("R505", "R506", "R507", "R510", "R538", "X803")),
     (_has_filters, ("A306", "R521", "R526")),
     (_has_python_losses, ("L434",)),
     (_has_weighted_draws, ("D646",)),
-    (_has_pairs, ("D624",)),
+    (_has_pairs, ("D624", "D659")),
 )  # fmt: skip
 """rules that find nothing in a program without their subject"""
 

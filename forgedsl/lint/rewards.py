@@ -88,6 +88,8 @@ def _value(body: Function, num_tokens: Interval, turns: Interval) -> Interval:
 
 
 LENGTHS = 8
+MOST_TURNS = 64
+"""turns of a trajectory up to which a reward is tried"""
 
 
 def _by_length(body: Function, longest: int, view: View) -> list[Interval]:
@@ -110,6 +112,33 @@ def varies_with_length(reward: RewardDecl, view: View) -> bool:
     values = _by_length(body, longest, view)
     exact = {value.lo for value in values if value.is_point}
     return len(exact) >= LENGTHS - 2
+
+
+def flat_in_length(reward: RewardDecl, view: View) -> float | None:
+    """Return the value of a reward if it is the same for answers of all lengths; None if not."""
+    body, longest = reward.body, view.max_tokens
+    if not isinstance(body, Function) or longest is None or longest < LENGTHS:
+        return None
+    values = _by_length(body, longest, view)
+    exact = {value.lo for value in values if value.is_point}
+    return exact.pop() if len(exact) == 1 and all(value.is_point for value in values) else None
+
+
+def slope_in_turns(reward: RewardDecl, view: View) -> bool:
+    """True if a reward rises with the number of turns, and never falls."""
+    body, most = reward.body, view.turns.hi
+    if not isinstance(body, Function) or not 1 < most <= MOST_TURNS:
+        return False
+    key = (slope_in_turns, view.identity(body), view.max_tokens, view.turns)
+    known = view.shared.answers
+    if key not in known:
+        tokens = interval(1.0, INF)
+        values = [_value(body, tokens, point(float(n))) for n in range(1, int(most) + 1)]
+        steps = [b.lo - a.lo for a, b in itertools.pairwise(values)]
+        exact = all(value.is_point for value in values)
+        known[key] = exact and min(steps) >= 0 and max(steps) > 0
+    found: bool = known[key]
+    return found
 
 
 def length_slope(reward: RewardDecl, view: View) -> int:

@@ -36,7 +36,7 @@ def check(view: View) -> Findings:
         own, split = (evaluation.settings[key].value for key in ("source", "split"))
         source = own or dataset.settings["source"].value
         hub = getattr(source, "name", "") == "hf"
-        if split is not None and not hub:
+        if split is not None and not hub and own is None:
             continue  # an invalid split is P212
         rows = list(_rows(source, None if own else split))
         for other in trained:

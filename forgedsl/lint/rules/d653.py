@@ -6,7 +6,8 @@
 A model learns to stop from the end token of the answers it is trained on. If the template writes
 none, the trained model goes on until `max_tokens` (TRL #1623). Write `{{ eos_token }}`, or the
 end marker of the model, after the answer. The rule looks at templates in the program for a dataset
-with `chat`; a template with any marker such as `<|im_end|>` is silent.
+with `chat`. If it has markers such as `<|im_end|>`, it is rendered: the rule fires if it ends a
+user's turn with one and writes none behind the last answer.
 """
 
 import re
@@ -29,10 +30,31 @@ def check(view: View) -> Findings:
     for name in dict.fromkeys(model_of(view.program.services[s.receiver]) for s in view.steps):
         model = view.program.models[name]
         template = model.settings["chat_template"]
-        if isinstance(template.value, str) and not ENDS.search(template.value):
+        if isinstance(template.value, str) and not _ends(template.value):
             yield finding(
                 f"this chat template never ends an answer, so `{name}` does not learn to stop",
                 place(template, model),
                 help="write the end token after the answer: `{% if m.role == 'assistant' %}"
                 "{{ eos_token }}{% endif %}`",
             )
+
+
+def _ends(template: str) -> bool:
+    """True if a template ends answers, as far as its text or an example shows."""
+    if not ENDS.search(template):
+        return False
+    from jinja2 import TemplateError
+    from jinja2.sandbox import ImmutableSandboxedEnvironment  # imported late: few have a template
+
+    turns = (("user", "ASKED"), ("assistant", "SAID"))
+    messages = [{"role": role, "content": text} for role, text in turns]
+    try:
+        made = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
+        text = made.from_string(template).render(
+            messages=messages, eos_token="<eos>", bos_token="<bos>", add_generation_prompt=False
+        )
+    except (TemplateError, TypeError, ValueError):
+        return True  # it needs what an example has not; a run reports broken templates
+    between, answered, behind = text.partition("ASKED")[2].partition("SAID")
+    is_marked = ENDS.match(between.lstrip()) is not None
+    return not (answered and is_marked) or ENDS.search(behind) is not None

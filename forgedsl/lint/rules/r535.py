@@ -1,14 +1,17 @@
-"""R535 calls-paid: calling tools earns at least as much as the right answer.
+"""R535 calls-paid: calling tools, or taking turns, earns about as much as the right answer.
 
     given = {"lookups": names.count("lookup")}           # a part of the environment counts calls
     reward lookups(r: Rollout) -> f32 = clamp(r.rewards.lookups, 0.0, 4.0)
     rubric grade { score = right + 0.5 * lookups }       # fires: four calls pay 2, the answer 1
     rubric grade { score = right + 0.1 * lookups }       # silent
     rubric grade { score = right * (0.9 + 0.1 * lookups) }               # silent
+    reward effort(r: Rollout) -> f32 = clamp(r.turns / 8, 0.0, 1.0)
+    rubric grade { score = right + 0.5 * effort }        # fires: turns pay 0.44
 
 To call a tool is easier than to be right, and it is paid whatever the answer is: the policy calls
 as often as it may, and answers anything (DeepEyes #83). Let all calls together weigh less than the
-answer, or multiply.
+answer, or multiply. Turns cost the policy nothing at all, so the rule fires from two fifths of the
+answer on.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from forgedsl.diagnostics import Label
 from forgedsl.ir.program import Function, RewardDecl
 from forgedsl.lint.environments import PythonClass, python_environments
 from forgedsl.lint.finding import Findings, rule
-from forgedsl.lint.rewards import place_of, score_of
+from forgedsl.lint.rewards import place_of, score_of, slope_in_turns
 from forgedsl.lint.view import View
 from forgedsl.syntax.walk import names
 from forgedsl.types.flow import Role
@@ -35,20 +38,26 @@ def check(view: View) -> Findings:
         return
     used = {step.receiver for step in view.program.flow if Role.SCORES in step.roles}
     counted = {part for env in python_environments(view) for part in _counted(env)}
-    for rubric in view.program.rubrics.values() if counted else ():
+    for rubric in view.program.rubrics.values():
         score = score_of(view, rubric)
         if rubric.name not in used or not score.is_known:
             continue
         calls = [name for name, reward in score.rewards.items() if _part(reward) in counted]
+        calls += [name for name, r in score.rewards.items() if slope_in_turns(r, view)]
+        if not calls:
+            continue
         others = [name for name in score.rewards if name not in calls]
         answer = max((max(score.change_by(name), default=0.0) for name in others), default=0.0)
         for name in calls:
             pay = max(score.change_by(name, least=others), default=0.0)
-            if others and pay >= answer > 0:
+            are_turns = slope_in_turns(score.rewards[name], view)
+            if others and pay >= (0.4 * answer if are_turns else answer) > 0:
+                what = "turns" if are_turns else "calls"
                 yield finding(
-                    f"calls of tools pay {pay:g} by `{name}`, and a right answer {answer:g}",
+                    f"{'turns' if are_turns else 'calls of tools'} pay {pay:g} by `{name}`, and a "
+                    f"right answer {answer:g}",
                     score.score.expr.span,
-                    related=(Label(text="counts calls",
+                    related=(Label(text=f"counts {what}",
                                    span=place_of(score.rewards[name], view)),),
                     help=f"a smaller weight for `{name}`, or `right * (0.9 + 0.1 * {name})`",
                 )  # fmt: skip
