@@ -35,6 +35,7 @@ class StubManifest:
     transport: str = "none"
     probe: None = None
     changed: None = None
+    digests: None = None
 
 
 class StubGenerator(ForgeActor):
