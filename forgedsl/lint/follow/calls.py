@@ -10,20 +10,30 @@ from forgedsl.lint.follow.constants import bounded, converted
 from forgedsl.lint.follow.expressions import Expressions
 from forgedsl.lint.follow.files import File
 from forgedsl.lint.follow.values import (
+    CLOCK,
     CONTENT,
     DEFAULT,
+    DIGITS,
     DISTANCE,
+    DRAWN,
+    ESCAPED,
+    EXIT,
     FILE,
+    FLOAT,
     FOUND,
     LISTED,
     NET,
     PAID,
     READS,
+    READS_TARGET,
     RESPONSE,
+    SECRET,
     TAKEN,
     UNKNOWN,
+    UNORDERED,
     VERDICT,
     WHOLE,
+    WHOLE_NUMBER,
     WORDS_OF,
     Called,
     Env,
@@ -32,7 +42,9 @@ from forgedsl.lint.follow.values import (
     Value,
     all_of,
     content,
+    is_secret,
     join,
+    numbers,
     positional,
     reads,
 )
@@ -59,6 +71,14 @@ THREADS = ("asyncio.to_thread", "anyio.to_thread.run_sync")
 PARTS = ("partition", "rpartition", "splitlines", "group")
 AWAITS = ("wait_for", "shield", "gather")
 READERS = ("read_text", "read", "open")
+CLOCKS = (
+    "time.time", "time.monotonic", "time.perf_counter", "time.time_ns", "time.monotonic_ns",
+    "time.perf_counter_ns", "datetime.datetime.now", "datetime.datetime.utcnow",
+)  # fmt: skip
+VARIABLES = ("os.environ.get", "os.getenv", "os.environ.pop")
+DRAWS = ("random.sample", "random.choice", "random.choices")
+NOT_DIGITS = (r"\D", r"\D+", r"[^0-9]", r"[^0-9]+", r"[^\d]", r"[^\d]+")
+"""patterns of all that is no digit"""
 REQUESTS = ("requests.", "httpx.", "urllib.request.", "aiohttp.", "openai.", "anthropic.")
 DEPTH = 7
 """calls in calls that are followed"""
@@ -80,6 +100,8 @@ class Calls(Expressions):
         name = function.name or method
         self.note("call", node, None, name=name, values=tuple(args), keywords=words,
                    receiver=receiver)  # fmt: skip
+        if name == "any" and len(node.args) == 1 and id(node.args[0]) in self.compared:
+            self.note("any", node, None, values=self.compared[id(node.args[0])])
         if function.function is not None:
             return self.apply(function.function, args, words)
         skipped = 1 if method == "run_in_executor" else 0
@@ -104,11 +126,24 @@ class Calls(Expressions):
         labels = reads(everything)
         if name == "vars" and args and args[0].name == "self":
             return Value(fields=self.attributes)
+        if name in CLOCKS:
+            return Value(frozenset({CLOCK}))
+        if name in VARIABLES and args and is_secret(args[0].const):
+            return Value(labels | {SECRET})
+        if name in DRAWS and READS_TARGET in labels:
+            return Value(content(everything) | {DRAWN})
+        if name in ("re.sub", "re.subn") and len(args) > 2 and args[1].const == "":
+            left = {DIGITS} if args[0].const in NOT_DIGITS else set[str]()
+            return Value(content(args[2:]) | left)
         if short in TRIMS:
             first = receiver if receiver is not None and receiver.name == "" else None
             source = first if first is not None else (args[0] if args else Value())
             const = source.const if short in ("float", "int", "str") else UNKNOWN
             kept = source.all & (READS | CONTENT | WHOLE)
+            if short == "int" and FLOAT in source.labels:
+                kept |= {WHOLE_NUMBER}
+            if short == "float":
+                kept = (kept - {WHOLE_NUMBER}) | {FLOAT}
             return Value(labels | kept, const=converted(short, const))
         if short in CONTAINS or short in ("join", "split", "dict"):
             return self._container(short, receiver, args, words)
@@ -117,16 +152,17 @@ class Calls(Expressions):
             known = receiver.fields.get(str(args[0].const))
             return known if known is not None else replace(default, labels=default.labels | labels)
         if short in ROUNDS and receiver is None:
-            labels |= all_of(args) & {VERDICT, FILE, DEFAULT, PAID, DISTANCE}
+            labels |= all_of(args) & {VERDICT, FILE, DEFAULT, PAID, DISTANCE} | numbers(args)
             return Value(labels, const=bounded(short, args))
         if short in ("any", "all"):
-            return Value(labels | (all_of(args) & {VERDICT}))
+            return Value(labels | (all_of(args) & {VERDICT, EXIT, CLOCK}))
         if short in SEARCHES or short in PARTS:
             labels |= all_of(everything) & {RESPONSE, FILE}
             labels |= ({LISTED} if short in LISTS else set()) | (
                 {FOUND} if short in SEARCHES else set()
             )
             return Value(labels)
+        labels |= numbers(args) if name.startswith("math.") else set()
         labels |= {NET} if name.startswith(REQUESTS) else set()
         labels |= {FILE} if short in READERS else set()
         if short in AWAITS:
@@ -139,12 +175,15 @@ class Calls(Expressions):
         """Return a text or a list that has the arguments in it."""
         everything = [*args, *words.values(), *([receiver] if receiver is not None else [])]
         labels = content(everything)
+        if short in ("list", "tuple", "set") and receiver is None:
+            labels |= {label for value in args for label in value.labels if label == UNORDERED}
         if short == "dict" and not args:
             return Value(frozenset({LISTED}), fields={k: v for k, v in words.items() if k})
         if short == "split" and not args and receiver is not None:
             labels |= {WORDS_OF[label] for label in receiver.labels & WHOLE}
         if short == "join" and len(args) == 1:
             labels |= {label for label in WHOLE if WORDS_OF[label] in args[0].labels}
+        labels |= {ESCAPED} if short == "escape" else set()
         return Value(labels | ({LISTED} if short in LISTS else set()))
 
     def made(self, node: ast.ClassDef, args: list[Value], words: Mapping[Any, Value]) -> Value:
@@ -182,6 +221,11 @@ class Calls(Expressions):
             value = self.value(node.body)
         else:
             falls = self.block(node.body)
+            if frame.yielded:
+                falls = False
+                given = content(frame.yielded) | (frame.control & READS)
+                frame.returned = [(Value(given | {LISTED}), node, frame.env[TAKEN], frame.control)]
+            self.raised = not falls and not frame.returned and not _waits(node)
             if (falls and not frame.returned) or (falls and not top):
                 frame.returned.append((Value(const=None), node, frame.env[TAKEN], frame.control))
             value = self.joined_return(frame)
@@ -238,3 +282,8 @@ class Calls(Expressions):
 
     def default(self, node: ast.expr, file: File) -> Value:
         return Value(const=node.value) if isinstance(node, ast.Constant) else Value()
+
+
+def _waits(node: ast.AST) -> bool:
+    """True if a function may run without end: it has a loop that nothing leaves."""
+    return any(isinstance(each, ast.While) for each in ast.walk(node))

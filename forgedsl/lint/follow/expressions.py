@@ -8,17 +8,23 @@ from typing import Any
 from forgedsl.lint.follow.constants import compared, folded
 from forgedsl.lint.follow.state import State
 from forgedsl.lint.follow.values import (
+    CLOCK,
+    CLOSE,
     CONTENT,
     DEFAULT,
     DISTANCE,
+    EXIT,
     FILE,
     FOUND,
     KEPT,
     LISTED,
+    NUMERIC,
     PAID,
     READS,
     RESPONSE,
+    TESTS,
     UNKNOWN,
+    UNORDERED,
     VERDICT,
     Called,
     Labels,
@@ -28,6 +34,7 @@ from forgedsl.lint.follow.values import (
     element,
     join,
     meet,
+    numbers,
     reads,
 )
 from forgedsl.records import replace
@@ -64,7 +71,11 @@ class Expressions(State):
                 return value
             case ast.JoinedStr(values=parts):
                 return Value(content(map(self.value, parts)))
-            case ast.List(elts=parts) | ast.Set(elts=parts) | ast.Tuple(elts=parts):
+            case ast.Set(elts=parts):
+                labels = content(map(self.value, parts)) | {LISTED}
+                texts = any(isinstance(p, ast.Constant) and isinstance(p.value, str) for p in parts)
+                return Value(labels | ({UNORDERED} if texts else set()))
+            case ast.List(elts=parts) | ast.Tuple(elts=parts):
                 return Value(content(map(self.value, parts)) | {LISTED})
             case ast.FormattedValue(value=inner) | ast.Starred(value=inner):
                 return self.value(inner)
@@ -85,6 +96,10 @@ class Expressions(State):
             case ast.Lambda():
                 frame = self.frames[-1]
                 return Value(function=Called(node, frame.file, closure=dict(frame.env)))
+            case ast.Yield(value=ast.expr() as inner):
+                self.frames[-1].yielded.append(self.value(inner))
+            case ast.YieldFrom(value=inner):
+                self.frames[-1].yielded.append(element(self.value(inner)))
             case ast.Slice(lower=low, upper=high, step=step):
                 for part in filter(None, (low, high, step)):
                     self.value(part)
@@ -107,7 +122,7 @@ class Expressions(State):
     def _binary(self, node: ast.expr, op: ast.operator, left: Value, right: Value) -> Value:
         if isinstance(op, ast.Sub) and meet(left, right):
             self.note("difference", node, None, values=(left, right))
-            return Value(reads((left, right)) | {DISTANCE})
+            return Value(reads((left, right)) | numbers((left, right)) | {DISTANCE})
         if isinstance(op, ast.Sub):
             self.note("difference", node, None, values=(left, right))
         return self.operation(op, left, right)
@@ -118,6 +133,7 @@ class Expressions(State):
             labels |= content((left, right))
         else:
             labels |= (left.labels | right.labels) & {FILE, PAID}
+        labels |= numbers((left, right))
         return Value(labels, const=folded(op, left.const, right.const))
 
     def _unary(self, op: ast.unaryop, inner: Value) -> Value:
@@ -129,7 +145,7 @@ class Expressions(State):
                 const = not inner.const
             elif isinstance(op, ast.USub) and isinstance(inner.const, int | float):
                 const = -inner.const
-        return Value(inner.all & (READS | {VERDICT, FILE}), const=const)
+        return Value(inner.all & (READS | NUMERIC | {VERDICT, FILE}), const=const)
 
     def _bool(self, op: ast.boolop, nodes: list[ast.expr]) -> Value:
         values: list[Value] = []
@@ -145,7 +161,7 @@ class Expressions(State):
         if isinstance(op, ast.Or) and values[-1].const is not UNKNOWN:  # `text or "0"`
             return Value(all_of(values) | self.default_of(values[-1]))
         labels = content(left) if isinstance(op, ast.Or) else reads(values)
-        return Value(labels | (all_of(left) & {VERDICT, FOUND}))
+        return Value(labels | (all_of(left) & {VERDICT, FOUND, EXIT, CLOCK}))
 
     def default_of(self, value: Value) -> Labels:
         is_text = isinstance(value.const, str) and value.const != ""
@@ -155,12 +171,13 @@ class Expressions(State):
 
     def _compare(self, node: ast.Compare) -> Value:
         values = [self.value(each) for each in (node.left, *node.comparators)]
-        labels, op = reads(values), node.ops[0]
+        labels, op = reads(values) | (numbers(values) & {EXIT, CLOCK}), node.ops[0]
         self.note("compare", node, None, values=tuple(values))
         equal = isinstance(op, ast.Eq | ast.NotEq | ast.In | ast.NotIn)
         if equal and len(values) == 2 and meet(*values):
             labels |= {VERDICT}
         labels |= frozenset().union(*(v.labels & {VERDICT} for v in values))
+        labels |= {CLOSE} if any(DISTANCE in v.labels for v in values) else set()
         const = compared(op, *values) if len(values) == 2 else UNKNOWN
         return Value(labels, const=self._judged(op, values) if const is UNKNOWN else const)
 
@@ -179,7 +196,9 @@ class Expressions(State):
         same, other = (ast.Eq, ast.In), (ast.NotEq, ast.NotIn)
         if DISTANCE in values[0].labels:
             same, other = (ast.Lt, ast.LtE, ast.Eq), (ast.Gt, ast.GtE, ast.NotEq)  # type: ignore[assignment]
-        elif not meet(*values) and not self._is_kept(values):
+        elif not meet(*values) and (
+            isinstance(op, ast.In | ast.NotIn) or not self._is_kept(values)
+        ):
             return UNKNOWN
         if not isinstance(op, (*same, *other)):
             return UNKNOWN
@@ -196,24 +215,29 @@ class Expressions(State):
             found.append(self.absent(self.value(part)))
             frame.absent -= absent == name
         value = join(found)
-        return replace(value, labels=value.labels | (test.all & (READS | {VERDICT})))
+        return replace(value, labels=value.labels | (test.all & TESTS))
 
     def _comprehension(
         self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp
     ) -> Value:
         frame = self.frames[-1]
         before, labels = dict(frame.env), frozenset[str]()
+        first: Value | None = None
         for part in node.generators:
-            self.assign(part.target, element(self.value(part.iter)), None)
+            over = self.value(part.iter)
+            first = first or over
+            self.assign(part.target, element(over), None)
             for test in part.ifs:
-                labels |= self.value(test).all & (READS | {VERDICT})
+                labels |= self.value(test).all & TESTS
         if isinstance(node, ast.DictComp):
             inner = Value(content((self.value(node.key), self.value(node.value))))
         else:
             inner = self.value(node.elt)
         frame.env = before
+        self.compared[id(node)] = (first or Value(), inner)
         kept = inner.all & (READS | CONTENT)
-        return Value(kept | labels | {LISTED})
+        is_set = isinstance(node, ast.SetComp) and not _is_number(node.elt)
+        return Value(kept | labels | {LISTED} | ({UNORDERED} if is_set else set()))
 
     def absent(self, value: Value) -> Value:
         """Mark a constant that stands for what was not found."""
@@ -236,3 +260,17 @@ class Expressions(State):
             case ast.Name() | ast.NamedExpr() | ast.Attribute() | ast.Call():
                 return "orelse" if FOUND in self.value(test).labels else ""
         return ""
+
+
+def _is_number(node: ast.expr) -> bool:
+    """True for what is a number or a tuple of numbers, whose hash is the same in all processes."""
+    match node:
+        case ast.Constant(value=value):
+            return not isinstance(value, str)
+        case ast.Tuple(elts=parts):
+            return all(map(_is_number, parts))
+        case ast.BinOp() | ast.UnaryOp():
+            return True
+        case ast.Call(func=ast.Name(id=name)):
+            return name in ("int", "float", "len", "abs", "round", "ord")
+    return False

@@ -17,10 +17,9 @@ from typing import Any
 from forgedsl.lint.follow.calls import Calls
 from forgedsl.lint.follow.files import Function
 from forgedsl.lint.follow.values import (
-    READS,
     TAKEN,
+    TESTS,
     UNKNOWN,
-    VERDICT,
     Called,
     Env,
     Labels,
@@ -41,12 +40,20 @@ class Flow(Calls):
         args = [given.get(a.arg, Value()) for a in positional(node)[1 if bound else 0 :]]
         words = {a.arg: given[a.arg] for a in node.args.kwonlyargs if a.arg in given}
         value = self.apply(Called(node, self.file, bound), args, words, top=True)
+        self.raised = False
         assert len(self.frames) == before
         return value
 
     def block(self, body: Iterable[ast.stmt]) -> bool:
         """Run statements; False if control never comes to their end."""
-        return all(self.statement(node) for node in body)
+        for node in body:
+            falls = self.statement(node)
+            if self.raised:  # a function that was called always raises
+                self.raised = False
+                return False
+            if not falls:
+                return False
+        return True
 
     def statement(self, node: ast.stmt) -> bool:
         """Run a statement; False if control does not come to the next one."""
@@ -62,6 +69,7 @@ class Flow(Calls):
             case ast.Raise():
                 if node.exc:
                     self.value(node.exc)
+                self.raising |= frame.control & TESTS
                 return False
             case ast.Break() | ast.Continue():
                 frame.left.append(dict(frame.env))
@@ -127,13 +135,18 @@ class Flow(Calls):
                 name = getattr(each, "name", None) or getattr(each, "rest", None)
                 if isinstance(name, str):
                     self.frames[-1].env[name] = element(subject)
-            branches.append(lambda case=case: self.block(case.body))  # type: ignore[misc]
-        return self._branches(branches, subject.all & (READS | {VERDICT}))
+            branches.append(lambda case=case: self._case(case))  # type: ignore[misc]
+        return self._branches(branches, subject.all & TESTS)
+
+    def _case(self, case: ast.match_case) -> bool:
+        if case.guard is not None:
+            self.value(case.guard)
+        return self.block(case.body)
 
     def _if(self, node: ast.If) -> bool:
         test = self.value(node.test)
         absent = self.absence(node.test)
-        control = test.all & (READS | {VERDICT})
+        control = test.all & TESTS
 
         def run(body: list[ast.stmt], is_absent: bool) -> Callable[[], bool]:
             def branch() -> bool:
@@ -188,9 +201,12 @@ class Flow(Calls):
             frame.env[TAKEN] = Value(const=True)
             return self.block(failing.body) and self.block(node.finalbody)
         ends: list[Env] = []
+        raising, self.raising = self.raising, frozenset()
         if self.block([*node.body, *node.orelse]):
             ends.append(frame.env)
         middle = join_envs([before, frame.env])
+        frame.control |= self.raising
+        self.raising |= raising
         for handler in node.handlers:
             frame.env = dict(middle)
             if handler.name:

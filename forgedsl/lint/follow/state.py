@@ -8,27 +8,33 @@ from collections.abc import Iterable, Mapping
 from forgedsl.lint.follow.files import File, Function
 from forgedsl.lint.follow.values import (
     DEFAULT,
+    DIGITS,
+    EXIT,
     FILE,
     FOUND,
     KEPT,
+    NUMERIC,
     PAID,
     READ_TEXT,
     READS,
     READS_RESPONSE,
     RESPONSE,
     ROLLOUT,
+    SECRET,
     TAKEN,
     TARGET,
     TASK,
+    TESTS,
     TURN,
     UNKNOWN,
-    VERDICT,
     Called,
     Event,
     Frame,
+    Labels,
     Returned,
     Value,
     element,
+    is_secret,
     join,
     response,
     target,
@@ -54,6 +60,12 @@ class State:
         self.file = file
         self.verdict = verdict
         """how every comparison of an answer with the target ends; None: in both ways"""
+        self.compared: dict[int, tuple[Value, Value]] = {}
+        """what a comprehension runs over, and what it makes of each"""
+        self.raised = False
+        """True after a call of a function that always raises"""
+        self.raising: Labels = frozenset()
+        """labels of the tests under which an exception is raised"""
         self.judged = 0
         """how many comparisons ended so"""
         self.failing = failing
@@ -145,6 +157,8 @@ class State:
             texts = {"response": response(), "rewards": Value(), "prompt": Value()}
             return texts.get(attr, Value(frozenset({READS_RESPONSE})))
         file = self.frames[-1].file
+        if attr == "returncode":
+            return Value(frozenset({EXIT}))
         near = file.near(base.name) if base.name and not base.labels else None
         if near is not None and (near.has(attr) or file.near(f"{base.name}.{attr}") is None):
             return self.global_(near, attr)
@@ -157,7 +171,9 @@ class State:
             if index.const in base.fields:
                 return base.fields[index.const]
             return Value(base.labels & READS)
-        kept = READS | {RESPONSE, FILE}
+        if base.name == "os.environ" and is_secret(index.const):
+            return Value(frozenset({SECRET}))
+        kept = READS | {RESPONSE, FILE, DIGITS, SECRET} | NUMERIC
         if isinstance(index.const, str) and index.const in ANSWERS:
             kept |= {TARGET}
         if not isinstance(node, ast.Slice):
@@ -166,7 +182,7 @@ class State:
 
     def assign(self, target: ast.expr, value: Value, source: ast.expr | None) -> None:
         frame = self.frames[-1]
-        tests = frame.control & (READS | {VERDICT})
+        tests = frame.control & TESTS
         if tests - value.labels:
             value = replace(value, labels=value.labels | tests)
         match target:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -28,17 +29,36 @@ FOUND = "found"
 """a match of a pattern, or none"""
 LISTED = "listed"
 """never None, though perhaps empty"""
-DISTANCE = "distance"
-"""the difference of a number of the policy and the target"""
+DISTANCE, CLOSE = "distance", "close"
+"""the difference of a number of the policy and the target; a comparison of it"""
 KEPT = "kept"
 """an attribute that `reset` of an environment assigns"""
 NET, FILE = "net", "file"
 """a reply of another machine; the content of a file"""
 TASK, TURN, ROLLOUT = "task", "turn", "rollout"
 """objects of forgedsl, whose attributes are known"""
-READS = frozenset({READS_RESPONSE, READS_TARGET, NET})
+UNORDERED = "unordered"
+"""a set, or a list of its members as they come"""
+CLOCK, EXIT = "clock", "exit code"
+"""a time of the day, or since a moment; how a program of its own ended"""
+ESCAPED = "escaped"
+"""`re.escape` was called on it"""
+SECRET = "secret"
+"""has the value of a key or a password in it"""
+DRAWN = "drawn"
+"""a part of what the target says, chosen by chance"""
+FLOAT, WHOLE_NUMBER, DIGITS = "float", "whole number", "digits"
+"""what `float` gave; a number without its decimals; a text of which all but digits was deleted"""
+NUMERIC = frozenset({CLOCK, EXIT, WHOLE_NUMBER})
+"""labels that arithmetic passes on"""
+READS = frozenset({READS_RESPONSE, READS_TARGET, NET, DRAWN})
 """labels that every operation passes on"""
-CONTENT = frozenset({KEPT, RESPONSE, TARGET, DEFAULT, PAID, FILE, VERDICT, DISTANCE})
+TESTS = READS | {VERDICT, EXIT}
+"""labels of tests that what stands under them has as well"""
+CONTENT = NUMERIC | {
+    KEPT, RESPONSE, TARGET, DEFAULT, PAID, FILE, VERDICT, DISTANCE, SECRET, DIGITS,
+    ESCAPED,
+}  # fmt: skip
 """labels that conversions and texts pass on"""
 WHOLE = frozenset({IS_RESPONSE, IS_TARGET})
 WORDS_OF = {label: f"words of {label}" for label in WHOLE}
@@ -129,6 +149,7 @@ class Frame:
     """how many branches around are taken only if nothing was found, or on an exception"""
     returned: list[tuple[Value, ast.AST, Value, Labels]] = field(default_factory=list)
     left: list[Env] = field(default_factory=list)
+    yielded: list[Value] = field(default_factory=list)
     globals: set[str] = field(default_factory=set)
     imports: dict[str, str] = field(default_factory=dict)
 
@@ -177,6 +198,19 @@ def reads(values: Iterable[Value]) -> Labels:
 
 def content(values: Iterable[Value]) -> Labels:
     return all_of(values) & (READS | CONTENT)
+
+
+NAMES_SECRET = re.compile(r"(KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)$", re.IGNORECASE)
+
+
+def is_secret(name: object) -> bool:
+    """True if a variable of this name holds a key or a password."""
+    return isinstance(name, str) and NAMES_SECRET.search(name) is not None
+
+
+def numbers(values: Iterable[Value]) -> Labels:
+    """Return the labels that arithmetic passes on."""
+    return frozenset[str]().union(*(value.labels for value in values)) & NUMERIC
 
 
 def element(value: Value) -> Value:

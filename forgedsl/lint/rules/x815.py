@@ -4,11 +4,14 @@
     def reset(self, task, rng): self.price = rng.randrange(9)        # silent
     def reset(self, task, rng): self.rng = rng                       # silent: for `step`
     rng = numpy.random.default_rng(rng.getrandbits(32))              # silent: seeded by it
+    word = rng.choice(list({w for w in WORDS if len(w) == 6}))       # fires
+    word = rng.choice(sorted({w for w in WORDS if len(w) == 6}))     # silent
 
 `rng` has the same seed for all trajectories of a prompt. With other randomness, each of them plays
 another game: an easy game looks like a good answer, and the advantage within a group is noise. Such
 a run cannot be repeated either: in strands-labs robots #518 the same scene and policy gave a
-different trajectory each time. Draw from `rng`.
+different trajectory each time. Draw from `rng`, and from a sorted list: the order of a set of texts
+differs from process to process (lerobot #4315).
 """
 
 from __future__ import annotations
@@ -20,6 +23,9 @@ from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.view import View
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from forgedsl.lint.follow.programs import MethodFlow
     from forgedsl.lint.follow.values import Event
 
 finding = rule(__doc__, "W")
@@ -27,6 +33,7 @@ SEEDED = (
     "random.Random", "numpy.random.default_rng", "numpy.random.RandomState",
     "numpy.random.Generator", "numpy.random.SeedSequence", "numpy.random.PCG64",
 )  # fmt: skip
+DRAWS = ("choice", "choices", "sample", "shuffle")
 SEEDS = ("random.seed", "numpy.random.seed")
 """calls that set a seed, which X814 reports"""
 
@@ -39,6 +46,15 @@ def check(view: View) -> Findings:
     for env in python_environments(view):
         drawn = (e for m in environment_flows(view, env) for e in m.flow.events if _draws(e))
         event = next(drawn, None)
+        unordered = next(_unordered(environment_flows(view, env)), None)
+        if unordered is not None:
+            yield finding(
+                f"{env.what} `{env.env.name}` draws from the members of a set, whose order differs "
+                "between processes",
+                env.env.name_span,
+                related=(label(view, "here", unordered.file, unordered.node),),
+                help="draw from `sorted(...)` of the set",
+            )
         if event is not None:
             yield finding(
                 f"{env.what} `{env.env.name}` draws from `{_name(event)}`, not from its `rng`",
@@ -49,6 +65,16 @@ def check(view: View) -> Findings:
                 else "`self.rng = rng` in `reset`, and draw from it: its seed is the same for all "
                 "of a group",
             )
+
+
+def _unordered(methods: list[MethodFlow]) -> Iterator[Event]:
+    """Yield draws of a generator from a list of the members of a set."""
+    from forgedsl.lint.follow.values import UNORDERED
+
+    for event in (event for method in methods for event in method.flow.events):
+        is_draw = event.kind == "call" and event.name.rpartition(".")[2] in DRAWS
+        if is_draw and event.values and UNORDERED in event.values[0].labels:
+            yield event
 
 
 def _draws(event: Event) -> bool:

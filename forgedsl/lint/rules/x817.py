@@ -37,11 +37,14 @@ if TYPE_CHECKING:
 
 finding = rule(__doc__, "W")
 ANY = "pays if any of several answers is right"
+MATCHES = ("re.search", "re.match", "re.fullmatch", "re.findall")
 SEARCHES = ("find", "rfind", "index", "count", "__contains__")
 HELP = "take the answer out of the response, and compare it by `==`"
 HELPS = {
     "default": "return 0 where there is no answer",
     "zeros": "compare numbers: `float(answer) == float(target)`",
+    "pattern": "`re.escape(target)` in the pattern, or compare by `==`",
+    "share": "pay precision too: `2 * hits / (len(said) + len(gold))`",
     "several": "take the last answer, or only a turn with one",
 }
 """help by a word of the message"""
@@ -92,10 +95,20 @@ def _by_flow(view: View, found: PythonReward) -> Iterator[tuple[str, Label]]:
     from forgedsl.lint.follow.values import DEFAULT, IS_RESPONSE, IS_TARGET, TARGET
 
     flow = reward_flow(view, found)
+    zero = _unpaid(flow.file.module) if flow is not None else set[int]()
     for event in flow.events if flow is not None else ():
+        if id(event.node) in zero:
+            continue
         here = label(view, "here", event.file, event.node)
+        if event.kind == "any" and _is_any_guess(event):
+            yield ANY, here
         if event.kind == "call":
             part, whole = _searched(event)
+            if part is not None and _is_pattern(event, part):
+                yield (
+                    "searches for the target as a pattern: in 3.5 the point is any character",
+                    here,
+                )
             if part is not None and IS_TARGET in part.labels and IS_RESPONSE in whole.labels:
                 yield "pays wherever the target is a part of the response", here
         sides = event.values if event.kind != "change" else ()
@@ -110,6 +123,54 @@ def _by_flow(view: View, found: PythonReward) -> Iterator[tuple[str, Label]]:
         for said, wanted in ((one, other), (other, one)):
             if DEFAULT in said.labels and TARGET in wanted.labels and TARGET not in said.labels:
                 yield "has a default for an answer it cannot read, and compares it", here
+
+
+def _is_pattern(event: Event, part: Value) -> bool:
+    """True for a pattern that is made of the target without `re.escape`; a parameter or a column
+    that says that it is a pattern may be one."""
+    import ast as python
+
+    from forgedsl.lint.follow.values import ESCAPED, IS_TARGET, RESPONSE, TARGET
+
+    text = python.unparse(event.node).lower()
+    is_made = TARGET in part.labels and not {ESCAPED, IS_TARGET} & part.labels
+    return (
+        is_made
+        and event.name in MATCHES
+        and RESPONSE in event.values[1].labels
+        and not any(word in text for word in ("pattern", "regex", "escape", "rule"))
+    )
+
+
+def _is_any_guess(event: Event) -> bool:
+    """True for `any(... for guess in guesses)`, where the guesses are found in the response, and
+    each is compared with the target."""
+    from forgedsl.lint.follow.values import CLOSE, LISTED, READS_TARGET, RESPONSE, VERDICT
+
+    over, each = event.values
+    is_list = {LISTED, RESPONSE} <= over.all and READS_TARGET not in over.all
+    return is_list and bool({VERDICT, CLOSE} & each.all)
+
+
+def _unpaid(module: python.Module) -> set[int]:
+    """Return the comparisons by `in` after which the reward is 0 or less."""
+    import ast as python
+
+    found = set()
+    for node in python.walk(module):
+        body = node.body[-1] if isinstance(node, python.If) else None
+        given = body.value if isinstance(body, python.Return) else None
+        if isinstance(node, python.IfExp):
+            given = node.body
+        number = getattr(given, "value", None)
+        is_zero = isinstance(number, int | float) and number <= 0
+        if is_zero or isinstance(given, python.UnaryOp):
+            found |= {
+                id(each)
+                for each in python.walk(node.test)  # type: ignore[attr-defined]
+                if isinstance(each, python.Compare) and isinstance(each.ops[0], python.In)
+            }
+    return found
 
 
 def _searched(event: Event) -> tuple[Value | None, Value]:
@@ -153,11 +214,45 @@ def _more(found: PythonReward) -> Iterator[tuple[str, python.AST]]:
             ):
                 if body.names(inner) & (texts | targets) and not _has_point(body, inner):
                     yield "strips zeros of whole numbers: 100 becomes 1", node
+            case python.Return(value=python.BinOp() as share) if _is_recall(body, share, found):
+                yield "pays the named share of the target, and nothing is lost for the rest", node
             case python.Call(func=python.Name(id="any"), args=[python.GeneratorExp() as each]):
                 over = each.generators[0].iter
                 compares = isinstance(each.elt, python.Compare) and body.names(each.elt) & targets
                 if compares and _lists(over) and body.names(over) & texts:
                     yield ANY, node
+
+
+def _is_recall(body: Body, share: python.expr, found: PythonReward) -> bool:
+    """True for `len(said & gold) / len(gold)`, if nothing counts what else was said."""
+    import ast as python
+
+    match share:
+        case python.BinOp(left=left, op=python.Div(), right=right):
+            hits, whole = body.value(left), body.value(right)
+        case _:
+            return False
+    both = _counted(body, hits)
+    gold = _counted(body, whole)
+    if not isinstance(both, python.BinOp) or not isinstance(both.op, python.BitAnd):
+        return False
+    sides = {python.unparse(both.left), python.unparse(both.right)}
+    wanted = python.unparse(gold) if gold is not None else ""
+    said = next(iter(sides - {wanted}), "") if wanted in sides else ""
+    counts = {f"len({said})", f"{said} - {wanted}", f"{said} ^ {wanted}", f"{said} | {wanted}",
+              f"{said} <= {wanted}", f"{said} == {wanted}"}  # fmt: skip
+    text = python.unparse(found.definition)
+    return bool(said) and not any(count in text for count in counts)
+
+
+def _counted(body: Body, node: python.expr) -> python.expr | None:
+    """Return what `len` counts."""
+    import ast as python
+
+    match node:
+        case python.Call(func=python.Name(id="len"), args=[inner]):
+            return inner
+    return None
 
 
 def _converts(value: python.expr) -> bool:
@@ -220,8 +315,11 @@ def _part(
 
     from forgedsl.lint.python_bodies import name_of
 
+    zero = _unpaid(found.module)
     for node in python.walk(found.definition):
         if not isinstance(node, python.Compare) or not isinstance(node.ops[0], python.In):
+            continue
+        if id(node) in zero:
             continue
         if name_of(node.left) in targets and name_of(node.comparators[0]) in texts:
             yield "pays wherever the target is a part of the response", node

@@ -3,6 +3,7 @@
     return sum(0.1 * response.count(tag) for tag in TAGS)            # fires
     return sum(0.1 * (response.count(tag) == 1) for tag in TAGS)     # silent
     return min(0.5, 0.1 * response.count("therefore"))               # silent
+    return 0.1 * len(STEP.findall(response))                         # fires
 
 Nothing bounds the number of copies: a policy that writes a tag a hundred times scores more than a
 right answer can (open-r1 #359). Pay for a text that is there once, or bound the sum by `min`.
@@ -20,6 +21,7 @@ from forgedsl.lint.view import View
 if TYPE_CHECKING:
     import ast as python
 
+    from forgedsl.lint.python_bodies import Body
     from forgedsl.lint.rewards import PythonReward
 
 finding = rule(__doc__, "W")
@@ -48,6 +50,23 @@ def _counted(found: PythonReward) -> python.AST | None:
     for term in body.terms():
         node = term.node
         is_count = isinstance(node, python.Call) and getattr(node.func, "attr", "") == "count"
-        if is_count and term.sign > 0 and not term.is_capped and body.names(node) & texts:
+        if (
+            (is_count or _is_length(body, node))
+            and term.sign > 0
+            and not term.is_capped
+            and body.names(node) & texts
+        ):
             return node
     return None
+
+
+def _is_length(body: Body, node: python.expr) -> bool:
+    """True for the number of matches of a pattern: `len(STEP.findall(response))`."""
+    import ast as python
+
+    match body.value(node):
+        case python.Call(func=python.Name(id="len"), args=[inner]):
+            found = body.value(inner)
+            name = getattr(found.func, "attr", "") if isinstance(found, python.Call) else ""
+            return name in ("findall", "finditer")
+    return False

@@ -1,0 +1,88 @@
+"""What the Python of a program gives as scores: values on labels, and where they are given."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from forgedsl.lint.environments import PythonClass, python_environments
+from forgedsl.lint.follow.files import File
+from forgedsl.lint.follow.programs import environment_flows, reward_flow
+from forgedsl.lint.follow.run import Flow
+from forgedsl.lint.follow.values import Labels, Value
+from forgedsl.lint.rewards import PythonReward, paid, place_of, python_rewards
+from forgedsl.lint.view import View
+from forgedsl.records import dataclass
+from forgedsl.source import Span
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Score:
+    """A value that a program gives as a score, with the tests that it stands under, and the file
+    that gives it."""
+
+    value: Value
+    control: Labels
+    node: ast.AST
+    file: File
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scorer:
+    """A reward, environment or agent, with its runs and the scores that it gives."""
+
+    what: str
+    """its kind and name, for messages"""
+    span: Span
+    flows: list[Flow]
+    scores: list[Score]
+    is_reward: bool
+
+
+def scorers(view: View) -> Iterator[Scorer]:
+    """Yield what gives scores in Python. Rewards without a part in the score are left out."""
+    raises = paid(view)
+    for found in python_rewards(view):
+        if found.reward.name in raises:
+            yield from _reward(view, found)
+    for env in python_environments(view):
+        yield _environment(view, env)
+
+
+def _reward(view: View, found: PythonReward) -> Iterator[Scorer]:
+    flow = reward_flow(view, found)
+    if flow is not None:
+        scores = [
+            Score(value=r.value, control=r.control, node=r.node, file=flow.file)
+            for r in flow.returned
+        ]
+        yield Scorer(
+            what=f"reward `{found.reward.name}`",
+            span=place_of(found.reward, view),
+            flows=[flow],
+            scores=scores,
+            is_reward=True,
+        )
+
+
+def _environment(view: View, env: PythonClass) -> Scorer:
+    runs = environment_flows(view, env)
+    scores = []
+    for run in runs:
+        for event in run.flow.events:
+            is_step = event.kind == "call" and event.name.rpartition(".")[2] == "Step"
+            rewards = event.argument("rewards", 1) if is_step else None
+            for value in (rewards.fields or {}).values() if rewards is not None else ():
+                scores.append(
+                    Score(value=value, control=event.control, node=event.node, file=event.file)
+                )
+        if run.name == "run":
+            scores += [Score(value=r.value, control=r.control, node=r.node, file=run.flow.file)
+                       for r in run.flow.returned]  # fmt: skip
+    return Scorer(
+        what=f"{env.what} `{env.env.name}`",
+        span=env.env.name_span,
+        flows=[run.flow for run in runs],
+        scores=scores,
+        is_reward=False,
+    )

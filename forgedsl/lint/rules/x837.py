@@ -1,0 +1,55 @@
+r"""X837 numbers-alike: different numbers are compared as if they were one.
+
+    return float(int(float(said)) == int(float(target)))         # fires: 3.9 for 3.2
+    return float(re.sub(r"\D", "", said) == re.sub(r"\D", "", target))    # fires: -5 for 5
+    return float(math.isclose(float(said), float(target)))       # silent
+
+`int` takes the decimals from both sides, and a pattern of all that is no digit takes the sign and
+the point: wrong answers get the full reward. Compare numbers as numbers (rl #3542). The rule looks
+at comparisons with the target, also in helper functions.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from forgedsl.lint.environments import python_environments
+from forgedsl.lint.finding import Findings, rule
+from forgedsl.lint.rewards import python_rewards
+from forgedsl.lint.view import View
+
+if TYPE_CHECKING:
+    from forgedsl.lint.follow.values import Event
+
+finding = rule(__doc__, "W")
+
+
+def check(view: View) -> Findings:
+    if not (python_rewards(view) or python_environments(view)):
+        return
+    from forgedsl.lint.follow.programs import label
+    from forgedsl.lint.follow.scores import scorers
+
+    for scorer in scorers(view):
+        for event in (event for flow in scorer.flows for event in flow.events):
+            what = _alike(event)
+            if what:
+                yield finding(
+                    f"{scorer.what} compares {what}",
+                    scorer.span,
+                    related=(label(view, "here", event.file, event.node),),
+                    help="`math.isclose(float(said), float(target))`",
+                )
+                break
+
+
+def _alike(event: Event) -> str:
+    """Return what two sides of a comparison have lost; "" if nothing."""
+    from forgedsl.lint.follow.values import DIGITS, WHOLE_NUMBER, meet
+
+    if event.kind != "compare" or not event.is_equality or not meet(*event.values[:2]):
+        return ""
+    common = event.values[0].labels & event.values[1].labels
+    if WHOLE_NUMBER in common:
+        return "two numbers without their decimals: 3.9 counts as 3.2"
+    return "two numbers without sign and point: -1.5 counts as 15" if DIGITS in common else ""

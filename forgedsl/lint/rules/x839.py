@@ -1,0 +1,123 @@
+"""X839 unequal-verdicts: the same answer gets another score at another time.
+
+    right * (1.0 - (time.monotonic() - self.began) / 60)      # fires: the clock
+    chosen = random.sample(cases, 3)                          # fires: tests drawn for each answer
+    self.mean = 0.98 * self.mean + 0.02 * value
+    return value - self.mean                                  # fires: a baseline of its own
+    return value                                              # silent
+    return max([vote(seed) for seed in range(3)])             # fires: the best of three replies
+
+Answers of a group are compared with each other. If equal answers get different scores, the
+advantage is luck: how busy the host was, which tests were drawn, what the process had scored before
+(Gym #2078, PipelineRL #54). Score the answer alone; measure time in a reward with `monitor = true`,
+run the same tests for all, and leave the baseline to the advantage.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from forgedsl.lint.environments import python_environments
+from forgedsl.lint.finding import Findings, rule
+from forgedsl.lint.rewards import paid, place_of, python_rewards
+from forgedsl.lint.view import View
+
+if TYPE_CHECKING:
+    import ast as python
+
+    from forgedsl.lint.rewards import PythonReward
+
+finding = rule(__doc__, "W")
+
+
+def check(view: View) -> Findings:
+    if not (python_rewards(view) or python_environments(view)):
+        return
+    from forgedsl.lint.follow.programs import files_of, label
+    from forgedsl.lint.follow.scores import scorers
+    from forgedsl.lint.follow.values import CLOCK, DRAWN
+
+    for scorer in scorers(view):
+        for score in scorer.scores:
+            read = score.value.all
+            if CLOCK in read or (DRAWN in read and scorer.is_reward):
+                yield finding(
+                    f"{scorer.what} scores by the clock: equal answers get different scores"
+                    if CLOCK in read
+                    else f"{scorer.what} draws what it compares with anew for each answer",
+                    scorer.span,
+                    related=(label(view, "here", score.file, score.node),),
+                    help="count turns or tokens instead of seconds"
+                    if CLOCK in read
+                    else "take the same part for all answers, such as `cases[:3]`",
+                )
+                break
+    raises = paid(view)
+    yield from _best_of(view)
+    for found in python_rewards(view):
+        told = found.once(_moving) if found.reward.name in raises else None
+        file = files_of(view).read(found.function.module)
+        if told is not None and file is not None:
+            name, node = told
+            yield finding(
+                f"reward `{found.reward.name}` subtracts `self.{name}`, which each call changes",
+                place_of(found.reward, view),
+                related=(label(view, "here", file, node),),
+                help="return the score alone; the advantage has the baseline",
+            )
+
+
+def _best_of(view: View) -> Findings:
+    """Yield rewards that take the best of several replies to one question."""
+    import ast as python
+
+    from forgedsl.lint.follow.programs import label, reward_flow
+    from forgedsl.lint.follow.values import NET
+    from forgedsl.lint.python_bodies import body_of
+
+    raises = paid(view)
+    for found in python_rewards(view):
+        flow = reward_flow(view, found) if found.reward.name in raises else None
+        for event in flow.events if flow is not None else ():
+            is_best = event.kind == "call" and event.name in ("max", "any") and event.values
+            if not is_best or NET not in event.values[0].all or len(event.values) > 1:
+                continue
+            inner = body_of(found).nodes(event.node.args[0])  # type: ignore[attr-defined]
+            again = (n for n in inner if isinstance(n, python.comprehension))
+            if any(python.unparse(each.iter).startswith("range(") for each in again):
+                yield finding(
+                    f"reward `{found.reward.name}` takes the best of several replies to a question",
+                    place_of(found.reward, view),
+                    related=(label(view, "here", event.file, event.node),),
+                    help="take the mean or the majority of the replies",
+                )
+                break
+
+
+def _moving(found: PythonReward) -> tuple[str, python.AST] | None:
+    """Return an attribute that a call adds to and subtracts from what it returns, and where."""
+    import ast as python
+
+    changed = set()
+    for node in python.walk(found.definition):
+        target: python.expr | None = None
+        value: python.expr | None = None
+        if isinstance(node, python.AugAssign):
+            target, value = node.target, node.value
+        elif isinstance(node, python.Assign) and len(node.targets) == 1:
+            target, value = node.targets[0], node.value
+        if not isinstance(target, python.Attribute) or value is None:
+            continue
+        own = python.unparse(target)
+        is_own = any(python.unparse(n) == own for n in python.walk(value))
+        if own.startswith("self.") and (is_own or isinstance(node, python.AugAssign)):
+            changed.add(own)
+    for node in python.walk(found.definition):
+        for each in (
+            python.walk(node.value) if isinstance(node, python.Return) and node.value else ()
+        ):
+            if isinstance(each, python.BinOp) and isinstance(each.op, python.Sub):
+                own = python.unparse(each.right)
+                if own in changed:
+                    return own.removeprefix("self."), node
+    return None
