@@ -19,15 +19,19 @@ from forgedsl.lint.follow.values import (
     ESCAPED,
     EXIT,
     FILE,
+    FIXED,
     FLOAT,
     FOUND,
     LISTED,
+    LOWERED,
     NET,
     PAID,
+    RAISED,
     READS,
     READS_TARGET,
     RESPONSE,
     SECRET,
+    STRIPPED,
     TAKEN,
     UNKNOWN,
     UNORDERED,
@@ -38,6 +42,7 @@ from forgedsl.lint.follow.values import (
     Called,
     Env,
     Frame,
+    Labels,
     Returned,
     Value,
     all_of,
@@ -75,6 +80,11 @@ CLOCKS = (
     "time.time", "time.monotonic", "time.perf_counter", "time.time_ns", "time.monotonic_ns",
     "time.perf_counter_ns", "datetime.datetime.now", "datetime.datetime.utcnow",
 )  # fmt: skip
+PATHS = ("pathlib.Path", "os.path.join")
+SPELLED = {
+    "lower": frozenset({LOWERED}), "casefold": frozenset({LOWERED}), "upper": frozenset({RAISED}),
+    "strip": frozenset({STRIPPED}), "float": frozenset({STRIPPED}), "int": frozenset({STRIPPED}),
+}  # fmt: skip
 VARIABLES = ("os.environ.get", "os.getenv", "os.environ.pop")
 DRAWS = ("random.sample", "random.choice", "random.choices")
 NOT_DIGITS = (r"\D", r"\D+", r"[^0-9]", r"[^0-9]+", r"[^\d]", r"[^\d]+")
@@ -126,25 +136,11 @@ class Calls(Expressions):
         labels = reads(everything)
         if name == "vars" and args and args[0].name == "self":
             return Value(fields=self.attributes)
-        if name in CLOCKS:
-            return Value(frozenset({CLOCK}))
-        if name in VARIABLES and args and is_secret(args[0].const):
-            return Value(labels | {SECRET})
-        if name in DRAWS and READS_TARGET in labels:
-            return Value(content(everything) | {DRAWN})
-        if name in ("re.sub", "re.subn") and len(args) > 2 and args[1].const == "":
-            left = {DIGITS} if args[0].const in NOT_DIGITS else set[str]()
-            return Value(content(args[2:]) | left)
+        marked = _marked(name, args, everything)
+        if marked is not None:
+            return marked
         if short in TRIMS:
-            first = receiver if receiver is not None and receiver.name == "" else None
-            source = first if first is not None else (args[0] if args else Value())
-            const = source.const if short in ("float", "int", "str") else UNKNOWN
-            kept = source.all & (READS | CONTENT | WHOLE)
-            if short == "int" and FLOAT in source.labels:
-                kept |= {WHOLE_NUMBER}
-            if short == "float":
-                kept = (kept - {WHOLE_NUMBER}) | {FLOAT}
-            return Value(labels | kept, const=converted(short, const))
+            return self._trimmed(name, receiver, args, labels)
         if short in CONTAINS or short in ("join", "split", "dict"):
             return self._container(short, receiver, args, words)
         if short == "get" and receiver is not None and receiver.fields is not None and args:
@@ -168,6 +164,24 @@ class Calls(Expressions):
         if short in AWAITS:
             labels |= content(args)
         return Value(labels, name=f"{name}()" if "." in name or name[:1].isupper() else "")
+
+    def _trimmed(
+        self, name: str, receiver: Value | None, args: list[Value], labels: Labels
+    ) -> Value:
+        """Return a text or a number that still says the same."""
+        short = name.rpartition(".")[2]
+        first = receiver if receiver is not None and receiver.name == "" else None
+        source = first if first is not None else (args[0] if args else Value())
+        if name == "unicodedata.normalize" and len(args) > 1:
+            source = args[1]
+        const = source.const if short in ("float", "int", "str") else UNKNOWN
+        kept = source.all & (READS | CONTENT | WHOLE)
+        kept |= SPELLED.get(short, frozenset())
+        if short == "int" and FLOAT in source.labels:
+            kept |= {WHOLE_NUMBER}
+        if short == "float":
+            kept = (kept - {WHOLE_NUMBER}) | {FLOAT}
+        return Value(labels | kept, const=converted(short, const))
 
     def _container(
         self, short: str, receiver: Value | None, args: list[Value], words: Mapping[Any, Value]
@@ -287,3 +301,27 @@ class Calls(Expressions):
 def _waits(node: ast.AST) -> bool:
     """True if a function may run without end: it has a loop that nothing leaves."""
     return any(isinstance(each, ast.While) for each in ast.walk(node))
+
+
+def _is_fixed(value: Value) -> bool:
+    """True for a path that is the same for all calls."""
+    return FIXED in value.labels or isinstance(value.const, str)
+
+
+def _marked(name: str, args: list[Value], everything: list[Value]) -> Value | None:
+    """Return the value of a function that gives a label: a clock, a path, a secret, a draw."""
+    labels = reads(everything)
+    if name == "tempfile.gettempdir":
+        return Value(frozenset({FIXED}))
+    if name in PATHS and args and all(_is_fixed(value) for value in args):
+        return Value(labels | {FIXED}, name="Path()")
+    if name in CLOCKS:
+        return Value(frozenset({CLOCK}))
+    if name in VARIABLES and args and is_secret(args[0].const):
+        return Value(labels | {SECRET})
+    if name in DRAWS and READS_TARGET in labels:
+        return Value(content(everything) | {DRAWN})
+    if name in ("re.sub", "re.subn") and len(args) > 2 and args[1].const == "":
+        left = {DIGITS} if args[0].const in NOT_DIGITS else set[str]()
+        return Value(content(args[2:]) | left)
+    return None

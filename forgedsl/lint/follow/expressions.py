@@ -15,6 +15,7 @@ from forgedsl.lint.follow.values import (
     DISTANCE,
     EXIT,
     FILE,
+    FIXED,
     FOUND,
     KEPT,
     LISTED,
@@ -63,21 +64,17 @@ class Expressions(State):
                 return self.item(self.value(inner), self.value(index), index)
             case ast.Call():
                 return self.called(node)
-            case ast.Await(value=inner):
-                return self.value(inner)
-            case ast.NamedExpr(target=target, value=inner):
-                value = self.value(inner)
-                self.assign(target, value, inner)
-                return value
+            case ast.NamedExpr():
+                return self._named(node)
             case ast.JoinedStr(values=parts):
                 return Value(content(map(self.value, parts)))
             case ast.Set(elts=parts):
-                labels = content(map(self.value, parts)) | {LISTED}
-                texts = any(isinstance(p, ast.Constant) and isinstance(p.value, str) for p in parts)
-                return Value(labels | ({UNORDERED} if texts else set()))
+                return self._set(parts)
             case ast.List(elts=parts) | ast.Tuple(elts=parts):
                 return Value(content(map(self.value, parts)) | {LISTED})
-            case ast.FormattedValue(value=inner) | ast.Starred(value=inner):
+            case (
+                ast.Await(value=inner) | ast.FormattedValue(value=inner) | ast.Starred(value=inner)
+            ):
                 return self.value(inner)
             case ast.Dict(keys=keys, values=values):
                 return self._dict(keys, values)
@@ -96,14 +93,26 @@ class Expressions(State):
             case ast.Lambda():
                 frame = self.frames[-1]
                 return Value(function=Called(node, frame.file, closure=dict(frame.env)))
-            case ast.Yield(value=ast.expr() as inner):
-                self.frames[-1].yielded.append(self.value(inner))
-            case ast.YieldFrom(value=inner):
-                self.frames[-1].yielded.append(element(self.value(inner)))
+            case ast.Yield() | ast.YieldFrom():
+                self._yield(node)
             case ast.Slice(lower=low, upper=high, step=step):
-                for part in filter(None, (low, high, step)):
-                    self.value(part)
+                list(map(self.value, filter(None, (low, high, step))))
         return Value()
+
+    def _named(self, node: ast.NamedExpr) -> Value:
+        value = self.value(node.value)
+        self.assign(node.target, value, node.value)
+        return value
+
+    def _set(self, parts: list[ast.expr]) -> Value:
+        texts = any(isinstance(p, ast.Constant) and isinstance(p.value, str) for p in parts)
+        labels = content(map(self.value, parts)) | {LISTED}
+        return Value(labels | ({UNORDERED} if texts else set()))
+
+    def _yield(self, node: ast.Yield | ast.YieldFrom) -> None:
+        value = self.value(node.value) if node.value is not None else Value(const=None)
+        given = element(value) if isinstance(node, ast.YieldFrom) else value
+        self.frames[-1].yielded.append(given)
 
     def _dict(self, keys: list[ast.expr | None], values: list[ast.expr]) -> Value:
         fields: dict[str, Value] = {}
@@ -134,6 +143,8 @@ class Expressions(State):
         else:
             labels |= (left.labels | right.labels) & {FILE, PAID}
         labels |= numbers((left, right))
+        if isinstance(op, ast.Div) and FIXED in left.labels and isinstance(right.const, str):
+            return Value(labels | {FIXED}, name="Path()")
         return Value(labels, const=folded(op, left.const, right.const))
 
     def _unary(self, op: ast.unaryop, inner: Value) -> Value:

@@ -15,6 +15,7 @@ from forgedsl.lint.follow.values import (
     KEPT,
     NUMERIC,
     PAID,
+    PROMPT,
     READ_TEXT,
     READS,
     READS_RESPONSE,
@@ -154,7 +155,11 @@ class State:
         if TURN in base.labels:
             return {"text": response(), "number": Value()}.get(attr, Value(READ_TEXT))
         if ROLLOUT in base.labels:
-            texts = {"response": response(), "rewards": Value(), "prompt": Value()}
+            texts = {
+                "response": response(),
+                "rewards": Value(),
+                "prompt": Value(frozenset({PROMPT})),
+            }
             return texts.get(attr, Value(frozenset({READS_RESPONSE})))
         file = self.frames[-1].file
         if attr == "returncode":

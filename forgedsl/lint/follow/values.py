@@ -43,6 +43,12 @@ CLOCK, EXIT = "clock", "exit code"
 """a time of the day, or since a moment; how a program of its own ended"""
 ESCAPED = "escaped"
 """`re.escape` was called on it"""
+LOWERED, RAISED, STRIPPED = "lowered", "raised", "stripped"
+"""a text in small letters; in capitals; without spaces around it"""
+FIXED = "fixed path"
+"""a path that is the same for all calls"""
+PROMPT = "prompt"
+"""text of the prompt"""
 SECRET = "secret"
 """has the value of a key or a password in it"""
 DRAWN = "drawn"
@@ -57,7 +63,7 @@ TESTS = READS | {VERDICT, EXIT}
 """labels of tests that what stands under them has as well"""
 CONTENT = NUMERIC | {
     KEPT, RESPONSE, TARGET, DEFAULT, PAID, FILE, VERDICT, DISTANCE, SECRET, DIGITS,
-    ESCAPED,
+    ESCAPED, PROMPT, LOWERED, RAISED, STRIPPED,
 }  # fmt: skip
 """labels that conversions and texts pass on"""
 WHOLE = frozenset({IS_RESPONSE, IS_TARGET})
@@ -166,6 +172,7 @@ def target() -> Value:
 
 
 SOURCES: dict[str, Callable[[], Value]] = {
+    "prompt": lambda: Value(frozenset({PROMPT})),
     "response": response,
     "target": target,
     "rollout": lambda: Value(frozenset({ROLLOUT, READS_RESPONSE})),

@@ -9,6 +9,7 @@
     TRIES = {"now": 0}
     def count(): TRIES["now"] += 1                   # fires, if a method calls it
     PRICES[item] = price(item)                       # silent: a cache, filled by key
+    Path("/tmp/query.sql").write_text(found[-1])     # fires, if it is read again
 
 Each trajectory has its own object, and hundreds of them run in threads of one process. A change of
 the class, a global name, `os.environ`, or the process (current folder, signals, the seed of
@@ -66,18 +67,46 @@ def _in_helpers(view: View, env: PythonClass) -> Iterator[tuple[str, Label, str]
     from forgedsl.lint.follow.programs import environment_flows, label
 
     for method in environment_flows(view, env):
+        reads = any(map(_reads_fixed, method.flow.events))
         for event in method.flow.events if method.name != "__init__" else ():
             told: tuple[str, python.AST, str] = ("", event.node, "")
             if event.kind == "call" and event.name in PROCESS:
                 told = _process(PROCESS[event.name], event.node)
             elif event.kind == "change" and event.name == "os.environ":
                 told = _process("the variables", event.node)
+            elif reads and _writes_fixed(event):
+                what = "writes text of the policy to one file, which all trajectories share"
+                told = what, event.node, "`self.folder = tempfile.TemporaryDirectory()` in `reset`"
             elif event.kind == "global":
                 told = _of_file(event.name, event.node)
             elif event.name.startswith("global ") and _counts(event):
                 told = _of_file(event.name.removeprefix("global "), event.node)
             if told[0]:
                 yield told[0], label(view, "here", event.file, event.node), told[2]
+
+
+def _writes_fixed(event: Event) -> bool:
+    """True if text of the policy is written to a file with a constant path."""
+    from forgedsl.lint.follow.values import FIXED, READS_RESPONSE
+
+    name = event.name.rpartition(".")[2]
+    is_write = event.kind == "call" and name in ("write_text", "write_bytes") and event.values
+    fixed = FIXED in event.receiver.labels
+    return bool(is_write) and fixed and READS_RESPONSE in event.values[0].all
+
+
+def _reads_fixed(event: Event) -> bool:
+    """True if a file with a constant path is read, or given to a program."""
+    from forgedsl.lint.follow.values import FIXED
+
+    name = event.name.rpartition(".")[2]
+    if event.kind != "call":
+        return False
+    given = (value for value in event.values if FIXED in value.all)
+    is_run = event.name.startswith(("subprocess.", "asyncio.create_subprocess"))
+    return (name in ("read_text", "read_bytes", "open") and FIXED in event.receiver.labels) or (
+        is_run and any(given)
+    )
 
 
 def _of_file(name: str, node: python.AST) -> tuple[str, python.AST, str]:

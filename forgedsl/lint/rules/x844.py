@@ -1,0 +1,96 @@
+"""X844 spelled-otherwise: the answer is changed before it is compared, and the target is not.
+
+    return float(said.lower() == target)             # fires, if a target is `Paris`
+    return float(said.lower() == target.lower())     # silent
+    target = after(row.answer, "####")               # targets begin with a space
+    return float(said.strip() == target)             # fires
+
+No answer can be right then, and the reward is 0 for all (rl #3542). Change both sides in the same
+way. The rule reads the first row of a local file, and fires only if its target has a capital, a
+small letter or a space that the answer cannot have.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from forgedsl.ir.program import Decl, Deferred
+from forgedsl.lint.finding import Findings, rule
+from forgedsl.lint.prompts import drawn_from, first_row, value_at
+from forgedsl.lint.rewards import place_of, python_rewards
+from forgedsl.lint.view import View
+from forgedsl.syntax import ast
+from forgedsl.syntax.walk import reads
+
+if TYPE_CHECKING:
+    from forgedsl.lint.follow.values import Event
+
+finding = rule(__doc__, "W")
+
+
+def check(view: View) -> Findings:
+    if not python_rewards(view):
+        return
+    from forgedsl.lint.follow.programs import label, reward_flow
+
+    targets = [_target(view, dataset) for dataset in drawn_from(view)]
+    target = targets[0] if len(targets) == 1 else None
+    for found in python_rewards(view) if isinstance(target, str) and target else ():
+        flow = reward_flow(view, found)
+        for event in flow.events if flow is not None else ():
+            what, call = _changed(event, str(target))
+            if what:
+                yield finding(
+                    f"reward `{found.reward.name}` compares an answer {what} with `{target}`, the "
+                    "target of the first row, which is not changed",
+                    place_of(found.reward, view),
+                    related=(label(view, "here", event.file, event.node),),
+                    help=f"`{call}` on both sides",
+                )
+                break
+
+
+def _changed(event: Event, target: str) -> tuple[str, str]:
+    """Return how the answer of a comparison was changed so that it never equals the target."""
+    from forgedsl.lint.follow.values import (
+        IS_TARGET,
+        LOWERED,
+        RAISED,
+        READS_TARGET,
+        RESPONSE,
+        STRIPPED,
+    )
+
+    if event.kind != "compare" or not event.is_equality or len(event.values) != 2:
+        return "", ""
+    for said, wanted in (event.values, event.values[::-1]):
+        is_pair = RESPONSE in said.all and READS_TARGET not in said.all
+        if not is_pair or IS_TARGET not in wanted.labels:
+            continue
+        changes = (
+            (LOWERED, target.lower(), "in small letters", ".lower()"),
+            (RAISED, target.upper(), "in capitals", ".upper()"),
+            (STRIPPED, target.strip(), "without spaces around it", ".strip()"),
+        )
+        for label, changed, what, call in changes:
+            is_only = not {LOWERED, RAISED, STRIPPED} & wanted.labels
+            if label in said.labels and is_only and changed != target:
+                return what, call
+    return "", ""
+
+
+def _target(view: View, dataset: Decl) -> Any:
+    """Return the target of the first row; None if it is not known."""
+    value, row = dataset.settings["target"].value, first_row(view, dataset)
+    return _value(value.expr, row) if isinstance(value, Deferred) and row is not None else None
+
+
+def _value(node: ast.Expr, row: Any) -> Any:
+    """Return the value of a column, or of `after(column, text)`."""
+    if isinstance(node, ast.Call) and node.function.text == "after" and len(node.args) == 2:
+        text, mark = _value(node.args[0].value, row), node.args[1].value
+        if isinstance(text, str) and isinstance(mark, ast.String) and mark.value in text:
+            return text.partition(mark.value)[2]
+        return None
+    keys = next((keys for keys, read in reads(node, "row") if read is node), None)
+    return None if keys is None else value_at(row, keys)
