@@ -1,6 +1,7 @@
 """Weights of a run -> a folder in Hugging Face layout, and from there to the hub.
 
     RUN/checkpoints/step-N --its weights--> state --write_folder--> FOLDER --push--> hub
+                           --its adapter--> layers --write_adapter--> FOLDER
 
 Needs no meshes and no GPU: this process reads the checkpoint on the CPU, in the export's dtype.
 """
@@ -19,27 +20,28 @@ from forgedsl.runtime.weight_folders import write_tokenizer
 from forgedsl.types.flow import Role
 
 
-def export(run_dir: Path, step: int, target: Path) -> Path:
+def export(run_dir: Path, step: int, target: Path, *, adapter: bool = False) -> Path:
     """Write the weights of checkpoint `step` of a run to `target`, with config, tokenizer and model
-    card.
+    card; with `adapter`, the adapter alone in the layout of PEFT.
 
     Raises:
-        LaunchError: a file of the model is missing, the folder cannot be written, or this kind of
-            service writes no weights.
+        LaunchError: a file of the model is missing, the folder cannot be written, this kind of
+            service writes no weights, or there is no adapter.
     """
     from forgedsl.runtime.services.registry import kind_of
 
     job = spec.read_job(run_dir)
     service = job.services[next(node.target for node in job.nodes if Role.UPDATES in node.roles)]
-    write = kind_of(service).export
+    kind, what = kind_of(service), "an adapter" if adapter else "the weights"
+    write = kind.export_adapter if adapter else kind.export
     if write is None:
-        raise LaunchError(f"the weights of a service of kind {service.kind} cannot be exported")
+        raise LaunchError(f"{what} of a service of kind {service.kind} cannot be exported")
     model, checkpoint = job.models[service.model], run_dir / f"checkpoints/step-{step}"
     folder = resolve_model(job, service.model, run_dir, run_dir)
     try:
         write(model, service, folder, checkpoint, target)
         write_tokenizer(job, service.model, target, run_dir)
-        write_card(run_dir, step, target)
+        write_card(run_dir, step, target, adapter=adapter)
     except Exception as error:  # safetensors has an exception of its own for a full disk
         if not isinstance(error, OSError) and type(error).__name__ != "SafetensorError":
             raise

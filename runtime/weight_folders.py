@@ -1,4 +1,4 @@
-"""Folders in Hugging Face layout: weights, config, tokenizer and chat template."""
+"""Folders in Hugging Face layout: weights or an adapter, config, tokenizer and chat template."""
 
 from __future__ import annotations
 
@@ -34,6 +34,39 @@ def write_folder(state: dict[str, Any], target: Path, folder: Path, dtype: str) 
     config.pop("torch_dtype", None)
     config["dtype"] = HF_DTYPES[dtype]
     (target / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+
+
+def write_adapter(
+    layers: dict[str, tuple[Any, Any]], target: Path, *, base: str, lora: spec.Lora
+) -> None:
+    """Write an adapter in the layout of PEFT: A [rank, in] and B [out, rank] of each layer, and
+    what they belong to. `base` is the model that the adapter was trained on."""
+    from safetensors.torch import save_file
+
+    target.mkdir(parents=True, exist_ok=True)
+    tensors = {}
+    for layer, (down, up) in layers.items():
+        tensors[f"base_model.model.{layer}.lora_A.weight"] = down.contiguous()
+        tensors[f"base_model.model.{layer}.lora_B.weight"] = up.contiguous()
+    save_file(tensors, target / "adapter_model.safetensors", metadata={"format": "pt"})
+    (target / "adapter_model.safetensors").chmod(0o644)
+    config = {
+        "base_model_name_or_path": base,
+        "bias": "none",
+        "fan_in_fan_out": False,
+        "inference_mode": True,
+        "lora_alpha": lora.alpha,
+        "lora_dropout": 0.0,
+        "modules_to_save": None,
+        "peft_type": "LORA",
+        "r": lora.rank,
+        "target_modules": sorted({layer.rpartition(".")[2] for layer in layers}),
+        "task_type": "CAUSAL_LM",
+        "use_dora": False,
+        "use_rslora": False,
+    }
+    text = json.dumps(config, indent=2) + "\n"
+    (target / "adapter_config.json").write_text(text, encoding="utf-8")
 
 
 def write_tokenizer(job: spec.Job, name: str, target: Path, run_dir: Path) -> None:

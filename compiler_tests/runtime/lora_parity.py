@@ -1,6 +1,7 @@
 """Prints what adapters do to tiny models in the folder named; test_lora runs it by itself."""
 
 import json
+import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -11,10 +12,12 @@ from safetensors.torch import save_file
 
 from forgedsl.lower import job as spec
 from forgedsl.runtime.rendezvous import meeting
+from forgedsl.runtime.services.titan.upstream import lora as adapters
 from forgedsl.runtime.services.titan.upstream import model as titan
 from forgedsl.runtime.services.titan.upstream.optimizers import build_optimizer
 from forgedsl.runtime.transports.base import Sender
 from forgedsl.runtime.transports.registry import transport
+from forgedsl.runtime.weight_folders import write_adapter
 
 LORA = spec.Lora(rank=4, alpha=16.0)
 
@@ -71,6 +74,13 @@ def weights(built: titan.TitanModel) -> dict[str, torch.Tensor]:
     return {n: titan.gather_tensor(p, torch.float32).clone() for n, p in found.items()}
 
 
+def written(built: titan.TitanModel, folder: Path) -> None:
+    """Write the adapter alone."""
+    values = {n: titan.gather_tensor(p, torch.float32) for n, p in built.model.named_parameters()}
+    layers = adapters.peft_layers(values, built.adapter.to_hf)
+    write_adapter(layers, folder, base="tiny", lora=LORA)
+
+
 def main() -> None:
     folder = Path(sys.argv[1])
     met = meeting()
@@ -82,19 +92,21 @@ def main() -> None:
         built = trained(place, parts)
         start = float((tiny.logits(built) - tiny.theirs(place)).abs().max())
         base = weights(built)
+        shutil.copyfile(place / "model.safetensors", place / "base.safetensors")
         first = float(tiny.logits(built).abs().max())
         losses = learn(built, parts)
         moved = [n for n, p in weights(built).items() if not p.equal(base[n])]
         logits = tiny.logits(built)
         state = {k: v.clone() for k, v in built.export_tensors(torch.float32)}
         save_file(state, place / "model.safetensors", metadata={"format": "pt"})
+        written(built, place / "adapter")
         size = sum(p.numel() for p in built.model.parameters() if p.requires_grad)
         changed = [published(built, LORA), published(built, LORA.model_copy(update={"alpha": 0.0}))]
         found[family] = {"start": start, "losses": [losses[0], losses[-1]], "moved": moved,
                          "changed": changed,
                          "merged": float((logits - tiny.theirs(place)).abs().max()),
                          "largest": [first, float(logits.abs().max())],
-                         "trained": size}  # fmt: skip
+                         "trained": size, "folder": str(place)}  # fmt: skip
     print("RESULT" + json.dumps(found))
 
 

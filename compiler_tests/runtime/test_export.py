@@ -68,6 +68,13 @@ def forgec(*args: str) -> Any:
     return CliRunner().invoke(app, ["export", *args])
 
 
+def test_a_run_that_trained_all_weights_has_no_adapter(trained: Path, tmp_path: Path) -> None:
+    done = forgec(str(trained), "--adapter", "--to", str(tmp_path / "out"))
+    assert done.exit_code == 2
+    assert "trained all weights, so it has no adapter: leave out --adapter" in done.output
+    assert not (tmp_path / "out").exists()
+
+
 def test_the_export_is_the_checkpoint_and_loads_in_transformers(
     trained: Path, tmp_path: Path
 ) -> None:

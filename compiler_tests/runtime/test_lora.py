@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from family_parity import dims_of
 from test_family_logits import close_of, printed
 from test_publication import result, sync_node
@@ -41,6 +44,43 @@ def test_merged_weights_give_the_logits_of_transformers(found: Any, family: str)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_as_many_parameters_are_trained_as_the_plan_counts(found: Any, family: str) -> None:
     assert found[family]["trained"] == adapter_params(dims_of(family, {}), 4)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_adapter_alone_and_its_base_are_the_merged_weights(found: Any, family: str) -> None:
+    """Base + alpha / r * B A, as PEFT computes it, under the names that it reads."""
+    from safetensors.torch import load_file
+
+    folder = Path(found[family]["folder"])
+    adapter = load_file(folder / "adapter/adapter_model.safetensors")
+    config = json.loads((folder / "adapter/adapter_config.json").read_text("utf-8"))
+    base, merged = (load_file(folder / f"{name}.safetensors") for name in ("base", "model"))
+    layers = {n.removeprefix("base_model.model.").rpartition(".lora_")[0] for n in adapter}
+    for layer in layers:
+        down, up = (adapter[f"base_model.model.{layer}.lora_{x}.weight"] for x in "AB")
+        wanted = base[f"{layer}.weight"].double() + (
+            config["lora_alpha"] / config["r"] * (up.double() @ down.double())
+        )
+        assert merged[f"{layer}.weight"].double() == pytest.approx(wanted, abs=1e-6)
+    changed = {name for name in merged if not torch.equal(merged[name], base[name])}
+    assert changed == {f"{layer}.weight" for layer in layers}
+    assert set(config["target_modules"]) == {layer.rpartition(".")[2] for layer in layers}
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("family", ["qwen2", "llama3"])
+def test_vllm_reads_the_adapter(found: Any, family: str) -> None:
+    from vllm.lora.lora_model import LoRAModel
+    from vllm.lora.peft_helper import PEFTHelper
+
+    folder = Path(found[family]["folder"]) / "adapter"
+    helper = PEFTHelper.from_local_dir(str(folder), max_position_embeddings=64)
+    names = set(helper.target_modules)
+    read = LoRAModel.from_local_checkpoint(
+        str(folder), names, helper, lora_model_id=1, device="cpu", dtype=torch.float32
+    )
+    assert len(read.loras) == 2 * len(names)  # of two layers
+    assert all(layer.lora_b.abs().sum() > 0 for layer in read.loras.values())
 
 
 @pytest.mark.parametrize("family", FAMILIES)

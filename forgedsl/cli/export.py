@@ -23,8 +23,13 @@ def parser() -> Parser:
         "--best", metavar="EVAL", help="export the checkpoint with the best value of this eval"
     )
     parser.add_argument(
-        "--to", metavar="FOLDER|hf(name)", help="destination; default: RUN/exports/step-N"
-    )
+        "--to", metavar="FOLDER|hf(name)",
+        help="destination; default: RUN/exports/step-N, or step-N-adapter",
+    )  # fmt: skip
+    parser.add_argument(
+        "--adapter", action="store_true",
+        help="the LoRA adapter alone, in the layout of PEFT; default: merged into the weights",
+    )  # fmt: skip
     return parser
 
 
@@ -33,43 +38,62 @@ def main(arguments: Sequence[str]) -> int:
     return parser().run(command, arguments)
 
 
-def command(run: Path, step: int | None, best: str | None, to: str | None) -> None:
+def command(run: Path, step: int | None, best: str | None, to: str | None, adapter: bool) -> None:
     """Write weights, config and tokenizer of a run in Hugging Face format.
 
-    `transformers` and vLLM can load the folder. A new repository on the hub is private.
+    `transformers` and vLLM can load the folder. A new repository on the hub is private. A run with
+    `lora` is exported with the adapter merged into the weights. With --adapter, the folder holds
+    the adapter alone, for PEFT and for vLLM's `--lora-modules`.
 
     Examples:
       forgec export runs/grpo_math-20261120-120000
       forgec export runs/grpo_math-20261120-120000 --step 100 --to models/after_100
       forgec export runs/grpo_math-20261120-120000 --best held_out
       forgec export runs/grpo_math-20261120-120000 --to "hf(me/grpo-math)"
+      forgec export runs/grpo_math-20261120-120000 --adapter --to adapters/math
     """
     try:
-        print(export_run(run, step=step, best=best, to=to))
+        print(export_run(run, step=step, best=best, to=to, adapter=adapter))
     except UsageError as error:
         print(f"forgec export: {error}", file=sys.stderr)
         raise SystemExit(2) from error
 
 
 def export_run(
-    run: Path, *, step: int | None = None, best: str | None = None, to: str | None = None
+    run: Path,
+    *,
+    step: int | None = None,
+    best: str | None = None,
+    to: str | None = None,
+    adapter: bool = False,
 ) -> str:
-    """Export a checkpoint; return the folder, or the address on the hub.
+    """Export a checkpoint, or its adapter alone; return the folder, or the address on the hub.
 
     Raises:
         UsageError: there is no such checkpoint, or the place cannot be used.
     """
     found = chosen(run, step, best)
+    if adapter and not _has_adapter(run):
+        raise UsageError(f"{run} trained all weights, so it has no adapter: leave out --adapter")
     name = re.fullmatch(r"""hf\(\s*["']?([^"'\s]+?)["']?\s*\)""", to or "")
     if to is not None and name is None and to.startswith("hf("):
         raise UsageError(f"{to} names no repository; write hf(owner/name)")
-    target = run / "exports" / f"step-{found}" if name or to is None else Path(to)
+    own = f"step-{found}-adapter" if adapter else f"step-{found}"
+    target = run / "exports" / own if name or to is None else Path(to)
     if target.exists() and to and not name and (target.is_file() or any(target.iterdir())):
         raise UsageError(f"{target} is not empty; name a new folder with --to")
-    return _write(run, found, target, name[1] if name else None)
+    return _write(run, found, target, name[1] if name else None, adapter=adapter)
 
 
-def _write(run: Path, step: int, target: Path, name: str | None) -> str:
+def _has_adapter(run: Path) -> bool:
+    """True if the trainer of a run has `lora`."""
+    from forgedsl.lower import job as spec
+
+    job = spec.read_job(run)
+    return getattr(job.services[job.trained_service], "lora", None) is not None
+
+
+def _write(run: Path, step: int, target: Path, name: str | None, *, adapter: bool) -> str:
     """Export, push where `name` names a repository, and return where the result lies."""
     from contextlib import redirect_stderr
     from io import StringIO
@@ -80,7 +104,7 @@ def _write(run: Path, step: int, target: Path, name: str | None) -> str:
     try:
         with redirect_stderr(said):
             address = create_repository(name) if name else None  # checked before the work starts
-            export(run.resolve(), step, target.resolve())
+            export(run.resolve(), step, target.resolve(), adapter=adapter)
             if name:
                 push(target, name)
     except LaunchError:

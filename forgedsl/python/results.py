@@ -249,16 +249,22 @@ class RunResult:
         return begin(self.folder, tuple(words), self._pipeline).follow(quiet=quiet)
 
     def export(
-        self, to: str | Path | None = None, *, step: int | None = None, best: str | None = None
+        self,
+        to: str | Path | None = None,
+        *,
+        step: int | None = None,
+        best: str | None = None,
+        adapter: bool = False,
     ) -> str:
         """Write the weights in Hugging Face format; return the folder, or the address on the hub
-        for `to="hf(me/name)"`. `step` or `best` (an eval) choose the checkpoint."""
+        for `to="hf(me/name)"`. `step` or `best` (an eval) choose the checkpoint. `adapter` writes
+        the LoRA adapter alone, in the layout of PEFT."""
         from forgedsl.cli.export import export_run
         from forgedsl.cli.overrides import UsageError
 
         try:
             where = None if to is None else str(to)
-            return export_run(self.folder, step=step, best=best, to=where)
+            return export_run(self.folder, step=step, best=best, to=where, adapter=adapter)
         except (UsageError, CannotWriteError) as error:
             raise PipelineError(str(error)) from error
 

@@ -31,15 +31,15 @@ OF_THE_HOST = ("speed", "start-up", "overlap", "proofs")
 """findings that say nothing about the weights, or have a section of their own"""
 
 
-def write_card(run_dir: Path, step: int | None, folder: Path) -> Path:
+def write_card(run_dir: Path, step: int | None, folder: Path, *, adapter: bool = False) -> Path:
     """Write the card of the weights of a step, or of the last, into the folder of the export."""
     path = folder / NAME
-    path.write_text(card(load_run(run_dir), step), encoding="utf-8", newline="\n")
+    path.write_text(card(load_run(run_dir), step, adapter=adapter), encoding="utf-8", newline="\n")
     return path
 
 
-def card(data: RunData, step: int | None) -> str:
-    """Return the card as Markdown."""
+def card(data: RunData, step: int | None, *, adapter: bool = False) -> str:
+    """Return the card as Markdown; with `adapter`, that of an adapter without its base."""
     from jinja2 import Environment, StrictUndefined
 
     environment = Environment(
@@ -59,6 +59,7 @@ def card(data: RunData, step: int | None) -> str:
         job=job,
         step=step,
         last=last,
+        adapter=adapter,
         samples=any(Role.SAMPLES in node.roles for node in job.nodes),
         base=model_text(model),
         base_id=model.source.id if model.source.kind == "hf" else "",

@@ -27,6 +27,7 @@ class Kind:
     spoilt  checks the files of its checkpoint: it returns what is wrong, or ""
     export  writes the weights of a checkpoint in Hugging Face layout:
             (model, service, folder of the model, checkpoint, target)
+    export_adapter  like `export`, for an adapter alone in the layout of PEFT
     """
 
     name: str
@@ -34,3 +35,4 @@ class Kind:
     aborts: bool = False
     spoilt: Callable[[Path], str] = lambda folder: ""
     export: Export | None = None
+    export_adapter: Export | None = None

@@ -9,8 +9,8 @@ from forgedsl.runtime.services.base import Kind
 from forgedsl.runtime.services.titan.actor import TitanTrainer
 from forgedsl.runtime.services.titan.frozen import ReferenceModel
 from forgedsl.runtime.services.titan.upstream import checkpoints, value_head
-from forgedsl.runtime.services.titan.upstream.model import checkpoint_weights
-from forgedsl.runtime.weight_folders import write_folder
+from forgedsl.runtime.services.titan.upstream.model import checkpoint_adapters, checkpoint_weights
+from forgedsl.runtime.weight_folders import write_adapter, write_folder
 
 
 def _actor(service: spec.Service) -> type:
@@ -26,4 +26,18 @@ def _export(
     value_head.save(head, target)
 
 
-KIND = Kind(name="titan", actor=_actor, spoilt=checkpoints.spoilt, export=_export)
+def _export_adapter(
+    model: spec.Model, service: spec.Service, folder: Path, checkpoint: Path, target: Path
+) -> None:
+    assert isinstance(service, spec.TitanService)
+    assert service.lora is not None
+    layers = checkpoint_adapters(model, service, folder, checkpoint)
+    source = model.source
+    base = source.id if source.kind == "hf" else source.path if source.kind == "local" else ""
+    write_adapter(layers, target, base=base, lora=service.lora)
+
+
+KIND = Kind(
+    name="titan", actor=_actor, spoilt=checkpoints.spoilt, export=_export,
+    export_adapter=_export_adapter,
+)  # fmt: skip

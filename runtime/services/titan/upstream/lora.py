@@ -1,6 +1,7 @@
 """Adapters (LoRA, 2106.09685) through torchtitan's converter: W + alpha / rank * B A, W frozen.
 
     config --with_adapters--> config      state dict --merged--> that of a model without adapters
+                                                     --peft_layers--> adapters under PEFT's names
 
 Queries, keys and values have adapters of their own, as in PEFT, so they are not fused here. Used
 only by `model.py`, which wraps torchtitan; import nothing of torchtitan at module level.
@@ -8,7 +9,7 @@ only by `model.py`, which wraps torchtitan; import nothing of torchtitan at modu
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -84,4 +85,21 @@ def merged(state: dict[str, Tensor], lora: spec.Lora | None) -> dict[str, Tensor
             layer = name.removesuffix(A)
             change = found.pop(layer + B) @ found.pop(name)
             found[f"{layer}.weight"] = found[f"{layer}.weight"] + lora.alpha / lora.rank * change
+    return found
+
+
+def peft_layers(
+    state: Mapping[str, Tensor], to_hf: Callable[[dict[str, Tensor]], Mapping[str, Tensor]]
+) -> dict[str, tuple[Tensor, Tensor]]:
+    """Return A [rank, in] and B [out, rank] by the Hugging Face name of their layer, such as
+    `model.layers.0.self_attn.q_proj`. `to_hf` renames weights, and reorders the rows of some."""
+    found = {}
+    for name in [name for name in state if name.endswith(A)]:
+        layer = name.removesuffix(A)
+        down, up = state[name], state[layer + B]
+        # `up` in the first columns of a weight, since `to_hf` knows weights only
+        rank, width = down.shape
+        wide = torch.nn.functional.pad(up, (0, max(width - rank, 0)))
+        ((there, reordered),) = to_hf({f"{layer}.weight": wide}).items()
+        found[there.removesuffix(".weight")] = (down, reordered[:, :rank].contiguous())
     return found

@@ -12,13 +12,13 @@ from __future__ import annotations
 import os
 import pickle
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -352,6 +352,37 @@ def checkpoint_weights(
     Raises:
         LaunchError: the checkpoint cannot be read.
     """
+    read = _read_checkpoint(model, service, folder, checkpoint)
+    kept = PUBLISHED[model.dtype]
+    weights = read.to_hf(lora.merged(read.state, service.lora))
+    return {name: value.to(kept) for name, value in weights.items()}, {
+        name: read.state[f"{value_head.NAME}.{name}"].to(kept) for name in read.head
+    }
+
+
+def checkpoint_adapters(
+    model: spec.Model, service: spec.TitanService, folder: Path, checkpoint: Path
+) -> dict[str, tuple[Tensor, Tensor]]:
+    """Return the adapters of a checkpoint, f32: A [rank, in] and B [out, rank] by the Hugging Face
+    name of their layer. Otherwise like `checkpoint_weights`."""
+    read = _read_checkpoint(model, service, folder, checkpoint)
+    return lora.peft_layers(read.state, read.to_hf)
+
+
+class _Read(NamedTuple):
+    """A checkpoint that was read."""
+
+    state: dict[str, Tensor]
+    """whole tensors under torchtitan's names"""
+    to_hf: Callable[[dict[str, Tensor]], dict[str, Tensor]]
+    """renames them"""
+    head: tuple[str, ...]
+    """names of the tensors of the value head"""
+
+
+def _read_checkpoint(
+    model: spec.Model, service: spec.TitanService, folder: Path, checkpoint: Path
+) -> _Read:
     from torch.distributed.checkpoint.api import CheckpointException
     from torch.distributed.checkpoint.state_dict_loader import load
 
@@ -365,8 +396,7 @@ def checkpoint_weights(
         module = config.build()
         if service.value_head:
             value_head.attach(module, config.dim)
-    kept = PUBLISHED[model.dtype]
-    dtype = kept if service.lora is None else torch.float32
+    dtype = PUBLISHED[model.dtype] if service.lora is None else torch.float32
     state = {
         name: torch.empty(value.shape, dtype=dtype if value.is_floating_point() else value.dtype)
         for name, value in module.state_dict().items()
@@ -381,10 +411,8 @@ def checkpoint_weights(
             f"{spoilt(checkpoint) or f'{type(cause).__name__}: {cause}'}; choose another "
             "checkpoint with --step"
         ) from error
-    weights = lora.merged(state, service.lora)
-    whole_state: dict[str, Tensor] = arch.state_dict_adapter(config, str(folder)).to_hf(weights)
-    head = {name: state[f"{value_head.NAME}.{name}"].to(kept) for name in value_head.state(module)}
-    return {name: value.to(kept) for name, value in whole_state.items()}, head
+    to_hf = arch.state_dict_adapter(config, str(folder)).to_hf
+    return _Read(state=state, to_hf=to_hf, head=tuple(value_head.state(module)))
 
 
 def clip_grad_norm(titan: TitanModel, max_norm: float, parts: SimpleNamespace) -> Tensor:
