@@ -13,7 +13,10 @@ from forgedsl.cli import machine
 from forgedsl.cli.app import app
 
 GRPO = str(Path(__file__).parents[2] / "pipelines/grpo_math.forge")
-FEW = 'gsm8k.source=jsonl("data/arithmetic_test.jsonl")'
+FEW = (
+    'gsm8k.source=jsonl("data/arithmetic_test.jsonl")',
+    'held_out.source=jsonl("data/arithmetic.jsonl")',
+)
 H200 = ("H200", 140 * 2**30)
 
 
@@ -118,7 +121,7 @@ def test_a_hub_that_is_not_reached_is_a_note(monkeypatch):
 
 
 def test_a_shipped_file_can_run_here(alone):
-    done = doctor(GRPO, "--profile", "cpu", FEW)
+    done = doctor(GRPO, "--profile", "cpu", *FEW)
     assert done.exit_code == 0, done.output
     assert "  devices     ok     one host, no GPU\n" in done.stdout
     assert "  models      ok     policy: local files\n" in done.stdout
@@ -136,8 +139,10 @@ reward correct = judge.score(prompt = "Grade {response} from 1 to 5", scale = [1
 
 def test_what_a_file_lacks_has_its_remedy(alone):
     text = Path(GRPO).read_text().replace('local("', 'local("forgedsl:')
+    # trained on the smaller file, whose rows are read faster
+    text = text.replace('jsonl("data/arithmetic_test.', 'jsonl("forgedsl:data/demos.')
     text = text.replace('jsonl("data/arithmetic.', 'jsonl("forgedsl:data/arithmetic_test.')
-    text = text.replace('jsonl("data', 'jsonl("forgedsl:data')
+    text = text.replace("data/demos.", "data/arithmetic.")
     text = text.replace("forge 1", 'forge 1\nimport python "grading.py" as own', 1)
     text = re.sub("reward correct .*", JUDGE, text)
     text = re.sub("reward thinking .*", "reward thinking = own.f", text)
@@ -170,7 +175,7 @@ def test_a_file_with_mistakes_has_its_diagnostics(alone):
 def test_a_folder_that_holds_no_model_is_lacking(alone):
     (alone / "mine").mkdir()
     (alone / "mine/notes.txt").touch()
-    done = doctor(GRPO, "--profile", "cpu", FEW, f'policy.source=local("{alone}/mine")')
+    done = doctor(GRPO, "--profile", "cpu", *FEW, f'policy.source=local("{alone}/mine")')
     assert done.exit_code == 4, done.output
     assert "mine is not a model folder: it has no config.json\n" in done.stdout
     assert done.stdout.endswith("lacking: models, data\n")  # no tokenizer to read rows with
@@ -179,7 +184,7 @@ def test_a_folder_that_holds_no_model_is_lacking(alone):
 def test_a_model_that_is_not_in_the_cache_is_a_note(monkeypatch, alone):
     monkeypatch.setenv("HF_HOME", str(alone / "hub"))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(alone / "hub"))
-    done = doctor(GRPO, "--profile", "cpu", FEW, 'policy.source=hf("no/such")')
+    done = doctor(GRPO, "--profile", "cpu", *FEW, 'policy.source=hf("no/such")')
     assert "  models      note   policy: " in done.stdout
     assert "is not in the local cache of the Hugging Face hub\n" in done.stdout
     assert "-> the start of a run downloads it from the hub\n" in done.stdout

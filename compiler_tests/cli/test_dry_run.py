@@ -25,7 +25,10 @@ def folder(tmp_path, monkeypatch):
 
 def dry(*words):
     """A dry run of the flagship over few rows: each row of a dataset is read."""
-    few = ['gsm8k.source=jsonl("data/arithmetic_test.jsonl")']
+    few = [
+        'gsm8k.source=jsonl("data/arithmetic_test.jsonl")',
+        'held_out.source=jsonl("data/arithmetic.jsonl")',
+    ]
     return CliRunner().invoke(app, ["run", GRPO, "--dry-run", "--profile", "cpu", *few, *words])
 
 
