@@ -1,0 +1,35 @@
+"""D663 length-demanded: a prompt demands a longer answer than `max_tokens` has room for.
+
+    system = "Write at least 500 words.", sampling { max_tokens = 256 }      # fires
+    system = "Write at least 100 words.", sampling { max_tokens = 256 }      # silent
+
+A word is one token or more, so each answer that does what it is told is cut before its end: the
+reward is 0 for nearly all, and so is the gradient (TRL #5697). Raise `max_tokens`, or demand less.
+"""
+
+import re
+
+from forgedsl.lint.finding import Findings, rule
+from forgedsl.lint.prompts import drawn_from, said_to
+from forgedsl.lint.view import View
+
+finding = rule(__doc__, "W")
+LEAST = re.compile(
+    r"\b(?:at least|no fewer than|not less than|a minimum of|more than)\s+(\d[\d,]*)\s+"
+    r"(?:\w+\s+)?(words|tokens)\b",
+    re.IGNORECASE,
+)
+
+
+def check(view: View) -> Findings:
+    room = view.max_tokens
+    for dataset in drawn_from(view) if room is not None else ():
+        demanded = LEAST.search(said_to(dataset))
+        least = int(demanded[1].replace(",", "")) if demanded else 0
+        if demanded and room is not None and least >= room:
+            yield finding(
+                f"the prompts of `{dataset.name}` demand {demanded[0]}, and an answer ends after "
+                f"{room} tokens",
+                dataset.name_span,
+                help=f"`max_tokens = {4 * least}`, or demand less",
+            )
