@@ -214,8 +214,8 @@ def _rate_in_bf16(view: View) -> Iterator[Number]:
         rate, rank = (trainer.settings.get(key) for key in ("optimizer.lr", "lora.rank"))
         if rate is None or rate.value <= 0 or (rank is not None and rank.value is not None):
             continue
-        precision = trainer.settings["optimizer.precision"]
-        if _word_of(precision) == "bf16":
+        precision = trainer.settings.get("optimizer.precision")
+        if precision is not None and _word_of(precision) == "bf16":
             message = (
                 f"weights are stored in bf16, which loses updates below 0.4 % of a weight, and the "
                 f"learning rate is {rate.value:g}"
