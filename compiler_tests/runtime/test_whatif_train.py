@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from forge_commands import CliRunner
 
 import forgedsl
+from forgedsl.cli.app import app
 from forgedsl.errors import LaunchError, RunError
 from forgedsl.runs.retrained import Retrained, as_data, render
 from forgedsl.runtime.whatif.train import startable, trained_node
@@ -100,3 +102,10 @@ def test_the_table_has_the_run_beside_the_step_trained_again() -> None:
     assert first["metrics"] == {"loss": {"run": 0.5, "again": 0.25}}
     assert first["gap"] == 0.02
     assert second == {"step": 4, "samples": 0, "gap": None, "metrics": {}}
+
+
+@pytest.mark.parametrize("words", [("--procs", "2"), ("--device", "gpu"), ("--most-gap", "0.1")])
+def test_an_option_of_the_trainer_needs_one(words: tuple[str, ...], tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["whatif", str(tmp_path), "--with", "a.forge", *words])
+    assert done.exit_code == 2
+    assert f"{words[0]} is of the trainer: add --train, or leave it out" in done.stderr

@@ -104,7 +104,10 @@ def command(
     from forgedsl.runs.checkpoints import no_run
 
     title = f"{run.name} with {with_.name}"
+    given = {"--procs": procs != 1, "--device": device != "cpu", "--most-gap": most_gap is not None}
     try:
+        if unread := [] if train else [name for name, is_given in given.items() if is_given]:
+            raise SideError(f"{unread[0]} is of the trainer: add --train, or leave it out")
         if not (run / "job.json").is_file():
             raise SideError(no_run(run))
         old = read_job(run / "job.json")

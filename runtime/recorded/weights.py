@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from forgedsl.runtime.recorded.files import FOLDER
+from forgedsl.runtime.recorded.files import FOLDER, HIDDEN
 
 FILE = "weights.jsonl"
 WIDTH = 16
@@ -31,7 +31,9 @@ class WeightsWriter:
         self._names: dict[str, tuple[str, ...]] = {}
         if self._path.exists():
             kept = [line for line in _lines(self._path) if line.get("step", 0) <= step]
-            self._path.write_text("".join(map(_text, kept)), encoding="utf-8")
+            hidden = self._path.with_suffix(HIDDEN)
+            hidden.write_text("".join(map(_text, kept)), encoding="utf-8")
+            hidden.replace(self._path)  # a kill leaves the old or the new file
 
     def append(self, step: int, trainer: str, digests: Mapping[str, int]) -> None:
         """Append the digests of a publication.
