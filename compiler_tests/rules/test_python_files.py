@@ -3,6 +3,7 @@
 import pytest
 
 from forgedsl.lint.follow.files import Files
+from forgedsl.lint.follow.run import Flow
 from forgedsl.lower.modules import modules_beside
 
 TREES = {
@@ -46,3 +47,13 @@ def test_lint_and_run_find_the_same_modules(name, tmp_path):
     beside = modules_beside(tmp_path / first).values()
     wanted = {first, *(str(path.relative_to(tmp_path)) for path in beside)}
     assert Files(tmp_path).imported(first) == wanted
+
+
+def test_a_run_is_cut_in_a_long_chain_of_elif(tmp_path):
+    chain = "".join(f"    elif text == '{n}':\n        return {n}\n" for n in range(900))
+    body = f"def score(text):\n    if text == '':\n        return 0\n{chain}"
+    (tmp_path / "a.py").write_text(body, "utf-8")
+    file = Files(tmp_path).read("a.py")
+    run = Flow(file)
+    run.call(file.functions["score"], {})
+    assert run.is_cut

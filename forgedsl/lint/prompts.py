@@ -128,6 +128,30 @@ def _first_row(path: Path) -> Any:
         return None  # P210 and D611 report it
 
 
+def first_target(view: View) -> str:
+    """Return the target of the first row, if the flow draws from one local file and the target is a
+    text; "" if not."""
+    targets = [_target(view, dataset) for dataset in drawn_from(view)]
+    return targets[0] if len(targets) == 1 and isinstance(targets[0], str) else ""
+
+
+def _target(view: View, dataset: Decl) -> Any:
+    """Return the target of the first row; None if it is not known."""
+    value, row = dataset.settings["target"].value, first_row(view, dataset)
+    return _read(value.expr, row) if isinstance(value, Deferred) and row is not None else None
+
+
+def _read(node: ast.Expr, row: Any) -> Any:
+    """Return the value of a column, or of `after(column, text)`."""
+    if isinstance(node, ast.Call) and node.function.text == "after" and len(node.args) == 2:
+        text, mark = _read(node.args[0].value, row), node.args[1].value
+        if isinstance(text, str) and isinstance(mark, ast.String) and mark.value in text:
+            return text.partition(mark.value)[2]
+        return None
+    keys = next((keys for keys, read in reads(node, "row") if read is node), None)
+    return None if keys is None else value_at(row, keys)
+
+
 def template_of(view: View, model: Decl) -> tuple[str, str]:
     """Return the chat template of a model, if it is known here, and the setting that gives it."""
     written = model.settings["chat_template"].value

@@ -370,3 +370,22 @@ def name_of(node: ast.expr) -> str:
         else:
             return ""
     return node.id if isinstance(node, ast.Name) else ""
+
+
+def unpaid(module: ast.Module) -> set[int]:
+    """Return the comparisons by `in` after which the reward is 0 or less."""
+    found = set[int]()
+    for node in ast.walk(module):
+        body = node.body[-1] if isinstance(node, ast.If) else None
+        given = body.value if isinstance(body, ast.Return) else None
+        if isinstance(node, ast.IfExp):
+            given = node.body
+        number = getattr(given, "value", None)
+        is_zero = isinstance(number, int | float) and number <= 0
+        if is_zero or isinstance(given, ast.UnaryOp):
+            found |= {
+                id(each)
+                for each in ast.walk(node.test)  # type: ignore[attr-defined]
+                if isinstance(each, ast.Compare) and isinstance(each.ops[0], ast.In)
+            }
+    return found

@@ -453,6 +453,11 @@ def first_line(source: SourceFile, node: python.AST) -> Span:
     return Span(source.name, start + column, start + len(source.line(line)))
 
 
+def called_name(call: python.Call) -> str:
+    """Return the last name of what a call calls: `dumps` for `json.dumps(x)`; "" if it has none."""
+    return str(getattr(call.func, "attr", getattr(call.func, "id", "")))
+
+
 def python_rewards(view: View) -> list[PythonReward]:
     """Return the Python rewards of the program. Each is read from its file, once for all rules and
     profiles."""

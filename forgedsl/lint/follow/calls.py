@@ -299,7 +299,7 @@ class Calls(Expressions):
 
 
 def _waits(node: ast.AST) -> bool:
-    """True if a function may run without end: it has a loop that nothing leaves."""
+    """True if a function has a `while` loop: it may run without end instead of raising."""
     return any(isinstance(each, ast.While) for each in ast.walk(node))
 
 

@@ -30,6 +30,9 @@ from forgedsl.lint.follow.values import (
 )
 from forgedsl.types.effects import imports_of
 
+NESTED = 80
+"""`if` inside of `if`, or `elif` after `elif`, up to which a run is followed"""
+
 
 class Flow(Calls):
     """A run of one function or of a method of a class."""
@@ -144,6 +147,9 @@ class Flow(Calls):
         return self.block(case.body)
 
     def _if(self, node: ast.If) -> bool:
+        if self.nested == NESTED:
+            self.budget = -1
+            return True
         test = self.value(node.test)
         absent = self.absence(node.test)
         control = test.all & TESTS
@@ -161,7 +167,10 @@ class Flow(Calls):
         ways = [run(node.body, absent == "body"), run(node.orelse, absent == "orelse")]
         if self.truth(test) is not UNKNOWN:
             ways = [ways[0] if self.truth(test) else ways[1]]
-        return self._branches(ways, control)
+        self.nested += 1
+        falls = self._branches(ways, control)
+        self.nested -= 1
+        return falls
 
     def _branches(self, ways: list[Callable[[], bool]], control: Labels) -> bool:
         frame = self.frames[-1]

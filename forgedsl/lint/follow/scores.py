@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from forgedsl.hir.pycalls import Inputs, inputs_of
+from forgedsl.ir.program import Function, PythonFunction
 from forgedsl.lint.environments import PythonClass, python_environments
 from forgedsl.lint.follow.files import File
 from forgedsl.lint.follow.programs import environment_flows, reward_flow
@@ -14,6 +16,7 @@ from forgedsl.lint.rewards import PythonReward, paid, place_of, python_rewards
 from forgedsl.lint.view import View
 from forgedsl.records import dataclass
 from forgedsl.source import Span
+from forgedsl.syntax.walk import names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +43,8 @@ class Scorer:
 
 
 def scorers(view: View) -> Iterator[Scorer]:
-    """Yield what gives scores in Python. Rewards without a part in the score are left out."""
+    """Yield what gives scores in Python, without rewards, and parts of environments, that no score
+    has in it."""
     raises = paid(view)
     for found in python_rewards(view):
         if found.reward.name in raises:
@@ -66,13 +70,15 @@ def _reward(view: View, found: PythonReward) -> Iterator[Scorer]:
 
 
 def _environment(view: View, env: PythonClass) -> Scorer:
-    runs = environment_flows(view, env)
+    runs, used = environment_flows(view, env), _parts_used(view)
     scores = []
     for run in runs:
         for event in run.flow.events:
             is_step = event.kind == "call" and event.name.rpartition(".")[2] == "Step"
             rewards = event.argument("rewards", 1) if is_step else None
-            for value in (rewards.fields or {}).values() if rewards is not None else ():
+            for part, value in (rewards.fields or {}).items() if rewards is not None else ():
+                if used is not None and part not in used:
+                    continue
                 scores.append(
                     Score(value=value, control=event.control, node=event.node, file=event.file)
                 )
@@ -86,3 +92,26 @@ def _environment(view: View, env: PythonClass) -> Scorer:
         scores=scores,
         is_reward=False,
     )
+
+
+def _parts_used(view: View) -> set[str] | None:
+    """Return the reward parts of environments that rewards read for a score; None if they are
+    not known, because a reward in Python gets the whole rollout."""
+    found: set[str] = set()
+    for reward in view.program.rewards.values():
+        if reward.settings["monitor"].value:
+            continue
+        if isinstance(reward.body, PythonFunction):
+            inputs = inputs_of(reward.body)
+            given = (
+                (*inputs.by_name.values(), *inputs.by_place) if isinstance(inputs, Inputs) else ()
+            )
+            if "rollout" in given:
+                return None
+        read = names(reward.body.statements) if isinstance(reward.body, Function) else ()
+        for path in read:
+            if path[1:2] == ("rewards",):
+                if len(path) == 2:
+                    return None
+                found.add(path[2])
+    return found or None

@@ -14,6 +14,7 @@ from forgedsl.lint.follow.values import (
     FOUND,
     KEPT,
     NUMERIC,
+    OUTPUT,
     PAID,
     PROMPT,
     READ_TEXT,
@@ -79,6 +80,8 @@ class State:
         self.globals: dict[tuple[int, str], Value] = {}
         self.frames: list[Frame] = []
         self.budget = BUDGET
+        self.nested = 0
+        """how many `if` are around the statement, also of callers"""
 
     def truth(self, value: Value) -> object:
         """Return a value as a test sees it; if answers are judged, they were found."""
@@ -169,7 +172,8 @@ class State:
             return self.global_(near, attr)
         kept = READS | {RESPONSE} | ({TARGET} if attr in ANSWERS else frozenset[str]())
         name = f"{base.name}.{attr}" if base.name else ""
-        return Value(base.all & kept, name=name)
+        written = {OUTPUT} if attr == "stdout" and base.name != "sys" else set[str]()
+        return Value(base.all & kept | written, name=name)
 
     def item(self, base: Value, index: Value, node: ast.expr) -> Value:
         if base.fields is not None and isinstance(index.const, str):

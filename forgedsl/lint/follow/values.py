@@ -39,8 +39,8 @@ TASK, TURN, ROLLOUT = "task", "turn", "rollout"
 """objects of forgedsl, whose attributes are known"""
 UNORDERED = "unordered"
 """a set, or a list of its members as they come"""
-CLOCK, EXIT = "clock", "exit code"
-"""a time of the day, or since a moment; how a program of its own ended"""
+CLOCK, EXIT, OUTPUT = "clock", "exit code", "output"
+"""a time of day, or since a moment; how another program ended; whatever depends on what it wrote"""
 ESCAPED = "escaped"
 """`re.escape` was called on it"""
 LOWERED, RAISED, STRIPPED = "lowered", "raised", "stripped"
@@ -57,7 +57,7 @@ FLOAT, WHOLE_NUMBER, DIGITS = "float", "whole number", "digits"
 """what `float` gave; a number without its decimals; a text of which all but digits was deleted"""
 NUMERIC = frozenset({CLOCK, EXIT, WHOLE_NUMBER})
 """labels that arithmetic passes on"""
-READS = frozenset({READS_RESPONSE, READS_TARGET, NET, DRAWN})
+READS = frozenset({READS_RESPONSE, READS_TARGET, NET, DRAWN, OUTPUT})
 """labels that every operation passes on"""
 TESTS = READS | {VERDICT, EXIT}
 """labels of tests that what stands under them has as well"""

@@ -82,8 +82,10 @@ def _told(view: View, found: PythonReward) -> tuple[str, Label | None]:
     that it cannot read, or returns one number."""
     from forgedsl.lint.follow.programs import failing_rewards, label, reward_flow
     from forgedsl.lint.follow.values import (
+        EXIT,
         FILE,
         NET,
+        OUTPUT,
         PAID,
         READS_RESPONSE,
         READS_TARGET,
@@ -106,7 +108,8 @@ def _told(view: View, found: PythonReward) -> tuple[str, Label | None]:
     inputs = inputs_of(found.function)
     given = inputs.by_name.values() if isinstance(inputs, Inputs) else ()
     has_columns = any(where.startswith(("column", "row")) for where in given)
-    is_known = bool(unread) and not flow.is_cut and not {NET, FILE, ROLLOUT} & reads
+    outside = {NET, FILE, ROLLOUT, EXIT, OUTPUT}
+    is_known = bool(unread) and not flow.is_cut and not outside & reads
     is_known &= not has_columns  # they may be the answer of another model
     if is_known and READS_TARGET in reads and READS_RESPONSE not in reads:
         return "never looks at the response", label(view, "here", flow.file, unread[0].node)

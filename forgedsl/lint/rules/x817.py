@@ -93,9 +93,10 @@ def _by_flow(view: View, found: PythonReward) -> Iterator[tuple[str, Label]]:
     also those in helper functions and under other names."""
     from forgedsl.lint.follow.programs import label, reward_flow
     from forgedsl.lint.follow.values import DEFAULT, IS_RESPONSE, IS_TARGET, TARGET
+    from forgedsl.lint.python_bodies import unpaid
 
     flow = reward_flow(view, found)
-    zero = _unpaid(flow.file.module) if flow is not None else set[int]()
+    zero = unpaid(flow.file.module) if flow is not None else set[int]()
     for event in flow.events if flow is not None else ():
         if id(event.node) in zero:
             continue
@@ -150,27 +151,6 @@ def _is_any_guess(event: Event) -> bool:
     over, each = event.values
     is_list = {LISTED, RESPONSE} <= over.all and READS_TARGET not in over.all
     return is_list and bool({VERDICT, CLOSE} & each.all)
-
-
-def _unpaid(module: python.Module) -> set[int]:
-    """Return the comparisons by `in` after which the reward is 0 or less."""
-    import ast as python
-
-    found = set()
-    for node in python.walk(module):
-        body = node.body[-1] if isinstance(node, python.If) else None
-        given = body.value if isinstance(body, python.Return) else None
-        if isinstance(node, python.IfExp):
-            given = node.body
-        number = getattr(given, "value", None)
-        is_zero = isinstance(number, int | float) and number <= 0
-        if is_zero or isinstance(given, python.UnaryOp):
-            found |= {
-                id(each)
-                for each in python.walk(node.test)  # type: ignore[attr-defined]
-                if isinstance(each, python.Compare) and isinstance(each.ops[0], python.In)
-            }
-    return found
 
 
 def _searched(event: Event) -> tuple[Value | None, Value]:
@@ -313,9 +293,9 @@ def _part(
     """Yield substring searches for the target in the whole response."""
     import ast as python
 
-    from forgedsl.lint.python_bodies import name_of
+    from forgedsl.lint.python_bodies import name_of, unpaid
 
-    zero = _unpaid(found.module)
+    zero = unpaid(found.module)
     for node in python.walk(found.definition):
         if not isinstance(node, python.Compare) or not isinstance(node.ops[0], python.In):
             continue

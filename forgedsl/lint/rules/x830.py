@@ -12,6 +12,9 @@ for a wrong one:
 
     return float(said != target)                         # fires: 0 for a right answer
     return 1.0 if said == target else 1.0                # fires
+
+It is silent if the only comparison is `target in response`, and 0 is paid where that is true: such
+a prompt asks for a text that does not name the target.
 """
 
 from __future__ import annotations
@@ -78,7 +81,7 @@ def check(view: View) -> Findings:
 
 def _best(runs: list[Flow]) -> tuple[float, float] | None:
     """Return the best scores of a right and of a wrong answer, if the right one is not better."""
-    if len(runs) != 2 or not all(run.judged for run in runs):
+    if len(runs) != 2 or not all(run.judged for run in runs) or all(map(_forbids, runs)):
         return None
     from forgedsl.lint.follow.values import DEFAULT
 
@@ -94,6 +97,24 @@ def _best(runs: list[Flow]) -> tuple[float, float] | None:
         if given and all(isinstance(each, int | float) for each in given)
     ]
     return (known[0], known[1]) if len(known) == 2 and known[0] <= known[1] else None
+
+
+def _forbids(run: Flow) -> bool:
+    """True if a run compares with the target only to pay 0 where the response names it, as for a
+    riddle whose answer is not to be told."""
+    from forgedsl.lint.follow.values import DISTANCE, IS_RESPONSE, meet
+    from forgedsl.lint.python_bodies import unpaid
+
+    tests = [
+        event
+        for event in run.events
+        if event.kind == "compare"
+        and (meet(*event.values[:2]) or DISTANCE in event.values[0].labels)
+    ]
+    return bool(tests) and all(
+        id(event.node) in unpaid(event.file.module) and IS_RESPONSE in event.values[1].labels
+        for event in tests
+    )
 
 
 def _part(view: View, env: PythonClass) -> tuple[str, float, float] | None:

@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING
 from forgedsl.diagnostics import Label
 from forgedsl.lint.environments import python_environments
 from forgedsl.lint.finding import Findings, rule
-from forgedsl.lint.rewards import place_of, python_rewards
+from forgedsl.lint.rewards import called_name, python_rewards
 from forgedsl.lint.view import View
 
 if TYPE_CHECKING:
     import ast as python
 
-    from forgedsl.lint.follow.files import File
+    from forgedsl.lint.follow.reached import Part
 
 finding = rule(__doc__, "W")
 PRINTS = ("print", "info", "debug", "warning", "error", "critical", "log", "pprint")
@@ -34,7 +34,8 @@ WRAPS = ("dict", "str", "repr", "dumps", "sorted", "list", "items", "pformat", "
 def check(view: View) -> Findings:
     if not (python_rewards(view) or python_environments(view)):
         return
-    from forgedsl.lint.follow.programs import files_of, label
+    from forgedsl.lint.follow.programs import label
+    from forgedsl.lint.follow.reached import found_in
 
     for env in python_environments(view):
         here = _shown(view, env)
@@ -45,21 +46,13 @@ def check(view: View) -> Findings:
                 related=(here,),
                 help="show what went wrong without the text that has the key",
             )
-    files = files_of(view)
-    named = {env.env.body.module: env.env.name_span for env in python_environments(view)}
-    named |= {one.function.module: place_of(one.reward, view) for one in python_rewards(view)}
-    for module, span in named.items():
-        key = (_printed, module)
-        if key not in view.shared.answers:
-            view.shared.answers[key] = _printed(files.read(module))
-        file, node = view.shared.answers[key]
-        if node is not None:
-            yield finding(
-                f"{module} prints all variables of its process, keys included",
-                span,
-                related=(label(view, "here", file, node),),
-                help="print the variables that you need, by name",
-            )
+    for part, node in found_in(view, _printed):
+        yield finding(
+            f"{part.what} prints all variables of its process, keys included",
+            part.span,
+            related=(label(view, "here", part.file, node),),
+            help="print the variables that you need, by name",
+        )
 
 
 def _shown(view: View, env: object) -> Label | None:
@@ -79,16 +72,16 @@ def _shown(view: View, env: object) -> Label | None:
     return None
 
 
-def _printed(file: File | None) -> tuple[File | None, python.AST | None]:
+def _printed(part: Part) -> python.AST | None:
     """Return a call that prints `os.environ` as a whole."""
     import ast as python
 
-    for node in python.walk(file.module) if file is not None and "environ" in file.text else ():
-        if not isinstance(node, python.Call) or _name(node) not in PRINTS:
+    for node in part.nodes() if "environ" in part.file.text else ():
+        if not isinstance(node, python.Call) or called_name(node) not in PRINTS:
             continue
         if any(map(_is_whole, [*node.args, *(word.value for word in node.keywords)])):
-            return file, node
-    return file, None
+            return node
+    return None
 
 
 def _is_whole(node: python.expr) -> bool:
@@ -103,9 +96,5 @@ def _is_whole(node: python.expr) -> bool:
         case python.Call(func=python.Attribute(value=inner, attr=attr)) if attr in WRAPS:
             return _is_whole(inner) or any(map(_is_whole, node.args))
         case python.Call(args=args):
-            return _name(node) in WRAPS and any(map(_is_whole, args))
+            return called_name(node) in WRAPS and any(map(_is_whole, args))
     return False
-
-
-def _name(node: python.Call) -> str:
-    return str(getattr(node.func, "attr", getattr(node.func, "id", "")))

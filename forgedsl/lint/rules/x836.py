@@ -8,7 +8,7 @@
 A program that says `sys.exit(0)`, or `os._exit(0)`, ends before the tests behind it run, with exit
 code 0: the policy needs no solution (skypilot #9836, verl #7853). Let each test say that it has
 passed, in a way that the code cannot: `forgedsl.runtime.sandbox.judge` does. The rule is silent if
-the output of the program is read too.
+the score depends on the output of the program too.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def check(view: View) -> Findings:
         return
     from forgedsl.lint.follow.programs import label
     from forgedsl.lint.follow.scores import scorers
-    from forgedsl.lint.follow.values import EXIT
+    from forgedsl.lint.follow.values import EXIT, OUTPUT
 
     for scorer in scorers(view):
         trusted = [
@@ -41,7 +41,7 @@ def check(view: View) -> Findings:
             for each in scorer.scores
             if EXIT in each.value.all or (EXIT in each.control and _pays(each.value.const))
         ]
-        if not trusted or ".stdout" in trusted[0].file.text:
+        if not trusted or OUTPUT in trusted[0].value.all | trusted[0].control:
             continue
         if any(_has_both(event) for flow in scorer.flows for event in flow.events):
             yield finding(

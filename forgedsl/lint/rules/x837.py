@@ -6,15 +6,18 @@ r"""X837 numbers-alike: different numbers are compared as if they were one.
 
 `int` takes the decimals from both sides, and a pattern of all that is no digit takes the sign and
 the point: wrong answers get the full reward. Compare numbers as numbers (rl #3542). The rule looks
-at comparisons with the target, also in helper functions.
+at comparisons with the target, also in helper functions. Of digits alone it says nothing if the
+target in the first row of a local file is no number, such as a date or a telephone number.
 """
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from forgedsl.lint.environments import python_environments
 from forgedsl.lint.finding import Findings, rule
+from forgedsl.lint.prompts import first_target
 from forgedsl.lint.rewards import python_rewards
 from forgedsl.lint.view import View
 
@@ -22,6 +25,9 @@ if TYPE_CHECKING:
     from forgedsl.lint.follow.values import Event
 
 finding = rule(__doc__, "W")
+DIGITS_ONLY = "without sign and point"
+NUMBER = r"[^\w+.,-]*[-+]?[^\w+.,-]*(\d[\d,]*\.?\d*|\.\d+)([eE][-+]?\d+)?[^\d.,+-]*"
+"""a number, perhaps with a currency, thousands or a unit"""
 
 
 def check(view: View) -> Findings:
@@ -30,10 +36,12 @@ def check(view: View) -> Findings:
     from forgedsl.lint.follow.programs import label
     from forgedsl.lint.follow.scores import scorers
 
+    target = first_target(view)
+    is_no_number = target != "" and not re.fullmatch(NUMBER, target.strip())
     for scorer in scorers(view):
         for event in (event for flow in scorer.flows for event in flow.events):
             what = _alike(event)
-            if what:
+            if what and not (DIGITS_ONLY in what and is_no_number):
                 yield finding(
                     f"{scorer.what} compares {what}",
                     scorer.span,
@@ -52,4 +60,4 @@ def _alike(event: Event) -> str:
     common = event.values[0].labels & event.values[1].labels
     if WHOLE_NUMBER in common:
         return "two numbers without their decimals: 3.9 counts as 3.2"
-    return "two numbers without sign and point: -1.5 counts as 15" if DIGITS in common else ""
+    return f"two numbers {DIGITS_ONLY}: -1.5 counts as 15" if DIGITS in common else ""

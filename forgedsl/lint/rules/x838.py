@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING
 
 from forgedsl.lint.environments import python_environments
 from forgedsl.lint.finding import Findings, rule
-from forgedsl.lint.rewards import place_of, python_rewards
+from forgedsl.lint.rewards import python_rewards
 from forgedsl.lint.view import View
 
 if TYPE_CHECKING:
     import ast as python
     from collections.abc import Iterator
 
-    from forgedsl.lint.follow.files import File
+    from forgedsl.lint.follow.reached import Part
 
 finding = rule(__doc__, "W")
 USES = (
@@ -32,53 +32,42 @@ USES = (
     "print", "list", "set", "any", "all", "isinstance", "json.dumps", "round", "abs",
 )  # fmt: skip
 """functions that take a value, and no coroutine"""
+DECORATORS = ("tool", "staticmethod", "classmethod", "override", "typing.override")
+"""decorators after which a coroutine is one still"""
 
 
 def check(view: View) -> Findings:
     if not (python_rewards(view) or python_environments(view)):
         return
-    from forgedsl.lint.follow.programs import files_of, label
+    import ast as python
 
-    named = {
-        env.env.body.module: (f"{env.what} `{env.env.name}`", env.env.name_span)
-        for env in python_environments(view)
-    }
-    named |= {
-        one.function.module: (f"reward `{one.reward.name}`", place_of(one.reward, view))
-        for one in python_rewards(view)
-    }
-    for module, (what, span) in named.items():
-        key = (_unawaited, module)
-        if key not in view.shared.answers:
-            view.shared.answers[key] = _unawaited(files_of(view).read(module))
-        file, node = view.shared.answers[key]
-        if node is not None:
-            import ast as python
+    from forgedsl.lint.follow.programs import label
+    from forgedsl.lint.follow.reached import found_in
 
-            yield finding(
-                f"the file of {what} uses the coroutine `{python.unparse(node.func)}(...)` in "
-                "place of its result",
-                span,
-                related=(label(view, "here", file, node),),
-                help="write `await` before the call",
-            )
+    for part, node in found_in(view, _unawaited):
+        yield finding(
+            f"{part.what} uses the coroutine `{python.unparse(node.func)}(...)` in place of its "
+            "result",
+            part.span,
+            related=(label(view, "here", part.file, node),),
+            help="write `await` before the call",
+        )
 
 
-def _unawaited(file: File | None) -> tuple[File | None, python.Call | None]:
-    if file is None or "async def" not in file.text:
-        return file, None
-    return file, next(_used(file.module), None)
+def _unawaited(part: Part) -> python.Call | None:
+    return next(_used(part), None) if "async def" in part.file.text else None
 
 
-def _used(module: python.Module) -> Iterator[python.Call]:
+def _used(part: Part) -> Iterator[python.Call]:
     """Yield calls of coroutines of the file whose result is used at once."""
     import ast as python
 
-    functions = {n.name for n in module.body if isinstance(n, python.AsyncFunctionDef)}
-    for part in module.body:
-        inside = part.body if isinstance(part, python.ClassDef) else []
-        methods = {n.name for n in inside if isinstance(n, python.AsyncFunctionDef)}
-        for node in python.walk(part):
+    module = part.file.module
+    functions = {n.name for n in module.body if _is_coroutine(n)}  # type: ignore[attr-defined]
+    for root in part.roots:
+        inside = root.body if isinstance(root, python.ClassDef) else []
+        methods = {n.name for n in inside if _is_coroutine(n)}  # type: ignore[attr-defined]
+        for node in python.walk(root):
             for used in _operands(node):
                 match used:
                     case python.Call(func=python.Name(id=name)) if name in functions:
@@ -87,6 +76,18 @@ def _used(module: python.Module) -> Iterator[python.Call]:
                         func=python.Attribute(value=python.Name(id="self"), attr=name)
                     ) if name in methods:
                         yield used
+
+
+def _is_coroutine(node: python.AST) -> bool:
+    """True for an `async def` whose call gives a coroutine: no generator, and not decorated with
+    what may wrap it."""
+    import ast as python
+
+    return (
+        isinstance(node, python.AsyncFunctionDef)
+        and all(python.unparse(each) in DECORATORS for each in node.decorator_list)
+        and not any(isinstance(each, python.Yield) for each in python.walk(node))
+    )
 
 
 def _operands(node: python.AST) -> list[python.expr]:

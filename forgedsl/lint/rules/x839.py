@@ -6,6 +6,9 @@
     return value - self.mean                                  # fires: a baseline of its own
     return value                                              # silent
     return max([vote(seed) for seed in range(3)])             # fires: the best of three replies
+    if text in SEEN: return 0.2                               # fires: paid 1.0 the first time
+    SEEN.add(text)
+    return 1.0
 
 Answers of a group are compared with each other. If equal answers get different scores, the
 advantage is luck: how busy the host was, which tests were drawn, what the process had scored before
@@ -15,6 +18,7 @@ run the same tests for all, and leave the baseline to the advantage.
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING
 
 from forgedsl.lint.environments import python_environments
@@ -25,6 +29,7 @@ from forgedsl.lint.view import View
 if TYPE_CHECKING:
     import ast as python
 
+    from forgedsl.lint.follow.reached import Part
     from forgedsl.lint.rewards import PythonReward
 
 finding = rule(__doc__, "W")
@@ -34,6 +39,7 @@ def check(view: View) -> Findings:
     if not (python_rewards(view) or python_environments(view)):
         return
     from forgedsl.lint.follow.programs import files_of, label
+    from forgedsl.lint.follow.reached import found_in
     from forgedsl.lint.follow.scores import scorers
     from forgedsl.lint.follow.values import CLOCK, DRAWN
 
@@ -54,6 +60,14 @@ def check(view: View) -> Findings:
                 break
     raises = paid(view)
     yield from _best_of(view)
+    for part, node in found_in(view, _seen):
+        if part.name in raises:
+            yield finding(
+                f"{part.what} pays a text less, or more, if this process has scored it before",
+                part.span,
+                related=(label(view, "here", part.file, node),),
+                help="score each response by its own text; compare those of a group in the flow",
+            )
     for found in python_rewards(view):
         told = found.once(_moving) if found.reward.name in raises else None
         file = files_of(view).read(found.function.module)
@@ -92,6 +106,39 @@ def _best_of(view: View) -> Findings:
                     help="take the mean or the majority of the replies",
                 )
                 break
+
+
+def _seen(part: Part) -> python.AST | None:
+    """Return a number that is given for what is in a set of the file, if another number is given
+    after it was put there."""
+    import ast as python
+
+    given: dict[str, tuple[object, python.AST]] = {}
+    blocks = [
+        block
+        for node in (part.nodes() if part.is_reward else ())
+        for block in (getattr(node, "body", None), getattr(node, "orelse", None))
+        if isinstance(block, list)
+    ]
+    for node in (node for block in blocks for node in block):
+        match node:
+            case python.If(
+                test=python.Compare(ops=[python.In()], comparators=[python.Name(id=name)]),
+                body=[python.Return(value=python.Constant(value=score))],
+            ) if name in part.file.assigned:
+                given[name] = score, node.body[0]
+    for first, second in (pair for block in blocks for pair in itertools.pairwise(block)):
+        match first, second:
+            case (
+                python.Expr(
+                    value=python.Call(
+                        func=python.Attribute(value=python.Name(id=name), attr="add" | "append")
+                    )
+                ),
+                python.Return(value=python.Constant(value=score)),
+            ) if name in given and given[name][0] != score:
+                return given[name][1]
+    return None
 
 
 def _moving(found: PythonReward) -> tuple[str, python.AST] | None:

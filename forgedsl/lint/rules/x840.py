@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from forgedsl.diagnostics import Label
 from forgedsl.lint.finding import Findings, rule
-from forgedsl.lint.rewards import PythonReward, paid, place_of, python_rewards
+from forgedsl.lint.rewards import PythonReward, called_name, paid, place_of, python_rewards
 from forgedsl.lint.view import View
 
 if TYPE_CHECKING:
@@ -46,11 +46,11 @@ def _turning(found: PythonReward) -> python.AST | None:
 
     body = body_of(found)
     for node in python.walk(found.definition):
-        if not isinstance(node, python.Call) or _name(node) != "cos" or not node.args:
+        if not isinstance(node, python.Call) or called_name(node) != "cos" or not node.args:
             continue
         inner = list(body.nodes(node.args[0]))
         lengths = [n for n in inner if isinstance(n, python.BinOp) and _is_share(body, n)]
-        is_limited = any(isinstance(n, python.Call) and _name(n) in LIMITS for n in inner)
+        is_limited = any(isinstance(n, python.Call) and called_name(n) in LIMITS for n in inner)
         used = {n.id for n in inner if isinstance(n, python.Name)}
         tests = [
             n.test for n in python.walk(found.definition) if isinstance(n, python.If | python.IfExp)
@@ -80,10 +80,6 @@ def _is_share(body: object, node: python.BinOp) -> bool:
     for each in body.nodes(node.left):  # type: ignore[attr-defined]
         if isinstance(each, python.Attribute) and each.attr == "num_tokens":
             return True
-        if isinstance(each, python.Call) and _name(each) == "len":
+        if isinstance(each, python.Call) and called_name(each) == "len":
             return True
     return False
-
-
-def _name(node: python.Call) -> str:
-    return str(getattr(node.func, "attr", getattr(node.func, "id", "")))

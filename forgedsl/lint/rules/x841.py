@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from forgedsl.lint.environments import PythonClass, argument, python_environments
 from forgedsl.lint.finding import Findings, rule
+from forgedsl.lint.rewards import called_name
 from forgedsl.lint.view import View
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def _shown(env: PythonClass) -> Iterator[tuple[python.AST, str, str]]:
                     made[python.unparse(target).removeprefix("self.")] = name
     for method in env.methods.values() if made else ():
         for call in python.walk(method):
-            is_said = isinstance(call, python.Call) and _name(call) in ("Start", "Step")
+            is_said = isinstance(call, python.Call) and called_name(call) in ("Start", "Step")
             said = argument(call, "observation", 0) if is_said else None  # type: ignore[arg-type]
             for part in python.walk(said) if said is not None else ():
                 name = _printed(part)
@@ -71,7 +72,7 @@ def _printed(node: python.AST) -> str:
     import ast as python
 
     inner = node.value if isinstance(node, python.FormattedValue) else None
-    if isinstance(node, python.Call) and _name(node) in ("str", "repr") and node.args:
+    if isinstance(node, python.Call) and called_name(node) in ("str", "repr") and node.args:
         inner = node.args[0]
     is_own = isinstance(inner, python.Attribute) and python.unparse(inner.value) == "self"
     return inner.attr if is_own else ""  # type: ignore[union-attr]
@@ -101,7 +102,3 @@ def _answer(env: PythonClass, name: str, of: python.ClassDef) -> str:
                     if not isinstance(other, python.Constant):
                         return text.rpartition(".")[2]
     return ""
-
-
-def _name(node: python.Call) -> str:
-    return str(getattr(node.func, "attr", getattr(node.func, "id", "")))

@@ -5,8 +5,9 @@
     solved = all(outcome.get(test) == "PASSED" for test in self.tests)         # silent
 
 A program with a syntax error, or one that ends at once, reports no test at all, and is paid like
-one that passes all (SWE-smith #24). Ask for each wanted test that it has passed. The rule is silent
-in a file that compares something with `PASSED` too.
+one that passes all (SWE-smith #24). Ask for each wanted test that it has passed. The rule reads
+the reward or environment and what it calls in its file. It is silent if these also compare
+something with `PASSED`.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from typing import TYPE_CHECKING
 
 from forgedsl.lint.environments import python_environments
 from forgedsl.lint.finding import Findings, rule
-from forgedsl.lint.rewards import place_of, python_rewards
+from forgedsl.lint.rewards import paid, python_rewards
 from forgedsl.lint.view import View
 
 if TYPE_CHECKING:
     import ast as python
 
-    from forgedsl.lint.follow.files import File
+    from forgedsl.lint.follow.reached import Part
 
 finding = rule(__doc__, "W")
 FAILED = ("failed", "fail", "failures", "failure")
@@ -31,39 +32,29 @@ PASSED = ("pass", "ok", "success")
 def check(view: View) -> Findings:
     if not (python_rewards(view) or python_environments(view)):
         return
-    from forgedsl.lint.follow.programs import files_of, label
+    from forgedsl.lint.follow.programs import label
+    from forgedsl.lint.follow.reached import found_in
 
-    named = {
-        env.env.body.module: (f"{env.what} `{env.env.name}`", env.env.name_span)
-        for env in python_environments(view)
-    }
-    named |= {
-        one.function.module: (f"reward `{one.reward.name}`", place_of(one.reward, view))
-        for one in python_rewards(view)
-    }
-    for module, (what, span) in named.items():
-        key = (_absent, module)
-        if key not in view.shared.answers:
-            view.shared.answers[key] = _absent(files_of(view).read(module))
-        file, node = view.shared.answers[key]
-        if node is not None:
+    raises = paid(view)
+    for part, node in found_in(view, _absent):
+        if part.name in raises or not part.is_reward:
             yield finding(
-                f"{what} counts tests as passed if none is reported as failed",
-                span,
-                related=(label(view, "here", file, node),),
+                f"{part.what} counts tests as passed if none is reported as failed",
+                part.span,
+                related=(label(view, "here", part.file, node),),
                 help='ask for each test: `all(outcome.get(test) == "PASSED" for test in tests)`',
             )
 
 
-def _absent(file: File | None) -> tuple[File | None, python.AST | None]:
-    """Return a test for the absence of failures, in a file without one for passed tests."""
+def _absent(part: Part) -> python.AST | None:
+    """Return a test for the absence of failures, if nothing asks for passed tests."""
     import ast as python
 
-    if file is None or "fail" not in file.text.lower():
-        return file, None
+    if "fail" not in part.file.text.lower():
+        return None
     compared = [
         text.value.lower()
-        for node in python.walk(file.module)
+        for node in part.nodes()
         if isinstance(node, python.Compare | python.Call)
         for text in (
             [node.left, *node.comparators] if isinstance(node, python.Compare) else node.args
@@ -71,8 +62,8 @@ def _absent(file: File | None) -> tuple[File | None, python.AST | None]:
         if isinstance(text, python.Constant) and isinstance(text.value, str)
     ]
     if any(word in text for text in compared for word in PASSED):
-        return file, None
-    return file, next((n for n in python.walk(file.module) if _is_absence(n)), None)
+        return None
+    return next((node for node in part.nodes() if _is_absence(node)), None)
 
 
 def _is_absence(node: python.AST) -> bool:

@@ -12,15 +12,12 @@ small letter or a space that the answer cannot have.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from forgedsl.ir.program import Decl, Deferred
 from forgedsl.lint.finding import Findings, rule
-from forgedsl.lint.prompts import drawn_from, first_row, value_at
+from forgedsl.lint.prompts import first_target
 from forgedsl.lint.rewards import place_of, python_rewards
 from forgedsl.lint.view import View
-from forgedsl.syntax import ast
-from forgedsl.syntax.walk import reads
 
 if TYPE_CHECKING:
     from forgedsl.lint.follow.values import Event
@@ -33,12 +30,11 @@ def check(view: View) -> Findings:
         return
     from forgedsl.lint.follow.programs import label, reward_flow
 
-    targets = [_target(view, dataset) for dataset in drawn_from(view)]
-    target = targets[0] if len(targets) == 1 else None
-    for found in python_rewards(view) if isinstance(target, str) and target else ():
+    target = first_target(view)
+    for found in python_rewards(view) if target else ():
         flow = reward_flow(view, found)
         for event in flow.events if flow is not None else ():
-            what, call = _changed(event, str(target))
+            what, call = _changed(event, target)
             if what:
                 yield finding(
                     f"reward `{found.reward.name}` compares an answer {what} with `{target}`, the "
@@ -77,20 +73,3 @@ def _changed(event: Event, target: str) -> tuple[str, str]:
             if label in said.labels and is_only and changed != target:
                 return what, call
     return "", ""
-
-
-def _target(view: View, dataset: Decl) -> Any:
-    """Return the target of the first row; None if it is not known."""
-    value, row = dataset.settings["target"].value, first_row(view, dataset)
-    return _value(value.expr, row) if isinstance(value, Deferred) and row is not None else None
-
-
-def _value(node: ast.Expr, row: Any) -> Any:
-    """Return the value of a column, or of `after(column, text)`."""
-    if isinstance(node, ast.Call) and node.function.text == "after" and len(node.args) == 2:
-        text, mark = _value(node.args[0].value, row), node.args[1].value
-        if isinstance(text, str) and isinstance(mark, ast.String) and mark.value in text:
-            return text.partition(mark.value)[2]
-        return None
-    keys = next((keys for keys, read in reads(node, "row") if read is node), None)
-    return None if keys is None else value_at(row, keys)

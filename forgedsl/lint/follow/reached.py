@@ -1,0 +1,120 @@
+"""What the rewards and environments of a program reach in their Python files.
+
+View -> one Part for each: the statements that run when its file is imported, its definition, and
+the definitions and constants that it names, also through each other
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+from forgedsl.lint.environments import python_environments
+from forgedsl.lint.follow.files import DEFINED, File
+from forgedsl.lint.follow.programs import files_of
+from forgedsl.lint.rewards import place_of, python_rewards
+from forgedsl.lint.view import View
+from forgedsl.records import dataclass
+from forgedsl.source import Span
+
+Node = TypeVar("Node", bound=ast.AST)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """A reward, environment or agent, and the statements of its file that it reaches."""
+
+    what: str
+    """its kind and name, for messages"""
+    name: str
+    span: Span
+    file: File
+    top: str
+    """the top-level definition that contains it"""
+    roots: tuple[ast.stmt, ...]
+    is_reward: bool
+
+    def nodes(self) -> Iterator[ast.AST]:
+        """Yield all nodes that it reaches."""
+        for root in self.roots:
+            yield from ast.walk(root)
+
+
+def parts(view: View) -> Iterator[Part]:
+    """Yield the rewards and environments whose files can be read."""
+    found = [
+        (f"{env.what} `{env.env.name}`", env.env.name, env.env.name_span, env.env.body.module,
+         env.env.body.name, False)
+        for env in python_environments(view)
+    ] + [
+        (f"reward `{one.reward.name}`", one.reward.name, place_of(one.reward, view),
+         one.function.module, one.top, True)
+        for one in python_rewards(view)
+    ]  # fmt: skip
+    for what, name, span, module, top, is_reward in found:
+        file = files_of(view).read(module)
+        if file is not None:
+            key = (parts, module, top)
+            if key not in view.shared.answers:
+                view.shared.answers[key] = tuple(_reached(file.module, top))
+            roots = view.shared.answers[key]
+            yield Part(
+                what=what, name=name, span=span, file=file, top=top, roots=roots,
+                is_reward=is_reward,
+            )  # fmt: skip
+
+
+def found_in(view: View, question: Callable[[Part], Node | None]) -> Iterator[tuple[Part, Node]]:
+    """Yield the parts for which a question has a node as its answer; each node with the first part
+    that reaches it. An answer is computed once for all views: it may depend on the file alone."""
+    told: set[int] = set()
+    for part in parts(view):
+        key = (question, part.file.path, part.top)
+        if key not in view.shared.answers:
+            view.shared.answers[key] = question(part)
+        node: Node | None = view.shared.answers[key]
+        if node is not None and id(node) not in told:
+            told.add(id(node))
+            yield part, node
+
+
+def _reached(module: ast.Module, top: str) -> Iterator[ast.stmt]:
+    """Yield the statements that run at import, and those that `top` reaches by name."""
+    named: dict[str, list[ast.stmt]] = {}
+    pending = [top]
+    for node in module.body:
+        names = _names_bound(node)
+        for name in names:
+            named.setdefault(name, []).append(node)
+        if not isinstance(node, DEFINED) and not _is_script(node):
+            yield node
+            pending += () if names else _names_read(node)
+    seen: set[str] = set()
+    while pending:
+        name = pending.pop()
+        for node in named.get(name, ()) if name not in seen else ():
+            if isinstance(node, DEFINED):
+                yield node
+            pending += _names_read(node)
+        seen.add(name)
+
+
+def _names_bound(node: ast.stmt) -> list[str]:
+    """Return the names that a statement defines, or assigns at its top."""
+    if isinstance(node, DEFINED):
+        return [node.name]
+    if isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign):
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        nodes = (each for target in targets for each in ast.walk(target))
+        return [each.id for each in nodes if isinstance(each, ast.Name)]
+    return []
+
+
+def _names_read(node: ast.AST) -> list[str]:
+    return [n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)]
+
+
+def _is_script(node: ast.stmt) -> bool:
+    """True for `if __name__ == "__main__":`, which no run enters."""
+    return isinstance(node, ast.If) and "__name__" in ast.unparse(node.test)
