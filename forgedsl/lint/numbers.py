@@ -130,7 +130,8 @@ def _rate_of_muon(view: View) -> Iterator[Number]:
         if kind is None or rate is None or _word_of(kind) != "muon":
             continue
         source = view.program.models[model_of(trainer)].settings["source"].value
-        scaled = _word_of(settings["optimizer.adjust_lr"]) == "match_rms_adamw"
+        scale = settings.get("optimizer.adjust_lr")
+        scaled = scale is not None and _word_of(scale) == "match_rms_adamw"
         if scaled and getattr(source, "name", "") != "random":
             message = (
                 f"updates of Muon have the size of AdamW's here, and the learning rate of "
@@ -226,7 +227,7 @@ def _rate_in_bf16(view: View) -> Iterator[Number]:
 def _scale_of_adapters(view: View) -> Iterator[Number]:
     for trainer in _trainers(view):
         rank, alpha = (trainer.settings.get(key) for key in ("lora.rank", "lora.alpha"))
-        if rank is not None and alpha is not None and isinstance(rank.value, int):
+        if rank is not None and alpha is not None and isinstance(rank.value, int) and rank.value:
             value = alpha.value / rank.value
             message = (
                 f"the LoRA update is scaled by alpha / rank = {alpha.value:g} / {rank.value} = "

@@ -30,7 +30,7 @@ def check(view: View) -> Findings:
         return
     plan = view.planned[1]
     for mesh in (mesh for mesh in plan.meshes if mesh.hosts > 1):
-        tp, cp = mesh.degrees["tp"], mesh.degrees.get("cp", 1)
+        tp, cp = (mesh.degrees.get(key, 1) for key in ("tp", "cp"))
         if mesh.procs % tp:
             key, most = "tp", gcd(tp, mesh.procs)
         elif mesh.procs % (tp * cp) and _fits(plan, mesh, gcd(cp, mesh.procs // tp)):
