@@ -1,4 +1,4 @@
-"""Environments of gymnasium as text. Uses the package `gymnasium`.
+"""The class with which a run plays an environment of gymnasium. Imports the package `gymnasium`.
 
     environment lake = gymnasium("FrozenLake-v1", is_slippery = false)
 
@@ -8,8 +8,10 @@
     Tuple, Dict       the texts of their parts, with commas; `{0}` or `{key}` is one of them
     render mode ansi  `{render}`: what the environment prints; [x] is highlighted
 
-An answer acts by what stands in its last <answer> tag, or as a whole. If this is no action, the
-environment stays as it is, and the observation says which actions there are.
+The action is the text in the last <answer> tag of an answer, or the whole answer if it has no tag.
+If this text is no action, the environment does not change, and the observation lists the actions.
+
+The compiler checks such an environment without importing the package: hir.gymnasium_calls.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from forgedsl.api import load_text
-from forgedsl.hir.registered import described, registered
+from forgedsl.hir.gymnasium_registry import described, registered
 from forgedsl.lower import job as spec
 from forgedsl.lower.build import lower
 from forgedsl.lower.lock import lock_text
@@ -147,7 +147,7 @@ def test_the_package_is_read_and_agrees_with_what_it_registers() -> None:
     """In a process of its own: nothing has imported gymnasium before."""
     script = """
 import sys
-from forgedsl.hir.registered import described, registered
+from forgedsl.hir.gymnasium_registry import described, registered
 read = {name: described(entry) for name, entry in registered().items()}
 assert "gymnasium" not in sys.modules
 import gymnasium

@@ -47,7 +47,7 @@ def _body(resolver: File, declared: Declared) -> PythonEnvironment | None:
 
         return resolve_program(resolver, call, value.span)
     if path.text == GYMNASIUM.name and not resolver.knows(GYMNASIUM.name):
-        from forgedsl.hir.gymnasium import resolve_gymnasium
+        from forgedsl.hir.gymnasium_calls import resolve_gymnasium
 
         return resolve_gymnasium(resolver, call, value.span)
     resolver.used.add(path.parts[0])

@@ -1,11 +1,11 @@
-"""Environments that gymnasium knows, read from the files of installed packages, never imported.
+"""Environments that are registered with gymnasium, read from Python files that are not imported.
 
     gymnasium/envs/__init__.py   register(id="FrozenLake-v1", entry_point="...:FrozenLakeEnv", ...)
     toy_text/frozen_lake.py      parameters of `__init__`, render modes, spaces
     envs/maze.py                 both, in a file beside the .forge file
 
-A space is read as far as its expression is written out; what is not known here is checked when a
-run makes the environment.
+A space is read as far as its expression is written out. What cannot be read here is checked when
+a run makes the environment. hir.gymnasium_calls compares a call of the language with what is read.
 """
 
 from __future__ import annotations

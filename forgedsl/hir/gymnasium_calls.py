@@ -1,8 +1,9 @@
 """Resolves `environment lake = gymnasium("FrozenLake-v1", is_slippery = false)`.
 
-Names and arguments are those of the installed package, read from its files. Spaces that cannot be
-text are refused where the class writes them out; a run checks them again when it makes the
-environment. Without the package nothing is known, which a rule says (X834).
+Names and arguments are compared with those of the installed package (hir.gymnasium_registry), which
+is not imported. Spaces that cannot be text are refused where the class writes them out. The class
+that a run plays (forgedsl.gymnasium) checks all of this again when it makes the environment. If the
+package is not installed, nothing is checked, and a rule (X834) warns.
 """
 
 from __future__ import annotations
@@ -15,7 +16,14 @@ from typing import Any
 from forgedsl.diagnostics import Edit, Fix, counted
 from forgedsl.hir.context import ERROR
 from forgedsl.hir.file import File
-from forgedsl.hir.registered import PACKAGE, Described, Space, described, registered, version
+from forgedsl.hir.gymnasium_registry import (
+    PACKAGE,
+    Described,
+    Space,
+    described,
+    registered,
+    version,
+)
 from forgedsl.ir.program import PythonEnvironment
 from forgedsl.mistakes.suggest import did_you_mean, nearest
 from forgedsl.records import replace
