@@ -20,28 +20,17 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 
-from forgedsl.lower import job as spec
 from forgedsl.runtime.proofs.publication import arrival
-from forgedsl.runtime.services.vllm.upstream import engine as upstream
 from forgedsl.runtime.transports.base import Sender
 from forgedsl.runtime.transports.registry import open_weights, transport
 from forgedsl.shipped import shipped_root
 
+sys.path[:0] = [str(Path(__file__).parents[1] / "compiler_tests/runtime")]
+from small_engine import small_engine  # noqa: E402
+
 MODEL = shipped_root() / "models/tiny_math"
 SCALES = (1e-7, 1e-4, 1e-2)
 """sizes of updates, one after the other"""
-
-
-def engine(meeting: Path) -> upstream.Engine:
-    upstream.prepare_environment("cpu")
-    service = spec.VllmService(
-        model="m", mesh=spec.Mesh(name="m", device="cpu"), dtype="f32", max_running=8,
-        sampling=spec.Sampling(max_tokens=4),
-        extra={"block_size": 32, "num_gpu_blocks_override": 16},
-    )  # fmt: skip
-    model = spec.Model(source=spec.LocalModel(path="", sha256=""), dtype="f32", context=96)
-    seat = upstream.EngineRank(rank=0, ranks=1, meeting=meeting)
-    return upstream.Engine(service, model, MODEL, 1, seat, random=True)
 
 
 def main() -> None:
@@ -50,7 +39,7 @@ def main() -> None:
     parser.add_argument("--way", choices=("shm", "tcp"), default="shm")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        own = engine(Path(folder) / "meeting")
+        own = small_engine(MODEL, Path(folder) / "meeting", random=True)
         start, alarms = time.perf_counter(), run(own, args.way, args.count)
         seconds = round(time.perf_counter() - start, 1)
     print(json.dumps({"publications": args.count, "way": args.way, "alarms": alarms,

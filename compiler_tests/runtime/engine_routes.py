@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from safetensors.torch import load_file
+from small_engine import small_engine
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from forgedsl.families import registry
@@ -37,18 +38,6 @@ def write_model(folder: Path, sizes: dict[str, Any]) -> None:
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.2)
     model.save_pretrained(folder)
-
-
-def engine(folder: Path) -> upstream.Engine:
-    upstream.prepare_environment("cpu")
-    service = spec.VllmService(
-        model="m", mesh=spec.Mesh(name="m", device="cpu"), dtype="f32", max_running=8,
-        sampling=spec.Sampling(max_tokens=4), record_routes=True,
-        extra={"block_size": 32, "num_gpu_blocks_override": 16},
-    )  # fmt: skip
-    model = spec.Model(source=spec.LocalModel(path="", sha256=""), dtype="f32", context=96)
-    seat = upstream.EngineRank(rank=0, ranks=1, meeting=folder / "meeting")
-    return upstream.Engine(service, model, folder, 1, seat)
 
 
 def sampled(own: upstream.Engine, swap: Any = None) -> list[tuple[list[int], Any]]:
@@ -102,7 +91,7 @@ def sorted_ids(routes: Any) -> Any:
 def main() -> None:
     folder = Path(sys.argv[1])
     write_model(folder, json.loads(sys.argv[2]))
-    own = engine(folder)
+    own = small_engine(folder, folder / "meeting", record_routes=True)
     weights = load_file(folder / "model.safetensors")
     other = {name: value * (1.2 if "gate.weight" in name else 1.0) + 0.02 * ("gate" in name)
              for name, value in weights.items()}  # fmt: skip

@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 from safetensors.torch import load_file
+from small_engine import small_engine
 
-from forgedsl.lower import job as spec
 from forgedsl.runtime.proofs.publication import Arrival, arrival
 from forgedsl.runtime.services.vllm.upstream import engine as upstream
 from forgedsl.runtime.transports import base
@@ -37,18 +37,6 @@ def planting() -> Any:
     module = importlib.util.module_from_spec(found)
     found.loader.exec_module(module)
     return module
-
-
-def engine(folder: Path, *, random: bool) -> upstream.Engine:
-    upstream.prepare_environment("cpu")
-    service = spec.VllmService(
-        model="m", mesh=spec.Mesh(name="m", device="cpu"), dtype="f32", max_running=8,
-        sampling=spec.Sampling(max_tokens=4),
-        extra={"block_size": 32, "num_gpu_blocks_override": 16},
-    )  # fmt: skip
-    model = spec.Model(source=spec.LocalModel(path="", sha256=""), dtype="f32", context=96)
-    seat = upstream.EngineRank(rank=0, ranks=1, meeting=folder / "meeting")
-    return upstream.Engine(service, model, TINY, 1, seat, random=random)
 
 
 class Receiver:
@@ -125,7 +113,7 @@ def skipped(own: upstream.Engine) -> list[float]:
 
 
 def main(folder: str, start: str) -> None:
-    own = engine(Path(folder), random=start == "random")
+    own = small_engine(TINY, Path(folder) / "meeting", random=start == "random")
     found = first(own)
     if start == "random":
         found |= later(own) | {"skipped": skipped(own)}

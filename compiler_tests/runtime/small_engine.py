@@ -1,0 +1,23 @@
+"""A CPU engine of vLLM with few blocks, for scripts that have a process for it."""
+
+from pathlib import Path
+from typing import Any
+
+from forgedsl.lower import job as spec
+from forgedsl.runtime.services.vllm.upstream import engine as upstream
+
+
+def small_engine(
+    model: Path, meeting: Path, *, random: bool = False, **changed: Any
+) -> upstream.Engine:
+    """Start an engine of the model in a folder. `meeting` does not exist yet; `random` weights are
+    replaced by the first publication; `changed` are other settings of the service."""
+    upstream.prepare_environment("cpu")
+    service = spec.VllmService(
+        model="m", mesh=spec.Mesh(name="m", device="cpu"), dtype="f32", max_running=8,
+        sampling=spec.Sampling(max_tokens=4),
+        extra={"block_size": 32, "num_gpu_blocks_override": 16}, **changed,
+    )  # fmt: skip
+    source = spec.Model(source=spec.LocalModel(path="", sha256=""), dtype="f32", context=96)
+    seat = upstream.EngineRank(rank=0, ranks=1, meeting=meeting)
+    return upstream.Engine(service, source, model, 1, seat, random=random)
