@@ -32,6 +32,7 @@ from forgedsl.runtime.agents.endpoint import Endpoint
 from forgedsl.runtime.agents.protocol import canonical
 from forgedsl.runtime.data.chat import ChatTokenizer
 from forgedsl.runtime.endpoints import seed_of
+from forgedsl.runtime.environments.bridge import Bridge
 from forgedsl.runtime.events import EventLog
 from forgedsl.runtime.services.environment import EnvironmentClient
 
@@ -216,6 +217,33 @@ def test_one_tool_among_others_that_the_template_does_not_show_is_named() -> Non
 
     first = PLAIN.replace("{{ tools | length }}", "{{ tools[0].function.name }}")
     assert play(run, template=first).error == ""
+
+
+def test_a_parser_that_fails_is_an_error_of_the_request_and_the_row_is_free(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def failing(self: Bridge, text: str, tools: Any) -> Any:
+        raise IndexError("list index out of range")
+
+    found: list[Any] = []
+
+    async def run(client: Client, task: Task) -> dict[str, float]:
+        first = await client.chat(USER)
+        asked = {"messages": [user(USER), first, user("+2")]}
+        with monkeypatch.context() as patched:
+            patched.setattr(Bridge, "read_calls", failing)
+            found.append(await client.post({**asked, "tools": [TOOL]}))
+            found.append(await client.post({**asked, "tools": [TOOL]}))
+        found.append(await client.post(asked))
+        return {"solved": 1.0}
+
+    play(run)
+    for status, body in found[:2]:
+        assert status == 500
+        assert body["error"]["message"] == (
+            "its tool calls cannot be read: IndexError: list index out of range"
+        )
+    assert found[2][0] == 200
 
 
 def test_calls_are_text_for_a_client_without_tools() -> None:

@@ -29,6 +29,7 @@ from forgedsl.runtime.agents.protocol import (
     too_long,
 )
 from forgedsl.runtime.agents.tree import Place, Tree
+from forgedsl.runtime.tracebacks import described
 
 MAX_IN_FLIGHT = 64
 """most answers of a trajectory that are sampled at a time"""
@@ -202,7 +203,11 @@ class Session:
         finally:
             del self._waiting[number]
         read = self._tree.bridge.read_calls
-        before, found = read(text, chat.tools) if chat.calls else (text, ())
+        try:
+            before, found = read(text, chat.tools) if chat.calls else (text, ())
+        except Exception as error:  # a parser of vLLM may fail in any way
+            self._tree.leave(place)
+            raise ApiError(500, f"its tool calls cannot be read: {described(error)}") from error
         message, calls = message_of(text, before, found, str(number))
         self._tree.end(place, normalized(message), tokens, text)
         return Answer(
