@@ -9,7 +9,7 @@ Docker. The agent is Terminus 2, which runs outside of the container: an agent i
 cannot reach the endpoint, which is on the host's loopback address.
 
 A task is a folder: instruction.md, task.toml, environment/, tests/test.sh. If TASKS is a folder of
-tasks, `target` of the dataset is the name of one. Without it, a task is made of a sum.
+tasks, `target` of the dataset is the name of one. Without it, each sum becomes a task.
 """
 
 import json
@@ -38,7 +38,7 @@ FILES = {
 
 
 def task_folder(text: str, target: str) -> Path:
-    """Return the folder of a task: one of TASKS, or one that is made of a sum."""
+    """Return the folder of a task: one of TASKS, or a new one whose task is the sum."""
     if TASKS:
         return Path(TASKS) / target
     for name, content in FILES.items():
@@ -70,6 +70,8 @@ def main() -> None:
     if not rewards:
         failed = found.get("exception_info") or {}
         sys.exit(f"the trial has no reward: {failed.get('exception_message', 'no exception')}")
+    if REWARD not in rewards:
+        sys.exit(f"the verifier gives no {REWARD}, but {', '.join(rewards)}: change REWARD")
     print(json.dumps({"solved": float(rewards[REWARD])}))
 
 
