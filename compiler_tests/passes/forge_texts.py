@@ -106,6 +106,15 @@ def edited(text: str, *edits: tuple[str, str], folder: Path, **options):
     return made, [(d.code, d.message) for d in found.reporter if d.severity == "error"]
 
 
+def job_of(text: str, *edits: tuple[str, str], folder: Path):
+    """(job or None, diagnostics) of a text that may have errors."""
+    found = load_text(changed(text, *edits), "test.forge", folder=folder)
+    made = None
+    if not found.reporter.has_errors:
+        made = lower(found.program, reporter=found.reporter, sources=found.sources, base_dir=folder)
+    return made and made.job, list(found.reporter)
+
+
 def text_at(text: str, diagnostic) -> str:
     """The source text a diagnostic points at."""
     return text[diagnostic.span.start : diagnostic.span.end]

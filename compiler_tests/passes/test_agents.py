@@ -4,12 +4,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from forge_texts import changed
+from forge_texts import job_of
 
 from forgedsl.agent import Agent
 from forgedsl.api import load_text
 from forgedsl.hir.pyclass import REWARD
-from forgedsl.lower.build import lower
 
 AGENTS = """
 import agents
@@ -99,12 +98,8 @@ eval held {{ dataset = tasks, env = fixer, max_turns = 3, score = solved, every 
 def lowered(folder: Path, *edits: tuple[str, str]) -> tuple[Any, list[tuple[str, str]]]:
     """(job or None, messages of errors and warnings by code)."""
     (folder / "fix.py").write_text(AGENTS, encoding="utf-8")
-    found = load_text(changed(TEXT, *edits), "test.forge", folder=folder)
-    made = None
-    if not found.reporter.has_errors:
-        made = lower(found.program, reporter=found.reporter, sources=found.sources, base_dir=folder)
-    said = [(d.code, d.message) for d in found.reporter if d.severity in ("error", "warning")]
-    return made and made.job, said
+    job, found = job_of(TEXT, *edits, folder=folder)
+    return job, [(d.code, d.message) for d in found if d.severity in ("error", "warning")]
 
 
 def test_an_agent_is_an_environment_of_the_job(tmp_path: Path) -> None:

@@ -4,11 +4,9 @@ import hashlib
 from pathlib import Path
 
 import pytest
-from forge_texts import changed, loaded, plan_of
+from forge_texts import changed, job_of, loaded, plan_of
 
-from forgedsl.api import load_text
 from forgedsl.graph.dataflow import build
-from forgedsl.lower.build import lower
 from forgedsl.lower.lock import lock_text
 from forgedsl.plan.plan import plan
 from forgedsl.plan.sizes import step_tokens
@@ -79,12 +77,8 @@ eval held {{ dataset = tasks, env = shop, max_turns = 3, score = grade, every = 
 def lowered(folder: Path, *edits: tuple[str, str]):
     """(job or None, messages of errors and warnings by code)."""
     (folder / "desk.py").write_text(DESK, encoding="utf-8")
-    found = load_text(changed(TEXT, *edits), "test.forge", folder=folder)
-    made = None
-    if not found.reporter.has_errors:
-        made = lower(found.program, reporter=found.reporter, sources=found.sources, base_dir=folder)
-    said = [(d.code, d.message) for d in found.reporter if d.severity in ("error", "warning")]
-    return made and made.job, said
+    job, found = job_of(TEXT, *edits, folder=folder)
+    return job, [(d.code, d.message) for d in found if d.severity in ("error", "warning")]
 
 
 def test_an_environment_is_part_of_the_job(tmp_path: Path) -> None:

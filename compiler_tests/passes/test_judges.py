@@ -4,11 +4,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from forge_texts import GRPO, changed, loaded, plan_of
+from forge_texts import GRPO, changed, job_of, loaded, plan_of
 
-from forgedsl.api import load_text
 from forgedsl.graph.dataflow import build
-from forgedsl.lower.build import lower
 from forgedsl.plan.alternatives import alternatives, render
 from forgedsl.sizes.hosts import Host
 
@@ -32,11 +30,8 @@ REMOTE = changed(
 
 def lowered(folder: Path, text: str, *edits: tuple[str, str]) -> tuple[Any, list[tuple[str, str]]]:
     """(job or None, errors as (code, message))."""
-    found = load_text(changed(text, *edits), "test.forge", folder=folder)
-    made = None
-    if not found.reporter.has_errors:
-        made = lower(found.program, reporter=found.reporter, sources=found.sources, base_dir=folder)
-    return made and made.job, [(d.code, d.message) for d in found.reporter if d.severity == "error"]
+    job, found = job_of(text, *edits, folder=folder)
+    return job, [(d.code, d.message) for d in found if d.severity == "error"]
 
 
 def test_a_judge_of_the_run_is_a_service_of_the_job(tmp_path: Path) -> None:

@@ -4,10 +4,10 @@ import hashlib
 from pathlib import Path
 
 import pytest
+from forge_texts import job_of
 
 from forgedsl.api import load_text
 from forgedsl.lower import job as spec
-from forgedsl.lower.build import lower
 from forgedsl.lower.lock import lock_text
 
 DESK = 'environment desk = program(["sh", "agents/desk.sh"]) { deadline = 60s }'
@@ -40,13 +40,8 @@ def lowered(folder: Path, call: str) -> tuple[spec.Job | None, list[tuple[str, s
     (folder / "venv/bin").mkdir(parents=True)
     (folder / "venv/pyvenv.cfg").touch()
     (folder / "venv/bin/python").touch(0o755)
-    text = TEXT.replace('["sh", "agents/desk.sh"]', call)
-    found = load_text(text, "t.forge", folder=folder)
-    made = None
-    if not found.reporter.has_errors:
-        made = lower(found.program, reporter=found.reporter, sources=found.sources, base_dir=folder)
-    said = [(d.code, d.message, d.help) for d in found.reporter if d.severity == "error"]
-    return made and made.job, said
+    job, found = job_of(TEXT, ('["sh", "agents/desk.sh"]', call), folder=folder)
+    return job, [(d.code, d.message, d.help) for d in found if d.severity == "error"]
 
 
 def test_a_program_is_part_of_the_job_with_its_files(tmp_path: Path) -> None:

@@ -3,13 +3,12 @@
 from pathlib import Path
 
 import pytest
-from forge_texts import GRPO, changed, plan_of
+from forge_texts import GRPO, changed, job_of, plan_of
 
 from forgedsl.api import load_text
 from forgedsl.diagnostics import Severity
 from forgedsl.graph.dataflow import build
 from forgedsl.lint.engine import lint_file
-from forgedsl.lower.build import lower
 
 MERGED = changed(
     GRPO,
@@ -35,11 +34,8 @@ BOTH = changed(
 
 
 def lowered(folder: Path, text: str):
-    found = load_text(text, "test.forge", folder=folder)
-    made = None
-    if not found.reporter.has_errors:
-        made = lower(found.program, reporter=found.reporter, sources=found.sources, base_dir=folder)
-    return made and made.job, [(d.code, d.message) for d in found.reporter if d.severity == "error"]
+    job, found = job_of(text, folder=folder)
+    return job, [(d.code, d.message) for d in found if d.severity == "error"]
 
 
 def test_merged_batches_share_a_loss(tmp_path: Path) -> None:
