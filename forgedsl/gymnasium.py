@@ -74,9 +74,8 @@ class Gymnasium(Environment):
         space = self._env.observation_space
         if not self._renders and (bad := _not_text(space)):
             raise ValueError(f"observations of {id} are of {bad}, which has no text")
-        self._template = observation or (
-            "{message}{render}" if self._renders else "{message}{observation}"
-        )
+        shown = "{message}{render}" if self._renders else "{message}{observation}"
+        self._template = shown if observation is None else observation
         inner = _inner(space, None)
         known = {"observation", "actions", "message", *inner, *(["render"] * self._renders)}
         for word in PLACEHOLDER.findall(self._template):
@@ -193,8 +192,8 @@ def _shown(space: Any, value: Any) -> str:
 
 def _plain(text: str) -> str:
     """Return a rendering without colours: [x] was highlighted, (x) bold, and {x} of another colour.
-    Only these tell where the player, the passenger of Taxi and its goal are."""
-    while COLOURED.search(text):  # one in another: those within first
+    In FrozenLake and Taxi colours alone show where the player, the passenger and the goal are."""
+    while COLOURED.search(text):  # marks may be nested: the inner ones first
         text = COLOURED.sub(_marked, text)
     return ESCAPE.sub("", text).strip("\n")
 

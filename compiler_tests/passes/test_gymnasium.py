@@ -10,6 +10,7 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+from forge_texts import job_of
 
 from forgedsl.api import load_text
 from forgedsl.hir.gymnasium_registry import described, registered
@@ -62,13 +63,10 @@ def lowered(folder: Path, call: str) -> tuple[spec.Job | None, list[tuple[str, s
     """(job or None, (code, message, help) of each error) with `gymnasium(CALL)`."""
     (folder / "envs").mkdir(exist_ok=True)
     (folder / "envs/maze.py").write_text(MAZE, "utf-8")
-    text = TEXT.replace('"FrozenLake-v1"', call)
-    found = load_text(text, "t.forge", folder=folder)
-    made = None
-    if not found.reporter.has_errors:
-        made = lower(found.program, reporter=found.reporter, sources=found.sources, base_dir=folder)
-    said = [(d.code, d.message, d.help) for d in found.reporter if d.severity == "error"]
-    return made and made.job, said
+    (folder / "envs/broken.py").write_text("import (\n", "utf-8")
+    (folder / "envs/latin.py").write_bytes(b"# \xff\n")
+    job, found = job_of(TEXT, ('"FrozenLake-v1"', call), folder=folder)
+    return job, [(d.code, d.message, d.help) for d in found if d.severity == "error"]
 
 
 def test_an_environment_of_the_package_is_part_of_the_job_with_its_version(tmp_path: Path) -> None:
@@ -110,11 +108,21 @@ WRONG = [
     ('"Taxi-v4", render_mode = "ansi"', "F114", "no parameter `render_mode`", "a run chooses"),
     ('"CartPole-v1"', "F113", "observations of `CartPole-v1` are of Box", "class `Environment`"),
     ('"Pusher-v5"', "F113", "observations of `Pusher-v5` are of Box", "class `Environment`"),
-    ('"Taxi-v4", actions = ["n"]', "F113", "names 1 action, but there are 6", ""),
-    ('"Blackjack-v1", actions = ["A", "a"]', "F113", "must be different words", ""),
+    ('"Taxi-v4", actions = ["n"]', "F113", "names 1 action, but there are 6", "in the order"),
+    ('"Blackjack-v1", actions = ["A", "a"]', "F113", "must be different names", "in the order"),
     ('"Taxi-v4", observation = "{rendr}"', "F113", "no `{rendr}`", "mean `render`?"),
     ('"Blackjack-v1", observation = "{3}"', "F113", "no `{3}`", "known are `{observation}`"),
-    ('"envs/maxe.py:Maze-v0"', "F115", "does not exist beside this file", "mean `maze.py`?"),
+    ('"envs/maxe.py:Maze-v0"', "F115", "cannot read `envs/maxe.py`: no such", "mean `maze.py`?"),
+    ('"envs/broken.py:Maze-v0"', "F115", "is not valid Python (line 1: ", ""),
+    ('"envs/latin.py:Maze-v0"', "F115", "`envs/latin.py` is not UTF-8", ""),
+    ('"/envs/maze.py:Maze-v0"', "F115", "relative to the .forge file", ""),
+    ('"envs/maze.py"', "F113", "does not end with the name", 'gymnasium("envs/maze.py:NAME")'),
+    ('"envs/maze.py:"', "F113", "does not end with the name", 'gymnasium("FrozenLake-v1")'),
+    ('""', "F113", "does not end with the name", 'gymnasium("FrozenLake-v1")'),
+    ("3", "F109", "`id` of `gymnasium` must be a string", '`"3"`'),
+    ('"Nothing-v1"', "F101", "has no environment `Nothing-v1`", "pprint_registry"),
+    ('"envs/maze.py:Other-v1"', "F101", "no environment `Other-v1`", "`Maze-v0`, `Dark-v0`"),
+    ('"Taxi-v4", observation = ""', "F113", "`observation` of `gymnasium` is empty", "{message}"),
     ('"envs/maze.py:Maz-v0"', "F101", "registers no environment `Maz-v0`", "mean `Maze-v0`?"),
     ('"envs/maze.py:Maze-v0", door = 3', "F114", "no parameter `door`", "mean `doors`?"),
     ('"envs/maze.py:Dark-v0", door = 3', "F114", "no parameter `door`", "mean `doors`?"),
@@ -133,6 +141,30 @@ def test_what_cannot_be_played_is_refused(
     assert found == code
     assert message in told
     assert help_text in helped
+
+
+def test_the_fix_of_a_name_changes_the_name_alone(tmp_path: Path) -> None:
+    """A name that is written with an escape is not changed."""
+    for call, fixed in (('"Taxy-v4"', '"Taxi-v4"'), ('"Taxi-v4\\n"', None)):
+        text = TEXT.replace('"FrozenLake-v1"', call)
+        (told,) = (d for d in load_text(text, "t.forge", folder=tmp_path).reporter)
+        if fixed is None:
+            assert told.fix is None
+            continue
+        assert told.fix is not None
+        (edit,) = told.fix.edits
+        after = text[: edit.span.start] + edit.text + text[edit.span.end :]
+        assert after == text.replace(call, fixed)
+
+
+def test_the_newest_of_many_versions_is_proposed(tmp_path: Path) -> None:
+    text = "import gymnasium\n" + "".join(
+        f'gymnasium.register("Maze-v{number}", entry_point="maze:Maze")\n' for number in range(12)
+    )
+    (tmp_path / "maze.py").write_text(text, "utf-8")
+    text = TEXT.replace("FrozenLake-v1", "maze.py:Maze-v99")
+    (told,) = (d for d in load_text(text, "t.forge", folder=tmp_path).reporter)
+    assert told.help == "did you mean `Maze-v11`?"
 
 
 def test_a_part_that_gymnasium_does_not_give_is_told(tmp_path: Path) -> None:

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 from agent_loopback import PLAIN, TOKENIZER, TOOL, USER, Client, Engine, play
+from forge_texts import job_of
 
 from forgedsl.api import load_text
 from forgedsl.environment import Task
 from forgedsl.errors import RunError
 from forgedsl.lower import job as spec
-from forgedsl.lower.build import lower
 from forgedsl.runtime.data.chat import ChatTokenizer
 from forgedsl.runtime.environments.bridge import Bridge, unpickled
 from forgedsl.runtime.environments.connection import bridge_request
@@ -74,12 +74,8 @@ def test_the_names_are_those_of_the_installed_vllm() -> None:
 
 
 def compiled(calls: str) -> tuple[spec.Job | None, list[tuple[str, str]]]:
-    found = load_text(TEXT.replace("CALLS", calls), "t.forge")
-    made = None
-    if not found.reporter.has_errors:
-        made = lower(found.program, reporter=found.reporter, sources=found.sources, base_dir=Path())
-    said = [(d.code, d.message + " " + d.help) for d in found.reporter if d.severity == "error"]
-    return made and made.job, said
+    job, found = job_of(TEXT, ("CALLS", calls), folder=Path())
+    return job, [(d.code, d.message + " " + d.help) for d in found if d.severity == "error"]
 
 
 @pytest.mark.parametrize(
@@ -97,10 +93,13 @@ def test_a_model_names_a_parser_or_a_form(calls: str, form: str | None) -> None:
 @pytest.mark.parametrize(
     ("calls", "code", "told"),
     [
-        ('vllm("glm74")', "F113", "did you mean `glm47`"),
-        ('vllm("hermse")', "F113", "did you mean `hermes`"),
+        ('vllm("glm74")', "F113", 'did you mean `"glm47"`'),
+        ('vllm("hermse")', "F113", 'did you mean `"hermes"`'),
+        ('vllm("nope")', "F113", 'known are `"apertus"`, '),
+        ("vllm(3)", "F109", 'must be a string, not an integer (3) known are `"apertus"`, '),
+        ("vllm(glm74)", "F113", 'must be a string, not `glm74` did you mean `"glm47"`'),
         ("vllm()", "F114", "needs `name`"),
-        ("vllm(glm47)", "F113", "glm47"),
+        ("vllm(glm47)", "F113", 'must be a string, not `glm47` did you mean `"glm47"`'),
         ("hermse", "F101", "did you mean `hermes`"),
         ('"hermes"', "F109", "hermes"),
     ],
@@ -109,6 +108,23 @@ def test_a_name_that_vllm_does_not_have_is_told(calls: str, code: str, told: str
     _, said = compiled(calls)
     assert [found for found, _ in said] == [code]
     assert told in said[0][1]
+
+
+@pytest.mark.parametrize(
+    ("before", "wrong", "after"),
+    [
+        ("CALLS", 'vllm("hermse")', 'vllm("hermes")'),
+        ("CALLS", "vllm(hermes)", 'vllm("hermes")'),
+        ('qwen3("1.7B")', 'qwen3("1.7b")', 'qwen3("1.7B")'),
+    ],
+)
+def test_the_fix_of_a_name_keeps_or_adds_its_quotes(before: str, wrong: str, after: str) -> None:
+    text = TEXT.replace(before, wrong).replace("CALLS", "auto")
+    (told,) = (d for d in load_text(text, "t.forge").reporter if d.severity == "error")
+    assert told.fix is not None
+    (edit,) = told.fix.edits
+    mended = text[: edit.span.start] + edit.text + text[edit.span.end :]
+    assert mended == text.replace(wrong, after)
 
 
 def bridge(name: str, tools: Any = (), template: str = PLAIN) -> Bridge:

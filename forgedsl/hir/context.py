@@ -93,9 +93,18 @@ class Context:
         return ERROR
 
     def unknown(
-        self, code: str, what: str, name: str, span: Span, candidates: Iterable[str], help: str = ""
+        self,
+        code: str,
+        what: str,
+        name: str,
+        span: Span,
+        candidates: Iterable[str],
+        help: str = "",
+        *,
+        strings: bool = False,
     ) -> Error:
-        """Report an unknown name with the nearest known ones."""
+        """Report an unknown name with the nearest known ones. If they are `strings`, they are
+        written in quotes."""
         if name in self.broken or name.partition(".")[0] in self.broken:
             return ERROR
         if code == "F101":
@@ -106,6 +115,7 @@ class Context:
         no_library = name.partition(".")[0] == "rl" and not any(k.startswith("rl") for k in known)
         close = (name.lower(),) if name in ("True", "False", "None") else nearest(name, known)
         if close:
+            close = tuple(f'"{each}"' for each in close) if strings else close
             help = did_you_mean(close)
             edit = Edit(text=close[0], span=span)
             fix = Fix(message=f"replace `{name}` by `{close[0]}`", edits=(edit,), safe=False)

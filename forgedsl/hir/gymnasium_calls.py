@@ -9,8 +9,7 @@ package is not installed, nothing is checked, and a rule (X834) warns.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from pathlib import Path
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from forgedsl.diagnostics import Edit, Fix, counted
@@ -24,6 +23,7 @@ from forgedsl.hir.gymnasium_registry import (
     registered,
     version,
 )
+from forgedsl.hir.pyimport import python_text
 from forgedsl.ir.program import PythonEnvironment
 from forgedsl.mistakes.suggest import did_you_mean, nearest
 from forgedsl.records import replace
@@ -40,6 +40,7 @@ ALWAYS = ("observation", "actions", "message")
 """placeholders of `observation = "..."` that every environment has"""
 TEXT = ("Text", "Discrete", "MultiDiscrete", "MultiBinary")
 """spaces whose values have a natural text"""
+MOST_LISTED = 12
 ANSI = "ansi"
 """render mode that gives text"""
 
@@ -57,9 +58,18 @@ def resolve_gymnasium(
     if name is ERROR:
         return None
     module, _, own = name.rpartition(":")
-    file = _file(resolver, module, first.value.span) if module.endswith(".py") else None
-    if file is ERROR:
+    place, file = first.value.span, None
+    if name.endswith(".py") or not own:
+        message, shape = f"`{name}` does not end with the name of an environment", SHAPE
+        if name.endswith(".py"):
+            shape = f'`gymnasium("{name}:NAME")`, with a name that the file registers'
+        ctx.error("F113", message, place, help=shape)
         return None
+    if module.endswith(".py"):
+        if python_text(module, place, resolver.folder, ctx) is None:
+            return None
+        assert resolver.folder is not None
+        file = resolver.folder / module
     known = registered(module, file)
     if known is not None and own not in known and (known or not module):
         what = f"{PACKAGE} {version()} has no environment"
@@ -67,7 +77,8 @@ def resolve_gymnasium(
             what = f"`{module}` registers no environment"
         close = _versions(own, known) or nearest(own, known)
         fix = _spelled(first.value, own, close)
-        ctx.error("F101", f"{what} `{own}`", first.value.span, help=did_you_mean(close), fix=fix)
+        help_text = did_you_mean(close) or _listed(known)
+        ctx.error("F101", f"{what} `{own}`", place, help=help_text, fix=fix)
         return None
     found = described(known[own]) if known and own in known else Described()
     signature = _signature(found, call)
@@ -92,31 +103,27 @@ def resolve_gymnasium(
     )
 
 
-def _file(resolver: File, path: str, span: Span) -> Any:
-    """Return the Python file that registers an environment; ERROR after reporting that it is not
-    there."""
-    if resolver.folder is None or Path(path).is_absolute():
-        message = "write the path of the Python file relative to the .forge file"
-        return resolver.ctx.error("F115", message, span)
-    file = resolver.folder / path
-    if file.is_file():
-        return file
-    beside = [each.name for each in file.parent.glob("*.py")]
-    close = did_you_mean(nearest(file.name, beside))
-    return resolver.ctx.error("F115", f"`{path}` does not exist beside this file", span, help=close)
-
-
 def _versions(own: str, known: Iterable[str]) -> tuple[str, ...]:
     """Return the newest version of an environment whose version is missing or is another one."""
     base = own.rpartition("-v")[0] or own
-    return tuple(sorted(name for name in known if name.rpartition("-v")[0] == base)[-1:])
+    found = [name for name in known if re.fullmatch(re.escape(base) + r"-v\d+", name)]
+    return tuple(sorted(found, key=lambda name: int(name.rpartition("-v")[2]))[-1:])
+
+
+def _listed(known: Collection[str]) -> str:
+    """Return the help that lists names, if they are few."""
+    if len(known) > MOST_LISTED:
+        return "`gymnasium.pprint_registry()` in Python lists the names"
+    return "known are " + ", ".join(f"`{name}`" for name in known) if known else ""
 
 
 def _spelled(written: ast.Expr, name: str, close: tuple[str, ...]) -> Fix | None:
     """Return the change of a name that is written out as a string."""
+    span = written.span
     if not close or not isinstance(written, ast.String):
         return None
-    span = written.span
+    if span.end - span.start != len(written.value) + 2:  # with escapes, or of another style
+        return None
     inner = Span(span.file, span.end - 1 - len(name), span.end - 1)
     edit = Edit(text=close[0], span=inner)
     return Fix(message=f"replace `{name}` by `{close[0]}`", edits=(edit,), safe=False)
@@ -140,7 +147,8 @@ def _signature(found: Described, call: ast.Call) -> Signature:
 def _refused(
     resolver: File, call: ast.Call, name: str, found: Described, bound: dict[str, Any]
 ) -> bool:
-    """Report an environment that cannot be text, and words for its text that do not fit it."""
+    """Report an environment that has no text, names of actions and an `observation` that do not fit
+    it. Return True after a report."""
     ctx, place = resolver.ctx, call.args[0].value.span
     spans = {arg.name: arg.value.span for arg in call.args if arg.name}
     if ANSI not in found.modes and (bad := not_text(found.observation)):
@@ -150,7 +158,10 @@ def _refused(
         message = f"actions of `{name}` are of {found.action.name}, but an answer is one action"
         ctx.error("F113", f"{message}: {ACTIONS}", place, help=OWN_CLASS)
     elif (message := _actions(bound["actions"], found.action)) != "":
-        ctx.error("F113", message, spans.get("actions", place))
+        ctx.error("F113", message, spans.get("actions", place), help=IN_ORDER)
+    elif bound["observation"] == "":
+        message = "`observation` of `gymnasium` is empty, so the policy would see nothing"
+        ctx.error("F113", message, spans["observation"], help='such as `"{message}{observation}"`')
     elif bound["observation"] is not None and found.observation is not None:
         words = [*ALWAYS, *found.observation.inner]
         words += ["render"] if ANSI in found.modes else []
@@ -168,6 +179,9 @@ def _refused(
 
 
 ACTIONS = "one of a Discrete space, or text"
+IN_ORDER = (
+    "give each action a name of its own, in the order of their numbers, or leave `actions` out"
+)
 OWN_CLASS = (
     "write a class `Environment` that makes it and says its observations and actions in text "
     "(docs/guide/environments.md)"
@@ -190,7 +204,7 @@ def _actions(names: list[str] | None, space: Space | None) -> str:
         return ""
     low = [name.strip().lower() for name in names]
     if len({*low}) != len(low) or not all(low):
-        return "`actions` must be different words"
+        return "`actions` must be different names, none of them empty"
     if space is not None and space.name == "Text":
         return "`actions` has no effect: any text is an action"
     if space is not None and space.size not in (None, len(names)):

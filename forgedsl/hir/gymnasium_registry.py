@@ -137,6 +137,8 @@ def _tree(module: str) -> python.Module | None:
         found = importlib.util.find_spec(top)
     except (ValueError, ImportError):
         return None
+    if found is not None and not rest and str(found.origin).endswith(".py"):
+        return _parsed(Path(str(found.origin)))
     if found is None or not found.submodule_search_locations:
         return None
     base = Path(next(iter(found.submodule_search_locations)), *rest)

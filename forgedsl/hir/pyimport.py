@@ -16,6 +16,7 @@ from forgedsl.hir.pyclass import environments, modules
 from forgedsl.ir.program import PythonFunction, PythonParameter, Scope
 from forgedsl.mistakes.suggest import did_you_mean, nearest
 from forgedsl.records import dataclass
+from forgedsl.source import Span
 from forgedsl.syntax import ast
 
 if TYPE_CHECKING:
@@ -34,6 +35,36 @@ def parsed(text: str) -> python.Module:
     return python.parse(text)
 
 
+def python_text(target: str, span: Span, folder: Path | None, ctx: Context) -> str | None:
+    """Return the text of a Python file that is named relative to `folder`; None after reporting
+    that it cannot be read or parsed."""
+    path = Path(target)
+    if path.is_absolute():
+        ctx.error("F115", "write the path of the Python file relative to the .forge file", span)
+        return None
+    if folder is None:
+        message = f"cannot import `{target}`: this text is not a file, so it has no folder"
+        ctx.error("F115", message, span)
+        return None
+    try:
+        text = (folder / path).read_text("utf-8")
+        parsed(text)
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        beside = [file.name for file in (folder / path).parent.glob("*.py")]
+        close = did_you_mean(nearest(path.name, beside))
+        ctx.error("F115", f"cannot read `{target}`: {reason}", span, help=close)
+        return None
+    except UnicodeDecodeError:
+        ctx.error("F115", f"`{target}` is not UTF-8", span, help="save it in UTF-8")
+        return None
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        where = f" (line {error.lineno}: {error.msg})" if isinstance(error, SyntaxError) else ""
+        ctx.error("F115", f"`{target}` is not valid Python{where}", span)
+        return None
+    return text
+
+
 def python_scope(
     decl: ast.ImportPython, folder: Path | None, ctx: Context, rebase: Callable[[str], str]
 ) -> Scope | None:
@@ -41,31 +72,10 @@ def python_scope(
     path relative to the program's folder."""
     import ast as python
 
-    path = Path(decl.target)
-    if path.is_absolute():
-        message = "write the path of the Python file relative to the .forge file"
-        ctx.error("F115", message, decl.target_span)
+    text = python_text(decl.target, decl.target_span, folder, ctx)
+    if text is None:
         return None
-    if folder is None:
-        message = f"cannot import `{decl.target}`: this text is not a file, so it has no folder"
-        ctx.error("F115", message, decl.target_span)
-        return None
-    try:
-        text = (folder / path).read_text("utf-8")
-        tree = parsed(text)
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        beside = [file.name for file in (folder / path).parent.glob("*.py")]
-        close = did_you_mean(nearest(path.name, beside))
-        ctx.error("F115", f"cannot read `{decl.target}`: {reason}", decl.target_span, help=close)
-        return None
-    except UnicodeDecodeError:
-        ctx.error("F115", f"`{decl.target}` is not UTF-8", decl.target_span)
-        return None
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        where = f" (line {error.lineno}: {error.msg})" if isinstance(error, SyntaxError) else ""
-        ctx.error("F115", f"`{decl.target}` is not valid Python{where}", decl.target_span)
-        return None
+    tree = parsed(text)
     scope = Scope(module=decl.target)
     scope.others.update(_others(tree))
     scope.names.update(environments(tree, rebase(decl.target), decl.span))

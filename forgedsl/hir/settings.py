@@ -16,6 +16,7 @@ from forgedsl.hir.evaluate import Bytes, Names, Seconds, evaluate, is_auto, show
 from forgedsl.hir.table import Declared, part_span
 from forgedsl.ir.program import Constructor, Deferred, Ref, Scope
 from forgedsl.mistakes.other_tools import equivalent, one_by_one
+from forgedsl.records import replace
 from forgedsl.settings import Auto, Parameter, Required, Signature, Type
 from forgedsl.source import Span
 from forgedsl.syntax import ast
@@ -78,6 +79,8 @@ class Coercer:
             what = f"{what} must be one of {', '.join(f'`{w}`' for w in words)}, not"
             return self.ctx.unknown("F113", what, expr.text, expr.span, words)
         if isinstance(expr, ast.Path) and type_.words and not self.names.knows(expr.parts[0]):
+            if type_.base == "str":
+                return self._unlisted(f"{what} must be a string, not", expr.text, expr.span, type_)
             what = f"{what} must be {type_.text}, not"
             return self.ctx.unknown("F113", what, expr.text, expr.span, words)
         return self.folded(expr, type_, what)
@@ -123,16 +126,24 @@ class Coercer:
             given = type_name(value)
             base = {Seconds: "duration", Bytes: "bytes"}.get(type(value), "")
             shown = "" if value is None else f" ({show(value, base)})"
-            message = f"{what} must be {type_.text}, not {given}{shown}"
             one = one_by_one(value) if isinstance(value, str) else ""
             help_text = one or _unit_help(value, type_)
+            if type_.base == "str" and type_.words:
+                help_text, type_ = _known(type_), replace(type_, words=())
+            message = f"{what} must be {type_.text}, not {given}{shown}"
             return self.ctx.error("F109", message, span, help=help_text)
         refused = type_.refuses(result)
         if refused:
             return self.ctx.error("F113", f"{what} must be {refused}, not {show(value)}", span)
         if type_.base == "str" and type_.words and result not in type_.words:
-            return self.ctx.unknown("F113", f"{what} has no", str(result), span, type_.words)
+            return self._unlisted(f"{what} has no", str(result), span, type_)
         return result
+
+    def _unlisted(self, what: str, name: str, span: Span, type_: Type) -> Any:
+        """Report a value that is none of the strings which a type accepts."""
+        help_text = equivalent(name) or _known(type_)
+        words = type_.words
+        return self.ctx.unknown("F113", what, name, span, words, help_text, strings=True)
 
     def _word(self, expr: ast.Path, type_: Type) -> Any:
         word = expr.text
@@ -317,6 +328,11 @@ def _not_of_hub(text: str, type_: Type) -> str:
     return (
         f'write `{form}("{text}")`' if form else "files are read by `jsonl(path)`, `parquet(path)`"
     )
+
+
+def _known(type_: Type) -> str:
+    """Return the help that lists the strings which a type accepts."""
+    return "known are " + ", ".join(f'`"{word}"`' for word in type_.words)
 
 
 def _takes(type_: Type, expr: ast.Path) -> bool:
