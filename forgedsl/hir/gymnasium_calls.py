@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable
+from pathlib import Path
 from typing import Any
 
 from forgedsl.diagnostics import Edit, Fix, counted
@@ -18,6 +19,7 @@ from forgedsl.hir.file import File
 from forgedsl.hir.gymnasium_registry import (
     PACKAGE,
     Described,
+    Entry,
     Space,
     described,
     registered,
@@ -54,32 +56,10 @@ def resolve_gymnasium(
     if call is None or first is None or first.name not in (None, "id"):
         ctx.error("F114", "`gymnasium` needs the name of an environment first", span, help=SHAPE)
         return None
-    name = resolver.coercer.value(first.value, STR, resolver.scope, "`id` of `gymnasium`")
-    if name is ERROR:
+    named = _named(resolver, first.value)
+    if named is None:
         return None
-    module, _, own = name.rpartition(":")
-    place, file = first.value.span, None
-    if name.endswith(".py") or not own:
-        message, shape = f"`{name}` does not end with the name of an environment", SHAPE
-        if name.endswith(".py"):
-            shape = f'`gymnasium("{name}:NAME")`, with a name that the file registers'
-        ctx.error("F113", message, place, help=shape)
-        return None
-    if module.endswith(".py"):
-        if python_text(module, place, resolver.folder, ctx) is None:
-            return None
-        assert resolver.folder is not None
-        file = resolver.folder / module
-    known = registered(module, file)
-    if known is not None and own not in known and (known or not module):
-        what = f"{PACKAGE} {version()} has no environment"
-        if module:
-            what = f"`{module}` registers no environment"
-        close = _versions(own, known) or nearest(own, known)
-        fix = _spelled(first.value, own, close)
-        help_text = did_you_mean(close) or _listed(known)
-        ctx.error("F101", f"{what} `{own}`", place, help=help_text, fix=fix)
-        return None
+    name, module, own, file, known = named
     found = described(known[own]) if known and own in known else Described()
     signature = _signature(found, call)
     bound = resolver.coercer.bind(signature, call.args, span, resolver.scope)
@@ -101,6 +81,41 @@ def resolve_gymnasium(
         packages=(PACKAGE, *([module.partition(".")[0]] if module and file is None else [])),
         span=span,
     )
+
+
+def _named(
+    resolver: File, written: ast.Expr
+) -> tuple[str, str, str, Path | None, dict[str, Entry] | None] | None:
+    """Return the name as written, its module, its own name, the file of the module, and what
+    that registers; None after reporting a mistake."""
+    ctx = resolver.ctx
+    name = resolver.coercer.value(written, STR, resolver.scope, "`id` of `gymnasium`")
+    if name is ERROR:
+        return None
+    module, _, own = name.rpartition(":")
+    place, file = written.span, None
+    if name.endswith(".py") or not own:
+        message, shape = f"`{name}` does not end with the name of an environment", SHAPE
+        if name.endswith(".py"):
+            shape = f'`gymnasium("{name}:NAME")`, with a name that the file registers'
+        ctx.error("F113", message, place, help=shape)
+        return None
+    if module.endswith(".py"):
+        if python_text(module, place, resolver.folder, ctx) is None:
+            return None
+        assert resolver.folder is not None
+        file = resolver.folder / module
+    known = registered(module, file)
+    if known is not None and own not in known and (known or not module):
+        what = f"{PACKAGE} {version()} has no environment"
+        if module:
+            what = f"`{module}` registers no environment"
+        close = _versions(own, known) or nearest(own, known)
+        fix = _spelled(written, own, close)
+        help_text = did_you_mean(close) or _listed(known)
+        ctx.error("F101", f"{what} `{own}`", place, help=help_text, fix=fix)
+        return None
+    return name, module, own, file, known
 
 
 def _versions(own: str, known: Iterable[str]) -> tuple[str, ...]:
