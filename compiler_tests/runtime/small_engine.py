@@ -1,4 +1,4 @@
-"""A CPU engine of vLLM with few blocks, for scripts that have a process for it."""
+"""An engine of vLLM with few blocks, for scripts that have a process for it."""
 
 from pathlib import Path
 from typing import Any
@@ -8,16 +8,18 @@ from forgedsl.runtime.services.vllm.upstream import engine as upstream
 
 
 def small_engine(
-    model: Path, meeting: Path, *, random: bool = False, **changed: Any
+    model: Path, meeting: Path, *, device: str = "cpu", random: bool = False, **changed: Any
 ) -> upstream.Engine:
     """Start an engine of the model in a folder. `meeting` does not exist yet; `random` weights are
-    replaced by the first publication; `changed` are other settings of the service."""
-    upstream.prepare_environment("cpu")
+    replaced by the first publication; `changed` are other settings of the service. On a CPU it
+    computes in f32, on a GPU in bf16."""
+    dtype = "f32" if device == "cpu" else "bf16"
+    upstream.prepare_environment(device)
     service = spec.VllmService(
-        model="m", mesh=spec.Mesh(name="m", device="cpu"), dtype="f32", max_running=8,
+        model="m", mesh=spec.Mesh(name="m", device=device), dtype=dtype, max_running=8,
         sampling=spec.Sampling(max_tokens=4),
         extra={"block_size": 32, "num_gpu_blocks_override": 16}, **changed,
     )  # fmt: skip
-    source = spec.Model(source=spec.LocalModel(path="", sha256=""), dtype="f32", context=96)
+    source = spec.Model(source=spec.LocalModel(path="", sha256=""), dtype=dtype, context=96)
     seat = upstream.EngineRank(rank=0, ranks=1, meeting=meeting)
     return upstream.Engine(service, source, model, 1, seat, random=random)
