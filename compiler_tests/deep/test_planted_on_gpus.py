@@ -27,7 +27,7 @@ pytestmark = pytest.mark.skipif(os.environ.get("FORGE_DEEP") != "1", reason="min
 @pytest.mark.parametrize("way", GPUS)
 def test_faults_are_named_and_right_publications_are_silent(way: str, tmp_path: Path) -> None:
     if torch.cuda.device_count() < GPUS[way]:
-        pytest.skip(f"{GPUS[way]} GPUs")
+        pytest.skip(f"needs {GPUS[way]} GPU")
     pytest.importorskip("vllm")
     done = subprocess.run(
         [sys.executable, str(SCRIPT), str(tmp_path), way], capture_output=True, text=True,
