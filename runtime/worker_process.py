@@ -209,24 +209,17 @@ class WorkerProcess(CallClient):
         names: str,
         memory: int | None = None,
         seconds: float | None = None,
+        quiet: bool = False,
     ) -> WorkerProcess:
         """Start `main` of a module in a process and wait until it has loaded what it serves. The
-        limit is LOADING, as in a run, or `seconds`.
+        limit is LOADING, as in a run, or `seconds`. What a `quiet` process prints is not shown.
 
         Raises:
             LaunchError: it could not load; `names` says what.
         """
         ours, theirs = socket.socketpair()
         with theirs:
-            code = f"from {module} import main; main({theirs.fileno()})"
-            # A session of its own: processes that it starts are killed with it, and Ctrl-C does not
-            # reach it.
-            process = subprocess.Popen(
-                [sys.executable, "-c", code],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,
-            )
+            process = _begin(module, theirs.fileno(), quiet=quiet)
         loop = asyncio.get_running_loop()
         _, made = await loop.create_connection(lambda: cls(process, memory), sock=ours)
         try:
@@ -295,6 +288,20 @@ class WorkerProcess(CallClient):
         for each in started:
             with suppress(psutil.NoSuchProcess):
                 each.kill()
+
+
+def _begin(module: str, number: int, *, quiet: bool) -> subprocess.Popen[bytes]:
+    """Start the process of a worker, which gets its end of the stream. It has a session of its own:
+    processes that it starts are killed with it, and Ctrl-C does not reach it."""
+    output = subprocess.DEVNULL if quiet else None
+    return subprocess.Popen(
+        [sys.executable, "-c", f"from {module} import main; main({number})"],
+        pass_fds=[number],
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=output,
+        start_new_session=True,
+    )
 
 
 class RestartingWorker:

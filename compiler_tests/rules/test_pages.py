@@ -14,10 +14,12 @@ from pathlib import Path
 
 import pytest
 
+from forgedsl.cli.data_checks import InputChecker
 from forgedsl.lint.config import Config
-from forgedsl.lint.engine import lint_source
-from forgedsl.lint.registry import CODES, rule_of
+from forgedsl.lint.engine import Deep, lint_source
+from forgedsl.lint.registry import CALLED, CODES, rule_of
 from forgedsl.report import full
+from forgedsl.sizes.hosts import Host
 from forgedsl.source import SourceFile
 
 from .conftest import BASE
@@ -29,7 +31,7 @@ NO_ACCIDENT = {  # no run goes wrong
     "F104", "N901", "N906", "P210", "P215", "D608", "D644", "D645", "D646", "D647", "T701", "X802",
     "X803", "A316", "A319", "D657", "P225", "P226", "P227", "X831", "D658", "X834",
     "L428", "L434", "P224", "R507", "R510",  # found by edits at random, or refused before that
-    "X832",  # of a list that names no thread
+    "X832", "X851",  # of a list that names no thread
 }  # fmt: skip
 SPELLINGS = ("renamed", "split over several steps", "moved into an imported module")
 RULES = [rule_of(code) for code in CODES]
@@ -70,7 +72,10 @@ def check(code, body, folder):
     source = SourceFile("t.forge", apply(BASE, blocks(body, "edit")[""]))
     extra = frozenset({code} & PEDANTIC)
     config = Config(extra=extra)
-    return lint_source(source, folder, config=config, on_disk="```file test.jsonl" in body)
+    checker = InputChecker()
+    deep = Deep(host=Host(), outside=checker, calls=checker.calls) if code in CALLED else None
+    on_disk = "```file test.jsonl" in body
+    return lint_source(source, folder, config=config, on_disk=on_disk, deep=deep)
 
 
 @pytest.mark.parametrize(("code", "title", "body"), cases("fires"))

@@ -1,7 +1,8 @@
 """Checks data and rewards before a run, with the runtime's own code.
 
 Lowered --files copied beside the job--> a DatasetCheck per dataset: rows that the run would skip
-                                     `-> a RewardTrial per reward: why it fails to load or to run
+                                     |-> a RewardTrial per reward: why it fails to load or to run
+                                     `-> Calls: what rewards give for answers made for the purpose
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import json
 import subprocess
 import sys
 import tempfile
+import time
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,19 +24,25 @@ from forgedsl.records import dataclass
 from forgedsl.types.flow import Role
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
+    from forgedsl.lint.calls import Calls, RewardCalls
     from forgedsl.lint.deep import DatasetCheck
     from forgedsl.lower.build import Lowered
     from forgedsl.lower.job import Job
     from forgedsl.runtime.data import ChatTokenizer, DatasetReader
     from forgedsl.runtime.data_types import Rollout
+    from forgedsl.runtime.probes.rewards import Asked
     from forgedsl.runtime.rewards.process import RewardProcess
     from forgedsl.runtime.rewards.worker import Recipe
 
 
 SECONDS = 35.0
 """time limit for loading a reward, an environment or a loss in Python before a run"""
+CALLS_SECONDS = 10.0
+"""time limit for all calls of rewards with answers made for the purpose"""
+ROWS_READ = 32
+"""rows among which those of the calls are chosen"""
 
 
 class InputChecker:
@@ -42,6 +51,35 @@ class InputChecker:
     def __init__(self) -> None:
         self._data: dict[object, DatasetCheck] = {}
         self._rewards: dict[object, RewardTrial] = {}
+        self._called: dict[object, RewardCalls] = {}
+        self._left = CALLS_SECONDS
+
+    def calls(self, lowered: Lowered, with_side_effects: frozenset[str] = frozenset()) -> Calls:
+        """Call the rewards in Python of a job that was checked, with answers made for the purpose
+        (`runtime.probes`). Those in `with_side_effects` are not called."""
+        from forgedsl.cli.inputs import copy_inputs
+        from forgedsl.lint.calls import Calls
+        from forgedsl.runtime.probes.rewards import call_rewards
+
+        job = lowered.job
+        checks = {name: self._data[_of_data(lowered, name)] for name in job.datasets}
+        asked = {}
+        for name, reward in job.rewards.items():
+            judged = (c for key, c in checks.items() if c.asked and name in judges(job, key))
+            check = next(judged, None)
+            if reward.kind == "python" and name not in with_side_effects and check is not None:
+                asked[name] = check.asked
+        specs = {name: job.rewards[name].model_dump_json() for name in asked}
+        keys = {name: (name, specs[name], id(asked[name])) for name in asked}
+        new = {name: asked[name] for name, key in keys.items() if key not in self._called}
+        if new:
+            with tempfile.TemporaryDirectory(prefix="forgec-lint-") as folder, shown() as progress:
+                copy_inputs({n: path for path, n in lowered.files}, Path(folder), link=True)
+                began = time.monotonic()
+                found = call_rewards(job, Path(folder), new, self._left, progress)
+                self._left -= time.monotonic() - began
+            self._called |= {keys[name]: result for name, result in found.items()}
+        return Calls(rewards={name: self._called[key] for name, key in keys.items()})
 
     def __call__(
         self, lowered: Lowered, with_side_effects: frozenset[str] = frozenset()
@@ -72,6 +110,19 @@ class InputChecker:
         unloaded = {name: tried.unloaded for name, tried in found.items() if tried.unloaded}
         failed = {name: tried.failed for name, tried in found.items() if tried.failed}
         return {name: self._data[key] for name, key in data.items()}, unloaded, failed
+
+
+@contextmanager
+def shown() -> Iterator[Callable[[str], None]]:
+    """Give a function that shows what is done, on a line of stderr that is removed at the end. It
+    shows nothing if stderr is no terminal."""
+    if not sys.stderr.isatty():
+        yield lambda text: None
+        return
+    try:
+        yield lambda text: print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
+    finally:
+        print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
 def _of_data(lowered: Lowered, name: str) -> object:
@@ -155,6 +206,23 @@ def _answers(job: Job, name: str, reader: DatasetReader) -> tuple[Rollout, ...]:
     return answers
 
 
+def _asked(job: Job, name: str, reader: DatasetReader) -> Asked | None:
+    """Return rows with different targets, if there are, for calls of rewards."""
+    from forgedsl.runtime.probes.rewards import ROWS, Asked
+
+    if read_by(job, name)[0] is not Role.PROMPTS or not reader.num_rows:
+        return None
+    prompts = reader.prompts(ROWS_READ)
+    different = list({str(prompt.target): prompt for prompt in reversed(prompts)}.values())
+    chosen = tuple(sorted(different, key=lambda prompt: prompt.cursor)[:ROWS])
+    sampling = (getattr(service, "sampling", None) for service in job.services.values())
+    return Asked(
+        prompts=chosen, places=tuple(reader.source.place(prompt.row) for prompt in chosen),
+        answer=reader.answer_to, measured=reader.measures,
+        max_tokens=max((each.max_tokens for each in sampling if each is not None), default=0),
+    )  # fmt: skip
+
+
 def _checked_dataset(
     job: Job, name: str, reader: DatasetReader, unmeasured: str, *, offline: bool
 ) -> DatasetCheck:  # fmt: skip
@@ -175,8 +243,10 @@ def _checked_dataset(
     answers = (
         () if refused or (offline and reader.num_rows is None) else _answers(job, name, reader)
     )
+    asked = None if refused or reader.num_rows is None else _asked(job, name, reader)
     return DatasetCheck(
-        answers=answers, first=reader.source.place(answers[0].prompt.row) if answers else "",
+        asked=asked, answers=answers,
+        first=reader.source.place(answers[0].prompt.row) if answers else "",
         rows=reader.num_rows, checked=reader.checked, bad=reader.dropped[BAD],
         left=reader.dropped.total(), cut=reader.cut["batch.seq_len"],
         left_out=reader.drops.left_out(reader.checked), examples=reader.drops.examples(),

@@ -58,7 +58,7 @@ def parser() -> Parser:
     add("--fix", action="store_true", help="apply the safe fixes")
     add("--unsafe-fixes", action="store_true", help="with --fix or --diff: all fixes")
     add("--diff", action="store_true", help="print what --fix would change, change nothing")
-    add("--deep", action="store_true", help="also load rewards, read data and local metadata, "
+    add("--deep", action="store_true", help="also call rewards, read data and local metadata, "
                                             "inspect this host")  # fmt: skip
     return parser
 
@@ -182,7 +182,8 @@ def _lint(path: Path, options: argparse.Namespace, config: Config) -> Linted:
         from forgedsl.lint.engine import Deep
         from forgedsl.sizes.hosts import Host
 
-        deep = Deep(host=Host(**detect_host()), outside=InputChecker())
+        checker = InputChecker()
+        deep = Deep(host=Host(**detect_host()), outside=checker, calls=checker.calls)
     layers = {"overrides": options.set, "set_files": options.set_file}
     if options.stdin:
         from forgedsl.diagnostics import Reporter

@@ -11,6 +11,7 @@
     D607 stop-tokens      stop strings that are end tokens in a local model's metadata
     X804 reward-loading   a Python reward that cannot be loaded
     X805 reward-call      a reward that fails in a trial call on a row
+    X850 and following    what rewards give for answers made for the purpose (`lint/calls.py`)
     F103 unknown-setting  `engine.extra` that the installed vLLM does not have
     codes of the plan     for this host's hardware, under the profile it selects
 
@@ -33,6 +34,8 @@ from typing import Any
 from forgedsl.diagnostics import Diagnostic, Label, Reporter, Severity, error, warning
 from forgedsl.ir.graph import Graph
 from forgedsl.ir.program import Decl, Deferred, Program
+from forgedsl.lint.calls import Calls
+from forgedsl.lint.registry import CALLED, rule_of
 from forgedsl.lint.rewards import place_of, python_rewards
 from forgedsl.lint.rules import d607, d612
 from forgedsl.lint.view import View, place
@@ -80,6 +83,8 @@ class DatasetCheck:
     """place (file and line) of the first usable row"""
     answers: tuple[Any, ...] = ()
     """rollouts of that row's prompt, for trial calls of rewards"""
+    asked: Any = None
+    """rows for calls of rewards (`runtime.probes.rewards.Asked`)"""
     few: str = ""
     """message that there are fewer rows than one step draws, or """ ""
     absent: tuple[str, ...] = ()
@@ -108,8 +113,14 @@ DataChecks = Callable[
 """function of a job and the names of its rewards with side effects (which are not called). Returns,
 by name: looks at datasets, errors of loading rewards, errors of calling rewards once"""
 
+MakeCalls = Callable[[Lowered, frozenset[str]], Calls]
+"""function of the same, called after a `DataChecks`, that calls rewards with made answers"""
 
-def check(view: View, planned: tuple[Graph, Plan] | None, data: DataChecks) -> Iterator[Diagnostic]:
+
+def check(
+    view: View, planned: tuple[Graph, Plan] | None, data: DataChecks, calls: MakeCalls | None,
+    runs: Callable[[str], bool],
+) -> Iterator[Diagnostic]:  # fmt: skip
     """Yield the findings of one view. `planned` is None if it has mistakes, or no flow."""
     if view.folder is None:
         return
@@ -148,6 +159,18 @@ def check(view: View, planned: tuple[Graph, Plan] | None, data: DataChecks) -> I
         if found is not None and found.related:
             columns.add(found.span)
     yield from _eval_overlap(view, lowered.job, checks)
+    yield from _unusable(view, problems, failures)
+    if calls is not None:
+        apart = declared | seen | problems.keys() | failures.keys()
+        view.calls = calls(lowered, frozenset(apart))
+        yield from _from_calls(view, view.calls, runs)
+
+
+def _unusable(
+    view: View, problems: Mapping[str, str], failures: Mapping[str, str]
+) -> Iterator[Diagnostic]:
+    """Yield errors for rewards that cannot be loaded, and that fail when they are called."""
+    rewards = view.program.rewards
     for name, problem in problems.items():
         yield error(
             "X804",
@@ -158,6 +181,15 @@ def check(view: View, planned: tuple[Graph, Plan] | None, data: DataChecks) -> I
         )
     for name, failure in failures.items():
         yield error("X805", "reward-call", failure, place_of(rewards[name], view))
+
+
+def _from_calls(view: View, calls: Calls, runs: Callable[[str], bool]) -> Iterator[Diagnostic]:
+    """Yield what follows from calls of rewards, and record which calls were not made."""
+    for name, called in calls.rewards.items():
+        if called.note:
+            _tell(view, f"calls of reward {name} not all made: {called.note}")
+    for code in filter(runs, CALLED):
+        yield from rule_of(code).check(view)
 
 
 # ---- rows

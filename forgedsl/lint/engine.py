@@ -32,7 +32,7 @@ from forgedsl.syntax import ast, parse, read_source
 
 if TYPE_CHECKING:
     from forgedsl.ir.graph import Graph
-    from forgedsl.lint.deep import DataChecks
+    from forgedsl.lint.deep import DataChecks, MakeCalls
     from forgedsl.lint.facts import Facts
     from forgedsl.plan.plan import Plan
 
@@ -45,10 +45,12 @@ READ_THE_FLOW = ("F104", "A303")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deep:
-    """Inputs of --deep besides the text: this host, and a function that checks data and rewards."""
+    """Inputs of --deep besides the text: this host, a function that checks data and rewards, and
+    one that calls rewards with answers made for the purpose."""
 
     host: Host
     outside: DataChecks
+    calls: MakeCalls | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,7 +249,7 @@ def _check(
     if deep is not None:
         from forgedsl.lint.deep import check as look_outside
 
-        for diagnostic in look_outside(view, sound, deep.outside):
+        for diagnostic in look_outside(view, sound, deep.outside, deep.calls, runs):
             reporter.report(diagnostic)
 
 

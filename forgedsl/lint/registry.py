@@ -93,6 +93,9 @@ SUBJECTS: tuple[tuple[Callable[[Program], bool], tuple[str, ...]], ...] = (
 )  # fmt: skip
 """rules that find nothing in a program without their subject"""
 
+CALLED = ("X850", "X851", "X852", "X853", "X854", "X855")
+"""rules about what rewards gave when --deep called them"""
+
 CODES: tuple[str, ...] = tuple(
     sorted(
         (name[:-3].upper() for name in os.listdir(rules.__path__[0]) if name[0] in FAMILIES),
@@ -113,6 +116,6 @@ def finding_of(code: str) -> Finding | None:
 
 
 def rules_for(program: Program, runs: Callable[[str], bool]) -> Iterator[Rule]:
-    """Yield the rules that may find something in a program, of those that run."""
-    apart = {code for has, codes in SUBJECTS if not has(program) for code in codes}
+    """Yield the rules that may find something in a program, of those that run without --deep."""
+    apart = {code for has, codes in SUBJECTS if not has(program) for code in codes} | {*CALLED}
     return (rule_of(code) for code in CODES if code not in apart and runs(code))

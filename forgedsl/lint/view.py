@@ -28,6 +28,7 @@ from forgedsl.types.intervals import INF, Interval, interval, point
 
 if TYPE_CHECKING:
     from forgedsl.ir.graph import Graph
+    from forgedsl.lint.calls import Calls
     from forgedsl.plan.plan import Plan
 
 
@@ -105,6 +106,8 @@ class View:
         self.shared = shared
         self.planned: tuple[Graph, Plan] | None = None
         """its graph and plan, if it has no mistakes"""
+        self.calls: Calls | None = None
+        """what rewards gave when --deep called them"""
         self.answers: dict[object, Any] = {}
         """cached results of rules about this view, by question"""
         self._identities: dict[int, tuple[object, ...]] = {}

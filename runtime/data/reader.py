@@ -260,9 +260,11 @@ class DatasetReader:
         return samples[:-1]
 
     def prompts(self, limit: int | None = None) -> list[Prompt]:
-        """Return the prompts of the first epoch from its beginning, at most `limit`; for evals."""
+        """Return the prompts of the first epoch from its beginning, at most `limit`; for evals.
+        Without a tokenizer they have no tokens."""
         found = []
-        for position, prompt in self._first_epoch(self.prompt, limit):
+        make = self.prompt if self.measures else self._unmeasured
+        for position, prompt in self._first_epoch(make, limit):
             prompt.cursor = position + 1
             found.append(prompt)
         return found
@@ -272,9 +274,25 @@ class DatasetReader:
         prompt = next(iter(self.prompts(1)), None)
         if prompt is None:
             return None
+        return self.answer_to(prompt, text)
+
+    def answer_to(self, prompt: Prompt, text: str) -> Rollout:
+        """Return an answer to a prompt, to try out a reward. It has tokens if there is a
+        tokenizer."""
         rollout = self._answer(prompt, 0, prompt.messages or prompt.text, text)
         rollout.others = (text,)
         return rollout
+
+    def _unmeasured(self, row_id: int, row: Row) -> Prompt:
+        """Make the prompt of a row without its tokens. The text of a chat is that of its
+        messages."""
+        asked, target, columns = self.question(row_id, row)
+        messages = None if isinstance(asked, str) else asked
+        said = asked if messages is None else "\n\n".join(str(m["content"]) for m in messages)
+        return Prompt(
+            group=0, row=row_id, text=said, token_ids=[], target=target, columns=columns,
+            messages=messages if self.wanted.messages else None,
+        )  # fmt: skip
 
     def held_out(self, limit: int | None, seq_len: int, *, paired: bool) -> list[Sample | Rollout]:
         """Return the chats of the first epoch, or both sides of its pairs; for the loss of an
@@ -430,7 +448,7 @@ class DatasetReader:
             side.token_ids, side.mask = side.token_ids[:room], side.mask[:room]
 
     def _answer(self, item: Prompt, sibling: int, prompt: Any, answer: str) -> Rollout:
-        tokens = self.tokenizer.completion_tokens(prompt, answer)
+        tokens = self.tokenizer.completion_tokens(prompt, answer) if self.measures else []
         return Rollout(
             group=0, sibling=sibling, prompt=item, token_ids=tokens, logprobs=[],
             mask=[True] * len(tokens), text=answer, truncated=False, version_min=0, version_max=0,

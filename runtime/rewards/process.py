@@ -26,7 +26,10 @@ class RewardProcess(RestartingWorker):
     def __init__(self, recipe: Recipe) -> None:
         names = ", ".join(map(recipe.named, recipe.rewards))
         super().__init__(
-            partial(WorkerProcess.start, WORKER, recipe, names=names, memory=recipe.memory)
+            partial(
+                WorkerProcess.start, WORKER, recipe, names=names, memory=recipe.memory,
+                quiet=recipe.confined,
+            )
         )  # fmt: skip
         self._recipe = recipe
         self._slots = asyncio.Semaphore(recipe.concurrency or 1)

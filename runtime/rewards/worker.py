@@ -60,12 +60,13 @@ class Outcome:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
     """The rewards that a process serves, by name, and the job's module. `origins`: where they are
-    declared."""
+    declared. `confined`: the process must have no effects and prints nothing."""
 
     rewards: Mapping[str, spec.Reward]
     program: str
     job_dir: str
     origins: Mapping[str, str] = field(default_factory=dict)
+    confined: bool = False
 
     @classmethod
     def of(cls, job: spec.Job, job_dir: str, names: Collection[str]) -> Recipe:
@@ -102,6 +103,10 @@ def main(number: int) -> None:
     if recipe.memory is not None:
         resource.setrlimit(resource.RLIMIT_DATA, (recipe.memory, recipe.memory))
     try:
+        if recipe.confined:
+            from forgedsl.runtime.probes.confined import confine
+
+            confine()
         functions = load(recipe)
     except LaunchError as error:
         send(stream, str(error))
@@ -121,7 +126,9 @@ def load(recipe: Recipe) -> dict[str, Function]:
     """
     from forgedsl.runtime.rewards.loading import load_reward
 
-    program = load_module("program", recipe.program)
+    # the program imports torch, which takes seconds
+    needed = any(reward.kind == "program" for reward in recipe.rewards.values())
+    program = load_module("program", recipe.program if needed else "")
     found: dict[str, Function] = {}
     for name, reward in recipe.rewards.items():
         try:

@@ -1,0 +1,105 @@
+"""What rewards and environments gave when `lint --deep` called them; rules X850 and following.
+
+RewardCalls        a reward: the scores of answers made for the purpose, by row and kind of answer
+EnvironmentPlays   an environment: episodes of players who answer right, wrong, nothing
+
+`forgedsl.runtime.probes` makes them. Without --deep there are none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from forgedsl.records import dataclass, field
+
+RIGHT, WRONG, EMPTY = "right", "wrong", "empty"
+SAME = 1e-9
+"""scores that differ by less are equal"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One call of a reward: the answer, and its score or the error. `said`: what the answer is, for
+    messages."""
+
+    kind: str
+    said: str
+    text: str
+    score: float | None = None
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CalledRow:
+    """The calls on one row of the data, by kind."""
+
+    place: str
+    target: Any
+    calls: Mapping[str, Call]
+
+    def score(self, kind: str) -> float | None:
+        """Return the score of one kind of answer, if it has one."""
+        return self.calls[kind].score if kind in self.calls else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One answer that was scored twice, differently. `when`: what was different."""
+
+    call: Call
+    place: str
+    then: float
+    when: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewardCalls:
+    """All calls of a reward. `form`: how the right answer is written, with `{}` for the target; ""
+    if no right answer is paid more than a wrong one. `note`: why it was not called, or not to the
+    end."""
+
+    reads_target: bool = False
+    form: str = ""
+    rows: tuple[CalledRow, ...] = ()
+    tried: tuple[Call, ...] = ()
+    """calls with all forms, on the first row"""
+    change: Change | None = None
+    drops_errors: bool = True
+    """answers whose call fails are left out of training"""
+    note: str = ""
+
+    @property
+    def all(self) -> Iterator[Call]:
+        """Yield all calls."""
+        yield from self.tried
+        for row in self.rows:
+            yield from row.calls.values()
+
+    def scores(self, kind: str) -> list[float] | None:
+        """Return the scores of one kind of answer, by row; None if a row has none."""
+        found = [row.score(kind) for row in self.rows]
+        scores = [score for score in found if score is not None]
+        return scores if scores and len(scores) == len(found) else None
+
+    def at_least_right(self, kind: str, *, more: bool = False) -> bool:
+        """True if this kind of answer is paid as much as the right one on every row; with `more`,
+        if it is paid more."""
+        mine, right = self.scores(kind), self.scores(RIGHT)
+        if mine is None or right is None:
+            return False
+        least = SAME if more else -SAME
+        return all(a - b > least for a, b in zip(mine, right, strict=True))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calls:
+    """The results of one view, by name."""
+
+    rewards: Mapping[str, RewardCalls] = field(default_factory=dict)
+
+
+def shown(text: str) -> str:
+    """Shorten an answer for a message."""
+    flat = " ".join(text.split())
+    return flat if len(flat) <= 60 else f"{flat[:40]} ... {flat[-16:]}"

@@ -1,0 +1,75 @@
+"""X850 cheat-paid: a reward pays an answer that is not right as much as the right one.
+
+    return float(target in response)                # fires: `1529` is paid where 52 is right
+    return float(target in all_tags(response))      # fires: many answers, one of them right
+    return float(last_tag(response) == target)      # silent
+
+`lint --deep` calls the reward on rows of the data: with the right answer in the form that is paid,
+with a wrong one, and with answers that a policy finds when it looks for reward: none at all, the
+prompt copied, all numbers from 0 to 100, the target inside another number, several answers one of
+which is right, every option. The rule fires if one of them is paid as much on every row. Listed
+answers were paid in Visual-RFT (#79).
+"""
+
+from __future__ import annotations
+
+from forgedsl.lint.called import paid_rewards
+from forgedsl.lint.calls import RIGHT, Call, RewardCalls, shown
+from forgedsl.lint.finding import Findings, rule
+from forgedsl.lint.rewards import place_of
+from forgedsl.lint.view import View
+
+finding = rule(__doc__, "W")
+HELP = {
+    "empty": "return the lowest score if there is no answer",
+    "blank": "return the lowest score if the place of the answer is empty",
+    "copied": "look for the answer in `response` only, and compare all of it",
+    "numbers": "take one number, and compare it: `float(found == target)`",
+    "inside": "compare the whole answer: `found == target`, not `target in response`",
+    "part": "compare the whole answer: `found == target`, not `found in target`",
+    "negated": "keep the sign when the answer is read",
+    "joined": "keep the point when the answer is read",
+    "mentioned": "take the last answer alone, and compare it",
+    "denied": "compare the whole answer: `found == target`, not `target in found`",
+    "options": "take one option, and pay nothing for several",
+    "spaced": "take one option, and pay nothing for several",
+    "repeated": "count an answer once",
+}
+"""what to write, by kind of answer, the most telling first"""
+BOTH = "pay the last answer alone, or nothing if there are several"
+
+
+def check(view: View) -> Findings:
+    for reward, calls in paid_rewards(view):
+        if not calls.form:
+            continue
+        found = [kind for kind in HELP if calls.at_least_right(kind, more=kind == "repeated")]
+        helps = [(calls.rows[0].calls[kind], HELP[kind]) for kind in found]
+        if all(calls.at_least_right(kind) for kind in ("first", "last")):
+            helps.append((calls.rows[0].calls["first"], BOTH))
+        if not helps:
+            continue
+        (call, help_), *others = helps
+        yield finding(
+            f"`{reward.reward.name}` pays {_score(call)} for {call.said}, and {_right(calls)} for "
+            "the right answer",
+            place_of(reward.reward, view),
+            notes=(
+                f"{calls.rows[0].place}, target {calls.rows[0].target}: right `{_text(calls)}`, "
+                f"also paid `{shown(call.text)}`",
+                *(f"also for {other.said}" for other, _ in others),
+            ),
+            help=help_,
+        )
+
+
+def _score(call: Call) -> str:
+    return f"{call.score:.4g}"
+
+
+def _right(calls: RewardCalls) -> str:
+    return _score(calls.rows[0].calls[RIGHT])
+
+
+def _text(calls: RewardCalls) -> str:
+    return shown(calls.rows[0].calls[RIGHT].text)

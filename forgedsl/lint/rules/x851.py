@@ -1,0 +1,48 @@
+"""X851 right-unpaid: no way to write the right answer is paid more than a wrong answer.
+
+    return abs(float(tag(response)) - float(target))  # fires: the right answer gets least
+    return float(tag(response) == target)             # silent
+
+`lint --deep` calls the reward on rows of the data, with the target in the forms that the prompt,
+the tags and the patterns of the reward name, and with wrong answers in the same forms. The rule
+fires if in each form a wrong answer is paid as much as the right one, and in one form more: the
+policy learns to be wrong.
+"""
+
+from __future__ import annotations
+
+from forgedsl.lint.called import paid_rewards
+from forgedsl.lint.calls import RIGHT, SAME, WRONG, shown
+from forgedsl.lint.finding import Findings, rule
+from forgedsl.lint.rewards import place_of
+from forgedsl.lint.view import View
+
+finding = rule(__doc__, "W")
+
+
+def check(view: View) -> Findings:
+    for reward, calls in paid_rewards(view):
+        scores = [call.score for call in calls.all if call.score is not None]
+        if calls.form or calls.note or not scores or max(scores) - min(scores) <= SAME:
+            continue
+        pairs = list(zip(calls.tried[::2], calls.tried[1::2], strict=True))
+        worse = [
+            (right, wrong) for right, wrong in pairs
+            if (right.kind, wrong.kind) == (RIGHT, WRONG)
+            and right.score is not None and wrong.score is not None
+            and right.score < wrong.score - SAME
+        ]  # fmt: skip
+        if not worse or any(r.score is not None and w.score is None for r, w in pairs):
+            continue
+        right, wrong = worse[0]
+        yield finding(
+            f"`{reward.reward.name}` pays {right.score:.4g} for the right answer, and "
+            f"{wrong.score:.4g} for a wrong one",
+            place_of(reward.reward, view),
+            notes=(
+                f"{calls.rows[0].place}, target {calls.rows[0].target}: right "
+                f"`{shown(right.text)}`, wrong `{shown(wrong.text)}`",
+            ),
+            help="give the right answer the highest score; give a reward that shall be low a "
+            "negative weight in the rubric",
+        )

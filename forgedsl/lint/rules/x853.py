@@ -1,0 +1,70 @@
+"""X853 answer-breaks: a reward fails for an answer that every policy gives before it has learned.
+
+    found = re.search("<answer>(.*)</answer>", response)
+    return float(found.group(1) == target)                       # fires: no tag, found is None
+    return float(found is not None and found.group(1) == target) # silent
+
+`lint --deep` calls the reward with an empty answer, one without tags, one of open tags, in other
+letters, and of 50,000 characters. The rule fires for errors that are never meant: an attribute or
+an item of None, a division by zero, an index that does not exist, a score that is NaN or None. With
+`on_error = drop` the policy never learns that such answers are bad, and a run whose answers fail
+too often ends (`max_failed`; ms-swift #8125). An error that the program raises itself is silent,
+and so are numbers that cannot be read: `on_error` says what becomes of them.
+"""
+
+from __future__ import annotations
+
+import re
+
+from forgedsl.diagnostics import Label
+from forgedsl.lint.called import called_rewards
+from forgedsl.lint.finding import Findings, rule
+from forgedsl.lint.rewards import place_of
+from forgedsl.lint.view import View
+from forgedsl.source import SourceFile, Span
+
+finding = rule(__doc__, "W")
+NEVER_MEANT = (
+    "AttributeError", "TypeError", "IndexError", "KeyError", "ZeroDivisionError", "NameError",
+    "UnboundLocalError", "RecursionError", "OverflowError", "re.error", "UnicodeEncodeError",
+)  # fmt: skip
+KINDS = ("empty", "words", "space", "tags", "unicode", "long")
+
+
+def check(view: View) -> Findings:
+    for reward, calls in called_rewards(view):
+        broken = [
+            row.calls[kind] for row in calls.rows[:1] for kind in KINDS
+            if kind in row.calls and _is_never_meant(row.calls[kind].error)
+        ]  # fmt: skip
+        if not broken or not calls.drops_errors:
+            continue
+        call = broken[0]
+        error, at = parted(call.error, reward.source)
+        if at is not None and reward.source.text[at.start : at.end].lstrip().startswith("raise"):
+            continue
+        others = [f"also for {other.said}" for other in broken[1:]]
+        yield finding(
+            f"`{reward.reward.name}` fails for {call.said}: {error}",
+            place_of(reward.reward, view),
+            related=() if at is None else (Label(text="here", span=at),),
+            notes=tuple(others),
+            help="test what was found before it is used, and return the score of a wrong answer",
+        )
+
+
+def parted(error: str, source: SourceFile) -> tuple[str, Span | None]:
+    """Return the text of an error, and the line of the Python file where it was raised."""
+    found = re.fullmatch(r"(.*) \(([^():]+):(\d+)\)", error, re.S)
+    if found is None or found[2] != source.name.rpartition("/")[2]:
+        return error, None
+    line = int(found[3])
+    text = source.line(line)
+    start = source.line_starts[line - 1]
+    return found[1], Span(
+        source.name, start + len(text) - len(text.lstrip()), start + len(text.rstrip())
+    )
+
+
+def _is_never_meant(error: str) -> bool:
+    return error.startswith(NEVER_MEANT) or "is not finite" in error or "returned None" in error

@@ -1,0 +1,46 @@
+"""X855 spelling-unpaid: the right answer is paid nothing if it is spelled a little otherwise.
+
+    return float(tag(response) == target)           # fires: `<answer> 42 </answer>` is paid 0
+    return float(tag(response).strip() == target)   # silent
+
+`lint --deep` calls the reward with the right answer between spaces, and of a number above 999 with
+a separator: `1,234`. Models write both, whatever the prompt says, and these answers count as wrong
+(pytorch/rl #3542). Information only: the prompt may forbid the spelling.
+"""
+
+from __future__ import annotations
+
+from forgedsl.lint.called import paid_rewards
+from forgedsl.lint.calls import RIGHT, SAME, WRONG, CalledRow, shown
+from forgedsl.lint.finding import Findings, rule
+from forgedsl.lint.rewards import place_of
+from forgedsl.lint.view import View
+
+finding = rule(__doc__, "I")
+HELP = {
+    "padded": "`strip()` the answer before it is compared",
+    "inner": "`strip()` the answer before it is compared",
+    "separated": 'remove the separators before the number is read: `.replace(",", "")`',
+}
+
+
+def check(view: View) -> Findings:
+    for reward, calls in paid_rewards(view):
+        if not calls.form:
+            continue
+        unpaid = [row.calls[kind] for kind in HELP for row in calls.rows if _unpaid(row, kind)]
+        if unpaid:
+            call = unpaid[0]
+            yield finding(
+                f"`{reward.reward.name}` pays {call.score:.4g} for the right answer with "
+                f"{call.said}, as for a wrong one",
+                place_of(reward.reward, view),
+                notes=(f"the answer: `{shown(call.text)}`",),
+                help=HELP[call.kind],
+            )
+
+
+def _unpaid(row: CalledRow, kind: str) -> bool:
+    """True if this spelling of the right answer is paid no more than a wrong answer."""
+    least, most, mine = row.score(WRONG), row.score(RIGHT), row.score(kind)
+    return None not in (least, most, mine) and mine <= least + SAME < most  # type: ignore[operator]

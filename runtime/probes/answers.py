@@ -1,0 +1,266 @@
+"""Answers made for the purpose of trying out a reward.
+
+    prompt, Python of the reward --forms--> ["{}", "<answer>{}</answer>", ...]   ways to answer
+    target, form --made--> Made(kind, said, text): right, wrong, empty, and ways to cheat
+
+Only short targets of one line are answered: a number, a word, an option.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import re._constants as sre  # type: ignore[import-not-found]
+import re._parser as sre_parser  # type: ignore[import-not-found]
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+LONGEST = 60
+"""characters of a target that is answered"""
+MOST_FORMS = 40
+LISTED = " ".join(map(str, range(101)))
+OTHER_WORDS = ("zebra", "Oslo", "quartz")
+SAMPLE = "x"
+LETTERS = "\u7b54\u3048 \u00bd \U0001f600 \u0664"
+COMMON = (
+    "{}", "The answer is {}.", "<answer>{}</answer>", "<think>a\nb</think>\n<answer>{}</answer>",
+    "<think>\na\n</think>\n<answer>\n{}\n</answer>", "\\boxed{{}}", "$\\boxed{{}}$", "#### {}",
+    "Answer: {}", "ANSWER: {}", "answer: {}", "Final answer: {}", "The final answer is {}", "a\n{}",
+    "<think>a</think>\n{}", "<think>a</think>\n\\boxed{{}}", '{"answer": "{}"}', '{"answer": {}}',
+    "**{}**", "[{}]", "({})", "\"{}\"",
+)  # fmt: skip
+"""ways to give an answer that many prompts ask for"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Made:
+    """An answer. `said`: what it is, for a message that begins `pays 1 for`."""
+
+    kind: str
+    said: str
+    text: str
+
+
+def put(form: str, value: object) -> str:
+    """Write an answer in a form."""
+    return form.replace("{}", str(value))
+
+
+def plain(target: Any) -> str | None:
+    """Return a target that can be answered, as text; None if it is something else."""
+    if isinstance(target, bool) or not isinstance(target, str | int | float):
+        return None
+    text = str(target).strip()
+    return text if 0 < len(text) <= LONGEST and "\n" not in text else None
+
+
+def number(text: str) -> float | None:
+    """Return the number that a text is, else None."""
+    return float(text) if re.fullmatch(r"-?\d+(\.\d+)?", text) else None
+
+
+# ---- forms
+
+
+def forms(prompt: str, codes: Sequence[str]) -> list[str]:
+    """Return ways to give an answer, with `{}` for it: those that the reward's patterns and tags
+    ask for, those of the prompt, and common ones."""
+    found = dict[str, None]()
+    constants = [text for code in codes for text in _texts(code)]
+    for text in constants:
+        found |= dict.fromkeys(_of_pattern(text))
+    tags = list(dict.fromkeys(re.findall(r"<(\w+)>", "\n".join([*constants, prompt]))))
+    for tag in tags:
+        found[f"<{tag}>{{}}</{tag}>"] = None
+        others = "".join(f"<{each}>a</{each}>\n" for each in tags if each != tag)
+        if len(tags) > 1:
+            found[f"{others}<{tag}>{{}}</{tag}>"] = None
+    for text in (*constants, *re.findall(r"[\"'`(]?([A-Za-z][\w ]{0,20}: ?)", prompt)):
+        if re.fullmatch(r"[\w# ]{1,24}[:=#] ?", text):
+            found[f"{text.rstrip()} {{}}"] = None
+    found |= dict.fromkeys(COMMON)
+    return [form for form in found if form.count("{}") == 1][:MOST_FORMS]
+
+
+def _texts(code: str) -> list[str]:
+    """Return the texts in a Python program, without docstrings."""
+    tree = ast.parse(code)
+    said = {
+        id(node.value) for node in ast.walk(tree)
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    }  # fmt: skip
+    return [
+        node.value for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in said
+    ]  # fmt: skip
+
+
+def _of_pattern(text: str) -> Iterator[str]:
+    """Yield a text that a regular expression matches, with `{}` in the place of its last group."""
+    if "(" not in text or len(text) > 400:
+        return
+    try:
+        parsed = sre_parser.parse(text)
+    except (re.error, OverflowError, RecursionError):
+        return
+    groups = parsed.state.groups - 1
+    if groups < 1:
+        return
+    sample = _sample(parsed, groups)
+    if sample is not None:
+        yield sample
+
+
+def _sample(items: Any, group: int) -> str | None:
+    """Return a text that parsed items match, with `{}` for a group; None for what is rare."""
+    found = []
+    for op, value in items:
+        part: str | None
+        if op is sre.LITERAL:
+            part = chr(value)
+        elif op in (sre.MAX_REPEAT, sre.MIN_REPEAT, sre.POSSESSIVE_REPEAT):
+            least, _, inner = value
+            part = _sample(inner, group)
+            holds = part is not None and "{}" in part
+            part = part if holds or part is None else part * least
+        elif op is sre.SUBPATTERN:
+            part = "{}" if value[0] == group else _sample(value[3], group)
+        elif op is sre.BRANCH:
+            options = [_sample(each, group) for each in value[1]]
+            part = next((each for each in options if each and "{}" in each), options[0])
+        elif op in (sre.ANY, sre.NOT_LITERAL):
+            part = SAMPLE
+        elif op is sre.IN:
+            part = _member(value)
+        elif op in (sre.AT, sre.ASSERT, sre.ASSERT_NOT):
+            part = ""
+        else:
+            part = None
+        if part is None:
+            return None
+        found.append(part)
+    return "".join(found)
+
+
+def _member(items: Any) -> str:
+    """Return a character of a set."""
+    kind, value = items[0]
+    if kind is sre.LITERAL:
+        return chr(value)
+    if kind is sre.RANGE:
+        return chr(value[0])
+    if kind is sre.CATEGORY:
+        known = {sre.CATEGORY_DIGIT: "1", sre.CATEGORY_SPACE: " "}
+        return known.get(value, SAMPLE)
+    return SAMPLE
+
+
+# ---- answers
+
+
+def wrong_for(target: str, others: Sequence[str]) -> str:
+    """Return a wrong answer of the same kind, which shares no text with the target."""
+    value = number(target)
+    if value is not None:
+        made = int(abs(value)) * 3 + 7
+        while str(made) in target or target.lstrip("-") in str(made):
+            made += 10
+        return str(made)
+    apart = (each for each in (*others, *OTHER_WORDS) if not _meet(each, target))
+    return next(apart, OTHER_WORDS[-1])
+
+
+def _meet(one: str, other: str) -> bool:
+    one, other = one.casefold(), other.casefold()
+    return one in other or other in one
+
+
+def basic(form: str, target: str, wrong: str) -> list[Made]:
+    """Return the right and a wrong answer in a form."""
+    return [
+        Made(kind="right", said="the right answer", text=put(form, target)),
+        Made(kind="wrong", said="a wrong answer", text=put(form, wrong)),
+    ]
+
+
+def odd() -> list[Made]:
+    """Return answers that a policy gives before it has learned anything."""
+    return [
+        Made(kind="empty", said="an empty answer", text=""),
+        Made(kind="space", said="an answer of spaces", text=" \n "),
+        Made(kind="words", said="an answer without tags", text="I am not sure"),
+        Made(kind="unicode", said="an answer in other letters", text=LETTERS),
+        Made(kind="tags", said="an answer of open tags", text="<think><answer>\\boxed{ #### "),
+        Made(kind="long", said="an answer of 50,000 characters", text="a b. " * 10_000),
+    ]  # fmt: skip
+
+
+def cheats(form: str, target: str, wrong: str, prompt: str, options: Sequence[str]) -> list[Made]:
+    """Return answers that are not right and that a careless reward pays in full."""
+    found = [
+        Made(kind="empty", said="an empty answer", text=""),
+        Made(kind="blank", said="an answer with nothing in its place", text=put(form, "")),
+        Made(kind="copied", said="the prompt copied", text=prompt),
+        Made(
+            kind="mentioned", said="a wrong answer after words that mention the right one",
+            text=f"It is not {target}, I see.\n{put(form, wrong)}",
+        ),
+        Made(
+            kind="first", said="the right and then a wrong answer",
+            text=f"{put(form, target)}\n{put(form, wrong)}",
+        ),
+        Made(
+            kind="last", said="a wrong and then the right answer",
+            text=f"{put(form, wrong)}\n{put(form, target)}",
+        ),
+        Made(
+            kind="repeated", said="the right answer ten times",
+            text="\n".join([put(form, target)] * 10),
+        ),
+    ]  # fmt: skip
+    value = number(target)
+    if value is not None:
+        found += _about_numbers(form, target, value)
+    elif re.fullmatch(r"[A-Za-z]{3,}", target):
+        text = put(form, f"un{target}able")
+        found.append(Made(kind="inside", said="the target inside another word", text=text))
+        text = put(form, f"not {target}")
+        found.append(Made(kind="denied", said="the right answer denied", text=text))
+        found.append(Made(kind="part", said="the first letter alone", text=put(form, target[0])))
+    if len(options) > 2:
+        listed = ", ".join(options)
+        found.append(Made(kind="options", said="every option listed", text=put(form, listed)))
+        spaced = " ".join(options)
+        found.append(Made(kind="spaced", said="every option listed", text=put(form, spaced)))
+    return found
+
+
+def _about_numbers(form: str, target: str, value: float) -> Iterator[Made]:
+    digits = target.lstrip("-")
+    yield Made(kind="inside", said=f"{target} inside another number", text=put(form, f"1{digits}9"))
+    if value:
+        turned = digits if value < 0 else f"-{digits}"
+        yield Made(kind="negated", said="the number with the other sign", text=put(form, turned))
+    if "." in target:
+        joined = target.replace(".", "")
+        yield Made(kind="joined", said="the number without its point", text=put(form, joined))
+    elif 0 <= value <= 99:
+        said = "all numbers from 0 to 100 listed"
+        yield Made(kind="numbers", said=said, text=put(form, LISTED))
+    if len(digits) > 1 and digits[0] != "0":
+        text = put(form, target[: 2 if value < 0 else 1])
+        yield Made(kind="part", said="the first digit alone", text=text)
+
+
+def spellings(form: str, target: str) -> list[Made]:
+    """Return the right answer in other spellings."""
+    found = [Made(kind="padded", said="spaces around it", text=f"\n {put(form, target)} \n")]
+    if "{}" in form and form != "{}":
+        text = put(form, f" {target} ")
+        found.append(Made(kind="inner", said="spaces around it", text=text))
+    value = number(target)
+    if value is not None and value >= 1000 and "." not in target:
+        text = put(form, f"{int(value):,}")
+        found.append(Made(kind="separated", said=f"`{int(value):,}`", text=text))
+    return found
