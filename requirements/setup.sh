@@ -17,7 +17,8 @@ gpus=$(nvidia-smi -L 2>/dev/null | grep -c '^GPU' || true)
 [ -f "requirements/$lock.txt" ] || die "no lock named \"$lock\"; FORGE_LOCK is cpu or gpu"
 
 stamp=.venv/forgedsl.stamp
-want="$lock $(cat "requirements/$lock.txt" requirements/dev.txt pyproject.toml | sha256sum) $(pwd)"
+want="$lock $(cat requirements/"$lock".txt requirements/dev.txt requirements/compiled.txt \
+    pyproject.toml | sha256sum) $(pwd)"
 if [ -x .venv/bin/forgec ] && [ "$(cat $stamp 2>/dev/null)" = "$want" ]; then
     exit 0
 fi
@@ -61,6 +62,12 @@ pip() {
 }
 : >.venv/install.log
 pip --no-deps -r "requirements/$lock.txt" -r requirements/dev.txt
+headers=$(.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("include"))')
+if command -v cc >/dev/null && [ -f "$headers/Python.h" ]; then
+    pip --no-deps -r requirements/compiled.txt
+else
+    say "no C compiler with the headers of Python: requirements/compiled.txt is left out"
+fi
 extra=$(.venv/bin/python requirements/check.py cuda)
 if [ "$lock" = cpu ] && [ -n "$extra" ]; then
     say "this torch is the CUDA build; adding the libraries it loads (see requirements/cpu.txt)"

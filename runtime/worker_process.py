@@ -38,6 +38,8 @@ NO_REPLY = -1
 """number of a message that no call waits for"""
 GRACE = 1.0
 """seconds between the interrupt of a call and the kill of its process"""
+HASH_SEED = "0"
+"""PYTHONHASHSEED of all processes of rewards and environments"""
 LOADING = 540.0
 """time limit in seconds for a worker to load; a mesh has 600 s to start"""
 
@@ -292,7 +294,9 @@ class WorkerProcess(CallClient):
 
 def _begin(module: str, number: int, *, quiet: bool) -> subprocess.Popen[bytes]:
     """Start the process of a worker, which gets its end of the stream. It has a session of its own:
-    processes that it starts are killed with it, and Ctrl-C does not reach it."""
+    processes that it starts are killed with it, and Ctrl-C does not reach it. Its hash seed is
+    fixed, so that a reward which iterates over a set of texts gives the same value in all of
+    them."""
     output = subprocess.DEVNULL if quiet else None
     return subprocess.Popen(
         [sys.executable, "-c", f"from {module} import main; main({number})"],
@@ -300,6 +304,7 @@ def _begin(module: str, number: int, *, quiet: bool) -> subprocess.Popen[bytes]:
         stdin=subprocess.DEVNULL,
         stdout=output,
         stderr=output,
+        env={**os.environ, "PYTHONHASHSEED": HASH_SEED},
         start_new_session=True,
     )
 

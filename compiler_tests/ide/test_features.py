@@ -3,6 +3,7 @@
 The sweeps go over pipelines that ship; their shares are floors.
 """
 
+from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 
@@ -75,6 +76,7 @@ def said(old, inside=1):
         ('import "std/rl"', 'import "|', ["std/rl"]),
         ("source  = hf(", 'source = jsonl("data/|', ["data/arithmetic.jsonl"]),
         ("source  = hf(", "source = hf(|", ["id", "split"]),
+        ("model policy", 'environment e = gymnasium("Fro|', ["FrozenLake-v1", "Taxi-v4"]),
         ("profile cpu when", "profile cpu when cluster.|", ["gpus", "hosts"]),
         ("behavior : [B", "behavior : |", ["[B, T] f32"]),
         ("dtype = bf16", "dtype = |", ["bf16", "f32"]),
@@ -92,6 +94,12 @@ def test_what_fits_is_offered(old, new, some):
     found = offered(old, new)
     assert {*some} <= {*found}
     assert len(found) == len({*found})
+
+
+@pytest.mark.skipif(find_spec("reasoning_gym") is None, reason="reasoning-gym is not installed")
+def test_tasks_of_reasoning_gym_are_offered():
+    found = offered("source  = hf(", 'source = reasoning_gym("leg|')
+    assert {"leg_counting", "gcd"} <= {*found}
 
 
 def test_what_does_not_fit_is_not_offered():

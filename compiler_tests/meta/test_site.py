@@ -220,8 +220,9 @@ def test_a_loss_with_a_mistake_is_an_answer() -> None:
 
 @pytest.mark.full
 def test_the_archive_needs_the_standard_library_alone(tmp_path: Path) -> None:
-    """What the page unpacks answers as this tree does, without any package. Only `lake` has a
-    finding there: its environment is one of gymnasium, whose tables are not in a browser."""
+    """What the page unpacks answers as this tree does, without any package. Only `lake` and
+    `chain_sum` have a finding there: the tables of gymnasium and reasoning-gym are not in a
+    browser."""
     assets.archive(ROOT, tmp_path / "forgedsl.zip")
     with zipfile.ZipFile(tmp_path / "forgedsl.zip") as archive:
         archive.extractall(tmp_path / "app")
@@ -242,7 +243,9 @@ print(json.dumps(found))
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     shipped = {path.stem for path in (ROOT / "pipelines").glob("*.forge")}
-    wanted = {name: [[], True] for name in shipped} | {"lake": [["X834"], True]}
+    wanted = {name: [[], True] for name in shipped} | {
+        name: [["X834"], True] for name in ("lake", "chain_sum")
+    }
     assert json.loads(done.stdout) == wanted
 
 

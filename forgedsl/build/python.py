@@ -208,6 +208,9 @@ class _Main:
         if isinstance(source, spec.HfSource):
             rest = given(source, but=("kind", "id"))
             return self.import_names_of(Call("hf", [(None, source.id), *rest]))
+        if isinstance(source, spec.ReasoningGymSource):
+            rest = given(source, but=("kind", "task"))
+            return self.import_names_of(Call(source.kind, [(None, source.task), *rest]))
         argument = source.seed if isinstance(source, spec.RandomModel) else source.path
         return self.import_names_of(Call(source.kind, [(None, argument)]))
 

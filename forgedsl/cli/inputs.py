@@ -94,12 +94,14 @@ def _files(job: Job) -> Iterator[tuple[str, str, bool]]:
             if source is not None and source.kind == "local":
                 yield source.path, source.sha256, True
     for dataset in job.datasets.values():
-        yield from ((part.path, part.sha256, False) for part in _parts(dataset.source))
+        files = (part for part in parts_of(dataset.source) if hasattr(part, "path"))
+        yield from ((part.path, part.sha256, False) for part in files)
 
 
-def _parts(source: Any) -> Iterator[Any]:
+def parts_of(source: Any) -> Iterator[Any]:
+    """Yield the sources that a source of rows mixes, or itself."""
     if source.kind == "mixture":
         for part in source.sources:
-            yield from _parts(part)
-    elif source.kind != "hf":
+            yield from parts_of(part)
+    else:
         yield source

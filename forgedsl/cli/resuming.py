@@ -195,7 +195,10 @@ def differences(old: Job, new: Job) -> list[Difference]:
 
 
 def _is_package(path: str) -> bool:
-    return path.startswith(("environments.", "rewards.")) and path.split(".")[2] == "packages"
+    home, *rest = path.split(".")
+    if home == "datasets":  # also in the parts of a mixture
+        return "source" in rest and rest[-2] == "packages"
+    return home in ("environments", "rewards") and rest[1] == "packages"
 
 
 def _file_of(path: str, values: dict[str, Any]) -> str:
@@ -235,8 +238,10 @@ def with_changes(old: Job, new: Job, *, allowed: str = "") -> Job:
 
 
 def package_changes(job: Job) -> list[Difference]:
-    """Return the packages of rewards and environments whose installed versions are not those with
-    which the run began. They do not stop a resume."""
+    """Return the packages of rewards, environments and datasets whose installed versions are not
+    those with which the run began. They do not stop a resume."""
+    from forgedsl.cli.inputs import parts_of
+    from forgedsl.lower import job as spec
     from forgedsl.lower.packages import changed
 
     found = [(f"rewards.{name}", reward.packages, "") for name, reward in job.rewards.items()]
@@ -247,6 +252,12 @@ def package_changes(job: Job) -> list[Difference]:
             "" if played.program is None else played.program.command[0],
         )
         for name, played in job.environments.items()
+    ]
+    found += [
+        (f"datasets.{name}", source.packages, "")
+        for name, dataset in job.datasets.items()
+        for source in parts_of(dataset.source)
+        if isinstance(source, spec.ReasoningGymSource)
     ]
     return [
         Difference(f"{where}.packages.{package}", before, after)

@@ -14,6 +14,7 @@ from forgedsl.mistakes.other_tools import equivalent
 from forgedsl.mistakes.suggest import did_you_mean, nearest
 from forgedsl.records import dataclass, field
 from forgedsl.source import Span
+from forgedsl.syntax import ast
 
 NAMES = {
     "F101": "undefined",
@@ -127,3 +128,15 @@ class Context:
         if not help and 0 < len(known) <= 12:
             help = "known are " + ", ".join(f"`{k}`" for k in sorted(set(known)))
         return self.error(code, f"{what} `{name}`", span, help=help)
+
+
+def spelled(written: ast.Expr, name: str, close: tuple[str, ...]) -> Fix | None:
+    """Return the change of a name that is written out as a string."""
+    span = written.span
+    if not close or not isinstance(written, ast.String):
+        return None
+    if span.end - span.start != len(written.value) + 2:  # with escapes, or of another style
+        return None
+    inner = Span(span.file, span.end - 1 - len(name), span.end - 1)
+    edit = Edit(text=close[0], span=inner)
+    return Fix(message=f"replace `{name}` by `{close[0]}`", edits=(edit,), safe=False)

@@ -13,8 +13,8 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
 
-from forgedsl.diagnostics import Edit, Fix, counted
-from forgedsl.hir.context import ERROR
+from forgedsl.diagnostics import counted
+from forgedsl.hir.context import ERROR, spelled
 from forgedsl.hir.file import File
 from forgedsl.hir.gymnasium_registry import (
     PACKAGE,
@@ -111,7 +111,7 @@ def _named(
         if module:
             what = f"`{module}` registers no environment"
         close = _versions(own, known) or nearest(own, known)
-        fix = _spelled(written, own, close)
+        fix = spelled(written, own, close)
         help_text = did_you_mean(close) or _listed(known)
         ctx.error("F101", f"{what} `{own}`", place, help=help_text, fix=fix)
         return None
@@ -130,18 +130,6 @@ def _listed(known: Collection[str]) -> str:
     if len(known) > MOST_LISTED:
         return "`gymnasium.pprint_registry()` in Python lists the names"
     return "known are " + ", ".join(f"`{name}`" for name in known) if known else ""
-
-
-def _spelled(written: ast.Expr, name: str, close: tuple[str, ...]) -> Fix | None:
-    """Return the change of a name that is written out as a string."""
-    span = written.span
-    if not close or not isinstance(written, ast.String):
-        return None
-    if span.end - span.start != len(written.value) + 2:  # with escapes, or of another style
-        return None
-    inner = Span(span.file, span.end - 1 - len(name), span.end - 1)
-    edit = Edit(text=close[0], span=inner)
-    return Fix(message=f"replace `{name}` by `{close[0]}`", edits=(edit,), safe=False)
 
 
 def _signature(found: Described, call: ast.Call) -> Signature:

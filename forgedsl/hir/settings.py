@@ -201,6 +201,10 @@ class Coercer:
             listed = len(args) == 1 and isinstance(args[0].value, ast.List)
             message = f"`mixture` {'needs `weights`' if listed else 'takes one list of sources'}"
             return self.ctx.error("F114", message, expr.span, help=MIXTURE)
+        if name.text == "reasoning_gym":
+            from forgedsl.hir.reasoning_gym_calls import resolve_reasoning_gym  # few programs
+
+            return resolve_reasoning_gym(self, args, expr.span, scope)
         bound = self.bind(signature, args, expr.span, scope)
         if bound is ERROR:
             return ERROR

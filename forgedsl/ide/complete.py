@@ -108,9 +108,23 @@ def _in_text(document: Document, where: Context, offset: int) -> tuple[list[Name
     if where.call[-1:] and where.call[-1] in ("jsonl", "json", "csv", "parquet", "file"):
         last = where.call[-1]
         return _files(document.folder, typed, "" if last == "file" else f".{last}"), start
+    if where.call[-1:] in (("gymnasium",), ("reasoning_gym",)):
+        return [*_packaged(where)], start
     if where.call[-1:] and where.call[-1] in ("local", "disk"):
         return _files(document.folder, typed, "/"), start
     return [], offset
+
+
+def _packaged(where: Context) -> Iterator[Name]:
+    """Yield the names that an installed package knows, in the first argument of a call."""
+    from forgedsl.hir import gymnasium_registry, reasoning_gym_registry
+
+    if where.words[:1] not in ((), ("id",), ("task",)):
+        return
+    made = where.call[-1] == "reasoning_gym"
+    known = reasoning_gym_registry.tasks() if made else gymnasium_registry.registered()
+    for name in sorted(known or ()):
+        yield Name(name=name, kind="value", detail="a task" if made else "an environment")
 
 
 def _files(folder: Path, typed: str, suffix: str) -> list[Name]:

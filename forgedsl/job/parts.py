@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import operator
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -38,6 +38,19 @@ class FileSource(Spec):
     sha256: str
 
 
+class ReasoningGymSource(Spec):
+    """Problems that a task of reasoning-gym makes: row i is made with the random seed `seed` + i.
+    `options` are fields of the task's configuration; `packages` has the version of the package when
+    the job was compiled, if it was installed."""
+
+    kind: Literal["reasoning_gym"] = "reasoning_gym"
+    task: str
+    size: int
+    seed: int
+    options: dict[str, Any] = Field(default_factory=dict, exclude_if=operator.not_)
+    packages: dict[str, str] = Field(default_factory=dict, exclude_if=operator.not_)
+
+
 class MixtureSource(Spec):
     """Rows drawn from several sources with the given weights."""
 
@@ -61,7 +74,9 @@ class RandomModel(Spec):
     seed: int
 
 
-DataSource = Annotated[HfSource | FileSource | MixtureSource, Field(discriminator="kind")]
+DataSource = Annotated[
+    HfSource | FileSource | ReasoningGymSource | MixtureSource, Field(discriminator="kind")
+]
 ModelSource = Annotated[HfSource | LocalModel | RandomModel, Field(discriminator="kind")]
 
 

@@ -17,6 +17,8 @@ from forgedsl.hir.judges import NAME as JUDGE
 from forgedsl.hir.judges import SCORER
 from forgedsl.ir.program import Constructor, Program, PythonFunction
 from forgedsl.lint import rules
+from forgedsl.lint.sources import all_sources, is_made
+from forgedsl.schema.constructors import REASONING_GYM
 from forgedsl.types.flow import Role
 
 if TYPE_CHECKING:
@@ -60,6 +62,20 @@ def _has_filters(program: Program) -> bool:
     return drops or any(each.kind == "filter" for each in program.functions.values())
 
 
+def _has_made_rows(program: Program) -> bool:
+    """True if reasoning-gym makes rows, or scores answers."""
+    bodies = [reward.body for reward in program.rewards.values()]
+    scores = any(isinstance(b, Constructor) and b.name == REASONING_GYM.name for b in bodies)
+    return scores or any(map(is_made, all_sources(program)))
+
+
+def _has_packages(program: Program) -> bool:
+    """True if the program needs a package that is not installed with the compiler."""
+    return any(e.body.is_gymnasium for e in program.environments.values()) or _has_made_rows(
+        program
+    )
+
+
 def _has_python_losses(program: Program) -> bool:
     return any(function.python is not None for function in program.functions.values())
 
@@ -79,7 +95,7 @@ SUBJECTS: tuple[tuple[Callable[[Program], bool], tuple[str, ...]], ...] = (
         (
             "D647", "D648", "D649", "D661", "R511", "R535", "X802", "X811", "X812", "X813", "X814",
             "X815", "X816", "X817", "X818", "X819", "X820", "X821", "X822", "X823", "X824", "X825",
-            "X826", "X827", "X828", "X829", "X830", "X831", "X834",
+            "X826", "X827", "X828", "X829", "X830", "X831",
             "X835", "X836", "X837", "X838", "X839", "X840", "X841", "X842", "X843", "X844", "X845",
             "R540",
         ),
@@ -90,6 +106,8 @@ SUBJECTS: tuple[tuple[Callable[[Program], bool], tuple[str, ...]], ...] = (
     (_has_python_losses, ("L434",)),
     (_has_weighted_draws, ("D646",)),
     (_has_pairs, ("D624", "D659")),
+    (_has_made_rows, ("D664",)),
+    (_has_packages, ("X834",)),
 )  # fmt: skip
 """rules that find nothing in a program without their subject"""
 

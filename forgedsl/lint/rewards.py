@@ -71,7 +71,7 @@ def _reward_interval(reward: RewardDecl, view: View) -> Interval | None:
             return interval(*map(float, body.args["range"]))
         if body.name == SCORER:
             return None
-        return STANDARD[body.name]
+        return STANDARD.get(body.name, interval(0.0, 1.0))
     if isinstance(body, PythonFunction):
         return None
     key = (reward_interval, view.identity(body), longest, view.turns)
@@ -510,7 +510,7 @@ def place_of(reward: RewardDecl, view: View, setting: str = "") -> Span:
     return view.program.spans.get(reward.name, reward.span)
 
 
-DIRECTED = ("math_equal", "exact", "think_tags", "overlong", "contains")
+DIRECTED = ("math_equal", "exact", "think_tags", "overlong", "contains", "reasoning_gym")
 
 
 def inverted(score: Score) -> list[str]:

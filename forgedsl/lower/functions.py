@@ -28,6 +28,7 @@ from forgedsl.lower.modules import modules_beside
 from forgedsl.lower.packages import installed, versions
 from forgedsl.lower.paths import InputFiles
 from forgedsl.plan.environments import played
+from forgedsl.schema.constructors import REASONING_GYM
 from forgedsl.services.registry import kind_of
 from forgedsl.shipped import locate
 from forgedsl.source import SourceFile, Span
@@ -79,7 +80,10 @@ def _reward(program: Program, decl: RewardDecl, files: InputFiles) -> job.Reward
         service = scorer.args["service"]
         return job.Reward(kind="scorer", function="score", service=service, **common)
     if isinstance(decl.body, Constructor):
-        return job.Reward(kind="std", function=decl.body.name, args=dict(decl.body.args), **common)
+        name = decl.body.name
+        if name == REASONING_GYM.name:
+            common |= {"inputs": {"entry": "column entry"}, "packages": installed([name])}
+        return job.Reward(kind="std", function=name, args=dict(decl.body.args), **common)
     if isinstance(decl.body, PythonFunction):
         path, sha256 = files.add(decl.body.module, decl.body.span)
         inputs = inputs_of(decl.body)

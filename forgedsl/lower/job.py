@@ -42,6 +42,7 @@ from forgedsl.job.parts import (
     Optimizer,
     Place,
     RandomModel,
+    ReasoningGymSource,
     Sampler,
     Sampling,
     Service,
@@ -60,9 +61,9 @@ __all__ = [
     "FORMAT_VERSION", "Arch", "BatchShape", "Buffer", "Checkpoint", "DataSource", "Dataset",
     "Environment", "Eval", "FileSource", "HfSource", "Input", "Job", "Launcher", "LocalModel",
     "Logging", "Lora", "Loss", "LossField", "Mesh", "MixtureSource", "Mlflow", "Model",
-    "ModelSource", "Node", "Optimizer", "Place", "RandomModel", "Reward", "Rubric", "Sampler",
-    "Sampling", "Schedule", "Service", "Spec", "TitanParallel", "TitanService", "Trackio",
-    "Trainer", "VllmParallel", "VllmService", "Wandb", "service_of",
+    "ModelSource", "Node", "Optimizer", "Place", "RandomModel", "ReasoningGymSource", "Reward",
+    "Rubric", "Sampler", "Sampling", "Schedule", "Service", "Spec", "TitanParallel", "TitanService",
+    "Trackio", "Trainer", "VllmParallel", "VllmService", "Wandb", "service_of",
 ]  # fmt: skip
 
 FORMAT_VERSION = "1.0"

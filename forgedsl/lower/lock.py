@@ -67,7 +67,10 @@ def lock_text(job: Job) -> str:
             values |= {f"tokenizer_{key}": value for key, value in own.items()}
         sections.append((f"models.{name}", values))
     for name, dataset in job.datasets.items():
-        sections.append((f'datasets."{name}"', _source(dataset.source.model_dump(), "datasets")))
+        values = _source(dataset.source.model_dump(), "datasets")
+        tables = {key: values.pop(key) for key in ("options", "packages") if key in values}
+        sections.append((f'datasets."{name}"', values))
+        sections += [(f'datasets."{name}".{key}', table) for key, table in tables.items()]
     for name, reward in job.rewards.items():
         if reward.kind == "python":
             own = {"path": reward.path, "sha256": reward.sha256}

@@ -5,11 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from forgedsl.emit.python import COLUMNS, function_name
+from forgedsl.hir.rewards import plain_value
 from forgedsl.ir.graph import Graph
 from forgedsl.ir.program import Constructor, Decl, Deferred, Program, Ref, Value, model_of
 from forgedsl.lower import job
+from forgedsl.lower.packages import installed
 from forgedsl.lower.paths import InputFiles
 from forgedsl.plan.plan import Plan
+from forgedsl.schema.constructors import REASONING_GYM
 from forgedsl.settings import Auto
 from forgedsl.types.flow import Role
 from forgedsl.vllm_parsers import FORM
@@ -184,6 +187,10 @@ def _data_source(source: Constructor, files: InputFiles) -> Any:
     if source.name == "mixture":
         parts = tuple(_data_source(part, files) for part in source.args["sources"])
         return job.MixtureSource(sources=parts, weights=tuple(source.args["weights"]))
+    if source.name == REASONING_GYM.name:
+        args = dict(source.args)
+        options = {key: plain_value(value) for key, value in args.pop("options").items()}
+        return job.ReasoningGymSource(**args, options=options, packages=installed([source.name]))
     path, sha256 = files.add(source.args["path"], source.span)
     kind: Any = source.name
     return job.FileSource(kind=kind, path=path, sha256=sha256)

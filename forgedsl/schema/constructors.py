@@ -88,6 +88,15 @@ def architecture(family: Family) -> Signature:
 
 ARCHITECTURES = _group(*(architecture(family) for family in FAMILIES))
 
+REASONING_GYM = _signature(
+    "reasoning_gym",
+    "problems that reasoning-gym makes; further arguments are those of the task",
+    _param("task", STR),
+    _param("size", COUNT, 500, keyword=True),
+    _param("seed", NATURAL, 0, keyword=True),
+)
+"""`source = reasoning_gym("leg_counting", size = 1000, seed = 7, min_animals = 2)`"""
+
 _ROWS = (
     _signature(
         "hf",
@@ -102,6 +111,7 @@ _ROWS = (
     _signature("csv", "a CSV file with a header; all values are text", _param("path", STR)),
     _signature("json", "a file with one JSON list of objects", _param("path", STR)),
     _signature("disk", "a folder of `Dataset.save_to_disk`, of one split", _param("path", STR)),
+    REASONING_GYM,
 )
 DATA_SOURCES = _group(
     *_ROWS,
@@ -202,5 +212,12 @@ STANDARD_REWARDS = _group(
         "0 up to `soft` tokens, then falling to -1 at `hard` (DAPO, 2503.14476)",
         _param("soft", INT),
         _param("hard", INT),
+    ),
+    _signature(
+        "reasoning_gym",
+        "what `score_answer` of the task gives for the text in the last `<answer>` tag, 0 to 1; "
+        "for rows of `reasoning_gym(...)`. Without a tag there is no answer; with "
+        "`whole = true` it is then the whole completion",
+        _param("whole", BOOL, False, keyword=True),
     ),
 )

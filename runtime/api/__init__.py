@@ -26,10 +26,21 @@ from forgedsl.lower.job import (
 )
 from forgedsl.runtime.api.handles import Dataset, Edge, Generator, Model, Titan
 from forgedsl.runtime.api.program import Program
-from forgedsl.runtime.api.sources import csv, disk, hf, json, jsonl, local, mixture, parquet, random
+from forgedsl.runtime.api.sources import (
+    csv,
+    disk,
+    hf,
+    json,
+    jsonl,
+    local,
+    mixture,
+    parquet,
+    random,
+    reasoning_gym,
+)
 
 __all__ = [
     "Arch", "BatchShape", "Dataset", "Edge", "Generator", "Lora", "Mesh", "Model", "Optimizer",
     "Place", "Program", "Sampling", "Titan", "TitanParallel", "VllmParallel", "Wandb", "csv",
-    "disk", "hf", "json", "jsonl", "local", "mixture", "parquet", "random",
+    "disk", "hf", "json", "jsonl", "local", "mixture", "parquet", "random", "reasoning_gym",
 ]  # fmt: skip

@@ -49,6 +49,11 @@ def disk(path: str) -> spec.FileSource:
     return spec.FileSource(kind="disk", path=path, sha256="")
 
 
+def reasoning_gym(task: str, **given: Any) -> spec.ReasoningGymSource:
+    """Problems of a task of reasoning-gym: `size`, `seed`, `options`, `packages`."""
+    return spec.ReasoningGymSource(task=task, **given)
+
+
 def mixture(sources: Sequence[spec.DataSource], weights: Sequence[float]) -> spec.MixtureSource:
     """Rows drawn from several sources."""
     return spec.MixtureSource(sources=tuple(sources), weights=tuple(weights))

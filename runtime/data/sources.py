@@ -25,6 +25,7 @@ from urllib.parse import urlsplit
 from forgedsl.errors import LaunchError
 from forgedsl.lower import job
 from forgedsl.lower.paths import digest as digest_of
+from forgedsl.runtime.data.made_rows import MadeRows
 from forgedsl.runtime.data.tables import csv_rows, disk_rows, json_rows
 from forgedsl.runtime.models import NotAvailableOffline, resolve_path
 
@@ -185,6 +186,8 @@ def open_source(
         if streaming:
             return Stream(rows, shuffle, spec.id)
         name = spec.id
+    elif isinstance(spec, job.ReasoningGymSource):
+        rows, name = MadeRows(spec), spec.task
     else:
         rows, name = _file_rows(spec, job_dir), _declared_name(spec)
     if len(rows) == 0:

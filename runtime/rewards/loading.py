@@ -77,7 +77,7 @@ def load_reward(spec: job.Reward, program: ModuleType, job_dir: Path) -> RewardF
             import.
     """
     if spec.kind == "std":
-        function: Callable[..., Any] = partial(STANDARD[spec.function], **spec.args)
+        function: Callable[..., Any] = partial(_standard(spec.function), **spec.args)
     elif spec.kind == "endpoint":
         function = Endpoint(spec)
     elif spec.kind == "program":
@@ -91,6 +91,20 @@ def load_reward(spec: job.Reward, program: ModuleType, job_dir: Path) -> RewardF
             user = partial(user, **spec.args)
         function = partial(_call_with_inputs, user, spec)
     return RewardFunction(spec.function, function)
+
+
+def _standard(name: str) -> Callable[..., float]:
+    if name != "reasoning_gym":
+        return STANDARD[name]
+    try:
+        from forgedsl.reasoning_gym import score
+    except ImportError as error:
+        raise LaunchError(str(error)) from error
+
+    def reasoning_gym(rollout: Rollout, target: Any, *, whole: bool) -> float:
+        return score(source_of("column entry", rollout, target), rollout.response, whole=whole)
+
+    return reasoning_gym
 
 
 def _without_target(body: Callable[..., Any], rollout: Rollout, target: Any) -> Any:

@@ -8,10 +8,10 @@
 
 Rows that are repeated often are memorized (tinker-cookbook #336). With `epochs`, a run ends when
 its rows are used up, and never reaches the evaluations and the learning rate of its last steps. Add
-rows, draw fewer, or state the passes with `epochs`. The rule counts the lines of local .jsonl files
-and the rows that a slice of a split can hold; `--deep` also counts other local data, without
-unusable rows. Without `epochs` it fires above 50 passes if the policy samples new completions, and
-above 20 if it learns the rows themselves.
+rows, draw fewer, or state the passes with `epochs`. The rule counts the lines of local .jsonl
+files, the rows that a slice of a split can hold and the `size` of reasoning-gym; `--deep` also
+counts other local data, without unusable rows. Without `epochs` it fires above 50 passes if the
+policy samples new completions, and above 20 if it learns the rows themselves.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from forgedsl.ir.program import Constructor
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.splits import SLICE
 from forgedsl.lint.view import View, place
+from forgedsl.schema.constructors import REASONING_GYM
 from forgedsl.shipped import locate
 from forgedsl.source import Span
 from forgedsl.types.flow import Role
@@ -102,6 +103,8 @@ def rows_of(view: View, source: Any, need: int) -> int | None:
     if "sources" in args:
         parts = [rows_of(view, part, need) for part in args["sources"]]
         return None if None in parts else sum(part or 0 for part in parts)
+    if source.name == REASONING_GYM.name:
+        return int(args["size"])
     if source.name == "jsonl":
         return _lines(view, str(args["path"]), need)
     if "id" not in args:

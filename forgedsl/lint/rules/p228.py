@@ -4,8 +4,8 @@
     eval held_out { dataset = gsm8k, split = "test", every = 50 }    # silent
 
 The sampler is then busy with evaluations for most of its time (dolly #31, careless #77).
-Evaluate less often, or a part: `limit = 200`. The rule counts rows of local .jsonl files and knows
-the sizes of some published test sets.
+Evaluate less often, or a part: `limit = 200`. The rule counts rows of local .jsonl files and of
+reasoning-gym, and knows the sizes of some published test sets.
 """
 
 from os.path import normpath
@@ -14,6 +14,7 @@ from forgedsl.ir.program import Constructor, Decl
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.view import View, place
 from forgedsl.plan.sizes import completions
+from forgedsl.schema.constructors import REASONING_GYM
 from forgedsl.shipped import locate
 from forgedsl.types.flow import Role
 
@@ -77,6 +78,8 @@ def _of_source(view: View, source: object, split: str | None) -> int | None:
         return None
     if source.name == "hf":
         return KNOWN.get((str(source.args["id"]), split or str(source.args.get("split"))))
+    if source.name == REASONING_GYM.name:
+        return int(source.args["size"])
     if source.name != "jsonl" or view.folder is None or not view.shared.on_disk:
         return None
     key = ("rows", str(source.args["path"]))

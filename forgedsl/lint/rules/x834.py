@@ -1,20 +1,27 @@
-"""X834 package-not-here: the package of an environment is not installed on this machine.
+"""X834 package-not-here: the package of an environment or of rows is not installed on this machine.
 
     environment maze = gymnasium("mazes:Maze-v0")     # fires: there is no package mazes
     environment lake = gymnasium("FrozenLake-v1")     # silent: gymnasium is installed
+    source = reasoning_gym("leg_counting")            # silent: reasoning-gym is installed
 
-Names, arguments and spaces of its environments are not checked then, and the job does not have its
-version. A run that cannot import it ends before its services start. The rule is a warning, because
-the run may take place on another machine. Install the package.
+Names, arguments and spaces of its environments, or names and arguments of its tasks, are not
+checked then, and the job does not have its version. A run that cannot import it ends before its
+services start. The rule is a warning, because the run may take place on another machine. Install
+the package.
 """
 
 from __future__ import annotations
 
 from forgedsl.lint.finding import Findings, rule
+from forgedsl.lint.sources import all_sources, is_made
 from forgedsl.lint.view import View
+from forgedsl.schema.constructors import REASONING_GYM
 
 finding = rule(__doc__, "W")
-OURS = {"gymnasium": 'pip install "forgedsl[gymnasium]"'}
+OURS = {
+    "gymnasium": 'pip install "forgedsl[gymnasium]"',
+    REASONING_GYM.name: 'pip install "forgedsl[reasoning-gym]"',
+}
 
 
 def check(view: View) -> Findings:
@@ -27,6 +34,14 @@ def check(view: View) -> Findings:
                     env.body.span,
                     help=OURS.get(package, "install the package that has this module"),
                 )
+    made = next(filter(is_made, all_sources(view.program)), None)
+    if made is not None and _is_missing(made.name):
+        yield finding(
+            f"`{made.name}` needs the package reasoning-gym, which is not installed here, so its "
+            "task and arguments are not checked",
+            made.span,
+            help=OURS[made.name],
+        )
 
 
 def _is_missing(module: str) -> bool:

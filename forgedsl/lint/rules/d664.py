@@ -1,0 +1,96 @@
+"""D664 made-rows: a column that rows of reasoning-gym lack, or a score of it for other rows.
+
+    source = reasoning_gym("leg_counting", seed = 1)
+    prompt = row.qestion                              # fires: question, answer, metadata, entry
+    prompt = row.question                             # silent
+
+    source = jsonl("sums.jsonl")
+    reward right = rl.reasoning_gym                   # fires: no row says which problem it is
+
+Each row would be left out, and the run ends before its first step. Read a column that the rows
+have; score other rows with another reward, such as `rl.math_equal`. What `metadata` holds depends
+on the task, and `forgec lint --deep` reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from forgedsl.ir.program import Constructor, Deferred, rewards_of
+from forgedsl.lint.finding import Findings, rule
+from forgedsl.lint.rewards import place_of
+from forgedsl.lint.sources import is_made, parts
+from forgedsl.lint.view import View
+from forgedsl.mistakes.suggest import did_you_mean, nearest
+from forgedsl.schema.constructors import REASONING_GYM
+from forgedsl.syntax import ast
+from forgedsl.syntax.walk import reads, walk
+from forgedsl.types.flow import Role
+
+finding = rule(__doc__, "E")
+COLUMNS = ("question", "answer", "metadata", "entry")
+READ = ("prompt", "target", "chat", "chosen", "rejected", "level")
+
+
+def check(view: View) -> Findings:
+    yield from _columns(view)
+    told = set()
+    for score, what, source in _scored(view):
+        others = [part for part in parts(source) if not is_made(part)]
+        for name in rewards_of(view.program, score) if others else ():
+            reward = view.program.rewards.get(name)
+            body = None if reward is None else reward.body
+            if not isinstance(body, Constructor) or body.name != REASONING_GYM.name:
+                continue
+            if reward is not None and name not in told:
+                told.add(name)
+                yield finding(
+                    f"`{name}` scores problems of reasoning-gym, but rows of {what} come from "
+                    f"`{others[0].name}`",
+                    place_of(reward, view),
+                    help='`source = reasoning_gym("TASK", ...)`, or another reward',
+                )
+
+
+def _columns(view: View) -> Findings:
+    for dataset in view.program.datasets.values():
+        made = [*parts(dataset.settings["source"].value)]
+        if not made or not all(map(is_made, made)):
+            continue
+        values = (dataset.settings[name].value for name in READ)
+        for value in values:
+            if not isinstance(value, Deferred):
+                continue
+            tried = {id(node) for call in _calls(value.expr) for _, node in reads(call, "row")}
+            for keys, node in reads(value.expr, "row"):
+                if keys and isinstance(keys[0], str) and keys[0] not in COLUMNS:
+                    if id(node) in tried:
+                        continue
+                    listed = ", ".join(f"`row.{column}`" for column in COLUMNS)
+                    yield finding(
+                        f"rows of reasoning-gym have no column `{keys[0]}`",
+                        node.span,
+                        help=did_you_mean(nearest(keys[0], COLUMNS)) or f"they have {listed}",
+                    )
+
+
+def _calls(expr: ast.Expr) -> Iterator[ast.Call]:
+    """Yield calls of `first`, whose arguments may be absent."""
+    for node in walk(expr):
+        if isinstance(node, ast.Call) and node.function.text == "first":
+            yield node
+
+
+def _scored(view: View) -> Iterator[tuple[str, str, object]]:
+    """Yield (score, what it scores in words, source of the rows) of the flow and of evals."""
+    datasets = view.program.datasets
+    graph = view.planned[0] if view.planned is not None else None
+    for node in graph.having(Role.SCORES) if graph is not None else ():
+        dataset = datasets.get(graph.node(node.root).target) if graph is not None else None
+        if dataset is not None:
+            yield node.target, f"`{dataset.name}`", dataset.settings["source"].value
+    for name, decl in view.program.evals.items():
+        score, own = (decl.settings[key].value for key in ("score", "source"))
+        dataset = datasets.get(getattr(decl.settings["dataset"].value, "name", ""))
+        if score is not None and dataset is not None:
+            yield score.name, f"`{name}`", own or dataset.settings["source"].value
