@@ -13,25 +13,31 @@ from forgedsl.hir.context import ERROR
 from forgedsl.hir.file import File
 from forgedsl.ir.program import Constructor, Origin, Value
 from forgedsl.launchers import registry
-from forgedsl.settings import Auto
+from forgedsl.settings import Auto, Derived, Required
 from forgedsl.sizes.hosts import under
 from forgedsl.source import NO_SPAN
 
 if TYPE_CHECKING:
     from forgedsl.hir.table import Declared
-    from forgedsl.settings import Setting
+    from forgedsl.settings import Kind
 
 
 DEFAULT = Origin(layer="default", detail="default", span=None)
-_constants: dict[int, Value] = {}
+_defaults: dict[int, tuple[Kind, dict[str, Value | None]]] = {}
+"""by the id of the kind, which it holds"""
 
 
-def default_value(setting: Setting) -> Value:
-    """Return a constant default. Cached: schemas live as long as the process."""
-    found = _constants.get(id(setting))
-    if found is None:
-        found = _constants[id(setting)] = Value(value=setting.default, origin=DEFAULT)
-    return found
+def defaults(kind: Kind) -> dict[str, Value | None]:
+    """Return the default of each setting of a kind; None for those that are derived or required."""
+    if id(kind) not in _defaults:
+        found = {
+            setting.name: None
+            if isinstance(setting.default, Derived | Required)
+            else Value(value=setting.default, origin=DEFAULT)
+            for setting in kind.settings
+        }
+        _defaults[id(kind)] = kind, found
+    return _defaults[id(kind)][1]
 
 
 def _host(name: str) -> Callable[[File, Declared], Any]:

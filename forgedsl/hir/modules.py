@@ -7,9 +7,11 @@ library is read from the user's cache when it is first looked up: most files use
 
 from __future__ import annotations
 
+import os
 import zlib
 from collections import UserDict
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -194,6 +196,8 @@ def standard_path(name: str) -> Path:
     return _std_folder() / f"{stem}.forge"
 
 
+@lru_cache(maxsize=1)
 def standard_modules() -> tuple[str, ...]:
     """Return the names of the standard modules ("std/rl")."""
-    return tuple(sorted(f"std/{path.stem}" for path in _std_folder().glob("*.forge")))
+    files = os.listdir(_std_folder())
+    return tuple(sorted(f"std/{file[:-6]}" for file in files if file.endswith(".forge")))

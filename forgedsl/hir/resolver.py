@@ -14,13 +14,12 @@ from typing import Any, Self
 
 from forgedsl.hir import imports, requirements
 from forgedsl.hir.context import ERROR
-from forgedsl.hir.derive import DEFAULT, DERIVED, default_value
+from forgedsl.hir.derive import DEFAULT, DERIVED, defaults
 from forgedsl.hir.file import File
 from forgedsl.hir.functions import build_function, called, check_deferred, check_function
 from forgedsl.hir.instantiate import import_module
 from forgedsl.hir.modules import Loader, Module
 from forgedsl.hir.overlay import Overlay, Override
-from forgedsl.hir.pyloss import is_python, python_loss
 from forgedsl.hir.specialize import bound
 from forgedsl.hir.table import RANK, Declared, part_span
 from forgedsl.ir.program import Constant, Decl, Deferred, Function, Origin, Ref, Scope, Value
@@ -281,10 +280,7 @@ class Resolver(File):
             if decl.kind == "reward":
                 continue
             if isinstance(decl, ast.FnDecl):
-                if is_python(self, decl):
-                    made = python_loss(self, decl)
-                else:
-                    made = build_function(decl, self.scope, self.ctx)
+                made = self._function(decl)
                 if made is None:
                     continue
                 functions[name] = made
@@ -295,6 +291,14 @@ class Resolver(File):
                 functions[name] = alias
             self.scope.names[name] = functions[name]
         return functions
+
+    def _function(self, decl: ast.FnDecl) -> Function | None:
+        if decl.kind == "loss" and not isinstance(decl.body, ast.Block):
+            from forgedsl.hir.pyloss import is_python, python_loss  # most losses have statements
+
+            if is_python(self, decl):
+                return python_loss(self, decl)
+        return build_function(decl, self.scope, self.ctx)
 
     def check_bodies(self, functions: dict[str, Function]) -> None:
         for name, function in functions.items():
@@ -318,10 +322,8 @@ class Resolver(File):
         """Resolve a declaration: evaluate all its settings."""
         kind, entries = declared.kind, declared.entries
         settings = {
-            s.name: self.setting(declared, s.name)
-            if s.name in entries or isinstance(s.default, Derived | Required)
-            else default_value(s)
-            for s in kind.settings
+            name: self.setting(declared, name) if value is None or name in entries else value
+            for name, value in defaults(kind).items()
         }
         settings |= {n: self.setting(declared, n) for n in entries if n not in settings}
         args: tuple[Any, ...] = ()

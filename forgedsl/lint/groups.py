@@ -95,9 +95,14 @@ def call(view: View, group: GroupView) -> FlowStep | None:
 def score_ranges(view: View, group: GroupView) -> tuple[tuple[float, float], ...]:
     """Return the ranges (least, greatest) of scores that the flow passes to a function; `ASSUMED`
     if they are unknown."""
-    name = scored_by(view, group)
-    known = score_interval(name, view) if name else None
-    return ASSUMED if known is None or not known.is_bounded else ((known.lo, known.hi),)
+    key = (score_ranges, group.function.name)
+    if key not in view.answers:
+        name = scored_by(view, group)
+        known = score_interval(name, view) if name else None
+        is_known = known is not None and known.is_bounded
+        view.answers[key] = ((known.lo, known.hi),) if known and is_known else ASSUMED
+    found: tuple[tuple[float, float], ...] = view.answers[key]
+    return found
 
 
 def _is_score(view: View, edge: str) -> bool:

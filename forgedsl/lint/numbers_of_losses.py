@@ -138,16 +138,25 @@ def _entropy(view: View) -> Iterator[Number]:
 
 def _divergence(view: View) -> Iterator[Number]:
     for loss in _losses(view):
-        for ratio, most, message in _pulls(view, loss):
+        for ratio, most, message in _pulled(view, loss):
             if most < SCALED:
                 yield Number(value=ratio, span=loss.place, message=message)
 
 
 def _divergence_of_large_scores(view: View) -> Iterator[Number]:
     for loss in _losses(view):
-        for ratio, most, message in _pulls(view, loss):
+        for ratio, most, message in _pulled(view, loss):
             if most >= SCALED:
                 yield Number(value=ratio, span=loss.place, message=message)
+
+
+def _pulled(view: View, loss: LossView) -> tuple[tuple[float, float, str], ...]:
+    """Return what `_pulls` yields; two rows ask."""
+    key = (_pulls, loss.name)
+    if key not in view.answers:
+        view.answers[key] = tuple(_pulls(view, loss))
+    found: tuple[tuple[float, float, str], ...] = view.answers[key]
+    return found
 
 
 def _pulls(view: View, loss: LossView) -> Iterator[tuple[float, float, str]]:

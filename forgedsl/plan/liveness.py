@@ -85,8 +85,10 @@ class Net:
                 if times:
                     moved = True
                     left[t.name] -= times
-                    tokens.subtract({p: n * times for p, n in t.consumes.items()})
-                    tokens.update({p: n * times for p, n in t.produces.items()})
+                    for p, n in t.consumes.items():
+                        tokens[p] -= n * times
+                    for p, n in t.produces.items():
+                        tokens[p] += n * times
         return tokens, left
 
 
@@ -105,8 +107,10 @@ def net_of(graph: Graph, schedule: SchedulePlan, capacities: Mapping[str, int]) 
         back[source.name] = quota
         share = schedule.staleness.credits * quota // schedule.staleness.prompts
         tokens[f"{source.name} {CREDITS}"] = share
-        for node in _group_nodes(graph, source):
-            consumes, produces = _edges(graph, node, tokens, capacities[node.name])
+        nodes = _group_nodes(graph, source)
+        peers = frozenset(node.name for node in nodes)
+        for node in nodes:
+            consumes, produces = _edges(graph, node, peers, tokens, capacities[node.name])
             if node is source:
                 consumes[f"{source.name} {CREDITS}"] += 1
             found.append(
@@ -130,18 +134,17 @@ def _group_nodes(graph: Graph, source: Node) -> tuple[Node, ...]:
 
 
 def _edges(
-    graph: Graph, node: Node, tokens: dict[str, int], capacity: int
+    graph: Graph, node: Node, peers: frozenset[str], tokens: dict[str, int], capacity: int
 ) -> tuple[Counter[str], Counter[str]]:
     """Return the tokens that a firing of `node` consumes and produces; add capacities of edges to
-    `tokens`."""
+    `tokens`. `peers` are the nodes that work on the same groups."""
     consumes: Counter[str] = Counter()
     produces: Counter[str] = Counter()
-    peers = _group_nodes(graph, graph.node(node.root or node.name))
     for edge in dict.fromkeys(i.edge for i in node.inputs):
         consumes[f"{edge} to {node.name}"] += 1
         produces[f"{edge} room at {node.name}"] += 1
     readers = [n.name for n in graph.nodes if any(i.edge == node.name for i in n.inputs)]
-    inner = [name for name in readers if graph.node(name) in peers]
+    inner = [name for name in readers if name in peers]
     for reader in (*inner, *([TAKE] if len(inner) < len(readers) or not readers else [])):
         consumes[f"{node.name} room at {reader}"] += 1
         produces[f"{node.name} to {reader}"] += 1

@@ -20,4 +20,7 @@ def kinds() -> tuple[ServiceKind, ...]:
 
 def kind_of(name: str | None) -> ServiceKind:
     """Return the kind of this name."""
+    for kind in KINDS:
+        if kind.name == name:
+            return kind
     return next(kind for kind in kinds() if kind.name == name)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from operator import attrgetter
 from typing import Any
 
 from forgedsl.records import fields
@@ -10,6 +11,8 @@ from forgedsl.syntax import ast
 
 _PLAIN = ("Span", "str", "int", "float", "bool", "tuple[str, ...]", "str | None", "Span | None")
 _children: dict[type, tuple[str, ...]] = {}
+_below: dict[type, Callable[[Any], Any] | None] = {}
+"""what reads the children of a node of a class; None if it has none"""
 
 
 def walk(node: Any) -> Iterator[Any]:
@@ -21,7 +24,17 @@ def walk(node: Any) -> Iterator[Any]:
             pending.extend(reversed(current))
         elif current is not None:
             yield current
-            pending.extend(getattr(current, name) for name in _child_fields(type(current)))
+            kind = type(current)
+            below = _below[kind] if kind in _below else _reader(kind)
+            if below is not None:
+                pending.append(below(current))
+
+
+def _reader(cls: type) -> Callable[[Any], Any] | None:
+    """Make what returns the children of a node of a class: one, or a tuple of all."""
+    names = [*_child_fields(cls)][::-1]
+    found = _below[cls] = attrgetter(*names) if names else None
+    return found
 
 
 def names(node: Any) -> Iterator[tuple[str, ...]]:

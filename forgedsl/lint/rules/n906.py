@@ -20,6 +20,7 @@ from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.losses import STANDARD
 from forgedsl.lint.view import View, place
 from forgedsl.schema import KINDS, SERVICES
+from forgedsl.settings import Kind
 from forgedsl.source import Span
 
 finding = rule(__doc__, "W")
@@ -42,16 +43,28 @@ def check(view: View) -> Findings:
     decls += [program.schedule] if program.schedule is not None else []
     for decl in decls:
         kind = SERVICES[str(decl.ctor)] if decl.kind == "service" else KINDS[decl.kind]
-        for name, setting in decl.settings.items():
-            known, value = kind.setting(name), setting.value
-            usual = known.type.usual if known is not None else None
-            if usual is None or isinstance(value, bool) or not isinstance(value, int | float):
+        for name, usual in _ranges(kind):
+            setting = decl.settings.get(name)
+            value = setting.value if setting is not None else None
+            if setting is None or isinstance(value, bool) or not isinstance(value, int | float):
                 continue
             yield from _unusual(name, value, *usual, place(setting, decl))
     for function, name, value, span in _given(view):
         low, high = USUAL.get(f"{function}.{name}") or USUAL.get(name) or (-INF, INF)
         if isinstance(value, int | float) and not isinstance(value, bool):
             yield from _unusual(name, value, low, high, span)
+
+
+_known: dict[int, tuple[Kind, list[tuple[str, tuple[float, float]]]]] = {}
+"""by the id of the kind, which it holds"""
+
+
+def _ranges(kind: Kind) -> list[tuple[str, tuple[float, float]]]:
+    """Return the settings of a kind that have a usual range, with the range."""
+    if id(kind) not in _known:
+        found = ((setting.name, setting.type.usual) for setting in kind.settings)
+        _known[id(kind)] = kind, [(name, usual) for name, usual in found if usual is not None]
+    return _known[id(kind)][1]
 
 
 def _unusual(name: str, value: float, low: float, high: float, span: Span) -> Findings:

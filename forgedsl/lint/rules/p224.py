@@ -41,7 +41,7 @@ def _written(view: View) -> Iterator[tuple[str, Span]]:
     ]
     settings += [(value, program.spans[n]) for n, value in program.params.items()]
     for value, span in settings:
-        if value.value is None or isinstance(value.value, int | float):
+        if value.origin.layer == "default":
             continue  # most settings
         yield from ((text, value.origin.span or span) for text in _texts(value.value))
     for reward in program.rewards.values():
