@@ -16,9 +16,10 @@ from pathlib import Path
 import pytest
 
 from forgedsl.cli.data_checks import InputChecker
+from forgedsl.lint import registry
 from forgedsl.lint.config import Config
 from forgedsl.lint.engine import Deep, lint_source
-from forgedsl.lint.registry import CALLED, CODES, rule_of
+from forgedsl.lint.registry import CALLED, CODES, SUBJECTS, rule_of
 from forgedsl.report import full
 from forgedsl.sizes.hosts import Host
 from forgedsl.source import SourceFile
@@ -79,6 +80,20 @@ def check(code, body, folder):
     deep = Deep(host=Host(), outside=checker, calls=checker.calls) if code in CALLED else None
     on_disk = "```file test.jsonl" in body
     return lint_source(source, folder, config=config, on_disk=on_disk, deep=deep)
+
+
+def test_a_rule_has_one_subject_at_most():
+    codes = [code for _, of_subject in SUBJECTS for code in of_subject]
+    assert len(codes) == len(set(codes))
+    assert set(codes) <= set(CODES)
+
+
+@pytest.mark.full  # the test below finds a rule that is left out of its own page
+@pytest.mark.parametrize(("code", "title", "body"), cases("fires", "silent", "suppressed"))
+def test_rules_that_are_left_out_find_nothing(code, title, body, tmp_path, monkeypatch):
+    result = check(code, body, tmp_path)
+    monkeypatch.setattr(registry, "SUBJECTS", ())
+    assert check(code, body, tmp_path) == result
 
 
 @pytest.mark.parametrize(("code", "title", "body"), cases("fires"))

@@ -9,7 +9,8 @@ import json
 from collections.abc import Mapping
 
 from forgedsl.emit.jinja import environment
-from forgedsl.emit.torch import place, tuple_of
+from forgedsl.emit.places import place
+from forgedsl.emit.torch import tuple_of
 from forgedsl.hir.pyloss import MORE
 from forgedsl.ir import program as ir
 from forgedsl.losses.tree import VOCABULARY, Tree

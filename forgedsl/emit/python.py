@@ -23,9 +23,8 @@ from pathlib import Path
 from forgedsl.diagnostics import Reporter, Severity
 from forgedsl.emit.columns import check_column
 from forgedsl.emit.expressions import ATOM, Text, render
+from forgedsl.emit.places import located, place
 from forgedsl.emit.scalars import Scalars, long_text
-from forgedsl.emit.torch import Writer, located, place
-from forgedsl.errors import SourceError
 from forgedsl.ir import program as ir
 from forgedsl.losses.infer import infer
 from forgedsl.losses.reductions import over_step, over_tokens
@@ -70,6 +69,8 @@ def emit_program(program: ir.Program, sources: Mapping[str, SourceFile] | None =
     reporter = Reporter()
     text = ProgramWriter(program, sources or {}, reporter).module()
     if reporter.has_errors:
+        from forgedsl.errors import SourceError
+
         raise SourceError(tuple(d for d in reporter if d.severity is Severity.ERROR))
     return text
 
@@ -227,6 +228,8 @@ class ProgramWriter:
         long = [name for name, type_ in types.items() if "T" in (axes_of(type_) or ())]
         size = f"len({params[0]})" if long else f"{params[0]}.numel()"
         owner = next((name for name in types if types[name].dtype != "bool"), params[0])
+        from forgedsl.emit.torch import Writer  # `forgec lint` writes few of these functions
+
         writer = Writer(tree, self.sources, leaf=group_leaf(size), owner=owner, render=padded)
         end = tree.output("result")
         writer.taken |= set(params)

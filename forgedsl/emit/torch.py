@@ -17,14 +17,14 @@ from __future__ import annotations
 import keyword
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import PurePath
 
 from forgedsl.emit.expressions import HELPERS, Text, literal, render
+from forgedsl.emit.places import located, place
 from forgedsl.losses.grad import differentiate
 from forgedsl.losses.phases import phase, prepared
 from forgedsl.losses.tree import VALUE, VOCABULARY, Tree, Value, reachable
 from forgedsl.records import replace
-from forgedsl.source import SourceFile, Span
+from forgedsl.source import SourceFile
 
 LINE_LIMIT = 72
 INLINE_LIMIT = 20
@@ -48,21 +48,6 @@ RESERVED = frozenset(
 
 Render = Callable[[Value, list[Text], list[Value], str], Text]
 """(value, texts of its operands, operands, owner of the dtype) -> text of the value"""
-
-
-def place(span: Span, sources: Mapping[str, SourceFile]) -> str:
-    """Return `grpo_math.forge:63:3`; "" if the source is not available."""
-    if span.file not in sources:
-        return ""
-    line, column = sources[span.file].position(span.start)
-    return f"{PurePath(span.file).name}:{line}:{column}"
-
-
-def located(line: str, where: str, width: int = 90) -> list[str]:
-    """Add a comment with the source place to a statement, after it or above."""
-    if where and len(line) + len(where) > width:
-        return [f"# {where}", line]
-    return [f"{line}  # {where}" if where else line]
 
 
 def emit_loss(tree: Tree, sources: Mapping[str, SourceFile]) -> str:

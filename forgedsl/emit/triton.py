@@ -24,8 +24,9 @@ from collections.abc import Mapping
 
 from forgedsl.emit.expressions import Text
 from forgedsl.emit.jinja import environment
+from forgedsl.emit.places import place
 from forgedsl.emit.sequences import SequenceKernel, at_once, program, with_mean_entropy
-from forgedsl.emit.torch import Writer, mapping, place, tuple_of
+from forgedsl.emit.torch import Writer, mapping, tuple_of
 from forgedsl.emit.triton_ops import RESERVED, helpers, local, render
 from forgedsl.losses.grad import differentiate, with_gradient
 from forgedsl.losses.phases import TOKEN_LOCAL, of_values_alone, phase, prepared

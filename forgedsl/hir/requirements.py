@@ -11,7 +11,6 @@ from forgedsl.hir import imports
 from forgedsl.hir.context import ERROR
 from forgedsl.hir.evaluate import evaluate, is_auto, show, type_name
 from forgedsl.hir.file import File
-from forgedsl.hir.operands import hang
 from forgedsl.ir.program import Value
 from forgedsl.source import Span
 from forgedsl.syntax import ast
@@ -51,6 +50,8 @@ def check(resolver: File) -> None:
 
 
 def _failed(requirement: ast.Require, resolver: File) -> None:
+    from forgedsl.hir.operands import hang  # most requirements hold
+
     source = resolver.loader.sources[requirement.span.file]
     message = "this requirement is not met"
     if requirement.message:

@@ -13,7 +13,6 @@ from pathlib import Path
 from forgedsl import extensions
 from forgedsl.hir import imports, requirements
 from forgedsl.hir.context import ERROR
-from forgedsl.hir.environments import resolve_environments
 from forgedsl.hir.evals import with_losses
 from forgedsl.hir.flow import resolve_flow
 from forgedsl.hir.modules import Loader
@@ -67,7 +66,10 @@ def _program(resolver: Resolver) -> Program:
         functions.append(file.functions())
     for file in files:
         resolve_rewards(file, rewards)
-        resolve_environments(file, environments)
+        if any(declared.kind.name == "environment" for declared in file.table.declared.values()):
+            from forgedsl.hir.environments import resolve_environments  # most files have none
+
+            resolve_environments(file, environments)
     decls = {decl.name: decl for file in files for decl in file.decls()}
     flow = resolve_flow(resolver, functions[-1])
     decls = with_losses(decls, resolver, functions[-1])

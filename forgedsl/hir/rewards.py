@@ -180,7 +180,7 @@ def plain_value(value: Any) -> Any:
 def _bad_pattern(resolver: File, pattern: str | None, value: ast.Expr) -> bool:
     """Report a pattern that is no valid regular expression; True if so."""
     try:
-        re.compile(pattern or "")
+        re.compile(pattern) if pattern else None
     except re.error as error:
         message = f"`{pattern}` is not a valid regular expression: {error}"
         resolver.ctx.error("F113", message, value.span)

@@ -320,7 +320,8 @@ def _form_of(text: str, type_: Type) -> str:
 
 def _not_of_hub(text: str, type_: Type) -> str:
     """Return the help for an id that no hub repository can have: a file, a folder, or a URL."""
-    page = re.match(r"(?:https?://)?(?:huggingface|hf)\.co/(?:datasets/)?([\w.-]+/[\w.-]+)", text)
+    url = r"(?:https?://)?(?:huggingface|hf)\.co/(?:datasets/)?([\w.-]+/[\w.-]+)"
+    page = re.match(url, text) if ".co/" in text else None
     if page is not None:
         return f'write `hf("{page[1]}")`'
     ending = text.rpartition(".")[2]

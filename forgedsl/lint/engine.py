@@ -14,7 +14,6 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from forgedsl.api import overrides_of
 from forgedsl.diagnostics import Diagnostic, Reporter, Severity
 from forgedsl.hir.context import ERROR, Context
 from forgedsl.hir.modules import Loader, Module
@@ -121,7 +120,7 @@ def lint_source(
     file = held.tree or parse(source, reporter)
     if reporter.has_errors:
         return Linted(diagnostics=_ordered(reporter), sources=sources)
-    layered = overrides_of(overrides, set_files, Context(reporter), sources)
+    layered = _layered([*overrides], [*set_files], reporter, sources)
     views = dict[str, Reporter]()
     read = Loader(reporter, sources, texts=held.texts)
     runs = cache(config.runs)
@@ -150,6 +149,20 @@ def lint_source(
     merged = suppress((*reporter, *_merge(views, asked)), sources, runs if whole else None)
     found = _ordered(d for d in map(config.applied, merged) if d is not None)
     return Linted(diagnostics=found, sources=sources, data_reports=_data_reports(shared))
+
+
+def _layered(
+    overrides: list[str],
+    set_files: list[str | Path],
+    reporter: Reporter,
+    sources: dict[str, SourceFile],
+) -> tuple[Override, ...]:
+    """Parse the overrides, in the order they apply."""
+    if not overrides and not set_files:
+        return ()
+    from forgedsl.api import overrides_of
+
+    return overrides_of(overrides, set_files, Context(reporter), sources)
 
 
 def _check_views(

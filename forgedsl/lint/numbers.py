@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from forgedsl.ir.program import Constructor, Decl, Value, model_of
-from forgedsl.lint.environments import python_environments
 from forgedsl.lint.fit import Fit, Number
 from forgedsl.lint.models import arch_of
 from forgedsl.lint.numbers_of_losses import FITS_OF_LOSSES
@@ -175,7 +174,11 @@ def _room_for_question(view: View) -> Iterator[Number]:
 
 
 def _cut_observations(view: View) -> Iterator[Number]:
-    for env in python_environments(view) if view.program.environments else ():
+    if not view.program.environments:
+        return
+    from forgedsl.lint.environments import python_environments
+
+    for env in python_environments(view):
         most = env.env.settings.get("max_observation")
         for tool in sorted(env.tools & env.methods.keys()) if most is not None else ():
             words = _words_before(env.methods[tool])

@@ -89,6 +89,53 @@ def _has_pairs(program: Program) -> bool:
     return any(dataset.settings["chosen"].value for dataset in program.datasets.values())
 
 
+def _has_critics(program: Program) -> bool:
+    """True if a statement asks a critic for values."""
+    return any(Role.MEASURES in step.roles and not step.is_logprobs for step in program.flow)
+
+
+def _updates_again(program: Program) -> bool:
+    """True if a step may make several updates on the same samples."""
+    steps = [step.settings for step in program.flow if Role.UPDATES in step.roles]
+    return any(step[key].value > 1 for step in steps for key in ("epochs", "minibatches"))
+
+
+def _names_hosts(program: Program) -> bool:
+    """True if the launcher names hosts."""
+    launcher = program.singletons["launcher"].settings["value"].value
+    return isinstance(getattr(launcher, "args", {}).get("hosts"), list)
+
+
+def _passes(*names: str) -> Callable[[Program], bool]:
+    """Return a test: does a statement pass an argument of one of these names?"""
+    return lambda program: any(i.argument in names for step in program.flow for i in step.inputs)
+
+
+def _scores_by(name: str) -> Callable[[Program], bool]:
+    """Return a test: does this reward of the library score?"""
+    return lambda program: any(
+        isinstance(reward.body, Constructor) and reward.body.name == name
+        for reward in program.rewards.values()
+    )
+
+
+def _sets(kind: str, name: str) -> Callable[[Program], bool]:
+    """Return a test: does the program set this setting, or one below it (`engine.extra.`)? With the
+    default, these rules find nothing."""
+
+    def sets(program: Program) -> bool:
+        groups = {"model": program.models, "dataset": program.datasets, "service": program.services}
+        alone = program.schedule if kind == "schedule" else program.singletons.get(kind)
+        decls = groups[kind].values() if kind in groups else () if alone is None else (alone,)
+        if not name or name.endswith("."):
+            values = (v for d in decls for n, v in d.settings.items() if n.startswith(name))
+        else:
+            values = (d.settings[name] for d in decls if name in d.settings)
+        return any(value.origin.layer != "default" for value in values)
+
+    return sets
+
+
 SUBJECTS: tuple[tuple[Callable[[Program], bool], tuple[str, ...]], ...] = (
     (
         _has_python,
@@ -97,10 +144,10 @@ SUBJECTS: tuple[tuple[Callable[[Program], bool], tuple[str, ...]], ...] = (
             "X815", "X816", "X817", "X818", "X819", "X820", "X821", "X822", "X823", "X824", "X825",
             "X826", "X827", "X828", "X829", "X830", "X831",
             "X835", "X836", "X837", "X838", "X839", "X840", "X841", "X842", "X843", "X844", "X845",
-            "R540",
+            "R540", "X832", "X833",
         ),
     ),
-    (_has_judges, ("R530", "R531", "R532", "R534", "R537")),
+    (_has_judges, ("R530", "R531", "R532", "R533", "R534", "R536", "R537")),
     (_has_effects, ("R505", "R506", "R507", "R510", "R538", "X803")),
     (_has_filters, ("A306", "R521", "R526")),
     (_has_python_losses, ("L434",)),
@@ -108,6 +155,20 @@ SUBJECTS: tuple[tuple[Callable[[Program], bool], tuple[str, ...]], ...] = (
     (_has_pairs, ("D624", "D659")),
     (_has_made_rows, ("D664",)),
     (_has_packages, ("X834",)),
+    (_has_critics, ("L439",)),
+    (_updates_again, ("L431", "L433")),
+    (_names_hosts, ("P226",)),
+    (_passes("proximal"), ("L435",)),
+    (_passes("ret", "returns", "value_target"), ("L438",)),
+    (_scores_by("contains"), ("R529",)),
+    (_sets("dataset", "chat"), ("D656", "D660")),
+    (_sets("dataset", "max_bad_rows"), ("D662",)),
+    (_sets("model", "chat_template"), ("D642", "D653", "D654")),
+    (_sets("proofs", ""), ("A319",)),
+    (_sets("schedule", "restarts"), ("A317",)),
+    (_sets("service", "engine.extra."), ("P222",)),
+    (_sets("service", "optimizer.warmup"), ("A311",)),
+    (_sets("service", "sampling.stop"), ("D607", "D641")),
 )  # fmt: skip
 """rules that find nothing in a program without their subject"""
 

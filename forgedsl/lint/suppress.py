@@ -21,7 +21,7 @@ SUPPRESSIBLE = frozenset({"A301", "F107", "L406", "P208"})
 """errors that no rule finds, and that a comment can suppress; of rules, those of level D"""
 LOCAL = frozenset({"P210", "D647"})
 """codes whose findings depend on the machine"""
-_ALLOW = re.compile(r"#\s*forge:\s*allow\[([^\]]*)\]\s*(.*)")
+_ALLOW = r"#\s*forge:\s*allow\[([^\]]*)\]\s*(.*)"
 
 
 @dataclass(slots=True)
@@ -99,7 +99,7 @@ def is_suppressible(code: str) -> bool:
 def _suppressions(source: SourceFile) -> Iterator[Suppression]:
     below: list[int] = []
     for comment in comments(source):
-        match = _ALLOW.match(comment.text)
+        match = re.match(_ALLOW, comment.text)
         if match is not None:
             codes = tuple(code.strip() for code in match[1].split(",") if code.strip())
             line = source.position(comment.span.start)[0]

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from forgedsl.diagnostics import Reporter
+from forgedsl.emit.places import place
 from forgedsl.emit.pymodule import emit_module
-from forgedsl.emit.torch import emit_loss, place
+from forgedsl.emit.torch import emit_loss
 from forgedsl.emit.triton import emit_kernels
 from forgedsl.ir import program as ir
 from forgedsl.losses.infer import infer

@@ -20,8 +20,8 @@ from forgedsl.units import UNITS
 Token = Any  # a token of Lark or of fast_parser.py: value, start_pos, end_pos
 MAX_PARTS = 64
 """parts of a dotted name, at most; no setting has more than three"""
-_QUANTITY = re.compile(r"([0-9_.]+)([A-Za-z]+)")
-_ESCAPE = re.compile(r"\\(u[0-9A-Fa-f]{4}|.)", re.DOTALL)
+_LETTERS = "".join(UNITS)
+_ESCAPE = r"(?s)\\(u[0-9A-Fa-f]{4}|.)"
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", '"': '"', "\\": "\\", "\n": ""}
 MAX_DIGITS = 100
 
@@ -337,12 +337,12 @@ class Builder:
 
     def quantity(self, children: list[Any]) -> ast.Quantity:
         token = children[0]
-        match = _QUANTITY.fullmatch(token.value)
-        assert match is not None
-        value = float(match[1].replace("_", "")) * UNITS[match[2]]
+        number = token.value.rstrip(_LETTERS)
+        unit = token.value[len(number) :]
+        value = float(number.replace("_", "")) * UNITS[unit]
         if math.isinf(value):
             self._bad_number(self._span(token))
-        return ast.Quantity(value=value, unit=match[2], text=str(token), span=self._span(token))
+        return ast.Quantity(value=value, unit=unit, text=str(token), span=self._span(token))
 
     def string(self, children: list[Any]) -> ast.String:
         return ast.String(value=self._text(children[0], 1), span=self._span(children[0]))
@@ -388,7 +388,7 @@ class Builder:
                 )
             return _ESCAPES.get(name, name)
 
-        return _ESCAPE.sub(resolve, body)
+        return re.sub(_ESCAPE, resolve, body)
 
 
 def dedent(text: str) -> str:

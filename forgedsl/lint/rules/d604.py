@@ -78,7 +78,7 @@ def _rows(source: Any, split: str | None) -> Iterator[Rows]:
         yield made, "", float(args["seed"]), float(args["seed"] + args["size"])
     elif "id" in args:
         name = str(split or args.get("split") or "train")
-        found = re.search(SLICE, name)
+        found = re.search(SLICE, name) if "[" in name else None
         first, unit, last, other = found.groups() if found else ("", "", "", "")
         whose = f"{args['id']} {args.get('config')} {name.partition('[')[0]}"
         yield whose, unit or other, float(first or 0), float(last or "inf")

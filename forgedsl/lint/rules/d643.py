@@ -31,7 +31,7 @@ from forgedsl.syntax import ast
 finding = rule(__doc__, "D")
 TAG = "<think>"
 OPENING = r"<[a-z_]+>"
-PREFILLED = re.compile(r"deepseek-ai/DeepSeek-R1|Qwen/QwQ|Qwen/Qwen3-.*Thinking")
+PREFILLED = r"deepseek-ai/DeepSeek-R1|Qwen/QwQ|Qwen/Qwen3-.*Thinking"
 
 
 def check(view: View) -> Findings:
@@ -95,7 +95,8 @@ def _last_tag(prompt: object) -> tuple[Span | None, str]:
     while isinstance(expr, ast.Binary) and expr.operator == "+":
         expr = expr.right
     text = constant_text(expr, prompt.scope) if isinstance(prompt, Deferred) else None
-    tag = re.search(OPENING + "$", (text or "").rstrip())
+    text = (text or "").rstrip()
+    tag = re.search(OPENING + "$", text) if text.endswith(">") else None
     return (expr.span, tag[0]) if expr is not None and tag is not None else (None, "")
 
 
@@ -108,4 +109,5 @@ def _prefills(model: Decl) -> bool:
     if template := _template(model):
         return TAG in template.partition("add_generation_prompt")[2]
     source = model.settings["source"].value
-    return getattr(source, "name", "") == "hf" and bool(PREFILLED.match(str(source.args["id"])))
+    is_hub = getattr(source, "name", "") == "hf"
+    return is_hub and re.match(PREFILLED, str(source.args["id"])) is not None

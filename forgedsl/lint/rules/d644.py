@@ -21,8 +21,8 @@ from forgedsl.syntax.walk import reads, walk
 
 finding = rule(__doc__, "D")
 COLUMNS = ("prompt", "target", "chat", "chosen", "rejected")
-OF_A_ROW = re.compile(r"""\{\s*row(\.\w+|\[["']?\w+["']?\])+\s*\}""")
-A_NAME = re.compile(r"(?<![\w\\{}$])\{[A-Za-z_]\w*\}(?!\})")
+OF_A_ROW = r"""\{\s*row(\.\w+|\[["']?\w+["']?\])+\s*\}"""
+A_NAME = r"(?<![\w\\{}$])\{[A-Za-z_]\w*\}(?!\})"
 """matches `{question}`, but neither `\\boxed{answer}` nor `{{ a template }}`"""
 
 
@@ -34,7 +34,10 @@ def check(view: View) -> Findings:
                 continue
             alone = not any(reads(value.expr, "row"))
             for text, node in _texts(value):
-                placeholder = OF_A_ROW.search(text) or (A_NAME.search(text) if alone else None)
+                if "{" not in text:
+                    continue
+                placeholder = re.search(OF_A_ROW, text)
+                placeholder = placeholder or (re.search(A_NAME, text) if alone else None)
                 if placeholder is not None:
                     name = placeholder[0].strip("{} ").removeprefix("row.")
                     yield finding(

@@ -17,7 +17,7 @@ from forgedsl.syntax import ast
 from forgedsl.syntax.walk import reads
 
 finding = rule(__doc__, "W")
-HOLE = re.compile(r"\{[\w.]+\}")
+HOLE = r"\{[\w.]+\}"
 """placeholder that D644 reports"""
 
 
@@ -30,7 +30,7 @@ def check(view: View) -> Findings:
         if not isinstance(value, Deferred) or any(reads(value.expr, "row")):
             continue
         text = value.expr.value if isinstance(value.expr, ast.String) else ""
-        if not HOLE.search(text):
+        if not re.search(HOLE, text):
             column = text if re.fullmatch(r"[A-Za-z_]\w*", text) else "COLUMN"
             yield finding(
                 f"every row of `{dataset.name}` has the same prompt",

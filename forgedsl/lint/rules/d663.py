@@ -14,17 +14,18 @@ from forgedsl.lint.prompts import drawn_from, said_to
 from forgedsl.lint.view import View
 
 finding = rule(__doc__, "W")
-LEAST = re.compile(
-    r"\b(?:at least|no fewer than|not less than|a minimum of|more than)\s+(\d[\d,]*)\s+"
-    r"(?:\w+\s+)?(words|tokens)\b",
-    re.IGNORECASE,
+LEAST = (
+    r"(?i)\b(?:at least|no fewer than|not less than|a minimum of|more than)\s+(\d[\d,]*)\s+"
+    r"(?:\w+\s+)?(words|tokens)\b"
 )
 
 
 def check(view: View) -> Findings:
     room = view.max_tokens
     for dataset in drawn_from(view) if room is not None else ():
-        demanded = LEAST.search(said_to(dataset))
+        said = said_to(dataset)
+        counts = any(unit in said.casefold() for unit in ("words", "tokens"))
+        demanded = re.search(LEAST, said) if counts else None
         least = int(demanded[1].replace(",", "")) if demanded else 0
         if demanded and room is not None and least >= room:
             yield finding(

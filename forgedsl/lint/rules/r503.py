@@ -16,31 +16,27 @@ the answer, so that the policy can try until it is. The observation of a step wi
 not count, because the policy does not read it.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from forgedsl.diagnostics import Label
 from forgedsl.ir.program import Deferred
-from forgedsl.lint.environments import PythonClass, python_environments
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.view import View
 from forgedsl.source import Span
 from forgedsl.syntax import ast
 from forgedsl.syntax.walk import Keys, reads, walk
 
+if TYPE_CHECKING:
+    from forgedsl.lint.environments import PythonClass
+
 finding = rule(__doc__, "D")
 
 
 def check(view: View) -> Findings:
-    for env in python_environments(view):
-        told = _told(view, env)
-        if told is not None:
-            what, here = told
-            yield finding(
-                what,
-                env.env.name_span,
-                related=(here,),
-                help="score the answer in `step`, once, with `done=True`"
-                if "whether" in what
-                else "say less, or only once the trajectory is over (`done=True`)",
-            )
+    if view.program.environments:
+        yield from _in_environments(view)
     for dataset in view.program.datasets.values():
         prompt, target = (dataset.settings[name].value for name in ("prompt", "target"))
         if not isinstance(prompt, Deferred) or not isinstance(target, Deferred):
@@ -56,6 +52,23 @@ def check(view: View) -> Findings:
                     help="leave it out of the prompt",
                 )
                 break
+
+
+def _in_environments(view: View) -> Findings:
+    from forgedsl.lint.environments import python_environments
+
+    for env in python_environments(view):
+        told = _told(view, env)
+        if told is not None:
+            what, here = told
+            yield finding(
+                what,
+                env.env.name_span,
+                related=(here,),
+                help="score the answer in `step`, once, with `done=True`"
+                if "whether" in what
+                else "say less, or only once the trajectory is over (`done=True`)",
+            )
 
 
 def _told(view: View, env: PythonClass) -> tuple[str, Label] | None:

@@ -13,25 +13,24 @@ Turn the sign around. The rule looks at rewards whose names speak of brevity or 
 of the function. To subtract `brevity` is a choice, and silent.
 """
 
-import re
-
 from forgedsl.ir.program import PythonFunction, RewardDecl
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.rewards import length_slope, place_of, python_rewards, score_of
 from forgedsl.lint.view import View
 
 finding = rule(__doc__, "W")
-PENALTY = re.compile(r"penal|too_?long|over_?long", re.IGNORECASE)
-NAMED = re.compile(r"brev|short|concis|terse|penal|too_?long|over_?long|efficien", re.IGNORECASE)
+PENALTY = ("penal", "toolong", "too_long", "overlong", "over_long")
+NAMED = ("brev", "short", "concis", "terse", "efficien", *PENALTY)
+"""parts of names in small letters"""
 
 
 def check(view: View) -> Findings:
     for rubric in view.program.rubrics.values():
         score = score_of(view, rubric)
         for name, reward in score.rewards.items():
-            words = f"{name} {getattr(reward.body, 'name', '')}"
-            slope = _slope(reward, view) if NAMED.search(words) else 0
-            effects = score.change_by(name) if slope > 0 or PENALTY.search(words) else []
+            words = f"{name} {getattr(reward.body, 'name', '')}".lower()
+            slope = _slope(reward, view) if any(part in words for part in NAMED) else 0
+            effects = score.change_by(name) if slope > 0 or _is_penalty(words) else []
             if slope and effects and min(slope * effect for effect in effects) > 0:
                 does = "does" if slope > 0 else "falls with it, and is subtracted"
                 yield finding(
@@ -40,6 +39,10 @@ def check(view: View) -> Findings:
                     help="`clamp(1.0 - r.num_tokens / 1024, 0.0, 1.0)` prefers short answers; a "
                     "penalty is subtracted",
                 )
+
+
+def _is_penalty(words: str) -> bool:
+    return any(part in words for part in PENALTY)
 
 
 def _slope(reward: RewardDecl, view: View) -> int:
