@@ -197,6 +197,14 @@ def test_a_wrong_configuration_is_json_too(monkeypatch, capsys):
     assert json.loads(capsys.readouterr().out)["diagnostics"] == []
 
 
+def test_paths_alone_mean_what_the_parser_makes_of_them():
+    from forgedsl.cli import lint
+
+    words = ["a.forge", "folder"]
+    parsed = lint.Options(**vars(lint.parser().parse(words)))
+    assert lint.options_of(words) == parsed
+
+
 def test_a_misspelt_command_gets_a_suggestion():
     assert "did you mean `lint`?" in forgec("lnt").stderr
 
@@ -205,8 +213,10 @@ def test_what_a_program_has_no_use_for_is_not_imported():
     code = (
         "import sys\nfrom forgedsl.cli.main import main\n"
         "try:\n    main()\nexcept SystemExit:\n    pass\n"
-        "unused = {'ast', 'dataclasses', 'hashlib', 'inspect', 'locale', 'forgedsl.hir.pyimport',\n"
-        "    'forgedsl.lint.rules.x802', 'forgedsl.lint.rules.r530'}\n"
+        "unused = {'argparse', 'ast', 'dataclasses', 'hashlib', 'inspect', 'locale',\n"
+        "    'forgedsl.api', 'forgedsl.emit.torch', 'forgedsl.hir.environments',\n"
+        "    'forgedsl.hir.pyimport', 'forgedsl.lint.environments', 'forgedsl.report.full',\n"
+        "    'forgedsl.lint.rules.x802', 'forgedsl.lint.rules.r530', 'forgedsl.lint.rules.d607'}\n"
         "print(sorted(unused & set(sys.modules)), file=sys.stderr)"
     )
     command = [sys.executable, "-c", code, "lint", str(GRPO)]

@@ -11,7 +11,7 @@ def start() -> None:
     try:
         from forgedsl.cli.main import main
 
-        main()
+        main(whole=True)
     except KeyboardInterrupt:
         sys.stderr.write("forgec: interrupted\n")
         os._exit(130)  # a second Ctrl-C would print a traceback of Python's exit

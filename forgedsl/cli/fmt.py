@@ -15,7 +15,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from forgedsl.cli.parser import Parser, expand, with_examples
+from forgedsl.cli.overrides import expand
+from forgedsl.cli.parser import Parser, with_examples
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -13,21 +13,20 @@ line or configuration is wrong.
 
 from __future__ import annotations
 
-import argparse
-import gc
 import sys
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from forgedsl.cli.overrides import SET_HELP
-from forgedsl.cli.parser import Parser, expand, with_examples
+from forgedsl.cli.overrides import SET_HELP, expand
 from forgedsl.diagnostics import counted
+from forgedsl.records import dataclass, field
 from forgedsl.report import FORMATS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from forgedsl.cli.parser import Parser
     from forgedsl.diagnostics import Diagnostic
     from forgedsl.lint.config import Config
     from forgedsl.lint.engine import Linted
@@ -37,7 +36,41 @@ UNREADABLE = "S016"
 STDIN = "<stdin>"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """The options, with the defaults of the parser."""
+
+    files: list[Path]
+    stdin: bool = False
+    format: str = "full"
+    profile: str | None = None
+    set: list[str] = field(default_factory=list)
+    set_file: list[str] = field(default_factory=list)
+    select: str | None = None
+    ignore: str | None = None
+    fix: bool = False
+    unsafe_fixes: bool = False
+    diff: bool = False
+    deep: bool = False
+
+
+def options_of(arguments: Sequence[str]) -> Options:
+    """Parse the command line; misuse is printed, exit 2. Paths alone, the usual case, need no
+    parser: to load argparse takes 2 % of a check."""
+    if arguments and not any(word.startswith("-") or "=" in word for word in arguments):
+        return Options(files=[Path(word) for word in arguments])
+    mine = parser()
+    options = Options(**vars(mine.parse(arguments)))
+    if options.stdin and (len(options.files) > 1 or options.fix or options.diff):
+        mine.error("--stdin has no file to change: leave out --fix")
+    if not options.stdin and not options.files:
+        mine.error("name a FILE or a folder, or --stdin")
+    return options
+
+
 def parser() -> Parser:
+    from forgedsl.cli.parser import Parser, with_examples
+
     about = "Check .forge files, as written and under each of their profiles."
     parser = Parser("lint", with_examples(about, __doc__), "FILE ...", num_words=None)
     add = parser.add_argument
@@ -92,14 +125,7 @@ def _print_failure(arguments: Sequence[str], error: BaseException, why: str = ""
 
 
 def _main(arguments: Sequence[str]) -> int:
-    mine = parser()
-    options = mine.parse(arguments)
-    if options.stdin and (len(options.files) > 1 or options.fix or options.diff):
-        mine.error("--stdin has no file to change: leave out --fix")
-    if not options.stdin and not options.files:
-        mine.error("name a FILE or a folder, or --stdin")
-    # the process is short and makes no reference cycles; garbage collection would take 10 % of it
-    gc.disable()
+    options = options_of(arguments)
     from forgedsl.lint.config import ConfigError
 
     try:
@@ -108,11 +134,9 @@ def _main(arguments: Sequence[str]) -> int:
         print(f"forgec lint: {error}", file=sys.stderr)
         _print_failure(arguments, SystemExit(2), str(error))
         return 2
-    finally:
-        gc.enable()  # a Python program may call this function and go on
 
 
-def _run(options: argparse.Namespace) -> int:
+def _run(options: Options) -> int:
     diagnostics: list[Diagnostic] = []
     sources: dict[str, SourceFile] = {}
     data_reports: dict[str, None] = {}
@@ -152,7 +176,7 @@ def _tell_sandbox(sources: dict[str, SourceFile]) -> None:
             print(f"note: {source.name}: {text}", file=sys.stderr)
 
 
-def _config(path: Path, options: argparse.Namespace) -> Config:
+def _config(path: Path, options: Options) -> Config:
     """Return the configuration of a file; the command line overrides pyproject.toml."""
     from forgedsl.lint.config import checked, load
     from forgedsl.records import replace
@@ -172,7 +196,7 @@ def _codes(text: str) -> tuple[str, ...]:
     return tuple(code.strip() for code in text.split(",") if code.strip())
 
 
-def _lint(path: Path, options: argparse.Namespace, config: Config) -> Linted:
+def _lint(path: Path, options: Options, config: Config) -> Linted:
     from forgedsl.lint.engine import lint_file
 
     deep = None
@@ -184,7 +208,7 @@ def _lint(path: Path, options: argparse.Namespace, config: Config) -> Linted:
 
         checker = InputChecker()
         deep = Deep(host=Host(**detect_host()), outside=checker, calls=checker.calls)
-    layers = {"overrides": options.set, "set_files": options.set_file}
+    layers: dict[str, Any] = {"overrides": options.set, "set_files": options.set_file}
     if options.stdin:
         from forgedsl.diagnostics import Reporter
         from forgedsl.lint.engine import Linted, lint_source
@@ -202,7 +226,7 @@ def _lint(path: Path, options: argparse.Namespace, config: Config) -> Linted:
     return lint_file(path, profile=options.profile, config=config, deep=deep, **layers)
 
 
-def _fix(path: Path, options: argparse.Namespace, config: Config) -> int:
+def _fix(path: Path, options: Options, config: Config) -> int:
     """Apply or show the fixes of one file; return their number."""
     from forgedsl.diagnostics import Reporter
     from forgedsl.lint import fixes
@@ -236,12 +260,15 @@ def _fix(path: Path, options: argparse.Namespace, config: Config) -> int:
 def _print(
     diagnostics: list[Diagnostic], sources: dict[str, SourceFile], format_: str, num_files: int
 ) -> None:
+    if format_ == "full" and not diagnostics:
+        print(summary([], num_files))
+        return
     from forgedsl.report import render_as
     from forgedsl.report.style import style_for
 
     text = render_as(format_, diagnostics, sources, style_for(sys.stdout))
     if format_ == "full":
-        text = f"{text}\n\n{summary(diagnostics, num_files)}" if text else summary([], num_files)
+        text = f"{text}\n\n{summary(diagnostics, num_files)}"
     if text:
         print(text)
 

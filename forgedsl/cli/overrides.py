@@ -79,6 +79,17 @@ def refuse(command: str, error: UsageError) -> NoReturn:
     raise SystemExit(2)
 
 
+def expand(paths: Sequence[Path], command: str) -> list[Path]:
+    """Replace folders by the .forge files in them; exit with 2 if a folder has none."""
+    found: list[Path] = []
+    for path in paths:
+        files = sorted(path.rglob("*.forge")) if path.is_dir() else [path]
+        if not files:
+            refuse(command, UsageError(f"no .forge file in {path}"))
+        found += files
+    return found
+
+
 def _with_sets(arguments: Sequence[str], syntax: Syntax) -> list[str]:
     found: list[str] = []
     words: list[str] = []

@@ -103,17 +103,6 @@ class Parser(argparse.ArgumentParser):
         refuse(self.command, UsageError(f"{said}; see `forgec {self.command} --help`"))
 
 
-def expand(paths: Sequence[Path], command: str) -> list[Path]:
-    """Replace folders by the .forge files in them; exit with 2 if a folder has none."""
-    found: list[Path] = []
-    for path in paths:
-        files = sorted(path.rglob("*.forge")) if path.is_dir() else [path]
-        if not files:
-            refuse(command, UsageError(f"no .forge file in {path}"))
-        found += files
-    return found
-
-
 def with_examples(about: str, doc: str | None) -> str:
     """Return the help of a command with examples: the indented lines of its module's docstring."""
     lines = re.findall(r"^    (.*)$", _cleaned(doc or ""), re.M)
