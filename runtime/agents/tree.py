@@ -19,6 +19,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+from array import array
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,6 +29,8 @@ from forgedsl.runtime.agents.protocol import ApiError, canonical
 from forgedsl.runtime.environments.bridge import NO_LIMIT, Bridge
 
 Messages = Sequence[Mapping[str, Any]]
+TOKEN = "i"
+"""type of the elements of an array of tokens"""
 LONG_TEXT = 4096
 """characters from which a text is tokenized in a thread: a shorter one takes less time than a
 thread needs to start and to answer"""
@@ -40,7 +43,7 @@ class Node:
 
     row: int
     length: int
-    answer_tokens: list[int]
+    answer_tokens: array[int]
     text: str
     depth: int
     rendered: str
@@ -72,7 +75,9 @@ class Tree:
     rewrites: bool
     """True if rows follow the rendered conversation (`history = template`)"""
     nodes: dict[bytes, Node] = field(default_factory=dict)
-    rows: dict[int, list[int]] = field(default_factory=dict)
+    rows: dict[int, array[int]] = field(default_factory=dict)
+    """tokens of each row. Arrays, since garbage collection visits every element of a list: with
+    256 trajectories of 16,000 tokens that took 17 ms, in which no request is answered"""
     busy: set[int] = field(default_factory=set)
     """rows to which an answer is being sampled"""
     bridges: dict[str, Bridge] = field(default_factory=dict)
@@ -182,13 +187,14 @@ class Tree:
         """Record an answer, as the message that its client got."""
         self._last = ("", [])
         self.busy.discard(place.row)
-        row = self.rows.setdefault(place.row, [])
-        row += place.tokens
-        row += answer_tokens
+        row = self.rows.setdefault(place.row, array(TOKEN))
+        answer = array(TOKEN, answer_tokens)
+        row += array(TOKEN, place.tokens)
+        row += answer
         self.nodes[_chained(place.digest, message)] = Node(
             row=place.row,
             length=len(row),
-            answer_tokens=answer_tokens,
+            answer_tokens=answer,
             text=text,
             depth=place.depth,
             rendered=place.rendered,

@@ -70,7 +70,8 @@ class ChatTokenizer:
         core = getattr(self.tokenizer, "backend_tokenizer", None)
         if core is not None:
             (found,) = core.encode_batch_fast([text], add_special_tokens=False)
-            return list(found.ids)
+            ids: list[int] = found.ids  # a list of its own at each call
+            return ids
         return list(self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
 
     def prompt_tokens(self, prompt: str | Sequence[Message], text: str | None = None) -> list[int]:
