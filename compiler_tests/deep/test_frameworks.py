@@ -180,7 +180,7 @@ eval held_out {
 ROWS = """
 import json, sys, reasoning_gym
 given = dict(min_terms=2, max_terms=2, min_digits=1, max_digits=2)
-for name, seed, size in (("train", 1, 5000), ("test", 2, 300)):
+for name, seed, size in (("train", 1000, 5000), ("test", 1, 300)):  # row i has seed + i
     with open(f"{name}.jsonl", "w") as file:
         for row in reasoning_gym.create_dataset("chain_sum", seed=seed, size=size, **given):
             print(json.dumps({k: row[k] for k in ("question", "answer")}), file=file)
