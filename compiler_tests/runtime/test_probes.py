@@ -187,3 +187,59 @@ def test_made_wrong_answers_are_wrong(target):
 @pytest.mark.parametrize("target", [{"a": 1}, [1], True, None, "", "two\nlines", "x" * 100])
 def test_only_short_targets_are_answered(target):
     assert answers.plain(target) is None
+
+
+# ---- environments
+
+GAME = """\
+import re
+
+from forgedsl.environment import Environment, Start, Step
+
+
+class Game(Environment):
+    parts = ("solved",)
+
+    def reset(self, task, rng):
+        self.answer = task.target
+        return Start("Write the sum.")
+
+    def step(self, turn):
+        {act}
+        return Step(rewards={{"solved": float(turn.text.strip() == self.answer)}}, done=True)
+"""
+PLAYED = (
+    PROGRAM.replace("reward correct = p.score", "environment shop = p.Game\n"
+                    "reward correct(r: Rollout) -> f32 = clamp(r.rewards.solved, 0.0, 1.0)")
+    .replace("prompt = row.question", 'prompt = chat("Write the sum.", row.question)')
+    .replace("generator.sample(prompt, n = 4)",
+             "generator.play(prompt, env = shop, n = 4, max_turns = 2)")
+)  # fmt: skip
+NOT_PLAYED = "games of environment shop not all played"
+
+
+def played(program, act):
+    path = program(GAME.format(act=act))
+    path.write_text(PLAYED, "utf-8")
+    return path, linted(path)
+
+
+@pytest.mark.full
+def test_a_right_environment_is_played_and_nothing_is_told(program):
+    _, done = played(program, "pass")
+    assert "X85" not in done.stdout
+    assert NOT_PLAYED not in done.stdout
+    assert "Traceback" not in done.stdout + done.stderr
+
+
+@pytest.mark.full
+def test_effects_of_an_environment_do_not_happen(program):
+    path, done = played(program, f'{QUIET.format("builtins", "open")}("made", "w").write("x")')
+    assert f"{NOT_PLAYED}: it writes files" in done.stdout
+    assert not (path.parent / "made").exists()
+
+
+@pytest.mark.full
+def test_an_environment_that_hangs_is_left_and_told(program):
+    _, done = played(program, "while not turn.text: pass")
+    assert f"{NOT_PLAYED}: `step` took longer than" in done.stdout

@@ -25,8 +25,9 @@ from forgedsl.types.flow import Role
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+    from types import ModuleType
 
-    from forgedsl.lint.calls import Calls, RewardCalls
+    from forgedsl.lint.calls import Calls, EnvironmentPlays, RewardCalls
     from forgedsl.lint.deep import DatasetCheck
     from forgedsl.lower.build import Lowered
     from forgedsl.lower.job import Job
@@ -51,35 +52,42 @@ class InputChecker:
     def __init__(self) -> None:
         self._data: dict[object, DatasetCheck] = {}
         self._rewards: dict[object, RewardTrial] = {}
-        self._called: dict[object, RewardCalls] = {}
+        self._called: dict[object, RewardCalls | EnvironmentPlays] = {}
         self._left = CALLS_SECONDS
 
     def calls(self, lowered: Lowered, with_side_effects: frozenset[str] = frozenset()) -> Calls:
-        """Call the rewards in Python of a job that was checked, with answers made for the purpose
-        (`runtime.probes`). Those in `with_side_effects` are not called."""
+        """Call the rewards in Python of a job that was checked, with answers made for the purpose,
+        and play its environments (`runtime.probes`), but not rewards in `with_side_effects`."""
         from forgedsl.cli.inputs import copy_inputs
-        from forgedsl.lint.calls import Calls
+        from forgedsl.lint.calls import Calls, EnvironmentPlays, RewardCalls
+        from forgedsl.runtime.probes.games import play_environments
         from forgedsl.runtime.probes.rewards import call_rewards
 
         job = lowered.job
         checks = {name: self._data[_of_data(lowered, name)] for name in job.datasets}
-        asked = {}
-        for name, reward in job.rewards.items():
-            judged = (c for key, c in checks.items() if c.asked and name in judges(job, key))
-            check = next(judged, None)
-            if reward.kind == "python" and name not in with_side_effects and check is not None:
-                asked[name] = check.asked
-        specs = {name: job.rewards[name].model_dump_json() for name in asked}
-        keys = {name: (name, specs[name], id(asked[name])) for name in asked}
-        new = {name: asked[name] for name, key in keys.items() if key not in self._called}
+        wanted = _asked_of(job, checks, with_side_effects)
+        specs = {**job.environments, **job.rewards}
+        keys = {n: (n, specs[n].model_dump_json(), id(rows)) for n, rows in wanted.items()}
+        new = {name: rows for name, rows in wanted.items() if keys[name] not in self._called}
         if new:
-            with tempfile.TemporaryDirectory(prefix="forgec-lint-") as folder, shown() as progress:
-                copy_inputs({n: path for path, n in lowered.files}, Path(folder), link=True)
+            rewards = {name: rows for name, rows in new.items() if name in job.rewards}
+            games = {name: rows for name, rows in new.items() if name in job.environments}
+            with tempfile.TemporaryDirectory(prefix="forgec-lint-") as made, shown() as progress:
+                folder = Path(made)
+                copy_inputs({n: path for path, n in lowered.files}, folder, link=True)
                 began = time.monotonic()
-                found = call_rewards(job, Path(folder), new, self._left, progress)
+                found: dict[str, RewardCalls | EnvironmentPlays] = {
+                    **call_rewards(job, folder, rewards, self._left, progress)
+                }
+                self._left -= time.monotonic() - began
+                found |= play_environments(job, folder, games, self._left, progress)
                 self._left -= time.monotonic() - began
             self._called |= {keys[name]: result for name, result in found.items()}
-        return Calls(rewards={name: self._called[key] for name, key in keys.items()})
+        results = {name: self._called[key] for name, key in keys.items()}
+        return Calls(
+            rewards={n: r for n, r in results.items() if isinstance(r, RewardCalls)},
+            environments={n: r for n, r in results.items() if isinstance(r, EnvironmentPlays)},
+        )
 
     def __call__(
         self, lowered: Lowered, with_side_effects: frozenset[str] = frozenset()
@@ -103,13 +111,34 @@ class InputChecker:
                 self._data |= {data[name]: check for name, check in checks.items()}
                 checks = {name: self._data[key] for name, key in data.items()}
                 tried = check_rewards(
-                    job, folder, new_rewards, checks, with_side_effects=with_side_effects
+                    job,
+                    folder,
+                    new_rewards,
+                    checks,
+                    with_side_effects=with_side_effects,
+                    quiet=True,
                 )
             self._rewards |= {rewards[name]: found for name, found in tried.items()}
         found = {name: self._rewards[key] for name, key in rewards.items()}
         unloaded = {name: tried.unloaded for name, tried in found.items() if tried.unloaded}
         failed = {name: tried.failed for name, tried in found.items() if tried.failed}
         return {name: self._data[key] for name, key in data.items()}, unloaded, failed
+
+
+def _asked_of(
+    job: Job, checks: Mapping[str, DatasetCheck], with_side_effects: Collection[str]
+) -> dict[str, Asked]:
+    """Return the rows for each reward and environment in Python that is called."""
+    found = {}
+    for name, reward in job.rewards.items():
+        if reward.kind == "python" and name not in with_side_effects:
+            judged = (c.asked for key, c in checks.items() if name in judges(job, key))
+            found[name] = next(filter(None, judged), None)
+    for name, spec in job.environments.items():
+        if not (spec.agent or spec.gymnasium or spec.scripts):
+            check = checks.get(played_on(job, name))
+            found[name] = check.asked if check is not None else None
+    return {name: asked for name, asked in found.items() if asked is not None}
 
 
 @contextmanager
@@ -168,7 +197,9 @@ def check_datasets(
         except (LaunchError, ModuleNotFoundError) as why:
             is_open = offline and isinstance(why, NotAvailableOffline | ModuleNotFoundError)
             found[name] = (
-                DatasetCheck(unread=str(why)) if is_open else DatasetCheck(refused=str(why))
+                DatasetCheck(unread=str(why), asked=_published(job, name, program))
+                if is_open
+                else DatasetCheck(refused=str(why))
             )
     return found
 
@@ -223,6 +254,22 @@ def _asked(job: Job, name: str, reader: DatasetReader) -> Asked | None:
     )  # fmt: skip
 
 
+def _published(job: Job, name: str, program: ModuleType) -> Asked | None:
+    """Return the first rows of a published dataset that is not on this machine, if they are
+    known."""
+    from forgedsl.runtime.data.reader import DatasetReader, Wanted
+    from forgedsl.runtime.data.sources import Table
+    from forgedsl.runtime.probes.published import rows_of
+
+    dataset = job.datasets[name]
+    source, rows = rows_of(dataset.source)
+    if not rows:
+        return None
+    table = Table(rows, None, source)
+    reader = DatasetReader(dataset, table, None, program, name=name, wanted=Wanted.by(job, name))
+    return _asked(job, name, reader)
+
+
 def _checked_dataset(
     job: Job, name: str, reader: DatasetReader, unmeasured: str, *, offline: bool
 ) -> DatasetCheck:  # fmt: skip
@@ -272,16 +319,19 @@ class RewardTrial:
 
 def check_rewards(
     job: Job, folder: Path, names: Iterable[str], checks: Mapping[str, DatasetCheck], *,
-    with_side_effects: Collection[str] = (),
+    with_side_effects: Collection[str] = (), quiet: bool = False,
 ) -> dict[str, RewardTrial]:  # fmt: skip
     """Load rewards as a run does and call each once on its first row, except those in
-    `with_side_effects`. Each has a process of its own, because user code may hang or exit."""
-    return asyncio.run(_try_rewards(job, folder, tuple(names), checks, with_side_effects))
+    `with_side_effects`. What they print is not shown if `quiet`. Each has a process of its own,
+    because user code may hang or exit."""
+    return asyncio.run(
+        _try_rewards(job, folder, tuple(names), checks, with_side_effects, quiet=quiet)
+    )
 
 
 async def _try_rewards(
     job: Job, folder: Path, names: Iterable[str], checks: Mapping[str, DatasetCheck],
-    with_side_effects: Collection[str],
+    with_side_effects: Collection[str], *, quiet: bool,
 ) -> dict[str, RewardTrial]:  # fmt: skip
     from forgedsl.runtime.rewards.process import RewardProcess
     from forgedsl.runtime.rewards.worker import Recipe
@@ -289,7 +339,7 @@ async def _try_rewards(
     found = {}
     for name in names:
         recipe = Recipe.of(job, str(folder), (name,))
-        process = RewardProcess(recipe)
+        process = RewardProcess(recipe, quiet=quiet)
         judged = (
             check for key, check in checks.items() if name in judges(job, key) and check.answers
         )
@@ -324,6 +374,13 @@ async def _call_reward(
     shown = f"{kind_of(target)}: {target!r:.60}"
     where = f"{recipe.named(name)} fails for {check.first}"
     return RewardTrial(failed=f"{where}, whose target is {shown}: {problem}", cause=problem)
+
+
+def played_on(job: Job, env: str) -> str:
+    """Return the dataset whose prompts are played in an environment."""
+    roots = {node.name: node.target for node in job.nodes if Role.PROMPTS in node.roles}
+    plays = (n for n in job.nodes if getattr(n, "env", None) == env and n.inputs)
+    return next((roots.get(node.inputs[0].edge, "") for node in plays), "")
 
 
 def check_losses(folder: Path) -> dict[str, str]:

@@ -91,7 +91,7 @@ def parser() -> Parser:
     add("--fix", action="store_true", help="apply the safe fixes")
     add("--unsafe-fixes", action="store_true", help="with --fix or --diff: all fixes")
     add("--diff", action="store_true", help="print what --fix would change, change nothing")
-    add("--deep", action="store_true", help="also call rewards, read data and local metadata, "
+    add("--deep", action="store_true", help="also call rewards, play environments, read data, "
                                             "inspect this host")  # fmt: skip
     return parser
 

@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from forgedsl.cli.data_checks import SECONDS, check_datasets, check_rewards
+from forgedsl.cli.data_checks import SECONDS, check_datasets, check_rewards, played_on
 from forgedsl.errors import LaunchError, RunError
 from forgedsl.records import dataclass
 from forgedsl.types.flow import Role
@@ -118,7 +118,7 @@ async def _play_one_turn(
     from forgedsl.environment import Task, Turn
     from forgedsl.runtime.environments.worker import Request
 
-    dataset = _played_on(job, name)
+    dataset = played_on(job, name)
     check = checks.get(dataset)
     if check is None or not check.answers:
         return Played()
@@ -153,7 +153,7 @@ async def _run_to_first_request(
     from forgedsl.runtime.environments.bridge import Bridge
     from forgedsl.runtime.environments.connection import PoolRequest, bridge_request
 
-    dataset = _played_on(job, name)
+    dataset = played_on(job, name)
     check = checks.get(dataset)
     if check is None or not check.answers:
         return Played()
@@ -191,13 +191,6 @@ async def _run_to_first_request(
 def _failed(name: str, method: str, check: DatasetCheck, reply: Reply) -> Played:
     text = f"environment {name} fails in `{method}` for {check.first}: {reply.error}"
     return Played(problem=text, cause=reply.error)
-
-
-def _played_on(job: Job, env: str) -> str:
-    """Return the dataset whose prompts are played in an environment."""
-    roots = {node.name: node.target for node in job.nodes if Role.PROMPTS in node.roles}
-    plays = (n for n in job.nodes if getattr(n, "env", None) == env and n.inputs)
-    return next((roots.get(node.inputs[0].edge, "") for node in plays), "")
 
 
 def _check_tools_in_prompt(

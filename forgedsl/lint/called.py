@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
-from forgedsl.lint.calls import RewardCalls
+from forgedsl.lint.calls import EnvironmentPlays, RewardCalls
+from forgedsl.lint.environments import PythonClass, python_environments
 from forgedsl.lint.rewards import PythonReward, paid, python_rewards
 from forgedsl.lint.view import View
+from forgedsl.source import SourceFile, Span
+
+NEVER_MEANT = (
+    "AttributeError", "TypeError", "IndexError", "ZeroDivisionError", "NameError",
+    "UnboundLocalError", "RecursionError", "OverflowError", "re.error", "UnicodeEncodeError",
+)  # fmt: skip
+"""errors that a program does not raise to say something about an answer. No KeyError: the key may
+be that of a variable which a run has."""
 
 
 def called_rewards(view: View) -> Iterator[tuple[PythonReward, RewardCalls]]:
@@ -24,3 +34,24 @@ def paid_rewards(view: View) -> Iterator[tuple[PythonReward, RewardCalls]]:
     for reward, calls in called_rewards(view):
         if calls.reads_target and reward.reward.name in names:
             yield reward, calls
+
+
+def played_environments(view: View) -> Iterator[tuple[PythonClass, EnvironmentPlays]]:
+    """Yield the environments that were played, with the games."""
+    found = view.calls.environments if view.calls is not None else {}
+    for env in python_environments(view) if found else ():
+        if env.env.name in found:
+            yield env, found[env.env.name]
+
+
+def parted(error: str, source: SourceFile) -> tuple[str, Span | None]:
+    """Return the text of an error, and the line of the Python file where it was raised."""
+    found = re.fullmatch(r"(.*) \(([^():]+):(\d+)\)", error, re.S)
+    if found is None or found[2] != source.name.rpartition("/")[2]:
+        return error, None
+    line = int(found[3])
+    text = source.line(line)
+    start = source.line_starts[line - 1]
+    return found[1], Span(
+        source.name, start + len(text) - len(text.lstrip()), start + len(text.rstrip())
+    )

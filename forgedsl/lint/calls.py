@@ -93,10 +93,65 @@ class RewardCalls:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Play:
+    """One game: what was shown before each turn, what each turn was paid, by part, and whether it
+    ended. `last`: what the player said last; `error`: why the game broke there."""
+
+    shown: tuple[str, ...] = ()
+    paid: tuple[Mapping[str, float], ...] = ()
+    done: bool = False
+    error: str = ""
+    last: str = ""
+
+    def total(self, part: str) -> float:
+        return sum(paid.get(part, 0.0) for paid in self.paid)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlayedRow:
+    """The games on one row of the data, by player."""
+
+    place: str
+    target: Any
+    prompt: str
+    plays: Mapping[str, Play]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retold:
+    """A game that was played twice with the same seed and the same turns, and differed."""
+
+    place: str
+    before: Play
+    after: Play
+    when: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvironmentPlays:
+    """All games of an environment. `form`: how the right answer is given, "" if none is paid more
+    than a wrong one; `part`: the reward by which it is."""
+
+    form: str = ""
+    part: str = ""
+    rows: tuple[PlayedRow, ...] = ()
+    retold: Retold | None = None
+    drops_errors: bool = True
+    note: str = ""
+
+    def totals(self, player: str) -> list[float] | None:
+        """Return what a player was paid, by row; None if a game was not played or broke."""
+        plays = [row.plays.get(player) for row in self.rows]
+        found = [p.total(self.part) for p in plays if p is not None and not p.error]
+        return found if found and len(found) == len(plays) else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Calls:
     """The results of one view, by name."""
 
     rewards: Mapping[str, RewardCalls] = field(default_factory=dict)
+    environments: Mapping[str, EnvironmentPlays] = field(default_factory=dict)
 
 
 def shown(text: str) -> str:

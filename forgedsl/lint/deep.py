@@ -11,7 +11,7 @@
     D607 stop-tokens      stop strings that are end tokens in a local model's metadata
     X804 reward-loading   a Python reward that cannot be loaded
     X805 reward-call      a reward that fails in a trial call on a row
-    X850 and following    what rewards give for answers made for the purpose (`lint/calls.py`)
+    X850 to X859          what rewards and environments give for made answers (`lint/calls.py`)
     F103 unknown-setting  `engine.extra` that the installed vLLM does not have
     codes of the plan     for this host's hardware, under the profile it selects
 
@@ -184,10 +184,13 @@ def _unusable(
 
 
 def _from_calls(view: View, calls: Calls, runs: Callable[[str], bool]) -> Iterator[Diagnostic]:
-    """Yield what follows from calls of rewards, and record which calls were not made."""
+    """Yield what follows from calls of rewards and games, and record which calls were not made."""
     for name, called in calls.rewards.items():
         if called.note:
             _tell(view, f"calls of reward {name} not all made: {called.note}")
+    for name, played in calls.environments.items():
+        if played.note:
+            _tell(view, f"games of environment {name} not all played: {played.note}")
     for code in filter(runs, CALLED):
         yield from rule_of(code).check(view)
 

@@ -172,7 +172,7 @@ SUBJECTS: tuple[tuple[Callable[[Program], bool], tuple[str, ...]], ...] = (
 )  # fmt: skip
 """rules that find nothing in a program without their subject"""
 
-CALLED = ("X850", "X851", "X852", "X853", "X854", "X855")
+CALLED = ("X850", "X851", "X852", "X853", "X854", "X855", "X856", "X857", "X858", "X859")
 """rules about what rewards gave when --deep called them"""
 
 CODES: tuple[str, ...] = tuple(

@@ -32,8 +32,9 @@ class EnvironmentProcess(RestartingWorker):
     def __init__(self, served: ServedEnvironment) -> None:
         self._mark = f"{os.getpid()}-{secrets.token_hex(8)}"
         served = replace(served, mark=self._mark)
+        names = f"environment {served.name}"
         super().__init__(
-            partial(WorkerProcess.start, WORKER, served, names=f"environment {served.name}")
+            partial(WorkerProcess.start, WORKER, served, names=names, quiet=served.confined)
         )
         self._environment = served.environment
         self._bridges: dict[str, Bridge] = {}

@@ -50,6 +50,8 @@ class ServedEnvironment:
     job_dir: str
     mark: str = ""
     """what programs of its agents carry in their environment (`program.POOL`)"""
+    confined: bool = False
+    """the process must have no effects and prints nothing"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,6 +88,10 @@ def main(number: int) -> None:
     stream, served = receive_work(number)
     os.environ[POOL] = served.mark
     try:
+        if served.confined:
+            from forgedsl.runtime.probes.confined import confine
+
+            confine()
         made = load(served)
     except LaunchError as error:
         send(stream, str(error))

@@ -60,6 +60,11 @@ def number(text: str) -> float | None:
     return float(text) if re.fullmatch(r"-?\d+(\.\d+)?", text) else None
 
 
+def names(text: str, target: str) -> bool:
+    """True if a text has the target as a word or a number of its own."""
+    return re.search(rf"(?<![\w.]){re.escape(target)}(?![\w]|\.\d)", text) is not None
+
+
 # ---- forms
 
 

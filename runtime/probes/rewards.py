@@ -25,12 +25,15 @@ from forgedsl.runtime.probes.answers import Made
 from forgedsl.runtime.probes.confined import REFUSED
 from forgedsl.runtime.rewards.process import RewardProcess
 from forgedsl.runtime.rewards.worker import Outcome, Recipe
+from forgedsl.shipped import locate
 
 LOADING = 20.0
 CALL = 2.0
 """seconds that one call may take"""
 ROWS = 3
 READS_TARGET = ("target", "rollout", "row")
+LONG = "long"
+"""kind of an answer that no policy writes, and that a reward must bear"""
 READS_TOKENS = ("rollout", "token_ids")
 
 
@@ -75,7 +78,10 @@ class _Calls:
     async def __call__(self, prompt: Prompt, made: Made) -> Call:
         if time.monotonic() > self.deadline:
             raise Stopped("the time for calls is over")
-        answer = self.asked.answer(prompt, made.text)
+        # tokenizers warn of so long a text, and its tokens are not needed
+        is_long = made.kind == LONG
+        answer = self.asked.answer(prompt, "" if is_long else made.text)
+        answer.text = made.text
         found: Outcome
         (found,) = await self.process.call(((self.name,), answer, answer.target))
         if found.ended:
@@ -117,15 +123,16 @@ async def _call_reward(
     short = spec.model_copy(update={"timeout": min(spec.timeout, CALL)})
     recipe = replace(recipe, rewards={name: short}, confined=True)
     sources = [*spec.inputs.values(), *spec.positional]
-    if not asked.measured and any(source in READS_TOKENS for source in sources):
+    reads_tokens = any(source in READS_TOKENS for source in sources)
+    if not asked.measured and reads_tokens:
         return RewardCalls(note="the tokenizer is not on this machine")
     codes = [
-        (folder / path).read_text("utf-8")
+        locate(path, folder).read_text("utf-8")
         for path in (spec.path, *(module.path for module in spec.modules.values()))
         if path is not None
     ]
     targeted = not job.environments and _reads_target(sources, asked)
-    probe = _Probe(asked, codes, targeted=targeted)
+    probe = _Probe(asked, codes, targeted=targeted, reads_tokens=reads_tokens)
     for fresh in (False, True):
         process = RewardProcess(recipe)
         try:
@@ -159,8 +166,11 @@ def _reads_target(sources: Sequence[str], asked: Asked) -> bool:
 class _Probe:
     """The calls of one reward, as they come in."""
 
-    def __init__(self, asked: Asked, codes: Sequence[str], *, targeted: bool) -> None:
+    def __init__(
+        self, asked: Asked, codes: Sequence[str], *, targeted: bool, reads_tokens: bool
+    ) -> None:
         self.asked, self.codes, self.targeted = asked, codes, targeted
+        self.reads_tokens = reads_tokens
         self.form, self.note = "", ""
         self.tried: list[Call] = []
         self.rows: list[dict[str, Call]] = [{} for _ in asked.prompts]
@@ -186,7 +196,8 @@ class _Probe:
             await self._find_form(call)
         for index, prompt in enumerate(self.asked.prompts):
             for made in self._made(index):
-                if made.kind in ("long", "empty") or self.asked.fits(prompt, made.text):
+                is_long = made.kind == LONG and not self.reads_tokens
+                if is_long or (made.kind != LONG and self.asked.fits(prompt, made.text)):
                     self.rows[index][made.kind] = await call(prompt, made)
         await self._repeat(call, "when it is called again", range(len(self.rows)))
 
@@ -243,7 +254,7 @@ class _Probe:
         for index in order:
             prompt, kinds = self.asked.prompts[index], self.rows[index]
             for before in reversed([*kinds.values()]):
-                if before.kind == "long":
+                if before.kind == LONG:
                     continue
                 made = Made(kind=before.kind, said=before.said, text=before.text)
                 after = await call(prompt, made)

@@ -21,14 +21,15 @@ WORKER = "forgedsl.runtime.rewards.worker"
 
 
 class RewardProcess(RestartingWorker):
-    """Evaluates the rewards of a recipe, in one process at a time."""
+    """Evaluates the rewards of a recipe, in one process at a time. What a `quiet` one prints is not
+    shown."""
 
-    def __init__(self, recipe: Recipe) -> None:
+    def __init__(self, recipe: Recipe, *, quiet: bool = False) -> None:
         names = ", ".join(map(recipe.named, recipe.rewards))
         super().__init__(
             partial(
                 WorkerProcess.start, WORKER, recipe, names=names, memory=recipe.memory,
-                quiet=recipe.confined,
+                quiet=quiet or recipe.confined,
             )
         )  # fmt: skip
         self._recipe = recipe

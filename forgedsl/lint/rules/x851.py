@@ -6,7 +6,7 @@
 `lint --deep` calls the reward on rows of the data, with the target in the forms that the prompt,
 the tags and the patterns of the reward name, and with wrong answers in the same forms. The rule
 fires if in each form a wrong answer is paid as much as the right one, and in one form more: the
-policy learns to be wrong.
+policy learns to be wrong. It is silent where the score adds another reward.
 """
 
 from __future__ import annotations
@@ -14,14 +14,15 @@ from __future__ import annotations
 from forgedsl.lint.called import paid_rewards
 from forgedsl.lint.calls import RIGHT, SAME, WRONG, shown
 from forgedsl.lint.finding import Findings, rule
-from forgedsl.lint.rewards import place_of
+from forgedsl.lint.rewards import paid, place_of
 from forgedsl.lint.view import View
 
 finding = rule(__doc__, "W")
 
 
 def check(view: View) -> Findings:
-    for reward, calls in paid_rewards(view):
+    found = list(paid_rewards(view))
+    for reward, calls in found if len(paid(view)) == 1 else ():  # others may pay the right answer
         scores = [call.score for call in calls.all if call.score is not None]
         if calls.form or calls.note or not scores or max(scores) - min(scores) <= SAME:
             continue

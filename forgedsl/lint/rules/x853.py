@@ -14,20 +14,13 @@ and so are numbers that cannot be read: `on_error` says what becomes of them.
 
 from __future__ import annotations
 
-import re
-
 from forgedsl.diagnostics import Label
-from forgedsl.lint.called import called_rewards
+from forgedsl.lint.called import NEVER_MEANT, called_rewards, parted
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.rewards import place_of
 from forgedsl.lint.view import View
-from forgedsl.source import SourceFile, Span
 
 finding = rule(__doc__, "W")
-NEVER_MEANT = (
-    "AttributeError", "TypeError", "IndexError", "KeyError", "ZeroDivisionError", "NameError",
-    "UnboundLocalError", "RecursionError", "OverflowError", "re.error", "UnicodeEncodeError",
-)  # fmt: skip
 KINDS = ("empty", "words", "space", "tags", "unicode", "long")
 
 
@@ -51,19 +44,6 @@ def check(view: View) -> Findings:
             notes=tuple(others),
             help="test what was found before it is used, and return the score of a wrong answer",
         )
-
-
-def parted(error: str, source: SourceFile) -> tuple[str, Span | None]:
-    """Return the text of an error, and the line of the Python file where it was raised."""
-    found = re.fullmatch(r"(.*) \(([^():]+):(\d+)\)", error, re.S)
-    if found is None or found[2] != source.name.rpartition("/")[2]:
-        return error, None
-    line = int(found[3])
-    text = source.line(line)
-    start = source.line_starts[line - 1]
-    return found[1], Span(
-        source.name, start + len(text) - len(text.lstrip()), start + len(text.rstrip())
-    )
 
 
 def _is_never_meant(error: str) -> bool:

@@ -1,0 +1,48 @@
+"""X856 game-changes: with the same row, the same seed and the same turns, an environment differs.
+
+    self.word = random.choice(WORDS)            # fires: not the `rng` that `reset` is given
+    class Shop(Environment): cart = []          # fires: one cart for all trajectories
+    self.word = rng.choice(WORDS)               # silent
+
+`lint --deep` plays each game again after other games, and in a new process. The trajectories of a
+group are compared with each other, so all must play one game, and none may find what another left
+behind (gem #68). Chance comes from `rng` alone, state is set in `reset`, and nothing depends on the
+order of a set or on `hash`, which differ between processes.
+"""
+
+from __future__ import annotations
+
+from forgedsl.lint.called import played_environments
+from forgedsl.lint.calls import Play, shown
+from forgedsl.lint.finding import Findings, rule
+from forgedsl.lint.view import View
+
+finding = rule(__doc__, "W")
+
+
+def check(view: View) -> Findings:
+    for env, plays in played_environments(view):
+        retold = plays.retold
+        if retold is None:
+            continue
+        what, first, then = _difference(retold.before, retold.after)
+        yield finding(
+            f"`{env.env.name}` {what} {retold.when}, with the same row, seed and turns",
+            env.env.name_span,
+            notes=(f"{retold.place}: `{shown(first)}`, then `{shown(then)}`",),
+            help="draw from the `rng` of `reset`, and set all state in `reset`, on `self`",
+        )
+
+
+def _difference(before: Play, after: Play) -> tuple[str, str, str]:
+    """Return what differs first in two games, and both."""
+    for number, (one, other) in enumerate(zip(before.shown, after.shown, strict=False)):
+        if one != other:
+            what = "opens with another text" if not number else "shows another text"
+            return what, one, other
+    for one_paid, other_paid in zip(before.paid, after.paid, strict=False):
+        if one_paid != other_paid:
+            return "pays something else", str(dict(one_paid)), str(dict(other_paid))
+    if before.error != after.error:
+        return "fails", before.error or "no error", after.error or "no error"
+    return "ends elsewhere", f"{len(before.paid)} turns", f"{len(after.paid)} turns"

@@ -1,0 +1,40 @@
+"""X857 idle-paid: a player who says nothing, or repeats what it reads, is paid like a right one.
+
+    solved = float(turn.text in self.answer)     # fires: an empty text is in every text
+    solved = float(turn.text == self.answer)     # silent
+
+`lint --deep` plays the environment with a player who gives the right answer, one who gives a wrong
+one, one who is silent and one who repeats the last observation. The rule fires if one of the last
+two gets as much as the right player on every row: the policy learns to say as little
+(trl #6427).
+"""
+
+from __future__ import annotations
+
+from forgedsl.lint.called import played_environments
+from forgedsl.lint.calls import SAME
+from forgedsl.lint.finding import Findings, rule
+from forgedsl.lint.view import View
+
+finding = rule(__doc__, "W")
+IDLE = {
+    "silent": "for silence", "echo": "for repeating what it shows",
+    "words": "for `I am not sure`", "tags": "for open tags",
+}  # fmt: skip
+
+
+def check(view: View) -> Findings:
+    for env, plays in played_environments(view):
+        right = plays.totals("right")
+        for player, said in IDLE.items():
+            mine = plays.totals(player)
+            if not plays.form or right is None or mine is None:
+                continue
+            if all(a >= b - SAME for a, b in zip(mine, right, strict=True)):
+                yield finding(
+                    f"`{env.env.name}` pays {mine[0]:.4g} {said}, and {right[0]:.4g} for the right "
+                    f"answer (`{plays.part}`)",
+                    env.env.name_span,
+                    help="pay an answer that equals the target, and nothing if there is none",
+                )
+                break

@@ -1,0 +1,45 @@
+"""X859 step-breaks: an environment fails for a turn that every policy writes before it has learned.
+
+    found = re.search("<answer>(.*)</answer>", turn.text)
+    return self.grade(found.group(1))                         # fires: no tag, found is None
+    return self.grade(found.group(1) if found else "")        # silent
+
+`lint --deep` plays with players who say nothing, repeat what they read, write open tags or words
+without tags, and call each tool with odd arguments of the right types. The rule fires for errors
+that are never meant, such as an attribute of None or an index that does not exist. A trajectory
+whose environment fails is dropped, so the policy never learns that such turns are bad. An error
+that the program raises itself is silent.
+"""
+
+from __future__ import annotations
+
+from forgedsl.diagnostics import Label
+from forgedsl.lint.called import NEVER_MEANT, parted, played_environments
+from forgedsl.lint.calls import shown
+from forgedsl.lint.finding import Findings, rule
+from forgedsl.lint.view import View
+
+finding = rule(__doc__, "W")
+
+
+def check(view: View) -> Findings:
+    for env, plays in played_environments(view):
+        broken = [
+            (name, play) for row in plays.rows[:1] for name, play in row.plays.items()
+            if play.error.startswith(NEVER_MEANT)
+        ]  # fmt: skip
+        if not broken or not plays.drops_errors:
+            continue
+        name, play = broken[0]
+        error, at = parted(play.error, env.source)
+        if at is not None and env.source.text[at.start : at.end].startswith("raise"):
+            continue
+        by = f"tool `{name.partition(' ')[0]}` with `{shown(play.last)}`" if " odd " in name else (
+            f"the turn `{shown(play.last)}`"
+        )  # fmt: skip
+        yield finding(
+            f"`{env.env.name}` fails for {by}: {error}",
+            env.env.name_span,
+            related=() if at is None else (Label(text="here", span=at),),
+            help="test what was found before it is used, and answer with an observation",
+        )
