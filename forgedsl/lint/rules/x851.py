@@ -6,13 +6,14 @@
 `lint --deep` calls the reward on rows of the data, with the target in the forms that the prompt,
 the tags and the patterns of the reward name, and with wrong answers in the same forms. The rule
 fires if in each form a wrong answer is paid as much as the right one, and in one form more: the
-policy learns to be wrong. It is silent where the score adds another reward.
+policy learns to be wrong. An empty answer must be paid more, too: in some tasks the target must not
+be named. The rule is silent where the score adds another reward.
 """
 
 from __future__ import annotations
 
 from forgedsl.lint.called import paid_rewards
-from forgedsl.lint.calls import RIGHT, SAME, WRONG, shown
+from forgedsl.lint.calls import EMPTY, RIGHT, SAME, WRONG, shown
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.rewards import paid, place_of
 from forgedsl.lint.view import View
@@ -24,14 +25,15 @@ def check(view: View) -> Findings:
     found = list(paid_rewards(view))
     for reward, calls in found if len(paid(view)) == 1 else ():  # others may pay the right answer
         scores = [call.score for call in calls.all if call.score is not None]
-        if calls.form or calls.note or not scores or max(scores) - min(scores) <= SAME:
+        empty = calls.rows[0].score(EMPTY) if calls.rows else None
+        if calls.form or calls.note or empty is None or max(scores) - min(scores) <= SAME:
             continue
         pairs = list(zip(calls.tried[::2], calls.tried[1::2], strict=True))
         worse = [
             (right, wrong) for right, wrong in pairs
             if (right.kind, wrong.kind) == (RIGHT, WRONG)
             and right.score is not None and wrong.score is not None
-            and right.score < wrong.score - SAME
+            and right.score < min(wrong.score, empty) - SAME
         ]  # fmt: skip
         if not worse or any(r.score is not None and w.score is None for r, w in pairs):
             continue
