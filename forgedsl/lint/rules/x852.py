@@ -18,12 +18,16 @@ from forgedsl.lint.rewards import place_of
 from forgedsl.lint.view import View
 
 finding = rule(__doc__, "W")
+RUNS_CODE = ("sandbox", "exec(", "eval(")
+"""words of a reward that may run the answer, which no made answer is written for"""
 LEAST = 20
 """answers that must have a score"""
 
 
 def check(view: View) -> Findings:
     for reward, calls in paid_rewards(view):
+        if any(word in reward.source.text for word in RUNS_CODE):
+            continue
         made = list(calls.all)
         scores = [call.score for call in made if call.score is not None]
         if calls.form or calls.note or len(scores) < LEAST or len(scores) < len(made):
