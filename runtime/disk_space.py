@@ -31,12 +31,14 @@ def check_room(job: spec.Job, job_dir: Path, temp: Path, run_dir: Path) -> str:
         LaunchError: it does not fit.
     """
     size, export = _sizes(job, job_dir, temp)
+    merged = _merged(job, job_dir, run_dir)
     count = max(0, _kept(job) - len(checkpoint_steps(run_dir)))
-    need = count * size + export
+    need = count * size + export + merged
     there = next(path for path in (run_dir, *run_dir.absolute().parents) if path.exists())
     free = shutil.disk_usage(there).free
     parts = [f"{count} checkpoint{'s' * (count > 1)} of {_text(size)}"] if count else []
     parts += [f"an export of {_text(export)}"] if export else []
+    parts += [f"models with their adapters of {_text(merged)}"] if merged else []
     if need > free:
         fewer = "a smaller `checkpoint.keep`, " if job.checkpoint.keep > 1 else ""
         raise LaunchError(
@@ -67,6 +69,16 @@ def _sizes(job: spec.Job, job_dir: Path, temp: Path) -> tuple[int, int]:
             )
         export += ITEMSIZE[model.dtype] * params if job.checkpoint.export else 0
     return size, export
+
+
+def _merged(job: spec.Job, job_dir: Path, run_dir: Path) -> int:
+    """Return bytes of the models that are written with their adapters merged, and are not there."""
+    return sum(
+        file.stat().st_size
+        for name in {service.model for service in job.services.values()}
+        if job.models[name].adapter is not None and not (run_dir / "models" / name).is_dir()
+        for file in resolve_model(job, name, job_dir, run_dir).glob("*.safetensors")
+    )
 
 
 def _kept(job: spec.Job) -> int:

@@ -37,6 +37,11 @@ def export(run_dir: Path, step: int, target: Path, *, adapter: bool = False) -> 
     if write is None:
         raise LaunchError(f"{what} of a service of kind {service.kind} cannot be exported")
     model, checkpoint = job.models[service.model], run_dir / f"checkpoints/step-{step}"
+    if adapter and model.adapter is not None:
+        raise LaunchError(
+            "the run began with an adapter merged into its base, so its own adapter does not fit "
+            "that base; without --adapter, `forgec export` writes the whole model"
+        )
     folder = resolve_model(job, service.model, run_dir, run_dir)
     try:
         write(model, service, folder, checkpoint, target)

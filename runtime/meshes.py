@@ -26,7 +26,7 @@ from forgedsl.runtime.actors.environment import EnvironmentPool
 from forgedsl.runtime.actors.reward import RewardPool
 from forgedsl.runtime.endpoints import ServiceError
 from forgedsl.runtime.hosts.base import Hosts
-from forgedsl.runtime.models import resolve_model
+from forgedsl.runtime.models import weights_folder
 from forgedsl.runtime.proofs import frozen
 from forgedsl.runtime.rendezvous import meeting
 from forgedsl.runtime.services.registry import kind_of
@@ -116,7 +116,7 @@ def spawn(
     logs.mkdir(exist_ok=True)
     fleet = Fleet(samplers={}, trainers={}, rewards={}, hosts=hosts or Hosts())
     for name, service in job.services.items():
-        fleet.folders[name] = resolve_model(job, service.model, job_dir, run_dir)
+        fleet.folders[name] = weights_folder(job, service.model, job_dir, run_dir)
         folder = str(fleet.folders[name])
         spots = placements[name]
         actor = kind_of(service).actor(service)

@@ -70,6 +70,26 @@ def resolve_model(
     return folder
 
 
+def weights_folder(job: spec.Job, name: str, job_dir: Path, run_dir: Path) -> Path:
+    """Return the folder that the services of model `name` load: that of `resolve_model`, or one in
+    the run folder with the model's adapter merged.
+
+    Raises:
+        LaunchError: a folder is missing or the hub cannot be reached, or the adapter does not fit.
+    """
+    model = job.models[name]
+    folder = resolve_model(job, name, job_dir, run_dir)
+    if model.adapter is None:
+        return folder
+    from forgedsl.runtime.adapters import merged_folder
+
+    origin = job.origins.get(name, "")
+    return merged_folder(
+        folder, _folder(model.adapter, job_dir, origin), run_dir / "models" / name,
+        wide=model.dtype == "f32", origin=origin,
+    )  # fmt: skip
+
+
 def tokenizer_folder(
     job: spec.Job, name: str, job_dir: Path, run_dir: Path, *, offline: bool = False
 ) -> Path:

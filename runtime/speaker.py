@@ -83,6 +83,6 @@ class ChatModel:
 
 def base_folder(job: spec.Job, run_dir: Path) -> Path:
     """The folder of the model that a run began with."""
-    from forgedsl.runtime.models import resolve_model
+    from forgedsl.runtime.models import weights_folder
 
-    return resolve_model(job, job.services[job.trained_service].model, run_dir, run_dir)
+    return weights_folder(job, job.services[job.trained_service].model, run_dir, run_dir)

@@ -97,7 +97,7 @@ CHANGES: dict[str, dict[str, object]] = {
     "model": {
         "source": 'hf("Qwen/Qwen3-1.7B-Base")', "arch": 'qwen3("1.7B", layers = 2)',
         "dtype": "f32", "context": "8192", "tokenizer": 'hf("a/b")', "chat_template": '"{{ 1 }}"',
-        "tool_calls": "mistral",
+        "tool_calls": "mistral", "adapter": 'hf("a/b")',
     },
     "dataset": {
         "source": 'hf("a/b")', "system": (changed(
@@ -222,6 +222,11 @@ MIXED = changed(EVALUATED, ('hf("openai/gsm8k", split = "train")',
                 'mixture([hf("a/b"), hf("c/d")], weights = [1.0, 2.0])'))  # fmt: skip
 RANDOM = changed(EVALUATED, ('hf("Qwen/Qwen3-1.7B")', "random(1)"))
 SHUFFLED = changed(EVALUATED, ("max_prompt_tokens", "shuffle = seed(1), max_prompt_tokens"))
+MADE = changed(
+    EVALUATED,
+    ('hf("openai/gsm8k", split = "train")', 'reasoning_gym("chain_sum", size = 900, seed = 7)'),
+    ("rl.math_equal(tolerance = 1e-6)", "rl.reasoning_gym(whole = true)"),
+)
 EXPORTED = EVALUATED + 'checkpoint { export = hf("a") }\n'
 
 
@@ -243,6 +248,10 @@ WRITTEN: dict[str, tuple[str, str, str]] = {
         f"{kind}.path": (EVALUATED, 'hf("openai/gsm8k", split = "train")', f'{kind}("a.x")')
         for kind in ("csv", "json", "disk")
     },
+    "reasoning_gym.task": (MADE, '"chain_sum"', '"leg_counting"'),
+    "reasoning_gym.size": (MADE, "900", "800"),
+    "reasoning_gym.seed": (MADE, "seed = 7", "seed = 8"),
+    "reasoning_gym.whole": (MADE, "true", "false"),
     "mixture.sources": (MIXED, 'hf("c/d")', 'hf("e/f")'),
     "mixture.weights": (MIXED, "2.0", "3.0"),
     "seed.seed": (SHUFFLED, "seed(1)", "seed(2)"),

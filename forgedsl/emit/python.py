@@ -24,7 +24,7 @@ from forgedsl.diagnostics import Reporter, Severity
 from forgedsl.emit.columns import check_column
 from forgedsl.emit.expressions import ATOM, Text, render
 from forgedsl.emit.places import located, place
-from forgedsl.emit.scalars import Scalars, long_text
+from forgedsl.emit.scalars import LEVEL, Scalars, long_text
 from forgedsl.ir import program as ir
 from forgedsl.losses.infer import infer
 from forgedsl.losses.reductions import over_step, over_tokens
@@ -37,6 +37,8 @@ from forgedsl.types.tensors import axes_of
 
 COLUMNS = ("prompt", "target", "chat", "chosen", "rejected", "level")
 TENSOR_KINDS = ("advantage", "filter")
+LONGEST = 89
+"""characters that fit on a line after an indented `return `"""
 HELPERS = sorted((
     "after", "before", "chat", "clamp", "env", "first", "item", "lower", "matches", "paragraphs",
     "record", "same", "scan_back", "sharegpt", "sibling_max", "sibling_min", "sibling_sum", "strip",
@@ -131,7 +133,14 @@ class ProgramWriter:
         return beside.parent.joinpath(path.value).read_text("utf-8")
 
     def _line(self, code: str, span: Span) -> str:
-        return "\n".join(f"    {line}" for line in located(code, place(span, self.sources)))
+        lines = "\n".join(located(code, place(span, self.sources))).split("\n")
+        return "\n".join(f"    {line}" for line in lines)
+
+    def _return(self, scalars: Scalars, code: str, value: ast.Expr) -> str:
+        """Write `return value`, whose text is `code`; a long sum has a line for each operand."""
+        if len(code) > LONGEST and not self.reporter.has_errors:
+            code = _wrapped(scalars, value) or code
+        return self._line(f"return {code}", value.span)
 
     def _define(self, signature: str, doc: str, lines: list[str]) -> None:
         self.functions.append("\n".join([f"def {signature}:", f'    """{doc}"""', *lines]))
@@ -145,7 +154,7 @@ class ProgramWriter:
             scalars = self._scalars(deferred.scope, {"row": ("row", "row")})
             text, type_ = scalars.expr(deferred.expr)
             check_column(scalars, column, deferred.expr, type_)
-            returned = self._line(f"return {text.code}", deferred.expr.span)
+            returned = self._return(scalars, text.code, deferred.expr)
             signature = f"{function_name('dataset', name, column)}(row)"
             self._define(signature, f"`{column}` of a row of {name}.", [returned])
 
@@ -209,7 +218,10 @@ class ProgramWriter:
     def _returning(self, scalars: Scalars, value: ast.Expr, wrap: str) -> list[str]:
         """Write `return value`; a conditional becomes an `if` statement."""
         if not isinstance(value, ast.Conditional):
-            return [self._line(f"return {wrap.format(scalars.expr(value)[0].code)}", value.span)]
+            code = scalars.expr(value)[0].code
+            if wrap == "{}":
+                return [self._return(scalars, code, value)]
+            return [self._line(f"return {wrap.format(code)}", value.span)]
         test = self._line(f"if {scalars.expr(value.test)[0].code}:", value.test.span)
         then = "\n".join(self._returning(scalars, value.then, wrap))
         indented = "\n".join(f"    {line}" for line in then.splitlines())
@@ -263,6 +275,19 @@ def returned(tree: Tree, end: int, text: Text, first: str) -> str:
     if tree.kind == "filter":
         return f"bool({text.code})"
     return text.code if value.type.axes else f"torch.full_like({first}, {text.code})"
+
+
+def _wrapped(scalars: Scalars, value: ast.Expr) -> str:
+    """Return a long sum with an operand on each line, as the formatter wraps it; "" for others."""
+    operands: list[ast.Expr] = []
+    while isinstance(value, ast.Binary) and value.operator == "+":
+        operands.insert(0, value.right)
+        value = value.left
+    if not operands:
+        return ""
+    first = scalars.expr(value)[0].inside(LEVEL["+"])
+    others = [scalars.expr(node)[0].inside(LEVEL["+"] + 1) for node in operands]
+    return "\n".join(["(", f"    {first}", *(f"    + {other}" for other in others), ")"])
 
 
 def group_leaf(size: str) -> Callable[[Value], Text]:

@@ -94,6 +94,8 @@ TOOL_CALLS = r"^(hermes|qwen3_coder|llama3_json|mistral|deepseek_v3|vllm:[\w-]+)
 
 class Model(Spec):
     source: ModelSource
+    adapter: ModelSource | None = Field(default=None, exclude_if=operator.not_)
+    """LoRA adapter in the layout of PEFT, merged into the weights"""
     arch: Arch | None = None
     """None: read from the source's config.json"""
     dtype: Literal["f32", "bf16", "f16"]

@@ -40,9 +40,10 @@ def _form(value: object) -> str | None:
 def _model(decl: Decl, context: int | None, files: InputFiles) -> job.Model:
     arch = decl.settings["arch"].value
     tokenizer = decl.settings["tokenizer"].value
-    template = decl.settings["chat_template"].value
+    template, adapter = (decl.settings[key].value for key in ("chat_template", "adapter"))
     return job.Model(
         source=_model_source(decl.settings["source"].value, files),
+        adapter=_model_source(adapter, files) if isinstance(adapter, Constructor) else None,
         arch=_arch(arch) if isinstance(arch, Constructor) else None,
         dtype=decl.settings["dtype"].value,
         context=context,

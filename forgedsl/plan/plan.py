@@ -234,6 +234,11 @@ def _checks(
     program = request.program
     models = dict.fromkeys(model_of(program.services[name]) for name in request.contexts)
     found = [d for name in models for d in check_family(program.models[name], base_dir)]
+    for name in models:
+        if program.models[name].settings["adapter"].value is not None:
+            from forgedsl.plan.adapters import check_adapter  # few models have one
+
+            found += check_adapter(program.models[name], base_dir)
     contexts = {
         model_of(program.services[name]): context for name, context in request.contexts.items()
     }

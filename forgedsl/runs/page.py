@@ -339,9 +339,10 @@ def differing(data: RunData) -> list[tuple[str, str, str]]:
 
 def model_text(model: Any) -> str:
     """`local(models/tiny_math), f32, context 256`."""
+    adapter = [f"adapter {source_text(model.adapter)} merged"] if model.adapter else []
     more = [f"context {model.context}"] if model.context else []
     arch = [f"{model.arch.family} {model.arch.size or 'of its own size'}"] if model.arch else []
-    return ", ".join([source_text(model.source), *arch, model.dtype, *more])
+    return ", ".join([source_text(model.source), *adapter, *arch, model.dtype, *more])
 
 
 def source_text(source: Any) -> str:

@@ -55,6 +55,7 @@ MODEL_SOURCES = _group(
     _signature("random", "random weights", _param("seed", NATURAL)),
 )
 TOKENIZERS = {name: MODEL_SOURCES[name] for name in ("hf", "local")}
+ADAPTERS = TOKENIZERS
 
 _DIMS = (
     ("layers", COUNT),

@@ -75,13 +75,13 @@ class Program:
         return value
 
     def model(self, name: str, source: spec.ModelSource, *, at: str = "", **given: Any) -> Model:
-        """Declare a model: `arch`, `dtype`, `context`, `tokenizer`, `chat_template`."""
-        tokenizer = given.pop("tokenizer", None)
-        model = spec.Model(
-            source=self._hashed(source),
-            tokenizer=None if tokenizer is None else self._hashed(tokenizer),
-            **given,
-        )
+        """Declare a model: `adapter`, `arch`, `dtype`, `context`, `tokenizer`, `chat_template`."""
+        hashed = {
+            key: self._hashed(given.pop(key))
+            for key in ("adapter", "tokenizer")
+            if given.get(key) is not None
+        }
+        model = spec.Model(source=self._hashed(source), **hashed, **given)
         self._declare("models", name, model, at)
         return Model(name)
 

@@ -93,7 +93,9 @@ def _equal(old: object, new: object, name: str) -> bool:
 
 
 def _source(model: spec.Model) -> dict[str, object]:
-    return model.source.model_dump(exclude={"path"})
+    """What the weights are, wherever their files lie."""
+    parts = {"source": model.source, "adapter": model.adapter}
+    return {key: part and part.model_dump(exclude={"path"}) for key, part in parts.items()}
 
 
 def train(

@@ -1,0 +1,94 @@
+"""Merges the adapter of a model into its weights, once in a run.
+
+    folder of the base, folder of the adapter --merged_folder--> RUN/models/NAME
+
+Trainers, engines and frozen models load the merged folder as they load any other. `merged.json` in
+it names what it was made of; it is written last, so that a folder that is cut short is made again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from pathlib import Path
+
+from forgedsl.adapters import (
+    PREFIX,
+    WEIGHTS,
+    A,
+    Adapter,
+    B,
+    UnfitAdapter,
+    misfit,
+    model_shapes,
+    read_adapter,
+)
+from forgedsl.errors import LaunchError
+
+MADE_OF = "merged.json"
+
+
+def check_adapter(folder: Path, adapter: Path, origin: str) -> Adapter:
+    """Return the adapter in a folder, which fits the model in `folder`.
+
+    Raises:
+        LaunchError: there is none, it is of a kind that is not merged, or it does not fit.
+    """
+    try:
+        found = read_adapter(adapter)
+    except UnfitAdapter as why:
+        raise LaunchError(f"{origin}: the adapter cannot be merged: {why}") from why
+    shapes = model_shapes(folder)
+    if not shapes:
+        raise LaunchError(f"{origin}: the model has no *.safetensors to merge its adapter into")
+    if wrong := misfit(found, shapes):
+        raise LaunchError(f"{origin}: the adapter does not fit the model: {wrong}")
+    return found
+
+
+def merged_folder(folder: Path, adapter: Path, target: Path, *, wide: bool, origin: str) -> Path:
+    """Write the model in `folder` with the adapter merged to `target`, unless that is there.
+    Products are computed in float32. The weights that change keep the dtype of their file; with
+    `wide` they are float32.
+
+    Raises:
+        LaunchError: the adapter does not fit, or there is no disk space.
+    """
+    weights = (adapter / WEIGHTS).read_bytes()
+    key = {"adapter": hashlib.sha256(weights).hexdigest(), "base": str(folder), "wide": wide}
+    made_of = target / MADE_OF
+    if made_of.is_file() and json.loads(made_of.read_text(encoding="utf-8")) == key:
+        return target
+    found = check_adapter(folder, adapter, origin)
+    shutil.rmtree(target, ignore_errors=True)
+    try:
+        target.mkdir(parents=True)
+        for file in sorted(folder.iterdir()):
+            if file.suffix == ".safetensors":
+                _merge_file(file, found, adapter, target / file.name, wide=wide)
+            elif file.is_file():
+                shutil.copyfile(file, target / file.name)
+        made_of.write_text(json.dumps(key), encoding="utf-8")
+    except Exception as error:  # safetensors has an exception of its own for a full disk
+        if not isinstance(error, OSError) and type(error).__name__ != "SafetensorError":
+            raise
+        raise LaunchError(f"{origin}: cannot write the merged model to {target}: {error}") from None
+    return target
+
+
+def _merge_file(file: Path, found: Adapter, adapter: Path, target: Path, *, wide: bool) -> None:
+    import torch
+    from safetensors import safe_open
+    from safetensors.torch import load_file, save_file
+
+    state = load_file(file)
+    with safe_open(adapter / WEIGHTS, framework="pt") as halves, torch.no_grad():
+        for name in found.layers.keys() & state.keys():
+            layer = PREFIX + name.removesuffix(".weight")
+            down, up = (halves.get_tensor(layer + half).float() for half in (A, B))
+            weight = state[name]
+            whole = weight.float() + found.scale * (up @ down)
+            state[name] = whole if wide else whole.to(weight.dtype)
+    save_file(state, target, metadata={"format": "pt"})
+    target.chmod(0o644)
