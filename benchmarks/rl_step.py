@@ -117,10 +117,14 @@ def run(folder: Path, name: str, steps: int, args: argparse.Namespace) -> dict[s
 def cut(command: list[str], metrics: Path, steps: int) -> None:
     """Run until so many steps are written, then kill all its processes."""
     with subprocess.Popen(command, stdout=sys.stderr, start_new_session=True) as process:
-        while process.poll() is None:
-            if metrics.is_file() and metrics.read_text().count("\n") >= steps:
+        try:
+            while process.poll() is None:
+                if metrics.is_file() and metrics.read_text().count("\n") >= steps:
+                    break
+                time.sleep(0.2)
+        finally:  # also when this process is ended: what is left would hold the GPU
+            if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
-            time.sleep(0.2)
 
 
 def measured(run_dir: Path, size: str, *, mean: bool) -> dict[str, Any]:
@@ -180,6 +184,7 @@ def device() -> str:
 
 def main() -> None:
     args = arguments()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # `timeout` ends the run too
     with tempfile.TemporaryDirectory() as name:
         inputs(Path(name), args.prompt, args.sync)
         for start in range(args.starts):
