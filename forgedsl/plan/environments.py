@@ -133,8 +133,8 @@ def _unread_tools(env: EnvironmentDecl, family: str, node: Node, model: Decl) ->
         message=f"the form in which models of `{family}` call tools is not known, but {has}",
         span=node.span,
         related=(Label(text="the model", span=model.name_span),),
-        help="name the form, such as `tool_calls = hermes` of the model, if it was trained to call "
-        f"tools; or {help}",
+        help="if it was trained to call tools, name the form, such as `tool_calls = hermes` of the "
+        f'model, or a parser of vLLM, such as `tool_calls = vllm("granite")`; or {help}',
     )
 
 
