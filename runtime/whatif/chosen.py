@@ -42,11 +42,11 @@ def chosen(run_dir: Path, job: spec.Job, steps: str | None) -> dict[int, Path]:
 def check(
     run_dir: Path, run: spec.Job, job: spec.Job, files: Mapping[int, Path], *, trains: bool = False
 ) -> None:
-    """Check that recorded steps hold everything that the other job needs. With `trains` the trained
-    model computes what losses read of it.
+    """Check that recorded steps hold everything that the other job needs. With `trains`, the model
+    is trained again and computes the inputs of the losses, so these need not be recorded.
 
     Raises:
-        RunError: they do not; it names the part of the file.
+        RunError: something is missing; the error names the place in the file.
     """
     for message, origin, remedy in _lacks(run, job, next(iter(files.values())), trains):
         raise RunError(message, origin=origin, remedy=remedy)

@@ -23,7 +23,7 @@ Traced = Sequence[Sequence[float] | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """`gradient` is the Euclidean norm of the gradient of the loss by the log-probs."""
+    """`gradient` is the L2 norm of the gradient of the loss with respect to the log-probs."""
 
     loss: float
     reports: Mapping[str, float]
@@ -33,8 +33,8 @@ class Measured:
 def measure(
     loss: LossFunction, batch: Batch, logprobs: Mapping[int, Traced]
 ) -> tuple[Measured, Packed] | None:
-    """Return the means over the updates of a step, and its samples in the first pass over the
-    batch; None if a log-prob is not recorded. `logprobs` has those of each pass."""
+    """Return the means over the updates of a step, and all samples of the batch with the log-probs
+    of the first epoch; None if a log-prob is not recorded. `logprobs` is by epoch."""
     updates = members_by_update(batch)
     if any(each is None for traced in logprobs.values() for each in traced):
         return None
@@ -55,7 +55,7 @@ def measure(
 
 
 class Packed:
-    """The trained tokens of samples, packed once; a loss is computed of all or of some samples."""
+    """The trained tokens of samples, packed once, to compute a loss over all of them or some."""
 
     def __init__(
         self, loss: LossFunction, samples: Sequence[Sample], logprobs: Sequence[Sequence[float]]

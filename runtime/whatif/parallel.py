@@ -26,8 +26,8 @@ def rescore(
     *,
     tell: Callable[[int], None] = lambda done: None,
 ) -> list[Step]:
-    """Return recorded steps under `job`, whose files are in `folder`. `tell` gets the number of
-    steps that are done.
+    """Return recorded steps, computed again under `job`; the files of `job` are in `folder`. `tell`
+    gets the approximate number of steps that are done.
 
     Raises:
         RunError: the job needs a value that is not recorded, or a reward fails too often.

@@ -48,7 +48,7 @@ MANY = 1_000_000_000
 
 @dataclass(slots=True)
 class Side:
-    """A job, and what is made of it once."""
+    """A job, with its flow and its loss functions."""
 
     job: spec.Job
     flow: Flow = field(init=False)
@@ -60,7 +60,7 @@ class Side:
 
 
 class Silent(EventLog):
-    """Takes events and keeps none."""
+    """Drops all events."""
 
     def take(self, event: dict[str, Any]) -> None:
         pass
@@ -148,8 +148,8 @@ class Rescorer:
         return units, [unit for unit in units if unit.group not in gone]
 
     def _score(self, unit: GroupState) -> Iterator[str]:
-        """Put the scores of a group that need no other node into it; yield the names of their
-        nodes. Groups in which a reward fails are left to the firing of nodes."""
+        """Compute the scores that need no other node, and store them in the group; yield the names
+        of their nodes. If a reward fails, the score is left to the later firing of its node."""
         for node in self._scores:
             read = node.inputs[0].edge
             if self._new.flow.edges[read].root != unit.source.node.name:
@@ -182,7 +182,7 @@ class Rescorer:
 
 
 def _key(row: Row) -> Key:
-    """Return the completion of a row: number of its group, edge, number in its edge."""
+    """Return the key of a row's completion: number of the group, edge, index in the edge."""
     return row["unit"], row["edge"], row["cell"]
 
 
@@ -206,7 +206,7 @@ def _units(
 def _fill(
     unit: GroupState, rows: Mapping[Key, Row], made: Mapping[Key, Rollout], known: Collection[str]
 ) -> None:
-    """Put recorded values into the cells of a group."""
+    """Store recorded values in a group."""
     flow = unit.flow
     for name, edge in flow.edges.items():
         if edge.root != unit.source.node.name or name == edge.root or name not in known:
@@ -245,7 +245,7 @@ def _dropped(rows: Sequence[Row], unit: GroupState) -> bool:
 def _batches(
     side: Side, units: Sequence[GroupState], rows: Sequence[Row], step: int
 ) -> dict[str, Assembled]:
-    """Return the batch of each step node; none without a group."""
+    """Return the batch of each step node; empty if there are no groups."""
     known: dict[tuple[int, str], dict[int, int]] = {}
     for row in rows:
         if row["age"] is not None:
@@ -273,7 +273,7 @@ def _completions(
     rows: Sequence[Row], old: Side, new: Side, units: Sequence[GroupState],
     before: Mapping[str, Assembled], after: Mapping[str, Assembled],
 ) -> Iterator[Completion]:  # fmt: skip
-    """Yield the scores and advantages of every completion, by what the run had."""
+    """Yield every completion with its scores and advantages, in the run and under the other job."""
     by_group = {unit.group: unit for unit in units}
     was, now = (_fields(each) for each in (before, after))
     named = [name for name in (rows[0] if rows else ()) if name.startswith("part/")]
@@ -319,14 +319,14 @@ def _terms(batch: Batch) -> list[list[Sample]]:
 def _measured(
     side: Side, batches: Mapping[str, Assembled], rows: Sequence[Row], step: int
 ) -> Iterator[LossValues]:
-    """Yield the values of each loss of a step; none where log-probs are missing."""
+    """Yield the values of the first loss of each step node, if its log-probs are recorded."""
     by_key = {_key(row): row for row in rows}
     for node in side.flow.steps:
         made = batches.get(node.name)
         if made is None:
             continue
         for number, (name, _) in enumerate(node.terms):
-            if number:  # a further loss is computed anew in each update
+            if number:  # every update computes the other losses over all their samples
                 continue
             traced: dict[int, Traced] = {
                 epoch: [

@@ -56,7 +56,7 @@ class OwnRewards:
         call = partial(self._functions[name], rollout, target)
         if reward.kind != "program":
             return call_reward(call, reward)
-        try:  # an expression of the file ends by itself
+        try:  # an expression of the job file always ends: no time limit
             return Outcome(value=call())
         except Exception as error:
             return Outcome(error=described(error))
@@ -143,7 +143,7 @@ class RecordedServices:
 
     def score_at_once(self, target: str, rollout: Rollout, answer: Any) -> Score | None:
         """Return the score of rubric or reward `target`, with recorded values of rewards that are
-        unchanged; None if a reward has no value: then `score` says what follows from it."""
+        unchanged; None if a reward has no value: then call `score`, which handles failures."""
         if rollout.fixed is not None:
             return None
         rubric = self._job.rubrics.get(target)

@@ -29,11 +29,11 @@ OF_SERVICE = ("lora", "value_head", "dtype")
 
 def startable(run_dir: Path, files: Mapping[int, Path], *, chosen: bool) -> dict[int, Path]:
     """Return the recorded steps that can be trained one after the other. If the user has `chosen`
-    them, they are all of `files`; else they begin as late as possible.
+    them, they are all of `files`; else they begin at the last step that has a checkpoint before it.
 
     Raises:
-        LaunchError: no trainer can be brought to where the first one started, or one is missing
-            between others.
+        LaunchError: there is no checkpoint from before the first step, or a step between the
+            first and the last is not recorded.
     """
     steps = sorted(files)
     if not chosen:
@@ -57,10 +57,11 @@ def _checkpoints(run_dir: Path) -> Iterator[Path]:
 
 
 def trained_node(run: spec.Job, job: spec.Job) -> spec.Node:
-    """Return the step node of the other job, whose trainer can take the place of that of the run.
+    """Return the step node of the other job, after a check that its trainer can load the
+    checkpoints of the run.
 
     Raises:
-        RunError: it cannot, or there are several.
+        RunError: the trainer cannot load them, or the job has several step nodes.
     """
     node, *others = analyse(job).steps
     if others:
@@ -93,7 +94,7 @@ def _equal(old: object, new: object, name: str) -> bool:
 
 
 def _source(model: spec.Model) -> dict[str, object]:
-    """What the weights are, wherever their files lie."""
+    """Return what the weights come from, without the paths of local files."""
     parts = {"source": model.source, "adapter": model.adapter}
     return {key: part and part.model_dump(exclude={"path"}) for key, part in parts.items()}
 
@@ -104,15 +105,15 @@ def train(
     tell: Callable[[int], None] = lambda done: None,
 ) -> list[Retrained]:  # fmt: skip
     """Train the steps under `job`, whose files are in `folder`, on `procs` ranks. Logs go to `out`.
-    With `most_gap` no step is begun after one whose samples are further from the policy (mean
-    difference of log-probs).
+    With `most_gap`, training stops after a step in which the mean difference between the log-probs
+    of the sampler and the trainer is larger.
 
     Raises:
         RunError: the job needs what is not recorded, or the trainer failed.
         LaunchError: a reward or a model cannot be loaded.
     """
     node = trained_node(run, job)
-    # the run folder has the run's model, under the path that the run's job says
+    # The model files are in the run folder, at the paths that the job of the run gives.
     placed = job.model_copy(update={"models": {**job.models, **run.models}})
     alone = trainer_only(placed, node.target, procs, device)
     rows = {row["step"]: row for row in jsonl(run_dir / "metrics.jsonl", [])}
