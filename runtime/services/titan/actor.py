@@ -52,7 +52,7 @@ COUNT = "number of tokens"
 
 
 class TitanTrainer(TitanActor):
-    """A model that is trained. `version` counts steps; a step may make several updates."""
+    """The actor of a trained model. `version` counts steps; a step may make several updates."""
 
     version = 0
     _publications = 0
@@ -76,7 +76,7 @@ class TitanTrainer(TitanActor):
 
     @concurrent_endpoint
     async def step(self, batch: Batch, loss: str) -> StepResult:
-        """Do one optimizer step on the whole batch; every rank takes its share."""
+        """Do the optimizer updates of one step on the whole batch; every rank takes its share."""
         return await self.run(self._step, batch, loss)
 
     @concurrent_endpoint
@@ -109,12 +109,13 @@ class TitanTrainer(TitanActor):
 
     @concurrent_endpoint
     async def apply(self, lr: float | None) -> StepResult:
-        """Do one optimizer update with the gradients of `accumulate`; `lr` holds for it alone."""
+        """Do one optimizer update with the gradients of `accumulate`. `lr`, if given, replaces the
+        scheduled learning rate in this update only."""
         return await self.run(self._apply, lr)
 
     @concurrent_endpoint
     async def register_loss(self, name: str, loss: spec.Loss) -> None:
-        """Add a loss that the job does not have."""
+        """Add a loss that is not in the job."""
         self.losses[name] = LossFunction.from_job(loss)
 
     @concurrent_endpoint
@@ -124,8 +125,8 @@ class TitanTrainer(TitanActor):
 
     @concurrent_endpoint
     async def gauge(self) -> float:
-        """Time a piece of work that is equal on all ranks and needs no communication; return
-        seconds."""
+        """Return the seconds for a fixed computation, the same on all ranks and without
+        communication, to compare the speed of ranks."""
         return await self.run(_gauge, self.titan.device)
 
     @concurrent_endpoint
@@ -135,8 +136,8 @@ class TitanTrainer(TitanActor):
 
     @concurrent_endpoint
     async def save(self, step: int) -> None:
-        """Begin a checkpoint of model, optimizer and scheduler; after the return they may
-        change."""
+        """Begin a checkpoint of model, optimizer and scheduler. When this returns, training may
+        go on; `saved` waits for the files."""
         await self.run(self._save, step)
 
     @concurrent_endpoint
@@ -265,7 +266,7 @@ class TitanTrainer(TitanActor):
         return replace(whole, version=self.version, gaps=found, logprobs=traces, proofs=proved)
 
     def _prove(self, terms: Sequence[tuple[str, Sequence[Sample]]]) -> list[first_batch.Line]:
-        """Return what the first batch of each loss proves of it (a collective)."""
+        """Check each loss on its first batch, once; return the results (a collective)."""
         found: list[first_batch.Line] = []
         off = self.job.proofs.off
         for name, samples in terms:
@@ -287,8 +288,8 @@ class TitanTrainer(TitanActor):
         return found
 
     def _traced(self, terms: Sequence[Sequence[Sample]]) -> list[list[list[list[float]]]]:
-        """Return the log-probs of the last update, from all ranks, as one entry; no entry if they
-        are not known."""
+        """Return a list with one item, the log-probs of the last update from all ranks; empty if
+        they are not known."""
         known = self.titan.context.size == 1 and self.titan.pipeline is None
         if self._trace is None or not known:
             return []
@@ -316,7 +317,7 @@ class TitanTrainer(TitanActor):
             if len(terms) > 1:
                 again = any(name == other for other, _ in terms[:index])
                 whole = {"loss": sums["loss"] + found["loss"].cpu()}
-                if "entropy" in found:  # a loss that reads only values has no entropy
+                if "entropy" in found:  # a loss that reads only the value head has no entropy
                     whole["entropy"] = sums.get("entropy", found["entropy"])
                 found = _named(found, f"{name}_{index + 1}" if again else name) | whole
             sums |= found
@@ -326,7 +327,7 @@ class TitanTrainer(TitanActor):
         self, sums: dict[str, Tensor], kernel: str, opt: spec.Optimizer, lr: float | None = None
     ) -> StepResult:
         """Update the weights with the accumulated gradients. `sums` are the loss and reports,
-        summed over all passes that contributed."""
+        summed over all passes whose gradients were accumulated."""
         grad_norm = float(titan.clip_grad_norm(self.titan, opt.max_norm, self.parts))
         reduced = self._reduce(sums)
         total_loss = reduced.pop("loss")
@@ -379,8 +380,8 @@ class TitanTrainer(TitanActor):
     def _pack_microbatches(
         self, loss: LossFunction, samples: Sequence[Sample]
     ) -> tuple[list[Microbatch], list[Microbatch]]:
-        """Return two lists: the microbatches whose tokens are counted, and the parts of them that
-        this rank computes (under context parallelism, fewer tokens)."""
+        """Return two lists of microbatches: whole ones, to count tokens, and those that this rank
+        computes. They differ under context parallelism, where a rank has part of the tokens."""
         packed = self._pack(samples, pairs=loss.paired)
         context, device = self.titan.context, self.titan.device
         step = 2 if loss.paired else 1
@@ -395,7 +396,7 @@ class TitanTrainer(TitanActor):
         counts: dict[str, float] | None = None,
     ) -> tuple[dict[str, Tensor], list[Microbatch], str]:
         """Compute this rank's part of the loss and its reports, and gradients if they are
-        enabled. `counts` replace those of these samples."""
+        enabled. `counts`, if given, are the denominators instead of the counts of `samples`."""
         counted, micros = self._pack_microbatches(loss, samples)
         totals = self._totals(loss, counted)
         if counts is not None:

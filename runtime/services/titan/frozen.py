@@ -32,7 +32,7 @@ from forgedsl.runtime.services.titan.upstream.router import set_routes
 
 
 class TitanActor(ForgeActor):
-    """A torchtitan model on a mesh of ranks; also the frozen reference."""
+    """A torchtitan model on a mesh of ranks: base of `ReferenceModel` and the trainer."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class TitanActor(ForgeActor):
         return {"parameters": self.titan.size}
 
     def _build(self) -> None:
-        # Several hosts on one machine see the GPUs of all of them.
+        # If several hosts of a mesh are on one machine, each sees all its GPUs.
         local = self.rank % max(self.service.mesh.procs, torch.cuda.device_count())
         self.parts = titan.init_distributed(
             self.service.mesh.device, self.rank, local, self.world, *self._meeting,
@@ -138,8 +138,8 @@ class TitanActor(ForgeActor):
                 found.setdefault(i, []).append(value)
             return values
 
-        # Concurrent calls are merged into one batch. The result of a sample must not depend on the
-        # others.
+        # Concurrent calls are merged into one batch, so the result of a sample must not depend on
+        # the samples beside it.
         packed = self._pack(plain, alike=True)
         micros = [
             shard_microbatch(micro, self.titan.context).to(self.titan.device) for micro in packed

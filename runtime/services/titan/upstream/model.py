@@ -1,8 +1,8 @@
-"""Adapter of torchtitan; with the other modules of this folder the only code that uses it.
+"""Adapter of torchtitan. Only the modules of this folder use torchtitan.
 
 In: a `Job` model and titan service, a local folder with Hugging Face files. Out: a `TitanModel`,
 torchtitan's own model, parallelize function, optimizers, schedulers and checkpoint manager, built
-the way torchtitan's trainer builds them, with the lm_head left to the loss.
+the way torchtitan's trainer builds them. The loss computes the lm_head, not the model.
 
 `arch.py` is the part of this adapter that makes torchtitan's model configs.
 """
@@ -123,8 +123,8 @@ class TitanModel:
         return found
 
     def hf_state(self) -> dict[str, Any]:
-        """Return this rank's shards of the weights under Hugging Face names, those of the experts
-        of a layer together. They are not copied, except weights into which adapters are merged."""
+        """Return this rank's shards of the weights under Hugging Face names; the experts of a
+        layer are one entry. Only weights into which adapters are merged are copies."""
         weights = lora.merged(dict(self.model.state_dict()), self.lora)
         grouped, others = experts.split_experts(weights)
         state: dict[str, Any] = self.adapter.published(others)
@@ -139,7 +139,7 @@ class TitanModel:
             for part in experts.split(name, gather_tensor(value, dtype))
         )
         for name, found in self.adapter.in_files(gathered):
-            # a file cannot store a view
+            # safetensors cannot store a view of a larger tensor
             shares = found.untyped_storage().nbytes() != found.nbytes
             yield name, found.clone() if shares else found
 
@@ -175,15 +175,15 @@ def init_distributed(
     *,
     offload: bool = False,
 ) -> SimpleNamespace:
-    """Join this service's process group at a `meeting`, through torchtitan. With `offload`, a CPU
-    backend is added for tensors in host memory."""
+    """Join this service's process group, through torchtitan; `addr` and `port` are those of its
+    rendezvous store. With `offload`, a CPU backend is added for tensors in host memory."""
     os.environ.update(
         RANK=str(rank),
         LOCAL_RANK=str(local_rank),
         WORLD_SIZE=str(world),
         MASTER_ADDR=addr,
         MASTER_PORT=str(port),
-        TORCHELASTIC_USE_AGENT_STORE="True",  # rank 0 starts no store: the meeting has one
+        TORCHELASTIC_USE_AGENT_STORE="True",  # rank 0 starts no store: there is one at this address
     )
     # The default is the temporary folder, which is removed with the run.
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache.folder() / "inductor"))
@@ -253,8 +253,8 @@ def _start(
     module: Any, service: spec.TitanService, device: torch.device, shapes: dict[str, torch.Size],
     seed: int,
 ) -> None:  # fmt: skip
-    """Initialize the weights. `shapes` are those of the whole model. Also set up hooks that forward
-    and backward passes need."""
+    """Initialize the weights, and set up hooks for the forward and backward passes. `shapes` are
+    those of the whole weights, before sharding."""
     torch.manual_seed(seed)
     module.to_empty(device="cpu" if service.offload else device)
     with torch.no_grad(), WholeDraws():  # type: ignore[no-untyped-call]
@@ -370,7 +370,7 @@ def checkpoint_adapters(
 
 
 class _Read(NamedTuple):
-    """A checkpoint that was read."""
+    """What `_read_checkpoint` returns."""
 
     state: dict[str, Tensor]
     """whole tensors under torchtitan's names"""

@@ -1,10 +1,10 @@
-"""Router that chooses the experts that the sampler chose (rollout routing replay, 2510.11370).
+"""Router that chooses the experts that the sampler chose (routing replay, arXiv 2510.11370).
 
-    scores of all experts --own choice, or the given one--> experts of a token, and their weights
+    scores of all experts --own top-k, or the sampler's--> experts of a token, and their weights
 
 Only the choice is replayed. The weights of the chosen experts are the trainer's own scores, so
 gradients reach the router as without replay. A backward pass that recomputes a layer needs the same
-choice: it stays set until the pass is over.
+choice, so it stays set until the backward pass is over.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def set_routes(model: nn.Module, routes: Tensor | None) -> None:
 
 
 class ReplayedShare:
-    """Counts, over the training passes of an update, the tokens of each layer for which the
-    trainer would have chosen other experts than the sampler."""
+    """Share of tokens, over all layers and training passes of an update, for which the trainer
+    would have chosen other experts than the sampler."""
 
     def __init__(self, model: nn.Module, device: torch.device) -> None:
         layers: Any = model.layers
@@ -53,7 +53,7 @@ class ReplayedShare:
         self._device = device
 
     def begin(self) -> None:
-        """Forget the tokens before this update."""
+        """Reset the counts, at the start of an update."""
         for router in self._routers:
             if router.changed is not None:
                 router.changed.zero_()
@@ -71,7 +71,7 @@ class ReplayedShare:
 
 @cache
 def _replaying() -> Any:
-    """Make the class, after torchtitan knows its device."""
+    """Make the class; call after `select_device`, since this imports torchtitan."""
     from torchtitan.models.common.moe import TokenChoiceTopKRouter
 
     class ReplayingRouter(TokenChoiceTopKRouter):
@@ -83,7 +83,7 @@ def _replaying() -> Any:
 
         given: Tensor | None = None
         changed: Tensor | None = None
-        """f32 [2], of the replayed tokens so far: those with other experts than its own, and all"""
+        """counts of replayed tokens, f32 [2]: with experts other than its own choice, and all"""
 
         def forward(self, x_BLD: Tensor, expert_bias_E: Tensor | None = None) -> Any:
             weights, own, scores = super().forward(x_BLD, expert_bias_E)
@@ -103,8 +103,8 @@ def _replaying() -> Any:
 
 
 def _changed(own: Tensor, given: Tensor) -> Tensor:
-    """Return f32 [2]: tokens whose given experts are others than their own, and all with given
-    ones."""
+    """Return two counts, f32 [2]: tokens whose given experts differ from the router's own choice,
+    and all tokens with given experts."""
     replayed = (given != OWN).all(-1)
     others = (own.sort(-1).values != given.sort(-1).values).any(-1) & replayed
     return torch.stack((others.sum(), replayed.sum())).float()
@@ -116,7 +116,7 @@ def _local(value: Any) -> Tensor:
 
 
 def _like(value: Tensor, other: Tensor) -> Tensor:
-    """Return a value that all ranks have whole, spread over ranks as `other` is."""
+    """Return `value`, which is whole on every rank, sharded in the way of `other`."""
     if not isinstance(other, DTensor):
         return value
     mesh = other.device_mesh

@@ -59,8 +59,8 @@ NOT_LOADED = "%s: Failed to load weights"
 
 @dataclass(slots=True, kw_only=True)
 class Finished:
-    """A completion: tokens, and the sampler's log-prob of each. `text` is set if vLLM searched it
-    for stop strings; otherwise `Engine.text` decodes it, on any thread."""
+    """A completion: tokens, and the sampler's log-prob of each. `text` is set if the request had
+    stop strings; otherwise `Engine.text` decodes it, on any thread."""
 
     request_id: str
     token_ids: list[int]
@@ -74,8 +74,8 @@ class Finished:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineRank:
-    """Rank of an engine in its replica, and the file at which the ranks meet. vLLM derives the name
-    of shared memory for CPU reductions from this file."""
+    """Rank of an engine in its replica, and the file for the rendezvous of the ranks. From its
+    path vLLM derives the name of the shared memory for reductions on CPUs."""
 
     rank: int
     ranks: int
@@ -154,11 +154,11 @@ class Engine:
         return f"{made.__module__}.{made.__qualname__}"
 
     def _check_parser(self) -> None:
-        """Load the parser of vLLM that reads tool calls, if there is one. Those who play would find
-        out only at their first answer.
+        """Load vLLM's parser of tool calls, if the model names one. Otherwise an error would show
+        only at the first answer of an episode.
 
         Raises:
-            RunError: it cannot be used.
+            RunError: the parser cannot be used.
         """
         if self._tool_calls is not None and self._tool_calls.startswith(FORM):
             from forgedsl.runtime.upstream.tool_parsers import ToolParser
@@ -167,8 +167,8 @@ class Engine:
 
     @cached_property
     def _left_out(self) -> dict[int, str]:
-        """Special tokens that texts leave out, if they keep others: those of the model's tool
-        calls, which some tokenizers have as special tokens. Empty: they leave out all."""
+        """Special tokens that decoded texts leave out. Some tokenizers mark tool calls with special
+        tokens; texts keep these. Empty if texts leave out all special tokens."""
         tokenizer: Any = self._engine.get_tokenizer()
         special = {
             ident: str(token)
@@ -176,7 +176,7 @@ class Engine:
             if token.special
         }
         name = chosen(self._tool_calls, getattr(tokenizer, "chat_template", None))
-        if name.startswith(FORM):  # what marks a call is known to its parser alone
+        if name.startswith(FORM):  # only the parser knows which tokens mark a call
             ends = {getattr(tokenizer, f"{each}_token", None) for each in ENDS}
             left = {ident: text for ident, text in special.items() if text in ends}
         else:
@@ -231,8 +231,8 @@ class Engine:
         seed: int,
         grades: tuple[int, ...] = (),
     ) -> None:
-        """Queue one request; `grades` are tokens whose log-probs as first token are returned
-        too."""
+        """Queue one request. `grades` are token ids: the log-prob of each as the first token of
+        the completion is returned too."""
         params = self._params(
             n=1,
             temperature=sampling.temperature,
@@ -282,7 +282,7 @@ class Engine:
     def text(self, done: Finished) -> str:
         """Return the text of a completion, without the token that ended it."""
         if done.text is not None and not done.truncated:
-            text = done.text  # of a truncated text, vLLM omits an incomplete last character
+            text = done.text  # not if truncated: vLLM omits an incomplete last character
             for token in self._left_out.values():
                 text = text.replace(token, "")
             return text
@@ -345,8 +345,8 @@ class Engine:
                     return [step[token].logprob for token, step in steps], others
 
     def progress(self, *, keep: bool) -> dict[str, int]:
-        """Return how many tokens of each request the current weights have sampled, if new ones are
-        loaded now. Without `keep`, the step in flight is dropped and not counted."""
+        """Return how many tokens each request has so far; call before new weights are loaded. With
+        `keep`, tokens of the step in flight count; without it, that step is dropped."""
         named = {tally.name: key for key, tally in self._scheduler.tallies.items()}
         for name, keys in self._engine.output_processor.external_req_ids.items():
             named[name] = keys[0]
@@ -362,8 +362,8 @@ class Engine:
     ) -> list[Held]:
         """Load new weights (Hugging Face names) in place, between two steps. With `keep`, running
         requests keep their KV caches; otherwise vLLM recomputes these under the new weights. Later
-        requests never reuse cached blocks of older weights: their prompts have another salt. With
-        `prove`, return the digests of what this rank holds then."""
+        requests never reuse cached blocks of older weights: their `cache_salt` is another. With
+        `prove`, return digests of the new weights on this rank."""
         self._salt += 1
         if prove:
             self._held.begin()
@@ -401,9 +401,9 @@ def _arguments(
     service: spec.VllmService, model: spec.Model, folder: Path, seed: int, seat: EngineRank, *,
     random: bool = False,
 ) -> dict[str, Any]:  # fmt: skip
-    """Return vLLM's engine arguments; those of `engine.extra` come last. The model path is relative
-    to its parent: vLLM's compile cache key holds it, and with the run folder in it every run would
-    compile again."""
+    """Return vLLM's engine arguments; those of `engine.extra` come last. The model path is only
+    the name of its folder: it is part of vLLM's compile cache key, and a full path, which differs
+    in each run, would make every run compile again."""
     on_cpu = service.mesh.device == "cpu"
     arguments: dict[str, Any] = {
         "model": folder.name,
@@ -465,9 +465,9 @@ def _as_finished(tally: RequestSamples) -> Finished:
 
 
 def silence_reload_warnings(is_tied: bool) -> None:
-    """Hide two warnings of every weight sync from the log. A reload warns of each layer without new
-    weights. Rotary embeddings have only a computed table, and a tied head uses the embedding's
-    weights. Warnings of other layers stay."""
+    """Hide warnings that every weight sync would log. A reload warns of each layer that gets no
+    weights, and two kinds never get any: rotary embeddings, and a head tied to the embedding.
+    Warnings of other layers stay."""
     names = ("RotaryEmbedding", "ParallelLMHead") if is_tied else ("RotaryEmbedding",)
 
     def says_something(record: logging.LogRecord) -> bool:
@@ -503,24 +503,24 @@ def _load(model: Any, weights: Iterable[tuple[str, Any]]) -> None:
 
 
 def _keeps_weights(model: Any) -> bool:
-    """True if the engine uses weights as they were loaded, so that new ones can be written over
-    them. A full reload, which repacks weights, takes 0.1 s longer, and holds a copy of a layer's
-    experts."""
+    """True if the engine keeps weights in the layout of the files, so that new ones can be written
+    over them. Otherwise a full reload repacks them: it takes 0.1 s longer, and needs memory for a
+    copy of one layer's experts."""
     methods = [m.quant_method for m in model.modules() if hasattr(m, "quant_method")]
     return all(type(each).__name__ in UNPACKED or _is_unpacked(each) for each in methods)
 
 
 def _is_unpacked(method: Any) -> bool:
-    """True if a method multiplies by the experts as they were loaded."""
+    """True if `method` keeps experts in the layout of the files."""
     if type(method).__name__ != "UnquantizedFusedMoEMethod":
         return False
     return method.unquantized_backend.name in ("TRITON", "BATCHED_TRITON")
 
 
 def _repack(model: Any) -> None:
-    """Pack new weights that a reload left as they are. On CPUs vLLM multiplies by packed copies.
-    A reload packs loaded weights, but of tied weights it loads only the embedding, and experts it
-    packs at startup alone."""
+    """Pack the new weights that a reload does not pack. On CPUs, vLLM multiplies by packed copies.
+    A reload does not pack a tied lm_head (only the embedding is loaded), nor experts, which vLLM
+    packs only at startup."""
     if model.config.tie_word_embeddings:
         model.lm_head.quant_method.process_weights_after_loading(model.lm_head)
     for module in model.modules():

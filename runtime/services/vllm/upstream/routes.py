@@ -88,7 +88,7 @@ class RouteRecorder:
         self._step[: len(chosen), layer] = chosen
 
     def allocate(self, slots: int) -> None:
-        """Make the table for a KV cache of so many slots, in tokens."""
+        """Make the table for a KV cache of `slots` slots, one for each token."""
         shape = (slots, *self._step.shape[1:])
         self._table = torch.full(shape, self._missing, dtype=self._dtype, device=self._device)
 
@@ -138,7 +138,7 @@ class RecordingWorker(Worker):
         return done
 
     def _slots(self) -> torch.Tensor:
-        """Return the slots that the last step wrote to."""
+        """Return the KV cache slots of the tokens of the last step."""
         runner: Any = self.model_runner
         if self.use_v2_model_runner:
             found: torch.Tensor = runner.block_tables.slot_mappings[0]
