@@ -29,7 +29,7 @@ TIMES = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """Random batches of one kind. `spread` is the deviation of log-ratios."""
+    """Random batches of one kind. `spread` is the standard deviation of log-ratios."""
 
     name: str
     sequences: int = 6
@@ -53,12 +53,12 @@ STAGES = (
     Stage(name="ratios of 0.1 to 10", spread=1.0),
 )  # fmt: skip
 LARGE, SEED = 48, 1_000_000
-"""sequences, and seed, of the batch in which a difference is looked at"""
+"""number of sequences and seed of the batch in which a difference is examined"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """A batch in float64. `statistics` are differentiated by; `inputs` are data."""
+    """A batch in float64. Gradients are taken with respect to `statistics`; `inputs` are data."""
 
     statistics: Mapping[str, Tensor]
     inputs: Mapping[str, Tensor]
@@ -69,8 +69,8 @@ class Batch:
 class Verdict:
     """`what` is "" if nothing differs, else `value` or `gradient by NAME`; `stage` is the first
     kind of batch that differs, `ours` and `theirs` are the values there, and `how` has sentences on
-    the difference. `largest` is the largest difference of equal batches, as a part of the largest
-    number."""
+    the difference. `largest` is the largest relative difference among the batches that count as
+    equal."""
 
     batches: int
     largest: float
@@ -90,9 +90,9 @@ def certify(
     loss: LossFunction, fn: Function, *, names: Mapping[str, str], tolerance: float
 ) -> Verdict:
     """Compare a loss with `fn`, which gets the fields of the loss by the names of its parameters;
-    `names` maps parameters with other names to fields. Tensors are `[B, T]` and `[B]`; of a loss of
-    pairs `NAME_chosen` and `NAME_rejected`, `[P, T]`. It returns the loss, or a tuple that begins
-    with it.
+    `names` maps parameters with other names to fields. Tensors are `[B, T]` and `[B]`. For a loss
+    of pairs, each field is passed as `NAME_chosen` and `NAME_rejected`, `[P, T]`. `fn` returns the
+    loss, or a tuple that begins with it.
 
     Raises:
         CallError: the function has a parameter that is no field, fails, or returns no scalar.
@@ -146,7 +146,7 @@ def _known(loss: LossFunction) -> list[str]:
 
 
 def draw(loss: LossFunction, stage: Stage, *, seed: int, sequences: int = 0) -> Batch:
-    """Return a random batch of a stage; of a loss of pairs it has an even number of sequences."""
+    """Return a random batch of a stage; for a loss of pairs, two sequences for each pair."""
     rng = torch.Generator().manual_seed(seed)
     count = (sequences or stage.sequences) * (2 if loss.paired else 1)
     shape = (count, stage.tokens)
@@ -243,7 +243,7 @@ def _theirs(
 
 
 def _apart(mine: Tensor, yours: Tensor) -> float:
-    """Return the largest difference as a part of the largest number."""
+    """Return the largest absolute difference, divided by the largest absolute value."""
     mine, yours = mine.double(), yours.double()
     scale = max(float(mine.abs().max()), float(yours.abs().max()))
     far = float((mine - yours).abs().max())
@@ -301,7 +301,7 @@ def _tokens(
 def _factor(
     mine: Mapping[str, Tensor], yours: Mapping[str, Tensor], tolerance: float
 ) -> float | None:
-    """Return the number that theirs is ours times, if there is one."""
+    """Return c if the value and all gradients of the function are c times those of the loss."""
     if not float(mine["value"]):
         return None
     factor = float(yours["value"]) / float(mine["value"])
@@ -310,7 +310,7 @@ def _factor(
 
 
 def _meaning(factor: float, batch: Batch) -> str:
-    """Return what a factor between two losses is, if it is a count of the batch."""
+    """Explain a factor between two losses, if it is a count of the batch; else return ""."""
     count, width = batch.mask.shape
     tokens, sequences = int(batch.mask.sum()), int(batch.mask.any(1).sum())
     known = {
@@ -346,7 +346,7 @@ def _by_length(mine: Tensor, yours: Tensor, mask: Tensor, tolerance: float) -> s
 
 
 def _common(wrong: Tensor, right: Tensor, batch: Batch) -> Iterator[str]:
-    """Yield what tokens at which gradients differ have in common, unlike other tokens."""
+    """Yield what the tokens with different gradients have in common, but not with the others."""
     adv = batch.inputs.get("adv")
     if adv is None or adv.dim() != 1 or len(adv) != len(wrong):
         if text := _ratio(wrong, right, batch):
@@ -369,7 +369,7 @@ def _common(wrong: Tensor, right: Tensor, batch: Batch) -> Iterator[str]:
 
 
 def _ratio(wrong: Tensor, right: Tensor, batch: Batch) -> str:
-    """Return a range of ratios that holds all the wrong tokens and no right one."""
+    """Return a range of ratios that has all the wrong tokens and no right one; "" if none."""
     for other in LOGPROBS:
         if "logprob" not in batch.statistics or other not in batch.inputs:
             continue
@@ -386,7 +386,7 @@ def _ratio(wrong: Tensor, right: Tensor, batch: Batch) -> str:
 
 
 def _between(low: float, high: float) -> str:
-    """Return the number with the fewest digits in an interval."""
+    """Return the number with the fewest decimals between `low` and `high`."""
     for digits in range(6):
         number = round((low + high) / 2, digits)
         if low <= number <= high:

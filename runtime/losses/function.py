@@ -240,8 +240,8 @@ class LossFunction:
         **inputs: Tensor,
     ) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor]]:
         """Return the loss of a batch whose log-probs (entropies, values, ...) are given, its
-        reports, and its gradient by each of them. Shapes are those of a call; the batch is the
-        whole step. Everything is computed in the dtype of the statistics.
+        reports, and its gradient with respect to each of them. Shapes are as in `__call__`; the
+        batch is the whole step. Everything is computed in the dtype of the statistics.
 
         Raises:
             TypeError: the loss reads more of the model than is given.
@@ -521,7 +521,7 @@ def _unpacked(value: Tensor, rows: Rows, *, like: Tensor) -> Tensor:
 def _logprob(run: Any) -> Tensor | None:
     """Return the log-probs that an evaluation has computed, for all rows of its input."""
     found, rows = run.statistics, run.rows
-    if isinstance(found, Tensor):  # of kernels: a row for each name
+    if isinstance(found, Tensor):  # kernels return one tensor, with a row for each name
         found = dict(zip(run.kernels.module.STATISTICS, found, strict=True))
     if "logprob" not in found:
         return None

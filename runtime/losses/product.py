@@ -44,8 +44,8 @@ reads per iteration"""
 
 
 def fits_on_chip(hidden: Tensor, weight: Tensor) -> bool:
-    """True if the product can be computed on chip: the copy engine must be able to fetch rows, of
-    bfloat16 on Hopper, of any dtype in the interpreter."""
+    """True if the product can be computed on chip: on Hopper in bfloat16 (in the interpreter in any
+    dtype), if the copy engine can fetch rows."""
     for part in (hidden, weight):
         size = part.element_size()  # also required of copies without gaps between rows
         begins = (part.stride(0) * size, part.shape[1] * size, part.data_ptr())

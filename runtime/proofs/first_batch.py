@@ -43,8 +43,8 @@ Line = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
-    """Value and gradient by the hidden states of one microbatch, as they run and in float64. `why`
-    says why they were not computed."""
+    """Value of the loss of one microbatch, and its gradient with respect to the hidden states: as
+    in training, and in float64. `why` says why they were not computed."""
 
     kernel: str = ""
     tokens: int = 0
@@ -67,7 +67,7 @@ def few(samples: Sequence[Sample], *, pairs: bool) -> list[Sample]:
 
 
 def thinned(samples: Sequence[Sample]) -> list[Sample]:
-    """Return samples of which every third token does not count."""
+    """Return the samples with every third token masked."""
     return [
         replace(sample, mask=[on and i % 3 < 2 for i, on in enumerate(sample.mask)])
         for sample in samples
@@ -75,8 +75,8 @@ def thinned(samples: Sequence[Sample]) -> list[Sample]:
 
 
 def spread(samples: Sequence[Sample]) -> list[Sample]:
-    """Return samples whose ratios to earlier policies are far from 1. In the first batch they are 1
-    as a rule, so that no token is clipped, and any bound would give the same loss."""
+    """Return samples whose ratios to earlier policies are far from 1. In the first batch ratios are
+    usually 1: no token is clipped, and a wrong clip range would not show."""
 
     def moved(values: Sequence[float], offset: int) -> list[float]:
         return [value + APART[(i + offset) % len(APART)] for i, value in enumerate(values)]
@@ -110,9 +110,9 @@ def with_nan(samples: Sequence[Sample]) -> list[Sample]:
 def masks(
     name: str, samples: Sequence[Sample], evaluate: Callable[[Sequence[Sample]], dict[str, float]]
 ) -> Line:
-    """Return the line of the proof that masked tokens reach neither the loss nor its reports. Some
-    tokens are masked for it: in most batches all tokens of a completion count. On a device where
-    equal batches give other bits only a NaN in the result is a fault."""
+    """Return the line of the proof that masked tokens reach neither the loss nor its reports.
+    Some tokens are masked for this, since in most batches all tokens of a completion count. On a
+    device that is not deterministic, only a NaN in the result is a fault."""
     samples = thinned(samples)
     masked = sum(sample.mask.count(False) for sample in samples)
     line: Line = {"proof": "masks", "loss": name, "sequences": len(samples), "masked": masked}
@@ -134,8 +134,8 @@ def compare(
     loss: LossFunction, hidden: Tensor, weight: Tensor, *, labels: Tensor, temperature: float,
     shared: Mapping[str, Any], given: Mapping[str, Any],
 ) -> Compared:  # fmt: skip
-    """Compute the loss of a microbatch as it runs and in float64. `given` has its fields, `shared`
-    the options of a vocabulary that is split over ranks."""
+    """Compute the loss of a microbatch as in training, and in float64. `given` has the fields of
+    the microbatch, `shared` the options of a vocabulary that is split over ranks."""
     if not hidden.shape[0]:
         return Compared(why=ELSEWHERE)
     if loss.of_values_alone:
@@ -192,7 +192,7 @@ def _run(
     given: Mapping[str, Any], chunk_rows: int | None = None,
     shared: Mapping[str, Any] | None = None,
 ) -> tuple[float, Tensor, str]:  # fmt: skip
-    """Return value, gradient by the hidden states, and what ran."""
+    """Return the value, the gradient with respect to the hidden states, and the kernel that ran."""
     with torch.enable_grad():
         rows = hidden.detach().requires_grad_()
         out = loss.linear(
@@ -212,7 +212,7 @@ def _wide(value: Any, device: torch.device) -> Any:
 
 
 def _device(hidden: Tensor, vocabulary: int) -> torch.device | None:
-    """Return where the products fit in float64; None if nowhere."""
+    """Return a device that can compute the float64 products; None if there is none."""
     elements = vocabulary * hidden.shape[1]
     if hidden.is_cuda:
         free, _ = torch.cuda.mem_get_info(hidden.device)
@@ -223,7 +223,7 @@ def _device(hidden: Tensor, vocabulary: int) -> torch.device | None:
 
 
 def _anywhere(mine: bool, group: Any, device: torch.device) -> bool:
-    """True if it is true on a rank of the group; equal on all."""
+    """True if `mine` is true on any rank of the group (a collective)."""
     if group is None:
         return mine
     found = torch.tensor(mine, dtype=torch.int32, device=device)

@@ -25,8 +25,8 @@ AT_ONCE = "gap/age_0"
 
 
 class Proofs:
-    """Evidence of one run. The job tells the dtypes, and if trainer and sampler compute log-probs
-    of the same distribution."""
+    """Evidence of one run. From the job it takes the dtypes, and whether trainer and sampler
+    compute log-probs of the same distribution."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
@@ -47,7 +47,7 @@ class Proofs:
         """Record a weight sync; return a warning, or "".
 
         Raises:
-            GuardError: updates change nothing that the sampler sees.
+            GuardError: updates do not change the weights of the sampler.
         """
         if not result.bytes:  # a rehearsal publishes nothing
             return ""
@@ -106,7 +106,7 @@ class Proofs:
 
 
 def _start(service: str, result: SyncResult) -> dict[str, Any]:
-    """Return the line of a sampler whose random weights a publication has replaced."""
+    """Return the proof line of a sampler that had random weights before this publication."""
     line = {"proof": "start", "service": service, "tensors": result.proved}
     if result.proved:
         return line | {"holds": True}
