@@ -1,4 +1,4 @@
-"""Answers made for the purpose of trying out a reward.
+"""Constructed answers, to try out a reward.
 
     prompt, Python of the reward --forms--> ["{}", "<answer>{}</answer>", ...]   ways to answer
     target, form --made--> Made(kind, said, text): right, wrong, empty, and ways to cheat
@@ -61,7 +61,7 @@ def number(text: str) -> float | None:
 
 
 def names(text: str, target: str) -> bool:
-    """True if a text has the target as a word or a number of its own."""
+    """True if a text contains the target as a separate word or number."""
     return re.search(rf"(?<![\w.]){re.escape(target)}(?![\w]|\.\d)", text) is not None
 
 
@@ -118,7 +118,8 @@ def _of_pattern(text: str) -> Iterator[str]:
 
 
 def _sample(items: Any, group: int) -> str | None:
-    """Return a text that parsed items match, with `{}` for a group; None for what is rare."""
+    """Return a text that a parsed pattern matches, with `{}` in the place of `group`; None if the
+    pattern has an item that is not handled."""
     found = []
     for op, value in items:
         part: str | None

@@ -3,7 +3,7 @@
     confine() -> no file written, no process started, no connection: the kernel refuses (seccomp)
               -> the attempt ends the process with exit code REFUSED, so that no `except` hides it
 
-A run gives rewards and environments these rights; a check before it must not have effects.
+In a run, rewards and environments may do all this; a check before a run must not have effects.
 """
 
 from __future__ import annotations

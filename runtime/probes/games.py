@@ -1,11 +1,12 @@
-"""Plays environments with players made for the purpose, in the process of a run, confined.
+"""Plays environments with scripted players, in a confined environment process as in a run.
 
     Asked (rows) --play_environments--> EnvironmentPlays by name
 
-First a form is looked for in which the right answer, in every turn, is paid more than a wrong one:
-as text, or as the argument of a tool. Then others play: one is silent, one repeats what it reads,
-one answers wrong and then what it was shown. At last games are played again, in the same process
-and in a new one, with the same seeds. All games together have a time limit.
+First it searches a form of answer (a text, or the argument of a tool) such that a player who gives
+the right answer in every turn earns more than one who gives a wrong answer. Then other players
+play: one is silent, one repeats what it reads, one answers wrong until it is shown the target. At
+last, games are played again with the same seeds, in the same process and in a new one. All games
+together have a time limit.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def play_environments(
     job: Job, folder: Path, asked: Mapping[str, Asked], seconds: float,
     progress: Callable[[str], object] = str,
 ) -> dict[str, EnvironmentPlays]:  # fmt: skip
-    """Play environments, each on its rows, for at most so many seconds together."""
+    """Play environments, each on its rows, for at most `seconds` in all."""
 
     async def play() -> dict[str, EnvironmentPlays]:
         deadline = time.monotonic() + seconds
@@ -115,7 +116,7 @@ class _Table:
         return reply
 
     async def game(self, prompt: Prompt, player: Player, turns: int) -> Play:
-        """Play a game on a row; a player that fails is told by the play."""
+        """Play a game on a row; if the environment fails, the error is in the result."""
         self._number += 1
         messages = None if prompt.messages is None else tuple(prompt.messages)
         task = Task(text=prompt.text, messages=messages, target=prompt.target)
@@ -147,7 +148,7 @@ class _Table:
 
 
 def _text(observation: Any) -> str:
-    """Return an observation as text: that of its messages, if it is a chat."""
+    """Return an observation as text; for a chat, the text of its messages."""
     if isinstance(observation, str):
         return observation
     return "\n".join(str(message.get("content") or "") for message in observation)
@@ -207,8 +208,8 @@ class _Games:
         return answers.wrong_for(target, [t for t in self.targets if t]) if target else "zebra"
 
     async def _find_form(self, table: _Table) -> None:
-        """Find a form, and a part of the rewards, in which right is paid more than wrong on every
-        row."""
+        """Find a form, and a reward part, such that the right answer earns more than a wrong one on
+        every row."""
         prompt = self.asked.prompts[0]
         opening = await table.game(prompt, lambda last, read: "", 1)
         shown = f"{prompt.text}\n{opening.shown[0] if opening.shown else ''}"
@@ -226,7 +227,7 @@ class _Games:
                 return
 
     async def _gaps(self, table: _Table, form: str, index: int) -> list[str]:
-        """Return the parts of which a right answer gets more than a wrong one."""
+        """Return the reward parts in which the right answer earns more than a wrong one."""
         prompt = self.asked.prompts[index]
         values = self.targets[index] or "", self._wrong(index)
         right, wrong = [await table.game(prompt, _saying(form, v), self.turns) for v in values]
@@ -260,7 +261,8 @@ def _calling(call: Call) -> Player:
 
 
 def _told(form: str, wrong: str, target: str, prompt: str) -> Player:
-    """Make a player who answers wrong until it reads the target, which the prompt does not have."""
+    """Make a player who answers wrong until an observation shows the target. If the prompt has the
+    target, the player always answers wrong."""
     right_turn, wrong_turn = _saying(form, target), _saying(form, wrong)
 
     def play(last: str, read: str) -> Turn | str:

@@ -1,10 +1,10 @@
-"""Calls rewards in Python with answers made for the purpose, in the process of a run, confined.
+"""Calls Python rewards with constructed answers, in a confined reward process as in a run.
 
     Asked (rows, how to answer) --call_rewards--> RewardCalls by name
 
-First a form is looked for in which the right answer is paid more than a wrong one. In this form all
-other answers are written. At last the answers are scored again, in the same process and in a new
-one, in another order. All calls together have a time limit.
+First it searches a form of answer in which the right answer is paid more than a wrong one. The
+other answers are written in this form. At last the answers are scored again: in the same process,
+and in a new one in another order. All calls together have a time limit.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ READS_TOKENS = ("rollout", "token_ids")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """Rows of a dataset, and how an answer to one is made. `measured`: its tokens are known."""
+    """Rows of a dataset, and a function that makes an answer to one. With `measured`, answers have
+    tokens (there is a tokenizer)."""
 
     prompts: tuple[Prompt, ...]
     places: tuple[str, ...]
@@ -102,7 +103,7 @@ def call_rewards(
     job: Job, folder: Path, asked: Mapping[str, Asked], seconds: float,
     progress: Callable[[str], object] = str,
 ) -> dict[str, RewardCalls]:  # fmt: skip
-    """Call rewards, each on its rows, for at most so many seconds together."""
+    """Call rewards, each on its rows, for at most `seconds` in all."""
 
     async def call() -> dict[str, RewardCalls]:
         deadline = time.monotonic() + seconds
@@ -191,7 +192,7 @@ class _Probe:
         )  # fmt: skip
 
     async def first(self, call: _Calls) -> None:
-        """Look for the form, call with all kinds of answers, and once more with the same."""
+        """Find the form, score all kinds of answers, and score the same answers once more."""
         if self.targeted:
             await self._find_form(call)
         for index, prompt in enumerate(self.asked.prompts):
@@ -202,7 +203,7 @@ class _Probe:
         await self._repeat(call, "when it is called again", range(len(self.rows)))
 
     async def again(self, call: _Calls) -> None:
-        """Call a new process with the same answers, in another order."""
+        """Score the same answers in a new process, in another order."""
         await self._repeat(call, "in another process", reversed(range(len(self.rows))))
 
     def _made(self, index: int) -> Iterator[Made]:
@@ -239,7 +240,7 @@ class _Probe:
                 await self._gap(call, form, i)
 
     async def _gap(self, call: _Calls, form: str, index: int) -> float | None:
-        """Return the score of the right answer in a form if it is more than that of a wrong one."""
+        """Return the score of the right answer in a form; None if a wrong one gets as much."""
         prompt = self.asked.prompts[index]
         made = answers.basic(form, self.targets[index], self._wrong(index))
         if not self.asked.fits(prompt, made[0].text):
