@@ -101,13 +101,13 @@ class AgentProcess(EnvironmentProcess):
         session.ended(reply)
 
     async def _events(self, session: Session) -> tuple[list[Event], list[str]]:
-        """Return what happened in a trajectory, and what is to be told of requests."""
+        """Return what happened in a trajectory, and notes on its requests."""
         found = await session.events()
         notes, self._notes = self._notes, []
         return found, notes
 
     def _note(self, name: str, why: str) -> None:
-        """Note a field that is not followed, once for each."""
+        """Note a request field that is ignored, once for each field."""
         if name not in self._told:
             self._told.add(name)
             self._notes.append(f"a request has `{name}`, which is not followed: {why}")

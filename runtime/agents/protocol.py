@@ -299,7 +299,7 @@ def canonical(message: Mapping[str, Any]) -> str:
     content, role = str(message["content"]), message["role"]
     if role == "assistant":
         content = content.rpartition(THOUGHTS_END)[2].strip()
-    if not (message.get("tool_calls") or message.get("name")):  # no list begins with its role
+    if not (message.get("tool_calls") or message.get("name")):  # cannot equal the JSON below
         return f"{role} {content}"
     calls = [
         (call["function"]["name"], call["function"]["arguments"])

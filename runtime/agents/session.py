@@ -39,7 +39,7 @@ TRAJECTORY_ENDED = "the trajectory of this key is over"
 
 
 class Ask(NamedTuple):
-    """A request to sample a continuation. `tokens` are appended to `row`; they begin it if
+    """A request to sample a continuation. `tokens` are appended to `row`, or begin it if the row is
     `new`."""
 
     number: int

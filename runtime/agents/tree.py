@@ -139,7 +139,7 @@ class Tree:
         return self._new_row(whole, text, depth, repeat_index, digests[-1], rendered)
 
     async def _ids(self, text: str) -> list[int]:
-        """Tokenize a text. The last one is kept: `n` answers to a request need it `n` times."""
+        """Tokenize a text. The last result is kept: for `n` answers it is needed `n` times."""
         if self._last[0] != text:
             if len(text) < LONG_TEXT:
                 tokens = self.bridge.ids(text)
@@ -201,7 +201,7 @@ class Tree:
         )
 
     def leave(self, place: Place) -> None:
-        """Forget a request that was not answered; asked again, it gets the same seed."""
+        """Forget a request that was not answered; if it is sent again, it gets the same seed."""
         self.asked[place.digest] -= 1
         if not place.new:
             self.busy.discard(place.row)

@@ -34,7 +34,7 @@ FIRSTS = 256
 
 
 def unpickled(pickled: bytes) -> Bridge:
-    """Return a Bridge that was sent to a process, with its parser of tool calls."""
+    """Unpickle a Bridge, and load its parser of tool calls."""
     bridge: Bridge = pickle.loads(pickled)
     return bridge.load_parser()
 
@@ -66,7 +66,7 @@ class Bridge:
 
     @cached_property
     def hidden_tools(self) -> tuple[str, ...]:
-        """Names of tools that the chat template does not show: the text is the same without."""
+        """Names of tools that the chat template does not show: they do not change the text."""
         messages = [{"role": "user", "content": OTHER}]
         text = self._chat.prompt_text(messages, tools=self._tools)
         names = [str(tool["function"]["name"]) for tool in self._tools]
@@ -201,7 +201,7 @@ class Bridge:
         return self._chat.ids(text)
 
     def short(self, observation: Observation, limit: int) -> list[dict[str, Any]]:
-        """Return what was said as messages of at most `limit` tokens each."""
+        """Return an observation as messages of at most `limit` tokens each."""
         return [self._short(message, limit) for message in _messages(observation)]
 
     def _between(self, observation: Sequence[Message]) -> str:

@@ -50,8 +50,9 @@ class PoolRequest(NamedTuple):
 def bridge_request(
     bridge: Bridge, name: str, pickled: bytes | None, *, tokenizes: bool = True
 ) -> PoolRequest:
-    """Return the message with which a process reads tool calls and, given the pickled Bridge,
-    tokenizes, unless it is sent only because a parser of vLLM needs its tokenizer."""
+    """Return the message that tells a process the form of tool calls and their schemas, so that it
+    can read them. With a `pickled` Bridge it also tokenizes observations; with `tokenizes` False,
+    the Bridge is sent only because a parser of vLLM needs its tokenizer."""
     given = (bridge.tool_form, bridge.tools, tokenizes, pickled)
     return PoolRequest("bridge", given=given, bridge=name)
 

@@ -88,7 +88,7 @@ class EnvironmentProcess(RestartingWorker):
         return None
 
     async def _calls(self, asked: PoolRequest) -> tuple[Call, ...]:
-        """Return the tool calls of a turn. A parser of vLLM is waited for.
+        """Return the tool calls of a turn; wait until a parser of vLLM is loaded.
 
         Raises:
             RunError: it cannot be used.
@@ -125,9 +125,9 @@ class EnvironmentProcess(RestartingWorker):
         found: Reply | ProcessEnded = await child.ask(request, request.seconds)
         if not isinstance(found, ProcessEnded):
             return found
-        if self._environment.program is not None:  # programs die with their parent, theirs do not
+        if self._environment.program is not None:  # their children may still live
             await asyncio.to_thread(kill_marked, f"{POOL}={self._mark}")
-        collateral = not found.mine or child is self._blamed  # only one call gets the blame
+        collateral = not found.mine or child is self._blamed  # one call per process gets the blame
         if request.op != "close":  # a closed trajectory cannot be to blame
             self._blamed = child
         return Reply(error=found.cause, ended=True, collateral=collateral)

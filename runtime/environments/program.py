@@ -138,7 +138,7 @@ class ProgramAgent(Agent):
 
 
 def _parsed(text: str, what: str) -> Any:
-    """Return a number, or the parts of a JSON object.
+    """Parse a reward: a number, or a JSON object with rewards by part.
 
     Raises:
         ProgramFailed: it is neither.
@@ -193,7 +193,7 @@ def load_program(served: spec.Program, scripts: Mapping[str, str], folder: Path)
     found = _Program(served, scripts, folder)
     word = found.command[0]
     if served.command[0] in scripts:
-        Path(word).chmod(0o700)  # copies in a run folder have lost this
+        Path(word).chmod(0o700)  # the copy in the run folder is not executable
     missing = [n for n in served.variables if "=" not in n and n not in os.environ]
     if missing:
         raise LaunchError(
@@ -284,7 +284,7 @@ class _Pipe(asyncio.Protocol):
         self._transport, _ = await loop.connect_read_pipe(lambda: self, file)
 
     async def drained(self) -> None:
-        os.close(self.inlet)  # of this process; after it the pipe ends
+        os.close(self.inlet)  # the write end of this process: without it, the reader can see EOF
         self.inlet = os.open(os.devnull, os.O_WRONLY)
         with suppress(TimeoutError):
             async with asyncio.timeout(GRACE):
@@ -331,7 +331,8 @@ async def _end(process: asyncio.subprocess.Process, mark: str) -> None:
 
 
 def kill_orphans() -> None:
-    """Kill what programs of this run started under a process of agents that has ended since."""
+    """Kill processes that were started by agent programs of this run, if the environment process
+    above them has ended."""
     run = os.environ.get(RUN)
     for mark in {mark for mark in marks(POOL, f"{RUN}={run}") if run}:
         if not Path("/proc", mark.partition("-")[0]).exists():

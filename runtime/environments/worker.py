@@ -101,8 +101,8 @@ def main(number: int) -> None:
 
 
 def load(served: ServedEnvironment) -> Callable[[], Environment | Agent]:
-    """Return a function that makes the object of a trajectory. One object is made and its tools are
-    read as a check.
+    """Return a function that makes the object of a trajectory. As a check, make one object and read
+    its tools.
 
     Raises:
         LaunchError: the class is missing, is no environment, or cannot be made.
