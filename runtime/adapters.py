@@ -30,7 +30,7 @@ MADE_OF = "merged.json"
 
 
 def check_adapter(folder: Path, adapter: Path, origin: str) -> Adapter:
-    """Return the adapter in a folder, which fits the model in `folder`.
+    """Read the adapter in folder `adapter`, and check that it fits the model in `folder`.
 
     Raises:
         LaunchError: there is none, it is of a kind that is not merged, or it does not fit.
@@ -48,7 +48,7 @@ def check_adapter(folder: Path, adapter: Path, origin: str) -> Adapter:
 
 
 def merged_folder(folder: Path, adapter: Path, target: Path, *, wide: bool, origin: str) -> Path:
-    """Write the model in `folder` with the adapter merged to `target`, unless that is there.
+    """Merge the adapter into the model in `folder`; write the result to `target`, unless it exists.
     Products are computed in float32. The weights that change keep the dtype of their file; with
     `wide` they are float32.
 

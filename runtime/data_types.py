@@ -182,9 +182,9 @@ class Sample:
 
     `token_ids` holds P prompt and T completion tokens. Token fields (behavior, ref, ...) have T
     entries, one per completion token; sequence fields (adv) are floats. `mask` has T entries. In a
-    supervised sample, P counts the leading tokens without loss, and may be 0. At `row_starts`,
-    indices in `token_ids`, the model begins anew: attention and positions of a row do not reach
-    back. Losses see one sequence.
+    supervised sample, P counts the leading tokens without loss, and may be 0. `row_starts`
+    are indices in `token_ids` at which a new row begins: attention does not reach back over them,
+    and positions start at 0. For a loss, all rows are one sequence.
     """
 
     token_ids: list[int]

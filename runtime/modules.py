@@ -86,10 +86,10 @@ class JobModules:
         self._files: dict[str, Path] = {}
 
     def add(self, files: Mapping[str, Path]) -> None:
-        """Let these be found.
+        """Let imports find these files, by module name.
 
         Raises:
-            LaunchError: a name means another file in this process already.
+            LaunchError: a name stands for another file in this process already.
         """
         for name, file in files.items():
             loaded = getattr(sys.modules.get(name), "__file__", None)
@@ -106,10 +106,10 @@ class JobModules:
     def find_spec(
         self, name: str, path: object = None, target: object = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """Called by Python's import."""
+        """Find a module of the job; Python calls this on import."""
         file = self._files.get(name)
         if file is None and any(known.startswith(f"{name}.") for known in self._files):
-            return importlib.machinery.ModuleSpec(name, None, is_package=True)  # without a file
+            return importlib.machinery.ModuleSpec(name, None, is_package=True)  # no file
         if file is None:
             return None
         inner = [str(file.parent)] if file.name == "__init__.py" else None

@@ -27,7 +27,7 @@ def missing(dtype: np.dtype[Any]) -> int:
 
 
 def padded(routes: Routes, tokens: int) -> Routes:
-    """Return routes for so many tokens: the given ones, then `missing`."""
+    """Pad routes with `missing` to the length `tokens`."""
     lacking = tokens - len(routes)
     if lacking <= 0:
         return routes[:tokens]

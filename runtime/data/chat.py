@@ -65,12 +65,12 @@ class ChatTokenizer:
 
     def ids(self, text: str) -> list[int]:
         """Tokenize text without adding special tokens at its beginning. For fast tokenizers, call
-        the backend directly: the Python wrapper takes several times as long for short texts. Its
-        fast form leaves out offsets, which take most of the time of long ones."""
+        the backend directly: the Python wrapper takes several times as long for short texts.
+        `encode_batch_fast` computes no offsets, which take most of the time for long texts."""
         core = getattr(self.tokenizer, "backend_tokenizer", None)
         if core is not None:
             (found,) = core.encode_batch_fast([text], add_special_tokens=False)
-            ids: list[int] = found.ids  # a list of its own at each call
+            ids: list[int] = found.ids  # a new list at each call
             return ids
         return list(self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
 

@@ -74,7 +74,7 @@ class Evidence:
 
     @property
     def alike(self) -> int:
-        """Number of rows that repeat an earlier row but for case and spaces, beside `repeated`."""
+        """Number of rows that equal an earlier row except in case or spaces, without `repeated`."""
         return len(self._rows) - len(self._plain) if self._seen >= LEAST else 0
 
     @property
@@ -108,7 +108,7 @@ def _content(item: Any) -> Any:
 
 
 def _plain(content: Any) -> Any:
-    """Return the content with its texts in small letters, and one space between words."""
+    """Return the content with its texts in lower case, and one space between words."""
     if isinstance(content, str):
         return " ".join(content.casefold().split())
     return tuple(map(_plain, content)) if isinstance(content, tuple) else content

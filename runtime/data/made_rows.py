@@ -3,8 +3,9 @@
     MadeRows[7] --{"task", "config", "number"}--> main --{"row"}--> row
                                               the package is imported here, with a fixed hash seed
 
-One process serves all such sources of a process. Its import takes seconds and 100 MiB, and rows of
-some tasks depend on the hash seed, which a process that runs already cannot change.
+One maker process serves all such sources of a process. It is separate because the import takes
+seconds and 100 MiB, and because rows of some tasks depend on the hash seed, which cannot be changed
+in a running process.
 """
 
 from __future__ import annotations

@@ -425,8 +425,8 @@ def _hub_rows(spec: job.HfSource, streaming: bool, job_dir: Path, offline: bool)
 
 
 def _unreachable(endpoint: str) -> str:
-    """Return why the name of the hub's host has no address, or "". A request would be repeated for
-    half a minute."""
+    """Return why the host name of the hub cannot be resolved, or "". Without this check, a request
+    would be retried for half a minute."""
     host = urlsplit(endpoint).hostname or endpoint
     if urllib.request.getproxies():  # the proxy looks the name up
         return ""

@@ -5,7 +5,8 @@
 A row holds the completion, its prompt, what rewards read of the dataset's row, and the value of
 every node of the flow (`value/NODE`): a number, or one number for each token. `part/NAME` is a
 reward, `score/NODE` the score. `place/STEP/K` is the index of the completion's sample in loss K of
-a step, `logprob/STEP/K/E` the log-probs of its trained tokens in pass E over the batch.
+a step, `logprob/STEP/K/E` the log-probs of its trained tokens: for K = 0 in epoch E, for further
+losses in update E.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ def _completion(rollout: Rollout) -> Row:
 
 
 def rollout_of(row: Mapping[str, Any]) -> Rollout:
-    """Return the completion of a row."""
+    """Return the completion that a row holds."""
     known = {name: _parsed(row[name]) for name in AS_JSON}
     prompt = Prompt(
         group=row["group"], row=row["row"], text=row["prompt"], token_ids=row["prompt_ids"],

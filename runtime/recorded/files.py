@@ -43,7 +43,7 @@ def write(path: Path, rows: Sequence[Row]) -> None:
     path.parent.mkdir(exist_ok=True)
     hidden = path.with_suffix(HIDDEN)
     try:
-        # a dictionary of log-probs, which hardly repeat, would only add its indices
+        # dictionary encoding helps only if values repeat, and log-probs do not
         pq.write_table(table, hidden, compression="zstd", use_dictionary=texts)
         hidden.replace(path)
     except OSError:

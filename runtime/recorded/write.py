@@ -91,8 +91,8 @@ class Recorder:
             return f"step {step} is not recorded: {error}"
 
     def _remove_oldest(self, step: int) -> str:
-        """Remove files beyond the number of steps and bytes. Returns a warning when the bytes cut
-        the number of steps for the first time."""
+        """Remove the oldest files, down to the limits for steps and for bytes. The first time that
+        the byte limit removes a step, return a warning."""
         found = steps_in(self._run_dir)
         first = 0 if self._keep is None else step - self._keep + 1
         keep = [number for number in sorted(found) if number >= first]
@@ -141,7 +141,7 @@ def _add_logprobs(
     batch: Batch,
     result: StepResult,
 ) -> None:
-    """Add the log-probs of each update in which the completion was trained on."""
+    """Add the log-probs of each completion, from the updates that trained on it."""
     updates = members_by_update(batch)
     if len(result.logprobs) != len(updates):
         return
