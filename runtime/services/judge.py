@@ -67,9 +67,8 @@ class ServiceReward(ABC):
 
 
 class Scorer(ServiceReward):
-    """A reward model: its value at the last token that the policy wrote. Of a trajectory with
-    several training rows, that is the end of the answer that was sampled last: another row may
-    have begun after the row of this answer did."""
+    """A reward model: its value at the last token that the policy wrote. If a trajectory has
+    several training rows, this is the end of the answer sampled last; it may be in any row."""
 
     def __init__(self, name: str, job: spec.Job, client: TrainerClient) -> None:
         reward = job.rewards[name]

@@ -127,8 +127,8 @@ class RewardPool:
                 timer.cancel()
 
     async def _ask(self, mesh: Mesh, rank: int, items: Sequence[Item]) -> list[list[Outcome]]:
-        """Send items to a process and return its answers. Each call has its own limit there, so if
-        no answer comes within this longer limit, the pool itself hangs."""
+        """Send items to a process and return its answers. The process limits the time of each call,
+        so a process that exceeds the limit here, which is longer, hangs itself."""
         longest = self._depth * sum(map(self._seconds, items)) + START_SECONDS
         try:
             async with deadline(f"process {rank} of the pool", longest):
@@ -347,7 +347,7 @@ def _error(outcome: Outcome) -> str:
 
 
 def _digest(rollout: Rollout) -> bytes:
-    """Return a digest of tokens and turns: keys would need much memory with the tokens."""
+    """Return a digest of tokens and turns: keys that hold the tokens would need much memory."""
     seen = (
         rollout.token_ids, rollout.mask, rollout.row_starts, rollout.turns, rollout.ended,
         rollout.rewards, rollout.turn_rewards,

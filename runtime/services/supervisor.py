@@ -75,7 +75,7 @@ class Supervisor:
             await asyncio.sleep(HOSTS_SECONDS)
 
     async def _wait_for_end(self, mesh: Mesh) -> ServiceError | None:
-        """Wait until a mesh ends and return why; None if it was asked to."""
+        """Wait until a mesh ends and return why; None if it was asked to end."""
         end = self._ends[id(mesh)] = asyncio.get_running_loop().create_future()
         watch = asyncio.ensure_future(mesh.call("watch"))
         silence = asyncio.create_task(self._wait_for_silence(mesh))

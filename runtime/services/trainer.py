@@ -59,7 +59,7 @@ class TrainerClient:
         return await self._asked["values"].submit(samples)
 
     async def step(self, batch: Batch, loss: str) -> StepResult:
-        """Do one optimizer step on all ranks; return rank 0's result."""
+        """Do the optimizer updates of one step on all ranks; return rank 0's result."""
         now = asyncio.get_running_loop().time()
         if self._pace and len(self.mesh.members) > 1 and now - self._gauged >= GAUGE_SECONDS:
             self._gauged = now
@@ -76,17 +76,17 @@ class TrainerClient:
     async def accumulate(
         self, samples: Sequence[Sample], loss: str, counts: dict[str, float] | None
     ) -> PassResult:
-        """Add the gradients of these samples to those that wait for `apply`."""
+        """Add the gradients of these samples to the accumulated ones; `apply` uses them."""
         passed: PassResult = await self.mesh.first("accumulate", samples, loss, counts)
         return passed
 
     async def apply(self, lr: float | None) -> StepResult:
-        """Do one optimizer update with the gradients that wait."""
+        """Do one optimizer update with the accumulated gradients."""
         result: StepResult = await self.mesh.first("apply", lr)
         return result
 
     async def register_loss(self, name: str, loss: spec.Loss) -> None:
-        """Add a loss that the job does not have."""
+        """Add a loss that is not in the job."""
         await self.mesh.first("register_loss", name, loss)
 
     async def restore(self, step: int) -> int:
@@ -114,7 +114,7 @@ class TrainerClient:
         return manifest
 
     async def save(self, step: int) -> None:
-        """Begin a checkpoint of the current state; after the return the state may change."""
+        """Begin a checkpoint of the current state. When this returns, training may go on."""
         await self.mesh.first("save", step)
 
     async def saved(self) -> None:

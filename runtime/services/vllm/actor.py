@@ -107,8 +107,9 @@ class Generator(ForgeActor):
 
     @concurrent_endpoint
     async def setup(self, run_key: str) -> dict[str, Any]:
-        """Start the engine. It starts from random weights if a trainer publishes to it, since the
-        first publication must replace them all; otherwise it loads those in the model's folder."""
+        """Start the engine. It starts from random weights if a trainer publishes to it (and the
+        proof `start` is not off), since the first publication must replace them all. Otherwise it
+        loads the weights in the model's folder."""
         return await self.set_up(self._setup, run_key)
 
     @concurrent_endpoint
@@ -213,7 +214,7 @@ class Generator(ForgeActor):
                 return taken
 
     def _do(self, action: Action) -> Arrival | None:
-        """Carry out one action; return what was found of new weights."""
+        """Carry out one action; for a load, return the check of the new weights."""
         match action:
             case _Add(requests):
                 self._add(requests)
@@ -251,8 +252,8 @@ class Generator(ForgeActor):
             )
 
     def _refuse(self, request: Request) -> None:
-        """Answer a request of a judge whose prompt exceeds the context, without grades. The text of
-        a policy in the prompt may be long."""
+        """Answer a judge request without grades, because its prompt exceeds the context. This may
+        happen, since the prompt contains text of a policy."""
         if self.rank == 0 and self._port is not None:
             now, version = time.time(), self._version
             answer = Completion(

@@ -90,7 +90,7 @@ class Load:
         self._device = device
 
     def begin(self) -> None:
-        """Forget the tokens before this update."""
+        """Reset the counts, at the start of an update."""
         for experts in self._by_layer.values():
             experts.tokens_per_expert_E.zero_()
 

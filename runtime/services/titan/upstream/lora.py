@@ -1,4 +1,4 @@
-"""Adapters (LoRA, 2106.09685) through torchtitan's converter: W + alpha / rank * B A, W frozen.
+"""Adapters (LoRA, arXiv 2106.09685) by torchtitan's converter: W + alpha / rank * B A, W frozen.
 
     config --with_adapters--> config      state dict --merged--> that of a model without adapters
                                                      --peft_layers--> adapters under PEFT's names
@@ -97,7 +97,7 @@ def peft_layers(
     for name in [name for name in state if name.endswith(A)]:
         layer = name.removesuffix(A)
         down, up = state[name], state[layer + B]
-        # `up` in the first columns of a weight, since `to_hf` knows weights only
+        # `to_hf` takes only whole weights, so put `up` into the first columns of one
         rank, width = down.shape
         wide = torch.nn.functional.pad(up, (0, max(width - rank, 0)))
         ((there, reordered),) = to_hf({f"{layer}.weight": wide}).items()

@@ -102,8 +102,8 @@ class Pipeline:
         return state
 
     def add_up_tied(self, model: Any) -> list[nn.Parameter]:
-        """Sum the gradients of the shared weight on both ends. Returns weights that another rank
-        counts in the gradient norm."""
+        """Sum the gradients of the shared weight on both ends. Return the weights to leave out of
+        this rank's gradient norm, since another rank counts them."""
         weight = model.tok_embeddings.weight if self.ends is not None else None
         if weight is None or not weight.requires_grad:
             return []

@@ -5,7 +5,8 @@
 Completions of one prompt share its pages, and a decode step is bound by the bytes of keys and
 values. vLLM's kernels read a shared page once for each request. Here rows whose page tables start
 alike are grouped on the GPU in each step. One program reads the shared pages for all rows of a
-group, others read each row's own pages, and a last one joins the parts (split softmax, 1805.02867).
+group, others read each row's own pages, and a last one joins the parts (split softmax, arXiv
+1805.02867).
 Sharing is found from the page numbers, so it is correct for any requests.
 """
 
@@ -33,8 +34,9 @@ def _group_rows(  # type: ignore[no-untyped-def]
     table, stride, lengths, mates, captains, common, rows,
     PAGE: tl.constexpr, ROWS: tl.constexpr, MATES: tl.constexpr, STEP: tl.constexpr,
 ):  # fmt: skip
-    """For batch row i, find the rows whose page table begins with the same page, in groups of at
-    most MATES rows, and count the tokens that row i shares with the first of all these rows."""
+    """For batch row i, find the rows whose page table begins with the same page, and put them into
+    teams of at most MATES rows; the first row of a team is its captain. Also count the tokens that
+    row i shares with the first of all rows with this page."""
     i = tl.program_id(0)
     at = tl.arange(0, ROWS)
     slot = tl.arange(0, MATES)
@@ -109,10 +111,10 @@ def _attend_range(  # type: ignore[no-untyped-def]
     """Return largest score, sum and weighted values of the tokens from low to high, for each row of
     q.
 
-    The order of fp8 numbers in registers that tensor cores need can be loaded from shared memory in
-    units of 16 bits only.
-    So fp8 is loaded in pairs along the head dimension, W pairs: the first numbers of the pairs are
-    multiplied with q into side, the second ones with q1 into side1.
+    fp8 is loaded as W pairs along the head dimension, since shared memory can be read in the
+    register order of tensor cores only in units of 16 bits. Scores are the sum of q times the first
+    numbers of the pairs and q1 times the second ones. Weighted values of the first numbers are in
+    side, those of the second ones in side1.
     """
     top = tl.full([TILE], float("-inf"), tl.float32)
     total = tl.zeros([TILE], tl.float32)
@@ -286,8 +288,8 @@ def decode(
         teams: formed from this table and these lengths.
         scale: factor of the scores, including the scales of quantized queries and keys.
         value_scale: scale of quantized values.
-        **how: other than `_chosen`: block (tokens at a time), stages, warps, chunk, own_parts,
-            shared_parts.
+        **how: replaces settings of `_chosen`: block (tokens at a time), stages, warps, chunk,
+            own_parts, shared_parts.
     """
     rows, heads, size = queries.shape
     _, kv_heads, page, _ = cache.shape

@@ -20,7 +20,7 @@ WIDTHS = (64, 128, 256)
 class SharedPageBuilder(flash_attn.FlashAttentionMetadataBuilder):
     """Groups the rows of each decode step by the pages they share."""
 
-    supports_update_block_table = False  # other page table, other groups
+    supports_update_block_table = False  # another page table has other groups
 
     def __init__(self, *args: Any, **named: Any):
         super().__init__(*args, **named)
@@ -31,7 +31,7 @@ class SharedPageBuilder(flash_attn.FlashAttentionMetadataBuilder):
     def build(
         self, common_prefix_len: int, common_attn_metadata: Any, fast_build: bool = False
     ) -> flash_attn.FlashAttentionMetadata:
-        """Build vLLM's metadata; add the teams if each row has one query."""
+        """Build vLLM's metadata; add the page groups (`teams`) if each row has one query."""
         found = super().build(common_prefix_len, common_attn_metadata, fast_build)
         if found.max_query_len == 1 and found.causal is True:
             self._teams.form(found.block_table, found.seq_lens, self.block_size)

@@ -1,7 +1,7 @@
 """Qwen3 with experts on torchtitan: routing as published, experts in the dtype of the service.
 
-torchtitan balances experts by an own bias and multiplies in bfloat16. The published models have no
-such bias, and a run in float32 must agree with its generator, so both are turned off here.
+torchtitan balances experts by a bias of its own and multiplies in bfloat16. The published models
+have no such bias, and a run in float32 must agree with its generator, so both are turned off here.
 """
 
 from __future__ import annotations
