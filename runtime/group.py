@@ -145,7 +145,7 @@ class GroupState:
         """Return an input for the whole group: a `Column` of live completions, or one value.
 
         Raises:
-            DropGroup: fewer than two completions are live; for an edge with one completion, none.
+            DropGroup: fewer than two completions are live, or none for an edge with one completion.
         """
         values = self._cells[given.edge]
         if self.flow.edges[given.edge].width is None:

@@ -149,8 +149,8 @@ async def _replay(
 
 
 def starts(run_dir: Path, step: int) -> bool:
-    """True if a trainer can be brought to where a step of the run started: the first step, or one
-    after a checkpoint."""
+    """True if a trainer can be restored to the state before a step of the run: it is the first
+    step, or there is a checkpoint of the step before."""
     return step == 1 or (run_dir / f"checkpoints/step-{step - 1}/controller.json").is_file()
 
 

@@ -115,7 +115,7 @@ async def _start_services(job: spec.Job, run_dir: Path) -> Services:
 
 
 def _loading_folders(job: spec.Job) -> spec.Job:
-    """Return the job with engines that load their model's folder: code may sample before it
-    publishes."""
+    """Return the job without the proof `start`, so that engines load the weights in their model's
+    folder and do not start from random ones: code may sample before it publishes."""
     off = {"start": "a Session publishes when its code says so", **job.proofs.off}
     return job.model_copy(update={"proofs": spec.Proofs(off=off)})

@@ -1,4 +1,4 @@
-"""A model in this process that answers prompts, for `forgec try`, by transformers.
+"""A model in this process that answers prompts, for `forgec try`, with transformers.
 
 folder in Hugging Face format --ChatModel.load--> answer(prompt or messages) --> text, as it comes
 """

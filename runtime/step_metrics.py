@@ -2,7 +2,7 @@
 
     batch, StepResult, Meter counters --record--> one flat dict (the contract of metrics.jsonl)
 
-Fields without meaning in a graph (rewards in supervised training, ages without a weight sync) are
+Fields without meaning in a flow (rewards in supervised training, ages without a weight sync) are
 None. Times are seconds. Counts, drops and times are of the iteration since the step before.
 
     loss/<name>               report of the loss; with several updates a step, their mean
@@ -44,7 +44,7 @@ Record = dict[str, Any]
 
 
 class Meter:
-    """Counters and clocks of the current iteration; `turn` starts the next one. Completions are
+    """Counters and clocks of the current iteration; `end_iteration` starts the next one. Completions are
     made inside `with meter`, which measures the idle time of samplers."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:

@@ -1,7 +1,7 @@
 """Files of a run outside of its folder: shared memory, and temporary files of its processes.
 
     Scratch() --key--> /dev/shm/forgedsl-KEY-owner   locked as long as this process lives
-                  |--> /dev/shm/forgedsl-KEY-*       weights in transfer, meeting points
+                  |--> /dev/shm/forgedsl-KEY-*       weights in transfer, rendezvous files
                   |--> /dev/shm/forgedsl-KEY-sockets where TMPDIR is too long a path for them
                   |--> /dev/shm/sem.forgedsl-KEY-*   semaphores of multiprocessing in its processes
                   |--> $TMPDIR/forgedsl-KEY/         TMPDIR of every process of the run

@@ -41,8 +41,8 @@ def combine_results(
     results: Sequence[StepResult], batch: Batch, *, stopped: bool = False
 ) -> StepResult:
     """Combine the results of the updates of a step: means, and for each report of the loss also the
-    last value. Updates skipped for a non-finite loss do not count, unless one has `stopped` the
-    run."""
+    last value. Skipped updates (non-finite loss or gradient) do not count. If one has `stopped`
+    the run, only its result is shown."""
     if len(results) == 1:
         return results[0]
     made = [result for result in results if not result.skipped]

@@ -68,7 +68,7 @@ def assemble(
     out.batch.beside = [
         (loss, part)
         for (loss, edges), part in zip(step.terms[1:], samples[1:], strict=True)
-        if part or not _of(flow, edges) <= roots  # a buffer may be empty yet
+        if part or not _of(flow, edges) <= roots  # a buffer may still be empty
     ]
     out.batch.groups = [unit.group for unit in units if unit.source not in drawn]
     return out

@@ -96,7 +96,7 @@ class Recipe:
 
 def main(number: int) -> None:
     """Serve over the inherited socket until it is closed."""
-    import forgedsl.runtime.rewards.loading  # noqa: F401 before the time of the rewards begins
+    import forgedsl.runtime.rewards.loading  # noqa: F401 not in the time limit of rewards
 
     recipe: Recipe
     stream, recipe = receive_work(number)

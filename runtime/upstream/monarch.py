@@ -178,7 +178,7 @@ class Mesh:
         return Mesh.spawn(**recipe, deaths=self.deaths + 1)
 
     def kill(self) -> None:
-        """Kill its remaining processes."""
+        """Kill the remaining processes of this mesh."""
         self.end(self.on, [member["pid"] for member in self.members])
 
     def set_hosts(self, hosts: Any, on: range) -> None:
@@ -268,7 +268,7 @@ class Mesh:
         """
         async with asyncio.timeout(STOP_SECONDS):
             await self.call("leave")
-            await asyncio.sleep(LEFT_SECONDS)  # `stop` would hang if it came before the exit
+            await asyncio.sleep(LEFT_SECONDS)  # `procs.stop` hangs before the processes exit
             await self.procs.stop("end of run")
 
     async def abandon(self) -> None:
@@ -291,7 +291,7 @@ def cause_of(error: BaseException) -> str:
     lines = [line for line in str(error).splitlines() if line.strip()]
     frames = [number for number, line in enumerate(lines) if FRAME.match(line)]
     told = lines[frames[-1] + 1 :] if frames else lines[-1:]
-    while len(told) > 1 and told[0][0].isspace():  # the code of the frame, and what marks its place
+    while len(told) > 1 and told[0][0].isspace():  # source line of the frame, and its ^^^^ marks
         del told[0]
     text = " ".join(line.strip() for line in told)
     return text[:LONGEST] or type(error).__name__

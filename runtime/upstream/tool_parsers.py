@@ -1,6 +1,6 @@
 """Tool calls read by a parser of vLLM: `tool_calls = vllm("glm47")`.
 
-Importing it loads torch: half a gibibyte and some seconds in a process.
+The parser's import loads torch: it takes half a gibibyte and some seconds in each process.
 """
 
 from __future__ import annotations
