@@ -244,11 +244,11 @@ class RewardGuard:
     WINDOW = 256
     RATE_AFTER = 32
     ALL_AFTER = 16
-    """at most FailureGuard's least limit. At equal counts this guard is called first, so its more
-    specific error is raised"""
+    """not above the smallest limit of FailureGuard. At equal counts this guard is called first, so
+    its more specific error is raised"""
     KILLS = 4
-    """the run ends when this many calls, for each call that may run at once, have ended their
-    process and none has left it alive"""
+    """the run ends if every call so far has ended its process, after KILLS calls for each call that
+    may run at once"""
     BROKEN = 0.1
     """failure rate above which failing calls are reported as the cause of a stall"""
 

@@ -37,7 +37,7 @@ from forgedsl.runtime.temporary_files import RUN, kill_marked, marks
 from forgedsl.runtime.worker_process import PR_SET_PDEATHSIG
 
 POOL = "FORGEDSL_POOL"
-"""environment variable that all programs of a process of agents have: its mark, PID-..."""
+"""environment variable of all agent programs under one environment process: its mark, PID-..."""
 TRAJECTORY = "FORGEDSL_TRAJECTORY"
 """environment variable of the programs of a trajectory"""
 INHERITED = (

@@ -49,7 +49,7 @@ class ServedEnvironment:
     environment: spec.Environment
     job_dir: str
     mark: str = ""
-    """what programs of its agents carry in their environment (`program.POOL`)"""
+    """value of `program.POOL` in the environment of its agent programs"""
     confined: bool = False
     """the process must have no effects and prints nothing"""
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 LONGEST = 60
-"""characters of a target that is answered"""
+"""most characters of a target for which answers are made"""
 MOST_FORMS = 40
 LISTED = " ".join(map(str, range(101)))
 OTHER_WORDS = ("zebra", "Oslo", "quartz")

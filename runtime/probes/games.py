@@ -36,9 +36,9 @@ TURNS = 4
 """most turns of a game"""
 EFFECTS = "it writes files, starts processes or connects to others"
 TOOL = "tool "
-"""begins a form that is a tool and the parameter for the answer: `tool submit answer`"""
+"""prefix of a form that names a tool and its parameter for the answer: `tool submit answer`"""
 Player = Callable[[str, str], Turn | str]
-"""function of what was read last and of all that was read: the turn, or its text"""
+"""(last observation, all observations so far) -> the next turn, or its text"""
 
 
 def play_environments(

@@ -33,7 +33,7 @@ CALL = 2.0
 ROWS = 3
 READS_TARGET = ("target", "rollout", "row")
 LONG = "long"
-"""kind of an answer that no policy writes, and that a reward must bear"""
+"""kind of an answer that is longer than any of a policy; a reward must not fail on it"""
 READS_TOKENS = ("rollout", "token_ids")
 
 

@@ -28,13 +28,13 @@ CHUNK = 1 << 25
 OF_OTHERS = ("behavior", "proximal")
 """fields with log-probs of earlier policies, from which a loss takes ratios"""
 APART = (0.0, 0.5, -0.5, 1.3, -1.3)
-"""by how much they are moved, token by token. Ratios of 0.27 to 3.7 are clipped by most losses; no
-usual bound (0.8, 1.2, 1.28, 2, 3) lies near one of them, where rounding would decide"""
+"""offsets added to these log-probs, token by token. The ratios are then 0.27 to 3.7, and most losses
+clip some. None is near a usual bound (0.8, 1.2, 1.28, 2, 3), where rounding would decide"""
 MOST_ON_CPU = 2e11
 """floating-point operations in float64 that take a CPU some 4 s"""
 BOUNDS = {torch.float32: (1e-4, 1e-3), torch.float64: (1e-9, 1e-9)}
-"""by dtype of the hidden states: largest difference of the value, and of the gradient as a part of
-its norm; products of other dtypes are rounded to 8 bits"""
+"""by dtype of the hidden states: largest difference of the value, and of the gradient relative to
+its norm; for other dtypes `ROUNDED`, since their products are rounded to 8 bits"""
 ROUNDED = (1e-3, 5e-2)
 ELSEWHERE = "another rank has its tokens"
 Line = dict[str, Any]

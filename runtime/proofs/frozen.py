@@ -22,8 +22,8 @@ from forgedsl.runtime.proofs.digest import digest, unsigned
 from forgedsl.runtime.proofs.publication import text
 
 MOST_BYTES = 1 << 30
-"""bytes of files that the controller reads, about: 1 GiB, which takes a CPU some 4 s in bf16. Of
-larger models it reads every second tensor, every third, and so on"""
+"""approximate limit of the bytes of files that the controller reads: 1 GiB takes a CPU some 4 s in
+bf16. Of larger models it reads every second tensor, every third, and so on"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

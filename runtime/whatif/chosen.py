@@ -13,7 +13,7 @@ from forgedsl.runtime.whatif.services import OF_MODELS
 from forgedsl.types.flow import Role
 
 SAMPLES = frozenset({Role.SUPERVISED, Role.PAIRS, Role.RECALLS})
-"""roles of sources whose items are not sampled for them, so a what-if cannot score them again"""
+"""roles of sources whose samples come from a dataset or a buffer: these are not recorded"""
 
 
 def chosen(run_dir: Path, job: spec.Job, steps: str | None) -> dict[int, Path]:

@@ -43,7 +43,7 @@ from forgedsl.types.flow import Role
 Key = tuple[int, str, int]
 LOST = Dropped("not recorded")
 MANY = 1_000_000_000
-"""failures in a row that end a what-if: none do"""
+"""limit of failures in a row, so high that failures never end a what-if"""
 
 
 @dataclass(slots=True)
