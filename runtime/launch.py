@@ -3,8 +3,8 @@
     run(job, run_dir): spawn meshes, set up, first weight sync, controller, export, stop
 
 Exit codes: 0 done, 4 the environment cannot satisfy the job, 5 failed, 6 stopped by a guard, 130
-interrupted by Ctrl-C, 75 interrupted by SIGTERM; continue both with `--resume`. An interrupted run
-has written a checkpoint, unless it was still starting or was stopped at once by further signals. In
+interrupted, 75 interrupted by SIGTERM with a checkpoint to `--resume` from. An interrupted run has
+written a checkpoint, unless it was still starting or was stopped at once by further signals. In
 every case all processes are stopped, and the last event is `run.end` with the outcome. After a
 failed service, `schedule.restarts` starts the run again from the last checkpoint, in the same
 process.

@@ -1,4 +1,4 @@
-"""Ledger of drawn groups: every group is trained on exactly once, also across a resume.
+"""Ledger of drawn groups: each is consumed or dropped exactly once, also across a resume.
 
     drawn -> consumed (trained on at a step) | dropped (with a reason)
 

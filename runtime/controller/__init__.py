@@ -2,7 +2,7 @@
 
     Job + Endpoints + EventLog --Controller.run()--> Outcome, events, checkpoints
 
-flow (static view) -> intake (draw, credits) -> firing (nodes of a group) -> assembly (batch)
+flow (static view) -> group_source (draw, credits) -> firing (nodes of a group) -> assembly (batch)
 -> core (trainer loop, transfers, evaluations, ends). Nothing here knows an algorithm, torch or a
 transport.
 """
