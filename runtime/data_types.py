@@ -250,7 +250,7 @@ class StepResult:
     kernel: str
     """which loss implementation ran, e.g. "torch/linear" """
     experts_load: float | None = None
-    """tokens of the busiest expert over those of the mean; None if the model has none"""
+    """tokens of the busiest expert, divided by the mean over experts; None without experts"""
     routes_changed: float | None = None
     """share of the replayed tokens, over all layers, for which the trainer would have chosen other
     experts; None if no routes are replayed"""

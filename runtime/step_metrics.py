@@ -44,8 +44,8 @@ Record = dict[str, Any]
 
 
 class Meter:
-    """Counters and clocks of the current iteration; `end_iteration` starts the next one. Completions are
-    made inside `with meter`, which measures the idle time of samplers."""
+    """Counters and clocks of the current iteration; `end_iteration` starts the next one.
+    Completions are made inside `with meter`, which measures the idle time of samplers."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

@@ -1,7 +1,7 @@
 """Sample the resources that a run uses on this host: memory of its processes, memory and load of
 its GPUs.
 
-    process.start events --on_event--> pids by service --watch--> usage events, every some seconds
+    process.start events --on_event--> pids by service --watch--> usage events, every few seconds
 
 Memory is the resident set size of a process and its children; shared pages count in each of them.
 GPUs are queried through nvidia-smi, which comes with their driver. If the run has several hosts,
@@ -43,7 +43,7 @@ class Usage:
             self._service_by_pid[event["pid"]] = event["service"]
 
     async def watch(self) -> None:
-        """Emit a sample now and every some seconds, until cancelled."""
+        """Emit a sample now and every few seconds, until cancelled."""
         while True:
             memory, gpus = await asyncio.to_thread(lambda: (self.memory(), self.gpus()))
             self._events.emit("usage", memory=memory, gpus=gpus)

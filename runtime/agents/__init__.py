@@ -1,1 +1,1 @@
-"""Agents: the policy behind OpenAI's protocol, and trajectories of what it answered there."""
+"""Agents: the policy behind OpenAI's protocol, and trajectories made of its answers."""

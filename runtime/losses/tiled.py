@@ -1,7 +1,7 @@
 """Linear losses within a workspace: neither all rows nor all of the vocabulary at a time.
 
     for rows, tiles      logits of a tile -> its statistics; those of all tiles -> those of the rows
-    once                 the loss, and its gradients by the statistics
+    once                 the loss, and its gradients with respect to the statistics
     for tiles, rows      logits again -> their gradient -> those of hidden and of the tile's weight
 
 This takes four products instead of three. Besides the gradients of weight and hidden (summed in

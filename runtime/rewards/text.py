@@ -83,7 +83,7 @@ def format_regex(rollout: Rollout, target: Any, *, pattern: str) -> float:
 
 
 def overlong(rollout: Rollout, target: Any, *, soft: float, hard: float) -> float:
-    """Soft length penalty (2503.14476): 0 up to `soft` tokens, falling to -1 at `hard`."""
+    """Soft length penalty (arXiv 2503.14476): 0 up to `soft` tokens, falling to -1 at `hard`."""
     over = (rollout.num_tokens - soft) / (hard - soft)
     return -min(max(over, 0.0), 1.0)
 

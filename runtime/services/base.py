@@ -24,7 +24,7 @@ class Kind:
 
     actor   returns the class of its processes
     aborts  its actors have `abort`, which ends requests that nobody waits for any more
-    spoilt  checks the files of its checkpoint: it returns what is wrong, or ""
+    spoilt  checks if files of its checkpoint are damaged: it returns what is wrong, or ""
     export  writes the weights of a checkpoint in Hugging Face layout:
             (model, service, folder of the model, checkpoint, target)
     export_adapter  like `export`, for an adapter alone in the layout of PEFT

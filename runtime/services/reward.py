@@ -127,8 +127,8 @@ class RewardPool:
                 timer.cancel()
 
     async def _ask(self, mesh: Mesh, rank: int, items: Sequence[Item]) -> list[list[Outcome]]:
-        """Send items to a process and return its answers. The process limits the time of each call,
-        so a process that exceeds the limit here, which is longer, hangs itself."""
+        """Send items to a process and return its answers. The process limits the time of each call;
+        the limit here is longer, so if it passes, the process itself hangs."""
         longest = self._depth * sum(map(self._seconds, items)) + START_SECONDS
         try:
             async with deadline(f"process {rank} of the pool", longest):

@@ -192,7 +192,7 @@ class Sender:
         self._kept: Layout = ()
         self._published = 0
         self._version: int | None = None
-        """version in the buffer before the next"""
+        """the version published last"""
         self._changed: float | None = None
 
     def publish(

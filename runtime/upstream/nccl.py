@@ -4,8 +4,8 @@
 
 torch's ProcessGroupNCCL kills the process at a timeout (its watchdog), and its creation blocks
 without a deadline if the other side dies. A non-blocking communicator can be aborted at any time:
-its state is polled here between calls of `wait`, which raises if there is nothing to wait for any
-more. A failure costs only this communicator.
+its state is polled here between calls of `wait`, which raises if the other side is gone or silent.
+A failure costs only this communicator.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def device() -> torch.device:
 
 
 class Wire:
-    """One end of a communicator of two: rank 0 sends, rank 1 receives, on an own CUDA stream."""
+    """One end of a communicator of two: rank 0 sends, rank 1 receives, on its own CUDA stream."""
 
     def __init__(self, rank: int, invitation: bytes, wait: Callable[[], None]) -> None:
         self._nccl, self._comm, self._peer = _library(), ctypes.c_void_p(), 1 - rank

@@ -63,5 +63,5 @@ def tag(name: str) -> str:
 
 
 def config_of(job: Job) -> dict[str, Any]:
-    """What a run is listed with: parameters, seed, hash of the job."""
+    """Return the settings shown with a run: parameters, seed, hash of the job."""
     return {"params": job.params, "seed": job.seed, "hash": job.content_hash}

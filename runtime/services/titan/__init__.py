@@ -1,4 +1,4 @@
 """Kind `titan` at run time: a torchtitan model, trained or frozen.
 
-Its facts: forgedsl/services/titan.
+Its declaration for the compiler is in forgedsl/services/titan.
 """

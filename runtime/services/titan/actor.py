@@ -64,7 +64,7 @@ class TitanTrainer(TitanActor):
     _term = 0
     """number of the loss whose passes run"""
     _compared: list[first_batch.Compared] | None = None
-    """what passes compute of their loss in float64 too; None if they do not"""
+    """results of passes that compute their loss in float64 too; None while passes do not"""
     _moved = False
     """True if there was an update since the last publication"""
 
@@ -72,7 +72,7 @@ class TitanTrainer(TitanActor):
         super().__init__(*args, **options)
         self._abandon = AbandonStep()
         self._known: set[str] = set()
-        """losses whose first batch is proved"""
+        """losses that were checked on their first batch"""
 
     @concurrent_endpoint
     async def step(self, batch: Batch, loss: str) -> StepResult:

@@ -1,1 +1,1 @@
-"""Kind `vllm` at run time: an engine that samples. Its facts: forgedsl/services/vllm."""
+"""Kind `vllm` at run time: an engine that samples. For the compiler: forgedsl/services/vllm."""

@@ -2,8 +2,8 @@
 
     q, k, v [R, L / n, heads] --all-to-all--> [R, L, heads / n] --attention--> back
 
-DeepSpeed-Ulysses (2309.14509): everything but attention works per token, and attention works per
-head, so attention runs unchanged on whole packed rows. torchtitan's own context parallelism
+DeepSpeed-Ulysses (arXiv 2309.14509): everything but attention works per token, and attention works
+per head, so attention runs unchanged on whole packed rows. torchtitan's own context parallelism
 supports flex attention, which has no CPU kernel, and causal SDPA, which cannot separate packed
 sequences. It does not support our variable-length attention on GPUs. Part of the adapter in
 `model.py`.
@@ -25,7 +25,7 @@ from forgedsl.runtime.context_parallel import Context
 
 
 def share_rows(module: nn.Module, dims: Any, degrees: spec.TitanParallel) -> Context:
-    """Let the attention layers of a model, before it is parallelized, exchange tokens for heads.
+    """Make attention layers exchange tokens for heads; call before the model is parallelized.
 
     Raises:
         LaunchError: heads cannot be split evenly, in a model whose sizes the plan did not know.

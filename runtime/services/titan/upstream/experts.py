@@ -95,8 +95,8 @@ class Load:
             experts.tokens_per_expert_E.zero_()
 
     def load_imbalance(self) -> float | None:
-        """Return the tokens of the busiest expert of a layer over those of the mean, averaged over
-        layers (a collective, of all ranks); None if no layer has experts."""
+        """Return the tokens of the busiest expert of a layer divided by the mean over experts,
+        averaged over layers (a collective, of all ranks); None if no layer has experts."""
         if not self._shape[1]:
             return None
         # other pipeline stages fill other rows

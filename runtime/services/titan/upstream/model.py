@@ -254,7 +254,7 @@ def _start(
     seed: int,
 ) -> None:  # fmt: skip
     """Initialize the weights, and set up hooks for the forward and backward passes. `shapes` are
-    those of the whole weights, before sharding."""
+    those of the whole model, before it is split into stages and sharded."""
     torch.manual_seed(seed)
     module.to_empty(device="cpu" if service.offload else device)
     with torch.no_grad(), WholeDraws():  # type: ignore[no-untyped-call]

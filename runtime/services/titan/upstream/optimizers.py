@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from forgedsl.lower import job as spec
 
 MATRIX = re.compile(r"^layers\.\d+\.(?!.*\.router\.)")
-"""names of weights that Muon takes where they have two dimensions"""
+"""names of weights that Muon takes if they have two dimensions"""
 
 
 def build_optimizer(

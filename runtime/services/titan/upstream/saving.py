@@ -33,7 +33,7 @@ class Saver:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
 
     def save(self, step: int) -> Future[Any]:
-        """Begin the checkpoint of a step. After the return the state may change; the future is done
+        """Begin the checkpoint of a step. When this returns, training may go on; the future is done
         when the checkpoint is written."""
         from torch.distributed.checkpoint import state_dict_saver
         from torch.distributed.checkpoint.filesystem import FileSystemWriter

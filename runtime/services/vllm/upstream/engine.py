@@ -503,15 +503,15 @@ def _load(model: Any, weights: Iterable[tuple[str, Any]]) -> None:
 
 
 def _keeps_weights(model: Any) -> bool:
-    """True if the engine keeps weights in the layout of the files, so that new ones can be written
-    over them. Otherwise a full reload repacks them: it takes 0.1 s longer, and needs memory for a
-    copy of one layer's experts."""
+    """True if no layer repacks its weights after loading, so that new ones can be written over
+    them. Otherwise a full reload repacks them: it takes 0.1 s longer, and needs memory for a copy
+    of one layer's experts."""
     methods = [m.quant_method for m in model.modules() if hasattr(m, "quant_method")]
     return all(type(each).__name__ in UNPACKED or _is_unpacked(each) for each in methods)
 
 
 def _is_unpacked(method: Any) -> bool:
-    """True if `method` keeps experts in the layout of the files."""
+    """True if `method` is one for experts that does not repack them after loading."""
     if type(method).__name__ != "UnquantizedFusedMoEMethod":
         return False
     return method.unquantized_backend.name in ("TRITON", "BATCHED_TRITON")

@@ -57,11 +57,11 @@ class HeldWeights:
                 self._watch(name, module)
 
     def begin(self) -> None:
-        """Note digests during the load that begins now."""
+        """Record digests during the load that begins now."""
         self._noted = {}
 
     def take(self) -> list[Held]:
-        """Return the digests of all weights after a load, and end noting."""
+        """Return the digests of all weights after a load, and stop recording."""
         noted, self._noted = self._noted or {}, None
         found: list[tuple[str, Part, Tensor]] = []
         for name, module in self._model.named_modules():

@@ -24,9 +24,9 @@ Builder = Callable[[Dims], Any]
 def decoder_spec(
     dims: Dims, like: Any, block: Any, *, feed_forward: Any = None, adapter: Any = None
 ) -> Any:
-    """Return torchtitan's ModelSpec `like` with a model of `dims`. `block` is its layer class.
-    `feed_forward(dims)` makes the part after attention; default: a gated MLP. `adapter` maps its
-    names to those of files; default: the names of Llama and Qwen."""
+    """Return a copy of torchtitan's ModelSpec `like` with a model of `dims`. `block` is the layer
+    class. `feed_forward(dims)` makes the part after attention; default: a gated MLP. `adapter`
+    maps parameter names to those in files; default: the names of Llama and Qwen."""
     from torchtitan.models import qwen3
     from torchtitan.models.common import Embedding, Linear
 
