@@ -125,7 +125,7 @@ class EnvironmentProcess(RestartingWorker):
         found: Reply | ProcessEnded = await child.ask(request, request.seconds)
         if not isinstance(found, ProcessEnded):
             return found
-        if self._environment.program is not None:  # their children may still live
+        if self._environment.program is not None:  # children of programs may live on
             await asyncio.to_thread(kill_marked, f"{POOL}={self._mark}")
         collateral = not found.mine or child is self._blamed  # one call per process gets the blame
         if request.op != "close":  # a closed trajectory cannot be to blame

@@ -284,7 +284,7 @@ class _Pipe(asyncio.Protocol):
         self._transport, _ = await loop.connect_read_pipe(lambda: self, file)
 
     async def drained(self) -> None:
-        os.close(self.inlet)  # the write end of this process: without it, the reader can see EOF
+        os.close(self.inlet)  # our write end: after this, the reader can see EOF
         self.inlet = os.open(os.devnull, os.O_WRONLY)
         with suppress(TimeoutError):
             async with asyncio.timeout(GRACE):

@@ -47,7 +47,7 @@ class Proofs:
         """Record a weight sync; return a warning, or "".
 
         Raises:
-            GuardError: updates do not change the weights of the sampler.
+            GuardError: updates change no published weight.
         """
         if not result.bytes:  # a rehearsal publishes nothing
             return ""
