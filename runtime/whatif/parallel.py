@@ -43,7 +43,8 @@ def rescore(
 
     with ProcessPoolExecutor(count - 1, mp_context=get_context("fork")) as pool:
         others = [pool.submit(_steps, run, job, folder, share) for share in shares[1:]]
-        found += _steps(run, job, folder, shares[0], lambda done: tell(done * count))
+        all_ = len(numbers)
+        found += _steps(run, job, folder, shares[0], lambda done: tell(min(done * count, all_)))
         for other in others:
             found += other.result()
     tell(len(numbers))
