@@ -3,8 +3,8 @@
     adapter_config.json, header of adapter_model.safetensors --read_adapter--> Adapter
     Adapter, names and shapes of the model's weights --misfit--> what is wrong, or ""
 
-Used by the compiler for folders beside the file, and by a run, which merges. Only headers are read
-here, so that nothing needs torch.
+The compiler uses it for folders beside the file. A run uses it too, and then merges the adapter.
+Only headers are read here, so that nothing needs torch.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def tensor_shapes(file: Path) -> dict[str, tuple[int, ...]]:
     """Return names and shapes of the tensors of a safetensors file.
 
     Raises:
-        ValueError, struct.error: it is no such file.
+        ValueError, struct.error: the file is not a safetensors file.
     """
     with file.open("rb") as stream:
         (length,) = struct.unpack("<Q", stream.read(8))

@@ -53,8 +53,8 @@ def _turn(render: Render, template: str, user: Mapping[str, Any]) -> str:
 
 
 def known_to_append(template: str, *, tools: bool) -> bool | None:
-    """`appends` for the text of a template, without its tokenizer; None if it cannot be rendered
-    so."""
+    """Like `appends`, but takes the text of a template and needs no tokenizer. None if the template
+    cannot be rendered without one."""
     import json
 
     from jinja2 import TemplateError

@@ -64,7 +64,8 @@ class Gymnasium(Environment):
 
         Raises:
             gymnasium.error.Error: there is no such environment, or it cannot be made.
-            ValueError: its observations or actions have no text, or the words do not fit them.
+            ValueError: its observations or actions have no text, or `actions` or `observation` do
+                not fit them.
         """
         given = dict(options or {})
         if max_episode_steps is not None:

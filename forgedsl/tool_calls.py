@@ -272,13 +272,14 @@ def _deepseek_v3(text: str, tools: Tools) -> Found:
 
 
 def _after(pattern: re.Pattern[str], text: str, at: int) -> int:
-    """Return the end of a pattern that matches everywhere."""
+    """Return the end of the match of a pattern at a place, or the place if it does not match."""
     found = pattern.match(text, at)
     return at if found is None else found.end()
 
 
 def _between(text: str, opening: str, closing: str) -> Iterator[tuple[int, str, bool]]:
-    """Yield (first character, text, True if it is closed) of all parts between two marks."""
+    """Yield (start, text, is closed) of each part after an opening mark. `start` is the offset of
+    the mark; the text ends at the closing mark, or else at the next opening mark or the end."""
     at = 0
     for part in text.split(opening)[:-1]:
         at += len(part)

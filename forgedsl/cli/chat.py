@@ -125,8 +125,8 @@ class Talk:
         self._said = {name: list(first) for name in self._speakers}
 
     def say(self, text: str) -> None:
-        """Ask all models, and print their answers. A chat that is interrupted stands where it stood
-        before, for all models."""
+        """Ask all models, and print their answers. If interrupted, the chats of all models stay as
+        they were before the question."""
         before = dict(self._said)
         try:
             self._ask_all(text)
@@ -161,7 +161,8 @@ def _lines() -> Iterator[str]:
 
 
 def exported(run: Path, step: int | None = None) -> Path:
-    """Return the folder of an exported policy: of a run (the newest, or of a step), or itself.
+    """Return the folder of an exported policy. If `run` is a model folder, that is `run`; else it
+    is the export of `step`, by default the newest.
 
     Raises:
         UsageError: there is none; the message says how to make it.
@@ -212,7 +213,8 @@ def sampling_of(run: Path, changes: dict[str, Any]) -> Sampling:
 
 
 def _other(run: Path, against: str) -> Path:
-    """The model to answer beside the policy: what the run began with, or that of another run."""
+    """Return the folder of the model that answers beside the policy: the model that the run began
+    with, or the export of another run."""
     if against != BASE:
         return exported(Path(against))
     if not (run / "job.json").is_file():

@@ -56,8 +56,8 @@ class InputChecker:
         self._left = CALLS_SECONDS
 
     def calls(self, lowered: Lowered, with_side_effects: frozenset[str] = frozenset()) -> Calls:
-        """Call the rewards in Python of a job that was checked, with answers made for the purpose,
-        and play its environments (`runtime.probes`), but not rewards in `with_side_effects`."""
+        """Call the Python rewards of a checked job with answers made for the purpose, and play its
+        environments (`runtime.probes`). Rewards in `with_side_effects` are not called."""
         from forgedsl.cli.inputs import copy_inputs
         from forgedsl.lint.calls import Calls, EnvironmentPlays, RewardCalls
         from forgedsl.runtime.probes.games import play_environments
@@ -128,7 +128,7 @@ class InputChecker:
 def _asked_of(
     job: Job, checks: Mapping[str, DatasetCheck], with_side_effects: Collection[str]
 ) -> dict[str, Asked]:
-    """Return the rows for each reward and environment in Python that is called."""
+    """Return, by name, the rows with which to call each Python reward and environment."""
     found = {}
     for name, reward in job.rewards.items():
         if reward.kind == "python" and name not in with_side_effects:

@@ -1,7 +1,7 @@
 """Copies the files that a job reads into a run folder, and checks them there.
 
 sources --copy_inputs--> RUN/inputs/...        large ones as symbolic links
-RUN/inputs/... --inputs_beside--> sources      of a job.json that is run again
+RUN/inputs/... --inputs_beside--> sources      when a job.json is run again
 job + RUN --check_inputs--> LaunchError        if a model, or what a link names, has changed
 """
 

@@ -154,7 +154,7 @@ def _run(options: Options) -> int:
     if options.diff:
         return 1 if changed else 0
     _print(diagnostics, sources, options.format, len(paths))
-    if data_reports:  # stdout has only the findings where a program parses it
+    if data_reports:  # in other formats, programs parse stdout: findings only
         print("\n".join(data_reports), file=sys.stdout if options.format == "full" else sys.stderr)
     if options.deep:
         _tell_sandbox(sources)

@@ -91,7 +91,8 @@ def pins() -> dict[str, str]:
 
 
 def _packages() -> Iterator[Check]:
-    """One check for what runs need, one for other versions than the tested ones."""
+    """Yield a check of the packages that runs need, and one of those whose version is not the
+    tested one."""
     tested = pins()
     names = [next((n for n in tested if n in (name, f"{name}-cpu")), name) for name in NEEDED]
     have = {name: found for name in names if (found := installed(name))}
@@ -213,7 +214,7 @@ def _shared_memory() -> Check:
 
 
 def _disks() -> Iterator[Check]:
-    """The folders that runs write to, those on one disk together."""
+    """Yield checks of the folders that runs write to: one check per disk."""
     cache = Path(os.environ.get("HF_HOME") or Path.home() / ".cache/huggingface")
     folders = {"run folders": Path(), "temporary files": Path(tempfile.gettempdir()),
                "models of the hub": cache}  # fmt: skip
@@ -295,7 +296,7 @@ def _hub() -> Check:
     try:
         with urlopen(Request(url, method="HEAD"), timeout=SECONDS):
             return Check(name="hub", state=OK, text=f"{host} answers")
-    except HTTPError as error:  # it answers, with a status that the first page may well have
+    except HTTPError as error:  # an error status is still an answer
         return Check(name="hub", state=OK, text=f"{host} answers ({error.code})")
     except (OSError, ValueError) as error:
         why = getattr(error, "reason", error)

@@ -22,8 +22,8 @@ MONARCH = "forgedsl.runtime.upstream.monarch"
 
 
 def main(*, whole: bool = False) -> None:
-    """Run a command and exit with its code. `whole`: the process does nothing else, and may end at
-    once."""
+    """Run a command and exit with its code. `whole`: the process runs only this command, so it may
+    end without the shutdown of the interpreter."""
     if sys.stderr is None:  # stderr is closed; `print(file=None)` would write to stdout
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     if sys.stdout is None:
@@ -32,7 +32,7 @@ def main(*, whole: bool = False) -> None:
         )
         sys.exit(2)
     if whole and sys.argv[1:2] == ["lint"]:
-        gc.disable()  # a check is short and makes few reference cycles: to look for them takes 10 %
+        gc.disable()  # a check makes few reference cycles, and the search for them takes 10 %
     with_client = _has_client()
     code = _ended(_call)
     code = _ended(_flush) or code

@@ -146,9 +146,9 @@ def read_side(
     """Read a side of a comparison: a file, a run folder, a job or plan, or a git revision of a
     file.
 
-    `git:REV` is the revision of `beside`. If `profile` was copied from a run instead of the command
-    line, `profile_of` names that run. Raises SideError, with diagnostics printed if the file has
-    errors.
+    `git:REV` is the file `beside` in revision REV. If `profile` was copied from a run instead of
+    the command line, `profile_of` names that run. Raises SideError, with diagnostics printed if the
+    file has errors.
     """
     if text.startswith("git:"):
         from forgedsl.cli.revisions import checked_out

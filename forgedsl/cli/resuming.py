@@ -202,7 +202,7 @@ def _is_package(path: str) -> bool:
 
 
 def _file_of(path: str, values: dict[str, Any]) -> str:
-    """Return the path of the file of which a setting is the digest; "" of other settings."""
+    """Return the path of the file whose digest a setting holds; "" if it holds no digest."""
     home, _, name = path.rpartition(".")
     return str(values.get(f"{home}.path") or "") if name == "sha256" else ""
 

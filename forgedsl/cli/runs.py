@@ -89,7 +89,7 @@ def _text(value: Any) -> str:
 
 
 def _row(run: Path) -> dict[str, Any] | None:
-    """Return the state of a run; None, with a note, if its job.json is that of no run."""
+    """Return the state of a run. If its job.json is not a job, print a note and return None."""
     try:
         return row_of(run)
     except (ValueError, KeyError, TypeError, AttributeError):

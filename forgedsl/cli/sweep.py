@@ -46,7 +46,7 @@ MOST_VALUES = 6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """The command line. `again` is the text of the command that continues the sweep."""
+    """The parsed command line. `again` is the command that continues the sweep."""
 
     file: Path
     profile: str

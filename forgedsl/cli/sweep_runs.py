@@ -2,9 +2,9 @@
 
     Task, ... --Sweep.run--> states in SWEEP/sweep.json, what each printed in POINT/logs/forgec.log
 
-What became of a point is read from its run folder, not from the manifest, so that a sweep that was
-killed goes on with the truth: a point that is done stays so, one that still runs is waited for, one
-with a checkpoint is resumed, and any other begins anew.
+The state of a point is read from its run folder. The manifest may be wrong after the sweep was
+killed. A point that is done stays so, one that still runs is waited for, one with a checkpoint is
+resumed, and any other begins anew.
 """
 
 from __future__ import annotations
@@ -143,17 +143,17 @@ class Sweep:
             state, f"resumes from the checkpoint of step {step}"
         )
         starts = self._entry(task).starts + 1
-        # noted before it starts: what the folder says counts, whenever this process is killed
+        # written before the start: if this process is killed, the run folder has the true state
         self.manifest.set(task.point.folder, state="running", how=how, starts=starts, message="")
         self._active[slot] = self._start(slot, task, folder, resumes=state == "checkpoint")
-        if self.stopped:  # since the slot was found free
+        if self.stopped:  # a signal came after the slot was found free
             self._active[slot].send(self.stopped)
         self._tell(task, how)
 
     def _start(self, slot: int, task: Task, folder: Path, *, resumes: bool) -> Active:
         with writing(folder):
             if resumes:
-                (folder / LOCK).unlink(missing_ok=True)  # nobody has it; see `is_alive`
+                (folder / LOCK).unlink(missing_ok=True)  # no process holds the lock; see `is_alive`
             else:
                 if folder.exists():
                     shutil.rmtree(folder)
@@ -167,7 +167,7 @@ class Sweep:
             mine = self.visible[slot * self.gpus : (slot + 1) * self.gpus]
             environment["CUDA_VISIBLE_DEVICES"] = ",".join(mine)
         with log:
-            with suppress(BlockingIOError):  # a process of the run before this is still ending
+            with suppress(BlockingIOError):  # a process of the previous run still holds it
                 fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the run inherits it
             process = subprocess.Popen(
                 [*self.command, *words], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
@@ -290,8 +290,9 @@ def progress(folder: Path, steps: int | None) -> str:
 
 
 def is_alive(folder: Path) -> bool:
-    """True if a process runs in the folder. A run has the lock of its folder; until it takes it,
-    while it imports, it has the lock of its log, which was taken for it."""
+    """True if a process runs in the folder. A run holds the lock of its folder. While it imports,
+    before it takes this lock, it holds the lock of its log, which it inherited when it was
+    started."""
     from forgedsl.runs.data import is_running
 
     if (folder / LOCK).exists():

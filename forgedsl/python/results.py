@@ -60,7 +60,7 @@ def begin(folder: Path, words: tuple[str, ...], pipeline: Source | None) -> Runn
         log.parent.mkdir(exist_ok=True)
         file = log.open("wb")
     with file:
-        with suppress(BlockingIOError):  # a process of the run before this is still ending
+        with suppress(BlockingIOError):  # a process of the previous run still holds it
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the run inherits it
         process = subprocess.Popen(
             [sys.executable, "-m", "forgedsl", "run", *words],
@@ -118,8 +118,8 @@ class Running:
         return RunResult(self.folder, self._pipeline)
 
     def follow(self, *, quiet: bool = False) -> RunResult:
-        """Wait for the end and show the progress meanwhile. An interrupt stops the run, and a
-        second one at once."""
+        """Wait for the end and show the progress meanwhile. An interrupt lets the run save
+        and end; a second interrupt ends it at once."""
         with (self.folder / LOG).open("r", encoding="utf-8", errors="replace") as log:
             while True:
                 running = self.running
@@ -144,7 +144,7 @@ class Running:
         if code in (1, 2):
             return PipelineError(said)
         end = load_run(self.folder).outcome
-        if end.get("time", 0.0) < self._began:  # of a session before this one
+        if end.get("time", 0.0) < self._began:  # the end of an earlier session
             end = {}
         text = f"{end.get('message') or said}\n  run folder: {self.folder}"
         if code == 4:
