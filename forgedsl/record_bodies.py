@@ -1,8 +1,8 @@
 """Bodies of `__init__` for records of up to 19 fields, so that no start of `forgec` compiles them.
 
-`records.body_text` writes the text of each; where it changes, its texts are pasted here again, and
-`compiler_tests/syntax/test_records.py` compares both.
-Each record gets a copy with its own names of parameters; `_set_0`, `_end` are its globals.
+These are texts of `records.body_text`. If that function changes, its new texts must be pasted here;
+`compiler_tests/syntax/test_records.py` compares both. Each record gets a copy with its own names of
+parameters; `_set_0` and `_end` are its globals.
 """
 
 # ruff: noqa: F821

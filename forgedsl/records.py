@@ -243,7 +243,7 @@ def _setters(cls: Any) -> tuple[Any, ...]:
 
 
 def _first_init(self: Any, *args: Any, **kwargs: Any) -> None:
-    """`__init__` of a class without instances: it makes the next one."""
+    """`__init__` of a class until its first instance: it makes the real one and takes its place."""
     home: Any = next(c for c in type(self).__mro__ if c.__dict__.get("__init__") is _first_init)
     init = _made_init(home)
     type.__setattr__(home, "__init__", init)
@@ -293,7 +293,7 @@ def body_text(size: int) -> str:
 
 
 def _setter(cls: Any, spec: _Field) -> Any:
-    """Return what writes a field."""
+    """Return the function that writes a field of a record."""
     write = getattr(cls, spec.name).__set__
     if spec.default_factory is _MISSING:
         return write

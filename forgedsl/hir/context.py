@@ -131,11 +131,11 @@ class Context:
 
 
 def spelled(written: ast.Expr, name: str, close: tuple[str, ...]) -> Fix | None:
-    """Return the change of a name that is written out as a string."""
+    """Return the fix that replaces the name at the end of a string; None if it cannot be made."""
     span = written.span
     if not close or not isinstance(written, ast.String):
         return None
-    if span.end - span.start != len(written.value) + 2:  # with escapes, or of another style
+    if span.end - span.start != len(written.value) + 2:  # escapes, or triple quotes
         return None
     inner = Span(span.file, span.end - 1 - len(name), span.end - 1)
     edit = Edit(text=close[0], span=inner)

@@ -86,8 +86,8 @@ def resolve_gymnasium(
 def _named(
     resolver: File, written: ast.Expr
 ) -> tuple[str, str, str, Path | None, dict[str, Entry] | None] | None:
-    """Return the name as written, its module, its own name, the file of the module, and what
-    that registers; None after reporting a mistake."""
+    """Return the parts of the name `MODULE:NAME`: the whole name, MODULE, NAME, the file of the
+    module, and the environments that it registers. None after reporting a mistake."""
     ctx = resolver.ctx
     name = resolver.coercer.value(written, STR, resolver.scope, "`id` of `gymnasium`")
     if name is ERROR:
@@ -119,7 +119,8 @@ def _named(
 
 
 def _versions(own: str, known: Iterable[str]) -> tuple[str, ...]:
-    """Return the newest version of an environment whose version is missing or is another one."""
+    """Return the newest known version of an environment, for a name whose version is missing or
+    unknown."""
     base = own.rpartition("-v")[0] or own
     found = [name for name in known if re.fullmatch(re.escape(base) + r"-v\d+", name)]
     return tuple(sorted(found, key=lambda name: int(name.rpartition("-v")[2]))[-1:])

@@ -2,7 +2,7 @@
 
     importer --opened--> a Resolver for each module: its table, its names, its parameters
     importer.table.declared["m.generator"]: the module's own entry, shared
-    Program holds what the flow and the file's own declarations need of them
+    Program holds those declarations of modules that the flow or the file needs
 
 The text of a module is evaluated with the module's names; overrides by an importer are evaluated
 with the importer's. A module's flow, evals and run settings are not imported: those of the program
@@ -82,7 +82,7 @@ def open_modules(resolver: File, trail: tuple[str, ...] = ()) -> None:
 
 
 def adopt(child: File, parent: File) -> None:
-    """Replace a module's settings of the run by those of the program that imports it."""
+    """Replace the run settings of a module by those of the program that imports it."""
     for name, declared in parent.table.declared.items():
         if declared.kind.singleton:
             child.table.declared[name] = declared

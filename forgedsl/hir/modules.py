@@ -42,8 +42,8 @@ class Module:
 
 
 class Functions(UserDict[str, Any]):
-    """The functions of a standard module by name. `build` makes one of its name and its tree, which
-    is pickled until the function is looked up."""
+    """The functions of a standard module by name. A function is a pickled tree until it is looked
+    up; then `build` makes it from its name and this tree."""
 
     def __init__(self, trees: dict[str, bytes], build: Callable[[str, bytes], Function]) -> None:
         self.data = dict[str, Any](trees)
@@ -151,7 +151,7 @@ class Loader:
 
         def build(function: str, tree: bytes) -> Function:
             decl = cache.unpickled(tree)
-            if not isinstance(decl, ast.FnDecl):  # of a version with other trees
+            if not isinstance(decl, ast.FnDecl):  # cached by a version whose trees differ
                 decls = parse(self._standard_source(name), self.reporter).decls
                 decl = next(d for d in decls if getattr(d, "name", "") == function)
             return build_function(decl, scope, ctx)
@@ -160,8 +160,8 @@ class Loader:
         return scope
 
     def _pickled(self, name: str) -> dict[str, bytes] | None:
-        """Return the pickled trees of a module's functions, which are cached by its text. The
-        first, "", is the file without them."""
+        """Return the pickled trees of a module's functions by name, cached by the text of the
+        module. The entry "" is the rest of the file."""
         source = self._standard_source(name)
         digest = zlib.crc32(f"{VERSION}\n{source.name}\n{source.text}".encode())
         entry = f"library-{digest:08x}{len(source.text):x}.marshal"

@@ -136,7 +136,7 @@ class Overlay:
         self.modules = file.modules
 
     def profile(self, profile: ast.BlockDecl, apart: frozenset[str] = frozenset()) -> None:
-        """Apply the body of a profile, without its assignments to the names in `apart`."""
+        """Apply the body of a profile, except items that set a name in `apart`."""
         origin = Origin(layer="profile", detail=f"profile {profile.name}", span=None)
         self.items((item for item in profile.block.items if _head(item) not in apart), origin)
 

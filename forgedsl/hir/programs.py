@@ -1,7 +1,7 @@
 """Resolves `environment desk = program(["python", "desk.py"])`: an agent that is a command.
 
-Checked here is what is wrong on every machine: names, relative paths, forms of variables. If the
-command exists on this machine is for a rule (X831) and for the start of a run.
+Only mistakes that are wrong on every machine are reported here: names, relative paths, forms of
+variables. Rule X831 and the start of a run check if the command exists on this machine.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @lru_cache(maxsize=256)  # the same for all profiles and rules
 def parsed(text: str) -> python.Module:
-    """Return the tree of a Python text, which no one changes.
+    """Return the tree of a Python text. It is cached and shared, so callers must not change it.
 
     Raises:
         SyntaxError, ValueError, RecursionError, MemoryError: it is not valid.

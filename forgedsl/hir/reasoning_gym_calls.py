@@ -36,7 +36,7 @@ MIXED = (
 
 
 class Values(Protocol):
-    """What of hir.settings.Coercer is used here."""
+    """The part of hir.settings.Coercer that is used here."""
 
     ctx: Context
 

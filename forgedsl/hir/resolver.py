@@ -2,8 +2,8 @@
 
     Resolver(file) -> layers(overrides, profile) -> imports() -> functions() -> decls()
 
-Constant expressions look up names here. Each module has a resolver of its own, which uses the run
-settings of the program's. `hir.resolve` assembles the parts.
+Constant expressions look up names here. Each module has a resolver of its own, which takes
+the settings of the run from the resolver of the program. `hir.resolve` assembles the parts.
 """
 
 from __future__ import annotations
@@ -229,7 +229,8 @@ class Resolver(File):
         return None
 
     def _schedule_mode(self) -> None:
-        """Check settings that only `schedule async` has: a stronger `schedule sync` drops them."""
+        """Under `schedule sync`, drop settings that only `schedule async` has. Report those set in
+        the same layer as `sync`, or in a stronger one."""
         declared = self.table.declared["schedule"]
         if declared.label != "sync":
             return

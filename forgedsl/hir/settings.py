@@ -202,7 +202,7 @@ class Coercer:
             message = f"`mixture` {'needs `weights`' if listed else 'takes one list of sources'}"
             return self.ctx.error("F114", message, expr.span, help=MIXTURE)
         if name.text == "reasoning_gym":
-            from forgedsl.hir.reasoning_gym_calls import resolve_reasoning_gym  # few programs
+            from forgedsl.hir.reasoning_gym_calls import resolve_reasoning_gym  # few need it
 
             return resolve_reasoning_gym(self, args, expr.span, scope)
         bound = self.bind(signature, args, expr.span, scope)
@@ -341,7 +341,7 @@ def _known(type_: Type) -> str:
 
 
 def _takes(type_: Type, expr: ast.Path) -> bool:
-    """True if a setting of this type accepts the value that `True`, `False` or `None` means."""
+    """True if a setting of this type accepts what `True`, `False` or `None` means in Python."""
     if expr.text == "None":
         return type_.optional or "none" in type_.words or type_.base in ("any", "deferred")
     return type_.base in ("bool", "any", "deferred")

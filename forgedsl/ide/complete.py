@@ -54,7 +54,7 @@ class Item:
 
 
 def complete(document: Document, offset: int) -> list[Item]:
-    """Return all candidates at an offset. `span` is the part that is typed already."""
+    """Return all candidates at an offset. Their `span` is the part that is typed already."""
     where = context(document.text, offset)
     known = document.settled
     if where.inside != "code":

@@ -109,7 +109,7 @@ def real_path(name: str) -> Path:
 
 
 class Document:
-    """A text with its results. `path` is as requested; spans have it as file name."""
+    """A text with its results. `path` is as the caller wrote it, and is the file name in spans."""
 
     def __init__(self, workspace: Workspace, path: Path, text: str) -> None:
         self.workspace = workspace
@@ -204,7 +204,7 @@ class Document:
 
     @cached_property
     def linted(self) -> Linted:
-        """All findings. A text with syntax errors has only these."""
+        """All findings. If the text has syntax errors, only these are reported."""
         if not self.is_whole:
             found = sorted(self._parsed[1], key=lambda d: (d.span.start, d.code))
             return Linted(diagnostics=tuple(found), sources={self.name: self.source})

@@ -142,7 +142,7 @@ class PythonEnvironment:
 
     @property
     def is_program(self) -> bool:
-        """True for `program([...])`, which is no class of a Python file."""
+        """True for `program([...])`: an agent that is a command, without a Python class."""
         return not self.module and self.options is None
 
     @property
@@ -284,7 +284,7 @@ class FlowStep:
 
     @property
     def terms(self) -> tuple[tuple[Value, tuple[FlowInput, ...]], ...]:
-        """The losses of a step, each with the batches that it is computed on together."""
+        """The losses of a step, each with its batches. Several batches of a loss are merged."""
         return terms_of(self.settings, self.inputs)
 
 
@@ -330,7 +330,7 @@ class Program:
 
 
 def terms_of(settings: Mapping[str, S], inputs: Sequence[R]) -> tuple[tuple[S, tuple[R, ...]], ...]:
-    """The losses of a step, each with the batches that it is computed on together."""
+    """The losses of a step, each with its batches. Several batches of a loss are merged."""
     found: list[tuple[S, list[R]]] = []
     for index, read in enumerate(inputs):
         loss = settings.get(place("loss", index))

@@ -103,7 +103,8 @@ def code_page(code: str) -> str:
 
 
 def items(document: TextDocument, found: Iterable[Item]) -> list[lsp.CompletionItem]:
-    """Convert completions, in their order. They share spans, and to convert one reads the text."""
+    """Convert completions, in their order. Many have the same span; each span is converted once,
+    because that reads the text."""
     spans = cache(partial(span_range, document))
     return [_item(each, spans(each.span), rank) for rank, each in enumerate(found)]
 

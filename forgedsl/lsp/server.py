@@ -411,7 +411,7 @@ def _pictures(server: Server) -> None:
 
     @server.command(GRAPH)
     def graph(ls: Server, *arguments: str) -> str | None:
-        uri, *more = arguments  # and the view and the format
+        uri, *more = arguments  # the URI, then perhaps the view and the format
         return hints.graph_page(ls.open.document(ls.path(uri)), *more)
 
     @server.command(PLAN)

@@ -16,7 +16,7 @@ _below: dict[type, Callable[[Any], Any] | None] = {}
 
 
 def walk(node: Any) -> Iterator[Any]:
-    """Yield all nodes of a node, of a tuple of nodes, or of None."""
+    """Yield a node and all nodes below it. `node` may also be a tuple of nodes, or None."""
     pending = [node]
     while pending:
         current = pending.pop()
@@ -31,7 +31,8 @@ def walk(node: Any) -> Iterator[Any]:
 
 
 def _reader(cls: type) -> Callable[[Any], Any] | None:
-    """Make what returns the children of a node of a class: one, or a tuple of all."""
+    """Make and cache the function that returns the children of a node of a class: the only child,
+    or a tuple. None if the class has no children."""
     names = [*_child_fields(cls)][::-1]
     found = _below[cls] = attrgetter(*names) if names else None
     return found
