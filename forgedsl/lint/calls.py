@@ -45,7 +45,8 @@ class CalledRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """One answer that was scored twice, differently. `when`: what was different."""
+    """An answer that got another score when it was scored again. `when`: what differed between the
+    two calls."""
 
     call: Call
     place: str
@@ -56,8 +57,8 @@ class Change:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewardCalls:
     """All calls of a reward. `form`: how the right answer is written, with `{}` for the target; ""
-    if no right answer is paid more than a wrong one. `note`: why it was not called, or not to the
-    end."""
+    if no right answer is paid more than a wrong one. `note`: why some or
+    all calls were not made."""
 
     reads_target: bool = False
     form: str = ""

@@ -199,7 +199,7 @@ def _from_calls(view: View, calls: Calls, runs: Callable[[str], bool]) -> Iterat
 
 
 def _say(view: View, dataset: Dataset, name: str, check: DatasetCheck) -> None:
-    """Record which datasets were read, and which were not."""
+    """Add lines to the report of --deep: how many rows were checked, or why none were."""
     if check.unread:
         _tell(view, f"rows of {name} not checked: {check.unread}")
     elif check.checked:

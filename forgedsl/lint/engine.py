@@ -58,7 +58,7 @@ class Deep:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
     """What an editor has besides the text: unsaved `texts` by real path, the `tree` of the text if
-    it has no mistakes, and `facts` of losses by structure, which are read and added to."""
+    it has no mistakes, and a cache of `facts` of losses by structure, which lint fills."""
 
     texts: Mapping[str, str] = field(default_factory=dict)
     tree: ast.File | None = None
@@ -294,7 +294,7 @@ def _check(
     sound = None if reporter.has_errors else planned
     for rule in rules_for(view.program, runs):
         if rule.finding.code in READ_THE_FLOW and not legal:
-            continue  # in an illegal flow, the statement or field that reads it may be missing
+            continue  # in an illegal flow, what reads a declaration may be missing
         for diagnostic in rule.check(view):
             reporter.report(diagnostic)
     if deep is not None:

@@ -1,4 +1,4 @@
-"""Numbers of a program and the ranges in which they fit it: what a row of the tables is made of.
+"""Rows of the tables of rule N907: a number of the program, and its range.
 
 `numbers.py` has the rows about settings, `numbers_of_losses.py` those about losses and advantages.
 """

@@ -275,7 +275,7 @@ def lower_bounded_ratio(loss: LossView) -> tuple[int, float] | None:
 
 
 def number_of(loss: LossView, node: int) -> float | None:
-    """Return a constant of a loss; None if the value is none."""
+    """Return the number of a constant of a loss; None if the value is not a constant."""
     value = loss.tree.values[node]
     is_number = value.op == "const" and isinstance(value.attr, int | float)
     return float(value.attr or 0.0) if is_number else None

@@ -252,7 +252,7 @@ class LossView:
         for name, node in self.tree.totals:
             if name.startswith("batch_sum"):
                 found[name] = sum(self.point(weight=w)(node).value for w in (1.0, -1.0)) / 2
-                self._points.clear()  # these did not know this sum
+                self._points.clear()  # cached points were computed without this sum
         return found
 
     def slope(self, **where: Any) -> float:

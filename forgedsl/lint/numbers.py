@@ -62,7 +62,7 @@ def _adaptive(view: View, *, lora: bool) -> Iterator[tuple[Decl, Value]]:
 
 
 def _word_of(setting: Value) -> str:
-    """Return the word of a setting that is one of several."""
+    """Return the word that a setting has, or the name of its constructor."""
     return str(getattr(setting.value, "name", setting.value))
 
 

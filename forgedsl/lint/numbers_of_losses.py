@@ -160,8 +160,8 @@ def _pulled(view: View, loss: LossView) -> tuple[tuple[float, float, str], ...]:
 
 
 def _pulls(view: View, loss: LossView) -> Iterator[tuple[float, float, str]]:
-    """Yield the gradient of the divergence relative to that of an advantage, this advantage, and a
-    message. The advantage is 1, or the largest of the flow if it has another scale."""
+    """Yield (ratio, advantage, message): the gradient of the divergence, as a fraction of that of
+    this advantage. The advantage is 1, or the largest of the flow if it has another scale."""
     given = _parameter(loss, "beta")
     if loss.is_pairs or (given is not None and given > 1.0):  # N906 reports those of the library
         return
@@ -286,7 +286,7 @@ def _passes_over_pairs(view: View) -> Iterator[Number]:
 
 
 def _is_of_pairs(view: View) -> bool:
-    """True if all that the flow trains on are pairs, and not a few of them on a CPU."""
+    """True if the flow trains only on pairs, and no trainer is on a CPU."""
     trainers: list[Decl] = [view.program.services[step.receiver] for step in view.steps]
     devices = [trainer.settings["device"].value for trainer in trainers]
     tried = any(str(getattr(device, "name", device)) == "cpu" for device in devices)

@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 
 
 class Shared:
-    """Caches shared by all views of a file: trees of functions by what they depend on, and facts by
-    structure. `on_disk`: True if rules may read the program's files in its folder. `facts` are
-    those of texts before this one."""
+    """Caches shared by all views of a file: trees of functions by what they depend on, and facts of
+    losses by structure. `on_disk`: True if rules may read the program's files in its folder.
+    `facts` has the facts of earlier versions of the text, in an editor."""
 
     def __init__(self, *, on_disk: bool, facts: dict[tuple[object, ...], Facts]) -> None:
         self.on_disk = on_disk

@@ -1,4 +1,5 @@
-"""Calls on labels: into functions that are read, and of functions whose meaning is known."""
+"""Follows calls with labels as arguments: into functions that were read from files, and of other
+functions, whose effect on labels is listed here."""
 
 from __future__ import annotations
 
@@ -95,10 +96,10 @@ DEPTH = 7
 
 
 class Calls(Expressions):
-    """The part of a run that follows calls."""
+    """The part of a symbolic run that follows calls; see `lint.follow.run`."""
 
     def called(self, node: ast.Call) -> Value:
-        """Return what a call gives, and note it."""
+        """Return the value of a call, and add the call to the events."""
         if isinstance(node.func, ast.Attribute):
             method = node.func.attr
             receiver = self.value(node.func.value)
@@ -130,7 +131,7 @@ class Calls(Expressions):
     def _known(
         self, name: str, receiver: Value | None, args: list[Value], words: Mapping[Any, Value]
     ) -> Value:
-        """Return what a function gives that is not read."""
+        """Return the value of a call of a function whose source was not read."""
         short = name.rpartition(".")[2]
         everything = [*args, *words.values(), *([receiver] if receiver is not None else [])]
         labels = reads(everything)
@@ -168,7 +169,7 @@ class Calls(Expressions):
     def _trimmed(
         self, name: str, receiver: Value | None, args: list[Value], labels: Labels
     ) -> Value:
-        """Return a text or a number that still says the same."""
+        """Return the value of a function in TRIMS, whose result means the same as its argument."""
         short = name.rpartition(".")[2]
         first = receiver if receiver is not None and receiver.name == "" else None
         source = first if first is not None else (args[0] if args else Value())
@@ -186,7 +187,7 @@ class Calls(Expressions):
     def _container(
         self, short: str, receiver: Value | None, args: list[Value], words: Mapping[Any, Value]
     ) -> Value:
-        """Return a text or a list that has the arguments in it."""
+        """Return the value of a function whose result, a text or a list, contains its arguments."""
         everything = [*args, *words.values(), *([receiver] if receiver is not None else [])]
         labels = content(everything)
         if short in ("list", "tuple", "set") and receiver is None:
@@ -201,7 +202,7 @@ class Calls(Expressions):
         return Value(labels | ({LISTED} if short in LISTS else set()))
 
     def made(self, node: ast.ClassDef, args: list[Value], words: Mapping[Any, Value]) -> Value:
-        """Return an object of a class of the file, with what its fields were given."""
+        """Return a new object of a class of the file, with the arguments as its fields."""
         names = [
             item.target.id
             for item in node.body
@@ -304,12 +305,13 @@ def _waits(node: ast.AST) -> bool:
 
 
 def _is_fixed(value: Value) -> bool:
-    """True for a path that is the same for all calls."""
+    """True for a path that does not change between calls."""
     return FIXED in value.labels or isinstance(value.const, str)
 
 
 def _marked(name: str, args: list[Value], everything: list[Value]) -> Value | None:
-    """Return the value of a function that gives a label: a clock, a path, a secret, a draw."""
+    """Return the value of a function whose result gets a label of its own: a clock, a path, a
+    secret, a draw. None for other functions."""
     labels = reads(everything)
     if name == "tempfile.gettempdir":
         return Value(frozenset({FIXED}))

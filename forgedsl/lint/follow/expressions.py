@@ -1,4 +1,4 @@
-"""Expressions on labels."""
+"""Evaluates expressions to labels instead of values."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ from forgedsl.records import replace
 
 
 class Expressions(State):
-    """The part of a run that reads expressions."""
+    """The part of a symbolic run that evaluates expressions; see `lint.follow.run`."""
 
     def called(self, node: ast.Call) -> Value:
-        """Return what a call gives."""
+        """Return the value of a call."""
         raise NotImplementedError
 
     def value(self, node: ast.expr) -> Value:
@@ -199,7 +199,8 @@ class Expressions(State):
         return len(said) == 1 and len(kept) == 1 and said != kept
 
     def _judged(self, op: ast.cmpop, values: list[Value]) -> Any:
-        """Return how a comparison ends, if it tells whether an answer is right."""
+        """Return the result of a comparison of an answer with the target, which follows from
+        `verdict`; UNKNOWN for other comparisons."""
         if self.verdict is None or len(values) != 2:
             return UNKNOWN
         if isinstance(op, ast.Is | ast.IsNot) and FOUND in values[0].labels:
@@ -251,7 +252,7 @@ class Expressions(State):
         return Value(kept | labels | {LISTED} | ({UNORDERED} if is_set else set()))
 
     def absent(self, value: Value) -> Value:
-        """Mark a constant that stands for what was not found."""
+        """Label a constant that is used where nothing was found in the answer."""
         is_text = isinstance(value.const, str) and value.const != ""
         is_number = isinstance(value.const, int | float) and not isinstance(value.const, bool)
         if self.frames[-1].absent and (is_text or (is_number and value.const >= 0)):

@@ -21,7 +21,7 @@ DEFINED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 class File:
     """A Python file: its functions, classes, constants and imports. `near` reads a module of the
-    same tree, `package` are the folders from where imports begin to its own."""
+    same tree. `package` is the path of its folder, relative to the folder where imports begin."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class Files:
         begin = Path(path).parent if root is None else root
         key = (path, begin)
         if key not in self.known:
-            self.known[key] = None  # files that import each other
+            self.known[key] = None  # ends the recursion of files that import each other
             try:
                 text = (self.folder / path).read_text("utf-8")
                 package = Path(path).parent.relative_to(begin).parts

@@ -66,8 +66,9 @@ def parts(view: View) -> Iterator[Part]:
 
 
 def found_in(view: View, question: Callable[[Part], Node | None]) -> Iterator[tuple[Part, Node]]:
-    """Yield the parts for which a question has a node as its answer; each node with the first part
-    that reaches it. An answer is computed once for all views: it may depend on the file alone."""
+    """Yield (part, node) where `question(part)` returns a node. Each node is yielded once, with the
+    first part that reaches it. Answers are cached for all views, so a question may only look at the
+    file of the part."""
     told: set[int] = set()
     for part in parts(view):
         key = (question, part.file.path, part.top)

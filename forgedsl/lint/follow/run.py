@@ -5,7 +5,7 @@
 
 Calls are followed into functions and methods of the file, and of modules beside it. Nothing is
 executed. A run notes the calls and comparisons it meets (`Flow.events`), and what the program
-returns. With `failing`, it takes the way on which that `except` clause is reached.
+returns. With `failing`, it follows the path on which that `except` clause is entered.
 """
 
 from __future__ import annotations

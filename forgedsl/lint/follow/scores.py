@@ -43,8 +43,8 @@ class Scorer:
 
 
 def scorers(view: View) -> Iterator[Scorer]:
-    """Yield what gives scores in Python, without rewards, and parts of environments, that no score
-    has in it."""
+    """Yield the rewards, environments and agents in Python that give scores. Rewards without a
+    positive weight in a score of the flow are left out, as are reward parts that nothing reads."""
     raises = paid(view)
     for found in python_rewards(view):
         if found.reward.name in raises:

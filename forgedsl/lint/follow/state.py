@@ -50,7 +50,7 @@ ANSWERS = ("answer", "target", "solution", "label", "gold", "expected", "truth",
 
 
 class State:
-    """A run so far. `value` and `block` are of the parts that are made of it."""
+    """The state of a symbolic run. Subclasses implement `value` and `block`."""
 
     def __init__(
         self,
@@ -84,7 +84,8 @@ class State:
         """how many `if` are around the statement, also of callers"""
 
     def truth(self, value: Value) -> object:
-        """Return a value as a test sees it; if answers are judged, they were found."""
+        """Return the constant that a test sees. If `verdict` is given, a search in an answer counts
+        as successful."""
         if self.verdict is not None and value.const is UNKNOWN and FOUND in value.labels:
             return True
         return value.const

@@ -106,8 +106,9 @@ class Called:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """A call or a comparison. `blocking`: in a coroutine, and no thread of its own; `taken`: after
-    the failing `except` clause; `control`: labels of the tests that it stands under."""
+    """A call or a comparison. `blocking`: it runs in the event loop: in a coroutine, and not in a
+    thread. `taken`: it comes after the failing `except` clause. `control`: labels of the
+    tests that decide if it is reached."""
 
     kind: str
     node: ast.AST
@@ -185,7 +186,7 @@ SOURCES: dict[str, Callable[[], Value]] = {
 
 
 def source(name: str) -> Value:
-    """Return the value of an argument by its source: columns may hold the answer as well."""
+    """Return the value of an argument by its source. A column may hold the right answer, too."""
     if name in SOURCES:
         return SOURCES[name]()
     return Value(frozenset({READS_TARGET})) if name.startswith(("column", "row")) else Value()
@@ -221,12 +222,13 @@ def numbers(values: Iterable[Value]) -> Labels:
 
 
 def element(value: Value) -> Value:
-    """Return a part of a value; a part of a target may be a part of the task."""
+    """Return a part of a value. A part of the target is not labelled as the target, since it may
+    belong to the task."""
     return Value(value.all & (READS | CONTENT) - {TARGET})
 
 
 def meet(left: Value, right: Value) -> bool:
-    """True if one side is the target and the other is of the policy."""
+    """True if one side comes from the target, and the other from the response of the policy."""
     one, other = left.all, right.all
     return (TARGET in one and RESPONSE in other) or (TARGET in other and RESPONSE in one)
 
@@ -268,7 +270,7 @@ def join_envs(envs: list[Env]) -> Env:
     if len(envs) == 1:
         return envs[0]
     taken = [env for env in envs if env[TAKEN].const]
-    envs = taken or envs  # a way that comes through the clause hides those around it
+    envs = taken or envs  # a path through the clause hides the paths around it
     found: Env = {}
     for name in dict.fromkeys(name for env in envs for name in env):
         found[name] = join([env[name] for env in envs if name in env])
