@@ -7,7 +7,7 @@
     rubric_math_score(scores)         the score, from {reward name: value}
     advantage_group_norm(r)           over the [G] rewards of a group (torch)
     advantage_lite_ppo(r, group)      over the [B] rewards of a step; group numbers the prompts
-    advantage_gae(r, value, mask, group)   over its tokens, padded: [B, T]
+    advantage_gae(r, value, mask, group)   over the tokens of a step, padded: [B, T]
     filter_mixed(score)               True to keep a group
 
 Names of library functions contain their path: `rl.mean_baseline` is `advantage_rl_mean_baseline`.
@@ -92,8 +92,8 @@ class ProgramWriter:
         self._scored = {key: (f'scores["{key}"]', "number") for key in program.rewards}
 
     def bodies(self, sound: Collection[str] = ()) -> None:
-        """Write all functions. Those in `sound` have been checked already and are written only if
-        calls give them other constants."""
+        """Write all functions. An advantage or filter in `sound` has been checked already, so it is
+        written only for calls that give it constants."""
         for name, dataset in sorted(self.program.datasets.items()):
             self._dataset(name, dataset)
         for name, reward in sorted(self.program.rewards.items()):
@@ -240,7 +240,7 @@ class ProgramWriter:
         long = [name for name, type_ in types.items() if "T" in (axes_of(type_) or ())]
         size = f"len({params[0]})" if long else f"{params[0]}.numel()"
         owner = next((name for name in types if types[name].dtype != "bool"), params[0])
-        from forgedsl.emit.torch import Writer  # `forgec lint` writes few of these functions
+        from forgedsl.emit.torch import Writer  # imported late: `forgec lint` seldom needs it
 
         writer = Writer(tree, self.sources, leaf=group_leaf(size), owner=owner, render=padded)
         end = tree.output("result")

@@ -6,7 +6,7 @@ from forgedsl.families.base import Dims, Family
 def _size(
     layers: int, hidden: int, heads: int, kv_heads: int, ffn: int, *, tied: bool = False
 ) -> Dims:
-    # up to 3B one vocabulary, above it one padded for more ranks
+    # models above 3B have the same vocabulary, padded so that more ranks can split it
     return Dims(
         layers=layers,
         hidden=hidden,

@@ -172,7 +172,7 @@ def lower_environments(
             scripts=dict(
                 files.add(script, decl.body.span)
                 for script in decl.body.scripts
-                if locate(script, files.base_dir).is_file()  # else the path is one of another host
+                if locate(script, files.base_dir).is_file()  # else it is a path on another host
             ),
             packages=versions(_with_modules(decl.body.module, files)),
             **{key: setting.value for key, setting in decl.settings.items()},

@@ -163,9 +163,9 @@ class Reward(Spec):
 
 class Program(Spec):
     """Command of an agent that is a program, and how it is started. Words of the `command` that are
-    keys of `Environment.scripts` are files of the job. `variables` are NAME=VALUE, or NAME: that
-    of the run. `reward` says where the program leaves its reward. At most `concurrency` of them run
-    at a time in one process of the pool."""
+    keys of `Environment.scripts` are files of the job. `variables` are NAME=VALUE, or NAME alone,
+    which keeps the value of the run. `reward` says where the program leaves its reward. At most
+    `concurrency` of them run at a time in one process of the pool."""
 
     command: tuple[str, ...]
     variables: tuple[str, ...] = ()
@@ -345,7 +345,7 @@ class Node(Spec):
 
     @property
     def terms(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
-        """The losses of a step, each with the edges of its batches."""
+        """The losses of a step, each with the edges that carry its batches."""
         found: list[tuple[str, list[str]]] = []
         for loss, read in zip((self.loss or "", *self.beside), self.inputs, strict=True):
             if loss or not found:

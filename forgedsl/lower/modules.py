@@ -44,7 +44,7 @@ def _imported(file: Path, folder: Path) -> Iterator[str]:
     try:
         tree = ast.parse(file.read_text("utf-8"))
     except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
-        return  # F115 reports it of the first file; a run, with the place, of the others
+        return  # F115 reports an unreadable first file, and a run the others
     package = file.parent.relative_to(folder).parts
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

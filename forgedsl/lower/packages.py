@@ -20,7 +20,7 @@ MCP = "forgedsl.mcp"
 
 def versions(files: Iterable[Path], command: str = "") -> dict[str, str]:
     """Return the versions of the installed packages that files import. `command` is the
-    interpreter that runs them, if it is another one: that of an environment of its own."""
+    interpreter that runs them, if it is not this one but that of another virtual environment."""
     imported = sorted({name for file in files for name in _imported(file)})
     site = _site_packages(command)
     if not imported or site is None:
@@ -62,7 +62,8 @@ def _imported(file: Path) -> Iterator[str]:
 
 
 def _site_packages(command: str) -> list[str] | None:
-    """Return the folders with the packages of an interpreter; None if it is none that is here."""
+    """Return the folders with the packages of an interpreter; None if `command` is not the absolute
+    path of a Python on this machine."""
     if not command:
         return sys.path
     path = Path(command)
@@ -77,8 +78,9 @@ def _version(name: str, site: list[str]) -> str | None:
 
 
 def _installing(module: str, site: list[str]) -> Iterator[tuple[str, str]]:
-    """Yield (name, version) of the packages that install a module. Most have its name; only for
-    others are the lists of all files searched, as text, since parsing them takes seconds."""
+    """Yield (name, version) of the packages that install a module. Most packages have the
+    name of their module. For others the lists of installed files are searched, as text, since
+    parsing them takes seconds."""
     version = _version(module, site)
     if version is not None:
         yield module.replace("_", "-"), version

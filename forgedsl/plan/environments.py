@@ -93,8 +93,8 @@ def check_environments(
 
 
 def check_tools(program: Program, graph: Graph, base_dir: Path | None) -> list[Diagnostic]:
-    """D622: the model's tool calls have a form that is not known. `tool_calls` names it, or the
-    chat template shows it; else the family has one."""
+    """D622: the form of the model's tool calls is unknown: the family has none, `tool_calls` does
+    not name one, and the chat template in the file does not show one."""
     found = []
     for node in graph.having(Role.SAMPLES):
         env = environment_of(program, node.settings)

@@ -16,8 +16,8 @@ from forgedsl.types.flow import Role
 
 
 def could_replay(program: Program, graph: Graph, dims: Mapping[str, Dims | None]) -> Decl | None:
-    """Return the trainer, if its model has experts and it samples what it learns from an engine
-    that records routes."""
+    """Return the trainer if its model has experts, and if an engine that gets its weights can
+    record routes; else None."""
     trainer = program.services.get(graph.trainer or "")
     if trainer is None or "router_replay" not in trainer.settings:
         return None
@@ -36,8 +36,8 @@ def recording(program: Program, graph: Graph) -> tuple[str, ...]:
 
 
 def replays(program: Program, graph: Graph, dims: Mapping[str, Dims | None]) -> bool:
-    """True if the trainer replays routes. With stages of a pipeline it does not by default: a
-    microbatch may be recomputed when the next one has passed, with its routes."""
+    """True if the trainer replays routes. By default it does not with pipeline stages: when
+    a microbatch is recomputed, the next one may have passed, whose routes would then be used."""
     trainer = could_replay(program, graph, dims)
     if trainer is None:
         return False

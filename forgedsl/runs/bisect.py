@@ -175,7 +175,7 @@ def equal(a: Any, b: Any, tolerance: float) -> bool:
 
 
 def _at(a: Any, b: Any, tolerance: float, side: int) -> Any:
-    """Return a value to show: of lists the first element that differs."""
+    """Return the value of a side, to be shown; for lists, the first element that differs."""
     if isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
         pair = next(p for p in zip(a, b, strict=True) if not equal(*p, tolerance))
         return pair[side]

@@ -140,7 +140,8 @@ def _names(runs: Sequence[RunData]) -> str:
 
 
 def code_of(run: RunData) -> str:
-    """The losses, functions and Python files of a run: runs that differ in them are no group."""
+    """The losses, functions and Python files of a run: runs that differ in them are not in one
+    group."""
     job = run.job
     losses = {name: loss.model_dump_json() for name, loss in job.losses.items()}
     files = [each.sha256 for each in job.rewards.values()]
@@ -197,7 +198,8 @@ def function_text(program: str, function: str) -> str:
 
 
 def _unlike(groups: Sequence[Group]) -> list[str]:
-    """Say where runs have other steps, or the same seed: then their spread is not that of seeds."""
+    """Return notes on runs with different numbers of steps, and on runs of a group with the same
+    seed, whose spread is not that of seeds."""
     found = []
     steps = {run.folder: run.rows[-1]["step"] if run.rows else 0 for g in groups for run in g.runs}
     if len(set(steps.values())) > 1:

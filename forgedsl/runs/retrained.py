@@ -24,8 +24,8 @@ class Retrained:
 
     @property
     def gap(self) -> float | None:
-        """Mean difference of the log-probs of trainer and recorded sampler, before the step: of
-        the youngest samples."""
+        """Mean difference, before the step, between the log-probs of the trainer and those of the
+        recorded sampler, for the youngest samples."""
         return _gap(self.metrics)
 
     @property
@@ -52,7 +52,7 @@ def table(found: Sequence[Retrained]) -> Iterator[tuple[str, ...]]:
 
 
 def render(found: Sequence[Retrained], title: str) -> str:
-    """Return the table as text, with what limits it."""
+    """Return the table as text, with notes on what limits the comparison."""
     from forgedsl.plan.text import table as columns
 
     lines = [title, "", *columns([*table(found)], right=range(2, 4)), ""]

@@ -396,7 +396,7 @@ def _length(data: RunData) -> Iterator[Finding]:
 
 
 def _entropy(data: RunData) -> Iterator[Finding]:
-    sampled = points(data, "age_max")  # for demonstrations and pairs it should fall
+    sampled = points(data, "age_max")  # not for demonstrations and pairs, where it should fall
     pair = edges(points(data, "entropy"))
     if sampled and pair and 0 < pair[1] < COLLAPSED * pair[0]:
         text = (
@@ -432,7 +432,7 @@ def _bound(data: RunData, idle: float, starved: float) -> str:
         shares = waits(data.spans, data.starts)
         worst = max(shares, key=shares.__getitem__, default="")
         parts = ", ".join(f"{n} {s:.0%}" for n, s in shares.items() if s >= 0.01)
-        parts = parts.replace("%", "% of that", 1)  # the first one says of what
+        parts = parts.replace("%", "% of that", 1)  # the first share says what it is a share of
         words = _slow(worst)
         came = f"; {speed}" if worst == "weight sync" and (speed := syncs.rates(data.rows)) else ""
         return f"{words}: the trainer waited {idle:.0%} of the time" + (

@@ -12,9 +12,14 @@ from forgedsl.records import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
-    """FLOP/s and bytes/s that work reaches; seconds for each pass of a trainer (`launch`), and for
-    each decode step: of its own, for a layer, and of the host for a sampled token; and beside its
-    FLOPs for each token whose keys and values are computed anew, while nothing is decoded."""
+    """Rates that work reaches: FLOP/s (`train`, `prefill`), bytes/s (`bandwidth`), and seconds.
+
+    launch   for each pass of a trainer
+    decode   for each decode step; in addition `layer` for each layer of the model, and `token` for
+             each sampled token, on the host
+    again    for each token whose keys and values are recomputed, besides its FLOPs; nothing is
+             decoded meanwhile
+    """
 
     train: float
     prefill: float
