@@ -15,8 +15,8 @@ NEVER_MEANT = (
     "AttributeError", "TypeError", "IndexError", "ZeroDivisionError", "NameError",
     "UnboundLocalError", "RecursionError", "OverflowError", "re.error", "UnicodeEncodeError",
 )  # fmt: skip
-"""errors that a program does not raise to say something about an answer. No KeyError: the key may
-be that of a variable which a run has."""
+"""errors that are always mistakes of the program, and never a way to reject an answer. KeyError is
+not one: the key may be an environment variable that is set only in a run."""
 
 
 def called_rewards(view: View) -> Iterator[tuple[PythonReward, RewardCalls]]:

@@ -110,11 +110,11 @@ DataChecks = Callable[
     [Lowered, frozenset[str]],
     tuple[Mapping[str, DatasetCheck], Mapping[str, str], Mapping[str, str]],
 ]
-"""function of a job and the names of its rewards with side effects (which are not called). Returns,
-by name: looks at datasets, errors of loading rewards, errors of calling rewards once"""
+"""function of a job and of the names of its rewards with side effects, which it does not call. It
+returns, by name: checks of datasets, errors of loading rewards, errors of calling rewards once"""
 
 MakeCalls = Callable[[Lowered, frozenset[str]], Calls]
-"""function of the same, called after a `DataChecks`, that calls rewards with made answers"""
+"""function of the same arguments that calls rewards with made answers; a `DataChecks` runs first"""
 
 
 def check(

@@ -170,10 +170,10 @@ SUBJECTS: tuple[tuple[Callable[[Program], bool], tuple[str, ...]], ...] = (
     (_sets("service", "optimizer.warmup"), ("A311",)),
     (_sets("service", "sampling.stop"), ("D607", "D641")),
 )  # fmt: skip
-"""rules that find nothing in a program without their subject"""
+"""(test of a program, rules): the rules find nothing in a program that fails the test"""
 
 CALLED = ("X850", "X851", "X852", "X853", "X854", "X855", "X856", "X857", "X858", "X859")
-"""rules about what rewards gave when --deep called them"""
+"""rules about what rewards and environments gave when --deep called them"""
 
 CODES: tuple[str, ...] = tuple(
     sorted(

@@ -18,7 +18,7 @@ from forgedsl.source import SourceFile, Span
 from forgedsl.syntax.trivia import Comment, comments
 
 SUPPRESSIBLE = frozenset({"A301", "F107", "L406", "P208"})
-"""errors that no rule finds, and that a comment can suppress; of rules, those of level D"""
+"""errors found outside of rules that a comment can suppress; of rules, those of level D can"""
 LOCAL = frozenset({"P210", "D647"})
 """codes whose findings depend on the machine"""
 _ALLOW = r"#\s*forge:\s*allow\[([^\]]*)\]\s*(.*)"

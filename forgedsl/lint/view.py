@@ -107,7 +107,7 @@ class View:
         self.planned: tuple[Graph, Plan] | None = None
         """its graph and plan, if it has no mistakes"""
         self.calls: Calls | None = None
-        """what rewards gave when --deep called them"""
+        """what rewards and environments gave when --deep called them"""
         self.answers: dict[object, Any] = {}
         """cached results of rules about this view, by question"""
         self._identities: dict[int, tuple[object, ...]] = {}

@@ -89,7 +89,7 @@ SPELLED = {
 VARIABLES = ("os.environ.get", "os.getenv", "os.environ.pop")
 DRAWS = ("random.sample", "random.choice", "random.choices")
 NOT_DIGITS = (r"\D", r"\D+", r"[^0-9]", r"[^0-9]+", r"[^\d]", r"[^\d]+")
-"""patterns of all that is no digit"""
+"""patterns that match everything but digits"""
 REQUESTS = ("requests.", "httpx.", "urllib.request.", "aiohttp.", "openai.", "anthropic.")
 DEPTH = 7
 """calls in calls that are followed"""

@@ -63,13 +63,13 @@ class State:
         self.verdict = verdict
         """how every comparison of an answer with the target ends; None: in both ways"""
         self.compared: dict[int, tuple[Value, Value]] = {}
-        """what a comprehension runs over, and what it makes of each"""
+        """what a comprehension iterates over, and its element"""
         self.raised = False
         """True after a call of a function that always raises"""
         self.raising: Labels = frozenset()
         """labels of the tests under which an exception is raised"""
         self.judged = 0
-        """how many comparisons ended so"""
+        """number of comparisons whose result `verdict` decided"""
         self.failing = failing
         self.events: list[Event] = []
         self.returned: list[Returned] = []

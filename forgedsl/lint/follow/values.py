@@ -60,7 +60,7 @@ NUMERIC = frozenset({CLOCK, EXIT, WHOLE_NUMBER})
 READS = frozenset({READS_RESPONSE, READS_TARGET, NET, DRAWN, OUTPUT})
 """labels that every operation passes on"""
 TESTS = READS | {VERDICT, EXIT}
-"""labels of tests that what stands under them has as well"""
+"""labels of a test that pass on to everything inside its branches"""
 CONTENT = NUMERIC | {
     KEPT, RESPONSE, TARGET, DEFAULT, PAID, FILE, VERDICT, DISTANCE, SECRET, DIGITS,
     ESCAPED, PROMPT, LOWERED, RAISED, STRIPPED,

@@ -54,7 +54,7 @@ def _ends(template: str) -> bool:
             messages=messages, eos_token="<eos>", bos_token="<bos>", add_generation_prompt=False
         )
     except (TemplateError, TypeError, ValueError):
-        return True  # it needs what an example has not; a run reports broken templates
+        return True  # the template needs more than this example has; a run reports broken ones
     between, answered, behind = text.partition("ASKED")[2].partition("SAID")
     is_marked = ENDS.match(between.lstrip()) is not None
     return not (answered and is_marked) or ENDS.search(behind) is not None

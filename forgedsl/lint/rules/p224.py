@@ -42,7 +42,7 @@ def _written(view: View) -> Iterator[tuple[str, Span]]:
     settings += [(value, program.spans[n]) for n, value in program.params.items()]
     for value, span in settings:
         if value.origin.layer == "default":
-            continue  # most settings
+            continue  # true of most settings
         yield from ((text, value.origin.span or span) for text in _texts(value.value))
     for reward in program.rewards.values():
         if isinstance(reward.body, PythonFunction | Constructor):
@@ -50,7 +50,7 @@ def _written(view: View) -> Iterator[tuple[str, Span]]:
     for env in program.environments.values():
         assert isinstance(env.body, PythonEnvironment)
         scripts = {*env.body.scripts}
-        if env.body.is_program:  # X831 looks for it
+        if env.body.is_program:  # X831 reports a command that is not here
             scripts.add(env.body.args["command"][0])
         yield from ((t, env.name_span) for t in _texts(env.body.args) if t not in scripts)
 

@@ -62,7 +62,7 @@ def _rows(view: View, decl: Decl) -> int | None:
     own = dataset.settings["source"].value
     source = decl.settings["source"].value or own
     if _place(source) == _place(own) and decl.settings["split"].value is None:
-        return None  # the rows that are trained on: D604
+        return None  # it evaluates on rows of training, which D604 reports
     rows = _of_source(view, source, decl.settings["split"].value)
     known = [number for number in (limit, rows) if isinstance(number, int)]
     return min(known, default=None)

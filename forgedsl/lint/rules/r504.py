@@ -55,6 +55,6 @@ def _pays_the_cut(view: View, reward: RewardDecl) -> bool:
     if not isinstance(body, Constructor):
         return False
     if body.name == "contains":
-        text = str(body.args.get("text") or "").strip()  # of a target and a number R529 says more
+        text = str(body.args.get("text") or "").strip()  # R529 reports a target or a number
         return bool(text) and not text.isdigit() and not any(end in text for end in ("</", "<|"))
     return body.name == "format_regex" and str(body.args.get("pattern")).endswith(".*")

@@ -31,7 +31,7 @@ MARK = "####"
 def check(view: View) -> Findings:
     program = view.program
     if any("env" in step.settings for step in program.flow):
-        return  # the text has what an environment answered: R511
+        return  # the text contains observations, which R511 is about
     scored = {
         n for s in program.flow if Role.SCORES in s.roles for n in rewards_of(program, s.receiver)
     }

@@ -78,8 +78,8 @@ def check(view: View) -> Findings:
 
 
 def _told(view: View, found: PythonReward) -> tuple[str, Label | None]:
-    """Return what a run of the reward on labels shows: that it pays for an error, or for a grade
-    that it cannot read, or returns one number."""
+    """Return the mistake that a symbolic run of the reward shows, and its place: it pays for an
+    error, pays for a grade that it cannot read, or always returns the same number."""
     from forgedsl.lint.follow.programs import failing_rewards, label, reward_flow
     from forgedsl.lint.follow.values import (
         EXIT,
@@ -110,7 +110,7 @@ def _told(view: View, found: PythonReward) -> tuple[str, Label | None]:
     has_columns = any(where.startswith(("column", "row")) for where in given)
     outside = {NET, FILE, ROLLOUT, EXIT, OUTPUT}
     is_known = bool(unread) and not flow.is_cut and not outside & reads
-    is_known &= not has_columns  # they may be the answer of another model
+    is_known &= not has_columns  # a column may hold the answer of another model
     if is_known and READS_TARGET in reads and READS_RESPONSE not in reads:
         return "never looks at the response", label(view, "here", flow.file, unread[0].node)
     constants = [each.value.const for each in flow.returned]

@@ -66,7 +66,7 @@ def check(view: View) -> Findings:
             for handler in _handlers(method, BROAD)
             for place, numbers in scored_in(handler)
             if isinstance(place, python.Call) or scores_by_return(env, method)
-            if not any(number > 0 for number in numbers)  # that is X811
+            if not any(number > 0 for number in numbers)  # X811 reports positive ones
         )
         step = next(steps, None)
         here = Label(text="here", span=env.at(step)) if step is not None else _any(view, env)
@@ -97,8 +97,8 @@ def _later(view: View, found: PythonReward) -> Label | None:
 
 
 def _any(view: View, env: PythonClass) -> Label | None:
-    """Return an `except` clause of any exception after which a score is a constant that is
-    computed on other ways."""
+    """Return an `except` clause of any exception after which a score is a constant. On other paths
+    the score at this place is computed."""
     import ast as python
 
     from forgedsl.lint.follow.programs import environment_flows, failing_environments, label

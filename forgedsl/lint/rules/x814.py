@@ -115,7 +115,8 @@ def _of_file(name: str, node: python.AST) -> tuple[str, python.AST, str]:
 
 
 def _counts(event: Event) -> bool:
-    """True for a change that is no cache: of one place, or at the end; a cache is filled by key."""
+    """True for a change at a constant key, at the end, or by `+=`. A change at a computed key may
+    fill a cache."""
     import ast as python
 
     match event.node:

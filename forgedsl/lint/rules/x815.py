@@ -83,7 +83,7 @@ def _draws(event: Event) -> bool:
     if event.kind != "call" or not name.startswith(("random.", "numpy.random.", "secrets.")):
         return False
     if "()." in event.name or name in SEEDS:
-        return False  # of a generator that is reported where it is made, or has a seed
+        return False  # drawn from a generator, which is reported where it is made without a seed
     return name not in SEEDED or not (event.values or event.keywords)
 
 

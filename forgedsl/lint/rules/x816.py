@@ -119,8 +119,8 @@ def _is_blind(view: View, one: PythonReward) -> bool:
 
 
 def _claimed(env: PythonClass) -> tuple[python.AST | None, str]:
-    """Return a step that pays for texts in the turn alone, in a class that keeps something in
-    `reset` and never reads it, and what it keeps."""
+    """Return (step, attribute): a step that pays only because the turn contains a text, and an
+    attribute that `reset` assigns and nothing reads."""
     import ast as python
 
     from forgedsl.lint.python_bodies import Body
@@ -146,7 +146,7 @@ def _claimed(env: PythonClass) -> tuple[python.AST | None, str]:
 
 
 def _is_claim(body: Body, value: python.expr) -> bool:
-    """True if a value says only which texts the turn contains."""
+    """True if a value depends only on which constant texts the turn contains."""
     import ast as python
 
     match body.value(value):

@@ -76,7 +76,7 @@ def check(view: View) -> Findings:
 
 
 def _told(found: PythonReward) -> list[tuple[str, python.AST]] | None:
-    """Return what the text of a reward tells; None if X811 reports it."""
+    """Return mistakes in the source of a reward: (message, place). None if X811 reports it."""
     from forgedsl.lint.python_returns import wrong
 
     if wrong(found.definition)[1] is not None:
@@ -168,8 +168,8 @@ def _is_in(node: python.AST) -> bool:
 
 
 def _more(found: PythonReward) -> Iterator[tuple[str, python.AST]]:
-    """Yield answers that are searched in the target, numbers without their zeros, and lists of
-    guesses."""
+    """Yield (message, place) of further mistakes: a search for the answer in the target, zeros
+    stripped from whole numbers, a share of the target, comparisons with each of many guesses."""
     import ast as python
 
     from forgedsl.lint.python_bodies import body_of, name_of, parameters, texts_of

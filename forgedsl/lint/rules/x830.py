@@ -118,8 +118,8 @@ def _forbids(run: Flow) -> bool:
 
 
 def _part(view: View, env: PythonClass) -> tuple[str, float, float] | None:
-    """Return a part of the rewards of an environment of which a wrong answer gets more, or as much
-    if there is one part, with the best of both."""
+    """Return (name, right, wrong) of a reward part that pays a wrong answer more than a right one,
+    or as much if it is the only part. The numbers are the best rewards of both."""
     from forgedsl.lint.follow.programs import judged_environments
 
     runs = judged_environments(view, env)
