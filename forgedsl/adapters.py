@@ -29,7 +29,7 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "alpha_pattern": (None, {}),
     "rank_pattern": (None, {}),
 }
-"""settings of PEFT that must have one of these values, if they are there: others are not merged"""
+"""settings of PEFT, with the values that can be merged; a missing setting is fine"""
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -46,8 +46,7 @@ class Adapter:
     scale: float
     """alpha / rank, or alpha / sqrt(rank) of rsLoRA (2312.03732)"""
     layers: Mapping[str, tuple[int, int]]
-    """by name of a weight of the model, as `model.layers.0.self_attn.q_proj.weight`: its rows and
-    columns"""
+    """rows and columns of weights by name, such as `model.layers.0.self_attn.q_proj.weight`"""
 
 
 def read_adapter(folder: Path) -> Adapter:

@@ -234,7 +234,7 @@ class Kind:
 
 
 _indices: dict[int, tuple[tuple[Setting, ...], dict[str, Setting]]] = {}
-"""settings by name, of each kind that was asked; it holds the settings, whose id is the key"""
+"""settings by name, by id of the tuple of settings, which is kept so that its id stays in use"""
 
 
 def _by_name(settings: tuple[Setting, ...]) -> dict[str, Setting]:

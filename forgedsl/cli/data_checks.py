@@ -43,7 +43,7 @@ SECONDS = 35.0
 CALLS_SECONDS = 10.0
 """time limit for all calls of rewards with answers made for the purpose"""
 ROWS_READ = 32
-"""rows among which those of the calls are chosen"""
+"""number of first rows from which the rows for calls of rewards are chosen"""
 
 
 class InputChecker:

@@ -105,7 +105,7 @@ class Sweep:
         self._active: dict[int, Active] = {}
         self._began = self._told_at = time.monotonic()
         self._told: dict[Path, str] = {}
-        """by folder: what was said last of how far its run is"""
+        """the last progress that was printed, by run folder"""
         self._say = say
 
     def run(self) -> int:

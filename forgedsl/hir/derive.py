@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 DEFAULT = Origin(layer="default", detail="default", span=None)
 _defaults: dict[int, tuple[Kind, dict[str, Value | None]]] = {}
-"""by the id of the kind, which it holds"""
+"""kind and its defaults, by id of the kind; the kind is kept so that its id stays in use"""
 
 
 def defaults(kind: Kind) -> dict[str, Value | None]:

@@ -27,7 +27,7 @@ from forgedsl.source import SourceFile, Span
 from forgedsl.syntax import ast, decode, parse
 
 MOST_FACTS = 200
-"""structures of losses whose facts are kept"""
+"""maximum number of loss structures whose facts are cached"""
 STANDARD = "forgedsl:"
 """prefix of the names of texts of the standard library"""
 

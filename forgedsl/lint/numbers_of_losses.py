@@ -30,8 +30,8 @@ from forgedsl.source import Span
 from forgedsl.types.flow import Role
 
 NO_COEFFICIENT = 0.99
-"""gradient of the KL term relative to that of the advantage, from which on the term probably has no
-coefficient (other rules report that) or another denominator, so that this table is silent"""
+"""limit of the gradient of the KL term relative to that of the advantage. Above it, the term
+probably has no coefficient, which other rules report, or another denominator: no row applies"""
 SCALED, LARGEST = 10.0, 1e4
 """factor by which advantages are larger or smaller than 1 if they have the scale of scores, and
 the advantage from which on it is no scale but a mistake"""

@@ -29,7 +29,7 @@ PROCESS = {"reward": 0.2 * GIB, "controller": 0.5 * GIB, "environment": 0.15 * G
 """resident bytes of processes without a model (measured); kinds of services have their own
 values"""
 PARSER = 0.5 * GIB
-"""of each process of environments, if a parser of vLLM reads tool calls"""
+"""additional bytes of each environment process, if a parser of vLLM reads tool calls"""
 TOKENIZER = 700
 """bytes per vocabulary entry in a process with a tokenizer (measured)"""
 

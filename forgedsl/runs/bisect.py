@@ -31,7 +31,7 @@ STAGES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("groups in the batch", ("dropped", "place/")),
     ("log-probs of the trainer", ("logprob/",)),
 )
-"""what a step computes, in order; a name that ends in `/` is that of many columns"""
+"""what a step computes, in order, with its columns; a name that ends in `/` is a prefix of some"""
 METRICS = ("loss", "grad_norm", "lr", "entropy", "reward_mean", "reward_std")
 REPORTS = ("loss/", "reward/")
 
@@ -87,7 +87,7 @@ class Weights:
 
 
 NAMED = 4
-"""tensors that are named"""
+"""maximum number of tensors that are listed by name"""
 
 
 def weights(

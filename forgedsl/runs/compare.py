@@ -81,7 +81,7 @@ class Comparison:
 
     groups: tuple[Group, ...]
     names: tuple[str, ...]
-    """the settings that differ"""
+    """columns that tell groups apart: settings that differ, `code`, or `run` if too many differ"""
     measures: tuple[str, ...]
     best: tuple[Best, ...]
     """by measure; not those in `not_compared`"""

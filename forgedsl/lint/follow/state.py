@@ -61,7 +61,7 @@ class State:
     ) -> None:
         self.file = file
         self.verdict = verdict
-        """how every comparison of an answer with the target ends; None: in both ways"""
+        """result of comparisons of an answer with the target; None: both results are followed"""
         self.compared: dict[int, tuple[Value, Value]] = {}
         """what a comprehension iterates over, and its element"""
         self.raised = False
