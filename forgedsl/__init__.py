@@ -30,7 +30,7 @@ __all__ = [
     "open_run",
 ]  # fmt: skip
 
-TYPE_CHECKING = False  # that of `typing`, whose import would take longer than all the rest here
+TYPE_CHECKING = False  # as in `typing`, whose import takes longer than all the rest here
 if TYPE_CHECKING:
     from typing import Any
 

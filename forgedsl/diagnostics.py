@@ -50,9 +50,8 @@ class Diagnostic:
 
     `table` is shown in place of the source line. Its rows: a string is shown as it is, a Label with
     its text and line number, a Label without text as its source line. `also` lists other places
-    where a comment that
-    suppresses the code suppresses this finding too, such as the line of a library function in which
-    it arose.
+    where a comment can suppress this finding, such as the line of a library function in which it
+    arose.
     """
 
     code: str

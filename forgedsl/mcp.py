@@ -34,7 +34,7 @@ class MCPTools(Environment):
     """
 
     command: Sequence[str] = ()
-    """command that starts the server; its working folder is the one where the run was started"""
+    """command that starts the server, in the folder where the run was started"""
     variables: Mapping[str, str] = {}
     """environment variables of the server, besides HOME, PATH and the like"""
     shared = False

@@ -185,10 +185,11 @@ class Manifest:
         return made
 
     def add(self, point: Point, job: str) -> None:
-        """Add a point, or find it.
+        """Add a point, unless the manifest has it already.
 
         Raises:
-            UsageError: the manifest has it with another job.
+            UsageError: the manifest has another point in its folder, or the point with another
+                job.
         """
         entry = Entry(name=point.name, folder=point.folder, settings=point.settings, job=job)
         known = self.entries.setdefault(point.folder, entry)

@@ -4,7 +4,8 @@
     {"ask": "loss", "text": ..., "name": ...}           parameters, formula and gradient
     {"ask": "curves", ..., "settings": {}, "at": {}}    value and gradient over ratio and advantage
 
-A request and its answer are JSON. The page runs this module by Pyodide: one compiler, no second.
+A request and its answer are JSON. The page runs this module in Pyodide, so that there is only one
+compiler.
 """
 
 from __future__ import annotations

@@ -173,7 +173,7 @@ def _sync_way(
 
 
 def _sync_wires(lanes: Lanes, syncs: Sequence[Arrow], rank: dict[str, int]) -> Iterator[Wire]:
-    assert BEND > 40  # vertical parts run in zones of bends, which have no text
+    assert BEND > 40  # vertical parts of wires run in the zones of bends, where there is no text
     for number, arrow in enumerate(syncs):
         source, target = lanes.boxes[arrow.source], lanes.boxes[arrow.target]
         down, low, up = _sync_way(lanes, arrow, number, rank)

@@ -1,10 +1,10 @@
 """Checks that a flow is legal, and reports diagnostics.
 
 `check_shape` looks at the statements (one step, a source of data); `check` at the typed nodes:
-joins, weight syncs, fields of the loss. Codes: F105 data-cycle,
-F106 dead-service, F107 no-sync, F108 sync-into-frozen, F111 loss-field, F112 unrelated-join,
-F130 flow-shape.
-Names and arguments were checked during resolution.
+joins, weight syncs, fields of the loss. Names and arguments were checked during resolution.
+
+Codes: F105 data-cycle, F106 dead-service, F107 no-sync, F108 sync-into-frozen, F111 loss-field,
+F112 unrelated-join, F130 flow-shape.
 """
 
 from __future__ import annotations

@@ -448,7 +448,7 @@ def renamable(document: Document, offset: int) -> Span:
 
 
 def _is_protocol(definition: Definition) -> bool:
-    """True if something outside of the text binds a value to this name."""
+    """True if the name must not change: trainer, rollout or flow bind a value to it."""
     if definition.kind != "field":
         return False
     if definition.of == "fn":  # it may be the weight of a draw, whose parameters have fixed names

@@ -97,7 +97,7 @@ class Node:
 
     @property
     def terms(self) -> tuple[tuple[str, tuple[Input, ...]], ...]:
-        """The losses of a step, each with the batches that it reads as one."""
+        """The losses of a step, each with its batches. Several batches of a loss are merged."""
         return terms_of(self.settings, self.inputs)
 
 

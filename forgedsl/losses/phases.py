@@ -1,8 +1,8 @@
 """Decides the phases of a loss: how the gradient couples the tokens of a batch.
 
     token-local       the gradient of a row needs that row only: forward can form it at once
-    sequence-coupled  it needs sums over the sequence of current log-probs: two passes
-    batch-coupled     it needs sums over the batch of current log-probs: two passes
+    sequence-coupled  it needs sums of current log-probs over the sequence: two passes
+    batch-coupled     it needs sums of current log-probs over the batch: two passes
 
 Counts, lengths and old log-probs are data and couple nothing: sums over data are computed once,
 before the gradient (`prepared`).

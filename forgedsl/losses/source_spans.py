@@ -1,7 +1,7 @@
 """Maps the values of a tree to their source spans, through inlined functions.
 
-    hir.Function  ->  locate  ->  Located: its Tree, and for every value the expressions it is part
-                                  of, innermost first, one for each function on the way
+    hir.Function  ->  locate  ->  Located: its Tree, and the expressions that contain each value,
+                                  innermost first, one for each inlined function
 
 A value of `rl.k3(logprob, ref)` belongs to `expm1(d)` in the library and to the call in the user's
 loss. Rules report the call; a suppression in the library applies too.

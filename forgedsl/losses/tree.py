@@ -8,9 +8,9 @@ A `Tree` is SSA: `values[i]` computes from earlier values only, equal expression
     side(x)      the tokens of one side of a pair: [P, T] to [P, T.chosen]
     scans        next(x, mask) and scan_back(x, decay, mask) along the tokens, in advantages
     reductions   seq_sum, seq_max, seq_min (x, mask) and seq_count(mask) remove the token axis;
-                 group_sum, group_max, group_min remove G, or B where a function is given the
-                 whole step, in which sibling_sum, sibling_max, sibling_min give every sequence
-                 the value of its group; total_sum(x, mask) leaves a scalar
+                 group_sum, group_max, group_min remove G; in a function of the whole step they
+                 remove B, and sibling_sum, sibling_max, sibling_min give every sequence the
+                 value of its group; total_sum(x, mask) leaves a scalar
     python       a loss, or one of its reports, that a class in Python makes of all inputs; `attr`
                  says which class, with its arguments and the digest of its file
 

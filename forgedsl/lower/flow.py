@@ -92,8 +92,8 @@ def _node(program: Program, graph: Graph, node: Node, plan: Plan, place: FormatS
 
 
 def _played(program: Program, settings: Mapping[str, Any], turn: float) -> float:
-    """Return the timeout of a trajectory, which may be tried twice. Its driver enforces
-    `deadline`."""
+    """Return the timeout of a call that plays a trajectory. It has time for two attempts, each of
+    which ends at `deadline`."""
     env = environment_of(program, settings)
     assert env is not None
     deadline, turns = env.settings["deadline"].value, settings.get("max_turns")

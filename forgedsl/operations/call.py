@@ -59,7 +59,7 @@ class Call(Operation):
         return replace(node, level=level, stream=stream)
 
     def wanted(self, program: Program, node: Node, read: Input) -> Wanted | None:
-        """Accept what the declared type of the field of the function says."""
+        """Accept the kind of stream that fits the declared type of the function's field."""
         fields = program.functions[node.target].fields
         field = next((f for f in fields if f.name == read.argument), None)
         if field is None or not isinstance(field.type, ast.TensorType):

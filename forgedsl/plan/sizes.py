@@ -20,8 +20,8 @@ def data_ranks(mesh: MeshPlan) -> int:
 
 def lengths(request: Request, graph: Graph, node: Node) -> tuple[int, int]:
     """Return the maximum (prompt, completion) tokens of a sample node. Without `max_prompt_tokens`,
-    a prompt counts as what the completion leaves of a row. A trajectory without a token limit
-    counts as what the prompt leaves of it."""
+    the prompt gets what the completion leaves of a row. A trajectory without a token limit gets
+    what the prompt leaves of the row."""
     dataset = request.program.datasets[graph.node(node.root).target]
     row = request.rows[graph.trainer][1]
     new = longest_text(request.program, node)

@@ -176,8 +176,8 @@ class Session:
         return Buffer(groups, max_age, seed=self.job.seed)
 
     def sync(self, trainer: Trainer, generator: Generator) -> Work[int]:
-        """Send the weights of the trainer to the generator, after all calls that the trainer was
-        given before; the result is their version."""
+        """Send the weights of the trainer to the generator, after all earlier calls of the trainer
+        have ended; the result is the version of the weights."""
         syncs = self._nodes(Role.TRANSFERS, trainer.name)
         sync = next((node for node in syncs if node.to == generator.name), None)
         if sync is None:
@@ -395,7 +395,8 @@ class Trainer(Reference):
         return batch.samples
 
     async def _known(self, loss: str | LossFunction) -> str:
-        """The name under which the trainer has a loss; one that the job lacks is sent to it."""
+        """Return the name by which the trainer knows a loss. If the job lacks it, it is sent to the
+        trainer first."""
         losses = self.session.job.losses
         if isinstance(loss, str):
             if loss not in losses:

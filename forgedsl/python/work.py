@@ -40,7 +40,7 @@ async def settle() -> None:
 
 
 async def told(call: Coroutine[Any, Any, R]) -> R:
-    """Raise the failure of a service as a RunError, as a run does."""
+    """Await a call, and raise the failure of a service as a RunError, as a run does."""
     from forgedsl.runtime.endpoints import ServiceError
 
     try:

@@ -61,8 +61,8 @@ class Dist:
         return min(self.median * math.exp(self.sigma * _NORMAL.inv_cdf(u)), self.most)
 
     def blend(self, shared: float, own: float, like: float) -> float:
-        """Return a quantile whose normal score has the fraction `like` of its variance from a
-        shared one."""
+        """Return a quantile that depends on two random numbers, so that values can be correlated:
+        `shared` gives the fraction `like` of the variance of its normal score, `own` the rest."""
         if len(self.points) == 1:
             return min(self.points[0], self.most)
         score = math.sqrt(1 - like) * _NORMAL.inv_cdf(own)

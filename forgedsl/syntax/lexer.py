@@ -49,7 +49,7 @@ class NewlineFilter:
         self._resumed = parens, depth
 
     def process(self, stream: Iterator[Token]) -> Iterator[Token]:
-        # per open brace: parentheses open outside of it; then those inside the innermost brace
+        # `parens`: for each open brace, the parentheses open outside of it; `depth`: those inside
         parens, depth = self._resumed or ([], 0)
         after_newline = self._resumed is None
         self._resumed = None

@@ -50,7 +50,7 @@ def _problem(folder: Path, pages: dict[str, _Page], name: str, tag: str, link: s
     if parts.path:
         target = posixpath.normpath(posixpath.join(posixpath.dirname(name), unquote(parts.path)))
         if parts.path.startswith("/"):
-            return ""  # of 404.html alone, checked by the caller
+            return ""  # only 404.html has such links; the caller checks it
     if (folder / target).is_dir():
         target = posixpath.normpath(posixpath.join(target, "index.html"))
     if not (folder / target).is_file():
