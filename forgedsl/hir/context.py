@@ -135,7 +135,7 @@ def spelled(written: ast.Expr, name: str, close: tuple[str, ...]) -> Fix | None:
     span = written.span
     if not close or not isinstance(written, ast.String):
         return None
-    if span.end - span.start != len(written.value) + 2:  # escapes, or triple quotes
+    if span.end - span.start != len(written.value) + 2:  # escapes, raw, or triple quotes
         return None
     inner = Span(span.file, span.end - 1 - len(name), span.end - 1)
     edit = Edit(text=close[0], span=inner)

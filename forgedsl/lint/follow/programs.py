@@ -156,8 +156,8 @@ def _given(node: Function, inputs: Inputs, is_bound: bool) -> dict[str, Value]:
 
 
 def environment_flows(view: View, env: PythonClass) -> list[MethodFlow]:
-    """Return the runs of the methods of an environment. All methods were run once before, so that
-    the attributes they set are known."""
+    """Return the runs of the methods of an environment. All methods were run ROUNDS times
+    before, so that the attributes they set are known."""
     key = ("flows", env.env.body.module, env.env.body.name, tuple(sorted(env.tools)))
     if key not in view.shared.answers:
         view.shared.answers[key] = _methods(view, env, None)

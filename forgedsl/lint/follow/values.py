@@ -107,8 +107,8 @@ class Called:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
     """A call or a comparison. `blocking`: it runs in the event loop: in a coroutine, and not in a
-    thread. `taken`: it comes after the failing `except` clause. `control`: labels of the
-    tests that decide if it is reached."""
+    thread. `taken`: it comes after the failing `except` clause. `control`: labels of the tests that
+    decide if it is reached."""
 
     kind: str
     node: ast.AST

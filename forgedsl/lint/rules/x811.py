@@ -79,7 +79,7 @@ def check(view: View) -> Findings:
 
 def _told(view: View, found: PythonReward) -> tuple[str, Label | None]:
     """Return the mistake that a symbolic run of the reward shows, and its place: it pays for an
-    error, pays for a grade that it cannot read, or always returns the same number."""
+    error or for a grade that it cannot read, ignores the response, or returns one number only."""
     from forgedsl.lint.follow.programs import failing_rewards, label, reward_flow
     from forgedsl.lint.follow.values import (
         EXIT,
