@@ -62,7 +62,8 @@ class PythonClass:
 
 
 def python_environments(view: View) -> list[PythonClass]:
-    """Return the environments of the program. Each is read from its file, once for all profiles."""
+    """Return the environments whose classes are in Python files of the program. Each file is read
+    once for all profiles."""
     found = []
     for env in view.program.environments.values():
         if view.folder is None or not env.body.module or env.body.is_gymnasium:

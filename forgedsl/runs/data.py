@@ -48,7 +48,7 @@ class RunData:
     lost: dict[str, int]
     """dropped completions by reason, without evals"""
     errors: tuple[str, ...]
-    """error messages of rewards and samplers, the most common first"""
+    """the five most common error messages of rewards and samplers, the most common first"""
     starts: tuple[float, ...]
     """start times of the run and of its continuations"""
     begin: float
