@@ -5,7 +5,7 @@ for every completion (open-instruct #538 and #1041). Remove the stop string.
 
     sampling { stop = ["</answer>"], max_tokens = 512 }
     reward tags = rl.think_tags                          # fires: `</answer>` is never in the text
-    sampling { stop = ["\nQuestion:"], max_tokens = 512 }     # silent
+    sampling { stop = ["\\nQuestion:"], max_tokens = 512 }     # silent
 
 `math_equal` needs the closing tag around an answer, too. The rule also fires for an empty stop
 string, for one that the class of an environment looks for in `turn.text`, and for a line break

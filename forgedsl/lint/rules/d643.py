@@ -9,11 +9,11 @@ always 0 (verifiers #763, TRL #6966). Reward the closing tag alone.
     reward thinking = rl.format_regex("(?s).*</think>.*")        # silent: the closing tag alone
 
     prompt = row.question + " <think>"                           # fires
-    re.match(r"<think>.*</think>", response)                     # fires: of a reward in Python
+    re.match(r"<think>.*</think>", response)                     # fires: a reward in Python
     re.match(r"(<think>)?.*</think>", response)                  # silent
 
-Of a prompt that is text the rule knows every tag, of a chat template `<think>`; DeepSeek-R1 and its
-distillations, QwQ, and Qwen's Thinking models by name.
+In a prompt that is text, the rule finds every tag, and in a chat template only `<think>`.
+DeepSeek-R1 and its distillations, QwQ, and Qwen's Thinking models are known by name.
 """
 
 import re

@@ -4,10 +4,10 @@
     chat_template = "{% for m in messages %}{{ m.content }}{{ eos_token }}{% endfor %}"     # silent
 
 A model learns to stop from the end token of the answers it is trained on. If the template writes
-none, the trained model goes on until `max_tokens` (TRL #1623). Write `{{ eos_token }}`, or the
-end marker of the model, after the answer. The rule looks at templates in the program for a dataset
-with `chat`. If it has markers such as `<|im_end|>`, it is rendered: the rule fires if it ends a
-user's turn with one and writes none behind the last answer.
+none, the trained model goes on until `max_tokens` (TRL #1623). Write `{{ eos_token }}`, or the end
+marker of the model, after the answer. The rule looks at templates in the program for a dataset with
+`chat`. A template with markers such as `<|im_end|>` is rendered with an example. The rule fires if
+a marker follows the user's turn, and none follows the last answer.
 """
 
 import re

@@ -4,9 +4,9 @@
     max_bad_rows = 0.2       # silent
     prompt = first(row.question, row.problem)        # for sources with other columns
 
-Rows that cannot be read are left out. If a source names its columns otherwise, that is all of its
-rows, and the mixture is another one than the file says (verl #7807, TRL #3569). Read both names
-with `first`, and let a run end that loses more than some rows.
+Rows that cannot be read are left out. If a source has other column names, all of its rows are left
+out, and the mixture is not the one in the file (verl #7807, TRL #3569). Read both names with
+`first`, and set a low `max_bad_rows`: the run ends if it loses more rows.
 """
 
 from forgedsl.lint.finding import Findings, rule

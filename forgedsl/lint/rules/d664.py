@@ -1,4 +1,4 @@
-"""D664 made-rows: a column that rows of reasoning-gym lack, or a score of it for other rows.
+"""D664 made-rows: rows of reasoning-gym lack a column, or its score is used for other rows.
 
     source = reasoning_gym("leg_counting", seed = 1)
     prompt = row.qestion                              # fires: question, answer, metadata, entry
@@ -7,9 +7,9 @@
     source = jsonl("sums.jsonl")
     reward right = rl.reasoning_gym                   # fires: no row says which problem it is
 
-Each row would be left out, and the run ends before its first step. Read a column that the rows
-have; score other rows with another reward, such as `rl.math_equal`. What `metadata` holds depends
-on the task, and `forgec lint --deep` reads it.
+Each row would be left out, and the run would end before its first step. Read a column that the rows
+have, and score other rows with another reward, such as `rl.math_equal`. What `metadata` holds
+depends on the task: `forgec lint --deep` reads it.
 """
 
 from __future__ import annotations

@@ -9,12 +9,14 @@ effect.
     ratio = exp(clamp(logprob - behavior, -10.0, 10.0))
     minimize token_mean(-ratio * (adv - beta * stop(logprob - ref)), mask)   # silent: in the reward
 
-The rule also fires for log-probs of a reference that the loss declares but never reads, or only
-reports while it holds the policy to `behavior` (a sampler follows the policy), for a difference of
-a value and itself, and for a coefficient that is added instead of multiplied.
+The rule also fires if the loss declares log-probs of a reference and never reads them, or only
+reports them while it holds the policy to `behavior` (this limits nothing over many steps, because
+the sampler follows the policy). It fires for a difference of a value and itself, and for a
+coefficient that is added instead of multiplied.
 
-It evaluates the derivative for a token at many points: it never depends on the reference (or the
-entropy), although the loss does. To monitor a KL without training on it, `report` it.
+The rule evaluates the derivative for a token at many points. It fires if the derivative never
+depends on the reference (or the entropy), although the loss does. To monitor a KL without training
+on it, `report` it.
 """
 
 from collections.abc import Iterator

@@ -11,9 +11,9 @@ counts four times (open-instruct #1269, slime #179). Remove one of them.
     minimize token_mean(-ratio * adv, mask)                                                 # silent
 
 Truncated importance sampling is silent: it weights by `proximal - behavior` and clips
-`logprob - proximal`, two ratios whose product is the ratio. With the first one upside down, or with
-a clip of `logprob - behavior`, the age of a sample is corrected the wrong way, or twice. The rule
-measures how the derivative for a token grows with each ratio.
+`logprob - proximal`, two ratios whose product is the ratio. If the first one is inverted, the age
+of a sample is corrected the wrong way. If `logprob - behavior` is clipped instead, it is corrected
+twice. The rule measures how the derivative for a token grows with each ratio.
 """
 
 from forgedsl.lint.finding import Findings, rule

@@ -4,9 +4,9 @@
     weight = stop(min(ratio, 2.0))          # silent: truncated importance sampling
 
 A truncated weight is at most some number, so that rare tokens do not dominate a step. With `max`
-the bound is on the other side: on-policy tokens, whose ratio is 1, count as much as the bound says,
-and the largest weights stay: in OpenRLHF #1295 a weight without ceiling made updates infinite.
-Write `min`.
+the bound is on the other side. On-policy tokens, whose ratio is 1, then count as much as the bound
+says, and the largest weights stay. In OpenRLHF #1295 a weight without ceiling made updates
+infinite. Write `min`.
 """
 
 from forgedsl.lint.finding import Findings, rule

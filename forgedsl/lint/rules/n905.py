@@ -2,7 +2,7 @@
 
     logging { wandb { project = "x", entity = "hf_abcdefghijklmnopqrstuvwxyz01" } }       # fires
     launcher = slurm("gpu", setup = ["export WANDB_API_KEY=e668fbfb1fd84f5f4e9fdc0c43e0e4bbaba8"])
-    url = "https://me:passw0rd9x@judge.example.org/v1"         # fires, as the line above
+    url = "https://me:passw0rd9x@judge.example.org/v1"         # fires, like the two lines above
     service judge : openai("m") { url = "https://judge.example.org/v1", key = "JUDGE_KEY" } # silent
 
 Files are shared and committed, and job.json keeps their values. Recipes were published with their

@@ -3,10 +3,10 @@
     checkpoint { every = 1, keep = 400 }, schedule sync { steps = 500 }        # fires
     checkpoint { every = 100, keep = 3 }                                       # silent
 
-A checkpoint has weights, moments and the state of the run: for a model of 8 billion parameters
-about 90 GiB. The disk is full before the run ends, which then fails while it saves (prime-rl #791
-keeps one by default, Qgentic-AI #164). Keep the last few; `forgec export` writes weights alone from
-one of them.
+A checkpoint has weights, moments and the state of the run: about 90 GiB for a model of 8 billion
+parameters. The disk is full before the end of the run, and the run fails when it saves the next
+checkpoint (Qgentic-AI #164; prime-rl #791 keeps one checkpoint by default). Keep the last few.
+`forgec export` writes the weights alone from one of them.
 """
 
 from forgedsl.ir.program import model_of

@@ -8,10 +8,11 @@ one. Scored like any other, it teaches the policy to ramble. See TRL #3248.
 
     score = form(rollout), of reward form = rl.format_regex("(?s)<answer>.*")        # fires
 
-Of a reward that is the score itself, without a rubric, the rule fires where an answer needs no end
-to be paid: for `rl.contains(text = ...)` without a closing tag, for a pattern that ends with `.*`,
-and for a body that reads neither `truncated` nor `rewards`. `on_truncated = 0.0` gives it a fixed
-score. To score it like any other, write `on_truncated = none` and a suppression with a reason.
+Where a reward is the score itself, without a rubric, the rule fires if an answer without an end can
+be rewarded: for `rl.contains(text = ...)` without a closing tag, for a pattern that ends with `.*`,
+and for a body that reads neither `truncated` nor `rewards`. `on_truncated = 0.0` gives a truncated
+completion a fixed score. To score it like any other, write `on_truncated = none` and a suppression
+with a reason.
 """
 
 from forgedsl.diagnostics import Label

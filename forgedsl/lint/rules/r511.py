@@ -3,10 +3,10 @@
     reward found = rl.contains                      # fires: the search result has it
     reward found(r: Rollout) -> f32 = clamp(r.rewards.found, 0.0, 1.0)     # silent
 
-`r.response` of a trajectory is everything after the first prompt: turns of the policy and what the
-environment answered. `contains` then pays a policy that only makes a tool return the target, as in
-verl #6392. Compare in `step` of the environment, where `turn.text` is
-what the policy wrote: `return Step(rewards={"found": ...}, done=True)`.
+`r.response` of a trajectory is everything after the first prompt: the turns of the policy and what
+the environment answered. `contains` then rewards a policy that only makes a tool return the target,
+as in verl #6392. Compare in `step` of the environment, where `turn.text` is what the policy wrote:
+`return Step(rewards={"found": ...}, done=True)`.
 """
 
 from forgedsl.diagnostics import Label

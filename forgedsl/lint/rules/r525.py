@@ -6,7 +6,8 @@
     reward short(r: Rollout) -> f32 = clamp(1.0 - len(r.response) / max_new, 0.0, 1.0)     # fires
     reward short(r: Rollout) -> f32 = clamp(1.0 - r.num_tokens / max_new, 0.0, 1.0)        # silent
 
-The rule reads rewards in Python, too, where `len(response)` is compared with that number.
+The rule also reads rewards in Python, where `len(response)` is compared with the number of
+`max_tokens`, or divided by it.
 """
 
 from __future__ import annotations

@@ -7,9 +7,9 @@
     rubric grade { score = correct - 0.05 * penalty, on_truncated = 0.0 }      # fires: twice minus
 
 Length is the easiest thing to produce: the policy pads its answers up to the limit, and the score
-rises without better answers (CoursIA #10380; the signs of open-r1 #360 are as easy to get wrong).
-Turn the sign around. The rule looks at rewards whose names speak of brevity or of a penalty:
-`brevity`, `short`, `concise`, `length_penalty`, `too_long`; of a reward in Python, also at the name
+rises without better answers (CoursIA #10380; the signs in open-r1 #360 are easily confused, too).
+Change the sign. The rule looks at rewards whose names suggest brevity or a penalty: `brevity`,
+`short`, `concise`, `length_penalty`, `too_long`. For a reward in Python it also looks at the name
 of the function. To subtract `brevity` is a choice, and silent.
 """
 

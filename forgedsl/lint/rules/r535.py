@@ -2,16 +2,16 @@
 
     given = {"lookups": names.count("lookup")}           # a part of the environment counts calls
     reward lookups(r: Rollout) -> f32 = clamp(r.rewards.lookups, 0.0, 4.0)
-    rubric grade { score = right + 0.5 * lookups }       # fires: four calls pay 2, the answer 1
+    rubric grade { score = right + 0.5 * lookups }       # fires: four calls earn 2, the answer 1
     rubric grade { score = right + 0.1 * lookups }       # silent
     rubric grade { score = right * (0.9 + 0.1 * lookups) }               # silent
     reward effort(r: Rollout) -> f32 = clamp(r.turns / 8, 0.0, 1.0)
-    rubric grade { score = right + 0.5 * effort }        # fires: turns pay 0.44
+    rubric grade { score = right + 0.5 * effort }        # fires: turns earn 0.44
 
-To call a tool is easier than to be right, and it is paid whatever the answer is: the policy calls
-as often as it may, and answers anything (DeepEyes #83). Let all calls together weigh less than the
-answer, or multiply. Turns cost the policy nothing at all, so the rule fires from two fifths of the
-answer on.
+To call a tool is easier than to be right, and it is rewarded whatever the answer is: the policy
+calls as often as it may, and answers anything (DeepEyes #83). Give all calls together less weight
+than the answer, or multiply. Turns cost the policy nothing at all, so for turns the rule already
+fires at two fifths of the reward for the answer.
 """
 
 from __future__ import annotations

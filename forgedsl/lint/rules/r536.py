@@ -5,8 +5,8 @@
     prompt = "Is it polite? 1 to 5: {response}"                            # silent: no question
 
 Such a judge can only grade how an answer sounds: an answer to another question gets the same grade,
-and the policy learns an answer that fits everywhere. The templates of 2306.05685 show it. Put
-`{prompt}`, or a column such as `{row.question}`, into the judge's prompt.
+and the policy learns an answer that fits everywhere. The judge prompts in the paper 2306.05685
+contain the question. Put `{prompt}`, or a column such as `{row.question}`, into the judge's prompt.
 """
 
 import re

@@ -1,14 +1,14 @@
-"""R540 stops-before-sandbox: a reward is stopped before the program that it runs would be.
+"""R540 stops-before-sandbox: a reward has less time than the program that it runs.
 
     LIMITS = Limits(wall=10.0, ...)                              # in the Python of the reward
     reward passes = tests.passes { timeout = 2s, ... }           # fires
     reward passes = tests.passes { timeout = 40s, ... }          # silent
 
-A program of the policy may run for 10 seconds, and is a failed test afterwards. If the reward is
-stopped first, a slow program is no failed test but a failed reward: it is dropped, or gets the
-score of `on_error`, and the policy is not told that it is slow (AReaL #1426). Give the reward the
-time of all programs that a call runs, and some more. The rule reads `Limits(wall=...)` and
-`subprocess.run(..., timeout=...)`.
+A program of the policy may run for 10 seconds, and then counts as a failed test. If the reward is
+stopped first, the slow program is not a failed test but a failed reward: its sample is dropped, or
+gets the score of `on_error`, and the policy does not learn that the program is slow (AReaL #1426).
+Give the reward the time of all programs that a call runs, and some more. The rule reads
+`Limits(wall=...)` and `subprocess.run(..., timeout=...)`.
 """
 
 from __future__ import annotations

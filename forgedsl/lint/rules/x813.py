@@ -3,7 +3,7 @@
     except requests.RequestException:
         return 0.0                                   # fires: the server was down
     except Exception:
-        return Step(rewards={"solved": 0.0})         # fires: a mistake in the class is hidden too
+        return Step(rewards={"solved": 0.0})         # fires: this also hides bugs in the class
     except ValueError:
         return 0.0                                   # silent: the answer is no number
     except requests.RequestException:

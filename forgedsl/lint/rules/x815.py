@@ -3,7 +3,7 @@
     def reset(self, task, rng): self.price = random.randrange(9)     # fires
     def reset(self, task, rng): self.price = rng.randrange(9)        # silent
     def reset(self, task, rng): self.rng = rng                       # silent: for `step`
-    rng = numpy.random.default_rng(rng.getrandbits(32))              # silent: seeded by it
+    rng = numpy.random.default_rng(rng.getrandbits(32))              # silent: seeded from `rng`
     word = rng.choice(list({w for w in WORDS if len(w) == 6}))       # fires
     word = rng.choice(sorted({w for w in WORDS if len(w) == 6}))     # silent
 

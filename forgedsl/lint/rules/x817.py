@@ -8,7 +8,7 @@
 
     return float(answer in target)                   # fires: an empty answer is in every target
     answer = number.rstrip("0").rstrip(".")          # fires: 100 becomes 1
-    any(int(x) == target for x in ANSWER.findall(response))              # fires: so do all guesses
+    any(int(x) == target for x in ANSWER.findall(response))      # fires: one right guess is enough
 
 The policy finds such a text sooner than the answer. In verifiers #763 a substring search rewarded
 21 where 1 was right. A default for a missing answer is rewarded whenever the target happens to

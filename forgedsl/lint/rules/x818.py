@@ -5,7 +5,8 @@
     re.search(r"<answer>(\\d+)</answer>", response)              # silent
 
 `.` matches every character except a line break. Reasoning has several lines, so the pattern never
-matches, and the reward is 0 for all completions, as in open-r1 #237. Pass `re.DOTALL`.
+matches, and the reward is 0 for all completions (open-r1 #237). Pass `re.DOTALL`, as in the second
+line.
 """
 
 from __future__ import annotations

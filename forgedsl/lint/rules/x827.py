@@ -6,10 +6,10 @@
         return str(value(ast.parse(expression, mode="eval").body))       # silent
 
 `eval` and `exec` give the policy everything that the process has: the answer that the environment
-keeps, its rewards, files, and the network (mcp-use #1718). A reward that does so can be given any
-score from then on (verl #7603), also if it declares `effects = [exec]`. An empty `__builtins__`
-does not keep it in. Parse the text, and compute only what you know; or run it in a sandbox
-(`forgedsl.runtime.sandbox`). Text is followed into helper functions.
+keeps, its rewards, files, and the network (mcp-use #1718). If a reward does so, the policy can set
+every later score (verl #7603), even if the reward declares `effects = [exec]`. An empty
+`__builtins__` does not prevent this. Parse the text, and compute only what you know; or run it in a
+sandbox (`forgedsl.runtime.sandbox`). The rule follows the text into helper functions.
 """
 
 from __future__ import annotations

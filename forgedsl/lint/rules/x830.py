@@ -13,8 +13,8 @@ for a wrong one:
     return float(said != target)                         # fires: 0 for a right answer
     return 1.0 if said == target else 1.0                # fires
 
-It is silent if the only comparison is `target in response`, and 0 is paid where that is true: such
-a prompt asks for a text that does not name the target.
+The rule is silent if the only comparison is `target in response`, and the reward is 0 where it is
+true. The prompt of such a task asks for a text that does not name the target.
 """
 
 from __future__ import annotations

@@ -5,9 +5,9 @@
     score = float((self.folder / "reward.txt").read_text())                      # fires
     score = float((self.folder / "answer.txt").read_text() == self.answer)       # silent
 
-The policy writes 1.0 into that file, and is paid for it: five environments of OpenEnv could be
-asked for any reward so (OpenEnv #1199). Compute the score from what the policy made, or keep it
-where no tool gets to.
+The policy writes 1.0 into that file, and this is its reward. In five environments of OpenEnv the
+policy could set any reward in this way (OpenEnv #1199). Compute the score from what the policy
+made, or keep it where no tool can reach it.
 """
 
 from __future__ import annotations

@@ -4,8 +4,9 @@
     environment lake = gymnasium("FrozenLake-v1")     # silent: gymnasium is installed
     source = reasoning_gym("leg_counting")            # silent: reasoning-gym is installed
 
-Names, arguments and spaces of its environments, or names and arguments of its tasks, are not
-checked then, and the job does not have its version. A run that cannot import it ends before its
+Without gymnasium, or the package of an environment, the names, arguments and spaces of environments
+are not checked. Without reasoning-gym, the names and arguments of tasks are not checked. The job
+does not record the version of the missing package, and a run that cannot import it ends before its
 services start. The rule is a warning, because the run may take place on another machine. Install
 the package.
 """

@@ -1,14 +1,14 @@
-"""X836 exit-code-trusted: code of the policy and its tests are one program, whose exit code pays.
+"""X836 exit-code-trusted: code of the policy and its tests are one program, scored by exit code.
 
-    path.write_text(code + "\n" + tests)
+    path.write_text(code + "\\n" + tests)
     done = subprocess.run([sys.executable, path], timeout=10)
     return float(done.returncode == 0)                               # fires
     return sum(judge(code, cases, limits=LIMITS)) / len(cases)       # silent
 
-A program that says `sys.exit(0)`, or `os._exit(0)`, ends before the tests behind it run, with exit
-code 0: the policy needs no solution (skypilot #9836, verl #7853). Let each test say that it has
-passed, in a way that the code cannot: `forgedsl.runtime.sandbox.judge` does. The rule is silent if
-the score depends on the output of the program too.
+A program that calls `sys.exit(0)`, or `os._exit(0)`, ends before the tests behind it run, with exit
+code 0: the policy needs no solution (skypilot #9836, verl #7853). Let each test report its success
+in a way that the code of the policy cannot imitate, as `forgedsl.runtime.sandbox.judge` does. The
+rule is silent if the score also depends on the output of the program.
 """
 
 from __future__ import annotations

@@ -1,13 +1,14 @@
 r"""X837 numbers-alike: different numbers are compared as if they were one.
 
-    return float(int(float(said)) == int(float(target)))         # fires: 3.9 for 3.2
-    return float(re.sub(r"\D", "", said) == re.sub(r"\D", "", target))    # fires: -5 for 5
+    return float(int(float(said)) == int(float(target)))         # fires: 3.9 equals 3.2
+    return float(re.sub(r"\D", "", said) == re.sub(r"\D", "", target))    # fires: -5 equals 5
     return float(math.isclose(float(said), float(target)))       # silent
 
-`int` takes the decimals from both sides, and a pattern of all that is no digit takes the sign and
-the point: wrong answers get the full reward. Compare numbers as numbers (rl #3542). The rule looks
-at comparisons with the target, also in helper functions. Of digits alone it says nothing if the
-target in the first row of a local file is no number, such as a date or a telephone number.
+`int` removes the decimals on both sides, and a pattern for everything that is no digit removes the
+sign and the point: wrong answers get the full reward. Compare numbers as numbers (rl #3542). The
+rule looks at comparisons with the target, also in helper functions. It does not report comparisons
+of digits alone if the target in the first row of a local file is no number, such as a date or a
+telephone number.
 """
 
 from __future__ import annotations

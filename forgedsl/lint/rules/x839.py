@@ -3,10 +3,10 @@
     right * (1.0 - (time.monotonic() - self.began) / 60)      # fires: the clock
     chosen = random.sample(cases, 3)                          # fires: tests drawn for each answer
     self.mean = 0.98 * self.mean + 0.02 * value
-    return value - self.mean                                  # fires: a baseline of its own
+    return value - self.mean                                  # fires: the reward keeps a baseline
     return value                                              # silent
     return max([vote(seed) for seed in range(3)])             # fires: the best of three replies
-    if text in SEEN: return 0.2                               # fires: paid 1.0 the first time
+    if text in SEEN: return 0.2                               # fires: it got 1.0 the first time
     SEEN.add(text)
     return 1.0
 

@@ -5,8 +5,8 @@
     return Start(f"A new game: {self.game}")         # fires: `secret` is a part of its repr
     secret: int = field(repr=False)                  # silent
 
-The text of a dataclass has all of its fields in it, also the one that guesses are compared with:
-the policy reads the answer in its first observation (OpenEnv #446 is another way to read it). Write
+The text of a dataclass shows all of its fields, also the one that guesses are compared with: the
+policy reads the answer in its first observation (OpenEnv #446 shows another way to read it). Show
 what the policy may see, field by field, or keep the answer out of the repr.
 """
 

@@ -5,9 +5,10 @@
     target = after(row.answer, "####")               # targets begin with a space
     return float(said.strip() == target)             # fires
 
-No answer can be right then, and the reward is 0 for all (rl #3542). Change both sides in the same
-way. The rule reads the first row of a local file, and fires only if its target has a capital, a
-small letter or a space that the answer cannot have.
+The target then has characters that no answer can have, and the reward is 0 for all answers (rl
+#3542). Change both sides in the same way. The rule reads the first row of a local file. It fires
+only if the target there has a capital letter, a small letter or a space that the changed answer
+cannot have.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""X850 cheat-paid: a reward pays an answer that is not right as much as the right one.
+"""X850 cheat-paid: a reward gives an answer that is not right as much as the right one.
 
-    return float(target in response)                # fires: `1529` is paid where 52 is right
+    return float(target in response)                # fires: `1529` is rewarded where 52 is right
     return float(target in all_tags(response))      # fires: many answers, one of them right
     return float(last_tag(response) == target)      # silent
 
-`lint --deep` calls the reward on rows of the data: with the right answer in the form that is paid,
-with a wrong one, and with answers that a policy finds when it looks for reward: none at all, the
-prompt copied, all numbers from 0 to 100, the target inside another number, several answers one of
-which is right, every option. The rule fires if one of them is paid as much on every row. Listed
-answers were paid in Visual-RFT (#79).
+`lint --deep` calls the reward on rows of the data: with the right answer in the form that is
+rewarded, with a wrong one, and with answers that a policy finds when it looks for reward: none at
+all, a copy of the prompt, all numbers from 0 to 100, the target inside another number, several
+answers one of which is right, every option. The rule fires if one of these gets as much as the
+right answer on every row. Lists of answers were rewarded in Visual-RFT (#79).
 """
 
 from __future__ import annotations

@@ -1,13 +1,14 @@
-"""X851 right-unpaid: no way to write the right answer is paid more than a wrong answer.
+"""X851 right-unpaid: no form of the right answer is rewarded more than a wrong answer.
 
     return abs(float(tag(response)) - float(target))  # fires: the right answer gets least
     return float(tag(response) == target)             # silent
 
 `lint --deep` calls the reward on rows of the data, with the target in the forms that the prompt,
 the tags and the patterns of the reward name, and with wrong answers in the same forms. The rule
-fires if in each form a wrong answer is paid as much as the right one, and in one form more: the
-policy learns to be wrong. An empty answer must be paid more, too: in some tasks the target must not
-be named. The rule is silent where the score adds another reward.
+fires if a wrong answer gets at least as much as the right one in every form, and more in one of
+them: the policy learns to be wrong. In that form an empty answer must also get more than the right
+one, because in some tasks the target must not be named. The rule is silent where the score adds
+another reward.
 """
 
 from __future__ import annotations

@@ -4,12 +4,13 @@
     return float(found.group(1) == target)                       # fires: no tag, found is None
     return float(found is not None and found.group(1) == target) # silent
 
-`lint --deep` calls the reward with an empty answer, one without tags, one of open tags, in other
-letters, and of 50,000 characters. The rule fires for errors that are never meant: an attribute or
-an item of None, a division by zero, an index that does not exist, a score that is NaN or None. With
-`on_error = drop` the policy never learns that such answers are bad, and a run whose answers fail
-too often ends (`max_failed`; ms-swift #8125). An error that the program raises itself is silent,
-and so are numbers that cannot be read: `on_error` says what becomes of them.
+`lint --deep` calls the reward with odd answers: an empty one, one of spaces, one without tags, one
+of open tags, one in other scripts, and one of 50,000 characters. The rule fires for errors that are
+never meant: an attribute or an item of None, a division by zero, an index that does not exist, a
+score that is NaN or None. With `on_error = drop` the policy never learns that such answers are bad,
+and a run whose answers fail too often ends (`max_failed`; ms-swift #8125). An error that the
+program raises itself is silent, and so is a number that cannot be read: `on_error` decides about
+them.
 """
 
 from __future__ import annotations

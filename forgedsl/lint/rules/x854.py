@@ -5,9 +5,9 @@
     return sum(passed) / len(passed)                       # silent
 
 `lint --deep` calls the reward twice with each answer, and a third time in a new process, in another
-order. Within a group equal answers get different scores then, so that advantages compare luck, and
-a run that is resumed does not repeat what it did (NeMo-Gym #2078). A reward that declares `random`
-is not told.
+order. If the scores differ, equal answers in a group get different advantages by luck, and a run
+that is resumed does not repeat what it did (NeMo-Gym #2078). A reward that declares `random` is not
+reported.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""X855 spelling-unpaid: the right answer is paid nothing if it is spelled a little otherwise.
+"""X855 spelling-unpaid: the right answer gets no reward if it is spelled a little differently.
 
-    return float(tag(response) == target)           # fires: `<answer> 42 </answer>` is paid 0
+    return float(tag(response) == target)           # fires: `<answer> 42 </answer>` gets 0
     return float(tag(response).strip() == target)   # silent
 
-`lint --deep` calls the reward with the right answer between spaces, and of a number above 999 with
-a separator: `1,234`. Models write both, whatever the prompt says, and these answers count as wrong
-(pytorch/rl #3542). Information only: the prompt may forbid the spelling.
+`lint --deep` calls the reward with the right answer between spaces and, if it is a number above
+999, with a separator: `1,234`. Models write both, whatever the prompt says, and these answers count
+as wrong (pytorch/rl #3542). Information only: the prompt may forbid the spelling.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""X857 idle-paid: a player who says nothing, or repeats what it reads, is paid like a right one.
+"""X857 idle-paid: a player who says nothing, or repeats what it reads, gets as much as a right one.
 
     solved = float(turn.text in self.answer)     # fires: an empty text is in every text
     solved = float(turn.text == self.answer)     # silent
 
-`lint --deep` plays the environment with a player who gives the right answer, one who gives a wrong
-one, one who is silent and one who repeats the last observation. The rule fires if one of the last
-two gets as much as the right player on every row: the policy learns to say as little
-(trl #6427).
+`lint --deep` plays the environment with a player who gives the right answer and one who gives a
+wrong one. Others are silent, repeat the last observation, say that they are not sure, or write open
+tags. The rule fires if one of these four gets as much as the right player on every row: the policy
+learns to play like that one (trl #6427).
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""X858 answer-told: an environment tells a wrong player the answer, and then pays for it.
+"""X858 answer-told: an environment reveals the answer to a wrong player, and then rewards it.
 
     return Step(f"No, it is {self.answer}.")                      # fires: the next turn repeats it
     return Step(f"No, it was {self.answer}.", done=True)          # silent: nobody reads it
     return Step("No, try again.")                                 # silent
 
 `lint --deep` plays with a player who answers wrong until an observation names the target, and then
-gives it. The rule fires if the prompt did not name it, and this player is paid more than one who
-stays wrong, on every row. The policy learns to be wrong first, or to copy the opening.
+gives it. The rule fires if the prompt did not name it, and this player is rewarded more than one
+who stays wrong, on every row. The policy learns to be wrong first, or to copy the opening.
 """
 
 from __future__ import annotations
