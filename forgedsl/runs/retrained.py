@@ -36,8 +36,9 @@ class Retrained:
 
 
 def _gap(metrics: Mapping[str, Any]) -> float | None:
-    means = [name for name in metrics if name.startswith(GAP) and not name.endswith("_max")]
-    return metrics[min(means)] if means else None
+    ages = [name.removeprefix(GAP) for name in metrics if name.startswith(GAP)]
+    youngest = min((int(age) for age in ages if age.isdecimal()), default=None)
+    return None if youngest is None else metrics[f"{GAP}{youngest}"]
 
 
 def table(found: Sequence[Retrained]) -> Iterator[tuple[str, ...]]:
