@@ -11,7 +11,6 @@ an environment, once with every comparison with the target ending as for a right
 for a wrong one:
 
     return float(said != target)                         # fires: 0 for a right answer
-    return 1.0 if said == target else 1.0                # fires
 
 The rule is silent if the only comparison is `target in response`, and the reward is 0 where it is
 true. The prompt of such a task asks for a text that does not name the target.
