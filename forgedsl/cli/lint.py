@@ -223,7 +223,7 @@ def _lint(path: Path, options: Options, config: Config) -> Linted:
             source, path.parent, profile=options.profile, config=config, deep=deep, on_disk=True,
             **layers,
         )  # fmt: skip
-    return lint_file(path, profile=options.profile, config=config, deep=deep, fork=True, **layers)
+    return lint_file(path, profile=options.profile, config=config, deep=deep, **layers)
 
 
 def _fix(path: Path, options: Options, config: Config) -> int:

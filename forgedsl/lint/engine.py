@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from forgedsl.diagnostics import Diagnostic, Reporter, Severity
 from forgedsl.hir.context import ERROR, Context
-from forgedsl.hir.modules import Loader
+from forgedsl.hir.modules import Loader, Module
 from forgedsl.hir.overlay import Override
 from forgedsl.hir.resolve import is_module, resolve
 from forgedsl.ir.program import Program
@@ -33,14 +33,11 @@ if TYPE_CHECKING:
     from forgedsl.ir.graph import Graph
     from forgedsl.lint.deep import DataChecks, MakeCalls
     from forgedsl.lint.facts import Facts
-    from forgedsl.lint.second_process import Found
     from forgedsl.plan.plan import Plan
 
 AS_WRITTEN = "none"
 HERE = "this host"
 """name of the view that --deep adds"""
-MANY = 4
-"""so many profiles are worth a second process, which takes some 5 ms"""
 READ_THE_FLOW = ("F104", "A303")
 """rules that need a legal flow"""
 
@@ -84,11 +81,9 @@ def lint_file(
     config: Config = DEFAULT,
     deep: Deep | None = None,
     host: Host | None = None,
-    fork: bool = False,
 ) -> Linted:
     """Check the file at `path`. `profile` restricts the check to one view, `deep` adds checks of
-    this host and of the files and models referred to, `host` is the host to plan for. With `fork`,
-    a file with many profiles is checked in two processes where there are two processors."""
+    this host and of the files and models referred to, `host` is the host to plan for."""
     reporter = Reporter()
     source = read_source(path, str(path), reporter)
     if source is None:
@@ -103,7 +98,6 @@ def lint_file(
         deep=deep,
         on_disk=True,
         host=host,
-        fork=fork,
     )
 
 
@@ -119,10 +113,8 @@ def lint_source(
     on_disk: bool = False,
     host: Host | None = None,
     held: Held | None = None,
-    fork: bool = False,
 ) -> Linted:
-    """Check a text; imports are relative to `folder`. `on_disk`: data may be looked up there;
-    `fork`: a second process may check half of the profiles."""
+    """Check a text; imports are relative to `folder`. `on_disk`: data may be looked up there."""
     reporter, held = Reporter(), held or Held()
     sources = {source.name: source}
     file = held.tree or parse(source, reporter)
@@ -146,10 +138,7 @@ def lint_source(
             )
             _check(found, views[view], runs, deep, host)
 
-    check_view(profile or AS_WRITTEN)
-    profiles = _profiles((file, *(module.file for module in read.modules.values())))
-    if profile is None:
-        _check_profiles(profiles, check_view, views, sources, fork=fork and deep is None)
+    profiles = _check_views(check_view, profile, file, read.modules)
     if deep is not None and profile is None and not is_module(file):
         _check_host(file, source.name, folder, layered, loader(HERE), deep.host)
     asked = profile if profiles else None
@@ -176,45 +165,18 @@ def _layered(
     return overrides_of(overrides, set_files, Context(reporter), sources)
 
 
-def _check_profiles(
-    names: tuple[str, ...],
+def _check_views(
     check_view: Callable[[str], None],
-    views: dict[str, Reporter],
-    sources: dict[str, SourceFile],
-    *,
-    fork: bool,
-) -> None:
-    """Check the views of all profiles; with `fork`, half of them in a second process if it is worth
-    its start."""
-    here: tuple[str, ...] = names
-    apart: tuple[str, ...] = ()
-    if fork and len(names) >= MANY:
-        from forgedsl.lint import second_process
-
-        if second_process.is_useful():
-            here, apart = names[: (len(names) + 1) // 2], names[(len(names) + 1) // 2 :]
-
-    def check_apart() -> Found:
-        for name in apart:
-            check_view(name)
-        return {name: tuple(views[name]) for name in apart}, sources
-
-    finish = second_process.start(check_apart) if apart else None
-    for name in here:
+    profile: str | None,
+    file: ast.File,
+    modules: dict[str, Module],
+) -> tuple[str, ...]:
+    """Check the requested views; return the names of all profiles."""
+    check_view(profile or AS_WRITTEN)
+    profiles = _profiles((file, *(module.file for module in modules.values())))
+    for name in profiles if profile is None else ():
         check_view(name)
-    if finish is None:
-        return
-    found = finish()
-    if found is None:  # it failed; whatever it was shows here
-        for name in apart:
-            check_view(name)
-        return
-    for name in apart:
-        views[name] = Reporter()
-        for diagnostic in found[0].get(name, ()):
-            views[name].report(diagnostic)
-    for text, source in found[1].items():
-        sources.setdefault(text, source)
+    return profiles
 
 
 def _compared(
