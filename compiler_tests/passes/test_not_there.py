@@ -39,8 +39,8 @@ REFUSED = [
      "use `parallel.tp` to split"),
     ("README.md", "`pp` and `dp` of a generator", ("generator.parallel.dp=2",), (), "P216",
      "use `replicas` for more throughput"),
-    ("README.md", "weights over RDMA", (), (("{ every = 1 }", "{ transport = rdma }"),), "F113",
-     "known are"),
+    ("README.md", "weight transfer over RDMA", (), (("{ every = 1 }", "{ transport = rdma }"),),
+     "F113", "known are"),
     ("critics.md", "`parallel.tp` beside a head", ("trainer.parallel.tp=2", "trainer.procs=2"),
      HEAD, "P216", "use `parallel.dp_shard` to shard"),
     ("placement.md", "`tp` and `offload` are not supported",
@@ -153,7 +153,7 @@ def test_names_of_other_tools_that_are_not_there_are_no_settings(tmp_path: Path)
 
 
 def test_nothing_submits_a_run_to_kubernetes_and_nothing_moves_weights_over_rdma() -> None:
-    assert said("README.md", "`forgec run` cannot submit a run to Kubernetes")
+    assert said("README.md", "submitting a run to Kubernetes with `forgec run`")
     assert registry.launcher("kubernetes").submit == ""
     assert not [row.name for row in TRANSPORTS if "rdma" in row.name]
 
