@@ -4,8 +4,7 @@ many right ones; prints what the proofs say.
     trainer ranks, a process each: Sender.publish, spoil --> Manifest --> this process: the engine
 
 Arguments: an empty folder, and a way: `ipc` needs one GPU, `peer` and `nccl` two. `shm`, `tcp` and
-`gloo` do the same on a CPU. Run by test_planted_on_gpus, or by
-hand where there is no pytest.
+`gloo` do the same on a CPU. Run by test_planted_on_gpus, or by hand where there is no pytest.
 """
 
 import json
