@@ -3,18 +3,20 @@
     made-up prompts + rl_step.forge --forgec run--> metrics.jsonl, events.jsonl --> table, JSON
 
     python benchmarks/rl_step.py [--gpus 1] [--steps 9] [--starts 2] [--sync 'on_swap = keep']
-                                 [--set KEY=VALUE ...]
+                                 [--set KEY=VALUE ...] [--profile one] [--keep FOLDER]
 
 Qwen3-0.6B's shape (or `--size`), random weights, 16 prompts x 8 completions of 256 + 1,024 tokens,
 DAPO without a reference: one GPU takes turns, two are asynchronous with a policy age of at most 1.
-Figures are medians from the third step on (two GPUs: means, as steps come in pairs), of the first
-start; more `--starts` only start and take two steps, with what the one before compiled. MFU is that
-of training.py. Memory is the most that nvidia-smi saw on a GPU, once a second.
+Figures are medians from the third step on (several GPUs: means, as steps come in pairs), of the
+first start; more `--starts` only start and take two steps, with what the one before compiled. MFU
+is that of training.py. Memory is the most that nvidia-smi saw on a GPU, once a second. Several runs
+at once take GPUs of their own by `CUDA_VISIBLE_DEVICES`.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import random
@@ -31,8 +33,13 @@ from typing import Any
 HERE = Path(__file__).parent
 PEAK = {"H200": 989e12, "H100": 989e12, "A100": 312e12}
 SHAPES = {"0.6B": (596_049_920, 28, 2048), "1.7B": (1_720_574_976, 28, 2048),
-          "4B": (4_022_468_096, 36, 4096)}  # fmt: skip
-"""of Qwen3: parameters, layers, and heads x their width"""
+          "4B": (4_022_468_096, 36, 4096), "4B-A1B": (1_067_000_000, 24, 2048)}  # fmt: skip
+"""of Qwen3: parameters that a token uses, layers, and heads x their width"""
+MIXTURE = (
+    "qwen3_moe(layers = 24, hidden = 2048, heads = 16, kv_heads = 8, head_dim = 128, ffn = 768,"
+    " experts = 32, active = 4, vocab = 151936)"
+)
+"""the shape 4B-A1B: 4.24 B parameters"""
 VOCABULARY = 151_936
 
 
@@ -44,10 +51,12 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--size", choices=tuple(SHAPES), default="0.6B")
     parser.add_argument("--sync", default="", help="settings of the sync")
     parser.add_argument("--set", action="append", default=[], dest="settings")
+    parser.add_argument("--profile", choices=("one", "none"), help="otherwise by --gpus")
+    parser.add_argument("--keep", type=Path, help="keep the run folders in this folder")
     return parser.parse_args()
 
 
-def inputs(folder: Path, prompt: int, sync: str) -> None:
+def inputs(folder: Path, prompt: int, sync: str, size: str = "") -> None:
     """A tokenizer of words, prompts of so many tokens, and a reward that knows nothing."""
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
@@ -73,6 +82,7 @@ def inputs(folder: Path, prompt: int, sync: str) -> None:
     text = (HERE / "rl_step.forge").read_text()
     plain = "sync trainer -> generator"
     text = text.replace(plain, f"{plain} {{ {sync} }}") if sync else text
+    text = text.replace("qwen3(size)", MIXTURE) if size == "4B-A1B" else text
     (folder / "rl_step.forge").write_text(text)
 
 
@@ -91,6 +101,8 @@ class Memory:
 
     def _watch(self) -> None:
         command = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
+        mine = os.environ.get("CUDA_VISIBLE_DEVICES")  # nvidia-smi itself lists all
+        command += [f"--id={mine}"] if mine else []
         while not self._ended.wait(1.0):
             done = subprocess.run(command, capture_output=True, text=True, check=True)
             self.most = max([self.most, *map(int, done.stdout.split())])
@@ -101,10 +113,11 @@ def run(folder: Path, name: str, steps: int, args: argparse.Namespace) -> dict[s
     command = [sys.executable, "-m", "forgedsl.cli.main", "run", str(folder / "rl_step.forge")]
     command += ["--run-dir", str(folder / name), "--set"]
     command += [f"schedule.steps={steps + args.cut}"]
-    command += ["--set", f"size={args.size}", f"max_prompt={args.prompt}"]
+    command += ["--set", f"max_prompt={args.prompt}"]
+    command += ["--set", f"size={args.size}"] if args.size != "4B-A1B" else []
     for setting in args.settings:
         command += ["--set", setting]
-    command += ["--profile", "one"] if args.gpus == 1 else []
+    command += ["--profile", args.profile or ("one" if args.gpus == 1 else "none")]
     with Memory() as memory:
         if args.cut:
             cut(command, folder / name / "metrics.jsonl", steps)
@@ -185,8 +198,10 @@ def device() -> str:
 def main() -> None:
     args = arguments()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # `timeout` ends the run too
-    with tempfile.TemporaryDirectory() as name:
-        inputs(Path(name), args.prompt, args.sync)
+    with contextlib.ExitStack() as stack:
+        name = args.keep or stack.enter_context(tempfile.TemporaryDirectory())
+        Path(name).mkdir(parents=True, exist_ok=True)
+        inputs(Path(name), args.prompt, args.sync, args.size)
         for start in range(args.starts):
             found = run(Path(name), f"run{start}", args.steps if start == 0 else 2, args)
             for key, value in found.items():
