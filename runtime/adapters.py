@@ -2,8 +2,9 @@
 
     folder of the base, folder of the adapter --merged_folder--> RUN/models/NAME
 
-Trainers, engines and frozen models load the merged folder as they load any other. `merged.json` in
-it names what it was made of; it is written last, so that a folder that is cut short is made again.
+Trainers, engines and frozen models load the merged folder as they load any other. The file
+`merged.json` names the base and the adapter. It is written last: a folder without it is incomplete
+and is made again.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ def check_adapter(folder: Path, adapter: Path, origin: str) -> Adapter:
     """Read the adapter in folder `adapter`, and check that it fits the model in `folder`.
 
     Raises:
-        LaunchError: there is none, it is of a kind that is not merged, or it does not fit.
+        LaunchError: there is no adapter, adapters of its kind cannot be merged, or it does not fit
+            the model.
     """
     try:
         found = read_adapter(adapter)
@@ -49,8 +51,8 @@ def check_adapter(folder: Path, adapter: Path, origin: str) -> Adapter:
 
 def merged_folder(folder: Path, adapter: Path, target: Path, *, wide: bool, origin: str) -> Path:
     """Merge the adapter into the model in `folder`; write the result to `target`, unless it exists.
-    Products are computed in float32. The weights that change keep the dtype of their file; with
-    `wide` they are float32.
+    Products are computed in float32. Merged weights are written in the dtype of their file, or in
+    float32 if `wide` is set.
 
     Raises:
         LaunchError: the adapter does not fit, or there is no disk space.

@@ -1,6 +1,6 @@
 """Checks the checkpoint from which a run is to resume.
 
-RUN, step --files of the kind--> LaunchError | nothing
+RUN, step --check_checkpoint--> nothing, or a LaunchError that names the last good checkpoint
 """
 
 from __future__ import annotations

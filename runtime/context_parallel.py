@@ -1,6 +1,7 @@
-"""Context parallelism: cut packed microbatches among the ranks that share their rows.
+"""Context parallelism: give each rank of a group its part of every row of a microbatch.
 
-    microbatch --cut--> this rank's columns of every row, and the tokens whose loss it computes
+    microbatch --shard_microbatch--> this rank's columns of every row, and the tokens whose loss it
+                                     computes
 
 Each of n ranks holds L / n tokens of every row, in order. A token-level loss is computed on the
 rank that holds the hidden states. A sequence-level loss needs each sequence on one rank: sequences

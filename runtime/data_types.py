@@ -40,7 +40,8 @@ class Request:
     sampling: Sampling
     seed: int
     grades: tuple[int, ...] = ()
-    """token ids; the log-prob of each as the first token of the completion is returned"""
+    """token ids of a judge's grades. For each, the engine returns the log-prob that it is the first
+    token of the completion"""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -59,11 +60,12 @@ class Completion:
     finished: float
     running: int
     versions: tuple[tuple[int, int], ...] = ()
-    """(version, tokens that it sampled), in order"""
+    """(policy version, number of tokens that it sampled), in order"""
     grades: tuple[float, ...] = ()
     """log-probs of the requested grades (judge scores)"""
     routes: Routes | None = None
-    """experts of each token of prompt and completion but the last, if the engine records them"""
+    """experts chosen for each token of prompt and completion, except the last token; None if the
+    engine does not record them"""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -84,7 +86,7 @@ class Answer:
     text_start: int
     text_end: int
     versions: tuple[tuple[int, int], ...]
-    """(policy version, tokens that it sampled), in order"""
+    """(policy version, number of tokens that it sampled), in order"""
     started: float
     """unix seconds when its request entered the engine"""
     finished: float
@@ -131,7 +133,7 @@ class Rollout:
     others: tuple[str, ...] = ()
     """sibling answers, for a judge that compares them"""
     versions: tuple[tuple[int, int], ...] = ()
-    """(version, how many of the policy's tokens), in order"""
+    """(policy version, number of tokens that it sampled), in order"""
     answers: tuple[Answer, ...] = ()
     """answers of a trajectory, in the order of its tokens"""
     tool_form: str = "hermes"
@@ -194,7 +196,8 @@ class Sample:
     sequence_fields: dict[str, float] = field(default_factory=dict)
     row_starts: tuple[int, ...] = ()
     versions: tuple[tuple[int, int], ...] = ()
-    """(policy version, how many tokens it sampled), in order; empty if no policy sampled them"""
+    """(policy version, number of tokens that it sampled), in order; empty if no policy sampled
+    them"""
     routes: Routes | None = None
     """experts that the trainer's routers choose for each token; None: they choose themselves"""
 

@@ -1,6 +1,6 @@
 """Check before a run starts that the disk has room for its checkpoints and export.
 
-Job, config.json of trained models --> checkpoints kept at a time, export --> text | LaunchError
+Job, config.json of trained models --> bytes of checkpoints and export --> text, or LaunchError
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def _sizes(job: spec.Job, job_dir: Path, temp: Path) -> tuple[int, int]:
 
 
 def _merged(job: spec.Job, job_dir: Path, run_dir: Path) -> int:
-    """Return bytes of the models that are written with their adapters merged, and are not there."""
+    """Return bytes of the models with merged adapters that the run still has to write."""
     return sum(
         file.stat().st_size
         for name in {service.model for service in job.services.values()}
@@ -83,8 +83,8 @@ def _merged(job: spec.Job, job_dir: Path, run_dir: Path) -> int:
 
 def _kept(job: spec.Job) -> int:
     """Return the largest number of checkpoints on disk at a time. That is `keep` + 1, since the
-    oldest is removed only after the newest is complete. With `every_s` the count is bounded by one
-    per step."""
+    oldest is removed only after the newest is complete. With `every_s` there is at most one
+    checkpoint per step."""
     steps, every = job.schedule.steps, job.checkpoint.every
     most = job.checkpoint.keep + 1
     if steps is None:

@@ -4,9 +4,9 @@
 
 `runtime/services/endpoints.py` implements it over Monarch, the tests over coroutines that sleep.
 Rules:
-- Every call may be cancelled; a cancelled call abandons its remote work. The controller bounds
-  every call by the deadline of its node, except calls of rewards. So implementations need no
-  deadlines for nodes.
+- Every call may be cancelled; a cancelled call abandons its remote work.
+- The controller cancels a call at the deadline of its node, so implementations need none. Calls of
+  rewards are the exception: the implementation sets their deadlines.
 - Callers handle `RolloutError` (retried, then dropped) and `DropRollout` (dropped at once).
   `ServiceError` and every other exception end the run.
 - A service that fails while nobody calls it is put into `failures`; that ends the run too.
@@ -88,9 +88,8 @@ class CheckpointError(RunError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
-    """The score of a rollout. By reward name, `parts` holds values and `seconds` the duration of
-    the call. `failed` names rewards without a value. `retried` names retried rewards, once per
-    retry."""
+    """The score of a rollout. `parts` maps each reward to its value, `seconds` to the duration of
+    its call. `failed` names rewards without a value. `retried` names a reward once per retry."""
 
     value: float
     parts: dict[str, float] = field(default_factory=dict)
@@ -173,14 +172,15 @@ class Endpoints(Protocol):
         """
 
     async def weight(self, node: Node, results: dict[str, float]) -> float:
-        """Return the weight that `node.weight` gives a row, from earlier results of its level."""
+        """Return the weight of a row in a weighted draw: `node.weight` applied to `results`, the
+        mean score and the number of earlier groups of the row's level."""
 
     async def step(self, node: Node, batch: Batch) -> StepResult:
         """One optimizer step of `node.target` with `node.loss`."""
 
     async def abandon_step(self, node: Node) -> bool:
-        """Ask the running `step` of this node to return early with `left`, its service unchanged.
-        Returns False if the step goes on."""
+        """Ask the running `step` of this node to return early. Its result then has `left` set, and
+        the weights are those before the step. Returns False if the step goes on."""
 
     async def sync(self, node: Node, version: int) -> SyncResult:
         """Send weights of `version` from `node.target` to `node.to`; return when all replicas have
@@ -206,8 +206,8 @@ class Endpoints(Protocol):
         replay: bytes | None,
     ) -> str:
         """Write a checkpoint of all trained services, the `replay` file and `controller_state`
-        (JSON). Returns its path. Sets `taken` once the state of the trainers is copied, if they can
-        do so before writing: they may then go on training."""
+        (JSON). Returns its path. A trainer that copies its state before it writes may train on
+        after the copy; `taken` is set once all trainers have copied theirs."""
 
     async def amend(self, step: int, controller_state: dict[str, Any]) -> None:
         """Replace the controller's state in the checkpoint of `step`."""

@@ -60,8 +60,8 @@ def create_repository(name: str) -> str:
 
 
 def push(folder: Path, name: str) -> None:
-    """Upload an exported folder to a hub repository. A model card that is there already, and that
-    somebody may have edited, stays."""
+    """Upload an exported folder to a hub repository. A model card in the repository is not
+    overwritten, since somebody may have edited it."""
     written = CARD in _hub(lambda api: list(api.list_repo_files(name)), name)
     upload = {
         "repo_id": name, "folder_path": folder, "commit_message": "Exported by forgec",

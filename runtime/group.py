@@ -3,7 +3,8 @@
 An edge with a width has one cell per completion; other edges have one cell for the group. Nodes put
 values, and each put is reported through `on_put`, which fires the nodes that are ready. A dropped
 completion is a `Dropped` in its cell. Values computed from it are the same `Dropped`, so a consumer
-sees which siblings are left. A value of the group that has one entry per completion is a `Column`.
+sees which siblings are left. A node that fires once for the group may return one entry per
+completion; such a value is a `Column`.
 """
 
 from __future__ import annotations
@@ -145,7 +146,8 @@ class GroupState:
         """Return an input for the whole group: a `Column` of live completions, or one value.
 
         Raises:
-            DropGroup: fewer than two completions are live, or none for an edge with one completion.
+            DropGroup: fewer than two completions are live; or the edge has only one, and it was
+                dropped.
         """
         values = self._cells[given.edge]
         if self.flow.edges[given.edge].width is None:
@@ -170,9 +172,9 @@ class GroupState:
         return self.join_inputs(inputs)
 
     def join_inputs(self, inputs: Sequence[Input]) -> tuple[list[int], list[Any]]:
-        """Return all inputs, restricted to siblings that are live in every input of their lineage
-        (the node that sampled the completions). The result is the siblings of the first lineage,
-        and per input a list over siblings or one value.
+        """Return (siblings, values). A lineage is the node that sampled the completions. Only
+        siblings that are live in every input of their lineage are used. `siblings` are those of the
+        first lineage. `values` has an entry per input: a list over siblings, or one value.
 
         Raises:
             DropGroup: no sibling is left.

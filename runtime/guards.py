@@ -31,7 +31,7 @@ LAST_SAVE_SECONDS = 30.0
 INTERRUPT_SECONDS = 1800.0
 """limit for the step or checkpoint in progress after Ctrl-C; more presses stop earlier"""
 FAILURE_SECONDS = 60.0
-"""the same after a failure"""
+"""limit for the step or checkpoint in progress after a failure"""
 MAX_SKIPPED = 8
 
 
@@ -244,11 +244,12 @@ class RewardGuard:
     WINDOW = 256
     RATE_AFTER = 32
     ALL_AFTER = 16
-    """not above the smallest limit of FailureGuard. At equal counts this guard is called first, so
-    its more specific error is raised"""
+    """number of calls after which a reward that always fails ends the run. It is not above the
+    smallest limit of FailureGuard. At equal counts RewardGuard is called first, so its more
+    specific error is raised"""
     KILLS = 4
-    """the run ends if every call so far has ended its process, after KILLS calls for each call that
-    may run at once"""
+    """if every call so far has ended its process, the run ends after KILLS * n calls, where n is
+    the number of calls that may run in one process at once"""
     BROKEN = 0.1
     """failure rate above which failing calls are reported as the cause of a stall"""
 

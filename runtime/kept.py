@@ -1,8 +1,8 @@
-"""Files that a run started from Python writes to its folder, the same as those of `forgec run`.
+"""Write the run folder of a run that was started from Python: the same files as `forgec run`.
 
-Job, folder of its inputs --kept--> job.json, forge.lock, inputs/
-                             |----> metrics.jsonl and whatever `logging` asks for
-                             `----> report.html at the end
+Job, folder of its inputs --open_run_folder--> job.json, forge.lock, inputs/
+                                        |----> metrics.jsonl and whatever `logging` asks for
+                                        `----> report.html at the end
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ class Outcome:
     service: str = ""
     """the service that failed"""
     at_start: bool = False
-    """True if it was killed before the first step of this session"""
+    """True if a process of the service died while it was starting"""
 
 
 def run(
@@ -147,8 +147,9 @@ def _sessions(
 
 
 def _run(this: Run, left: int, *, heard: bool) -> Outcome | None:
-    """Run from `run.start` to `run.end`. Unless `heard`, print the reason of a failure to stderr.
-    Return None if a service failed and the run starts again; `left` restarts remain."""
+    """Run from `run.start` to `run.end`. `left` is the number of restarts that remain; return None
+    if a service failed and the run starts again. `heard`: readers show events, so the reason of a
+    failure need not be printed to stderr."""
     _announce(this)
     start = time.monotonic()
     outcome = _outcome(this)

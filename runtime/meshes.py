@@ -149,9 +149,9 @@ async def setup(
     tell: Callable[..., Any],
     warn: Callable[[str, str], object] = lambda service, text: None,
 ) -> None:
-    """Load models and start engines, all in parallel; call `tell(mesh, seconds, facts)` for each. A
-    generator replica or a pool of which a process dies meanwhile is started again, as it is later;
-    `warn(service, text)` says so."""
+    """Load models and start engines, all in parallel; call `tell(mesh, seconds, facts)` for each.
+    If a process of a generator replica or of a pool dies meanwhile, call `warn(service, text)` and
+    start that replica or pool again."""
     async with asyncio.TaskGroup() as tasks:
         for mesh in fleet.all_meshes():
             folder = fleet.folders.get(mesh.service)

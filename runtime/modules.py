@@ -65,7 +65,11 @@ def load_file(
 
 
 def _checked(path: str, sha256: str, job_dir: Path) -> Path:
-    """Return where a file of the job is, if it has the content that the job says."""
+    """Return the path of a file of the job.
+
+    Raises:
+        LaunchError: the file is missing, or its content is not that of the job.
+    """
     file = resolve_path(path, job_dir)
     if not file.is_file():
         raise LaunchError(f"the file {path} is missing from the job")

@@ -6,12 +6,13 @@
 `flat` concatenates all sequences of a microbatch in one row, for variable-length attention (GPUs).
 `rows` keeps short rows, for masked attention. Every rank gets the same number of microbatches
 (collectives must match), so short ranks get empty ones; flat microbatches are balanced by tokens,
-as far as whole sequences allow. `positions` restart at 0 for each sequence, and `bounds` say where
-they lie. Only positions that predict a token with `mask` set are scored: `index` selects their
-hidden states, so that no other logits are computed. The rows of a trajectory (`row_starts`) are one
-sequence, each with positions and bounds of its own. The two sides of a preference pair always share
-a microbatch. Shapes: R rows, L tokens, D segments of tokens that attend to each other (sequences,
-rows of trajectories, and padding of rows), N scored tokens, B sequences of the microbatch.
+as far as whole sequences allow. `positions` restart at 0 for each sequence, and `bounds` has the
+index at which each begins. Only positions that predict a token with `mask` set are scored: `index`
+selects their hidden states, so that no other logits are computed. The rows of a trajectory
+(`row_starts`) are one sequence, each with positions and bounds of its own. The two sides of a
+preference pair always share a microbatch. Shapes: R rows, L tokens, D segments of tokens that
+attend to each other (sequences, rows of trajectories, and padding of rows), N scored tokens, B
+sequences of the microbatch.
 """
 
 from __future__ import annotations
@@ -29,8 +30,7 @@ from forgedsl.runtime.data_types import Sample
 from forgedsl.runtime.routes import missing
 
 FLAT_STEP = 128
-"""a flat row is padded to a multiple of this; its longest segment is rounded up to a power of
-two"""
+"""a flat row is padded to a multiple of this"""
 LANES, FINE = 16, 4
 """with `alike`, the width of a row is rounded up to a multiple of LANES, and the width of a long
 row to a multiple of a 16th (2^-FINE) of the next power of two. So there are few distinct widths,
@@ -44,7 +44,7 @@ class Microbatch:
     tokens: Tensor  # int64 [R, L]
     positions: Tensor  # int64 [R, L]
     bounds: Tensor  # int32 [D + 1], where segments begin in R * L, and R * L
-    longest: int  # tokens of the longest segment, or a little more
+    longest: int  # tokens of the longest segment; in padded rows rounded up to a power of two
     index: Tensor  # int64 [N], into R * L
     labels: Tensor  # int64 [N]
     seq_id: Tensor  # int64 [N], 0 .. B-1, non-decreasing
@@ -93,11 +93,12 @@ def pack(
     alike: bool = False,
     parts: int = 1,
 ) -> list[Microbatch]:
-    """Return this rank's microbatches, each of at most `rows` rows, or one row of as many tokens.
-    With `share`, samples share rows; otherwise each has its own row. Row lengths are multiples of
-    `parts`. With `pairs`, samples 2p and 2p + 1 are in the same microbatch, as sequences 2q and 2q
-    + 1. With `alike`, results of a sample on a CPU are bitwise independent of the other samples: it
-    has its own row, and all rows of its microbatch have the same width.
+    """Return this rank's microbatches. Each has at most `rows` rows of `seq_len` tokens; with
+    `flat` it has one row of at most `rows * seq_len` tokens. With `share`, samples share rows;
+    otherwise each has its own row. Row lengths are multiples of `parts`. With `pairs`, samples 2p
+    and 2p + 1 are in the same microbatch, as sequences 2q and 2q + 1. With `alike`, results of a
+    sample on a CPU are bitwise independent of the other samples: it has its own row, and all rows
+    of its microbatch have the same width.
 
     Raises:
         ValueError: a sample is longer than `seq_len`, or a pair needs more than `rows` rows.

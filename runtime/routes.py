@@ -1,8 +1,8 @@
 """Routes: the experts that a sampler chose for each token, for a trainer to choose again.
 
-A route is an integer [layers, active] per token. Tokens without one (the last token of a completion
-was never an input; a sequence may not come from a sampler) hold `missing`, and the trainer's router
-chooses for them. Method: rollout routing replay (arXiv 2510.11370).
+A route is an array of expert numbers, [layers, active], for one token. Tokens without one (the last
+token of a completion was never an input; a sequence may not come from a sampler) hold `missing`,
+and the trainer's router chooses for them. Method: rollout routing replay (arXiv 2510.11370).
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ class Services:
     readers: list[Any]
 
     def check(self) -> None:
-        """Raise the failure of a service that failed while no call to it was running.
+        """Report services that failed between two calls.
 
         Raises:
             RunError: a service has failed for good.
@@ -115,7 +115,8 @@ async def _start_services(job: spec.Job, run_dir: Path) -> Services:
 
 
 def _loading_folders(job: spec.Job) -> spec.Job:
-    """Return the job without the proof `start`, so that engines load the weights in their model's
-    folder and do not start from random ones: code may sample before it publishes."""
+    """Return the job without the proof `start`. With this proof, engines begin with random weights
+    and wait for the first publication. The code of a session may sample before it publishes, so
+    its engines must load the weights in their model's folder."""
     off = {"start": "a Session publishes when its code says so", **job.proofs.off}
     return job.model_copy(update={"proofs": spec.Proofs(off=off)})

@@ -3,7 +3,8 @@
     batch, StepResult, Meter counters --record--> one flat dict (the contract of metrics.jsonl)
 
 Fields without meaning in a flow (rewards in supervised training, ages without a weight sync) are
-None. Times are seconds. Counts, drops and times are of the iteration since the step before.
+None. Times are in seconds. Counts, drops and times cover one iteration: from the end of the step
+before to the end of this one.
 
     loss/<name>               report of the loss; with several updates a step, their mean
     loss/<name>_last          report of the last update, if a step has several

@@ -2,7 +2,7 @@
 
     Scratch() --key--> /dev/shm/forgedsl-KEY-owner   locked as long as this process lives
                   |--> /dev/shm/forgedsl-KEY-*       weights in transfer, rendezvous files
-                  |--> /dev/shm/forgedsl-KEY-sockets where TMPDIR is too long a path for them
+                  |--> /dev/shm/forgedsl-KEY-sockets sockets, if the path of TMPDIR is too long
                   |--> /dev/shm/sem.forgedsl-KEY-*   semaphores of multiprocessing in its processes
                   |--> $TMPDIR/forgedsl-KEY/         TMPDIR of every process of the run
                   `--> SWEEP, outlives this process: kills processes with RUN=forgedsl-KEY
@@ -39,8 +39,8 @@ SWEEP_SECONDS = 10.0
 SWEEP = """cat >/dev/null
 while pids=$(grep -lzsxF "$0" /proc/[0-9]*/environ | cut -d/ -f3) && [ "$pids" ]; do
 kill -9 $pids; sleep 0.1; done"""
-"""shell script that kills all processes left of a run when its stdin closes: also stopped ones, and
-those that a reward started and that were reparented"""
+"""shell script that waits until its stdin closes, then kills every process of the run. It finds
+them by RUN in their environment, so it also kills stopped and reparented ones"""
 
 
 class Scratch:
@@ -139,7 +139,8 @@ def kill_marked(entry: str) -> None:
 
 
 def marks(name: str, entry: str) -> set[str]:
-    """Return the values that a variable has in processes whose environment has an entry."""
+    """Return the values of the variable `name`, over all other processes whose environment has
+    `entry` (NAME=VALUE)."""
     start, wanted = f"{name}=".encode(), entry.encode()
     return {
         each.removeprefix(start).decode()

@@ -2,9 +2,10 @@
 
     exception --places_of--> "pipeline.forge:63:3" of each frame of generated code
 
-In generated code, a comment after or above each statement holds its place. Declarations and nodes
-of a generated program have `at="file.forge:line:column"`. An error that passes through such a frame
-gets a note that names the place, here and in the processes of a run.
+Generated code names the .forge place of each statement in a comment, at its end or in the line
+above. Declarations and nodes of a generated program have the argument
+`at="file.forge:line:column"`. An error that passes through such a frame gets a note that names the
+place, here and in the processes of a run.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ def described(error: BaseException) -> str:
 
 def _operands(error: TypeError) -> str:
     """Describe the operands of a failed operation of the language; "" for any other error. Example:
-    "`row.q + row.id`: `row.q` is text, `row.id` is a number; `text(row.id)` makes text of it"."""
+    "`row.q + row.id`: `row.q` is text, `row.id` is a number; `text(row.id)` converts it to text".
+    """
     trace, found = error.__traceback__, None
     while trace is not None:
         found = trace if trace.tb_frame.f_code.co_name.startswith(PLAIN) else found

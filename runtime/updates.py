@@ -1,6 +1,7 @@
 """The updates of one optimizer step: several passes over a batch, each in several minibatches.
 
-    Batch --parts--> samples of each update --trainer--> StepResult each --summary--> one StepResult
+    Batch --samples_by_update--> samples of each update --trainer--> a StepResult for each
+          --combine_results--> one StepResult
 
 Groups stay whole, because their advantages compare siblings. Every pass shuffles the groups by the
 batch's seed and the pass; a single update takes the batch as it is. If groups were dropped,
@@ -41,8 +42,8 @@ def combine_results(
     results: Sequence[StepResult], batch: Batch, *, stopped: bool = False
 ) -> StepResult:
     """Combine the results of the updates of a step: means, and for each report of the loss also the
-    last value. Skipped updates (non-finite loss or gradient) do not count. If one has `stopped`
-    the run, only its result is shown."""
+    last value. Skipped updates (non-finite loss or gradient) do not count. `stopped`: the last
+    update ends the run; only its result is returned."""
     if len(results) == 1:
         return results[0]
     made = [result for result in results if not result.skipped]

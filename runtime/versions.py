@@ -4,10 +4,10 @@ Per sampler there is one lane of syncs and evaluations:
 
     sync v1 -> (eval, eval) at v1 -> sync v2 -> ...
 
-A sync begins after the sync before it and after the evaluations that were ordered before it (they
-pin the version they measure); an evaluation begins after the last sync ordered before it.
-Evaluations of one version run side by side. The trainer waits until the sync that it ordered has
-begun: at most one version is on its way, and none is overwritten before it was sent.
+A sync begins when all syncs and evaluations ordered before it are done, because an evaluation
+measures one version. An evaluation begins when the last sync ordered before it is done; evaluations
+of one version run concurrently. The trainer waits until the sync that it ordered has begun. So at
+most one version is in transfer, and the trainer overwrites no version before its transfer begins.
 """
 
 from __future__ import annotations

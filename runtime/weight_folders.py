@@ -17,8 +17,8 @@ KEPT = (".json", ".txt", ".model", ".jinja", ".py")
 
 
 def write_folder(state: dict[str, Any], target: Path, folder: Path, dtype: str) -> None:
-    """Write the weights, and copy the other files of the model's `folder` with `dtype` in the
-    config."""
+    """Write the weights to `target`, and copy the other files of the model's `folder` there. The
+    copied config names `dtype`."""
     from huggingface_hub import save_torch_state_dict
 
     target.mkdir(parents=True, exist_ok=True)

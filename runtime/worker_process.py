@@ -294,9 +294,9 @@ class WorkerProcess(CallClient):
 
 def _begin(module: str, number: int, *, quiet: bool) -> subprocess.Popen[bytes]:
     """Start the process of a worker, which gets its end of the stream. It has a session of its own:
-    processes that it starts are killed with it, and Ctrl-C does not reach it. Its hash seed is
-    fixed, so that a reward which iterates over a set of texts gives the same value in all of
-    them."""
+    processes that it starts are killed with it, and Ctrl-C does not reach it. All workers have the
+    same hash seed. Without it, a reward that iterates over a set of texts could give different
+    values in different workers."""
     output = subprocess.DEVNULL if quiet else None
     return subprocess.Popen(
         [sys.executable, "-c", f"from {module} import main; main({number})"],

@@ -35,7 +35,8 @@ class Assembled:
     scores_by_group: list[list[float]] = field(default_factory=list)
     parts: dict[str, list[float]] = field(default_factory=dict)
     origins: list[list[tuple[int, str, int]]] = field(default_factory=list)
-    """by loss and sample: group, edge and sibling of the completion; (-1, "", -1) without one"""
+    """by loss and sample: the completion it came from, as (group, sampling node, sibling); (-1, "",
+    -1) for a supervised sample"""
     replayed: list[int] = field(default_factory=list)
     """ages of groups drawn from buffers"""
 

@@ -60,8 +60,8 @@ class CheckpointWriter:
                 self._task = None
 
     def release_task(self) -> asyncio.Task[None] | None:
-        """Return the checkpoint task that is running, or has failed, and forget it: the end of the
-        run waits for it."""
+        """Return the task of the last checkpoint if it is running or has failed, and forget it. The
+        caller must wait for it."""
         task, self._task = self._task, None
         return task
 

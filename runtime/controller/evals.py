@@ -1,7 +1,7 @@
 """One evaluation: a run over the held-out prompts.
 
-    Job.evals --Evals.run(name) --evaluate_sample, evaluate_score--> mean score, events
-                    .loss(name) --evaluate_loss--> loss of held-out data, events
+    Evals.run(name)  --evaluate_sample, evaluate_score--> mean score, events
+    Evals.loss(name) --evaluate_loss--> loss of held-out data, events
 
 An evaluation measures one version of the sampler's weights: the queue of the sampler in
 `versions.py` starts the next sync only after the evaluation is done. Completions that fail or are

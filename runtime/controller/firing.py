@@ -115,8 +115,8 @@ class Firing:
                 self._abandon(unit, reason)
 
     def _unusable(self, unit: GroupState) -> str | None:
-        """Return why a group cannot be used in a batch: too few completions are left; or None. A
-        completion counts if it has all values that nodes and replays of the batch phase read."""
+        """Return the drop reason if too few completions of a group are left for a batch, else None.
+        A completion counts if it has all values that nodes and replays of the batch phase read."""
         inputs = [given for node in self._flow.batch_nodes for given in node.inputs]
         for stream in itertools.chain.from_iterable(self._flow.replays.values()):
             inputs += [stream.input, *stream.fields]

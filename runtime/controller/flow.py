@@ -7,9 +7,9 @@ belongs to one *root* (the source whose groups it is computed for). Values that 
 completion have a *lineage* (the statement that made the completions) and a *width* (how many per
 group). Nodes fire in one of two phases: *group* (as soon as the inputs of that group are there) or
 *batch* (on the groups of an assembled batch: batch-level functions, log-probs under the weights
-before the step, and whatever reads those). The first input of an operation is what it works on: the
-prompt of `sample`, the completions of `logprobs`, `score` and `keep`; the second one of `score` is
-the target, of `keep` the mask. `call` and `mask` read all inputs by argument name, `replay` and
+before the step, and whatever reads those). The first input of `sample` is the prompt; the first
+input of `logprobs`, `score` and `keep` is the completions. The second input of `score` is the
+target, that of `keep` the mask. `call` and `mask` read all inputs by argument name, `replay` and
 `put` read their fields by argument name; no other operation does. A draw from a buffer (`recall`)
 is a root too; all of its nodes fire in the batch phase, because its groups are drawn when the fresh
 groups of a step are ready.

@@ -2,11 +2,12 @@
 
     GroupState.put --on_put--> ready (node, sibling) --slots--> fire --put--> ...
 
-Nodes that work per completion fire for each as soon as its inputs are there (a reward starts when
-its rollout ends, not when the group does); the others fire once for the group. Each completion runs
-in one task. After a node has fired, the task continues with the first node that this made ready;
-every other node that became ready gets a new task. A node works on at most `node.slots` groups at
-once: a group holds its slot from its first completion there to its last.
+A node that works per completion fires for each completion as soon as its inputs are ready: a reward
+starts when its rollout has ended, and does not wait for the group. Other nodes fire once for the
+group. Each completion runs in one task. After a node has fired, the task continues with the first
+node that this made ready; every other node that became ready gets a new task. A node works on at
+most `node.slots` groups at once: a group holds its slot from its first completion there to its
+last.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@
               `--------------------------'  the credit returns, another group is drawn
 
 A group holds a credit from its draw until the sampler has weights that were trained on it. So
-credits limit the groups in flight, and their policy age. The window limits how many groups may
-overtake another one.
+credits limit the groups in flight, and their policy age. With a window of w, a group may be
+overtaken only by the w - 1 groups drawn right after it.
 One `GroupSource` per source keeps the credits (`forgedsl.plan.credits`) and the ledger (`Ledger`);
 the `Pool` assembles batches from one quota per source. The last batch at the end of the data may be
 smaller: no group is left out.

@@ -19,8 +19,8 @@ from forgedsl.runtime.step_metrics import Record, finite
 
 class Records:
     """Emits metrics records in order. `recorded` is the last step whose record was emitted. With
-    `hold_last`, a record is written only when the next step is done: if the data end before that,
-    the last evaluation is added to it."""
+    `hold_last`, a record is emitted only when the next step is done. Without a next step it is the
+    last record, and the final evaluation is added to it."""
 
     def __init__(
         self,

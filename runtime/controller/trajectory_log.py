@@ -18,12 +18,14 @@ def log_of(rollout: Rollout) -> list[dict[str, Any]]:
 
     at          where it is in the rollout's text: [first character, end]
     row         number of its training row, from 0
-    seen        tokens that precede it in the row since the answer before it, or since the row began
+    seen        number of tokens between the answer before it and this one; for the first answer of
+                a row, number of tokens before it in the row
     tokens      tokens of the answer
     versions    [[policy version, tokens that it sampled]]
     start       seconds from the first request of the trajectory
     seconds     time in the engine
-    calls       names of the tools that it calls; a call that cannot be read has its status
+    calls       names of the tools that it calls; for a call that cannot be read, its status (such
+                as invalid_json) in place of the name
     truncated   true if a limit ended it
     """
     first = min((answer.started for answer in rollout.answers), default=0.0)

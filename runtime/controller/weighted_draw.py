@@ -8,7 +8,7 @@ has its own.
 The weight is a function of the program. A row of weight 1 is taken whenever it comes, one of weight
 0.05 once in twenty times. Skipped rows advance the position too, so positions, epochs and resuming
 work as in any draw. The random number of a row depends on (run seed, name of the draw, position).
-Results count when a group is trained on or dropped.
+The scores of a group enter the mean of its level when the group is trained on or dropped.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@
     evaluate   the same as one operator that torch.compile does not look into
 
 Forward already computes the gradients, for an upstream gradient of 1; backward rescales them. Only
-a loss in chunks that needs whole sequences computes them in backward (`chunked`). In eager mode
-only one backward pass can use gradients of the kernels. In a compiled graph they are outputs of the
-operator, so the graph may save them.
+a loss in chunks that needs whole sequences computes them in backward (`chunked`). In eager mode the
+kernels' gradients are freed by the first backward pass, so there can be only one. In a compiled
+graph they are outputs of the operator, and the graph saves them.
 """
 
 from __future__ import annotations

@@ -35,7 +35,8 @@ end                `step` and `sync`; has no output edge
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """One firing of a node. `sibling` is None for a whole group; `unit` too for a whole batch."""
+    """One firing of a node. If it fires for a whole group, `sibling` is None; if it fires for a
+    whole batch, `unit` is None too."""
 
     node: Node
     args: list[Any]
@@ -101,12 +102,12 @@ class Operation:
         """Return static facts about the output. Default: values per completion of the input, or per
         group."""
         first = next((edge for edge in read if edge.lineage), None)
-        alike = first is not None and node.level == "rollout"
+        per_completion = first is not None and node.level == "rollout"
         return Edge(
             node=node,
             root=one_root(node, read),
             lineage=first.lineage if first else None,
-            width=first.width if alike and first else None,
+            width=first.width if per_completion and first else None,
             in_batch=in_batch(node, read),
         )
 

@@ -1,7 +1,7 @@
 """Replay buffers: groups that were trained on are kept, and later steps draw some of them again.
 
-    Units of a step --put--> Buffer --draw--> Units of later steps
-                               `--> replay.npz of a checkpoint --> Buffer
+    Groups of a step --put--> Buffer --draw--> Groups of later steps
+                                `--> replay.npz of a checkpoint --> Buffer
 
 A drawn group has no credit and no ledger entry. It is drawn when the fresh groups of a step are
 ready, and stays in the buffer until newer groups push it out or it is too old. The seed of the draw
@@ -129,7 +129,8 @@ class Buffer:
         )
 
     def _unit(self, group: Group) -> GroupState:
-        """Make a unit of a stored group. Its number is negative; those of fresh groups are not."""
+        """Make the state of a stored group. Its group id is negative, so that it differs from the
+        ids of fresh groups."""
         prompt = Prompt(
             group=group.group, row=-1, text="", token_ids=group.prompt.tolist(), target=None
         )

@@ -1,9 +1,9 @@
 """Behaviour of a kind of service in the runtime.
 
-A kind whose class in a job is a `Sampler` has each replica on a mesh of its own. Its client is
-services/generator.py, and `vllm/actor.py` shows what its actors are asked. A kind whose class is a
-`Trainer` is a model on one mesh of ranks. Its client is services/trainer.py, and `titan/actor.py`
-shows what its actors are asked. A kind needs no code for rehearsals: stubs replace its samplers
+The class of a kind in a job is a `Sampler` or a `Trainer`. A sampler runs each replica on a mesh of
+its own; its client is services/generator.py, and its actors have the endpoints of `vllm/actor.py`.
+A trainer is a model on one mesh of ranks; its client is services/trainer.py, and its actors have
+the endpoints of `titan/actor.py`. A kind needs no code for rehearsals: stubs replace its samplers
 and trainers, with the latencies that the plan estimates.
 """
 

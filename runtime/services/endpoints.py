@@ -253,7 +253,7 @@ class MonarchEndpoints:
         return {**samplers, **dict.fromkeys(self.trainers, "up")}
 
     async def export(self, target: str) -> str:
-        """Export the stepped model in Hugging Face format; return the path."""
+        """Export the trained model in Hugging Face format; return the path."""
         name = self.job.trained_service
         model = self.job.models[self.job.services[name].model]
         return await self.trainers[name].export(target, model.dtype)
@@ -312,7 +312,7 @@ def _limits(
 
 
 def step_shape(job: spec.Job) -> tuple[spec.BatchShape, int]:
-    """Return the microbatch shape of the stepped service, and the rows of a whole optimizer
+    """Return the microbatch shape of the trained service, and the rows of a whole optimizer
     step."""
     trainer = job.trainers[job.trained_service]
     return trainer.batch, trainer.step_rows
@@ -320,7 +320,8 @@ def step_shape(job: spec.Job) -> tuple[spec.BatchShape, int]:
 
 def as_prompt(item: Prompt | Rollout) -> Prompt:
     """Return the prompt to sample from. A Prompt is returned unchanged. A Rollout, which a judge
-    reads, gives prompt and completion; with several rows, its last row."""
+    reads, becomes a prompt of its prompt and completion; if it has several training rows, of its
+    last row."""
     if isinstance(item, Prompt):
         return item
     whole = [*item.prompt.token_ids, *item.token_ids]

@@ -70,7 +70,7 @@ class EnvironmentClient:
         )
         if environment.agent:
             remedy = (
-                "fix the agent: it must end well whatever the policy writes. What it prints is in "
+                "fix the agent: it must not fail, whatever the policy writes. What it prints is in "
                 "logs/ of the run folder"
             )
         self.guard = RewardGuard(name, MAX_FAILED, mesh.origin, what="environment", remedy=remedy)

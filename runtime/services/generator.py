@@ -30,15 +30,16 @@ from forgedsl.runtime.transports.base import Manifest
 from forgedsl.runtime.upstream.monarch import Channel, Mesh
 
 PROBE_GAPS = {"f32": 2e-3, "bf16": 0.5, "f16": 0.1, "fp8": 2.5}
-"""largest difference in log-prob between two correct implementations of one model. fp8: weights of
-the engine, rounded to 3 bits of mantissa. Random weights are the worst case: 0.35 in the mean and
-1.96 at most over a step of 160,000 tokens at 4B (one H200)"""
+"""largest difference in log-prob between two correct implementations of one model, by the dtype of
+the weights. fp8 weights are rounded to 3 bits of mantissa. With random weights, the worst case, the
+difference was 0.35 on average and at most 1.96 (4B model, 160,000 tokens, one H200)"""
 GROWTH = 4.0
-"""fp8: how many times the gap of the first publication a later one may have"""
+"""fp8: the gap of a publication may be this many times that of the first one"""
 
 FULL, FEW = 1.25, 4
-"""a trajectory stays on its replica unless that one has more than FULL times the open requests of
-the least loaded one, plus FEW: then waiting costs more than recomputing the KV cache"""
+"""a trajectory stays on its replica while that has at most FULL * n + FEW open requests, where n is
+the number of the least loaded replica. With more, waiting costs more than recomputing the KV
+cache"""
 
 
 def probe_limit(dtypes: Collection[str], first: float | None) -> float:
@@ -228,7 +229,7 @@ class GeneratorClient:
         manifest, keep = self._weights
         mesh = replica.mesh
         try:
-            # a kind of an extension may return None
+            # the actor of an extension's kind may return None
             found: Arrival = await mesh.one(0, "load", manifest, keep) or Arrival()
         except ServiceError as error:
             if not error.died:

@@ -135,7 +135,8 @@ class Judge(ServiceReward):
         if sum(mass) < LEAST_MASS:
             raise NoGrade(
                 f"the grades have only {sum(mass):.2%} of the probability of the judge's next "
-                "token: its prompt must ask for a grade, and end where the grade follows"
+                "token: its prompt must ask for a grade, and its end must be where the judge "
+                "writes the grade"
             )
         return sum(g * p for g, p in zip(self._grades.values(), mass, strict=True)) / sum(mass)
 

@@ -32,8 +32,8 @@ from forgedsl.runtime.services.judge import ServiceReward
 from forgedsl.runtime.upstream.monarch import Mesh
 
 DEPTH = 2
-"""calls of a synchronous Python reward sent to a process ahead, so that it starts the next one at
-once"""
+"""number of calls of a synchronous Python reward that a process has at a time: it works on one, and
+starts the next one at once"""
 PURE_BATCH = 256
 SLOW_SECONDS = 10.0
 """a longer call causes a warning"""
@@ -63,7 +63,8 @@ class _Call:
 
 
 class RewardPool:
-    """Calls to one mesh. If it dies, they wait and are sent again to the mesh that replaces it."""
+    """Sends calls to the processes of one mesh. If the mesh dies, unfinished calls wait, and are
+    sent again to the mesh that replaces it."""
 
     def __init__(
         self,
@@ -274,8 +275,8 @@ class RewardClient:
         return found
 
     def _key(self, name: str, call: _Call) -> tuple[Any, ...]:
-        """Return the cache key: what a reward can see of a rollout, except its numbers (group,
-        sibling), versions, times and log-probs. Judges and endpoints see only text."""
+        """Return the cache key: everything of a rollout that a reward can read, without group and
+        sibling numbers, versions, times and log-probs. Judges and endpoints read only text."""
         rollout, prompt = call.rollout, call.rollout.prompt
         seen = (
             name,

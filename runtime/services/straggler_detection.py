@@ -11,18 +11,20 @@ from collections import deque
 from collections.abc import Callable
 
 WINDOW, SLOW = 128, 2.0
-"""number of completions to judge a replica by, and its allowed multiple of the other replicas'
-median"""
+"""for a replica: number of completions in its median time per token; it is slow if this is SLOW
+times the median of the other replicas"""
 PROBES, SLOW_RANK, LEAST = 5, 1.5, 0.004
-"""the same for a rank and its timed pieces of work; LEAST is the least difference in seconds"""
+"""for a rank: number of timed pieces of work in its median time; it is slow if this is SLOW_RANK
+times the median of the other ranks, and at least LEAST seconds longer"""
 REMEDY = (
     ": check for other processes there and for a device with reduced clocks, or exclude the host"
 )
 
 
 class StragglerDetector:
-    """Compares the times of peers. Calls `tell` once with `text` for each peer whose median over
-    `window` times is `slow` times that of the others, and at least `least` seconds longer."""
+    """Compares the times of peers by their medians over the last `window` times. If the median of a
+    peer is at least `slow` times that of the others and at least `least` seconds longer, calls
+    `tell` with `text`, once for each such peer."""
 
     def __init__(
         self, tell: Callable[[str], object], text: str, window: int, slow: float, least: float = 0.0

@@ -27,8 +27,8 @@ from forgedsl.runtime.upstream.monarch import Mesh
 
 HOSTS_SECONDS = 1.0
 BEAT_SECONDS, SILENT_SECONDS = 10.0, 120.0
-"""interval between heartbeats of a rank, and time limit for its answer; the event loop answers,
-also while the rank computes"""
+"""interval between heartbeats of a rank, and time limit for its answer. A rank that computes still
+answers, because it computes on another thread than its event loop"""
 
 Restart = Callable[[Mesh], Awaitable[Mesh]]
 

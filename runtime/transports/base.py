@@ -242,8 +242,8 @@ class Sender:
         self._buffers.close()
 
     def _make(self, turn: int, layout: Layout) -> tuple[Part, ...]:
-        """Make this rank's buffer, if it keeps any tensors; return all parts, with handles as far
-        as known."""
+        """Make this rank's buffer, if it keeps any tensors; return the parts of all ranks. If only
+        rank 0 keeps tensors, only rank 0 knows the handle; elsewhere it is None."""
         entries, end = layout[self._ranks.rank] if self._ranks.rank < len(layout) else ((), 0)
         handle = None
         if entries:

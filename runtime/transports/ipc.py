@@ -1,7 +1,8 @@
 """Transports `ipc` and `peer`: CUDA memory of the trainer that its generators map too.
 
-On one GPU (`ipc`) weights never leave it: the trainer copies them into one of its two buffers (2 x
-the bytes of the weights), and an engine copies them out of it. Between GPUs of a host (`peer`) each
+With `ipc`, trainer and engine share a GPU, and weights never leave it: the trainer copies them into
+one of two buffers, each as large as the weights, and an engine copies them out. Between GPUs of a
+host (`peer`) each
 rank of the trainer keeps a part of these buffers on its GPU, and the engine reads all parts over
 NVLink or PCIe; no process needs to see another's GPU.
 """

@@ -38,9 +38,9 @@ class SharedMemory:
 
 
 def reserve(paths: Sequence[Path], num_bytes: int) -> None:
-    """Create the shared memory files of all kept versions and allocate all their memory. Without
-    this, a run would fail after its first step, and a write to a page without memory would kill the
-    process with SIGBUS.
+    """Create shared memory files and allocate all their memory, before anything is written. If a
+    page had no memory, writing to it would kill the process with SIGBUS, possibly only at the
+    second publication, which fills the second file.
 
     Raises:
         RunError: shared memory is too small.

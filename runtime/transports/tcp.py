@@ -22,7 +22,7 @@ from forgedsl.runtime.hosts.addresses import own_address
 from forgedsl.runtime.transports.base import Transport, open_by_attaching
 
 SECONDS = 60.0
-"""timeout without any data"""
+"""a transfer fails if no data comes for this long"""
 SECRET = 16
 
 

@@ -1,11 +1,11 @@
 """Transport `tree`: as `tcp`, but hosts that receive weights pass them on to other hosts.
 
-    trainer --> first replica of a host --> first replicas of two hosts more --> ...
+    trainer --> first replica of a host --> first replicas of two other hosts --> ...
                         '-- shared memory --> other processes of its host
 
-Bytes are passed on as they arrive, so that a long path takes hardly longer than a short one, and
-engines work meanwhile. If its sender is silent, a relay continues with the trainer, from the byte
-that it has reached.
+A relay passes bytes on as they arrive, so a path over many hosts takes hardly longer than one over
+few. Engines go on sampling during the transfer. If the sender of a relay is silent, the relay gets
+the remaining bytes from the trainer.
 """
 
 from __future__ import annotations

@@ -64,7 +64,8 @@ class TitanTrainer(TitanActor):
     _term = 0
     """number of the loss whose passes run"""
     _compared: list[first_batch.Compared] | None = None
-    """results of passes that compute their loss in float64 too; None while passes do not"""
+    """comparisons of the loss with its value in float64, one per microbatch; None except during
+    this check"""
     _moved = False
     """True if there was an update since the last publication"""
 
@@ -246,7 +247,9 @@ class TitanTrainer(TitanActor):
         opt = self.service.optimizer
         assert opt is not None
         if self._held is not None:
-            raise RunError("there are gradients of forward_backward: call optim_step before step")
+            raise RunError(
+                "gradients of forward_backward were not applied: call optim_step before step"
+            )
         results: list[StepResult] = []
         traces: list[list[list[list[float]]]] = []
         stopped = False
@@ -288,8 +291,8 @@ class TitanTrainer(TitanActor):
         return found
 
     def _traced(self, terms: Sequence[Sequence[Sample]]) -> list[list[list[list[float]]]]:
-        """Return a list with one item, the log-probs of the last update from all ranks; empty if
-        they are not known."""
+        """Gather the log-probs of the last update from all ranks; return a list with them as its
+        only item, or an empty list if they were not recorded."""
         known = self.titan.context.size == 1 and self.titan.pipeline is None
         if self._trace is None or not known:
             return []

@@ -68,7 +68,8 @@ class _InFlight:
     started: float
     running: int
     swaps: list[tuple[int, int]] = field(default_factory=list)
-    """(version, number of tokens at the swap to newer weights)"""
+    """for each swap to newer weights while the request ran: (version before the swap, number of
+    tokens that the request had)"""
 
     def versions(self, last: int, tokens: int) -> tuple[tuple[int, int], ...]:
         """Return (version, number of tokens sampled under it); `last` is the version since the last
@@ -131,9 +132,9 @@ class Generator(ForgeActor):
 
     @concurrent_endpoint
     async def load(self, manifest: Manifest, keep: bool) -> Arrival:
-        """Load published weights between two engine steps. Returns the check of the loaded weights:
-        the log-prob gap of the manifest's probe, and the comparison of digests, as far as the
-        manifest has them."""
+        """Load published weights between two engine steps, and check them. If the manifest has a
+        probe, the result has its log-prob gap. If the manifest has digests, the result has the
+        comparison of digests."""
         loop = asyncio.get_running_loop()
         done: asyncio.Future[Arrival] = loop.create_future()
 

@@ -1,11 +1,11 @@
 """torchtitan model configs: from a job's model to torchtitan's own `ModelSpec`, adapted.
 
 Every model is read from its config.json and built by its family (`families/`). Two parts are
-replaced through torchtitan's configuration system: the inner attention (on GPUs variable-length
-attention over one packed row; on CPUs, which have no such kernel, SDPA with a mask) and the lm_head
-(`LossHead`, which calls the loss with hidden states and weight inside its own forward, so that
-FSDP's hooks around lm_head also apply to the loss). Part of the adapter in `model.py`; import
-nothing of torchtitan at module level.
+replaced through torchtitan's configuration system, the inner attention and the lm_head. On GPUs the
+inner attention is variable-length attention over one packed row. CPUs have no kernel for it; there
+it is SDPA with a mask. The lm_head is `LossHead`, which calls the loss with hidden states and
+weight inside its own forward, so that FSDP's hooks around lm_head also apply to the loss. Part of
+the adapter in `model.py`; import nothing of torchtitan at module level.
 """
 
 from __future__ import annotations

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 BEGIN, END, END_SIZE = b"PK\3\4", b"PK\5\6", 22
-"""first and last bytes of each tensor: torch.save writes a zip without a comment"""
+"""torch.save writes each tensor as a zip archive: its first bytes, the first bytes of its end
+record, and the size of that record (an archive comment would make it longer; there is none)"""
 
 
 def spoilt(folder: Path) -> str:

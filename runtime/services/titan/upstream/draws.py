@@ -1,8 +1,9 @@
 """Random initial weights in host memory: equal for any number of ranks, different for all tensors.
 
-On GPUs, DTensor draws shards as parts of the whole tensor's random numbers. In host memory it does
-not: on CPUs every rank has the same seed, so all shards of a weight would be equal; with offload
-each draw restarts the generator, so all layers would be equal.
+On GPUs, DTensor draws the random numbers of a whole tensor, and each shard is its part of them. In
+host memory DTensor draws each shard alone, which goes wrong in two ways. On CPUs every rank has the
+same seed, so all shards of a weight would be equal. With offload each draw restarts the generator,
+so all layers would be equal.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
 
 torchtitan keeps the experts of a layer in three tensors, whose first dimension may be spread over
 ranks; its own adapter names only the experts of this rank. Generators take a layer's experts as two
-tensors, which are few to send. Files have one tensor per expert and projection.
+tensors, so that a weight sync sends few tensors. Files have one tensor per expert and projection.
 """
 
 from __future__ import annotations

@@ -56,8 +56,8 @@ def _apart(fused: Any) -> Any:
 
 def draw(model: torch.nn.Module, shapes: Mapping[str, torch.Size]) -> None:
     """Initialize A, equal for any number of ranks. If each rank drew its own shard with the same
-    seed, all shards would have equal rows, forever. `shapes` are those of the whole model, of which
-    a pipeline stage has some layers."""
+    seed, all shards would have equal rows, and training would keep them equal. `shapes` are those
+    of the whole model: a pipeline stage has only some of its layers."""
     from torch.distributed.tensor import DTensor, distribute_tensor
 
     generator = torch.Generator().manual_seed(0)

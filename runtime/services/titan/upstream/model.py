@@ -2,7 +2,8 @@
 
 In: a `Job` model and titan service, a local folder with Hugging Face files. Out: a `TitanModel`,
 torchtitan's own model, parallelize function, optimizers, schedulers and checkpoint manager, built
-the way torchtitan's trainer builds them. The loss computes the lm_head, not the model.
+the way torchtitan's trainer builds them. The model does not compute logits: its lm_head calls the
+loss with hidden states.
 
 `arch.py` is the part of this adapter that makes torchtitan's model configs.
 """
@@ -124,7 +125,8 @@ class TitanModel:
 
     def hf_state(self) -> dict[str, Any]:
         """Return this rank's shards of the weights under Hugging Face names; the experts of a
-        layer are one entry. Only weights into which adapters are merged are copies."""
+        layer are two entries (`Stacked`). Weights with merged adapters are copies; all others are
+        the model's own tensors."""
         weights = lora.merged(dict(self.model.state_dict()), self.lora)
         grouped, others = experts.split_experts(weights)
         state: dict[str, Any] = self.adapter.published(others)
@@ -375,7 +377,7 @@ class _Read(NamedTuple):
     state: dict[str, Tensor]
     """whole tensors under torchtitan's names"""
     to_hf: Callable[[dict[str, Tensor]], dict[str, Tensor]]
-    """renames them"""
+    """maps torchtitan's names and layouts to those of Hugging Face"""
     head: tuple[str, ...]
     """names of the tensors of the value head"""
 

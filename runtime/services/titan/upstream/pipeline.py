@@ -4,11 +4,12 @@
     microbatches --Pipeline.run--> first stage -> hidden states -> ... -> last stage: the loss
 
 Every stage packs the same samples, so each knows the shapes of all microbatches, and only hidden
-states and their gradients are sent. A rank builds its stage again for each pass: torch's stage has
-buffers of one shape for a fixed number of microbatches, all allocated at once. Here each buffer has
-the shape of its microbatch, and lives from its arrival to its backward. A weight shared by
-embedding and head is kept on both ends; their gradients are summed before each update. Used only
-by `model.py`, which wraps torchtitan; import it only if there is a pipeline.
+states and their gradients are sent. torch's stage allocates all its receive buffers at once, of one
+shape, for a fixed number of microbatches. Here a rank builds its stage again for each pass. Each
+buffer has the shape of its microbatch; it is allocated when the microbatch is received, and freed
+after its backward pass. If embedding and lm_head share a weight, the first and the last stage keep
+it, and its gradients are summed before each update. Used only by `model.py`, which wraps
+torchtitan; import it only if there is a pipeline.
 """
 
 from __future__ import annotations
@@ -125,8 +126,9 @@ def split(
     device: torch.device,
 ) -> Pipeline:  # fmt: skip
     """Keep only this rank's layers of a whole model on the meta device; `layers` is their number
-    per stage. If embedding and head share a weight, the last stage keeps the embedding for its
-    weight only, so that names in checkpoints and optimizer states equal those of the whole model.
+    per stage. If embedding and lm_head share a weight, the last stage keeps the embedding module
+    too, but does not run it: the weight then has the same name in checkpoints and optimizer states
+    as in the whole model.
     """
     mesh = dims.get_mesh("pp")
     group, stage, stages = mesh.get_group(), mesh.get_local_rank(), mesh.size()

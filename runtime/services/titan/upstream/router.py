@@ -3,8 +3,8 @@
     scores of all experts --own top-k, or the sampler's--> experts of a token, and their weights
 
 Only the choice is replayed. The weights of the chosen experts are the trainer's own scores, so
-gradients reach the router as without replay. A backward pass that recomputes a layer needs the same
-choice, so it stays set until the backward pass is over.
+gradients reach the router as without replay. With activation checkpointing the backward pass
+computes layers again and must make the same choice, so the routes stay set until it is over.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Replicate
 
 OWN = -1
-"""stands for an expert where the router chooses itself"""
+"""in place of an expert number: this token has no route, and the router chooses its experts"""
 
 
 def as_replaying(config: Any) -> Any:

@@ -24,8 +24,8 @@ WRITERS = 4
 
 
 class Saver:
-    """Writes checkpoints; made by all ranks together. `room` decides where a copy of the state
-    (bytes on GPU, bytes on host) fits: "device", "host" or "" (nowhere)."""
+    """Writes checkpoints; made by all ranks together. `room(bytes on GPU, bytes on host)` says
+    where a copy of a state of this size fits: "device", "host" or "" (nowhere)."""
 
     def __init__(self, manager: Any, device: torch.device) -> None:
         self._manager, self._device = manager, device

@@ -3,10 +3,10 @@
     queries [B, H, D], pages of keys and values, lengths [B] --> outputs [B, H, D]
 
 Completions of one prompt share its pages, and a decode step is bound by the bytes of keys and
-values. vLLM's kernels read a shared page once for each request. Here rows whose page tables start
-alike are grouped on the GPU in each step. One program reads the shared pages for all rows of a
-group, others read each row's own pages, and a last one joins the parts (split softmax, arXiv
-1805.02867).
+values. vLLM's kernels read a shared page once for each request. Here rows whose page tables begin
+with the same pages are grouped, on the GPU, in each step. One program reads the shared pages for
+all rows of a group, others read each row's own pages, and a last one joins the parts (split
+softmax, arXiv 1805.02867).
 Sharing is found from the page numbers, so it is correct for any requests.
 """
 
@@ -19,9 +19,11 @@ import triton
 import triton.language as tl
 
 TILE = 16
-"""rows of a matrix product on tensor cores: batch rows of a group times query heads per KV head"""
+"""rows of a matrix product on tensor cores. A product has one row for each query head per KV head,
+of each batch row of a team"""
 CHUNK = 512
-"""least tokens of a part if rows alone fill the GPU; half of that if they do not"""
+"""least number of tokens of a part. If there are too few rows to fill the GPU, parts may have half
+of that"""
 PROGRAMS = 2048
 """target number of programs: 132 multiprocessors hold about 700 at a time"""
 MOST_PARTS = 32
@@ -34,9 +36,9 @@ def _group_rows(  # type: ignore[no-untyped-def]
     table, stride, lengths, mates, captains, common, rows,
     PAGE: tl.constexpr, ROWS: tl.constexpr, MATES: tl.constexpr, STEP: tl.constexpr,
 ):  # fmt: skip
-    """For batch row i, find the rows whose page table begins with the same page, and put them into
-    teams of at most MATES rows; the first row of a team is its captain. Also count the tokens that
-    row i shares with the first of all rows with this page."""
+    """For batch row i, find all rows whose page table begins with the same page. Put them into
+    teams of at most MATES rows; the first row of a team is its captain. Also count the tokens in
+    the pages that row i shares with the first of these rows."""
     i = tl.program_id(0)
     at = tl.arange(0, ROWS)
     slot = tl.arange(0, MATES)
@@ -111,8 +113,9 @@ def _attend_range(  # type: ignore[no-untyped-def]
     """Return largest score, sum and weighted values of the tokens from low to high, for each row of
     q.
 
-    fp8 is loaded as W pairs along the head dimension, since shared memory can be read in the
-    register order of tensor cores only in units of 16 bits. Scores are the sum of q times the first
+    fp8 is loaded as W pairs along the head dimension: tensor cores need their operands in a certain
+    register order, and the instruction that loads this order from shared memory moves units of 16
+    bits. Scores are the sum of q times the first
     numbers of the pairs and q1 times the second ones. Weighted values of the first numbers are in
     side, those of the second ones in side1.
     """

@@ -4,8 +4,9 @@
 between any two steps, which is continuous batching with hot weight updates. It is used from one
 thread (the generator's engine loop).
 
-In-process mode (VLLM_ENABLE_V1_MULTIPROCESSING=0) is required, so `AsyncLLM`, which rejects it, is
-not used. A separate engine process would add a second scheduler between the actor and the weights.
+The engine runs in the actor's process (VLLM_ENABLE_V1_MULTIPROCESSING=0), so that the actor itself
+decides between which steps weights are loaded. `AsyncLLM` always starts a process for the engine,
+so it is not used.
 
 A tensor-parallel replica is one `Engine` per rank, all in lock-step: every rank schedules and
 samples the same requests (seeds and gathered logits are the same), and `broadcast_decisions` sends
@@ -44,7 +45,7 @@ T = TypeVar("T")
 
 CPU_KV_CACHE_GIB = 1
 ENDS = ("eos", "bos", "pad", "unk")
-"""special tokens that texts leave out if a parser of vLLM reads them"""
+"""special tokens that decoded texts leave out if a parser of vLLM reads the texts"""
 CACHED = "256"
 """number of kernels in oneDNN's cache (default 1,024): one per shape of a product, 0.2 MiB each"""
 FP8 = "fp8_per_block"
@@ -167,8 +168,9 @@ class Engine:
 
     @cached_property
     def _left_out(self) -> dict[int, str]:
-        """Special tokens that decoded texts leave out. Some tokenizers mark tool calls with special
-        tokens; texts keep these. Empty if texts leave out all special tokens."""
+        """Special tokens to leave out of decoded texts, if some are kept: special tokens that mark
+        tool calls stay in the texts. Empty if all special tokens are left out, which the tokenizer
+        does itself."""
         tokenizer: Any = self._engine.get_tokenizer()
         special = {
             ident: str(token)

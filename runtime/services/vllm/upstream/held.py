@@ -3,9 +3,9 @@
     module, parameter --class of the layer--> parts of published tensors: (name, rows, columns)
 
 vLLM fuses tensors (q, k and v; gate and up) and gives each rank of a replica a part of them. Where
-each part comes from follows from the class of its layer. If an engine stores weights in another
-form (packed for a CPU, quantized), digests are taken before the conversion, which `quant_method` of
-a layer does in `process_weights_after_loading` at every load.
+each part comes from follows from the class of its layer. Some engines convert loaded weights (they
+pack them for a CPU, or quantize them). The `quant_method` of a layer does this in
+`process_weights_after_loading`, at every load. Digests are taken before it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from forgedsl.runtime.proofs.digest import digest, unsigned
 from forgedsl.runtime.proofs.publication import Held
 
 PARTS = {"qkv_proj": ["q_proj", "k_proj", "v_proj"], "gate_up_proj": ["gate_proj", "up_proj"]}
-"""parts of fused layers, where vLLM's class expects files with the fused tensor (Phi-3)"""
+"""parts of fused layers, for models whose files hold the fused tensor (Phi-3): vLLM's class then
+does not name the parts"""
 LORA_SUFFIX = ".base_layer"
 """suffix that vLLM adds to the names of layers with adapters"""
 

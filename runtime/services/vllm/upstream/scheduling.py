@@ -3,8 +3,9 @@
     EngineCore.step --> schedule           requests --> blocks, SchedulerOutput
                    `--> update_from_output tokens, log-probs --> requests, `RequestSamples`s
 
-Per request and token, vLLM's code handles all features: encoder inputs, drafts, grammars,
-connectors, an output object, another object for its text. Sampling for training needs none of them.
+For each token of each request, vLLM's code handles encoder inputs, draft tokens, grammars and
+connectors, and makes an output object and an object for its text. Sampling for training needs none
+of these.
 A request registered with `follow` yields one sampled token per step with its log-prob. If all
 requests are followed, and each has one token to compute, both calls take the fast path. In every
 other step (prompts, other requests, no free blocks) vLLM's code runs. Both paths change requests

@@ -4,9 +4,9 @@
     fast_start --> Engine     vLLM's own start, without parts that a run does not need
                `-> seconds by phase
 
-Skipped or reduced: the process in which vLLM would import everything again to inspect the model's
-class; Triton kernels for sampling settings that are not used; most of the 137 CUDA graphs, half of
-which vLLM records twice to measure their memory.
+vLLM would import everything again in another process, to inspect the model's class: this is
+skipped. Triton kernels for sampling settings that are not used are not compiled. Of the 137 CUDA
+graphs, half of which vLLM records twice to measure their memory, only a few are recorded.
 """
 
 from __future__ import annotations

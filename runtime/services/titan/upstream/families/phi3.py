@@ -1,4 +1,7 @@
-"""Phi-3 and Phi-4 on torchtitan: Llama's layers; files join queries, keys and values, gate and up.
+"""Phi-3 and Phi-4 on torchtitan: Llama's layers with joined tensors in files.
+
+Files hold queries, keys and values of a layer as one tensor, and gate and up projections as
+another.
 
     q_proj, k_proj, v_proj --to_hf--> qkv_proj --from_hf--> q_proj, k_proj, v_proj
 
