@@ -65,7 +65,7 @@ def test_masked_tokens_that_reach_the_loss_are_found() -> None:
     line = first_batch.masks("mine", [sample(0)], lambda each: total(each, masked=False))
     assert (line["holds"], line["changed"]) == (False, ["loss"])
     assert failure(line) == (
-        "tokens that do not count reach loss `mine`: with NaN in their fields loss changed"
+        "masked tokens reach loss `mine`: with NaN in their fields, loss changed"
     )
 
 
@@ -118,7 +118,7 @@ def test_a_mask_that_is_inverted_is_found() -> None:
         return total(other, masked=True)
 
     line = first_batch.masks("mine", [sample(0)], inverted)
-    assert failure(line).startswith("tokens that do not count reach loss `mine`")
+    assert failure(line).startswith("masked tokens reach loss `mine`")
 
 
 def on_policy(loss: LossFunction, samples: Sequence[Sample]) -> first_batch.Compared:
@@ -158,7 +158,7 @@ def test_another_bound_of_clipping_is_found_though_no_token_of_the_first_batch_i
     moved = first_batch.spread(zeros)
     assert {v for each in moved for v in each.token_fields["behavior"]} == {*first_batch.APART}
     line = first_batch.line_of("grpo", [on_policy(wrong, moved)], B)
-    assert "loss `grpo` is not its expression" in failure(line)
+    assert "loss `grpo` differs from its expression" in failure(line)
     assert first_batch.line_of("grpo", [on_policy(right, moved)], B)["holds"] is True
 
 
@@ -201,7 +201,7 @@ def test_a_kernel_that_is_not_its_expression_is_found() -> None:
     right = forgedsl.compile_loss("dapo")
     line = first_batch.line_of("dapo", [compared(Wrong(right.spec))], 3)
     assert line["holds"] is False
-    assert "loss `dapo` is not its expression" in failure(line)
+    assert "loss `dapo` differs from its expression" in failure(line)
 
 
 def test_parts_of_ranks_add_up() -> None:
@@ -252,7 +252,7 @@ LEAK = {
 
 def test_a_proof_that_fails_ends_the_run_and_is_written(tmp_path: Path) -> None:
     proof = watch()
-    with pytest.raises(GuardError, match="tokens that do not count reach loss `mine`"):
+    with pytest.raises(GuardError, match="masked tokens reach loss `mine`"):
         proof.record_step(STEP, stepped(LEAK))
     proof.write(tmp_path)
     (line,) = map(json.loads, (tmp_path / "proofs.jsonl").read_text("utf-8").splitlines())

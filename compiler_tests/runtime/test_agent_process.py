@@ -160,7 +160,7 @@ def test_what_an_agent_returns_is_checked(tmp_path: Path) -> None:
         assert "run returned rewards ['c'], which `parts` does not list" in ends["other"]
         assert "run returned nan for `a`, which is not a finite number" in ends["nan"]
         assert "run returned str, expected a number or a dict" in ends["text"]
-        assert "it has 2 parts: return a dict of them" in ends["number"]
+        assert "the agent has 2 reward parts: return a dict of them" in ends["number"]
         failed = await pool.end("raise")
         assert failed.error.startswith("ValueError: no such thing")
         assert "agent.py" in failed.error

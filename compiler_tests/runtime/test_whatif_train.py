@@ -60,8 +60,8 @@ def test_a_step_without_a_start_or_with_a_gap_is_refused(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"lora": {"rank": 4, "alpha": 8.0}}, "does not fit `trainer`: `lora` is another"),
-        ({"optimizer": {"kind": "sgd", "lr": 1e-3}}, "`optimizer.kind` is another"),
+        ({"lora": {"rank": 4, "alpha": 8.0}}, "does not fit `trainer`: `lora` differs"),
+        ({"optimizer": {"kind": "sgd", "lr": 1e-3}}, "`optimizer.kind` differs"),
         ({"router_replay": True}, "the experts that tokens chose are not recorded"),
     ],
 )
@@ -80,7 +80,7 @@ def test_a_file_of_another_model_or_service_is_refused(run: Any) -> None:
     name = values["services"]["trainer"]["model"]
     values["models"][name]["source"] = {"kind": "random", "seed": 1}
     other = type(run).model_validate(values)
-    with pytest.raises(RunError, match="its model is another"):
+    with pytest.raises(RunError, match="its model differs"):
         trained_node(run, other)
     lacks = run.model_copy(update={"services": {}})
     with pytest.raises(RunError, match="the run trains no service `trainer`"):

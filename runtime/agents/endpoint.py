@@ -2,10 +2,12 @@
 
 It listens on the loopback address of the agents' host.
 
-    POST /v1/chat/completions   OpenAI's chat completions; one body, or a stream of events
-    POST /v1/responses          OpenAI's responses; the same, one answer per request
-    POST /v1/messages           Anthropic's messages; the same, one answer per request
+    POST /v1/chat/completions   OpenAI's chat completions
+    POST /v1/responses          OpenAI's responses; one answer per request
+    POST /v1/messages           Anthropic's messages; one answer per request
     GET  /v1/models
+
+A response is one body, or a stream of events if the request asks for one.
 
 Each trajectory has its own API key. It is valid until the trajectory ends, and gives access to the
 rows of this trajectory only. If a client disconnects, its request is cancelled.
@@ -214,7 +216,7 @@ async def _streamed(
     try:
         await asyncio.wait([answering], timeout=KEEP_ALIVE)
         if answering.done():
-            answering.result()  # an error has a status of its own while nothing is sent
+            answering.result()  # raises an error, which can still get an HTTP status of its own
         response = web.StreamResponse(
             headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"}
         )

@@ -74,7 +74,8 @@ class AgentPlay:
         self._reserved = 0
         """tokens that requests in flight may add"""
         self._last = ""
-        """how the trajectory ended ("turns", "tokens" or ""), if no further request is sampled"""
+        """the limit that the last request reached: "turns", "tokens", or "" for none. This is how
+        the trajectory ended, if no other request is sampled after it"""
 
     @property
     def trajectory(self) -> Trajectory:

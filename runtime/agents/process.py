@@ -4,8 +4,9 @@
                                                     ^ HTTP                        |
                                                     `-----------------------------'
 
-The endpoint is here and not in the agent's process, so that an agent that blocks its process delays
-no other trajectory's answers, and the tokenizer is where no code of users runs.
+The endpoint is here and not in the agent's process, for two reasons. An agent that blocks its
+process does not delay the answers of other trajectories. And no code of users runs in the process
+that has the tokenizer.
 """
 
 from __future__ import annotations
@@ -110,4 +111,4 @@ class AgentProcess(EnvironmentProcess):
         """Note a request field that is ignored, once for each field."""
         if name not in self._told:
             self._told.add(name)
-            self._notes.append(f"a request has `{name}`, which is not followed: {why}")
+            self._notes.append(f"a request has `{name}`, which is ignored: {why}")

@@ -20,7 +20,7 @@ PASSED_THROUGH = frozenset({
     "safety_identifier", "service_tier", "store", "stream", "temperature", "top_logprobs", "top_p",
     "user",
 })  # fmt: skip
-"""fields that mean what they mean for chat completions"""
+"""fields with the same meaning as in chat completions"""
 READ = frozenset({
     "input", "instructions", "max_output_tokens", "previous_response_id", "tool_choice", "tools",
 })  # fmt: skip
@@ -28,7 +28,7 @@ NO_EFFECT: Mapping[str, Sequence[Any]] = {
     "background": (False,), "include": ([], ["reasoning.encrypted_content"]), "reasoning": ({},),
     "text": ({}, {"format": {"type": "text"}}), "truncation": ("disabled",),
 }  # fmt: skip
-"""values with which a field that is not supported asks for nothing"""
+"""by unsupported field: values that are accepted, because they have no effect"""
 PARTS = {"input_text": "text", "output_text": "text", "text": "text", "refusal": "refusal"}
 
 Messages = list[dict[str, Any]]

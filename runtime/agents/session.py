@@ -182,7 +182,7 @@ class Session:
 
     async def _sampled(self, chat: Chat, index: int) -> Answer:
         place = await self._placed(chat)
-        if self._over:  # while its text was tokenized: "end" was the last event
+        if self._over:  # it ended while the text was tokenized; no event may follow "end"
             self._tree.leave(place)
             raise ApiError(409, TRAJECTORY_ENDED)
         number = next(self._numbers)

@@ -38,8 +38,8 @@ thread needs to start and to answer"""
 
 @dataclass(slots=True, kw_only=True)
 class Node:
-    """An answer. When it was sampled, it was the end of its row. `depth` counts the answers before
-    it in the conversation."""
+    """An answer. `row` is its row, and `length` the tokens of this row up to the end of the answer.
+    `depth` counts the answers before it in the conversation."""
 
     row: int
     length: int

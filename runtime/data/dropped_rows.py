@@ -20,8 +20,8 @@ from forgedsl.runtime.program import RowError
 from forgedsl.runtime.tracebacks import described, placed
 
 FEW = 100
-"""the budget is a fraction of the checked rows; while fewer than this are checked, it is that
-fraction of this number"""
+"""the error budget is a fraction of the rows checked so far, or of this number if fewer were
+checked"""
 SHOWN = 5
 """number of mistakes that a message names"""
 MAX_EVENTS = 100

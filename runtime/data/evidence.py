@@ -38,7 +38,7 @@ class Evidence:
         self._targets: list[str] = []
         self._prompts: set[int] = set()
         self.results = 0
-        """number of rows with results of tools, whose calls are text"""
+        """number of rows with results of tools whose calls are part of the message texts"""
 
     def record_items(self, make: Callable[[int, Any], T]) -> Callable[[int, Any], T]:
         """Wrap `make` so that its items are recorded."""
@@ -86,8 +86,8 @@ class Evidence:
 
 
 def _holds_results(row: Any) -> bool:
-    """True if a column holds messages with results of tools, and none of the messages calls tools
-    in a field of its own: such rows can be learned by turns of the assistant alone."""
+    """True if a column holds messages with results of tools, and no message has a field with tool
+    calls. The calls are then text of the assistant's turns, and can be learned as such."""
     columns = item(row) if isinstance(row, Row) else row
     for value in columns.values() if isinstance(columns, dict) else ():
         messages = value if isinstance(value, list) else []

@@ -3,7 +3,8 @@
     file | hub | mixture --open_source--> Source.row_at(position) -> (row id, row)
 
 Position p of a source with N rows is row `permutation(p // N)[p % N]`. At every position, a mixture
-takes the source that is furthest behind its weight, so it needs no random state.
+takes a row of the source whose share of the rows so far is furthest below its weight. So a mixture
+needs no random numbers.
 """
 
 from __future__ import annotations

@@ -16,8 +16,9 @@ from forgedsl.errors import LaunchError
 
 
 def csv_rows(content: bytes, name: str) -> list[tuple[int, dict[str, str] | str]]:
-    """Read CSV: rows with the number of their first line, as dicts by the header, all values text;
-    a row of another length is given as the reason why it is unusable."""
+    """Read CSV. Return (number of the first line, row) for each row. A row is a dict by the names
+    of the header, with text values. For a row with another number of values, it is a text that says
+    why the row is unusable."""
     text = _text(content, name)
     if other := separator_of(text):
         shown = {"\t": r"\t"}.get(other, other)

@@ -3,9 +3,10 @@
     prompt, start             -> tokens of the first prompt
     turn's tokens, observation -> tokens to append, up to the next model turn
 
-The model's tokens are final: none of them is tokenized again for a loss. In a chat, the text
-between two turns is found as the difference of two renderings of the template. `Conversation` finds
-where a template rewrites earlier turns. In plain text there is nothing between turns.
+The model's tokens are final: none of them is tokenized again for a loss. In a chat, the template
+renders a short conversation with the observation, and what it writes after the assistant's turn is
+the text between two turns. `Conversation` finds where a template rewrites earlier turns. In plain
+text only the observation is appended.
 """
 
 from __future__ import annotations

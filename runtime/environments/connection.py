@@ -32,11 +32,19 @@ time of TCP"""
 
 
 class PoolRequest(NamedTuple):
-    """Request about a trajectory or its process. `op` is `tools`, `bridge` (`given`: form and
-    schemas of tool calls, if it tokenizes, and a pickled Bridge or None), `reset` (a task, a
-    seed), `step` (text and number of a turn) or `close`. `bridge` and `close` are answered only if
-    they fail. For an agent it is `run` (a task and terms, a seed), `events`, `answer` or `refuse`
-    (arguments of `Session.answered` and `refused`) or `close`."""
+    """Request about a trajectory or its process. By `op`, what `given` and `number` are:
+
+    tools    nothing
+    bridge   given: (form of tool calls, schemas of tools, True if the process tokenizes
+             observations, a pickled Bridge or None); answered only if it fails
+    reset    given: a task; number: a seed
+    step     given: text of a turn; number: number of the turn
+    close    nothing; answered only if it fails
+    run      (agents) given: (a task, `Terms`); number: a seed
+    events   (agents) nothing
+    answer   (agents) given: arguments of `Session.answered`; not answered
+    refuse   (agents) given: arguments of `Session.refused`; not answered
+    """
 
     op: str
     key: str = ""

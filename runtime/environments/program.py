@@ -45,7 +45,8 @@ INHERITED = (
     "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy",
     "SSL_CERT_FILE", "SSL_CERT_DIR",
 )  # fmt: skip
-"""variables of the run that a program gets. Others, such as keys or PYTHONPATH, it gets by name"""
+"""environment variables that a program inherits from the run. It gets others, such as keys or
+PYTHONPATH, only if its declaration names them"""
 LOOPBACK = "127.0.0.1,localhost"
 GRACE = 1.0
 """seconds between the signals TERM and KILL"""

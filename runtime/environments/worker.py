@@ -160,7 +160,8 @@ def _class(spec_: spec.Environment, folder: Path) -> type[Environment | Agent]:
 
 
 def _never_pays(made: Environment) -> str:
-    """Return why no turn could give a reward part, or "": the default `step` gives none."""
+    """Return an error text if the class has reward parts but no method that could give them (the
+    default `step` gives none); else ""."""
     cls = type(made)
     own = cls.step is not Environment.step or cls.call_tools is not Environment.call_tools
     if own or not made.parts:
@@ -317,7 +318,8 @@ class _Trajectories:
         if isinstance(value, Real):
             if len(parts) != 1:
                 raise ValueError(
-                    f"run returned {value!r:.60}; it has {len(parts)} parts: return a dict of them"
+                    f"run returned {value!r:.60}, but the agent has {len(parts)} reward parts: "
+                    "return a dict of them"
                 )
             value = {parts[0]: value}
         if not isinstance(value, Mapping):

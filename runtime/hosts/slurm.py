@@ -3,8 +3,8 @@
     start --srun, one step a node--> a worker that prints its address (remote.py)
 
 Outside of an allocation, `forgec run` submits itself (cli/submit.py); this module runs inside. A
-step ends with its node, with this process (Slurm ends all steps with the batch script), or by
-`stop`.
+step ends when its node fails, when this process ends (Slurm then ends all steps of the batch
+script), or when `stop` is called.
 """
 
 from __future__ import annotations

@@ -2,8 +2,9 @@
 
     LossFunction, fn --a batch of each stage, in float64--> Verdict: equal, or where and how not
 
-Each stage adds one thing to the batches before it (several sequences, other lengths, ratios off 1,
-...), so that the first stage that differs says what the two losses treat differently.
+Each stage adds one thing to the batches of the stage before: several sequences, other lengths,
+ratios other than 1, and so on. So the first stage in which the losses differ says what they treat
+differently.
 """
 
 from __future__ import annotations
@@ -67,10 +68,11 @@ class Batch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """`what` is "" if nothing differs, else `value` or `gradient by NAME`; `stage` is the first
-    kind of batch that differs, `ours` and `theirs` are the values there, and `how` has sentences on
-    the difference. `largest` is the largest relative difference among the batches that count as
-    equal."""
+    """Result of a comparison. `what` is "" if nothing differs, else `value` or `gradient by NAME`.
+    `stage` is the first kind of batch that differs, `ours` and `theirs` are the values of the two
+    losses there, and `how` has sentences on the difference. `largest` is the largest relative
+    difference among the batches that count as equal. `by` names the statistics whose gradients were
+    compared."""
 
     batches: int
     largest: float

@@ -1,10 +1,12 @@
-"""Count valid rows, and sequences that have one, in one launch, for a call that is a whole step.
+"""Count valid rows, and sequences with at least one, in one kernel launch: the denominators of a
+loss call that is a whole step.
 
-    labels, mask, sequences  ->  counted  ->  num_tokens, num_sequences, where kernels read them
+    labels, mask, sequences  ->  row_counts  ->  num_tokens, num_sequences on the device
 
 Each Triton program counts the valid rows of a few sequences (or of a few blocks of rows, if
-sequences are not counted). By one atomic add to a 64-bit word, it adds its count and marks itself
-as done. The last program has the sum. No program waits, and integer sums are equal in any order.
+sequences are not counted). One atomic add to a 64-bit word adds the count (low bits) and the number
+of finished programs (high bits). The last program reads the sum there. No program waits, and
+integer sums are equal in any order.
 """
 
 from __future__ import annotations

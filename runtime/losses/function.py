@@ -180,13 +180,12 @@ class LossFunction:
 
         Logits exist for `chunk_rows` rows at a time, in float32 unless `logits_dtype` says
         otherwise. `compact` omits rows without gradient from the products; the result is the same.
-        If the loss is token-local and its logits stay on chip, the omitted rows are those that are
-        masked, or have an input that makes the gradient zero (such as a zero advantage); the host
-        waits for the device once per call. For other losses, clipped rows are omitted too, and the
-        host waits once per chunk. `workspace` limits the bytes
-        held besides the gradients, for any number of rows and any vocabulary; logits are then
-        computed twice. `weight` must be a plain tensor, not a DTensor: under FSDP pass the gathered
-        weight.
+        If the loss is token-local and its logits stay on chip, it omits masked rows, and rows with
+        an input that makes the gradient zero (such as a zero advantage); the host waits for the
+        device once per call. In all other cases clipped rows are omitted too, and the host waits
+        once per chunk. `workspace` limits the bytes held besides the gradients, for any number of
+        rows and any vocabulary; logits are then computed twice. `weight` must be a plain tensor,
+        not a DTensor: under FSDP pass the gathered weight.
 
         With `group`, the vocabulary is split over the ranks of this group: `weight` holds this
         rank's rows, and all other inputs are equal on all ranks. `vocabulary` is the number of rows
@@ -239,9 +238,10 @@ class LossFunction:
         seq_id: Tensor | None = None,
         **inputs: Tensor,
     ) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor]]:
-        """Return the loss of a batch whose log-probs (entropies, values, ...) are given, its
-        reports, and its gradient with respect to each of them. Shapes are as in `__call__`; the
-        batch is the whole step. Everything is computed in the dtype of the statistics.
+        """Compute the loss from given statistics (log-probs, entropies, values, ...) in place of
+        logits. Return the loss, its reports, and its gradient with respect to each statistic.
+        Shapes are as in `__call__`; the batch is the whole step. Everything is computed in the
+        dtype of the statistics.
 
         Raises:
             TypeError: the loss reads more of the model than is given.
@@ -282,7 +282,8 @@ class LossFunction:
         temperature: float,
         options: Mapping[str, Any],
     ) -> Any:
-        """Make one evaluation. `form` is logits or linear; `options` belong to the form."""
+        """Make one evaluation. `form` is "logits" (of `__call__`) or "linear"; `options` are the
+        other arguments of that method."""
         check_temperature(temperature)
         first, last = sources[0], sources[-1]
         fused = self._fused(first.device)

@@ -86,7 +86,7 @@ class Evaluation:
         self._bind_inputs(step)
 
     def _bind_inputs(self, step: SimpleNamespace) -> None:
-        """Bind pointers of the row code's inputs and outputs, under the names that it uses."""
+        """Add the inputs and outputs of the generated row code to the kernel arguments."""
         rows, module = self.rows, self.kernels.module
         packed = rows.seq_len == 0
         self.arguments["seq_ids"] = rows.seq_id if packed else rows.labels
@@ -132,7 +132,7 @@ class Evaluation:
     # ---- launches
 
     def prepare(self) -> None:
-        """Compute sums over the data that rows need."""
+        """Compute the sums over a sequence, pair or batch that the kernels of single rows read."""
         sums = self.kernels.module.SUMS
         for name, (index, dtype) in sums.items():
             size = {"seq": self.rows.num_sequences, "pair": self.programs, "": 1}[index]
@@ -208,8 +208,9 @@ class Evaluation:
         return logits.dtype == torch.bfloat16 and all(width % 16 == 0 for width in widths)
 
     def _exchange_buffers(self) -> dict[str, Any]:
-        """Memory in which the two halves of a row exchange results. All programs start at once, so
-        no launch overlap."""
+        """Return the memory through which the two programs of a row exchange results. Each waits
+        for the other, so all programs must run at once: the launch is cooperative, and does not
+        overlap with the kernel before it."""
         most = num_processors(self.device)
         mail = self.kernels.counter(self.device, "mail", most, 2, 8).view(torch.int64)
         turns = self.kernels.counter(self.device, "turns", most)

@@ -49,14 +49,14 @@ class Config:
     slots: int = 0
     """stream, pair: tiles in shared memory"""
     ahead: int = 0
-    """stream, pair: slots with tiles fetched before they are read; the other slots hold tiles that
-    must still be written back"""
+    """stream, pair: number of slots for tiles that are fetched in advance; the other slots hold
+    tiles that wait to be written back"""
     lead: int = 0
     """stream, pair: tiles of the next row that are read before the gradient of this row is
     computed"""
     parts: int = 1
-    """number of parts in which a tile goes through registers, for rows kept on chip; whole tiles
-    spill"""
+    """for rows kept on chip: number of parts in which a tile is processed. A whole tile at a time
+    needs more registers than there are, which would spill"""
     registers: int = 0
     """register limit per thread; for some vocabularies ptxas picks a limit that causes spills"""
 

@@ -1,13 +1,14 @@
 """Chunked fused linear loss: from hidden states and lm_head to their gradients, without holding all
 logits.
 
-For each chunk of rows: logits by one product into a buffer that all chunks share (in float32, so
-that a log-prob is not rounded to bfloat16), the loss kernel writes their gradient over them, two
-products add it up into the gradients of hidden and weight. Three products in all.
+For each chunk of rows, one product writes the logits to a buffer that all chunks share; it is in
+float32, so that a log-prob is not rounded to bfloat16. The loss kernel overwrites the logits with
+their gradient. Two products with it are added to the gradients of hidden and weight: three products
+in all.
 
-Rows without gradient (masked, clipped, of zero advantage) can be left out of the products, exactly:
-`compact` waits for the device once a chunk to learn how many remain; where logits stay on chip, a
-token-local loss waits once (ranked.py).
+With `compact`, rows without gradient (masked, clipped, of zero advantage) are left out of the
+products; the result is the same. The host then waits for the device once per chunk, to learn how
+many rows remain. If logits stay on chip, a token-local loss waits only once (ranked.py).
 """
 
 from __future__ import annotations
@@ -71,8 +72,8 @@ class LinearEvaluation(Evaluation):
         self._end(needed)
 
     def _whole_sequences(self) -> int | None:
-        """Return the chunk size, cut so that chunks end where sequences do; None if sequences are
-        longer or their lengths are unknown."""
+        """Return the chunk size, reduced such that a chunk holds whole sequences. None if a
+        sequence is longer than a chunk, or if lengths are unknown."""
         if self.rows.num_kept <= self.chunk:
             return self.chunk
         unit = self.rows.seq_len * (2 if self.rows.paired else 1)
@@ -155,8 +156,8 @@ class LinearEvaluation(Evaluation):
             self._push_weight(gradient, hidden)
 
     def _push_weight(self, gradient: Tensor, hidden: Tensor) -> None:
-        """Sum the weight's gradient in float32. With at most two chunks, sum in its own dtype: the
-        result is rounded only once more."""
+        """Add to the gradient of the weight. It is summed in float32; with at most two chunks in
+        its own dtype, which only rounds once more."""
         few = self.num_active <= 2 * self.chunk
         if self.mixed and few:
             if self.d_weight is None:

@@ -18,7 +18,7 @@ from forgedsl.runtime.losses.parallel import Shard
 from forgedsl.runtime.losses.product import Product, fits_on_chip
 
 ROWS_AT_A_TIME = 16384
-"""Rows per launch; sums of the softmax take 8 bytes per row and 256 logits."""
+"""Rows per launch. For each row, the sums of the softmax take 8 bytes per 256 logits."""
 TILE = 16
 """On a CPU a product sums its remainder rows in another order. Rows are padded to this multiple, so
 results of a row are bitwise independent of the other rows."""

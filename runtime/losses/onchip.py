@@ -6,17 +6,17 @@ logits in units of log 2, in bfloat16. `weight`, in the singular, is the lm_head
     token-local    for each chunk of rows: one product writes the weights of the rows and their
                    statistics; the gradients of the statistics follow; two products with the
                    weights are the gradients of hidden and of the lm_head
-    coupled        the same for a chunk of whole sequences; where they do not fit, statistics of
-                   all rows first and then, chunk by chunk, the product once more for gradients
+    coupled        the same for a chunk of whole sequences; if a sequence does not fit in a chunk,
+                   first the statistics of all rows, then for each chunk the product again, for
+                   the gradients
     workspace      statistics of all rows; then, for each tile of rows and vocabulary, the
                    gradient of the logits: its product with the lm_head is added to the gradient of
                    hidden, its product with hidden to that of a slice of the lm_head
 
-If a loss depends only on log-probs, the gradient of the logits is the weights times
-another factor of the row, except at the label. For the gradient of the lm_head this factor is
-applied to the hidden states, for the gradient of hidden to the result of the product. So no pass
-over the logits is needed. Losses with an entropy or a mean log-prob need a pass that changes the
-weights in place.
+If a loss depends only on log-probs, the gradient of the logits is the weights times another factor
+of the row, except at the label. For the gradient of the lm_head this factor is applied to the
+hidden states, for the gradient of hidden to the result of the product. So no pass over the logits
+is needed. Losses with an entropy or a mean log-prob need a pass that changes the weights in place.
 """
 
 from __future__ import annotations
@@ -191,8 +191,8 @@ class Tile:
 
     @classmethod
     def of(cls, workspace: int, hidden: Tensor, weight: Tensor) -> Tile:
-        """Choose the tile size: at most 1/4 of the workspace for hidden states, at most 1/4 for
-        sums, and the rest minus 1/16 for the gradient of the logits."""
+        """Choose the tile size. At most 1/4 of the workspace is for hidden states, and at most 1/4
+        for sums. The gradient of the logits gets the rest, except for 1/16 that stays free."""
         count, width = max(1, hidden.shape[0]), hidden.shape[1]
         quarter, element = workspace // 4, max(hidden.element_size(), weight.element_size())
         most = workspace * 7 // 16 // (GRANULE * element)  # leave room for columns

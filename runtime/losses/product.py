@@ -27,7 +27,8 @@ ALIGNMENT = 16
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """Tiles of logits, `depth` of hidden at a time, and how many rows of tiles run together."""
+    """Sizes of the product's tiles: `rows` x `columns` logits, summed over `depth` hidden
+    dimensions at a time. Tiles of `group` consecutive tile rows run together."""
 
     rows: int = 128
     columns: int = 256
@@ -47,7 +48,8 @@ def fits_on_chip(hidden: Tensor, weight: Tensor) -> bool:
     """True if the product can be computed on chip: on Hopper in bfloat16 (in the interpreter in any
     dtype), if the copy engine can fetch rows."""
     for part in (hidden, weight):
-        size = part.element_size()  # also required of copies without gaps between rows
+        # The width must be aligned too, because copies have no gaps between rows.
+        size = part.element_size()
         begins = (part.stride(0) * size, part.shape[1] * size, part.data_ptr())
         if part.stride(1) != 1 or any(place % ALIGNMENT for place in begins):
             return False

@@ -11,8 +11,8 @@
     factors        gradients of statistics   ->  slope, bend, floor: the numbers of a row that give
                                                  d loss / d logits; and its value at the label
     at_labels      values of `factors`       ->  the entries of `out` at the labels
-    apply_weights  weights                   ->  d loss / d logits, where weights times a factor
-                                                 are not enough
+    apply_weights  weights                   ->  d loss / d logits, for losses whose gradient is not
+                                                 just the weights times a factor per row
 
 Logits are in units of log 2 (z / T times log2(e)), so that every exponential is one exp2. Sums are
 taken around the logit of the label; a row whose label lies too far below the others is `far`: its

@@ -2,8 +2,8 @@
 
     x  ->  forward(logprob=[N], adv=[B], seq_id=[N], num_tokens=[])  ->  loss, or (loss, reports)
 
-`forward` gets the tokens that count and nothing else, packed: token fields `[N]`, sequence fields
-`[B]`, `seq_id[n]` the sequence of a token. Its loss is a sum that divides by counts of the whole
+`forward` gets only valid tokens, packed: token fields are `[N]`, sequence fields `[B]`, and
+`seq_id[n]` is the sequence of token n. Its loss is a sum that divides by counts of the whole
 optimizer step (`num_tokens`, `num_sequences`), so that the parts of microbatches and ranks add up.
 """
 

@@ -7,8 +7,8 @@
 
 A token-local loss names inputs whose zero makes the gradient of a row zero, whatever its log-prob
 (`SILENT` of its kernels, such as an advantage), so ranks are known before anything is computed.
-Rows are taken in the order of their ranks, and those with gradient are a prefix: nothing of a chunk
-is copied. The host reads the sizes of the ranks while the first chunk is computed.
+Rows are sorted by rank. The rows with gradient then come first, so products take a slice of a chunk
+and copy nothing. The host reads the number of rows of each rank while the first chunk is computed.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
     rescale        a gradient in place by one number; nothing happens where it is one
     scaled_rows    each row of a matrix by a number of its own, rows that do not count by zero
 
-Autograd passes the upstream gradient of the loss as a tensor. Reading it would wait for the device,
-multiplying by it costs a pass over the gradient; a kernel that first checks if it is
-one costs neither.
+Autograd passes the upstream gradient of the loss as a tensor on the device; usually it is one. If
+the host read it, it would wait for the device. Always multiplying by it would cost a pass over the
+gradient. So the kernel itself checks if it is one, and then returns at once.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from forgedsl.runtime.losses.kernels import can_overlap, num_processors, overlap_option
 
 BLOCK, WARPS = 16384, 16
-"""At most one program runs per multiprocessor, since each has to load the factor first. A block is
-32 KB of bfloat16 in flight."""
+"""Elements that a program handles per iteration (32 KB of bfloat16), and its warps. There is at
+most one program per multiprocessor, because each must load the factor first."""
 
 
 def rescale(gradient: Tensor, weight: Tensor) -> None:

@@ -2,9 +2,9 @@
 
     statistics of the shard  ->  exchange  ->  gradients of the statistics  ->  apply on the shard
 
-Between the two passes over the logits of a shard, ranks exchange statistics, so there is no fused
-kernel: 6 bytes a logit in place of 4. From hidden states a token-local loss still needs three
-products a chunk.
+Ranks exchange statistics between the two passes over the logits of a shard, so a fused kernel,
+which reads logits once, is not possible: 6 bytes are moved per logit in place of 4. From hidden
+states, a token-local loss still needs only three products per chunk.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ def put(form: str, value: object) -> str:
 
 
 def plain(target: Any) -> str | None:
-    """Return a target that can be answered, as text; None if it is something else."""
+    """Return the target as text if answers to it can be constructed, else None."""
     if isinstance(target, bool) or not isinstance(target, str | int | float):
         return None
     text = str(target).strip()
@@ -56,7 +56,7 @@ def plain(target: Any) -> str | None:
 
 
 def number(text: str) -> float | None:
-    """Return the number that a text is, else None."""
+    """Return the value of a text that is a number, else None."""
     return float(text) if re.fullmatch(r"-?\d+(\.\d+)?", text) else None
 
 

@@ -2,11 +2,11 @@
 
     Asked (rows) --play_environments--> EnvironmentPlays by name
 
-First it searches a form of answer (a text, or the argument of a tool) such that a player who gives
-the right answer in every turn earns more than one who gives a wrong answer. Then other players
-play: one is silent, one repeats what it reads, one answers wrong until it is shown the target. At
-last, games are played again with the same seeds, in the same process and in a new one. All games
-together have a time limit.
+First it looks for a form of answer: a text, or the argument of a tool. In this form, a player who
+gives the right answer in every turn must earn more than one who gives a wrong answer. Then other
+players play: one is silent, one repeats what it reads, one answers wrong until it is shown the
+target. Finally, games are played again with the same seeds, in the same process and in a new one.
+All games together have a time limit.
 """
 
 from __future__ import annotations

@@ -20,9 +20,9 @@ from torch import Tensor
 ROWS, COLUMNS = 0x9E3779B97F4A7C15, 0xD1B54A32D192ED03
 """seeds of the two kinds of factors"""
 CHUNK = {"cpu": 1 << 20, "cuda": 1 << 24}
-"""by device: number of elements widened to 64 bits at once. 8 MiB stay in a CPU's cache. A GPU
-takes 128 MiB, since each chunk costs launches (H100: 1.2 GB take 20 to 29 ms, in chunks of 8 MiB 50
-to 60)"""
+"""by device: number of elements widened to 64 bits at once. On a CPU these are 8 MiB, which stay in
+its cache. On a GPU they are 128 MiB, because each chunk costs kernel launches: an H100 takes 20 to
+29 ms for 1.2 GB, and 50 to 60 ms in chunks of 8 MiB"""
 WORDS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 

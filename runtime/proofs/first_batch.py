@@ -1,10 +1,10 @@
 """What a trainer proves of its losses on a few sequences of the first batch.
 
-    samples --NaN at tokens that do not count--> loss and reports of the same bits?       masks
+    samples, some tokens masked --NaN in fields of masked tokens--> the same loss?        masks
     samples with ratios far from 1 --hidden states--
         the loss as it runs | its expression in float64 --> value, gradient               loss
 
-Both are computed before the first update and change nothing of it.
+Both checks run before the first update, and do not change it.
 """
 
 from __future__ import annotations

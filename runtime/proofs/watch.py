@@ -1,4 +1,5 @@
-"""Collect the evidence that a run gathers about its own weights, and stop the run if it fails.
+"""Collect the results of the checks that a run makes of its own weights; stop the run if a check
+fails.
 
     syncs, steps --Proofs--> warnings, GuardError; at the end of the run the lines of proofs.jsonl
 
@@ -25,7 +26,7 @@ AT_ONCE = "gap/age_0"
 
 
 class Proofs:
-    """Evidence of one run. From the job it takes the dtypes, and whether trainer and sampler
+    """Evidence of one run. `job` tells the dtypes of the samplers, and if trainer and samplers
     compute log-probs of the same distribution."""
 
     def __init__(self, job: Job) -> None:

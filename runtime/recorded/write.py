@@ -54,9 +54,9 @@ class Recorder:
         results: Mapping[str, StepResult],
         origins: Mapping[str, Sequence[Sequence[tuple[int, str, int]]]],
     ) -> str:
-        """Record a step in a thread, after the one before is written. `origins` names the
-        completion of each sample: by step node, loss and sample (group, edge, sibling). Returns a
-        warning about the step before, or ""."""
+        """Record a step in a thread, after the one before is written. `origins[step node][loss]
+        [sample]` is the completion of a sample: (group, sampling node, sibling). Returns a warning
+        about the step before, or ""."""
         said = await self.end()
         rows, self._dropped = self._dropped, []
         for unit in units:

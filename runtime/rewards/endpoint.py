@@ -32,7 +32,7 @@ class NoGradeError(ValueError):
 
 
 class Endpoint:
-    """`endpoint(rollout, target)` is a coroutine of the value.
+    """Computes a reward by requests to a judge: `await endpoint(rollout, target)` is its value.
 
     Raises:
         LaunchError: the environment variable with the key is not set.

@@ -5,7 +5,8 @@
 A case is Python statements. They are executed unchanged in a sandbox without the program
 (`inside/judge.py`). A name that no case binds belongs to the program: its calls are carried out in
 a second sandbox, and their results come back as data. So the program sees only the arguments of its
-calls. This module decides which names belong to the program, and rejects cases that decide nothing.
+calls. This module decides which names belong to the program. It rejects cases that pass or fail
+independently of the program.
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ def judge(
     """Return for each case whether `code` passes it. Cases run in order and share their names.
 
     Raises:
-        CaseError: a case is not Python, decides nothing, or passes an unsupported object.
+        CaseError: a case is not Python, does not depend on the program, or passes an
+            unsupported object.
         SandboxError: this host offers no sandbox, or none as strong as `level`.
     """
     plan = prepare(cases)
@@ -63,8 +65,9 @@ def judge(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Input of the judge's process. `classes` maps names to sources. If the program gets instances
-    of these classes, its process defines them, after `imports`."""
+    """Input of the judge's process. `classes` maps names of classes to their source. When a case
+    passes an instance of such a class to the program, the program's process first executes
+    `imports` and the source of the class."""
 
     cases: list[str]
     imports: str
@@ -75,7 +78,7 @@ def prepare(cases: Sequence[str]) -> Plan:
     """Prepare cases for execution.
 
     Raises:
-        CaseError: a case is not Python, or the cases decide nothing.
+        CaseError: a case is not Python, or no case depends on the program.
     """
     trees = [_parsed(case) for case in cases]
     nodes = [node for tree in trees for node in ast.walk(tree)]

@@ -3,9 +3,9 @@
     Callee.ask(endpoint, args) --start_call(number, endpoint, args)--> Answering, its endpoint
          ^- future of the number <-- port <--(number, rank, value)--'
 
-For each answer to one of its own `call`s, Monarch leaks 0.4 KiB in both processes. Deaths are still
-reported by Monarch: `register_port`, a call that is never answered, is pending with every callee,
-and fails as any other call would.
+Monarch's own `call` leaks 0.4 KiB per answer in both processes, so answers come through a port
+here. Monarch still reports deaths: each callee has one pending call of Monarch, `register_port`. It
+is never answered, and fails when the actor dies.
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ def trained_node(run: spec.Job, job: spec.Job) -> spec.Node:
     optimizers = old.optimizer, new.optimizer
     different += [f"`optimizer.{n}`" for n in ("kind", "precision") if not _equal(*optimizers, n)]
     if different:
-        text = f"the run's checkpoint does not fit `{node.target}`: {different[0]} is another"
+        text = f"the run's checkpoint does not fit `{node.target}`: {different[0]} differs"
         raise RunError(text, origin=job.origins.get(node.target, ""),
                        remedy="leave it as in the run")  # fmt: skip
     if new.router_replay:

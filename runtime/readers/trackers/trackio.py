@@ -29,7 +29,8 @@ class TrackioTracker:
             )  # fmt: skip
 
         with redirect_stdout(io.StringIO()):  # standard output is for the summary of the run
-            # in a context of its own: at exit Trackio would end the current run again, and print
+            # Trackio ends its current run at exit, and prints. In a context of its own, this run
+            # is not the current one; `close` ends it.
             return TrackioSink(copy_context().run(begin))
 
 

@@ -162,8 +162,9 @@ def _deny(
     number: int, error: int, arg: int | None = None, test: int = JEQ, value: int = 0, *,
     unless: bool = False,
 ) -> bytes:  # fmt: skip
-    """Return instructions that refuse call `number`, or only if its argument passes the test (with
-    `unless`: fails it). Before and after them, the number of the call is loaded."""
+    """Return filter instructions that refuse system call `number`. With `arg`, they refuse it only
+    if this argument passes the test, or with `unless`, if it fails it. They expect the call's
+    number in the accumulator, and leave it there."""
     refuse = _code(RETURN, ERRNO | error)
     if arg is None:
         return _code(JEQ, number, 0, 1) + refuse
