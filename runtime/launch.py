@@ -36,7 +36,7 @@ from forgedsl.runs.card import write_card
 from forgedsl.runs.checkpoints import REPLAY, drop_partial, last_step
 from forgedsl.runtime.events import EventLog, Reader
 from forgedsl.runtime.interrupt import EXIT_INTERRUPTED, Interrupt
-from forgedsl.runtime.kept import open_run_folder
+from forgedsl.runtime.run_folder import open_run_folder
 from forgedsl.runtime.service_backend import Run, ServiceBackend
 from forgedsl.runtime.temporary_files import Scratch, remove_dead
 from forgedsl.runtime.tracebacks import described
