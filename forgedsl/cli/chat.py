@@ -79,10 +79,10 @@ def command(
         asked = sampling_of(run, {n: v for n, v in changes.items() if v is not None})
     except UsageError as error:
         refuse("try", error)
-    from forgedsl.runtime.speaker import ChatModel
+    from forgedsl.runtime.chat_model import ChatModel
 
-    speakers = {name: ChatModel.load(folder) for name, folder in folders.items()}
-    talk = Talk(speakers, asked, system=system, plain=plain, seed=seed)
+    models = {name: ChatModel.load(folder) for name, folder in folders.items()}
+    talk = Talk(models, asked, system=system, plain=plain, seed=seed)
     if prompt is not None:
         talk.say(prompt)
         return
@@ -104,14 +104,14 @@ class Talk:
 
     def __init__(
         self,
-        speakers: dict[str, Any],
+        models: dict[str, Any],
         sampling: Sampling,
         *,
         system: str | None = None,
         plain: bool = False,
         seed: int | None = None,
     ) -> None:
-        self._speakers = speakers
+        self._models = models
         self._sampling = sampling
         self._system = system
         self._plain = plain
@@ -122,7 +122,7 @@ class Talk:
     def forget(self) -> None:
         """Begin a new chat."""
         first = [] if self._system is None else [{"role": "system", "content": self._system}]
-        self._said = {name: list(first) for name in self._speakers}
+        self._said = {name: list(first) for name in self._models}
 
     def say(self, text: str) -> None:
         """Ask all models, and print their answers. If interrupted, the chats of all models stay as
@@ -135,12 +135,12 @@ class Talk:
             raise
 
     def _ask_all(self, text: str) -> None:
-        for name, speaker in self._speakers.items():
-            if len(self._speakers) > 1:
+        for name, model in self._models.items():
+            if len(self._models) > 1:
                 print(f"--- {name}")
             messages = [*self._said[name], {"role": "user", "content": text}]
-            chats = speaker.chats and not self._plain
-            answer = speaker.answer(
+            chats = model.chats and not self._plain
+            answer = model.answer(
                 messages if chats else text, self._sampling, seed=self._seed, streams=True
             )
             self._said[name] = [*messages, {"role": "assistant", "content": answer}]
@@ -219,7 +219,7 @@ def _other(run: Path, against: str) -> Path:
         return exported(Path(against))
     if not (run / "job.json").is_file():
         raise UsageError(f"--against base needs a run folder, and {run} is a model")
-    from forgedsl.runtime.speaker import base_folder
+    from forgedsl.runtime.chat_model import base_folder
 
     return base_folder(_job(run), run.resolve())
 

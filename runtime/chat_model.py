@@ -1,6 +1,6 @@
 """A model in this process that answers prompts, for `forgec try`, with transformers.
 
-folder in Hugging Face format --ChatModel.load--> answer(prompt or messages) --> text, as it comes
+folder in Hugging Face format --ChatModel.load--> ChatModel.answer(prompt or messages) --> text
 """
 
 from __future__ import annotations
@@ -57,7 +57,8 @@ class ChatModel:
         seed: int | None = None,
         streams: bool = False,
     ) -> str:
-        """Return the answer to a text or a chat; `streams` prints it as it comes."""
+        """Return the answer to a text or a chat; with `streams`, also print its tokens as they are
+        generated."""
         import torch
         from transformers import TextStreamer
 
