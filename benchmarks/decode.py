@@ -71,8 +71,10 @@ def main() -> None:
         model = spec.Model(
             source=spec.LocalModel(path="", sha256=""), dtype="bf16", context=context
         )
-        seat = upstream.EngineRank(rank=0, ranks=1, meeting=Path(temp) / "meeting")
-        engine = upstream.Engine(service, model, folder, 1, seat)
+        engine_rank = upstream.EngineRank(
+            rank=0, ranks=1, rendezvous_file=Path(temp) / "rendezvous"
+        )
+        engine = upstream.Engine(service, model, folder, 1, engine_rank)
         engine._engine.apply_model(randomized)  # vLLM's dummy weights make all tokens alike
         print(f"started after {time.perf_counter() - begun:.1f} s", flush=True)
         random.seed(0)

@@ -73,8 +73,8 @@ def engine(context: int, running: int, folder: Path) -> upstream.Engine:
         sampling=spec.Sampling(max_tokens=4),
     )  # fmt: skip
     model = spec.Model(source=spec.LocalModel(path="", sha256=""), dtype="f32", context=context)
-    seat = upstream.EngineRank(rank=0, ranks=1, meeting=folder / "meeting")
-    return upstream.Engine(service, model, folder / "m", 1, seat)
+    engine_rank = upstream.EngineRank(rank=0, ranks=1, rendezvous_file=folder / "rendezvous")
+    return upstream.Engine(service, model, folder / "m", 1, engine_rank)
 
 
 def add_to_vllm(own: upstream.Engine, name: str, prompt: list[int], tokens: int, seed: int) -> None:

@@ -39,7 +39,7 @@ def main() -> None:
     parser.add_argument("--way", choices=("shm", "tcp"), default="shm")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        own = small_engine(MODEL, Path(folder) / "meeting", random=True)
+        own = small_engine(MODEL, Path(folder) / "rendezvous", random=True)
         start, alarms = time.perf_counter(), run(own, args.way, args.count)
         seconds = round(time.perf_counter() - start, 1)
     print(json.dumps({"publications": args.count, "way": args.way, "alarms": alarms,

@@ -79,7 +79,7 @@ def compiled(args: argparse.Namespace, folder: Path) -> spec.Job:
 def trainer(job: spec.Job, folder: Path) -> Any:
     """The trainer's actor, without a mesh around it."""
     from forgedsl.runtime.actors.abandon_step import AbandonStep
-    from forgedsl.runtime.rendezvous import meeting
+    from forgedsl.runtime.rendezvous import rendezvous_store
     from forgedsl.runtime.services.titan.actor import TitanTrainer
 
     actor = TitanTrainer.__new__(TitanTrainer)
@@ -89,9 +89,9 @@ def trainer(job: spec.Job, folder: Path) -> Any:
     actor.rank, actor.job, actor.name, actor.service = 0, job, "trainer", service
     actor.model_spec, actor.world = job.models["policy"], 1
     actor.folder = resolve_model(job, "policy", folder / "b", folder)
-    met = meeting()
-    actor._meeting, actor._threads = (met.host, met.port), torch.get_num_threads()
-    actor._setup(folder, f"training-{met.port}", None)
+    store = rendezvous_store()
+    actor._rendezvous, actor._threads = (store.host, store.port), torch.get_num_threads()
+    actor._setup(folder, f"training-{store.port}", None)
     return actor
 
 

@@ -28,7 +28,7 @@ from forgedsl.runtime.endpoints import ServiceError
 from forgedsl.runtime.hosts.base import Hosts
 from forgedsl.runtime.models import weights_folder
 from forgedsl.runtime.proofs import frozen
-from forgedsl.runtime.rendezvous import meeting
+from forgedsl.runtime.rendezvous import rendezvous_store
 from forgedsl.runtime.services.registry import kind_of
 from forgedsl.runtime.upstream.monarch import Mesh, bootstrap
 
@@ -60,7 +60,7 @@ class Fleet:
     """by reward name; several may share a mesh"""
     environments: dict[str, Mesh] = field(default_factory=dict)
     hosts: Hosts = field(default_factory=Hosts)
-    meetings: list[Any] = field(default_factory=list)
+    rendezvous_stores: list[Any] = field(default_factory=list)
     """open rendezvous stores, through which the ranks of a trainer find each other"""
     folders: dict[str, Path] = field(default_factory=dict)
     """by service: the folder of its model"""
@@ -129,10 +129,10 @@ def spawn(
             ]  # fmt: skip
         else:
             world = service.mesh.hosts * service.mesh.procs
-            met = meeting()
-            fleet.meetings.append(met)
-            there = (fleet.hosts.address(), met.port)
-            options = {"world": world, "threads": spots[0].threads, "meeting": there}
+            store = rendezvous_store()
+            fleet.rendezvous_stores.append(store)
+            there = (fleet.hosts.address(), store.port)
+            options = {"world": world, "threads": spots[0].threads, "rendezvous": there}
             fleet.trainers[name] = _mesh(
                 fleet, job, name, service.mesh.name, spots[0], actor, (job, name, folder), options,
                 logs, shared,

@@ -131,8 +131,8 @@ def test_whatever_the_runtime_sets_is_refused_as_an_extra(device):
         sampling=job.Sampling(max_tokens=16),
     )  # fmt: skip
     model = job.Model(source=job.RandomModel(seed=1), dtype="f32", context=256)
-    seat = EngineRank(rank=0, ranks=1, meeting=Path("x"))
-    mine = _arguments(service, model, Path("x"), 1, seat)
+    engine_rank = EngineRank(rank=0, ranks=1, rendezvous_file=Path("x"))
+    mine = _arguments(service, model, Path("x"), 1, engine_rank)
     tunable = {"max_num_batched_tokens"} | (
         {"enable_chunked_prefill"} if device == "cpu" else set()
     )

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from forgedsl.lower import job as spec
-from forgedsl.runtime.rendezvous import meeting
+from forgedsl.runtime.rendezvous import rendezvous_store
 from forgedsl.runtime.services.titan.upstream import model as upstream
 
 CONTEXT = 6144
@@ -23,8 +23,8 @@ CONTEXT = 6144
 
 def main() -> None:
     asked = json.loads(Path(sys.argv[1]).read_text())
-    met = meeting()
-    parts = upstream.init_distributed("cpu", 0, 0, 1, met.host, met.port)
+    store = rendezvous_store()
+    parts = upstream.init_distributed("cpu", 0, 0, 1, store.host, store.port)
     service = spec.TitanService(
         model="m", mesh=spec.Mesh(name="m", device="cpu"), dtype="f32",
         batch=spec.BatchShape(seq_len=CONTEXT, rows=1),

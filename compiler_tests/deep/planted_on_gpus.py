@@ -137,7 +137,7 @@ def main(folder: str, way: str) -> None:
     from small_engine import small_engine
 
     receiver = Receiver(
-        small_engine(TINY, Path(folder) / "meeting", device=WAYS[way].device, random=True)
+        small_engine(TINY, Path(folder) / "rendezvous", device=WAYS[way].device, random=True)
     )
     found: dict[str, Any] = {"start": told(receiver.load(trainers.publish(), []))}
     found["first"] = told(receiver.load(trainers.publish()))

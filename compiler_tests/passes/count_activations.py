@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_leaves
 
 from forgedsl.families import registry
 from forgedsl.lower import job as spec
-from forgedsl.runtime.rendezvous import meeting
+from forgedsl.runtime.rendezvous import rendezvous_store
 from forgedsl.runtime.services.titan.upstream import model as titan
 
 CP = 2
@@ -76,8 +76,8 @@ def main():
     from pathlib import Path
 
     request = json.loads(sys.argv[1])
-    met = meeting()
-    parts = titan.init_distributed("cpu", 0, 0, 1, met.host, met.port)
+    store = rendezvous_store()
+    parts = titan.init_distributed("cpu", 0, 0, 1, store.host, store.port)
     shape = (request["dims"], request["rows"], request["seq_len"])
     found = {}
     folder = Path(tempfile.mkdtemp())

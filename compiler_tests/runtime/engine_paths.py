@@ -30,8 +30,8 @@ def engine(folder: Path) -> upstream.Engine:
         extra={"block_size": 32, "num_gpu_blocks_override": 26},
     )  # fmt: skip
     model = spec.Model(source=spec.LocalModel(path="", sha256=""), dtype="f32", context=CONTEXT)
-    seat = upstream.EngineRank(rank=0, ranks=1, meeting=folder / "meeting")
-    return upstream.Engine(service, model, folder, 1, seat)
+    engine_rank = upstream.EngineRank(rank=0, ranks=1, rendezvous_file=folder / "rendezvous")
+    return upstream.Engine(service, model, folder, 1, engine_rank)
 
 
 def started(folder: Path) -> upstream.Engine:

@@ -91,7 +91,7 @@ def sorted_ids(routes: Any) -> Any:
 def main() -> None:
     folder = Path(sys.argv[1])
     write_model(folder, json.loads(sys.argv[2]))
-    own = small_engine(folder, folder / "meeting", record_routes=True)
+    own = small_engine(folder, folder / "rendezvous", record_routes=True)
     weights = load_file(folder / "model.safetensors")
     other = {name: value * (1.2 if "gate.weight" in name else 1.0) + 0.02 * ("gate" in name)
              for name, value in weights.items()}  # fmt: skip

@@ -28,9 +28,9 @@ def key(folder: Path) -> str:
         model="m", mesh=mesh, dtype="f32", sampling=spec.Sampling(max_tokens=4)
     )
     model = spec.Model(source=spec.LocalModel(path="", sha256=""), dtype="f32", context=64)
-    seat = upstream.EngineRank(rank=0, ranks=1, meeting=folder / "meeting")
+    engine_rank = upstream.EngineRank(rank=0, ranks=1, rendezvous_file=folder / "rendezvous")
     try:
-        upstream.Engine(service, model, folder, 1, seat)
+        upstream.Engine(service, model, folder, 1, engine_rank)
     except Configured as found:
         return str(found.args[0].compute_hash())
     raise AssertionError("the engine was not configured")

@@ -18,7 +18,7 @@ from forgedsl.families import registry
 from forgedsl.families.base import Dims, RopeScaling
 from forgedsl.lower import job as spec
 from forgedsl.records import replace
-from forgedsl.runtime.rendezvous import meeting
+from forgedsl.runtime.rendezvous import rendezvous_store
 from forgedsl.runtime.services.titan.upstream import families
 from forgedsl.runtime.services.titan.upstream import model as titan
 
@@ -89,8 +89,8 @@ def logits(built: titan.TitanModel) -> torch.Tensor:
 
 def main() -> None:
     request = json.loads(sys.argv[1])
-    met = meeting()
-    parts = titan.init_distributed("cpu", 0, 0, 1, met.host, met.port)
+    store = rendezvous_store()
+    parts = titan.init_distributed("cpu", 0, 0, 1, store.host, store.port)
     found = {}
     for label, (family, changes) in request["models"].items():
         folder = Path(request["folder"]) / label

@@ -36,8 +36,8 @@ def scored(folder: Path) -> list[list[float]]:
         extra={"skip_tokenizer_init": True},
     )
     model = spec.Model(source=spec.LocalModel(path="", sha256=""), dtype="f32", context=64)
-    seat = upstream.EngineRank(rank=0, ranks=1, meeting=folder / "meeting")
-    engine = upstream.Engine(service, model, folder, 1, seat)
+    engine_rank = upstream.EngineRank(rank=0, ranks=1, rendezvous_file=folder / "rendezvous")
+    engine = upstream.Engine(service, model, folder, 1, engine_rank)
     found = [engine.score("a", TOKENS)[0]]
     weights = load_file(folder / "model.safetensors")
     for name, factor in (("same", 1.0), ("others", 1.1), ("first", 1.0)):

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import save_file
 
 from forgedsl.lower import job as spec
-from forgedsl.runtime.rendezvous import meeting
+from forgedsl.runtime.rendezvous import rendezvous_store
 from forgedsl.runtime.services.titan.upstream import lora as adapters
 from forgedsl.runtime.services.titan.upstream import model as titan
 from forgedsl.runtime.services.titan.upstream.optimizers import build_optimizer
@@ -83,8 +83,8 @@ def written(built: titan.TitanModel, folder: Path) -> None:
 
 def main() -> None:
     folder = Path(sys.argv[1])
-    met = meeting()
-    parts = titan.init_distributed("cpu", 0, 0, 1, met.host, met.port)
+    store = rendezvous_store()
+    parts = titan.init_distributed("cpu", 0, 0, 1, store.host, store.port)
     found = {}
     for family in ("qwen2", "llama3", "qwen3_moe"):
         place = folder / family

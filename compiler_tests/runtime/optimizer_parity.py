@@ -14,7 +14,7 @@ from lora_parity import loss_of
 from precision_parity import local
 
 from forgedsl.lower import job as spec
-from forgedsl.runtime.rendezvous import meeting
+from forgedsl.runtime.rendezvous import rendezvous_store
 from forgedsl.runtime.services.titan.upstream import model as titan
 from forgedsl.runtime.services.titan.upstream.optimizers import build_optimizer, complete_moments
 from forgedsl.services.titan.facts import KIND
@@ -138,8 +138,8 @@ def again(
 
 
 def main() -> None:
-    met = meeting()
-    parts = titan.init_distributed("cpu", 0, 0, 1, met.host, met.port)
+    store = rendezvous_store()
+    parts = titan.init_distributed("cpu", 0, 0, 1, store.host, store.port)
     found = {}
     for case in CASES:
         folder = Path(sys.argv[1]) / case

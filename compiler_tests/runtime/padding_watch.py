@@ -22,7 +22,7 @@ from padding import FinitePadding, nothing_written
 import forgedsl
 from forgedsl.lower import job as spec
 from forgedsl.runtime.losses import LossFunction, token_logprobs
-from forgedsl.runtime.rendezvous import meeting
+from forgedsl.runtime.rendezvous import rendezvous_store
 from forgedsl.runtime.services.titan.upstream import model as titan
 from forgedsl.runtime.services.titan.upstream.optimizers import build_optimizer
 
@@ -86,8 +86,8 @@ def used(model: titan.TitanModel, parts: object) -> None:
 
 
 def main() -> None:
-    met = meeting()
-    parts = titan.init_distributed("cpu", 0, 0, 1, met.host, met.port)
+    store = rendezvous_store()
+    parts = titan.init_distributed("cpu", 0, 0, 1, store.host, store.port)
     found = {}
     for label, (family, changes, lora) in CASES.items():
         folder = Path(sys.argv[1]) / label

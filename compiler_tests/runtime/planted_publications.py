@@ -113,7 +113,7 @@ def skipped(own: upstream.Engine) -> list[float]:
 
 
 def main(folder: str, start: str) -> None:
-    own = small_engine(TINY, Path(folder) / "meeting", random=start == "random")
+    own = small_engine(TINY, Path(folder) / "rendezvous", random=start == "random")
     found = first(own)
     if start == "random":
         found |= later(own) | {"skipped": skipped(own)}

@@ -15,7 +15,7 @@ from lora_parity import loss_of
 from torch.distributed.fsdp import CPUOffloadPolicy
 
 from forgedsl.lower import job as spec
-from forgedsl.runtime.rendezvous import meeting
+from forgedsl.runtime.rendezvous import rendezvous_store
 from forgedsl.runtime.services.titan.upstream import model as titan
 from forgedsl.runtime.services.titan.upstream.optimizers import build_optimizer
 from forgedsl.services.titan.facts import KIND
@@ -151,8 +151,8 @@ def again(
 
 
 def main() -> None:
-    met = meeting()
-    parts = titan.init_distributed("cpu", 0, 0, 1, met.host, met.port)
+    store = rendezvous_store()
+    parts = titan.init_distributed("cpu", 0, 0, 1, store.host, store.port)
     from torchtitan.distributed import fsdp  # it asks for the device when it is imported
 
     fsdp.CPUOffloadPolicy = lambda: CPUOffloadPolicy(pin_memory=False)

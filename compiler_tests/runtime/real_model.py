@@ -46,8 +46,8 @@ def vllm(folder: Path, dtype: Any) -> dict[str, Any]:
     service = spec.VllmService(
         model="m", mesh=mesh, dtype=dtype, sampling=WAYS["free"], max_running=16
     )
-    seat = upstream.EngineRank(rank=0, ranks=1, meeting=folder / "meeting")
-    engine = upstream.Engine(service, MODEL, folder, 1, seat)
+    engine_rank = upstream.EngineRank(rank=0, ranks=1, rendezvous_file=folder / "rendezvous")
+    engine = upstream.Engine(service, MODEL, folder, 1, engine_rank)
     asked = prompts(folder)
     for way, sampling in WAYS.items():
         for i, prompt in enumerate(asked):
@@ -106,13 +106,13 @@ def titan(request: dict[str, Any]) -> dict[str, Any]:
     import torch
     from transformers import AutoModelForCausalLM
 
-    from forgedsl.runtime.rendezvous import meeting
+    from forgedsl.runtime.rendezvous import rendezvous_store
     from forgedsl.runtime.services.titan.upstream import model as upstream
     from forgedsl.runtime.weight_folders import write_folder
 
     folder, out = Path(request["folder"]), Path(request["out"])
-    met = meeting()
-    parts = upstream.init_distributed("cpu", 0, 0, 1, met.host, met.port)
+    store = rendezvous_store()
+    parts = upstream.init_distributed("cpu", 0, 0, 1, store.host, store.port)
     service = spec.TitanService(
         model="m", mesh=spec.Mesh(name="m", device="cpu"), dtype=request["dtype"],
         batch=spec.BatchShape(seq_len=CONTEXT, rows=1),

@@ -8,11 +8,11 @@ from forgedsl.runtime.services.vllm.upstream import engine as upstream
 
 
 def small_engine(
-    model: Path, meeting: Path, *, device: str = "cpu", random: bool = False, **changed: Any
+    model: Path, rendezvous_file: Path, *, device: str = "cpu", random: bool = False, **changed: Any
 ) -> upstream.Engine:
-    """Start an engine of the model in a folder. `meeting` does not exist yet; `random` weights are
-    replaced by the first publication; `changed` are other settings of the service. On a CPU it
-    computes in f32, on a GPU in bf16."""
+    """Start an engine of the model in a folder. `rendezvous_file` does not exist yet; `random`
+    weights are replaced by the first publication; `changed` are other settings of the service. On a
+    CPU it computes in f32, on a GPU in bf16."""
     dtype = "f32" if device == "cpu" else "bf16"
     upstream.prepare_environment(device)
     service = spec.VllmService(
@@ -21,5 +21,5 @@ def small_engine(
         extra={"block_size": 32, "num_gpu_blocks_override": 16}, **changed,
     )  # fmt: skip
     source = spec.Model(source=spec.LocalModel(path="", sha256=""), dtype=dtype, context=96)
-    seat = upstream.EngineRank(rank=0, ranks=1, meeting=meeting)
-    return upstream.Engine(service, source, model, 1, seat, random=random)
+    engine_rank = upstream.EngineRank(rank=0, ranks=1, rendezvous_file=rendezvous_file)
+    return upstream.Engine(service, source, model, 1, engine_rank, random=random)

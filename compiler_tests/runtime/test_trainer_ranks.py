@@ -97,11 +97,11 @@ async def trainer_of(
     """A trainer on `procs` ranks that is set up, and the facts it returned."""
     from forgedsl.runtime.meshes import place
     from forgedsl.runtime.models import resolve_model
-    from forgedsl.runtime.rendezvous import meeting
+    from forgedsl.runtime.rendezvous import rendezvous_store
     from forgedsl.runtime.services.titan.actor import TitanTrainer
     from forgedsl.runtime.upstream.monarch import Mesh, bootstrap
 
-    met = meeting()
+    store = rendezvous_store()
     model = resolve_model(job, "policy", folder, folder)
     mesh = Mesh.spawn(
         service="trainer",
@@ -113,7 +113,7 @@ async def trainer_of(
         kwargs={
             "world": procs,
             "threads": place(job)["trainer"][0].threads,
-            "meeting": (met.host, met.port),
+            "rendezvous": (store.host, store.port),
         },
         start=bootstrap({"OMP_NUM_THREADS": "1"}, folder / f"trainer{procs}", "cpu"),
         logs=folder / f"trainer{procs}",
@@ -179,8 +179,8 @@ def test_one_and_two_ranks_agree_and_resume_continues(
 
 
 def test_nobody_else_gets_the_port_where_ranks_meet() -> None:
-    from forgedsl.runtime.rendezvous import meeting
+    from forgedsl.runtime.rendezvous import rendezvous_store
 
-    met = meeting()
+    store = rendezvous_store()
     with socket.socket() as other, pytest.raises(OSError, match="in use"):
-        other.bind((met.host, met.port))
+        other.bind((store.host, store.port))

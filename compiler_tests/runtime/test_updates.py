@@ -178,12 +178,12 @@ async def trained(job: spec.Job, folder: Path) -> tuple[float, list[Any], list[l
     weights lie in a folder, export."""
     from forgedsl.runtime.meshes import place
     from forgedsl.runtime.models import resolve_model
-    from forgedsl.runtime.rendezvous import meeting
+    from forgedsl.runtime.rendezvous import rendezvous_store
     from forgedsl.runtime.services.titan.actor import TitanTrainer
     from forgedsl.runtime.transports.registry import open_weights
     from forgedsl.runtime.upstream.monarch import Mesh, bootstrap
 
-    met = meeting()
+    store = rendezvous_store()
     model = resolve_model(job, "policy", folder, folder)
     mesh = Mesh.spawn(
         service="trainer",
@@ -195,7 +195,7 @@ async def trained(job: spec.Job, folder: Path) -> tuple[float, list[Any], list[l
         kwargs={
             "world": 1,
             "threads": place(job)["trainer"][0].threads,
-            "meeting": (met.host, met.port),
+            "rendezvous": (store.host, store.port),
         },
         start=bootstrap({"OMP_NUM_THREADS": "1"}, folder / "logs", "cpu"),
         logs=folder / "logs",

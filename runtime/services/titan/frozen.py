@@ -42,7 +42,7 @@ class TitanActor(ForgeActor):
         *,
         world: int,
         threads: int,
-        meeting: tuple[str, int],
+        rendezvous: tuple[str, int],
     ) -> None:
         super().__init__()
         self.job = job
@@ -53,7 +53,7 @@ class TitanActor(ForgeActor):
         self.model_spec = job.models[service.model]
         self.folder = Path(folder)
         self.world = world
-        self._meeting = meeting
+        self._rendezvous = rendezvous
         self._threads = threads
 
     @concurrent_endpoint
@@ -85,7 +85,7 @@ class TitanActor(ForgeActor):
         # If several hosts of a mesh are on one machine, each sees all its GPUs.
         local = self.rank % max(self.service.mesh.procs, torch.cuda.device_count())
         self.parts = titan.init_distributed(
-            self.service.mesh.device, self.rank, local, self.world, *self._meeting,
+            self.service.mesh.device, self.rank, local, self.world, *self._rendezvous,
             offload=self.service.offload,
         )  # fmt: skip
         self.titan = titan.build_model(self.model_spec, self.service, self.folder, self.parts)

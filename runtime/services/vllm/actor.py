@@ -162,13 +162,18 @@ class Generator(ForgeActor):
         import torch
 
         torch.set_num_threads(self._threads)
-        seat = upstream.EngineRank(
+        engine_rank = upstream.EngineRank(
             rank=self.rank,
             ranks=self.service.parallel.tp,
-            meeting=buffer_path(run_key, self._token),
+            rendezvous_file=buffer_path(run_key, self._token),
         )
         self._engine = upstream.Engine(
-            self.service, self.model, self.folder, self.seed, seat, random=self._starts_random
+            self.service,
+            self.model,
+            self.folder,
+            self.seed,
+            engine_rank,
+            random=self._starts_random,
         )
         self._random = self._engine.random
         self.classes = {"engine": self._engine.class_name}

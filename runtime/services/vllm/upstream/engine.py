@@ -80,7 +80,7 @@ class EngineRank:
 
     rank: int
     ranks: int
-    meeting: Path
+    rendezvous_file: Path
 
 
 def prepare_environment(device: str) -> None:
@@ -99,7 +99,7 @@ class Engine:
 
     def __init__(
         self, service: spec.VllmService, model: spec.Model, folder: Path, seed: int,
-        seat: EngineRank, *, random: bool = False,
+        rank: EngineRank, *, random: bool = False,
     ):  # fmt: skip
         self.seconds = {"imports": preload(service.mesh.device)}
         """by startup phase: its seconds"""
@@ -109,7 +109,7 @@ class Engine:
 
         self._prompt, self._params = TokensPrompt, SamplingParams
         self._final_only = RequestOutputKind.FINAL_ONLY
-        self._ranks, self._rank, self._tool_calls = seat.ranks, seat.rank, model.tool_calls
+        self._ranks, self._rank, self._tool_calls = rank.ranks, rank.rank, model.tool_calls
         self._watched: set[str] = set()
         """requests with stop strings; vLLM searches their text"""
         self._graded: dict[str, tuple[int, ...]] = {}
@@ -119,7 +119,7 @@ class Engine:
         """number of weight loads; part of the prefix cache's salt"""
         self._on_cpu = on_cpu = service.mesh.device == "cpu"
         self.random = random or not any(folder.glob("*.safetensors"))
-        arguments = _arguments(service, model, folder, seed, seat, random=self.random)
+        arguments = _arguments(service, model, folder, seed, rank, random=self.random)
         if not arguments["enforce_eager"]:
             sizes = graph_sizes(arguments["max_num_seqs"])
             arguments.setdefault("compilation_config", {"cudagraph_capture_sizes": sizes})
@@ -140,7 +140,7 @@ class Engine:
         if service.record_routes:
             (self._scheduler.recorder,) = self._engine.collective_rpc("route_recorder")
         silence_reload_warnings(self._engine.model_config.hf_text_config.tie_word_embeddings)
-        if seat.ranks > 1 and seat.rank == 0:
+        if self._ranks > 1 and self._rank == 0:
             _unlink_shared_memory()
         self._in_place = not on_cpu and all(self._engine.apply_model(_keeps_weights))
         from forgedsl.runtime.services.vllm.upstream.held import HeldWeights
@@ -400,8 +400,8 @@ class Engine:
 
 
 def _arguments(
-    service: spec.VllmService, model: spec.Model, folder: Path, seed: int, seat: EngineRank, *,
-    random: bool = False,
+    service: spec.VllmService, model: spec.Model, folder: Path, seed: int, engine_rank: EngineRank,
+    *, random: bool = False,
 ) -> dict[str, Any]:  # fmt: skip
     """Return vLLM's engine arguments; those of `engine.extra` come last. The model path is only
     the name of its folder: it is part of vLLM's compile cache key, and a full path, which differs
@@ -430,8 +430,8 @@ def _arguments(
         # Chunked prefill rewinds the request's random generator, which only CUDA generators
         # support.
         arguments["enable_chunked_prefill"] = False
-    if seat.ranks > 1:
-        arguments["distributed_executor_backend"] = _executor_at(seat)
+    if engine_rank.ranks > 1:
+        arguments["distributed_executor_backend"] = _executor_at(engine_rank)
     if service.gpu_memory is not None:
         arguments["gpu_memory_utilization"] = service.gpu_memory
     return {**arguments, **service.extra}
@@ -487,14 +487,14 @@ def _unlink_shared_memory() -> None:
     get_tp_group().mq_broadcaster.buffer.shared_memory.unlink()  # type: ignore[union-attr]
 
 
-def _executor_at(seat: EngineRank) -> type:
-    """Return vLLM's executor for ranks that are started outside of vLLM and meet at `seat`. vLLM's
-    default rendezvous `env://` gives no name for shared memory."""
+def _executor_at(engine_rank: EngineRank) -> type:
+    """Return vLLM's executor for ranks that are started outside of vLLM and find each other through
+    the rendezvous file. vLLM's default rendezvous `env://` gives no name for shared memory."""
     from vllm.v1.executor.uniproc_executor import ExecutorWithExternalLauncher
 
     class EngineRankExecutor(ExecutorWithExternalLauncher):
         def _distributed_args(self) -> tuple[str, int, int]:
-            return f"file://{seat.meeting}", seat.rank, seat.rank
+            return f"file://{engine_rank.rendezvous_file}", engine_rank.rank, engine_rank.rank
 
     executor: type = EngineRankExecutor
     return executor
