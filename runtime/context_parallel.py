@@ -5,8 +5,8 @@
 
 Each of n ranks holds L / n tokens of every row, in order. A token-level loss is computed on the
 rank that holds the hidden states. A sequence-level loss needs each sequence on one rank: sequences
-are dealt out to ranks, and a `Route` sends the hidden states of their scored tokens there, before
-the large projection to the vocabulary. Shapes as in `packing.py`.
+are assigned to ranks, and a `RowExchange` sends the hidden states of their scored tokens there,
+before the large projection to the vocabulary. Shapes as in `packing.py`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def shard_microbatch(
     holder = column // width
     local = micro.index // length * width + column % width
     sent = holder == context.rank
-    kept, index, route = sent, local[sent], None
+    kept, index, exchange = sent, local[sent], None
     if whole:
         counts = torch.bincount(micro.seq_id, minlength=len(micro.members)).tolist()
         owner = torch.tensor(_assign_sequences(counts, context.size, step), dtype=torch.int64)[
@@ -54,7 +54,7 @@ def shard_microbatch(
         to = owner[sent]
         kept = owner == context.rank
         index = index[to.argsort(stable=True)]
-        route = Route.of(to, holder[kept], context)
+        exchange = RowExchange.of(to, holder[kept], context)
     mine = slice(context.rank * width, (context.rank + 1) * width)
     return replace(
         micro,
@@ -66,12 +66,12 @@ def shard_microbatch(
         inputs={n: v[kept] if n in micro.of_tokens else v for n, v in micro.inputs.items()},
         num_tokens=micro.num_tokens if context.rank == 0 else 0,
         routes=None if micro.routes is None else micro.routes[:, mine].contiguous(),
-        route=route,
+        exchange=exchange,
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Route:
+class RowExchange:
     """All-to-all exchange that sends rows, sorted by destination, to the ranks that compute their
     loss."""
 
@@ -81,9 +81,9 @@ class Route:
     group: dist.ProcessGroup
 
     @classmethod
-    def of(cls, to: Tensor, came: Tensor, context: Context) -> Route:
-        """Make a route from the destination ranks of local rows and the source ranks of incoming
-        rows."""
+    def of(cls, to: Tensor, came: Tensor, context: Context) -> RowExchange:
+        """Make an exchange from the destination ranks of local rows and the source ranks of
+        incoming rows."""
         assert context.group is not None
         return cls(
             sends=torch.bincount(to, minlength=context.size).tolist(),

@@ -55,7 +55,7 @@ class Microbatch:
     routes: Tensor | None = None
     """int16 [R, L, layers, active], the experts to choose for each token; -1 where the router
     chooses. None: it chooses for all"""
-    route: Callable[[Tensor], Tensor] | None = None
+    exchange: Callable[[Tensor], Tensor] | None = None
     """sends the hidden states at `index` to the ranks that compute their loss (context
     parallelism)"""
 

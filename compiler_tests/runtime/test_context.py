@@ -15,7 +15,7 @@ from forgedsl import api
 from forgedsl.diagnostics import Reporter
 from forgedsl.lower.loss import lower_loss
 from forgedsl.runtime import context_parallel
-from forgedsl.runtime.context_parallel import Context, Route, shard_microbatch
+from forgedsl.runtime.context_parallel import Context, RowExchange, shard_microbatch
 from forgedsl.runtime.data_types import Sample
 from forgedsl.runtime.losses import LossFunction
 from forgedsl.runtime.packing import pack
@@ -30,18 +30,18 @@ def cuts(micro: Any, size: int, **how: Any) -> list[Any]:
 
 
 def delivered(parts: list[Any], rows: list[torch.Tensor], monkeypatch: Any) -> list[torch.Tensor]:
-    """What each rank's route makes of the rows of all: an all-to-all in one process."""
+    """What each rank's exchange makes of the rows of all: an all-to-all in one process."""
 
     def exchange(mine: torch.Tensor, receives: list[int], sends: list[int], _: Any) -> torch.Tensor:
-        pieces = [r.split(p.route.sends) for r, p in zip(rows, parts, strict=True)]
+        pieces = [r.split(p.exchange.sends) for r, p in zip(rows, parts, strict=True)]
         assert [len(piece[rank]) for piece in pieces] == receives
         return torch.cat([piece[rank] for piece in pieces])
 
     monkeypatch.setattr(context_parallel, "all_to_all_single", exchange)
     found = []
     for rank, part in enumerate(parts):
-        assert isinstance(part.route, Route)
-        found.append(part.route(rows[rank]))
+        assert isinstance(part.exchange, RowExchange)
+        found.append(part.exchange(rows[rank]))
     return found
 
 

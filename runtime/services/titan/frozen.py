@@ -231,4 +231,4 @@ def _token_logprobs(
 def rows_of(hidden: Tensor, micro: Microbatch) -> Tensor:
     """Select the hidden states that predict the scored tokens."""
     rows = hidden.flatten(0, 1)[micro.index]
-    return rows if micro.route is None else micro.route(rows)
+    return rows if micro.exchange is None else micro.exchange(rows)
