@@ -32,9 +32,9 @@ from forgedsl.runtime.routes import missing
 FLAT_STEP = 128
 """a flat row is padded to a multiple of this"""
 LANES, FINE = 16, 4
-"""with `alike`, the width of a row is rounded up to a multiple of LANES, and the width of a long
-row to a multiple of a 16th (2^-FINE) of the next power of two. So there are few distinct widths,
-and little padding"""
+"""with `batch_invariant`, the width of a row is rounded up to a multiple of LANES; the width of a
+long row to a multiple of a 16th (2^-FINE) of the next power of two. So there are few distinct
+widths and little padding"""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -90,15 +90,15 @@ def pack(
     pairs: bool = False,
     flat: bool = False,
     share: bool = True,
-    alike: bool = False,
+    batch_invariant: bool = False,
     parts: int = 1,
 ) -> list[Microbatch]:
     """Return this rank's microbatches. Each has at most `rows` rows of `seq_len` tokens; with
     `flat` it has one row of at most `rows * seq_len` tokens. With `share`, samples share rows;
     otherwise each has its own row. Row lengths are multiples of `parts`. With `pairs`, samples 2p
-    and 2p + 1 are in the same microbatch, as sequences 2q and 2q + 1. With `alike`, results of a
-    sample on a CPU are bitwise independent of the other samples: it has its own row, and all rows
-    of its microbatch have the same width.
+    and 2p + 1 are in the same microbatch, as sequences 2q and 2q + 1. With `batch_invariant`, the
+    results of a sample on a CPU are bitwise independent of the other samples: it has its own row,
+    and all rows of its microbatch have the same width.
 
     Raises:
         ValueError: a sample is longer than `seq_len`, or a pair needs more than `rows` rows.
@@ -120,8 +120,8 @@ def pack(
         paired = [_paired(samples, own, seq_len, rows, share) for own in mine]
         cuts = paired[rank] + [[]] * (max(map(len, paired)) - len(paired[rank]))
         return [_microbatch(samples, cut, sorted(_flat(cut)), parts) for cut in cuts]
-    if alike:
-        return _alike(samples, seq_len * rows, rank, world, lcm(LANES, parts))
+    if batch_invariant:
+        return _batch_invariant(samples, seq_len * rows, rank, world, lcm(LANES, parts))
     bins = _first_fit(samples, range(len(samples)), seq_len, share)
     per_rank = -(-len(bins) // world)
     count = max(1, -(-per_rank // rows))
@@ -131,7 +131,7 @@ def pack(
     return [_microbatch(samples, cut, _flat(cut), parts) for cut in cuts]
 
 
-def _alike(
+def _batch_invariant(
     samples: Sequence[Sample], budget: int, rank: int, world: int, step: int
 ) -> list[Microbatch]:
     """Return microbatches of rows of one width. The width depends only on a sample's own length,

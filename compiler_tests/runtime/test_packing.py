@@ -103,7 +103,7 @@ def test_rows_of_samples_that_are_computed_alike_are_as_wide_as_their_microbatch
     items: list[Sample], rows: int, world: int
 ) -> None:
     shares = [
-        pack(items, seq_len=32, rows=rows, rank=rank, world=world, alike=True)
+        pack(items, seq_len=32, rows=rows, rank=rank, world=world, batch_invariant=True)
         for rank in range(world)
     ]
     assert len({len(share) for share in shares}) == 1, "collectives need equally many on all ranks"
@@ -128,7 +128,7 @@ def predicted(items: list[Sample], heads: int = 2, width: int = 32) -> list[list
     into = torch.randn(3 * hidden, hidden, generator=draw) / 8
     out, vocabulary = torch.randn(hidden, hidden, generator=draw) / 8, table[:48]
     found: list[list[float]] = [[] for _ in items]
-    for micro in pack(items, seq_len=512, rows=8, rank=0, world=1, alike=True):
+    for micro in pack(items, seq_len=512, rows=8, rank=0, world=1, batch_invariant=True):
         shape = (*micro.tokens.shape, 3, heads, width)
         q, k, v = linear(table[micro.tokens + micro.positions], into).view(shape).unbind(2)
         mixed = scaled_dot_product_attention(

@@ -92,13 +92,13 @@ class TitanActor(ForgeActor):
         self.classes = self.titan.classes
 
     def _pack(
-        self, samples: Sequence[Sample], *, pairs: bool = False, alike: bool = False
+        self, samples: Sequence[Sample], *, pairs: bool = False, batch_invariant: bool = False
     ) -> list[Microbatch]:
         shape = self.service.batch
         return pack(
             samples, seq_len=shape.seq_len, rows=shape.rows, rank=self.titan.dp_rank,
             world=self.titan.dp_size, pairs=pairs, flat=self.titan.flat, share=shape.pack,
-            alike=alike, parts=self.titan.context.size,
+            batch_invariant=batch_invariant, parts=self.titan.context.size,
         )  # fmt: skip
 
     def _logprobs(
@@ -140,7 +140,7 @@ class TitanActor(ForgeActor):
 
         # Concurrent calls are merged into one batch, so the result of a sample must not depend on
         # the samples beside it.
-        packed = self._pack(plain, alike=True)
+        packed = self._pack(plain, batch_invariant=True)
         micros = [
             shard_microbatch(micro, self.titan.context).to(self.titan.device) for micro in packed
         ]
