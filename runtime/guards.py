@@ -328,10 +328,10 @@ class RewardGuard:
         if rate <= self._limit or count < (self.ALL_AFTER if rate == 1.0 else self.RATE_AFTER):
             return
         kind, times = Counter(text.partition(":")[0] for text, _ in failed).most_common(1)[0]
-        alike = [pair for pair in failed if pair[0].partition(":")[0] == kind]
-        common, count_of = Counter(text for text, _ in alike).most_common(1)[0]
+        same_kind = [pair for pair in failed if pair[0].partition(":")[0] == kind]
+        common, count_of = Counter(text for text, _ in same_kind).most_common(1)[0]
         what = common if count_of == times else f"{kind}, such as {common}"
-        shown = next(example for text, example in alike if text == common)
+        shown = next(example for text, example in same_kind if text == common)
         raise GuardError(
             f"{self._what} {self._reward} failed for {len(failed)} of its last {count} "
             f"completions ({rate:.0%}; the limit is {self._limit:.0%}); {times} times: {what}\n  "

@@ -299,8 +299,8 @@ def _checked_dataset(
         left_out=reader.drops.left_out(reader.checked), examples=reader.drops.examples(),
         refused=refused, unmeasured=unmeasured, few="" if refused else reader.too_few_rows_warning,
         absent=tuple(text for text, (calls, found) in counts.items() if calls and not found),
-        repeated=evidence.repeated, alike=evidence.alike, results=evidence.results,
-        unparsed_target=evidence.unparsed_target,
+        repeated=evidence.repeated, near_duplicates=evidence.near_duplicates,
+        results=evidence.results, unparsed_target=evidence.unparsed_target,
         prompts=evidence.prompts,
         unread="" if reader.num_rows is not None else "its rows are streamed",
     )  # fmt: skip

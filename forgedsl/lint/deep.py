@@ -92,8 +92,8 @@ class DatasetCheck:
     unparsed_target: str = ""
     """an example target, if `math_equal` cannot parse most targets"""
     repeated: int = 0
-    alike: int = 0
-    """number of rows that repeat an earlier one but for case and spaces"""
+    near_duplicates: int = 0
+    """number of rows that equal an earlier row except in case or spaces"""
     left: int = 0
     """number of rows that were left out"""
     cut: int = 0
@@ -344,12 +344,10 @@ def _check_rows(view: View, name: str, check: DatasetCheck) -> Iterator[Diagnost
         )
         yield warning("D617", "answers-cut", message, place(dataset.settings["on_long"], dataset),
                       help="a longer `batch.seq_len`, or `on_long = drop`")  # fmt: skip
-    if check.repeated + check.alike > REPEATED * check.checked:
-        message = (
-            f"{check.repeated + check.alike:,} of {check.checked:,} rows of `{name}` repeat an "
-            "earlier row"
-        )
-        message += f", {check.alike:,} of them in other case or spaces" if check.alike else ""
+    repeated, near = check.repeated + check.near_duplicates, check.near_duplicates
+    if repeated > REPEATED * check.checked:
+        message = f"{repeated:,} of {check.checked:,} rows of `{name}` repeat an earlier row"
+        message += f", {near:,} of them in other case or spaces" if near else ""
         yield Diagnostic(
             code="D615", name="repeated-rows", severity=Severity.INFO, message=message, span=at,
             help="remove the copies; keep those that shall be drawn more often than other rows",

@@ -73,7 +73,7 @@ class Evidence:
         return self._seen - len(self._rows) if self._seen >= LEAST else 0
 
     @property
-    def alike(self) -> int:
+    def near_duplicates(self) -> int:
         """Number of rows that equal an earlier row except in case or spaces, without `repeated`."""
         return len(self._rows) - len(self._plain) if self._seen >= LEAST else 0
 

@@ -33,7 +33,7 @@ class Proofs:
         self._job = job
         self._still = UnchangedWeightsGuard()
         self._gap = GapGuard(_dtype(job))
-        self._alike = _alike(job)
+        self._same_distribution = _same_distribution(job)
         self._bits: dict[str, bool] = {}
         """by sampler: True if its newest weights are proved"""
         self._syncs = self._proved = self._tensors = 0
@@ -78,7 +78,7 @@ class Proofs:
         if gap is not None:
             self._steps += 1
             self._largest = max(gap, self._largest or 0.0)
-        if not self._alike:
+        if not self._same_distribution:
             return ""
         return self._gap.check(step, gap, proved=all(self._bits.values()))
 
@@ -94,7 +94,7 @@ class Proofs:
         if self._steps:
             found.append({
                 "proof": "gap", "steps": self._steps, "largest_mean": self._largest,
-                "guarded": self._alike,
+                "guarded": self._same_distribution,
             })  # fmt: skip
         off = self._job.proofs.off
         found += [{"proof": name, "off": reason} for name, reason in off.items()]
@@ -120,7 +120,7 @@ def _dtype(job: Job) -> str:
     return next((dtype for dtype in ("bf16", "f16") if dtype in found), "f32")
 
 
-def _alike(job: Job) -> bool:
+def _same_distribution(job: Job) -> bool:
     """True if every sampler draws from the distribution whose log-probs its trainer computes: same
     temperature, whole vocabulary."""
     temperatures = {each.temperature for each in job.trainers.values() if each.trained}

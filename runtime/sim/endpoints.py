@@ -76,8 +76,8 @@ class SimEndpoints:
         self.fleets = {name: _fleet(job, latencies, name) for name in latencies.engines}
         shared: dict[str, Places] = {}  # colocated services take turns
         for name in latencies.titans:
-            alike = next((group for group in job.colocate if name in group), (name,))
-            shared[name] = next((shared[n] for n in alike if n in shared), None) or Places()
+            together = next((group for group in job.colocate if name in group), (name,))
+            shared[name] = next((shared[n] for n in together if n in shared), None) or Places()
         self.titans = shared
         self.trained = {node.target: 0 for node in job.nodes if Role.UPDATES in node.roles}
         """policy version by trained service"""
@@ -220,7 +220,7 @@ class SimEndpoints:
         return [0.0] * len(lists[0]) if lists else 0.0
 
     async def weight(self, node: Node, results: dict[str, float]) -> float:
-        """Return weight 1: simulated rows are all alike."""
+        """Return weight 1: all simulated rows have the same weight."""
         return 1.0
 
     # ---- models

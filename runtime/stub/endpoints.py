@@ -118,7 +118,7 @@ class StubEndpoints(MonarchEndpoints):
         return [0.0] * len(lists[0]) if lists else 0.0
 
     async def weight(self, node: spec.Node, results: dict[str, float]) -> float:
-        """Return weight 1: rows of a rehearsal are all alike."""
+        """Return weight 1: all rows of a rehearsal have the same weight."""
         return 1.0
 
     async def export(self, target: str) -> str:

@@ -51,13 +51,13 @@ def _group_rows(  # type: ignore[no-untyped-def]
     keys = tl.load(table + at.to(tl.int64) * stride, mask=at < rows, other=-1)
     full = tl.load(lengths + at, mask=at < rows, other=0) // PAGE
     pages = tl.load(lengths + i) // PAGE
-    alike = ((keys == key) & (full > 0) & (pages > 0)) | (at == i)
-    before = tl.cumsum(alike.to(tl.int32), 0) - 1
+    same_page = ((keys == key) & (full > 0) & (pages > 0)) | (at == i)
+    before = tl.cumsum(same_page.to(tl.int32), 0) - 1
     rank = tl.sum(tl.where(at == i, before, 0), 0)
-    size = tl.sum(alike.to(tl.int32), 0)
+    size = tl.sum(same_page.to(tl.int32), 0)
     team = rank // MATES * MATES
-    captain = tl.min(tl.where(alike & (before == team), at, ROWS), 0)
-    leader = tl.min(tl.where(alike, at, ROWS), 0)
+    captain = tl.min(tl.where(same_page & (before == team), at, ROWS), 0)
+    leader = tl.min(tl.where(same_page, at, ROWS), 0)
     pages = tl.minimum(pages, tl.load(lengths + leader) // PAGE)
     same = 0
     open_ = pages > 0
