@@ -2,7 +2,7 @@
 
 Lowered --files copied beside the job--> a DatasetCheck per dataset: rows that the run would skip
                                      |-> a RewardTrial per reward: why it fails to load or to run
-                                     `-> Calls: what rewards give for answers made for the purpose
+                                     `-> CallResults: what rewards give for constructed answers
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
     from types import ModuleType
 
-    from forgedsl.lint.calls import Calls, EnvironmentPlays, RewardCalls
+    from forgedsl.lint.calls import CallResults, EnvironmentPlays, RewardCalls
     from forgedsl.lint.deep import DatasetCheck
     from forgedsl.lower.build import Lowered
     from forgedsl.lower.job import Job
@@ -55,11 +55,13 @@ class InputChecker:
         self._called: dict[object, RewardCalls | EnvironmentPlays] = {}
         self._left = CALLS_SECONDS
 
-    def calls(self, lowered: Lowered, with_side_effects: frozenset[str] = frozenset()) -> Calls:
+    def calls(
+        self, lowered: Lowered, with_side_effects: frozenset[str] = frozenset()
+    ) -> CallResults:
         """Call the Python rewards of a checked job with answers made for the purpose, and play its
         environments (`runtime.probes`). Rewards in `with_side_effects` are not called."""
         from forgedsl.cli.inputs import copy_inputs
-        from forgedsl.lint.calls import Calls, EnvironmentPlays, RewardCalls
+        from forgedsl.lint.calls import CallResults, EnvironmentPlays, RewardCalls
         from forgedsl.runtime.probes.games import play_environments
         from forgedsl.runtime.probes.rewards import call_rewards
 
@@ -84,7 +86,7 @@ class InputChecker:
                 self._left -= time.monotonic() - began
             self._called |= {keys[name]: result for name, result in found.items()}
         results = {name: self._called[key] for name, key in keys.items()}
-        return Calls(
+        return CallResults(
             rewards={n: r for n, r in results.items() if isinstance(r, RewardCalls)},
             environments={n: r for n, r in results.items() if isinstance(r, EnvironmentPlays)},
         )

@@ -148,8 +148,8 @@ class EnvironmentPlays:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Calls:
-    """The results of one view, by name."""
+class CallResults:
+    """Results of the calls of a view: by reward, and by environment."""
 
     rewards: Mapping[str, RewardCalls] = field(default_factory=dict)
     environments: Mapping[str, EnvironmentPlays] = field(default_factory=dict)

@@ -34,7 +34,7 @@ from typing import Any
 from forgedsl.diagnostics import Diagnostic, Label, Reporter, Severity, error, warning
 from forgedsl.ir.graph import Graph
 from forgedsl.ir.program import Decl, Deferred, Program
-from forgedsl.lint.calls import Calls
+from forgedsl.lint.calls import CallResults
 from forgedsl.lint.registry import CALLED, rule_of
 from forgedsl.lint.rewards import place_of, python_rewards
 from forgedsl.lint.rules import d607, d612
@@ -113,7 +113,7 @@ DataChecks = Callable[
 """function of a job and of the names of its rewards with side effects, which it does not call. It
 returns, by name: checks of datasets, errors of loading rewards, errors of calling rewards once"""
 
-MakeCalls = Callable[[Lowered, frozenset[str]], Calls]
+MakeCalls = Callable[[Lowered, frozenset[str]], CallResults]
 """function of the same arguments that calls rewards with made answers; a `DataChecks` runs first"""
 
 
@@ -183,7 +183,9 @@ def _unusable(
         yield error("X805", "reward-call", failure, place_of(rewards[name], view))
 
 
-def _from_calls(view: View, calls: Calls, runs: Callable[[str], bool]) -> Iterator[Diagnostic]:
+def _from_calls(
+    view: View, calls: CallResults, runs: Callable[[str], bool]
+) -> Iterator[Diagnostic]:
     """Yield what follows from calls of rewards and games, and record which calls were not made."""
     for name, called in calls.rewards.items():
         if called.note:

@@ -28,7 +28,7 @@ from forgedsl.types.intervals import INF, Interval, interval, point
 
 if TYPE_CHECKING:
     from forgedsl.ir.graph import Graph
-    from forgedsl.lint.calls import Calls
+    from forgedsl.lint.calls import CallResults
     from forgedsl.plan.plan import Plan
 
 
@@ -106,7 +106,7 @@ class View:
         self.shared = shared
         self.planned: tuple[Graph, Plan] | None = None
         """its graph and plan, if it has no mistakes"""
-        self.calls: Calls | None = None
+        self.calls: CallResults | None = None
         """what rewards and environments gave when --deep called them"""
         self.answers: dict[object, Any] = {}
         """cached results of rules about this view, by question"""
