@@ -56,7 +56,7 @@ REFUSED = [
      ("trainer.optimizer.kind=muon", "trainer.memory.offload=true"), (), "F113", ""),
     ("from-verl.md", "a KL penalty in the reward is not supported", (),
      (("reward correct", "reward kl(r: Rollout) -> f32 = r.logprob\nreward correct"),), "F101", ""),
-    ("from-torchforge.md", "`pipeline_parallel_size` | `parallel.tp`; the other is not supported",
+    ("from-torchforge.md", "`parallel.tp`; a pipeline-parallel generator is not supported",
      ("generator.parallel.pp=2",), (), "P216", "use `parallel.tp` to split"),
 ]  # fmt: skip
 """a setting, and the diagnostic that refuses it, with its remedy"""

@@ -188,7 +188,7 @@ def _lines(name: str, against: str, found: Verdict) -> list[str]:
     if not found.what:
         return [
             f"{name} and {against} are equal: value and gradient by {by}, in {compared}",
-            f"  largest difference {found.largest:.1e} of the largest number, in float64",
+            f"  largest difference, relative to the largest number: {found.largest:.1e}, in float64",
         ]
     lines = [
         f"{name} and {against} differ in the {found.what}",

@@ -49,7 +49,7 @@ def text(line: Row) -> str:
         case "gap":
             return (
                 f"log-probs of trainer and sampler differ by at most {line['largest_mean']:.2g} at "
-                f"age 0 (largest mean of a step, {counted(line['steps'], 'step')})"
+                f"age 0 in the mean of a step ({counted(line['steps'], 'step')} compared)"
             )
         case "frozen":
             return (

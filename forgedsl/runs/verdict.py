@@ -439,7 +439,7 @@ def _bound(data: RunData, idle: float, starved: float) -> str:
             f" ({parts}){came}" if parts else ""
         )
     if not samples or starved >= WAITING:
-        nobody = f"; no answer was being sampled {starved:.0%} of the time" if samples else ""
+        nobody = f"; the sampler was idle {starved:.0%} of the time" if samples else ""
         return f"trainer-bound: the trainer was busy {1 - idle:.0%} of the time{nobody}"
     return f"balanced: the trainer waited {idle:.0%} of the time, the sampler {starved:.0%}"
 
@@ -502,7 +502,7 @@ def _proofs(data: RunData) -> Iterator[Finding]:
         parts.append(f"{some} {count} arrived bit for bit ({proved[-1].fields['proved']} tensors)")
     if gaps := [row[AT_ONCE] for row in data.rows if row.get(AT_ONCE) is not None]:
         text = f"log-probs of trainer and sampler differ by at most {number(max(gaps))} at age 0"
-        parts.append(f"{text} (largest mean of a step, {counted(len(gaps), 'step')})")
+        parts.append(f"{text} in the mean of a step ({counted(len(gaps), 'step')} compared)")
     held = {r["service"]: r["facts"]["frozen"] for r in data.ready if r["facts"].get("frozen")}
     for service, proof in held.items():
         what = counted(proof["proved"], "tensor")
