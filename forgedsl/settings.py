@@ -107,7 +107,8 @@ class Type:
         names |= {"deferred": "an expression", "word": "", "ctor": "", "ref": "", "list": "a list"}
         parts = [names[self.base]] if names[self.base] else []
         if self.base == "ref":
-            parts.append("the name of a " + " or ".join(self.kinds))
+            article = "an" if self.kinds[0][0] in "aeiou" else "a"
+            parts.append(f"the name of {article} " + " or ".join(self.kinds))
         parts += [f"`{name}({', '.join(sig.names)})`" for name, sig in self.ctors.items()]
         parts += [f"`{word}`" for word in self.words]
         if self.auto:

@@ -265,8 +265,8 @@ CASES = (
         "  weight  = 0.0 if dropped else min(ratio, 20.0)\n"
         "  minimize token_mean(-stop(weight) * adv * logprob, mask)",
         library="dppo", library_params={**CLIPS, "beta": 0.0},
-        differs="the value: verl's is the log-prob times the ratio held constant, `rl.dppo` the "
-        "ratio; the gradients are equal up to a ratio of 20",
+        differs="the value: verl multiplies the log-prob by the ratio without gradient, `rl.dppo` "
+        "takes the ratio itself; for ratios below 20 the gradients are equal",
     ),
     verl(
         "dppo_kl",
@@ -291,8 +291,8 @@ CASES = (
     verl("gpg", "reinforce", options={"loss_agg_mode": "seq-mean-token-sum"}),
     verl(
         "clip_cov", "",
-        why="it leaves out random tokens among those of large covariance: a loss draws no random "
-        "numbers, and means of the batch must not depend on the trained model",
+        why="it leaves out random tokens of large covariance. A loss of the language cannot draw "
+        "random numbers, and its means over the batch cannot read the trained model's outputs",
     ),
     verl("kl_cov", "", why="the tokens with the largest covariance of the batch have no "
          "expression"),
@@ -306,7 +306,7 @@ CASES = (
         "cispo",
         TOKEN_RATIO + "  minimize token_mean(-stop(clip(ratio, 0.8, 1.28)) * adv * logprob, mask)",
         library="cispo", library_params={"max_weight": 1.28},
-        differs="the weight: verl also raises it to 1 - clip_ratio_low, `rl.cispo` only caps it",
+        differs="the weight: verl also bounds it below, by 1 - clip_ratio_low, `rl.cispo` does not",
     ),
     verl("cispo", "cispo", params={"max_weight": 1.28}, options={"clip_ratio_low": 1.0}),
     verl("bypass_mode", "ppo", params={**CLIPS, "dual_clip": 3.0},

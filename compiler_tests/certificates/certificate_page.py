@@ -18,11 +18,11 @@ Value and gradient of the losses here are equal to theirs: the largest differenc
 the largest number, in float64 and in float32. Tests compare them; the recorded numbers, and the
 script that made them, are in `compiler_tests/certificates`.
 
-A row that names a difference says in which term the loss of the library is another one. The loss
-under the number behind it is equal to theirs.
+A row with `differs` names the term in which our library's loss (`near`) differs from theirs. It
+also has a link to a loss that is equal to theirs, at the end of this page.
 
 - The libraries bound log-ratios differently: `rl.importance` at 20, verl at 20, torchtitan at 10,
-  TRL not at all. The certificates hold between the bounds.
+  TRL not at all. The losses are equal for log-ratios inside the bounds of both sides.
 - Counts are those of the whole batch here. TRL and verl give the same numbers if the batch is one
   microbatch of one rank, or if they are told the counts of the whole batch.
 
@@ -43,7 +43,7 @@ def page(versions: Mapping[str, str]) -> str:
         lines += [_row(case, numbers) for case in CASES if case.project == project]
         lines.append("")
     lines += ["## The losses that are not in the library", ""]
-    lines += ["Each has the fields that it reads, of these:", "", "```text"]
+    lines += ["Each loss declares those of these fields that it reads:", "", "```text"]
     lines += [each for fields in FIELDS.values() for each in _wrapped(fields)]
     lines.append("```")
     for case, number in numbers.items():

@@ -34,11 +34,11 @@ def parser() -> Parser:
     parser.add_argument("--loss", metavar="NAME", help="the loss, if the file has several")
     parser.add_argument(
         "--name", action="append", metavar="PARAMETER=FIELD",
-        help="field of the loss that a parameter with another name gets; may be repeated",
+        help="a parameter of the function and the field that it gets; may be repeated",
     )  # fmt: skip
     parser.add_argument(
         "--tolerance", type=float, default=1e-6, metavar="X",
-        help="difference that counts as equal, as a part of the largest number",
+        help="difference that counts as equal, relative to the largest number",
     )  # fmt: skip
     parser.add_argument("--profile", default="none", metavar="NAME", help="profile of the file")
     parser.add_overrides()
@@ -188,7 +188,7 @@ def _lines(name: str, against: str, found: Verdict) -> list[str]:
     if not found.what:
         return [
             f"{name} and {against} are equal: value and gradient by {by}, in {compared}",
-            f"  largest difference, relative to the largest number: {found.largest:.1e}, in float64",
+            f"  largest difference, relative to the largest number: {found.largest:.1e} (float64)",
         ]
     lines = [
         f"{name} and {against} differ in the {found.what}",

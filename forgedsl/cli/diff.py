@@ -38,14 +38,14 @@ def parser() -> Parser:
     parser.add_argument("new", metavar="B", help="file, run, job or revision to compare with A")
     parser.add_argument(
         "--profile", metavar="NAME",
-        help="profile for .forge files; default: that of the other side's run",
+        help="profile for .forge files; default: the profile of the run it is compared with",
     )  # fmt: skip
     parser.add_overrides()
     parser.add_choice(
         "fail-on",
         Impact,
         None,
-        help=("exit 1 if there are changes of this class or a stricter one"),
+        help="exit 1 if there are changes of this class, or of one named before it",
     )
     parser.add_choice("format", Format, Format.TEXT, help="what to print")
     return parser
@@ -67,7 +67,7 @@ def command(
 ) -> None:
     """List the differences between A and B, and what each can change.
 
-    Overrides apply to files and revisions; with one file named twice to B alone.
+    Overrides apply to files and revisions. If A and B are the same file, they apply to B alone.
 
     Examples:
       forgec diff git:main pipelines/grpo_math.forge --fail-on numerics

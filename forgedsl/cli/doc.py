@@ -29,7 +29,9 @@ class Format(StrEnum):
 def parser() -> Parser:
     parser = Parser("doc", command.__doc__, "WHAT")
     parser.add_argument(
-        "what", metavar="WHAT", help="a .forge file, std/rl, a name in it, a reference"
+        "what",
+        metavar="WHAT",
+        help="a .forge file, std/rl, a name of std/rl, or a page such as rules",
     )
     parser.add_argument(
         "-o", "--out", type=Path, metavar="PATH", help="a folder, or a file NAME.md or NAME.html"

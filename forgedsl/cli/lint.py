@@ -86,7 +86,7 @@ def parser() -> Parser:
         metavar="FILE",
         help="overrides from TOML, YAML or JSON",
     )
-    add("--select", metavar="CODES", help="report these codes or prefixes, or ALL")
+    add("--select", metavar="CODES", help="report only these codes or prefixes, or ALL")
     add("--ignore", metavar="CODES", help="leave out these warnings and infos")
     add("--fix", action="store_true", help="apply the safe fixes")
     add("--unsafe-fixes", action="store_true", help="with --fix or --diff: all fixes")

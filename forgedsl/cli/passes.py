@@ -30,7 +30,7 @@ def add_passes(parser: Parser) -> None:
     """`--print-after` and `--timings`."""
     parser.add_argument(
         "--print-after", action="append", metavar="PASS",
-        help="print what a pass made to stderr; FORGE_LOG=PASS does so in any command",
+        help="print the output of a pass on stderr; FORGE_LOG=PASS does so in any command",
     )  # fmt: skip
     parser.add_argument("--timings", action="store_true", help="print how long each pass took")
 
@@ -41,7 +41,10 @@ def add_faults(parser: Parser) -> None:
         "--assume", action="append", metavar="NAME.FIELD=VALUE",
         help="latency, length or fraction to simulate with",
     )  # fmt: skip
-    parser.add_argument("--inject", action="append", metavar="FAULT", help="fault to inject")
+    parser.add_argument(
+        "--inject", action="append", metavar="FAULT",
+        help="a fault: kill, slow or fail; see `forgec sim --help`",
+    )  # fmt: skip
 
 
 def checked_passes(command: str, given: Sequence[str] | None) -> tuple[str, ...]:

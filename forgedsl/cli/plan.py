@@ -80,6 +80,8 @@ def command(
 ) -> None:
     """Show meshes, memory, queues, policy age, liveness and cost of FILE, and run nothing.
 
+    Liveness: can the flow come to a stop because each part waits for another?
+
     Examples:
       forgec plan pipelines/grpo_math.forge
       forgec plan pipelines/grpo_math.forge --profile cluster

@@ -38,7 +38,7 @@ def parser() -> Parser:
     passes.add_profile(parser)
     parser.add_overrides()
     parser.add_argument(
-        "--steps", type=at_least(1), default=STEPS, metavar="N", help="optimizer steps to simulate"
+        "--steps", type=at_least(1), default=STEPS, metavar="N", help="steps to simulate"
     )
     parser.add_argument(
         "--seed",
@@ -78,6 +78,9 @@ def command(
     timings: bool,
 ) -> None:
     """Predict step time, idle time, policy ages and the effect of faults, by simulation.
+
+    FAULT is kill:NAME@step=5 (a process dies), slow:NAME=3@step=2..6 (three times as slow in these
+    steps) or fail:NAME=0.02 (2 % of its calls fail). NAME[1] is the second replica of a service.
 
     Examples:
       forgec sim pipelines/grpo_math.forge --profile cluster

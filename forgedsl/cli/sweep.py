@@ -73,7 +73,7 @@ def parser() -> Parser:
     )
     parser.add_argument(
         "--dir", type=Path, metavar="PATH",
-        help="folder of the sweep; otherwise one in runs/ that the same command finds again",
+        help="folder of the sweep; default: one in runs/, which the same command uses again",
     )  # fmt: skip
     parser.add_argument(
         "--dry-run", action="store_true", help="show the points and their plans, and start nothing"

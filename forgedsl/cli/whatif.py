@@ -56,7 +56,7 @@ def parser() -> Parser:
     )
     parser.add_argument(
         "--most-gap", type=float, metavar="X",
-        help="with --train: stop when log-probs of trainer and sampler differ by more, in the mean",
+        help="with --train: stop if the mean gap of log-probs, trainer to sampler, is larger",
     )  # fmt: skip
     parser.add_choice("format", Format, Format.TEXT, help="what to print")
     parser.add_argument(
@@ -89,8 +89,8 @@ def command(
     of FILE, and compare.
 
     No model runs: completions, log-probs and the scores of judges are those of the run. The run is
-    not changed. With --train the steps are trained again under FILE, and their metrics stand beside
-    those of the run.
+    not changed. With --train the steps are trained again with what FILE declares, and their
+    metrics are printed beside those of the run.
 
     Examples:
       forgec whatif runs/sums-20261120-120000 --with sums.forge eps=0.1

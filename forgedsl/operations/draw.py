@@ -36,9 +36,9 @@ DRAW = Form(
     params=("count", "weight"),
     counts=("count",),
     columns=("prompt",),
-    doc="draws `count` prompts for each optimizer step. `weight` names a `fn` that returns the "
-    "probability of taking a row. It is given the `mean` of the recent scores and the `count` "
-    "of earlier groups of rows with the same `level`, a setting of the dataset",
+    doc="draws `count` prompts for each step. `weight` names a `fn` that returns the probability "
+    "of taking a row. Its parameters are the `mean` of recent scores and the `count` of earlier "
+    "groups, both over the rows with the same `level` (a setting of the dataset)",
 )
 OBSERVE = Form(
     owner="dataset",

@@ -26,7 +26,7 @@ class Pairs(Operation):
             params=("count",),
             counts=("count",),
             columns=("chosen", "rejected"),
-            doc="draws `count` pairs of a chosen and a rejected answer for each optimizer step",
+            doc="draws `count` pairs of a chosen and a rejected answer for each step",
         ),
     )
 

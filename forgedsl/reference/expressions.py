@@ -11,15 +11,15 @@ from forgedsl.types.ops import OPS
 
 INTRODUCTION = """\
 Losses, advantages, filters, rewards, rubrics and dataset columns are expressions. Operators, from
-lowest to highest precedence: `a if c else b`, `or`, `and`, `not`, one comparison, `a .. b`, `+ -`,
-`* / %`, unary `-`, `**`, calls and names. Put an expression that spans several lines in
-parentheses.
+lowest to highest precedence: `a if c else b`, `or`, `and`, `not`, one comparison, `+ -`, `* / %`,
+unary `-`, `**`, calls and names. Put an expression that spans several lines in parentheses.
 
 Tensors have named axes, and operations match axes by name, never by position: `[B, T] * [B]`
 multiplies every token by the value of its sequence."""
 
 AXES = {
-    "B": "sequences of the optimizer step, over all microbatches and ranks",
+    "B": "in a loss: sequences of the update, over all microbatches and ranks; in an advantage: "
+    "sequences of the step",
     "T": "tokens of a sequence, whose number varies; reductions over `T` need a mask",
     "G": "completions of one prompt (a group)",
     "V": "the vocabulary",
@@ -37,8 +37,9 @@ MEANINGS = {
     "min": "the smaller of two values: `min(a, b)`; or the minimum over an axis",
     "max": "the larger of two values: `max(a, b)`; or the maximum over an axis",
     "count": "number of elements along an axis; with a mask, of those where it is true",
-    "batch_mean": "mean over all valid tokens, or sequences, of the step; no gradient",
-    "batch_std": "standard deviation over all valid tokens, or sequences, of the step; no gradient",
+    "batch_mean": "mean over all valid tokens, or sequences, of the update; no gradient",
+    "batch_std": "standard deviation over all valid tokens, or sequences, of the update; no "
+    "gradient",
     "next": "`x` of the next token where the mask is true; 0 after the last one",
     "scan_back": "reverse scan: the `y` for which `y = x + decay * next(y)`; `decay` is at most 1",
     "token_mean": "sum over valid tokens / number of valid tokens",
@@ -75,7 +76,7 @@ FIELDS = {
     "value": "output of the trainer's value head for each token: `titan(value_head(policy))`",
     "behavior": "log-prob of each token under the weights that sampled it, as computed by the "
     "sampler",
-    "mask": "true for tokens that carry loss, which are those that the policy wrote",
+    "mask": "true for tokens that the loss counts, which are those that the policy wrote",
     "last": "true for the last token with `mask`",
     "num_tokens": "number of tokens of each completion",
     "truncated": "true if the completion was cut at its length limit",
@@ -94,7 +95,8 @@ def page() -> str:
         "the tokens after it.", _functions(builtins.SCANS)]  # fmt: skip
     parts += ["## Aggregators", "An aggregator is the outermost function of `minimize` and "
               "`report`. Only aggregators reduce over `B`. They divide by counts of the whole "
-              "optimizer step, so the split into microbatches and ranks does not change a loss.",
+              "update (one call of the optimizer), so the split into microbatches and ranks does "
+              "not change a loss.",
               _functions(builtins.AGGREGATORS)]  # fmt: skip
     parts += ["## Functions of text", "In columns of datasets and in rewards.",
               _functions(builtins.TEXT)]  # fmt: skip

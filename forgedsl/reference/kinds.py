@@ -75,12 +75,12 @@ SHAPES = {
     "fn": "fn k1(lp: [B, T] f32, ref: [B, T] f32) -> [B, T] f32 = lp - ref",
 }
 MEANINGS = {
-    "service": "processes that hold a model. `titan` trains it if the flow has a `step` of this "
-    "service, else keeps it frozen; `titan(value_head(policy))` adds a value head, which returns "
-    "one number per token. `vllm` samples from it or judges. `openai` is a remote model that "
-    "judges",
-    "flow": "how samples become optimizer steps: a dataflow graph. Every name is bound once; only "
-    "`sync` and buffers can close a cycle",
+    "service": "processes that hold a model. A `titan` service that has a `step` in the flow "
+    "trains its model, any other keeps it frozen; `titan(value_head(policy))` adds a value head, "
+    "which returns one number per token. `vllm` samples from it or judges. `openai` is a remote "
+    "model that judges",
+    "flow": "how samples become training steps: a dataflow graph. Every name is bound once. Only "
+    "`sync`, `observe` and buffers lead back to an earlier node",
     "profile": "settings for one environment, such as a laptop or a cluster. `--profile NAME` "
     "selects it. Without `--profile`, the first profile whose `when` is true is used, and the "
     "output names it",
@@ -148,7 +148,7 @@ def _flow() -> list[str]:
     rows = [_row(owner, form) for owner in METHODS for _, form in forms(owner)]
     rows += [_row("", form) for owner in ("rubric", "stream") for _, form in forms(owner)]
     meaning = f"{JUDGE.doc[:1].upper()}{JUDGE.doc[1:]}"
-    text = f"not a statement: the right-hand side of a reward declaration. {meaning}"
+    text = f"stands in a reward declaration, not in a flow. {meaning}"
     rows.append((code("SERVICE.score(prompt, scale = [1, 5], range = [0.0, 1.0])"), text))
     rows += [_row("", form) for _, form in forms("")]
     return ["## Statements of a flow", table(("statement", "meaning"), rows)]
@@ -158,4 +158,4 @@ def _row(owner: str, form: Form) -> tuple[str, str]:
     """Return the form of a statement and its meaning."""
     shown = form.shown or f"{owner}.{form.method}({', '.join(form.params)})"
     needs = " and ".join(f"`{column}`" for column in form.columns)
-    return code(shown), form.doc + (f"; the dataset has {needs}" if needs else "")
+    return code(shown), form.doc + (f". The dataset must have {needs}" if needs else "")

@@ -85,8 +85,9 @@ def type_text(type_: Type) -> str:
     elif item.base == "ref":
         of = f" of {' or '.join(item.kinds)} names"
     else:
-        of = f" of {item.text}"
-    return type_.text + of + (f" ({', '.join(limits)})" if limits else "")
+        of = f" of {item.text.replace('a string', 'strings').replace('a number', 'numbers')}"
+    text = type_.text.replace("a list", f"a list{of}", 1)
+    return text + (f" ({', '.join(limits)})" if limits else "")
 
 
 def default_text(of: Setting | Parameter) -> str:

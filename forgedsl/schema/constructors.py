@@ -127,7 +127,7 @@ DATA_SOURCES = _group(
 TOOL_CALLS = _group(
     _signature(
         "vllm",
-        f"a tool parser of vLLM ({VERSION}) by its name, for forms that are not read here",
+        f"a tool parser of vLLM ({VERSION}) by its name, for a form that `tool_calls` has no word for",
         _param("name", Type(base="str", words=NAMES)),
     )
 )
@@ -173,10 +173,10 @@ GYMNASIUM = _signature(
 STANDARD_REWARDS = _group(
     _signature(
         "math_equal",
-        "1 if the answer equals the target mathematically; `partial` if only a number outside of "
-        "the answer does. The answer is the last `<answer>` tag, else the last `\\boxed`, else the "
-        "last number. `which = first` takes the first of them; `first_tag` and `last_tag` accept a "
-        "tag only",
+        "1 if the answer equals the target mathematically; `partial` if a number equals it that "
+        "is not the answer. The answer is the last `<answer>` tag, else the last `\\boxed`, else "
+        "the last number. `which = first` takes the first of them; `first_tag` and `last_tag` accept "
+        "a tag only",
         _param("tolerance", replace(FLOAT, minimum=0.0), 1e-6),
         _param("partial", replace(FLOAT, minimum=0.0, maximum=1.0), 0.0, keyword=True),
         _param("which", word("last", "first", "last_tag", "first_tag"), "last", keyword=True),

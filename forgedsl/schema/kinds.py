@@ -134,7 +134,7 @@ DATASET = Kind(
         ("target", _COLUMN, None, NUM, "reference answer for rewards"),
         ("chat", _COLUMN, None, NUM, "conversation for supervised training"),
         ("learn", word("assistant_turns", "last_turn", "all"), "assistant_turns", NUM,
-         "which tokens of `chat` carry loss"),
+         "tokens of `chat` on which the loss is computed"),
         ("chosen", _COLUMN, None, NUM, "preferred answer of a pair"),
         ("rejected", _COLUMN, None, NUM, "other answer of a pair"),
         ("shuffle", Type(base="ctor", ctors=c.SEED, optional=True), Derived("seed(run.seed)"), NUM,
@@ -209,7 +209,7 @@ SCHEDULE = Kind(
     labels=("sync", "async"),
     doc="length of training, and how far sampling may run ahead of it",
     settings=rows(
-        ("steps", replace(_COUNT, maximum=1e9, usual=(1, 1e7)), None, NUM, "optimizer steps"),
+        ("steps", replace(_COUNT, maximum=1e9, usual=(1, 1e7)), None, NUM, "number of steps"),
         ("epochs", replace(POSITIVE, optional=True, usual=(1e-6, 1e4)), None, NUM,
          "passes over the dataset"),
         ("max_policy_age", replace(NATURAL, optional=True, usual=(0, 1000)), None, NUM,
@@ -253,7 +253,7 @@ EVAL = Kind(
             ("loss", Type(base="loss", optional=True), None, OBS,
              "loss to report on the dataset's conversations or pairs, computed by the trainer "
              "without an update; an alternative to `score`"),
-            ("every", COUNT, REQUIRED, OBS, "optimizer steps between evaluations"),
+            ("every", COUNT, REQUIRED, OBS, "steps between evaluations"),
             ("limit", _COUNT, None, OBS, "maximum number of rows to use"),
             ("env", Type(base="ref", kinds=("environment",), optional=True), None, OBS,
              "play in an environment, as the flow does"),
@@ -272,8 +272,8 @@ CHECKPOINT = Kind(
         ("keep", COUNT, 2, OBS, "number of checkpoints to keep"),
         ("grace", replace(DURATION, auto=True, usual=(10.0, 7200.0)), AUTO, OBS,
          "time from SIGTERM to the end of the run, for finishing the step and writing a "
-         "checkpoint; set it to the notice that your scheduler gives. auto: what the plan needs, "
-         "at least 2min"),
+         "checkpoint; set it to the notice that your scheduler gives. auto: 1.5 steps and a "
+         "checkpoint, by the plan's estimate; at least 2min"),
         ("export", Type(base="ctor", ctors=c.EXPORTS, optional=True), None, OBS,
          "write the weights in Hugging Face format at the end"),
     ),
@@ -313,18 +313,18 @@ PROOFS = Kind(
     doc="checks that a run makes of itself; all are on, and each can be turned off with a reason",
     settings=rows(
         ("off.publications", _REASON, None, OBS,
-         "why the engine's weights are not compared with the published ones, bit for bit"),
+         "reason to turn off the comparison of the engine's weights with the published ones"),
         ("off.start", _REASON, None, OBS,
-         "why an engine loads the weights in its model's folder at the start, instead of random "
-         "weights that the first publication must replace"),
+         "reason to load an engine's weights from its model's folder at the start. By default it "
+         "starts from random weights, which the first publication must replace"),
         ("off.gap", _REASON, None, OBS,
-         "why log-probs of trainer and sampler are not compared in each step"),
+         "reason to turn off the comparison of log-probs of trainer and sampler in each step"),
         ("off.frozen", _REASON, None, OBS,
-         "why a frozen model is not compared with the files of its folder"),
+         "reason to turn off the comparison of a frozen model with the files of its folder"),
         ("off.masks", _REASON, None, OBS,
-         "why the first batch does not show that tokens that do not count have no influence"),
+         "reason to turn off the check, on the first batch, that masked tokens have no influence"),
         ("off.loss", _REASON, None, OBS,
-         "why losses are not compared with their expressions in float64 on the first batch"),
+         "reason to turn off the comparison of losses with float64, on the first batch"),
     ),
 )  # fmt: skip
 
@@ -332,7 +332,7 @@ SYNC = Kind(
     name="sync",
     doc="sends weights from a trainer to a generator",
     settings=rows(
-        ("every", COUNT, 1, NUM, "optimizer steps between two syncs"),
+        ("every", COUNT, 1, NUM, "steps between two syncs"),
         ("overlap", BOOL, True, NUM, "continue sampling during the transfer"),
         (
             "on_swap",

@@ -343,7 +343,7 @@ def _by_length(mine: Tensor, yours: Tensor, mask: Tensor, tolerance: float) -> s
     ):
         level = ratio / lengths**power
         if float(level.max() - level.min()) <= 1e3 * tolerance * float(level.abs().max()):
-            return f"{text}: gradients differ by a factor that depends only on the length of the sequence"
+            return f"{text}: gradients differ by a factor that depends only on the length"
     return ""
 
 

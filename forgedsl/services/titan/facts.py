@@ -108,7 +108,7 @@ SCHEMA = Kind(
         row("optimizer.adjust_lr", word("match_rms_adamw", "original"), "match_rms_adamw", NUM,
              "how muon scales its learning rate by the shape of a matrix: to the RMS of an adamw "
              "update, or as in the original Muon"),
-        row("optimizer.warmup", NATURAL, 0, NUM, "steps of linear warm-up"),
+        row("optimizer.warmup", NATURAL, 0, NUM, "updates of linear warm-up"),
         row("optimizer.decay", word("none", "linear", "cosine"), "none", NUM,
              "schedule by which the learning rate decays"),
         row("optimizer.max_norm", NON_NEGATIVE, 1.0, NUM, "maximum gradient norm; gradients are "
