@@ -127,7 +127,7 @@ DATA_SOURCES = _group(
 TOOL_CALLS = _group(
     _signature(
         "vllm",
-        f"a tool parser of vLLM ({VERSION}) by its name, for a form that `tool_calls` has no word for",
+        f"a tool parser of vLLM ({VERSION}) by its name, for a form without a word of its own",
         _param("name", Type(base="str", words=NAMES)),
     )
 )
@@ -175,8 +175,8 @@ STANDARD_REWARDS = _group(
         "math_equal",
         "1 if the answer equals the target mathematically; `partial` if a number equals it that "
         "is not the answer. The answer is the last `<answer>` tag, else the last `\\boxed`, else "
-        "the last number. `which = first` takes the first of them; `first_tag` and `last_tag` accept "
-        "a tag only",
+        "the last number. `which = first` takes the first of them; `first_tag` and `last_tag` "
+        "accept a tag only",
         _param("tolerance", replace(FLOAT, minimum=0.0), 1e-6),
         _param("partial", replace(FLOAT, minimum=0.0, maximum=1.0), 0.0, keyword=True),
         _param("which", word("last", "first", "last_tag", "first_tag"), "last", keyword=True),
