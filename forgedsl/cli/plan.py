@@ -78,9 +78,7 @@ def command(
     print_after: list[str] | None,
     timings: bool,
 ) -> None:
-    """Show meshes, memory, queues, policy age, liveness and cost of FILE, and run nothing.
-
-    Liveness: can the flow come to a stop because each part waits for another?
+    """Show meshes, memory, queues, policy age, liveness (no deadlock) and cost; run nothing.
 
     Examples:
       forgec plan pipelines/grpo_math.forge
