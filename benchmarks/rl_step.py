@@ -123,7 +123,7 @@ def run(folder: Path, name: str, steps: int, args: argparse.Namespace) -> dict[s
             cut(command, folder / name / "metrics.jsonl", steps)
         else:
             subprocess.run(command, check=True, stdout=sys.stderr)
-    found = measured(folder / name, args.size, mean=args.gpus > 1)
+    found = measured(folder / name, args)
     return found | {"peak_gib": round(memory.most / 1024, 1)}
 
 
@@ -140,8 +140,11 @@ def cut(command: list[str], metrics: Path, steps: int) -> None:
                 os.killpg(process.pid, signal.SIGKILL)
 
 
-def measured(run_dir: Path, size: str, *, mean: bool) -> dict[str, Any]:
+def measured(run_dir: Path, args: argparse.Namespace) -> dict[str, Any]:
     """The figures of a run folder."""
+    mean = args.gpus > 1
+    chosen = dict(text.split("=", 1) for text in args.settings)
+    trainers = int(chosen.get("trainer.procs", 1))
     rows, events = (
         [json.loads(line) for line in (run_dir / f"{name}.jsonl").read_text().splitlines()]
         for name in ("metrics", "events")
@@ -154,7 +157,7 @@ def measured(run_dir: Path, size: str, *, mean: bool) -> dict[str, Any]:
     sent = [e["transfer_s"] for e in events if e["kind"] == "sync.end"][-len(late) :]
     step = middle([row["step_s"] for row in late])
     prompts = late[-1]["tokens"] / late[-1]["sequences"] - late[-1]["response_tokens_mean"]
-    work = middle([flops(row, prompts, size) for row in late])
+    work = middle([flops(row, prompts, args.size) for row in late])
     peak = next((value for name, value in PEAK.items() if name in device()), None)
     found: dict[str, Any] = {
         "device": device(),
@@ -166,8 +169,8 @@ def measured(run_dir: Path, size: str, *, mean: bool) -> dict[str, Any]:
         "trainer_idle_s": middle([row["trainer_idle_s"] for row in late]),
         "sampler_idle_s": middle([row["sampler_idle_s"] for row in late]),
         "tokens_per_s": middle([row["tokens"] for row in late]) / step,
-        "mfu_training": work / middle(trained) / peak if peak else None,
-        "mfu_step": work / step / peak if peak else None,
+        "mfu_training": work / middle(trained) / peak / trainers if peak else None,
+        "mfu_step": work / step / peak / args.gpus if peak else None,
         "ratio_first": rows[0]["loss/ratio"],
         "first_step_s": rows[0]["step_s"],
         "start_s": next(e["time"] for e in events if e["kind"] == "controller.start") - begin,
