@@ -190,7 +190,11 @@ def _new_token(dead: Mesh) -> dict[str, str]:
 
 
 async def restart(dead: Mesh, run_key: str, tell: Callable[..., Any]) -> Mesh:
-    """Start a generator replica or a pool again and set it up."""
+    """Start a generator replica or a pool again and set it up.
+
+    Raises:
+        RunError: it could not start.
+    """
     sampler = "token" in dead.recipe["kwargs"]
     fresh: Mesh | None = None
     try:

@@ -74,7 +74,11 @@ SHAREGPT = {
 
 def chat(system: Any = None, user: Any = None, assistant: Any = UNANSWERED) -> list[dict[str, str]]:
     """Make chat messages: system message (omitted if None), the user's turn, and the answer if
-    given."""
+    given.
+
+    Raises:
+        RowError: the user's turn or the answer is null.
+    """
     turns = [("user", user), *([] if assistant is UNANSWERED else [("assistant", assistant)])]
     for role, text in turns:
         if text is None:
@@ -84,7 +88,11 @@ def chat(system: Any = None, user: Any = None, assistant: Any = UNANSWERED) -> l
 
 
 def sharegpt(turns: Any) -> list[dict[str, str]]:
-    """Convert ShareGPT turns, which have `from` and `value`, to chat messages."""
+    """Convert ShareGPT turns, which have `from` and `value`, to chat messages.
+
+    Raises:
+        RowError: they are no list of such turns.
+    """
     if not isinstance(turns, Sequence) or isinstance(turns, str):
         raise RowError(f"`sharegpt` reads a list of turns, but this is {kind_of(turns)}")
     found = []
@@ -132,7 +140,11 @@ def matches(s: str, pattern: str) -> bool:
 
 
 def text(x: Any) -> str:
-    """Convert a number, true or false to text; text stays as it is."""
+    """Convert a number, true or false to text; text stays as it is.
+
+    Raises:
+        RowError: `x` is something else.
+    """
     if isinstance(x, bool):
         return "true" if x else "false"
     if isinstance(x, str | int | float):

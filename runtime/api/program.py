@@ -263,8 +263,11 @@ class Program:
         at: str = "",
         **given: Any,
     ) -> Edge:
-        """Add a node; methods of datasets and services, and the methods below, are its short
-        forms."""
+        """Add a node; methods of datasets and services, and the methods below, are its short forms.
+
+        Raises:
+            ValueError: an input is no edge of an earlier node.
+        """
         read = tuple(edge.read_as(argument) for argument, edge in (inputs or {}).items())
         unknown = {i.edge for i in read} - {node.name for node in self._nodes}
         if unknown:

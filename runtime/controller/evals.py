@@ -51,7 +51,11 @@ class Evals:
         self._prompts: dict[str, list[Prompt]] = {}
 
     async def loss(self, name: str, *, version: int, step: int) -> EvalResult:
-        """Return the loss on the held-out rows under the trainer's current weights."""
+        """Return the loss on the held-out rows under the trainer's current weights.
+
+        Raises:
+            RunError: no row can be used.
+        """
         node = self._nodes[name]
         where = {"name": name, "service": node.target, "step": step, "version": version}
         with self._events.span("eval", **where) as end:
@@ -65,8 +69,11 @@ class Evals:
         return EvalResult(name=name, version=version, value=value)
 
     async def run(self, name: str, *, version: int, step: int) -> EvalResult:
-        """Evaluate all held-out prompts, `n` completions each, under the sampler's current
-        weights."""
+        """Evaluate all held-out prompts, `n` completions each, under the sampler's current weights.
+
+        Raises:
+            RunError: there are no prompts.
+        """
         spec, node = self._job.evals[name], self._nodes[name]
         if name not in self._prompts:
             prompts = await demand(node, self._endpoints.eval_prompts(name))

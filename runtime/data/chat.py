@@ -154,7 +154,11 @@ class ChatTokenizer:
         generate: bool = False,
         tools: Sequence[dict[str, Any]] = (),
     ) -> str:
-        """Render messages; with `generate`, up to where the model goes on."""
+        """Render messages; with `generate`, add the generation prompt.
+
+        Raises:
+            RunError: the tokenizer has no chat template.
+        """
         if not self.tokenizer.chat_template:
             raise RunError(
                 "the tokenizer has no chat template",

@@ -18,7 +18,11 @@ from forgedsl.errors import LaunchError
 def csv_rows(content: bytes, name: str) -> list[tuple[int, dict[str, str] | str]]:
     """Read CSV. Return (number of the first line, row) for each row. A row is a dict by the names
     of the header, with text values. For a row with another number of values, it is a text that says
-    why the row is unusable."""
+    why the row is unusable.
+
+    Raises:
+        LaunchError: the file is not UTF-8, is not CSV with commas, or names a column twice.
+    """
     text = _text(content, name)
     if other := separator_of(text):
         shown = {"\t": r"\t"}.get(other, other)
@@ -58,7 +62,11 @@ def separator_of(text: str) -> str:
 
 
 def json_rows(content: bytes, name: str) -> list[Any]:
-    """Read a JSON list and return its members."""
+    """Read a JSON list and return its members.
+
+    Raises:
+        LaunchError: the file is not UTF-8, or holds no JSON list.
+    """
     try:
         found = json.loads(_text(content, name))
     except ValueError as error:
@@ -77,7 +85,11 @@ def json_rows(content: bytes, name: str) -> list[Any]:
 
 
 def disk_rows(path: Path, name: str) -> Sequence[Any]:
-    """Load the dataset in a folder that `Dataset.save_to_disk` wrote."""
+    """Load the dataset in a folder that `Dataset.save_to_disk` wrote.
+
+    Raises:
+        LaunchError: the folder holds something else, or several splits.
+    """
     from datasets import Dataset, load_from_disk
 
     try:

@@ -5,7 +5,8 @@
 Inputs come padded (`[B, T]`, sequence fields `[B]`) or packed (`[N]` with `seq_id [N]`), pairs as
 sequences 2p (chosen) and 2p + 1 (rejected). On a CPU rows whose mask is false are left out and cost
 nothing. On a GPU their number is unknown without waiting for the device, so all rows stay, and
-kernels skip rows by label and mask. No value of a masked row can reach the loss.
+kernels skip rows by label and mask. No value of a masked row can reach the loss. Wrong shapes raise
+ValueError; wrong dtypes, missing and unknown inputs raise TypeError.
 """
 
 from __future__ import annotations

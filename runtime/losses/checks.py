@@ -1,4 +1,7 @@
-"""Check shapes, dtypes and devices of a loss call, with errors that name the cause.
+"""Check shapes, dtypes and devices of a loss call.
+
+A wrong shape, device or temperature raises ValueError, a wrong dtype TypeError, a label outside of
+the vocabulary IndexError.
 
 `batch.pack` checks the inputs of the loss. This module checks logits, hidden states, weight and
 labels.

@@ -45,6 +45,8 @@ def compile_loss(
     Raises:
         SourceError: the source has mistakes; `diagnostics` holds them.
         FileNotFoundError: the source is the path of a missing file.
+        TypeError: an argument has the wrong type.
+        ValueError: there is no such backend.
     """
     expect(
         source,

@@ -215,7 +215,11 @@ class LossFunction:
         totals: Mapping[str, Tensor] | None = None,
         **inputs: Tensor,
     ) -> LossOutput:
-        """Compute a loss that reads only a value head, from values `[B, T]` or packed `[N]`."""
+        """Compute a loss that reads only a value head, from values `[B, T]` or packed `[N]`.
+
+        Raises:
+            TypeError: the loss also reads log-probs.
+        """
         if not self.of_values_alone:
             raise TypeError(f"loss {self.name} also reads log-probs: call it with logits or hidden")
         counts = {"num_tokens": num_tokens, "num_sequences": num_sequences, **(totals or {})}

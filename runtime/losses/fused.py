@@ -117,7 +117,11 @@ class Evaluation:
         raise NotImplementedError
 
     def backward(self, grad: Tensor) -> tuple[Tensor | None, ...]:
-        """Return the gradients, multiplied by `grad`; possible only once."""
+        """Return the gradients, multiplied by `grad`.
+
+        Raises:
+            RuntimeError: it was called before; the first call uses the gradients up.
+        """
         if self.gradients is None:
             raise RuntimeError(
                 "backward ran a second time on this loss, but its gradient buffer is used up by "

@@ -110,7 +110,11 @@ def available(device: torch.device) -> bool:
 
 
 def require(device: torch.device) -> None:
-    """Raise if kernels cannot run on this device: backend="triton" never falls back."""
+    """Check that kernels can run on this device; backend="triton" never falls back.
+
+    Raises:
+        RuntimeError: they cannot.
+    """
     if not available(device):
         raise RuntimeError(
             f"backend='triton' needs tensors on a GPU, these are on {device}; "

@@ -192,7 +192,11 @@ class Tile:
     @classmethod
     def of(cls, workspace: int, hidden: Tensor, weight: Tensor) -> Tile:
         """Choose the tile size. At most 1/4 of the workspace is for hidden states, and at most 1/4
-        for sums. The gradient of the logits gets the rest, except for 1/16 that stays free."""
+        for sums. The gradient of the logits gets the rest, except for 1/16 that stays free.
+
+        Raises:
+            ValueError: the workspace is too small.
+        """
         count, width = max(1, hidden.shape[0]), hidden.shape[1]
         quarter, element = workspace // 4, max(hidden.element_size(), weight.element_size())
         most = workspace * 7 // 16 // (GRANULE * element)  # leave room for columns

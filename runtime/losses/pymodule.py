@@ -65,7 +65,12 @@ class ModuleLoss:
     def gradient(
         self, x: SimpleNamespace, inputs: Mapping[str, Tensor], names: tuple[str, ...]
     ) -> dict[str, Tensor]:
-        """Return d loss / d each of `names`, `[N]` for all rows of `x`; 0 for invalid rows."""
+        """Return the gradient of the loss with respect to each of `names`, `[N]` for all rows of
+        `x`; 0 for invalid rows.
+
+        Raises:
+            ModuleError: the class failed, or its loss does not depend on any of `names`.
+        """
         leaves = {name: inputs[name].detach().requires_grad_() for name in names}
         with torch.enable_grad():
             loss, _ = self._call(x, {**inputs, **leaves})

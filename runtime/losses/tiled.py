@@ -42,7 +42,11 @@ class Tiles:
         cls, workspace: int, num_rows: int, weight: Tensor, *, copies: int, element: int
     ) -> Tiles:
         """Choose the tile size: a quarter of the workspace for a tile of the weight and its
-        gradient, the rest for `copies` of the logits and one copy of the hidden states."""
+        gradient, the rest for `copies` of the logits and one copy of the hidden states.
+
+        Raises:
+            ValueError: the workspace is too small.
+        """
         vocabulary, width = weight.shape
         columns = min(workspace // 4 // (8 * width) // GRANULE * GRANULE, 32 * GRANULE, vocabulary)
         row = copies * element * max(columns, GRANULE) + 8 * width

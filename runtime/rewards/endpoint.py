@@ -84,8 +84,9 @@ class Endpoint:
 
         Raises:
             TimeoutError: no answer in time.
-            ConnectionError: it is not reached.
-            ValueError: it answered with an error, or with no chat completion.
+            ConnectionError: the endpoint is not reached.
+            ValueError: it answered with an error.
+            NoGradeError: its answer is no chat completion.
         """
         from openai import APIConnectionError, APIStatusError, APITimeoutError
 

@@ -16,7 +16,11 @@ KNOWN = 4096
 
 
 def source_of(source: str, rollout: Rollout, target: Any) -> Any:
-    """Return the value of a parameter; see `job.Reward.inputs`."""
+    """Return the value of a parameter; see `job.Reward.inputs`.
+
+    Raises:
+        ValueError: it is a column that the row does not have.
+    """
     prompt = rollout.prompt
     kind, _, column = source.partition(" ")
     match kind:

@@ -141,7 +141,11 @@ def _confined(output: bytes, level: str) -> bytes:
 
 
 def command(level: str) -> list[str]:
-    """Return the command line of a confined interpreter."""
+    """Return the command line of a confined interpreter.
+
+    Raises:
+        SandboxError: the level needs bubblewrap, which is not installed.
+    """
     python = os.path.realpath(sys.executable)
     here = str(Path(__file__).parent)
     start = [python, "-I", "-S", "-c", BOOT.format(here)]

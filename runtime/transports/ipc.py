@@ -49,7 +49,11 @@ _opened: dict[tuple[Any, int], Tensor] = {}
 
 
 def attach(handle: Any, num_bytes: int) -> Tensor:
-    """Map a rank's buffer of this turn into this process."""
+    """Map a rank's buffer of this turn into this process.
+
+    Raises:
+        RunError: this process cannot open the trainer's GPU memory.
+    """
     key, (rebuild, arguments) = handle
     if key not in _opened:
         # The sender's device number has no meaning here: memory is mapped for our own device.

@@ -59,7 +59,11 @@ def _library() -> Any:
 
 
 def invite() -> bytes:
-    """Return the id with which the receiver joins; the sender listens from now on."""
+    """Return the id with which the receiver joins; the sender listens from now on.
+
+    Raises:
+        RunError: there is no NCCL library, or it failed.
+    """
     made, library = _Id(), _library()
     if code := library.ncclGetUniqueId(ctypes.byref(made)):
         raise RunError(f"NCCL: {library.ncclGetErrorString(code).decode()}")

@@ -69,7 +69,11 @@ def read_model(model: spec.Model, folder: Path) -> tuple[Family, Dims]:
 
 
 def adapt_config(config: Any, model: spec.Model, service: spec.TitanService) -> Any:
-    """Put our attention and lm_head into torchtitan's model config; size RoPE to the context."""
+    """Put our attention and lm_head into torchtitan's model config; size RoPE to the context.
+
+    Raises:
+        LaunchError: a training row would be longer than the model's context.
+    """
     context = model.context or config.max_seq_len
     if service.batch.seq_len > config.max_seq_len:
         raise LaunchError(
