@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from forgedsl.runtime.data_types import Sample
-from forgedsl.runtime.routes import missing
+from forgedsl.runtime.routes import missing_route
 
 FLAT_STEP = 128
 """a flat row is padded to a multiple of this"""
@@ -289,7 +289,7 @@ def _routes(
     found = np.full((shape[0] * shape[1], *like.shape[1:]), -1, np.int16)
     for i, routes in given.items():
         here = routes.astype(np.int16)
-        here[routes == missing(routes.dtype)] = -1
+        here[routes == missing_route(routes.dtype)] = -1
         found[begins[i] : begins[i] + len(here)] = here
     return torch.from_numpy(found).view(*shape, *like.shape[1:])
 

@@ -22,7 +22,7 @@ from forgedsl.runtime.data_types import Batch, Prompt, Sample, StepResult
 from forgedsl.runtime.environments.driver import Trajectory
 from forgedsl.runtime.packing import pack
 from forgedsl.runtime.recording import record, recorded_sample
-from forgedsl.runtime.routes import joined, missing, padded, route_dtype
+from forgedsl.runtime.routes import join_routes, missing_route, pad_routes, route_dtype
 
 HERE = Path(__file__).parent
 LAYERS, ACTIVE = 2, 3
@@ -46,15 +46,15 @@ def sample(tokens: int, routes: Any, starts: tuple[int, ...] = ()) -> Sample:
 
 def test_a_token_without_a_route_has_the_number_of_no_expert() -> None:
     assert (route_dtype(255), route_dtype(256)) == (np.uint8, np.int16)
-    assert (missing(np.dtype(np.uint8)), missing(np.dtype(np.int16))) == (255, 32767)
-    last = padded(some(3), 4)
+    assert (missing_route(np.dtype(np.uint8)), missing_route(np.dtype(np.int16))) == (255, 32767)
+    last = pad_routes(some(3), 4)
     assert last[:3].tolist() == some(3).tolist()
     assert (last[3] == 255).all()
 
 
 def test_rows_without_routes_stand_between_those_with_them() -> None:
-    assert joined([(None, 3), (None, 2)]) is None
-    whole = joined([(some(2), 3), (None, 2), (some(1, 50), 2)])
+    assert join_routes([(None, 3), (None, 2)]) is None
+    whole = join_routes([(some(2), 3), (None, 2), (some(1, 50), 2)])
     assert whole is not None
     assert [int(row[0, 0]) for row in whole] == [0, 6, 255, 255, 255, 50, 255]
 
@@ -88,7 +88,7 @@ def test_each_row_of_a_trajectory_has_the_routes_of_its_last_turn() -> None:
 
 @pytest.mark.parametrize("flat", [False, True])
 def test_a_microbatch_has_the_routes_of_its_tokens(flat: bool) -> None:
-    samples = [sample(5, padded(some(4), 5)), sample(4, None), sample(6, some(6, 60), (3,))]
+    samples = [sample(5, pad_routes(some(4), 5)), sample(4, None), sample(6, some(6, 60), (3,))]
     (micro,) = pack(samples, seq_len=16, rows=4, rank=0, world=1, flat=flat)
     assert micro.routes is not None
     assert micro.routes.shape == (*micro.tokens.shape, LAYERS, ACTIVE)

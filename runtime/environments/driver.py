@@ -25,7 +25,7 @@ from forgedsl.lower import job as spec
 from forgedsl.runtime.data_types import Answer, Prompt, Rollout
 from forgedsl.runtime.endpoints import RolloutError, seed_of
 from forgedsl.runtime.environments.bridge import Bridge, Conversation, TokenizedObservation
-from forgedsl.runtime.routes import Routes, joined
+from forgedsl.runtime.routes import Routes, join_routes
 
 TRIES = 2
 """tries of a trajectory whose environment fails, with the same seeds"""
@@ -208,7 +208,7 @@ class Trajectory:
             ended=ended, rewards=self.rewards, turn_rewards=tuple(self.turn_rewards),
             num_observed=self.num_observed, row_starts=tuple(self.starts),
             versions=tuple(self.versions), answers=tuple(self.answers),
-            routes=joined(self._rows_with_routes()), tool_form=self.tool_form,
+            routes=join_routes(self._rows_with_routes()), tool_form=self.tool_form,
             fixed=fixed,
         )  # fmt: skip
 

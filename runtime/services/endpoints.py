@@ -34,7 +34,7 @@ from forgedsl.runtime.endpoints import (
 )
 from forgedsl.runtime.environments.driver import AnyDriver, Limits
 from forgedsl.runtime.recording import record
-from forgedsl.runtime.routes import joined
+from forgedsl.runtime.routes import join_routes
 from forgedsl.runtime.services.environment import EnvironmentClient
 from forgedsl.runtime.services.generator import GeneratorClient, ReplicaAffinity
 from forgedsl.runtime.services.reward import RewardClient
@@ -341,7 +341,7 @@ def _rollout(done: Completion, prompt: Prompt, sibling: int) -> Rollout:
         logprobs=done.logprobs, mask=done.mask, text=done.text, truncated=done.truncated,
         version_min=done.version_min, version_max=done.version_max, started=done.started,
         finished=done.finished, running=done.running, versions=done.versions,
-        routes=joined([(done.routes, len(prompt.token_ids) + len(done.token_ids))]),
+        routes=join_routes([(done.routes, len(prompt.token_ids) + len(done.token_ids))]),
     )  # fmt: skip
 
 

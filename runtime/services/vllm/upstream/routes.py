@@ -26,7 +26,7 @@ from vllm.model_executor.layers.fused_moe.runner.moe_runner import MoERunner
 from vllm.platforms import current_platform
 
 from forgedsl.errors import LaunchError
-from forgedsl.runtime.routes import Routes, missing, route_dtype
+from forgedsl.runtime.routes import Routes, missing_route, route_dtype
 
 if current_platform.is_cpu():
     from vllm.v1.worker.cpu_worker import CPUWorker as Worker
@@ -58,7 +58,7 @@ class RouteRecorder:
         experts, active = sizes.get_num_experts(), sizes.get_num_experts_per_tok()
         layers, most = sizes.get_total_num_hidden_layers(), config.scheduler_config
         dtype = route_dtype(experts)
-        self._missing = missing(dtype)
+        self._missing = missing_route(dtype)
         self._dtype = torch.from_numpy(np.zeros(0, dtype)).dtype
         self._device = device
         self._step = torch.zeros(
