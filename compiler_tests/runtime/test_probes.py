@@ -179,14 +179,14 @@ def test_made_wrong_answers_are_wrong(target):
     assert target not in wrong
     form = "<answer>{}</answer>"
     made = answers.cheats(form, target, wrong, "Which?", ["A", "B", "C"])
-    right = answers.put(form, target)
+    right = answers.fill(form, target)
     assert right not in [each.text for each in made]
     assert all("{}" not in each.text for each in made)
 
 
 @pytest.mark.parametrize("target", [{"a": 1}, [1], True, None, "", "two\nlines", "x" * 100])
 def test_only_short_targets_are_answered(target):
-    assert answers.plain(target) is None
+    assert answers.answerable_text(target) is None
 
 
 # ---- environments

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from forgedsl.lower.job import Job
     from forgedsl.runtime.data import ChatTokenizer, DatasetReader
     from forgedsl.runtime.data_types import Rollout
-    from forgedsl.runtime.probes.rewards import Asked
+    from forgedsl.runtime.probes.rewards import ProbeRows
     from forgedsl.runtime.rewards.process import RewardProcess
     from forgedsl.runtime.rewards.worker import Recipe
 
@@ -129,7 +129,7 @@ class InputChecker:
 
 def _asked_of(
     job: Job, checks: Mapping[str, DatasetCheck], with_side_effects: Collection[str]
-) -> dict[str, Asked]:
+) -> dict[str, ProbeRows]:
     """Return, by name, the rows with which to call each Python reward and environment."""
     found = {}
     for name, reward in job.rewards.items():
@@ -239,9 +239,9 @@ def _answers(job: Job, name: str, reader: DatasetReader) -> tuple[Rollout, ...]:
     return answers
 
 
-def _asked(job: Job, name: str, reader: DatasetReader) -> Asked | None:
+def _asked(job: Job, name: str, reader: DatasetReader) -> ProbeRows | None:
     """Return rows with different targets, if there are, for calls of rewards."""
-    from forgedsl.runtime.probes.rewards import ROWS, Asked
+    from forgedsl.runtime.probes.rewards import ROWS, ProbeRows
 
     if read_by(job, name)[0] is not Role.PROMPTS or not reader.num_rows:
         return None
@@ -249,14 +249,14 @@ def _asked(job: Job, name: str, reader: DatasetReader) -> Asked | None:
     different = list({str(prompt.target): prompt for prompt in reversed(prompts)}.values())
     chosen = tuple(sorted(different, key=lambda prompt: prompt.cursor)[:ROWS])
     sampling = (getattr(service, "sampling", None) for service in job.services.values())
-    return Asked(
+    return ProbeRows(
         prompts=chosen, places=tuple(reader.source.place(prompt.row) for prompt in chosen),
         answer=reader.answer_to, measured=reader.measures,
         max_tokens=max((each.max_tokens for each in sampling if each is not None), default=0),
     )  # fmt: skip
 
 
-def _published(job: Job, name: str, program: ModuleType) -> Asked | None:
+def _published(job: Job, name: str, program: ModuleType) -> ProbeRows | None:
     """Return the first rows of a published dataset that is not on this machine, if they are
     known."""
     from forgedsl.runtime.data.reader import DatasetReader, Wanted

@@ -84,7 +84,7 @@ class DatasetCheck:
     answers: tuple[Any, ...] = ()
     """rollouts of that row's prompt, for trial calls of rewards"""
     asked: Any = None
-    """rows for calls of rewards (`runtime.probes.rewards.Asked`)"""
+    """rows for calls of rewards (`runtime.probes.rewards.ProbeRows`)"""
     few: str = ""
     """message that there are fewer rows than one step draws, or """ ""
     absent: tuple[str, ...] = ()

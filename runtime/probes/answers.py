@@ -1,7 +1,7 @@
 """Constructed answers, to try out a reward.
 
     prompt, Python of the reward --forms--> ["{}", "<answer>{}</answer>", ...]   ways to answer
-    target, form --made--> Made(kind, said, text): right, wrong, empty, and ways to cheat
+    form, target --basic, odd, cheats, spellings--> `Answer`s: right, wrong, empty, ways to cheat
 
 Only short targets of one line are answered: a number, a word, an option.
 """
@@ -34,7 +34,7 @@ COMMON = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Made:
+class Answer:
     """An answer. `said`: what it is, for a message that begins `pays 1 for`."""
 
     kind: str
@@ -42,12 +42,12 @@ class Made:
     text: str
 
 
-def put(form: str, value: object) -> str:
+def fill(form: str, value: object) -> str:
     """Write an answer in a form."""
     return form.replace("{}", str(value))
 
 
-def plain(target: Any) -> str | None:
+def answerable_text(target: Any) -> str | None:
     """Return the target as text if answers to it can be constructed, else None."""
     if isinstance(target, bool) or not isinstance(target, str | int | float):
         return None
@@ -55,12 +55,12 @@ def plain(target: Any) -> str | None:
     return text if 0 < len(text) <= LONGEST and "\n" not in text else None
 
 
-def number(text: str) -> float | None:
+def as_number(text: str) -> float | None:
     """Return the value of a text that is a number, else None."""
     return float(text) if re.fullmatch(r"-?\d+(\.\d+)?", text) else None
 
 
-def names(text: str, target: str) -> bool:
+def mentions(text: str, target: str) -> bool:
     """True if a text contains the target as a separate word or number."""
     return re.search(rf"(?<![\w.]){re.escape(target)}(?![\w]|\.\d)", text) is not None
 
@@ -167,7 +167,7 @@ def _member(items: Any) -> str:
 
 def wrong_for(target: str, others: Sequence[str]) -> str:
     """Return a wrong answer of the same kind, which shares no text with the target."""
-    value = number(target)
+    value = as_number(target)
     if value is not None:
         made = int(abs(value)) * 3 + 7
         while str(made) in target or target.lstrip("-") in str(made):
@@ -182,91 +182,93 @@ def _meet(one: str, other: str) -> bool:
     return one in other or other in one
 
 
-def basic(form: str, target: str, wrong: str) -> list[Made]:
+def basic(form: str, target: str, wrong: str) -> list[Answer]:
     """Return the right and a wrong answer in a form."""
     return [
-        Made(kind="right", said="the right answer", text=put(form, target)),
-        Made(kind="wrong", said="a wrong answer", text=put(form, wrong)),
+        Answer(kind="right", said="the right answer", text=fill(form, target)),
+        Answer(kind="wrong", said="a wrong answer", text=fill(form, wrong)),
     ]
 
 
-def odd() -> list[Made]:
+def odd() -> list[Answer]:
     """Return answers that a policy gives before it has learned anything."""
     return [
-        Made(kind="empty", said="an empty answer", text=""),
-        Made(kind="space", said="an answer of spaces", text=" \n "),
-        Made(kind="words", said="an answer without tags", text="I am not sure"),
-        Made(kind="unicode", said="an answer in other letters", text=LETTERS),
-        Made(kind="tags", said="an answer of open tags", text="<think><answer>\\boxed{ #### "),
-        Made(kind="long", said="an answer of 50,000 characters", text="a b. " * 10_000),
+        Answer(kind="empty", said="an empty answer", text=""),
+        Answer(kind="space", said="an answer of spaces", text=" \n "),
+        Answer(kind="words", said="an answer without tags", text="I am not sure"),
+        Answer(kind="unicode", said="an answer in other letters", text=LETTERS),
+        Answer(kind="tags", said="an answer of open tags", text="<think><answer>\\boxed{ #### "),
+        Answer(kind="long", said="an answer of 50,000 characters", text="a b. " * 10_000),
     ]  # fmt: skip
 
 
-def cheats(form: str, target: str, wrong: str, prompt: str, options: Sequence[str]) -> list[Made]:
+def cheats(form: str, target: str, wrong: str, prompt: str, options: Sequence[str]) -> list[Answer]:
     """Return answers that are not right and that a careless reward pays in full."""
     found = [
-        Made(kind="empty", said="an empty answer", text=""),
-        Made(kind="blank", said="an answer with nothing in its place", text=put(form, "")),
-        Made(kind="copied", said="the prompt copied", text=prompt),
-        Made(
+        Answer(kind="empty", said="an empty answer", text=""),
+        Answer(kind="blank", said="an answer with nothing in its place", text=fill(form, "")),
+        Answer(kind="copied", said="the prompt copied", text=prompt),
+        Answer(
             kind="mentioned", said="a wrong answer after words that mention the right one",
-            text=f"It is not {target}, I see.\n{put(form, wrong)}",
+            text=f"It is not {target}, I see.\n{fill(form, wrong)}",
         ),
-        Made(
+        Answer(
             kind="first", said="the right and then a wrong answer",
-            text=f"{put(form, target)}\n{put(form, wrong)}",
+            text=f"{fill(form, target)}\n{fill(form, wrong)}",
         ),
-        Made(
+        Answer(
             kind="last", said="a wrong and then the right answer",
-            text=f"{put(form, wrong)}\n{put(form, target)}",
+            text=f"{fill(form, wrong)}\n{fill(form, target)}",
         ),
-        Made(
+        Answer(
             kind="repeated", said="the right answer ten times",
-            text="\n".join([put(form, target)] * 10),
+            text="\n".join([fill(form, target)] * 10),
         ),
     ]  # fmt: skip
-    value = number(target)
+    value = as_number(target)
     if value is not None:
         found += _about_numbers(form, target, value)
     elif re.fullmatch(r"[A-Za-z]{3,}", target):
-        text = put(form, f"un{target}able")
-        found.append(Made(kind="inside", said="the target inside another word", text=text))
-        text = put(form, f"not {target}")
-        found.append(Made(kind="denied", said="the right answer denied", text=text))
-        found.append(Made(kind="part", said="the first letter alone", text=put(form, target[0])))
+        text = fill(form, f"un{target}able")
+        found.append(Answer(kind="inside", said="the target inside another word", text=text))
+        text = fill(form, f"not {target}")
+        found.append(Answer(kind="denied", said="the right answer denied", text=text))
+        found.append(Answer(kind="part", said="the first letter alone", text=fill(form, target[0])))
     if len(options) > 2:
         listed = ", ".join(options)
-        found.append(Made(kind="options", said="every option listed", text=put(form, listed)))
+        found.append(Answer(kind="options", said="every option listed", text=fill(form, listed)))
         spaced = " ".join(options)
-        found.append(Made(kind="spaced", said="every option listed", text=put(form, spaced)))
+        found.append(Answer(kind="spaced", said="every option listed", text=fill(form, spaced)))
     return found
 
 
-def _about_numbers(form: str, target: str, value: float) -> Iterator[Made]:
+def _about_numbers(form: str, target: str, value: float) -> Iterator[Answer]:
     digits = target.lstrip("-")
-    yield Made(kind="inside", said=f"{target} inside another number", text=put(form, f"1{digits}9"))
+    yield Answer(
+        kind="inside", said=f"{target} inside another number", text=fill(form, f"1{digits}9")
+    )
     if value:
         turned = digits if value < 0 else f"-{digits}"
-        yield Made(kind="negated", said="the number with the other sign", text=put(form, turned))
+        yield Answer(kind="negated", said="the number with the other sign", text=fill(form, turned))
     if "." in target:
         joined = target.replace(".", "")
-        yield Made(kind="joined", said="the number without its point", text=put(form, joined))
+        yield Answer(kind="joined", said="the number without its point", text=fill(form, joined))
     elif 0 <= value <= 99:
         said = "all numbers from 0 to 100 listed"
-        yield Made(kind="numbers", said=said, text=put(form, LISTED))
+        yield Answer(kind="numbers", said=said, text=fill(form, LISTED))
     if len(digits) > 1 and digits[0] != "0":
-        text = put(form, target[: 2 if value < 0 else 1])
-        yield Made(kind="part", said="the first digit alone", text=text)
+        text = fill(form, target[: 2 if value < 0 else 1])
+        yield Answer(kind="part", said="the first digit alone", text=text)
 
 
-def spellings(form: str, target: str) -> list[Made]:
+def spellings(form: str, target: str) -> list[Answer]:
     """Return the right answer in other spellings."""
-    found = [Made(kind="padded", said="spaces around it", text=f"\n {put(form, target)} \n")]
+    found = [Answer(kind="padded", said="spaces around it", text=f"\n {fill(form, target)} \n")]
     if "{}" in form and form != "{}":
-        text = put(form, f" {target} ")
-        found.append(Made(kind="inner", said="spaces around it", text=text))
-    value = number(target)
+        text = fill(form, f" {target} ")
+        found.append(Answer(kind="inner", said="spaces around it", text=text))
+    value = as_number(target)
     if value is not None and value >= 1000 and "." not in target:
-        text = put(form, f"{int(value):,}")
-        found.append(Made(kind="separated", said=f"`{int(value):,}`", text=text))
+        text = fill(form, f"{int(value):,}")
+        found.append(Answer(kind="separated", said=f"`{int(value):,}`", text=text))
     return found

@@ -1,6 +1,6 @@
 """Plays environments with scripted players, in a confined environment process as in a run.
 
-    Asked (rows) --play_environments--> EnvironmentPlays by name
+    ProbeRows (rows) --play_environments--> EnvironmentPlays by name
 
 First it looks for a form of answer: a text, or the argument of a tool. In this form, a player who
 gives the right answer in every turn must earn more than one who gives a wrong answer. Then other
@@ -27,7 +27,7 @@ from forgedsl.runtime.environments.process import EnvironmentProcess
 from forgedsl.runtime.environments.worker import Reply, Request, ServedEnvironment
 from forgedsl.runtime.probes import answers
 from forgedsl.runtime.probes.confined import REFUSED
-from forgedsl.runtime.probes.rewards import CALL, LOADING, Asked, Stopped
+from forgedsl.runtime.probes.rewards import CALL, LOADING, ProbeRows, Stopped
 from forgedsl.shipped import locate
 from forgedsl.tool_calls import Call
 
@@ -42,7 +42,7 @@ Player = Callable[[str, str], Turn | str]
 
 
 def play_environments(
-    job: Job, folder: Path, asked: Mapping[str, Asked], seconds: float,
+    job: Job, folder: Path, asked: Mapping[str, ProbeRows], seconds: float,
     progress: Callable[[str], object] = str,
 ) -> dict[str, EnvironmentPlays]:  # fmt: skip
     """Play environments, each on its rows, for at most `seconds` in all."""
@@ -59,7 +59,7 @@ def play_environments(
 
 
 async def _play(
-    job: Job, folder: Path, name: str, asked: Asked, deadline: float
+    job: Job, folder: Path, name: str, asked: ProbeRows, deadline: float
 ) -> EnvironmentPlays:
     spec = job.environments[name]
     short = spec.model_copy(update={"tool_timeout": min(spec.tool_timeout, CALL)})
@@ -157,9 +157,9 @@ def _text(observation: Any) -> str:
 class _Games:
     """The games of one environment, as they are played."""
 
-    def __init__(self, asked: Asked, codes: Sequence[str], turns: int) -> None:
+    def __init__(self, asked: ProbeRows, codes: Sequence[str], turns: int) -> None:
         self.asked, self.codes, self.turns = asked, codes, turns
-        self.targets = [answers.plain(prompt.target) for prompt in asked.prompts]
+        self.targets = [answers.answerable_text(prompt.target) for prompt in asked.prompts]
         self.form, self.part, self.note = "", "", ""
         self.rows: list[dict[str, Play]] = [{} for _ in asked.prompts]
         self.retold: Retold | None = None
@@ -250,7 +250,7 @@ class _Games:
 def _saying(form: str, value: str) -> Player:
     """Make a player who gives one answer in every turn."""
     if not form.startswith(TOOL):
-        return lambda last, read: answers.put(form, value)
+        return lambda last, read: answers.fill(form, value)
     _, name, parameter = form.split(" ")
     given = int(value) if value.lstrip("-").isdigit() else value
     return _calling(Call(name=name, arguments={parameter: given}))
@@ -266,7 +266,7 @@ def _told(form: str, wrong: str, target: str, prompt: str) -> Player:
     right_turn, wrong_turn = _saying(form, target), _saying(form, wrong)
 
     def play(last: str, read: str) -> Turn | str:
-        known = answers.names(read, target) and not answers.names(prompt, target)
+        known = answers.mentions(read, target) and not answers.mentions(prompt, target)
         return (right_turn if known else wrong_turn)(last, read)
 
     return play

@@ -1,6 +1,6 @@
 """Calls Python rewards with constructed answers, in a confined reward process as in a run.
 
-    Asked (rows, how to answer) --call_rewards--> RewardCalls by name
+    ProbeRows (rows, how to answer) --call_rewards--> RewardCalls by name
 
 First it searches a form of answer in which the right answer is paid more than a wrong one. The
 other answers are written in this form. In the end all answers are scored again: in the same
@@ -21,7 +21,7 @@ from forgedsl.lint.calls import SAME, Call, CalledRow, Change, RewardCalls
 from forgedsl.lower.job import Job
 from forgedsl.runtime.data_types import Prompt, Rollout
 from forgedsl.runtime.probes import answers
-from forgedsl.runtime.probes.answers import Made
+from forgedsl.runtime.probes.answers import Answer
 from forgedsl.runtime.probes.confined import REFUSED
 from forgedsl.runtime.rewards.process import RewardProcess
 from forgedsl.runtime.rewards.worker import Outcome, Recipe
@@ -38,7 +38,7 @@ READS_TOKENS = ("rollout", "token_ids")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class ProbeRows:
     """Rows of a dataset, and a function that makes an answer to one. With `measured`, answers have
     tokens (there is a tokenizer)."""
 
@@ -63,7 +63,9 @@ class Stopped(Exception):
 class _Calls:
     """Calls one reward until `deadline`."""
 
-    def __init__(self, process: RewardProcess, name: str, asked: Asked, deadline: float) -> None:
+    def __init__(
+        self, process: RewardProcess, name: str, asked: ProbeRows, deadline: float
+    ) -> None:
         self.process, self.name, self.asked, self.deadline = process, name, asked, deadline
 
     async def start(self) -> None:
@@ -76,7 +78,7 @@ class _Calls:
             refused = f"exit code {REFUSED}" in str(error)
             raise Stopped(_EFFECTS if refused else str(error)) from None
 
-    async def __call__(self, prompt: Prompt, made: Made) -> Call:
+    async def __call__(self, prompt: Prompt, made: Answer) -> Call:
         if time.monotonic() > self.deadline:
             raise Stopped("the time for calls is over")
         # tokenizers warn of so long a text, and its tokens are not needed
@@ -100,7 +102,7 @@ _EFFECTS = "it writes files, starts processes or connects to others, and declare
 
 
 def call_rewards(
-    job: Job, folder: Path, asked: Mapping[str, Asked], seconds: float,
+    job: Job, folder: Path, asked: Mapping[str, ProbeRows], seconds: float,
     progress: Callable[[str], object] = str,
 ) -> dict[str, RewardCalls]:  # fmt: skip
     """Call rewards, each on its rows, for at most `seconds` in all."""
@@ -117,7 +119,7 @@ def call_rewards(
 
 
 async def _call_reward(
-    job: Job, folder: Path, name: str, asked: Asked, deadline: float
+    job: Job, folder: Path, name: str, asked: ProbeRows, deadline: float
 ) -> RewardCalls:
     spec = job.rewards[name]
     recipe = Recipe.of(job, str(folder), (name,))
@@ -149,9 +151,9 @@ async def _call_reward(
     return replace(probe.result, drops_errors=spec.on_error == "drop")
 
 
-def _reads_target(sources: Sequence[str], asked: Asked) -> bool:
+def _reads_target(sources: Sequence[str], asked: ProbeRows) -> bool:
     """True if the reward is given the target of all rows, in whatever parameter."""
-    if any(answers.plain(prompt.target) is None for prompt in asked.prompts):
+    if any(answers.answerable_text(prompt.target) is None for prompt in asked.prompts):
         return False
     for source in sources:
         column = source.partition(" ")[2]
@@ -168,7 +170,7 @@ class _Probe:
     """The calls of one reward, as they come in."""
 
     def __init__(
-        self, asked: Asked, codes: Sequence[str], *, targeted: bool, reads_tokens: bool
+        self, asked: ProbeRows, codes: Sequence[str], *, targeted: bool, reads_tokens: bool
     ) -> None:
         self.asked, self.codes, self.targeted = asked, codes, targeted
         self.reads_tokens = reads_tokens
@@ -176,7 +178,7 @@ class _Probe:
         self.tried: list[Call] = []
         self.rows: list[dict[str, Call]] = [{} for _ in asked.prompts]
         self.change: Change | None = None
-        self.targets = [answers.plain(prompt.target) or "" for prompt in asked.prompts]
+        self.targets = [answers.answerable_text(prompt.target) or "" for prompt in asked.prompts]
 
     @property
     def result(self) -> RewardCalls:
@@ -206,7 +208,7 @@ class _Probe:
         """Score the same answers in a new process, in another order."""
         await self._repeat(call, "in another process", reversed(range(len(self.rows))))
 
-    def _made(self, index: int) -> Iterator[Made]:
+    def _made(self, index: int) -> Iterator[Answer]:
         """Yield the answers to a row."""
         prompt, target = self.asked.prompts[index], self.targets[index]
         if self.form:
@@ -257,7 +259,7 @@ class _Probe:
             for before in reversed([*kinds.values()]):
                 if before.kind == LONG:
                     continue
-                made = Made(kind=before.kind, said=before.said, text=before.text)
+                made = Answer(kind=before.kind, said=before.said, text=before.text)
                 after = await call(prompt, made)
                 if before.score is None or after.score is None:
                     continue
