@@ -90,6 +90,24 @@ def weights_folder(job: spec.Job, name: str, job_dir: Path, run_dir: Path) -> Pa
     )  # fmt: skip
 
 
+def check_model_adapter(
+    job: spec.Job, name: str, folder: Path, job_dir: Path, *, offline: bool = False
+) -> None:
+    """Check that the adapter of model `name`, if it has one, fits the weights in `folder`, the
+    folder of `resolve_model`. `offline` forbids downloads.
+
+    Raises:
+        LaunchError: it does not fit, its folder is missing or the hub cannot be reached.
+    """
+    model = job.models[name]
+    if model.adapter is None:
+        return
+    from forgedsl.runtime.adapters import check_adapter
+
+    origin = job.origins.get(name, "")
+    check_adapter(folder, _folder(model.adapter, job_dir, origin, offline), origin)
+
+
 def tokenizer_folder(
     job: spec.Job, name: str, job_dir: Path, run_dir: Path, *, offline: bool = False
 ) -> Path:

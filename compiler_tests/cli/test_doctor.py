@@ -188,3 +188,40 @@ def test_a_model_that_is_not_in_the_cache_is_a_note(monkeypatch, alone):
     assert "  models      note   policy: " in done.stdout
     assert "is not in the local cache of the Hugging Face hub\n" in done.stdout
     assert "-> the start of a run downloads it from the hub\n" in done.stdout
+
+
+def hub_with(folder, layers):
+    """A cache of the hub with the adapter `me/adapter`, of these layers: name -> shape."""
+    import numpy
+    from safetensors.numpy import save_file
+
+    repo = folder / "hub/models--me--adapter"
+    files = repo / "snapshots/abc"
+    files.mkdir(parents=True)
+    (repo / "refs").mkdir()
+    (repo / "refs/main").write_text("abc")
+    config = {"peft_type": "LORA", "r": 2, "lora_alpha": 2, "target_modules": ["q_proj"]}
+    (files / "adapter_config.json").write_text(json.dumps(config))
+    tensors = {name: numpy.zeros(shape, dtype="float32") for name, shape in layers.items()}
+    save_file(tensors, files / "adapter_model.safetensors")
+
+
+def with_adapter(folder, monkeypatch, layers):
+    monkeypatch.setenv("HF_HOME", str(folder / "hub"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(folder / "hub"))
+    if layers:
+        hub_with(folder, layers)
+    return doctor(GRPO, "--profile", "cpu", *FEW, 'policy.adapter=hf("me/adapter")')
+
+
+def test_an_adapter_that_is_not_in_the_cache_is_a_note(monkeypatch, alone):
+    done = with_adapter(alone, monkeypatch, {})
+    assert '  models      note   policy: hf("me/adapter") is not in the local cache' in done.stdout
+    assert "-> the start of a run downloads it from the hub\n" in done.stdout
+
+
+def test_an_adapter_of_the_hub_that_does_not_fit_is_lacking(monkeypatch, alone):
+    layer = "base_model.model.model.layers.9.self_attn.q_proj.lora_{}.weight"
+    done = with_adapter(alone, monkeypatch, {layer.format("A"): (2, 8), layer.format("B"): (8, 2)})
+    assert done.exit_code == 4, done.output
+    assert "the adapter does not fit the model: the model has no weight" in done.stdout

@@ -171,20 +171,22 @@ def _models(job: Job, folder: Path) -> Iterator[Check]:
     """Check which models are on this machine, and if the disk has room for checkpoints of them."""
     from forgedsl.lower import job as spec
     from forgedsl.runtime.disk_space import check_room
-    from forgedsl.runtime.models import NotAvailableOffline, resolve_model
+    from forgedsl.runtime.models import NotAvailableOffline, check_model_adapter, resolve_model
 
     local = True
     for name, model in job.models.items():
         source = model.source
         of_hub = isinstance(source, spec.HfSource)
+        fetched = of_hub or isinstance(model.adapter, spec.HfSource)
         plain = "random weights" if source.kind == "random" else "local files"
         try:
             found = resolve_model(job, name, folder, folder, offline=True)
             if of_hub and not [*found.glob("*.safetensors")]:
                 raise NotAvailableOffline("its weights are not in the cache")
+            check_model_adapter(job, name, found, folder, offline=True)
         except ForgeError as why:
             local = False
-            if of_hub and isinstance(why, NotAvailableOffline):
+            if fetched and isinstance(why, NotAvailableOffline):
                 yield Check(
                     name="models", state=NOTE, text=f"{name}: {why}",
                     remedy="the start of a run downloads it from the hub",

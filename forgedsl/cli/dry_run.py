@@ -101,11 +101,13 @@ def _packages(job: Job) -> str:
 def _models(job: Job, folder: Path) -> str:
     from forgedsl.families import registry
     from forgedsl.families.base import Unsupported
-    from forgedsl.runtime.models import resolve_model, tokenizer_folder
+    from forgedsl.runtime.models import check_model_adapter, resolve_model, tokenizer_folder
 
     found = []
     for name in job.models:
-        config = (resolve_model(job, name, folder, folder) / "config.json").read_text("utf-8")
+        files = resolve_model(job, name, folder, folder)
+        config = (files / "config.json").read_text("utf-8")
+        check_model_adapter(job, name, files, folder)
         tokenizer_folder(job, name, folder, folder)
         try:
             found.append(f"{name} ({registry.by_config(json.loads(config))[0].name})")
