@@ -54,13 +54,13 @@ MISSING = _Missing()
 
 
 class GroupState:
-    """Values of one group. `local` counts groups of its source; `group` is unique in the run."""
+    """Values of one group. `local` counts groups of its source; `id` is unique in the run."""
 
     def __init__(self, flow: Flow, source: Source, local: int, item: Any) -> None:
         self.flow = flow
         self.source = source
         self.local = local
-        self.group = local * len(flow.sources) + source.index
+        self.id = local * len(flow.sources) + source.index
         edges = [(n, e.width or 1) for n, e in flow.edges.items() if e.root == source.node.name]
         self._cells: dict[str, list[Any]] = {name: [MISSING] * width for name, width in edges}
         self._left = dict(edges)
@@ -80,7 +80,7 @@ class GroupState:
         cells = self._cells[edge]
         if cells[sibling] is not MISSING:
             raise InternalError(
-                f"{edge} of group {self.group} already has a value for completion {sibling}"
+                f"{edge} of group {self.id} already has a value for completion {sibling}"
             )
         cells[sibling] = value
         self._left[edge] = left = self._left[edge] - 1

@@ -106,16 +106,16 @@ def test_a_full_disk_leaves_no_half_file_and_the_run_goes_on(
 def test_dropped_groups_are_in_the_file_of_the_next_step(tmp_path: Path) -> None:
     endpoints = FakeEndpoints(job())
     flow = analyse(endpoints.job)
-    unit = _unit(flow, 1, 16, random.Random(0))
-    rows = list(rows_of(flow, unit, "keep"))
+    group = _group(flow, 1, 16, random.Random(0))
+    rows = list(rows_of(flow, group, "keep"))
     assert {row["dropped"] for row in rows} == {"keep"}
     assert len(rows) == 4
 
 
 def test_a_target_that_json_cannot_hold_is_marked(tmp_path: Path) -> None:
     flow = analyse(job())
-    unit = _unit(flow, 1, 4, random.Random(0), target={1, 2})
-    write(tmp_path / "step.parquet", list(rows_of(flow, unit, None)))
+    group = _group(flow, 1, 4, random.Random(0), target={1, 2})
+    write(tmp_path / "step.parquet", list(rows_of(flow, group, None)))
     assert rollout_of(read(tmp_path / "step.parquet")[0]).target == {"not recorded": "set"}
 
 
@@ -131,14 +131,14 @@ def test_the_plan_bounds_the_size_of_a_file(tmp_path: Path) -> None:
     rows = [
         row | {"logprob/step/0/0": [chance.random() for _ in range(256)]}
         for number in range(32)
-        for row in rows_of(flow, _unit(flow, number, 256, chance, prompt=64), None)
+        for row in rows_of(flow, _group(flow, number, 256, chance, prompt=64), None)
     ]
     write(tmp_path / "step.parquet", rows)
     size = (tmp_path / "step.parquet").stat().st_size
     assert found.step_bytes / 2 < size < found.step_bytes
 
 
-def _unit(
+def _group(
     flow: Flow, number: int, length: int, chance: random.Random, *, prompt: int = 2,
     target: Any = 1,
 ) -> GroupState:  # fmt: skip
@@ -148,7 +148,7 @@ def _unit(
         return [chance.randrange(1 << 17) for _ in range(count)]
 
     asked = Prompt(group=number, row=1, text="", token_ids=ids(prompt), target=target)
-    unit = GroupState(flow, flow.sources[0], number, asked)
+    group = GroupState(flow, flow.sources[0], number, asked)
     for sibling in range(4):
         tokens = ids(length)
         lps = [chance.random() for _ in tokens]
@@ -157,6 +157,6 @@ def _unit(
             mask=[True] * length, text="".join(map(chr, (33 + t % 90 for t in ids(4 * length)))),
             truncated=False, version_min=0, version_max=0, started=0.0, finished=1.0,
         )  # fmt: skip
-        unit.put("rollout", made, sibling)
-        unit.put("ref_lp", [chance.random() for _ in tokens], sibling)
-    return unit
+        group.put("rollout", made, sibling)
+        group.put("ref_lp", [chance.random() for _ in tokens], sibling)
+    return group

@@ -42,7 +42,7 @@ class Assembled:
 
 
 def assemble(
-    flow: Flow, step: Node, units: Sequence[GroupState], ages: dict[int, dict[str, dict[int, int]]]
+    flow: Flow, step: Node, groups: Sequence[GroupState], ages: dict[int, dict[str, dict[int, int]]]
 ) -> Assembled:
     """Assemble the batch of a step from replay streams or supervised sources. `ages` is indexed by
     group, stream and sibling."""
@@ -53,14 +53,17 @@ def assemble(
         out.origins.append([])
         for edge in edges:
             if edge not in flow.replays:
-                whole = next(unit.item for unit in units if unit.source.node.name == edge)
+                whole = next(group.item for group in groups if group.source.node.name == edge)
                 out.batch.samples += whole.samples
                 out.origins[-1] += [(-1, "", -1)] * len(whole.samples)
-            for unit in units:
+            for group in groups:
                 for stream in flow.replays.get(edge, ()):
-                    if flow.edges[stream.edge].root == unit.source.node.name and not unit.abandoned:
-                        known = ages.get(unit.group, {})
-                        _add(flow, out, unit, stream, known.get(stream.edge, {}))
+                    if (
+                        flow.edges[stream.edge].root == group.source.node.name
+                        and not group.abandoned
+                    ):
+                        known = ages.get(group.id, {})
+                        _add(flow, out, group, stream, known.get(stream.edge, {}))
         samples.append(out.batch.samples)
     out.batch.samples = samples[0]
     out.batch.sample_ages = out.batch.sample_ages[: len(samples[0])]
@@ -71,7 +74,7 @@ def assemble(
         for (loss, edges), part in zip(step.terms[1:], samples[1:], strict=True)
         if part or not _of(flow, edges) <= roots  # a buffer may still be empty
     ]
-    out.batch.groups = [unit.group for unit in units if unit.source not in drawn]
+    out.batch.groups = [group.id for group in groups if group.source not in drawn]
     return out
 
 
@@ -84,12 +87,12 @@ def _of(flow: Flow, edges: Sequence[str]) -> set[str]:
 
 
 def _add(
-    flow: Flow, out: Assembled, unit: GroupState, stream: Stream, ages: dict[int, int]
+    flow: Flow, out: Assembled, group: GroupState, stream: Stream, ages: dict[int, int]
 ) -> None:
     lineage = flow.edges[stream.edge].lineage
-    primary, scores = _scores(flow, unit, lineage)
-    sampled = Role.PAIRS not in unit.source.node.roles  # pairs come from a dataset
-    siblings, values = unit.join_inputs([stream.input, *stream.fields])
+    primary, scores = _scores(flow, group, lineage)
+    sampled = Role.PAIRS not in group.source.node.roles  # pairs come from a dataset
+    siblings, values = group.join_inputs([stream.input, *stream.fields])
     for row, sibling in enumerate(siblings):
         item = values[0][row]
         sample = item if isinstance(item, Sample) else sample_of(item, sampled=sampled)
@@ -97,14 +100,14 @@ def _add(
             value = column[row] if isinstance(column, list) else column
             _set(sample, given.argument, value, flow.edges[given.edge].node)
         out.batch.samples.append(sample)
-        out.origins[-1].append((unit.group, lineage or "", sibling))
-        out.batch.members.append(unit.group)
+        out.origins[-1].append((group.id, lineage or "", sibling))
+        out.batch.members.append(group.id)
         out.batch.sample_ages.append(ages.get(sibling))
         if sibling in ages:
             out.batch.ages.append(ages[sibling])
         if sibling in primary:
             out.batch.rewards.append(primary[sibling].value)
-        if isinstance(item, Rollout) and unit.source not in flow.recalls:
+        if isinstance(item, Rollout) and group.source not in flow.recalls:
             out.truncated.append(item.truncated)
             out.batch.examples.append(_example(item, primary.get(sibling)))
     for name, by_sibling in scores.items():
@@ -116,21 +119,21 @@ def _add(
 
 
 def _scores(
-    flow: Flow, unit: GroupState, lineage: str | None
+    flow: Flow, group: GroupState, lineage: str | None
 ) -> tuple[dict[int, Score], dict[str, dict[int, float]]]:
     """Return the scores of the first score node of these completions (used for reward metrics), and
     all values by name."""
     mine = [
-        n for n in flow.scores if flow.edges[n.name].lineage == lineage and n.name in unit.scores
+        n for n in flow.scores if flow.edges[n.name].lineage == lineage and n.name in group.scores
     ]
     named: dict[str, dict[int, float]] = {}
     for node in mine:
-        for sibling, score in unit.scores[node.name].items():
+        for sibling, score in group.scores[node.name].items():
             if len(mine) > 1:
                 named.setdefault(node.name, {})[sibling] = score.value
             for part, value in score.parts.items():
                 named.setdefault(part, {})[sibling] = value
-    return (unit.scores[mine[0].name] if mine else {}), named
+    return (group.scores[mine[0].name] if mine else {}), named
 
 
 def sample_of(rollout: Rollout, *, sampled: bool = True) -> Sample:

@@ -241,24 +241,24 @@ class Controller:
         self._saving.at = self._now()
         while steps is None or self._state.step < steps:
             with self._meter.measure_idle():
-                units = await self._pool.next_batch(self._state.step)
-            if units is None:
+                groups = await self._pool.next_batch(self._state.step)
+            if groups is None:
                 break
-            await self._iterate(units)
+            await self._iterate(groups)
         await self._finish()
         raise _Stop
 
-    async def _iterate(self, units: Sequence[GroupState]) -> None:
+    async def _iterate(self, groups: Sequence[GroupState]) -> None:
         """Do one optimizer step, then syncs, evaluations and a checkpoint if they are due."""
         await self._saving.check()
-        ages = {unit.group: self._pool.ages(unit) for unit in units}
+        ages = {group.id: self._pool.ages(group) for group in groups}
         drawn = [each for b in self._buffers.values() for each in b.draw(self._state.step)]
-        units = [*units, *(unit for unit, _ in drawn)]
-        await self._firing.batch(units)
-        batches = {node.name: assemble(self._flow, node, units, ages) for node in self._flow.steps}
+        groups = [*groups, *(group for group, _ in drawn)]
+        await self._firing.batch(groups)
+        batches = {node.name: assemble(self._flow, node, groups, ages) for node in self._flow.steps}
         for assembled in batches.values():
-            assembled.replayed = [age for unit, age in drawn if not unit.abandoned]
-        await self._run_uninterrupted(self._commit(units, batches))
+            assembled.replayed = [age for group, age in drawn if not group.abandoned]
+        await self._run_uninterrupted(self._commit(groups, batches))
         await self._lanes.start_due(self._state.step)
         if self._save_due():
             await self._run_uninterrupted(self._save(SAVE_SECONDS))
@@ -269,7 +269,7 @@ class Controller:
             return self._state.step % steps == 0
         return seconds is not None and self._now() - self._saving.at >= seconds
 
-    async def _commit(self, units: Sequence[GroupState], batches: dict[str, Assembled]) -> None:
+    async def _commit(self, groups: Sequence[GroupState], batches: dict[str, Assembled]) -> None:
         """Do the step, then update ledgers, buffers and records."""
         self._step_at, start = (self._flow.steps[0], self._now()), self._now()
         results: dict[str, StepResult] = {}
@@ -279,12 +279,12 @@ class Controller:
         self._step_s = self._now() - start
         self._state.step += 1
         for intake in self._intakes:
-            mine = [unit for unit in units if unit.source is intake.source]
+            mine = [group for group in groups if group.source is intake.source]
             intake.consume(mine, self._state.step)
         for buffer in self._buffers.values():
-            buffer.put(units)
+            buffer.put(groups)
         if self._context.recorder is not None:
-            await self._record_samples(self._context.recorder, units, batches, results)
+            await self._record_samples(self._context.recorder, groups, batches, results)
         record = self._record(batches, results)
         for name in self._lanes.due_evals(self._state.step):
             self._records.expect_eval(self._state.step, name)
@@ -341,14 +341,14 @@ class Controller:
     async def _record_samples(
         self,
         recorder: Recorder,
-        units: Sequence[GroupState],
+        groups: Sequence[GroupState],
         batches: dict[str, Assembled],
         results: dict[str, StepResult],
     ) -> None:
         """Record the completions of the step that was just done."""
         made = {name: assembled.batch for name, assembled in batches.items()}
         origins = {name: assembled.origins for name, assembled in batches.items()}
-        if said := await recorder.record(self._state.step, units, made, results, origins):
+        if said := await recorder.record(self._state.step, groups, made, results, origins):
             self._events.emit("warning", text=said)
 
     def _record(self, batches: dict[str, Assembled], results: dict[str, StepResult]) -> Record:

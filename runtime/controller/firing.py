@@ -90,115 +90,117 @@ class Firing:
 
     ask, demand = staticmethod(ask), staticmethod(demand)
 
-    async def group(self, unit: GroupState, known: Collection[str] = ()) -> str | None:
+    async def group(self, group: GroupState, known: Collection[str] = ()) -> str | None:
         """Fire every group-phase node of a group, except those whose values are `known`; return the
         reason if the group was dropped."""
-        nodes = [node for node in unit.source.nodes if node.name not in known]
-        return await self._run_nodes(unit, nodes) or self._unusable(unit)
+        nodes = [node for node in group.source.nodes if node.name not in known]
+        return await self._run_nodes(group, nodes) or self._unusable(group)
 
-    async def batch(self, units: Sequence[GroupState]) -> None:
+    async def batch(self, groups: Sequence[GroupState]) -> None:
         """Fire the batch-phase nodes for the groups of an assembled batch."""
         async with asyncio.TaskGroup() as tasks:
-            for unit in units:
+            for group in groups:
                 nodes = [
                     node
                     for node in self._flow.batch_nodes
                     if not _is_batch_level(node)
-                    and self._flow.edges[node.name].root == unit.source.node.name
+                    and self._flow.edges[node.name].root == group.source.node.name
                 ]
-                tasks.create_task(self._run_batch_nodes(unit, nodes))
+                tasks.create_task(self._run_batch_nodes(group, nodes))
             for node in self._flow.batch_nodes:
                 if _is_batch_level(node):
-                    tasks.create_task(self._fire_for_batch(units, node))
-        for unit in units:
-            if not unit.abandoned and (reason := self._unusable(unit)):
-                self._abandon(unit, reason)
+                    tasks.create_task(self._fire_for_batch(groups, node))
+        for group in groups:
+            if not group.abandoned and (reason := self._unusable(group)):
+                self._abandon(group, reason)
 
-    def _unusable(self, unit: GroupState) -> str | None:
+    def _unusable(self, group: GroupState) -> str | None:
         """Return the drop reason if too few completions of a group are left for a batch, else None.
         A completion counts if it has all values that nodes and replays of the batch phase read."""
         inputs = [given for node in self._flow.batch_nodes for given in node.inputs]
         for stream in itertools.chain.from_iterable(self._flow.replays.values()):
             inputs += [stream.input, *stream.fields]
-        mine = [i for i in inputs if self._flow.edges[i.edge].root == unit.source.node.name]
-        waiting = set(unit.waiting_for())
+        mine = [i for i in inputs if self._flow.edges[i.edge].root == group.source.node.name]
+        waiting = set(group.waiting_for())
         try:
-            unit.join_inputs([given for given in mine if given.edge not in waiting])
+            group.join_inputs([given for given in mine if given.edge not in waiting])
         except DropGroup as drop:
             return drop.reason
         return None
 
-    async def _run_nodes(self, unit: GroupState, nodes: Sequence[Node]) -> str | None:
+    async def _run_nodes(self, group: GroupState, nodes: Sequence[Node]) -> str | None:
         reason: str | None = None
         try:
             await GroupScheduler(
-                unit, nodes, self._slots, self._fire_for_completion, self._fire_for_group
+                group, nodes, self._slots, self._fire_for_completion, self._fire_for_group
             ).run()
         except* DropGroup as drops:
             reason = _leaf(drops).reason
         return reason
 
-    async def _run_batch_nodes(self, unit: GroupState, nodes: Sequence[Node]) -> None:
-        reason = await self._run_nodes(unit, nodes)
+    async def _run_batch_nodes(self, group: GroupState, nodes: Sequence[Node]) -> None:
+        reason = await self._run_nodes(group, nodes)
         if reason is not None:
-            self._abandon(unit, reason)
+            self._abandon(group, reason)
 
-    def _abandon(self, unit: GroupState, reason: str) -> None:
+    def _abandon(self, group: GroupState, reason: str) -> None:
         """Drop a group that is already in a batch; its samples are left out."""
-        unit.abandon(reason)
+        group.abandon(reason)
         self.meter.group_dropped(reason)
-        self.events.emit("group.dropped", group=unit.group, reason=reason)
+        self.events.emit("group.dropped", group=group.id, reason=reason)
 
-    async def _fire_for_group(self, unit: GroupState, node: Node) -> tuple[Sequence[int], Any]:
-        siblings, values = unit.join_inputs(node.inputs)
-        result = await operation_of(node.op).fire(self, Call(node=node, args=values, unit=unit))
+    async def _fire_for_group(self, group: GroupState, node: Node) -> tuple[Sequence[int], Any]:
+        siblings, values = group.join_inputs(node.inputs)
+        result = await operation_of(node.op).fire(self, Call(node=node, args=values, group=group))
         _check_length(node, result, len(siblings))
         return siblings, result
 
-    async def _fire_for_completion(self, unit: GroupState, node: Node, sibling: int) -> Any:
-        args = [unit.completion_input(given, sibling) for given in node.inputs]
+    async def _fire_for_completion(self, group: GroupState, node: Node, sibling: int) -> Any:
+        args = [group.completion_input(given, sibling) for given in node.inputs]
         for value in args:
             if isinstance(value, Dropped):
                 return value
         first = self._flow.edges[node.name].lineage or ""
         number = self._flow.offsets.get(first, 0) + sibling
-        call = Call(node=node, args=args, unit=unit, sibling=sibling, number=number)
+        call = Call(node=node, args=args, group=group, sibling=sibling, number=number)
         try:
             return await operation_of(node.op).fire(self, call)
         except DropRollout as drop:
             self.meter.rollouts_dropped += 1
-            where = {"node": node.name, "group": unit.group, "sibling": sibling}
+            where = {"node": node.name, "group": group.id, "sibling": sibling}
             self.events.emit("rollout.dropped", **where, reason=drop.reason, message=str(drop))
             return Dropped(drop.reason)
 
-    async def _fire_for_batch(self, units: Sequence[GroupState], node: Node) -> None:
+    async def _fire_for_batch(self, groups: Sequence[GroupState], node: Node) -> None:
         """Fire a node once for the whole batch: concatenate its inputs, split the result back."""
-        mine = [u for u in units if u.source.node.name == self._flow.edges[node.name].root]
+        mine = [
+            each for each in groups if each.source.node.name == self._flow.edges[node.name].root
+        ]
         parts: list[tuple[GroupState, list[int], list[Any]]] = []
-        for unit in mine:
+        for group in mine:
             try:
-                siblings, values = await unit.wait_for_inputs(node.inputs)
+                siblings, values = await group.wait_for_inputs(node.inputs)
             except DropGroup as drop:
-                self._abandon(unit, drop.reason)
-            if not unit.abandoned:
-                parts.append((unit, siblings, values))
+                self._abandon(group, drop.reason)
+            if not group.abandoned:
+                parts.append((group, siblings, values))
         if not parts:
             return
         columns = [
             [item for _, siblings, values in parts for item in _spread(values[index], siblings)]
             for index in range(len(node.inputs))
         ]
-        groups = [n for n, (_, siblings, _) in enumerate(parts) for _ in siblings]
+        numbers = [n for n, (_, siblings, _) in enumerate(parts) for _ in siblings]
         result = await operation_of(node.op).fire(
-            self, Call(node=node, args=columns, groups=groups)
+            self, Call(node=node, args=columns, groups=numbers)
         )
         _check_length(node, result, sum(len(siblings) for _, siblings, _ in parts))
-        for unit, siblings, _ in parts:
+        for group, siblings, _ in parts:
             if isinstance(result, list):
                 mine_of_it, result = result[: len(siblings)], result[len(siblings) :]
-                unit.put_result(node, siblings, mine_of_it)
+                group.put_result(node, siblings, mine_of_it)
             else:
-                unit.put_result(node, siblings, result)
+                group.put_result(node, siblings, result)
 
 
 def _check_length(node: Node, result: Any, count: int) -> None:

@@ -30,15 +30,15 @@ def analyse(job: Job) -> Flow:
     offsets: dict[str, int] = {}
     next_offset: dict[str, int] = {}
     for node in job.nodes:
-        unit = operation_of(node.op)
-        if unit.fires in ("end", "store"):
+        operation = operation_of(node.op)
+        if operation.fires in ("end", "store"):
             continue
         missing = [given.edge for given in node.inputs if given.edge not in edges]
         if missing:
             raise InternalError(f"node {node.name} ({node.op}) reads {missing}")
         read = [edges[given.edge] for given in node.inputs]
-        edges[node.name] = edge = unit.edge(node, read, job, edges)
-        if edge.rollouts and edge.lineage == node.name and unit.fires == "completion":
+        edges[node.name] = edge = operation.edge(node, read, job, edges)
+        if edge.rollouts and edge.lineage == node.name and operation.fires == "completion":
             offsets[node.name] = next_offset.get(edge.root, 0)
             next_offset[edge.root] = offsets[node.name] + (edge.width or 1)
     replays, steps, syncs = (

@@ -50,22 +50,22 @@ class Place:
 
 
 class GroupScheduler:
-    """Fires `nodes` for `unit`. `run` ends when all have fired, or raises the error of one."""
+    """Fires `nodes` for `group`. `run` ends when all have fired, or raises the error of one."""
 
     def __init__(
         self,
-        unit: GroupState,
+        group: GroupState,
         nodes: Sequence[Node],
         slots: dict[str, asyncio.Semaphore],
         fire: Fire,
         fire_all: FireAll,
     ) -> None:
-        self._unit = unit
+        self._group = group
         self._slots = slots
         self._fire, self._fire_all = fire, fire_all
         self._mine = False
         """True while the scheduler itself puts a value; it then starts the ready nodes"""
-        self._places = [_place(unit.flow, node) for node in nodes]
+        self._places = [_place(group.flow, node) for node in nodes]
         self._readers: dict[str, list[Place]] = {}
         for place in self._places:
             for edge in place.edges:
@@ -75,21 +75,21 @@ class GroupScheduler:
         self._held: set[str] = set()
 
     async def run(self) -> None:
-        unit, self._done = self._unit, asyncio.Event()
-        unit.on_put = self._on_value
+        group, self._done = self._group, asyncio.Event()
+        group.on_put = self._on_value
         try:
             async with asyncio.TaskGroup() as self._tasks:
                 for edge in self._readers:
-                    for sibling, value in enumerate(unit.cells(edge)):
+                    for sibling, value in enumerate(group.cells(edge)):
                         if value is not MISSING:
                             self._on_completion(edge, sibling)
-                    if unit.complete(edge):
+                    if group.complete(edge):
                         self._on_complete_edge(edge)
                 self._start_ready()
                 if self._open:
                     await self._done.wait()
         finally:
-            unit.on_put = None
+            group.on_put = None
             for name in self._held:
                 self._slots[name].release()
 
@@ -110,7 +110,7 @@ class GroupScheduler:
 
     def _on_completion(self, edge: str, sibling: int) -> None:
         """Handle the value of one completion."""
-        if self._unit.flow.edges[edge].width is None:
+        if self._group.flow.edges[edge].width is None:
             return
         for place in self._readers.get(edge, ()):
             if place.each and edge not in (place.verdict, place.compared):
@@ -118,7 +118,7 @@ class GroupScheduler:
 
     def _on_complete_edge(self, edge: str) -> None:
         """Handle an edge that is complete."""
-        wide = self._unit.flow.edges[edge].width is not None
+        wide = self._group.flow.edges[edge].width is not None
         for place in self._readers.get(edge, ()):
             if edge == place.verdict:
                 self._apply_verdict(place)
@@ -136,9 +136,9 @@ class GroupScheduler:
     def _apply_verdict(self, place: Place) -> None:
         """Apply the verdict of a filter: drop the group, or let its completions through."""
         mask = place.node.inputs[1]
-        verdict = self._unit.group_input(mask)
+        verdict = self._group.group_input(mask)
         if not (all(verdict.values.values()) if isinstance(verdict, Column) else verdict):
-            raise DropGroup(f"filter {self._unit.flow.edges[mask.edge].node.target}")
+            raise DropGroup(f"filter {self._group.flow.edges[mask.edge].node.target}")
         for sibling in range(len(place.need)):
             self._count_down(place, sibling)
 
@@ -155,14 +155,14 @@ class GroupScheduler:
             self._start_ready()
 
     async def _one(self, place: Place, sibling: int) -> None:
-        unit, node = self._unit, place.node
+        group, node = self._group, place.node
         siblings: Sequence[int] = ()
         if place.verdict is not None:
-            value = unit.cells(node.inputs[0].edge)[sibling]
+            value = group.cells(node.inputs[0].edge)[sibling]
         elif not place.each:
             await self._slots[node.name].acquire()
             self._held.add(node.name)
-            siblings, value = await self._fire_all(unit, node)
+            siblings, value = await self._fire_all(group, node)
         else:
             if place.queue is not None:
                 place.queue.append(sibling)
@@ -173,12 +173,12 @@ class GroupScheduler:
                 (sibling, *others), place.queue = place.queue, None
                 for other in others:
                     self._tasks.create_task(self._work(place, other))
-            value = await self._fire(unit, node, sibling)
+            value = await self._fire(group, node, sibling)
         self._mine = True
         if place.each:
-            unit.put(node.name, value, sibling)
+            group.put(node.name, value, sibling)
         else:
-            unit.put_result(node, siblings, value)
+            group.put_result(node, siblings, value)
         self._mine = False
         place.left -= 1
         self._open -= 1

@@ -126,17 +126,17 @@ class GroupSource:
             raise RunError(text, origin=node.origin, remedy="restore the data, or start a new run")
         self._events.emit("warning", text=text)
 
-    def drop(self, unit: GroupState, reason: str) -> None:
+    def drop(self, group: GroupState, reason: str) -> None:
         """Drop a group that is not in a batch; its credit returns."""
-        self._observe([unit])
-        self.in_flight.pop(unit.local, None)
-        self.waiting.pop(unit.local, None)
-        self.credits.drop(unit.local)
-        self.ledger.drop(unit.local)
+        self._observe([group])
+        self.in_flight.pop(group.local, None)
+        self.waiting.pop(group.local, None)
+        self.credits.drop(group.local)
+        self.ledger.drop(group.local)
         if self._recorder is not None:
-            self._recorder.drop(unit, reason)
+            self._recorder.drop(group, reason)
         self._meter.group_dropped(reason)
-        self._events.emit("group.dropped", group=unit.group, reason=reason)
+        self._events.emit("group.dropped", group=group.id, reason=reason)
         self._pulse.fire()
 
     def take(self) -> list[GroupState]:
@@ -145,18 +145,18 @@ class GroupSource:
     def take_rest(self) -> list[GroupState]:
         """Take the last groups of an ended source; their credits return at once."""
         rest = [self.waiting.pop(local) for local in self.credits.groups(WAITING)]
-        for unit in rest:
-            self.credits.drop(unit.local)
+        for group in rest:
+            self.credits.drop(group.local)
         return rest
 
-    def consume(self, units: list[GroupState], step: int) -> None:
-        """Record that the step on `units` is done. Credits of groups return now or, if a sampler is
+    def consume(self, groups: list[GroupState], step: int) -> None:
+        """Record that the step on `groups` is done. Their credits return now or, if a sampler is
         synced, when it has loaded the weights of `step`."""
-        self._observe(units)
-        for unit in units:
-            self.ledger.consume(unit.local)
+        self._observe(groups)
+        for group in groups:
+            self.ledger.consume(group.local)
         held = set(self.credits.groups(TRAINING))
-        self.credits.stepped([unit.local for unit in units if unit.local in held], step)
+        self.credits.stepped([group.local for group in groups if group.local in held], step)
         self._pulse.fire()
 
     def record_sync(self, sync: Node, step: int) -> None:
@@ -167,10 +167,10 @@ class GroupSource:
             self.credits.pulled(min(self._pulled.values()))
             self._pulse.fire()
 
-    def _observe(self, units: list[GroupState]) -> None:
+    def _observe(self, groups: list[GroupState]) -> None:
         if self._choice is not None:
-            for unit in units:
-                self._choice.observe(unit)
+            for group in groups:
+                self._choice.observe(group)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the ledger, and the results for the weighted draw."""
@@ -196,24 +196,24 @@ class GroupSource:
         return await demand(node, operation_of(node.op).begin(self._endpoints, node))
 
     def _begin(self, tasks: asyncio.TaskGroup, local: int, item: Any) -> None:
-        unit = GroupState(self._flow, self.source, local, item)
+        group = GroupState(self._flow, self.source, local, item)
         if Role.PROMPTS in self.source.node.roles:
-            item.group = unit.group
-        self.in_flight[local] = unit
+            item.group = group.id
+        self.in_flight[local] = group
         self._events.emit(
-            "group.drawn", group=unit.group, source=self.source.node.name, row=_row(item)
+            "group.drawn", group=group.id, source=self.source.node.name, row=_row(item)
         )
-        tasks.create_task(self._work(unit), name=f"group {unit.group}")
+        tasks.create_task(self._work(group), name=f"group {group.id}")
 
-    async def _work(self, unit: GroupState) -> None:
-        reason = await self._firing.group(unit)
+    async def _work(self, group: GroupState) -> None:
+        reason = await self._firing.group(group)
         if reason is not None:
-            self.drop(unit, reason)
+            self.drop(group, reason)
             return
-        self.waiting[unit.local] = self.fresh[unit.local] = self.in_flight.pop(unit.local)
-        self.credits.finalize(unit.local)
+        self.waiting[group.local] = self.fresh[group.local] = self.in_flight.pop(group.local)
+        self.credits.finalize(group.local)
         self._meter.life += 1
-        self._events.emit("group.ready", group=unit.group)
+        self._events.emit("group.ready", group=group.id)
         self._pulse.fire()
 
 
@@ -251,7 +251,7 @@ class Pool:
                 while True:
                     self._drop_stale()
                     if all(intake.credits.ready() for intake in self.intakes):
-                        return [unit for intake in self.intakes for unit in intake.take()]
+                        return [group for intake in self.intakes for group in intake.take()]
                     over = [intake for intake in self.intakes if self._is_exhausted(intake)]
                     if any(not intake.waiting for intake in over):
                         return None
@@ -266,13 +266,13 @@ class Pool:
                 raise
             raise await self._starvation_error(step) from error
 
-    def age(self, unit: GroupState) -> int | None:
+    def age(self, group: GroupState) -> int | None:
         """Age of a group: trainer version minus version of its oldest token; None without a synced
         sampler."""
-        ages = [age for ages in self.ages(unit).values() for age in ages.values()]
+        ages = [age for ages in self.ages(group).values() for age in ages.values()]
         return max(ages, default=None)
 
-    def ages(self, unit: GroupState) -> dict[str, dict[int, int]]:
+    def ages(self, group: GroupState) -> dict[str, dict[int, int]]:
         """Return the age of each completion from a synced sampler, by replay edge and sibling."""
         found = {}
         for streams in self._flow.replays.values():
@@ -280,9 +280,9 @@ class Pool:
                 edge = self._flow.edges[stream.edge]
                 supervised = Role.SUPERVISED in edge.node.roles
                 sync = None if supervised else self._flow.sync_of(edge.lineage or "")
-                if edge.root == unit.source.node.name and sync is not None:
+                if edge.root == group.source.node.name and sync is not None:
                     now = self._versions.trained[sync.target]
-                    rollouts = unit.live(stream.edge)
+                    rollouts = group.live(stream.edge)
                     found[stream.edge] = {s: now - r.version_min for s, r in rollouts.items()}
         return found
 
@@ -292,12 +292,12 @@ class Pool:
         same = self._judged == self._versions.trained
         self._judged = dict(self._versions.trained)
         for intake in self.intakes:
-            units, intake.fresh = intake.fresh if same else intake.waiting, {}
-            for unit in [unit for local, unit in units.items() if local in intake.waiting]:
-                age = self.age(unit)
+            groups, intake.fresh = intake.fresh if same else intake.waiting, {}
+            for group in [group for local, group in groups.items() if local in intake.waiting]:
+                age = self.age(group)
                 origin = intake.source.node.origin
-                if age is not None and self._ages.is_stale(unit.group, age, origin):
-                    intake.drop(unit, "stale")
+                if age is not None and self._ages.is_stale(group.id, age, origin):
+                    intake.drop(group, "stale")
 
     def _is_exhausted(self, intake: GroupSource) -> bool:
         """True if the source has ended and cannot fill its quota any more."""
@@ -305,16 +305,16 @@ class Pool:
 
     def _last_batch(self) -> list[GroupState]:
         return [
-            unit
+            group
             for intake in self.intakes
-            for unit in (intake.take_rest() if self._is_exhausted(intake) else intake.take())
+            for group in (intake.take_rest() if self._is_exhausted(intake) else intake.take())
         ]
 
     async def _starvation_error(self, step: int) -> GuardError:
         """Make the starvation error: where groups are waiting, and why others were dropped."""
         lines, at = [], Counter[str]()
         for intake in self.intakes:
-            places = Counter(unit.waiting_for()[0] for unit in intake.in_flight.values())
+            places = Counter(group.waiting_for()[0] for group in intake.in_flight.values())
             ops = {node.name: node.op for node in intake.source.nodes}
             at.update({ops.get(name, name): count for name, count in places.items()})
             where = ", ".join(f"{count} in {name}" for name, count in sorted(places.items()))

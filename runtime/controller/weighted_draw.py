@@ -61,11 +61,11 @@ class WeightedDraw:
             raise self._error(f"took none of the last {PATIENCE:,} rows: it is 0 or nearly 0")
         return taken
 
-    def observe(self, unit: GroupState) -> None:
+    def observe(self, group: GroupState) -> None:
         """Count the scores of a finished group, if it has any."""
-        scores = unit.scores.get(str(self._node.observe), {})
+        scores = group.scores.get(str(self._node.observe), {})
         if scores:
-            level = _level(unit.item)
+            level = _level(group.item)
             mean = sum(score.value for score in scores.values()) / len(scores)
             self._recent.setdefault(level, deque(maxlen=RECENT)).append(mean)
             self._counts[level] = self._counts.get(level, 0) + 1

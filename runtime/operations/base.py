@@ -36,11 +36,11 @@ end                `step` and `sync`; has no output edge
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
     """One firing of a node. If it fires for a whole group, `sibling` is None; if it fires for a
-    whole batch, `unit` is None too."""
+    whole batch, `group` is None too."""
 
     node: Node
     args: list[Any]
-    unit: GroupState | None = None
+    group: GroupState | None = None
     sibling: int | None = None
     number: int = 0
     """number of the completion, over all samplers of its group"""
@@ -78,7 +78,7 @@ class Store(Protocol):
     name: str
 
     def __len__(self) -> int: ...
-    def put(self, units: Iterable[GroupState]) -> None:
+    def put(self, groups: Iterable[GroupState]) -> None:
         """Keep the groups of a finished step."""
 
     def draw(self, step: int) -> list[tuple[GroupState, int]]:

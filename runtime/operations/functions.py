@@ -21,14 +21,14 @@ class Scores(Operation):
         return replace(super().edge(node, read, job, edges), width=first.width if first else None)
 
     async def fire(self, run: Run, call: Call) -> float:
-        node, unit, args = call.node, call.unit, call.args
-        assert unit is not None
+        node, group, args = call.node, call.group, call.args
+        assert group is not None
         assert call.sibling is not None
         if node.compares:
-            rivals = unit.live(node.inputs[0].edge).items()
+            rivals = group.live(node.inputs[0].edge).items()
             others = tuple(other.text for s, other in rivals if s != call.sibling)
             args[0] = replace(args[0], others=others)
-        where = {"node": node.name, "group": unit.group, "sibling": call.number}
+        where = {"node": node.name, "group": group.id, "sibling": call.number}
         with run.events.span("score", **where) as end:
             asked = run.endpoints.score(node, args[0], args[1] if len(args) > 1 else None)
             try:
@@ -45,7 +45,7 @@ class Scores(Operation):
             run.meter.count_score(score)
             run.failures.succeeded(node)
             end["value"] = score.value
-        unit.scores.setdefault(node.name, {})[call.sibling] = score
+        group.scores.setdefault(node.name, {})[call.sibling] = score
         return score.value
 
 
@@ -54,7 +54,7 @@ class Function(Operation):
 
     async def fire(self, run: Run, call: Call) -> Any:
         args = named(call.node, call.args)
-        if call.unit is None:
+        if call.group is None:
             args |= {GROUP: call.groups}
         return await run.demand(call.node, run.endpoints.call(call.node, args))
 

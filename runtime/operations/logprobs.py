@@ -23,8 +23,8 @@ class Logprobs(Operation):
     async def fire(self, run: Run, call: Call) -> list[list[float]]:
         node = call.node
         fields: dict[str, Any] = {"node": node.name, "service": node.target}
-        if call.unit is not None:
-            fields["group"] = call.unit.group
+        if call.group is not None:
+            fields["group"] = call.group.id
         with run.events.span("logprobs", **fields):
             found: list[list[float]] = await run.demand(
                 node, run.endpoints.logprobs(node, call.args[0])

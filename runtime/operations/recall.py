@@ -49,7 +49,7 @@ class Kept:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class StoredGroup:
     """A stored group. `born` is the version of its oldest token. With a sampler that is never
     synced, it is the version of the trainer when the group was stored."""
 
@@ -74,21 +74,21 @@ class Buffer:
         self._fields = tuple(given.values())
         self._sync = self._flow.sync_of(self._flow.edges[self._rollout.edge].lineage or "")
         self._max_age = spec.max_age
-        self._groups: deque[Group] = deque(maxlen=spec.groups)
+        self._groups: deque[StoredGroup] = deque(maxlen=spec.groups)
         self._width = context.flow.edges[source.node.name].width or 1
 
     def __len__(self) -> int:
         return len(self._groups)
 
-    def put(self, units: Iterable[GroupState]) -> None:
+    def put(self, groups: Iterable[GroupState]) -> None:
         """Store the groups of a finished step that pass the buffer's filter."""
-        for unit in units:
+        for group in groups:
             root = self._flow.edges[self._rollout.edge].root
-            if unit.source.node.name != root or unit.abandoned:
+            if group.source.node.name != root or group.abandoned:
                 continue
             with suppress(DropGroup):  # too few of its completions have every value
-                if self._wanted(unit):
-                    self._groups.append(self._group(unit))
+                if self._wanted(group):
+                    self._groups.append(self._stored(group))
 
     def draw(self, step: int) -> list[tuple[GroupState, int]]:
         """Draw groups for the step after `step`, at most as many as it asks for; return them with
@@ -99,7 +99,7 @@ class Buffer:
         chance = random.Random(seed_of(self._seed, node.name, step))
         count = min(len(young), self._source.quota)
         chosen = [young[i] for i in sorted(chance.sample(range(len(young)), count))]
-        return [(self._unit(group), now - group.born) for group in chosen]
+        return [(self._restored(each), now - each.born) for each in chosen]
 
     @property
     def _now(self) -> int:
@@ -107,19 +107,19 @@ class Buffer:
 
     # ---- groups
 
-    def _wanted(self, unit: GroupState) -> bool:
+    def _wanted(self, group: GroupState) -> bool:
         if self._keep is None:
             return True
-        verdict = unit.group_input(self._keep)
+        verdict = group.group_input(self._keep)
         return all(verdict.values.values()) if isinstance(verdict, Column) else bool(verdict)
 
-    def _group(self, unit: GroupState) -> Group:
-        siblings, (rollouts, *values) = unit.join_inputs((self._rollout, *self._fields))
+    def _stored(self, group: GroupState) -> StoredGroup:
+        siblings, (rollouts, *values) = group.join_inputs((self._rollout, *self._fields))
         columns = [v if isinstance(v, list) else [v] * len(siblings) for v in values]
         names, put = [i.argument for i in self._fields], self._put
         now = None if self._sync is not None else self._now
-        return Group(
-            group=unit.group,
+        return StoredGroup(
+            group=group.id,
             born=min(r.version_min for r in rollouts) if now is None else now,
             prompt=np.asarray(rollouts[0].prompt.token_ids, np.int32),
             rollouts=tuple(
@@ -128,18 +128,20 @@ class Buffer:
             ),
         )
 
-    def _unit(self, group: Group) -> GroupState:
+    def _restored(self, stored: StoredGroup) -> GroupState:
         """Make the state of a stored group. Its group id is negative, so that it differs from the
         ids of fresh groups."""
         prompt = Prompt(
-            group=group.group, row=-1, text="", token_ids=group.prompt.tolist(), target=None
+            group=stored.group, row=-1, text="", token_ids=stored.prompt.tolist(), target=None
         )
-        made: list[Any] = [_rollout(r, prompt, sibling) for sibling, r in enumerate(group.rollouts)]
+        made: list[Any] = [
+            _rollout(r, prompt, sibling) for sibling, r in enumerate(stored.rollouts)
+        ]
         made += [SHORT] * (self._width - len(made))
         source = self._source
-        unit = GroupState(self._flow, source, group.group, made)
-        unit.group = ~(group.group * len(self._flow.recalls) + source.index)
-        return unit
+        group = GroupState(self._flow, source, stored.group, made)
+        group.id = ~(stored.group * len(self._flow.recalls) + source.index)
+        return group
 
     # ---- checkpoints
 
@@ -190,7 +192,7 @@ class Buffer:
         for (group, born, _, count), prompt in zip(found["groups"], prompts, strict=False):
             mine, kept = tuple(kept[:count]), kept[count:]
             self._groups.append(
-                Group(group=int(group), born=int(born), prompt=prompt, rollouts=mine)
+                StoredGroup(group=int(group), born=int(born), prompt=prompt, rollouts=mine)
             )
         return True
 

@@ -18,8 +18,8 @@ _BY_NAME = {each.name: each for each in OPERATIONS}
 def operation_of(op: str) -> Operation:
     """Return the operation with this name, built in or from an extension."""
     if op not in _BY_NAME:
-        units: dict[str, Operation] = {
+        added: dict[str, Operation] = {
             each.name: each for each in extensions.added("OPERATIONS", Operation, "runtime")
         }
-        return units[op]
+        return added[op]
     return _BY_NAME[op]

@@ -31,10 +31,10 @@ class Sample(Operation):
         return replace(plain, lineage=prompt.lineage, width=prompt.width, rollouts=True)
 
     async def fire(self, run: Run, call: Call) -> Rollout:
-        node, unit = call.node, call.unit
-        assert unit is not None
-        seed = seed_of(run.seed, unit.group, call.number)
-        where = {"service": node.target, "group": unit.group, "sibling": call.number}
+        node, group = call.node, call.group
+        assert group is not None
+        seed = seed_of(run.seed, group.id, call.number)
+        where = {"service": node.target, "group": group.id, "sibling": call.number}
         for attempt in range(1, TRIES + 1):
             try:
                 with run.meter, run.events.span("sample", **where) as end:

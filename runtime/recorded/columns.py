@@ -28,26 +28,26 @@ AS_JSON = ("messages", "target", "columns", "versions", "rewards", "turn_rewards
 """columns whose values are JSON"""
 
 
-def rows_of(flow: Flow, unit: GroupState, dropped: str | None) -> Iterator[Row]:
+def rows_of(flow: Flow, group: GroupState, dropped: str | None) -> Iterator[Row]:
     """Yield a row for each completion of a group. `dropped` is why the group is in no batch."""
     for name, edge in flow.edges.items():
-        if edge.root != unit.source.node.name or not edge.rollouts or edge.lineage != name:
+        if edge.root != group.source.node.name or not edge.rollouts or edge.lineage != name:
             continue
-        for sibling, item in enumerate(unit.cells(name)):
+        for sibling, item in enumerate(group.cells(name)):
             if isinstance(item, Rollout):
-                head = {"edge": name, "source": unit.source.node.name, "unit": unit.group,
-                        "local": unit.local, "cell": sibling, "age": None,
+                head = {"edge": name, "source": group.source.node.name, "unit": group.id,
+                        "local": group.local, "cell": sibling, "age": None,
                         "dropped": dropped}  # fmt: skip
-                yield head | _completion(item) | _values(flow, unit, name, sibling)
+                yield head | _completion(item) | _values(flow, group, name, sibling)
 
 
-def _values(flow: Flow, unit: GroupState, lineage: str, sibling: int) -> Row:
+def _values(flow: Flow, group: GroupState, lineage: str, sibling: int) -> Row:
     """Return the values of the nodes that read this completion, by column."""
     found: Row = {}
     for name, edge in flow.edges.items():
-        if edge.root != unit.source.node.name or edge.rollouts or edge.lineage != lineage:
+        if edge.root != group.source.node.name or edge.rollouts or edge.lineage != lineage:
             continue
-        cells = unit.cells(name)
+        cells = group.cells(name)
         value = cells[sibling if edge.width else 0]
         if isinstance(value, Column):
             value = value.values.get(sibling)
@@ -57,7 +57,7 @@ def _values(flow: Flow, unit: GroupState, lineage: str, sibling: int) -> Row:
             found[f"tokens/{name}"] = value
         elif isinstance(value, int | float):
             found[f"value/{name}"] = float(value)
-    for node, scores in unit.scores.items():
+    for node, scores in group.scores.items():
         if flow.edges[node].lineage == lineage and sibling in scores:
             found[f"score/{node}"] = scores[sibling].value
             found |= {f"part/{part}": value for part, value in scores[sibling].parts.items()}

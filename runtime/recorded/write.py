@@ -42,14 +42,14 @@ class Recorder:
             if number > step:
                 path.unlink()
 
-    def drop(self, unit: GroupState, reason: str) -> None:
+    def drop(self, group: GroupState, reason: str) -> None:
         """Keep a dropped group for the file of the next step."""
-        self._dropped += rows_of(self._flow, unit, reason)
+        self._dropped += rows_of(self._flow, group, reason)
 
     async def record(
         self,
         step: int,
-        units: Sequence[GroupState],
+        groups: Sequence[GroupState],
         batches: Mapping[str, Batch],
         results: Mapping[str, StepResult],
         origins: Mapping[str, Sequence[Sequence[tuple[int, str, int]]]],
@@ -59,8 +59,8 @@ class Recorder:
         about the step before, or ""."""
         said = await self.end()
         rows, self._dropped = self._dropped, []
-        for unit in units:
-            rows += rows_of(self._flow, unit, "left the batch" if unit.abandoned else None)
+        for group in groups:
+            rows += rows_of(self._flow, group, "left the batch" if group.abandoned else None)
         by_key = {(row["unit"], row["edge"], row["cell"]): row for row in rows}
         for name, terms in origins.items():
             _add_places(by_key, name, terms, batches[name].sample_ages)

@@ -115,9 +115,9 @@ class Rescorer:
         """
         rows = read(path)
         made = {_key(row): rollout_of(row) for row in rows}
-        old = list(_units(self._old.flow, rows, made, {*self._old.flow.edges}))
+        old = list(_groups(self._old.flow, rows, made, {*self._old.flow.edges}))
         new, kept = asyncio.run(self._again(rows, made))
-        trained = [unit for unit in old if not _dropped(rows, unit)]
+        trained = [group for group in old if not _dropped(rows, group)]
         before = _batches(self._old, trained, rows, number)
         after = _batches(self._new, kept, rows, number)
         return Step(
@@ -143,19 +143,19 @@ class Rescorer:
     ) -> tuple[list[GroupState], list[GroupState]]:
         """Fire the nodes of the other job; return all groups of the step, and those in batches."""
         self._services.use(rows)
-        units = list(_units(self._new.flow, rows, made, self._known))
-        gone = await self._fire(units)
-        return units, [unit for unit in units if unit.group not in gone]
+        groups = list(_groups(self._new.flow, rows, made, self._known))
+        gone = await self._fire(groups)
+        return groups, [group for group in groups if group.id not in gone]
 
-    def _score(self, unit: GroupState) -> Iterator[str]:
+    def _score(self, group: GroupState) -> Iterator[str]:
         """Compute the scores that need no other node, and store them in the group; yield the names
         of their nodes. If a reward fails, the score is left to the later firing of its node."""
         for node in self._scores:
             read = node.inputs[0].edge
-            if self._new.flow.edges[read].root != unit.source.node.name:
+            if self._new.flow.edges[read].root != group.source.node.name:
                 continue
             found: dict[int, Score] = {}
-            for number, rollout in unit.live(read).items():
+            for number, rollout in group.live(read).items():
                 target = rollout.prompt.target if len(node.inputs) > 1 else None
                 score = self._services.score_at_once(node.target, rollout, target)
                 if score is None:
@@ -163,22 +163,22 @@ class Rescorer:
                 found[number] = score
             else:
                 width = self._new.flow.edges[node.name].width or 1
-                unit.put_all(
+                group.put_all(
                     node.name, [found[i].value if i in found else LOST for i in range(width)]
                 )
-                unit.scores[node.name] = found
+                group.scores[node.name] = found
                 yield node.name
 
-    async def _fire(self, units: Sequence[GroupState]) -> dict[int, str]:
+    async def _fire(self, groups: Sequence[GroupState]) -> dict[int, str]:
         """Fire all nodes of the groups; return why groups were dropped."""
         gone: dict[int, str] = {}
-        for unit in units:
-            known = {*self._known, *self._score(unit)}
-            if (reason := await self._firing.group(unit, known)) is not None:
-                gone[unit.group] = reason
-        kept = [unit for unit in units if unit.group not in gone]
+        for group in groups:
+            known = {*self._known, *self._score(group)}
+            if (reason := await self._firing.group(group, known)) is not None:
+                gone[group.id] = reason
+        kept = [group for group in groups if group.id not in gone]
         await self._firing.batch(kept)
-        return gone | {unit.group: "left the batch" for unit in kept if unit.abandoned}
+        return gone | {group.id: "left the batch" for group in kept if group.abandoned}
 
 
 def _key(row: Row) -> Key:
@@ -186,46 +186,46 @@ def _key(row: Row) -> Key:
     return row["unit"], row["edge"], row["cell"]
 
 
-def _units(
+def _groups(
     flow: Flow, rows: Sequence[Row], made: Mapping[Key, Rollout], known: Collection[str]
 ) -> Iterator[GroupState]:
     """Yield the groups of a step, with the recorded values of the `known` nodes."""
-    by_unit: dict[tuple[str, int], list[Row]] = {}
+    by_group: dict[tuple[str, int], list[Row]] = {}
     for row in rows:
-        by_unit.setdefault((row["source"], row["unit"]), []).append(row)
+        by_group.setdefault((row["source"], row["unit"]), []).append(row)
     sources = {source.node.name: source for source in flow.sources}
-    for (name, group), mine in by_unit.items():
+    for (name, number), mine in by_group.items():
         if name in sources:
             item = made[_key(mine[0])].prompt
-            unit = GroupState(flow, sources[name], mine[0]["local"], item)
-            unit.group = group
-            _fill(unit, {_key(row): row for row in mine}, made, known)
-            yield unit
+            group = GroupState(flow, sources[name], mine[0]["local"], item)
+            group.id = number
+            _fill(group, {_key(row): row for row in mine}, made, known)
+            yield group
 
 
 def _fill(
-    unit: GroupState, rows: Mapping[Key, Row], made: Mapping[Key, Rollout], known: Collection[str]
+    group: GroupState, rows: Mapping[Key, Row], made: Mapping[Key, Rollout], known: Collection[str]
 ) -> None:
     """Store recorded values in a group."""
-    flow = unit.flow
+    flow = group.flow
     for name, edge in flow.edges.items():
-        if edge.root != unit.source.node.name or name == edge.root or name not in known:
+        if edge.root != group.source.node.name or name == edge.root or name not in known:
             continue
         lineage = edge.lineage or ""
         width = flow.edges[lineage].width if lineage else None
-        keys = [(unit.group, lineage, cell) for cell in range(width or 1)]
+        keys = [(group.id, lineage, cell) for cell in range(width or 1)]
         values = [
             LOST if key not in rows else made[key] if edge.rollouts else _value(rows[key], name)
             for key in keys
         ]
         if edge.width:
-            unit.put_all(name, values)
+            group.put_all(name, values)
         else:
             live = {i: v for i, v in enumerate(values) if not isinstance(v, Dropped)}
-            unit.put(name, Column(live))
+            group.put(name, Column(live))
     for node in (node for node in flow.scores if node.name in known):
         read = flow.edges[node.name].lineage
-        unit.scores[node.name] = {
+        group.scores[node.name] = {
             row["cell"]: Score(value=row[f"score/{node.name}"])
             for row in rows.values()
             if row["edge"] == read and row.get(f"score/{node.name}") is not None
@@ -238,12 +238,12 @@ def _value(row: Row, name: str) -> Any:
     return LOST if value is None else value
 
 
-def _dropped(rows: Sequence[Row], unit: GroupState) -> bool:
-    return any(row["dropped"] is not None for row in rows if row["unit"] == unit.group)
+def _dropped(rows: Sequence[Row], group: GroupState) -> bool:
+    return any(row["dropped"] is not None for row in rows if row["unit"] == group.id)
 
 
 def _batches(
-    side: Side, units: Sequence[GroupState], rows: Sequence[Row], step: int
+    side: Side, groups: Sequence[GroupState], rows: Sequence[Row], step: int
 ) -> dict[str, Assembled]:
     """Return the batch of each step node; empty if there are no groups."""
     known: dict[tuple[int, str], dict[int, int]] = {}
@@ -254,12 +254,12 @@ def _batches(
     for streams in side.flow.replays.values():
         for stream in streams:
             lineage = side.flow.edges[stream.edge].lineage or ""
-            for unit in units:
-                mine = known.get((unit.group, lineage), {})
-                ages.setdefault(unit.group, {})[stream.edge] = mine
+            for group in groups:
+                mine = known.get((group.id, lineage), {})
+                ages.setdefault(group.id, {})[stream.edge] = mine
     found = {}
-    for node in side.flow.steps if units else ():
-        found[node.name] = made = assemble(side.flow, node, units, ages)
+    for node in side.flow.steps if groups else ():
+        found[node.name] = made = assemble(side.flow, node, groups, ages)
         batch = made.batch
         batch.epochs, batch.minibatches = node.epochs, node.minibatches
         batch.seed = seed_of(side.job.seed, step)
@@ -270,18 +270,18 @@ def _batches(
 
 
 def _completions(
-    rows: Sequence[Row], old: Side, new: Side, units: Sequence[GroupState],
+    rows: Sequence[Row], old: Side, new: Side, groups: Sequence[GroupState],
     before: Mapping[str, Assembled], after: Mapping[str, Assembled],
 ) -> Iterator[Completion]:  # fmt: skip
     """Yield every completion with its scores and advantages, in the run and under the other job."""
-    by_group = {unit.group: unit for unit in units}
+    by_group = {group.id: group for group in groups}
     was, now = (_fields(each) for each in (before, after))
     named = [name for name in (rows[0] if rows else ()) if name.startswith("part/")]
     for row in rows:
-        unit = by_group.get(row["unit"])
+        group = by_group.get(row["unit"])
         key = _key(row)
         first, second = (_score_node(side.flow, row["edge"]) for side in (old, new))
-        score = None if unit is None else unit.scores.get(second, {}).get(row["cell"])
+        score = None if group is None else group.scores.get(second, {}).get(row["cell"])
         yield Completion(
             group=row["unit"], sibling=row["sibling"], row=row["row"], prompt=row["prompt"],
             response=row["response"], target=row["target"], age=row["age"],

@@ -22,33 +22,33 @@ def in_loop(check):
 
 
 def test_a_cell_is_filled_once():
-    async def check(unit):
-        unit.put("score", 1.0, sibling=1)
+    async def check(group):
+        group.put("score", 1.0, sibling=1)
         with pytest.raises(InternalError, match="already has a value for completion 1"):
-            unit.put("score", 2.0, sibling=1)
+            group.put("score", 2.0, sibling=1)
 
     in_loop(check)
 
 
 def test_a_cancelled_reader_does_not_harm_the_writer():
-    async def check(unit):
-        given = next(n for n in unit.source.nodes if n.name == "adv").inputs[0]
-        readers = [asyncio.create_task(unit.wait_for_inputs([given])) for _ in range(2)]
+    async def check(group):
+        given = next(n for n in group.source.nodes if n.name == "adv").inputs[0]
+        readers = [asyncio.create_task(group.wait_for_inputs([given])) for _ in range(2)]
         await asyncio.sleep(0)
         readers[0].cancel()
         await asyncio.wait({readers[0]})
         for sibling in range(4):
-            unit.put("score", float(sibling), sibling=sibling)
+            group.put("score", float(sibling), sibling=sibling)
         assert await readers[1] == ([0, 1, 2, 3], [[0.0, 1.0, 2.0, 3.0]])
 
     in_loop(check)
 
 
 def test_values_that_come_after_a_group_left_its_batch_are_ignored():
-    async def check(unit):
-        unit.abandon("gone")
-        unit.put("score", 1.0, sibling=1)
-        assert unit.live("score") == {}
+    async def check(group):
+        group.abandon("gone")
+        group.put("score", 1.0, sibling=1)
+        assert group.live("score") == {}
 
     in_loop(check)
 
