@@ -125,6 +125,9 @@ class SyncResult:
     """tensors that have no known place in the sampler's engine, so they were not compared"""
     was_random: bool = False
     """True if the sampler had random weights before"""
+    base: int = 0
+    """number of base weights of the sampler that were compared with the trainer's now, bit for
+    bit; 0 if none were"""
     digests: Mapping[str, int] | None = None
     """digest of each published tensor; None if there are none"""
 

@@ -154,6 +154,7 @@ CHANGES: dict[str, dict[str, object]] = {
     "sync": {
         "every": (OLDER, "2"), "overlap": "false", "on_swap": "keep",
         "transport": (ONE, "shm"), "timeout": "9s",
+        "weights": (changed(EVALUATED, ("procs = 4,", "procs = 4, lora.rank = 8,")), "adapter"),
     },
     "titan": {
         "hosts": ["trainer.hosts=2", "trainer.procs=2", *SLURM], "gpus": "0",

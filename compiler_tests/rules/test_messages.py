@@ -279,7 +279,7 @@ MISTAKES = [
     ("  trainer.step", "  x = trainer.step", "F119", "trainer.step(batch, loss = pg)",
      "write `trainer.step(...)` without a name; for metrics, use `report` in the loss"),
     ("-> generator", "-> generator { interval = 2 }", "F103", "interval",
-     "known are `every`, `on_swap`, `overlap`, `timeout`, `transport`"),
+     "known are `every`, `on_swap`, `overlap`, `timeout`, `transport`, `weights`"),
     ("trainer.step(", "generator.step(", "F101", "step", "known are `play`, `sample`"),
     (MINIMIZE, "minimize mean(-gain)", "F114", "mean(-gain)",
      "write `mean(x, T, mask)` to reduce each sequence, `token_mean(x, mask)` to reduce over the "

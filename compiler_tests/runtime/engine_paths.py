@@ -22,12 +22,13 @@ CONTEXT = 96
 PROMPTS = [[3 + (7 * i + at) % 20 for at in range(3 + i % 5)] for i in range(24)]
 
 
-def engine(folder: Path) -> upstream.Engine:
+def engine(folder: Path, **changed: Any) -> upstream.Engine:
+    """An engine with few blocks; `changed` are other settings of the service."""
     upstream.prepare_environment("cpu")
     service = spec.VllmService(
         model="m", mesh=spec.Mesh(name="m", device="cpu"), dtype="f32", max_running=16,
         sampling=spec.Sampling(max_tokens=4), prefix_caching=True,
-        extra={"block_size": 32, "num_gpu_blocks_override": 26},
+        extra={"block_size": 32, "num_gpu_blocks_override": 26}, **changed,
     )  # fmt: skip
     model = spec.Model(source=spec.LocalModel(path="", sha256=""), dtype="f32", context=CONTEXT)
     engine_rank = upstream.EngineRank(rank=0, ranks=1, rendezvous_file=folder / "rendezvous")

@@ -2,10 +2,12 @@
 
 import importlib.util
 import logging
+import re
 from pathlib import Path
 
 import pytest
 
+from forgedsl.runtime.services.vllm.upstream.adapter import INPUTS_LOGGER, OTHER_TOKENIZER
 from forgedsl.runtime.services.vllm.upstream.engine import (
     NOT_LOADED,
     RELOAD_LOGGER,
@@ -44,6 +46,15 @@ def test_a_tied_head_and_a_computed_table_have_nothing_to_load(warned) -> None:
 def test_a_head_of_its_own_that_is_not_loaded_is_a_warning(warned) -> None:
     silence_reload_warnings(is_tied=False)
     assert warned(*LAYERS)[0] == "ParallelLMHead: Failed to load weights"
+
+
+def test_vllm_still_warns_of_other_tokenizers_in_these_words() -> None:
+    root = importlib.util.find_spec("vllm")
+    if root is None or root.origin is None:
+        pytest.skip("vllm is not installed")
+    path = Path(root.origin).parent.joinpath(*INPUTS_LOGGER.split(".")[1:]).with_suffix(".py")
+    said = "".join(re.findall(r'^ +"(.*)"$', path.read_text(), re.MULTILINE))
+    assert OTHER_TOKENIZER in said
 
 
 def test_vllm_still_says_so() -> None:

@@ -122,6 +122,8 @@ class Family:
     with_no_rope: bool = False
     """True if its config.json says which layers do not rotate"""
     like: str = ""
+    joins_layers: bool = False
+    """True if its files, and so vLLM's adapters, join linear layers that trainers adapt apart"""
 
     @property
     def keys(self) -> Mapping[str, str]:

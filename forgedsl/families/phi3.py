@@ -34,4 +34,5 @@ FAMILY = Family(
     tokenizer="phi4",
     defaults={"eps": 1e-5, "tied": False},
     fixed={"hidden_act": "silu", "sliding_window": None},
+    joins_layers=True,
 )

@@ -7,7 +7,7 @@ graph (forgedsl.graph).
 
 FlowStep.settings: draw {count, weight: Ref, observe: Ref}, pairs and recall {count}, sample {n,
 env: Ref, max_turns}, step {loss: Ref, epochs, minibatches}, sync {target: Ref, every, overlap,
-on_swap, transport, timeout}, call {constant arguments by name}.
+on_swap, weights, transport, timeout}, call {constant arguments by name}.
 """
 
 from __future__ import annotations

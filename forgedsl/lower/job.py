@@ -323,6 +323,8 @@ class Node(Spec):
     every: int = 1
     overlap: bool = True
     on_swap: Literal["recompute", "keep"] = "recompute"
+    weights: Literal["merged", "adapter"] = Field(default="merged", exclude_if="merged".__eq__)
+    """sync: all weights with the adapter merged into them, or the adapter alone"""
     transport: str = "shm"
     timeout: float = 300.0
     at_step: bool = False

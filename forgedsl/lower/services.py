@@ -25,7 +25,7 @@ def lower_services(program: Program, graph: Graph, plan: Plan) -> dict[str, job.
             decl=decl, mesh=plan.mesh(name), dtype=dtype, rank=plan.memory.rank(name),
             rows=0 if shape is None else shape.rows,
             seq_len=0 if shape is None else shape.seq_len, trained=name == graph.trainer,
-            replays_routes=name in routed,
+            replays_routes=name in routed, adapter_rank=plan.request.adapter_rank(name),
         )  # fmt: skip
         found[name] = kind_of(decl.ctor).lowered(placed)
     return found

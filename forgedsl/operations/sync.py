@@ -50,7 +50,7 @@ class Sync(Operation):
                 yield Edge.plain(node, reader, EdgeKind.WEIGHTS, "weights")
 
     def fields(self, node: Node, to: Lowering) -> dict[str, Any]:
-        names = ("every", "overlap", "on_swap")
+        names = ("every", "overlap", "on_swap", "weights")
         given = {name: node.settings[name] for name in names if name in node.settings}
         return {"to": node.settings["target"], "transport": to.transport(node), **given}
 

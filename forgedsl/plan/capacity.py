@@ -17,7 +17,6 @@ from forgedsl.records import dataclass, replace
 from forgedsl.services.registry import kind_of, kinds
 from forgedsl.sizes.memory import GIB, PHASES, RankMemory, Request, itemsize, sharing
 from forgedsl.sizes.meshes import MeshPlan, transport_of
-from forgedsl.sizes.params import num_params
 from forgedsl.transports import row
 
 TIGHT = 0.92
@@ -201,7 +200,7 @@ def _received(request: Request) -> Iterator[tuple[int, str, int]]:
         dims, decl = request.dims[mesh.service], request.program.services[mesh.service]
         if dims is None or way.gpus or not way.far:
             continue
-        size = itemsize(request.program, decl) * num_params(dims)
+        size = itemsize(request.program, decl) * request.num_published(mesh.service)
         if way.handed_on:
             for host in sorted({place.host for place in mesh.places}):
                 yield host, "weights in transfer", 2 * size

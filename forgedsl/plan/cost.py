@@ -380,15 +380,15 @@ def pipeline_slowdown(mesh: MeshPlan, dims: Dims, micros: int) -> float:
 
 def _sync(request: Request, schedule: SchedulePlan, node: Node) -> Stage:
     target = str(node.settings["target"])
-    dims = request.dims[node.target]
-    assert dims is not None
-    size = itemsize(request.program, request.program.services[target]) * num_params(dims)
+    size = published_bytes(request, node)
     every = schedule.every or 1
     way = transport_of(request.host, request.meshes, node)
     return Stage(
         node=node.name, service=target, device=request.mesh(target).device, tokens=0, flops=0.0,
         bytes=float(size) / every, seconds=sync_seconds(request, schedule, node, way),
-        detail=f"{size / 2**20:,.0f} MiB by {way}"
+        detail=(f"{size / 2**20:,.0f} MiB" if size >= 2**20 else f"{size / 2**10:,.0f} KiB")
+        + f" by {way}"
+        + (", the adapter alone" if request.adapter_rank(target) is not None else "")
         + _bytes_out_of_host_text(request, node, way, size)
         + (f" every {every} steps" if every > 1 else ""),
     )  # fmt: skip
@@ -422,13 +422,16 @@ def split_seconds(mesh: MeshPlan, dims: Dims, tokens: int, size: int) -> float:
     return reduced + dims.layers * (2 * REDUCE + sent / LINK)
 
 
+def published_bytes(request: Request, node: Node) -> int:
+    """Return the bytes of what a weight sync sends; 0 if the model's size is unknown."""
+    target = request.program.services[str(node.settings["target"])]
+    return itemsize(request.program, target) * request.num_published(node.target)
+
+
 def sync_seconds(request: Request, schedule: SchedulePlan, node: Node, way: str) -> float:
     """Return the seconds per step of a weight sync by this transport."""
-    target, dims = str(node.settings["target"]), request.dims[node.target]
-    if dims is None:
-        return 0.0
-    size = itemsize(request.program, request.program.services[target]) * num_params(dims)
-    times = factor(request.host, request.mesh(target).device, f"sync {way}")
+    size = published_bytes(request, node)
+    times = factor(request.host, request.mesh(str(node.settings["target"])).device, f"sync {way}")
     copies = max(1, copies_of(request.meshes, node, way))
     return times * size * copies / RATES[way] / (schedule.every or 1)
 

@@ -234,11 +234,7 @@ def _checks(
     program = request.program
     models = dict.fromkeys(model_of(program.services[name]) for name in request.contexts)
     found = [d for name in models for d in check_family(program.models[name], base_dir)]
-    for name in models:
-        if program.models[name].settings["adapter"].value is not None:
-            from forgedsl.plan.adapters import check_adapter  # few models have one
-
-            found += check_adapter(program.models[name], base_dir)
+    found += _adapters(request, models, base_dir)
     contexts = {
         model_of(program.services[name]): context for name, context in request.contexts.items()
     }
@@ -273,6 +269,21 @@ def _checks(
         if name in request.rows and not uneven:
             found += checks.check_sequence_shard(decl, mesh, request.rows[name][1])
     return found
+
+
+def _adapters(
+    request: Request, models: Mapping[str, None], base_dir: Path | None
+) -> list[Diagnostic]:
+    """Yield the findings about adapters of these models, and about syncs that send one."""
+    program = request.program
+    adapted = [n for n in models if program.models[n].settings["adapter"].value is not None]
+    sends = any(sync.settings.get("weights") == "adapter" for sync in request.syncs)
+    if not adapted and not sends:
+        return []
+    from forgedsl.plan import adapters  # few programs have one
+
+    found = [d for n in adapted for d in adapters.check_adapter(program.models[n], base_dir)]
+    return found + (adapters.check_published_adapters(request, base_dir) if sends else [])
 
 
 def _report(reporter: Reporter, found: list[Diagnostic], start: int) -> bool:

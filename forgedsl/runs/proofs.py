@@ -21,6 +21,9 @@ def closing(lines: Sequence[Row]) -> Iterator[str]:
     if starts:
         services = " and ".join(dict.fromkeys(str(line["service"]) for line in starts))
         yield f"the first publication replaced all random weights of {services}"
+    if bases := [str(line["service"]) for line in lines if line["proof"] == "base"]:
+        engines = " and ".join(dict.fromkeys(bases))
+        yield f"{engines} adds the adapter to the trainer's base weights, bit for bit"
     masks = [line for line in lines if line["proof"] == "masks" and "off" not in line]
     losses = [line for line in lines if line["proof"] == "loss" and "off" not in line]
     if masks and all(line["holds"] for line in masks):
@@ -40,6 +43,11 @@ def text(line: Row) -> str:
     match line["proof"]:
         case "start":
             return _start(line)
+        case "base":
+            return (
+                f"{line['service']} adds the adapter to the trainer's base weights: "
+                f"{counted(line['tensors'], 'tensor')} are the same bit for bit"
+            )
         case "masks":
             return _masks(line)
         case "loss":

@@ -343,6 +343,14 @@ SYNC = Kind(
             "weights, or keep them",
         ),
         (
+            "weights",
+            word("merged", "adapter"),
+            "merged",
+            NUM,
+            "what is sent if the trainer has `lora`. merged: all weights, with the adapter merged "
+            "into them; adapter: the adapter alone, which the engine adds to its base weights",
+        ),
+        (
             "transport",
             word("auto", *transports.NAMES),
             "auto",

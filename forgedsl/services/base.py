@@ -133,6 +133,8 @@ class PlannedService:
     """True if the flow trains it"""
     replays_routes: bool = False
     """True if it replays the experts of sampled tokens, or records them"""
+    adapter_rank: int | None = None
+    """rank of the LoRA adapter that it publishes or receives alone"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,6 +206,8 @@ class ServiceKind:
     """supported head dimensions of attention on a CPU; empty: any"""
     records_routes: bool = False
     """True if its completions can carry the experts of each token"""
+    adds_adapters: bool = False
+    """True if it can add a published adapter to its base weights"""
     within: str = ""
     """a degree that adds no processes: it divides the processes of the other degrees"""
 

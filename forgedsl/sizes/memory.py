@@ -9,8 +9,8 @@ from forgedsl.ir.graph import Node
 from forgedsl.ir.program import Decl, Program
 from forgedsl.records import dataclass, field
 from forgedsl.sizes.hosts import Host
-from forgedsl.sizes.meshes import MeshPlan, value
-from forgedsl.sizes.params import ITEMSIZE
+from forgedsl.sizes.meshes import MeshPlan, number, value
+from forgedsl.sizes.params import ITEMSIZE, adapter_params, num_params
 
 PHASES = ("rollout", "sync", "train")
 GIB = 2**30
@@ -115,6 +115,23 @@ class Request:
     def synced(self) -> frozenset[str]:
         """The services that receive weights."""
         return frozenset(str(sync.settings["target"]) for sync in self.syncs)
+
+    def adapter_rank(self, service: str) -> int | None:
+        """Return the rank of the adapter that this service publishes or receives alone; None if
+        there is none."""
+        for sync in self.syncs:
+            ends = (sync.target, str(sync.settings["target"]))
+            if service in ends and sync.settings.get("weights") == "adapter":
+                return number(self.program.services[sync.target], "lora.rank", 0) or None
+        return None
+
+    def num_published(self, service: str) -> int:
+        """Return the number of parameters that this service publishes or receives; those of its
+        model if its dimensions are known."""
+        dims, rank = self.dims[service], self.adapter_rank(service)
+        if dims is None:
+            return 0
+        return num_params(dims) if rank is None else adapter_params(dims, rank)
 
     def mesh(self, service: str) -> MeshPlan:
         return next(mesh for mesh in self.meshes if mesh.service == service)

@@ -13,6 +13,8 @@ from forgedsl.families.base import Dims
 ITEMSIZE = {"f32": 4, "bf16": 2, "f16": 2}
 PRECISIONS = {"f32": (4, 8, 4), "bf16_moments": (4, 4, 4), "bf16": (2, 4, 2)}
 """bytes of weight, moments and gradient of a trained parameter, by `optimizer.precision`"""
+SLOT_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+"""ranks of adapters for which vLLM's layers can have room (`max_lora_rank`)"""
 
 
 def query_width(dims: Dims) -> int:
@@ -87,6 +89,12 @@ def adapter_params(dims: Dims, rank: int) -> int:
     if not dims.experts:
         widths += 3 * (dims.hidden + dims.ffn)
     return dims.layers * rank * widths
+
+
+def adapter_slot_rank(rank: int) -> int:
+    """Return the rank that the layers of a vLLM engine have room for, if an adapter has `rank`; 0
+    if vLLM has none that is large enough."""
+    return min((size for size in SLOT_RANKS if size >= rank), default=0)
 
 
 def active_params(dims: Dims) -> int:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 NAMED = 4
 """number of tensors that a message names"""
@@ -58,6 +58,10 @@ class Arrival:
     """tensors that have no known place in this engine, so that only a probe can check them"""
     was_random: bool = False
     """True if the engine had random weights before, which these have replaced"""
+    base: int = 0
+    """weights of the trainer's base that the engine holds bit for bit, if an adapter arrived and
+    they were compared now"""
+    base_faults: tuple[str, ...] = ()
 
 
 def arrival(published: Mapping[str, Digest], held: Iterable[Held], places: set[str]) -> Arrival:
@@ -70,6 +74,12 @@ def arrival(published: Mapping[str, Digest], held: Iterable[Held], places: set[s
         proved=len(here) if not found else 0,
         placeless=tuple(sorted(published.keys() - places)),
     )
+
+
+def with_base(found: Arrival, base: Mapping[str, Digest], held: Iterable[Held]) -> Arrival:
+    """Return the arrival of an adapter with the comparison of the weights that it is added to."""
+    wrong = faults(base, held)
+    return replace(found, base=0 if wrong else len(base), base_faults=tuple(wrong))
 
 
 def faults(published: Mapping[str, Digest], held: Iterable[Held]) -> list[str]:

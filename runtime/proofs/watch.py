@@ -59,6 +59,10 @@ class Proofs:
         self._placeless |= {*result.unproved}
         if result.was_random:
             self._starts.append(_start(sync.to or "", result))
+        if result.base:
+            self._starts.append({
+                "proof": "base", "service": sync.to or "", "tensors": result.base, "holds": True,
+            })  # fmt: skip
         if result.changed is not None:
             self._changed.append(result.changed)
         sampler = self._job.samplers.get(sync.to or "")

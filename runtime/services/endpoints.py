@@ -139,7 +139,7 @@ class MonarchEndpoints:
         return SyncResult(
             bytes=manifest.num_bytes, transport=manifest.transport,
             seconds=time.monotonic() - start, proved=found.proved, changed=manifest.changed,
-            unproved=found.placeless, was_random=found.was_random,
+            unproved=found.placeless, was_random=found.was_random, base=found.base,
             digests={name: each.value for name, each in (manifest.digests or {}).items()} or None,
         )  # fmt: skip
 

@@ -235,6 +235,9 @@ class GeneratorClient:
             if not error.died:
                 raise
             return None
+        if found.base_faults:
+            how = "the adapter is added to other weights than the trainer's"
+            self._refuse(replica, f"{how}: {text(list(found.base_faults))}")
         if found.faults:
             how = (
                 f"version {manifest.version} of the weights changed on its way by "

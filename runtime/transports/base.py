@@ -108,6 +108,9 @@ class Manifest:
     changed: float | None = None
     """share of the elements that differ from the version before, of a sample of SAMPLED elements at
     most; None if nothing was published before"""
+    base: Mapping[str, Digest] | None = None
+    """digest of each weight that a published adapter is added to; None if all weights are
+    published"""
 
     @property
     def num_bytes(self) -> int:
@@ -208,22 +211,18 @@ class Sender:
         if turn not in self._parts:
             self._parts[turn] = self._make(turn, layout)
         proves = self._needs_proof(state, layout)
-        found: dict[str, tuple[int, int, Tensor]] = {}
+        found: dict[str, _Digested] = {}
         for keeper, (entries, _) in enumerate(layout):
             for entry in entries if keeper // each == rank // each else ():
                 whole = self._gather(state[entry.name], self._dtype)
                 if keeper == rank:
                     if proves:
-                        rows = len(whole)
-                        found[entry.name] = rows, whole.numel() // rows, digest(whole)
+                        found[entry.name] = _digested(whole)
                     view(self._made[turn][0], entry).copy_(whole)
                 del whole
         self._buffers.wait_for_copies()
         changed = self._count_changed(turn, version)
-        digests = {
-            name: Digest(rows=rows, columns=columns, value=unsigned(int(value)))
-            for name, (rows, columns, value) in found.items()
-        }
+        digests = _read(found)
         if self._ranks.world > 1 and (proves or changed is not None):
             told = self._ranks.gather_objects((digests, changed))
             digests = {name: one for some, _ in told for name, one in some.items()}
@@ -235,6 +234,19 @@ class Sender:
             version=version, transport=self._transport.name, parts=self._parts[turn], probe=probe,
             digests=digests if proves else None, changed=self._changed,
         )  # fmt: skip
+
+    def digests(self, state: dict[str, Tensor]) -> dict[str, Digest]:
+        """Return the digest of each tensor as it would be published (a collective)."""
+        found = {}
+        for name, value in state.items():
+            whole = self._gather(value, self._dtype)
+            found[name] = _digested(whole)
+            del whole
+        digests = _read(found)
+        if self._ranks.stages > 1:
+            told = self._ranks.gather_objects(digests)
+            digests = {name: one for some in told for name, one in some.items()}
+        return digests
 
     def close(self) -> None:
         """Release the buffers."""
@@ -307,6 +319,22 @@ class Sender:
         dtype = self._dtype if value.is_floating_point() else value.dtype
         text = str(dtype).removeprefix("torch.")
         return Entry(name=name, shape=tuple(value.shape), dtype=text, offset=0)
+
+
+_Digested = tuple[int, int, Tensor]
+"""rows, columns and digest of a tensor, on its device"""
+
+
+def _digested(whole: Tensor) -> _Digested:
+    return len(whole), whole.numel() // len(whole), digest(whole)
+
+
+def _read(found: Mapping[str, _Digested]) -> dict[str, Digest]:
+    """Wait for the device, and return the digests by name."""
+    return {
+        name: Digest(rows=rows, columns=columns, value=unsigned(int(value)))
+        for name, (rows, columns, value) in found.items()
+    }
 
 
 def _sum_counts(counts: Sequence[tuple[int, int] | None]) -> tuple[int, int] | None:

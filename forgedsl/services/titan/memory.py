@@ -76,6 +76,8 @@ class TrainerShape:
     momentum: float = 0.0
     published: int
     """bytes per parameter of the weights published for generators; 0: none are published"""
+    adapter_alone: bool = False
+    """True if the adapter is published without the weights"""
     on_gpus: bool = False
     """True if each rank's GPU keeps a shard of the published weights; else they are in host
     memory"""
@@ -87,6 +89,13 @@ class TrainerShape:
         """Number of parameters of the model, or of this pipeline stage."""
         pp = self.degrees["pp"]
         return num_params(self.dims) if pp == 1 else stage_params(self.dims, self.stage, pp)
+
+    @property
+    def num_published(self) -> int:
+        """Number of parameters of a publication; of this pipeline stage's share."""
+        if not self.adapter_alone:
+            return self.params
+        return (self.adapters or 0) * self.layers // self.dims.layers
 
     @property
     def is_last(self) -> bool:
@@ -195,13 +204,12 @@ def titan_phases(shape: TrainerShape) -> tuple[Phase, ...]:
 
 
 def _trainer_phases(shape: TrainerShape) -> tuple[Phase, ...]:
-    total = shape.params
     *kept, gradients = state_items(shape)
     resident = [] if shape.offload else kept
     if shape.published and (shape.device == "cpu" or shape.on_gpus):
         ranks = shape.degrees["dp_replicate"] * shape.shard if shape.on_gpus else 1
-        size = 2 * shape.published * total / ranks
-        formula = f"2 buffers x {shape.published} x {count_text(total)}"
+        size = 2 * shape.published * shape.num_published / ranks
+        formula = f"2 buffers x {shape.published} x {count_text(shape.num_published)}"
         formula += f" / {ranks}" * (ranks > 1) + ", shared memory" * (shape.device == "cpu")
         resident.append(item_of("published weights", size, formula))
     working = [*([] if shape.offload else [gradients]), _gathered(shape)]
@@ -214,7 +222,10 @@ def _trainer_phases(shape: TrainerShape) -> tuple[Phase, ...]:
     copy = shape.published * unit if shape.shard > 1 else 0
     formula = f"{shape.published} x {count_text(unit)} of the largest tensor"
     sync = [item_of("gathered tensor", copy, formula)]
-    if shape.adapters is not None and shape.published:
+    if shape.adapter_alone:
+        adapter = 4 * shape.num_published
+        sync.append(item_of("gathered adapter", adapter, f"4 x {count_text(shape.num_published)}"))
+    elif shape.adapters is not None and shape.published:
         sync.append(replace(kept[0], name=kept[0].name.replace("weights", "merged weights")))
     return (
         phase_of("rollout", resident, [kept_item(freed, shape.device)]),
@@ -329,6 +340,7 @@ def shape_of(request: Request, mesh: MeshPlan) -> TrainerShape:
         adapters=adapter_params(dims, rank) if trained and rank else None,
         published=itemsize(request.program, targets[0]) if trained and targets else 0,
         on_gpus=publishes_on_gpus(request, mesh),
+        adapter_alone=trained and request.adapter_rank(mesh.service) is not None,
     )  # fmt: skip
     stages = [replace(shape, stage=stage) for stage in range(mesh.degrees["pp"])]
     return max(stages, key=lambda each: peak(each))
@@ -358,7 +370,7 @@ def rank(request: Request, mesh: MeshPlan) -> RankMemory:
         rows=shape.rows,
         trained=shape.trained,
         on_host=offloaded(shape),
-        published=2 * shape.published * num_params(shape.dims) if in_host else 0,
+        published=2 * shape.published * request.num_published(mesh.service) if in_host else 0,
         note=note,
     )
 

@@ -49,6 +49,10 @@ ENGINE_ARGUMENTS = (
     ("disable_log_stats", "remove it: events.jsonl has the statistics"),
     ("scheduler_cls", "remove it: the runtime uses its own scheduler"),
     ("worker_cls", "remove it: the runtime uses its own worker to record routes"),
+    *(
+        (name, "set `weights = adapter` of the `sync` instead: it decides room for adapters")
+        for name in ("max_loras", "max_lora_rank", "max_cpu_loras", "lora_target_modules")
+    ),
     ("enable_return_routed_experts", "set `router_replay` of the trainer instead"),
     *(
         (name, f"set `sampling.{name}` instead")
@@ -137,6 +141,7 @@ KIND = Vllm(
     degrees=("tp", "pp", "dp"),
     measure="sampling.",
     records_routes=True,
+    adds_adapters=True,
     process=round(0.8 * GIB),
     cpu_heads=(32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any, Literal
 
 from pydantic import Field
@@ -18,6 +19,8 @@ class VllmService(Sampler):
     max_running: int | None = None
     kv_dtype: Literal["auto", "fp8"] = "auto"
     weight_dtype: Literal["auto", "fp8"] = "auto"
+    adapter_rank: int | None = Field(default=None, exclude_if=operator.not_)
+    """rank of the LoRA adapter that a trainer publishes alone; the engine adds it to its base"""
     record_routes: bool = False
     """True if completions carry the experts of each token"""
     extra: dict[str, Any] = Field(default_factory=dict)

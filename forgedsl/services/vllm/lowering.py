@@ -36,6 +36,7 @@ def lowered(placed: PlannedService) -> VllmService:
         max_running=plain(decl, "engine.max_running"),
         kv_dtype=plain(decl, "engine.kv_dtype"),
         weight_dtype=plain(decl, "engine.weight_dtype"),
+        adapter_rank=placed.adapter_rank,
         record_routes=placed.replays_routes,
         extra=extra,
     )

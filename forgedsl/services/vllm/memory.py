@@ -28,7 +28,13 @@ from forgedsl.sizes.memory import (
     sharing,
 )
 from forgedsl.sizes.meshes import MeshPlan, value
-from forgedsl.sizes.params import kv_bytes, num_params, weight_bytes
+from forgedsl.sizes.params import (
+    adapter_params,
+    adapter_slot_rank,
+    kv_bytes,
+    num_params,
+    weight_bytes,
+)
 
 ALONE = 0.9
 """default fraction of a GPU's memory for an engine that is alone on it"""
@@ -56,6 +62,8 @@ class EngineShape:
     claim: int
     fp8_weights: bool = False
     """weights of layers are in fp8"""
+    adapter_rank: int | None = None
+    """rank of the adapter that is added to the weights; it is received instead of them"""
 
     @property
     def phases(self) -> tuple[Phase, ...]:
@@ -73,7 +81,10 @@ def phases(shape: EngineShape) -> tuple[Phase, ...]:
     weights = taken[0].bytes
     sync: list[Item] = []
     idle: list[Item] = []
-    if shape.synced and shape.device == "cpu":
+    if shape.adapter_rank is not None:
+        adapter = shape.itemsize * adapter_params(shape.dims, shape.adapter_rank)
+        sync = [item_of("received adapter", adapter, "beside the one before")]
+    elif shape.synced and shape.device == "cpu":
         idle = [item_of("reloaded copy", weights, "one more copy, kept by the allocator")]
         sync = [item_of("mapped weights", shape.itemsize * total, "read from shared memory")]
     elif shape.synced:
@@ -104,9 +115,19 @@ def fixed(shape: EngineShape) -> tuple[Item, ...]:
             f"{tokens:,} tokens x (h + 3 ffn), {MAX_RUNNING} x V",
         ),
     ]
+    if shape.adapter_rank is not None:
+        items.append(_adapter_item(shape, shape.adapter_rank))
     if shape.graphs:
         items.append(item_of("CUDA graphs", GRAPHS, "recorded decode steps"))
     return tuple(items)
+
+
+def _adapter_item(shape: EngineShape, rank: int) -> Item:
+    """Return the item of the adapter: room for it in each layer, and the copy that vLLM keeps."""
+    room = adapter_slot_rank(rank)
+    count = adapter_params(shape.dims, room) / shape.degrees["tp"]
+    size = shape.itemsize * (count + adapter_params(shape.dims, rank))
+    return item_of("adapter", size, f"{shape.itemsize} x {count_text(count)}, rank {room}; a copy")
 
 
 def batched_tokens(device: str, context: int) -> int:
@@ -139,6 +160,7 @@ def shape_of(request: Request, mesh: MeshPlan, fraction: float) -> EngineShape:
         context=request.contexts[mesh.service] or 0,
         graphs=mesh.device == "gpu" and bool(value(decl, "engine.cuda_graphs")),
         fp8_weights=value(decl, "engine.weight_dtype") == "fp8",
+        adapter_rank=request.adapter_rank(mesh.service),
         synced=mesh.service in request.synced, claim=floor(fraction * request.host.gpu_memory),
     )  # fmt: skip
 
@@ -163,7 +185,8 @@ def claim(request: Request, mesh: MeshPlan, ranks: Mapping[str, RankMemory]) -> 
     dims = request.dims[mesh.service]
     assert dims is not None
     size = itemsize(request.program, request.program.services[mesh.service])
-    reload = size * largest_tensor(dims)
+    rank = request.adapter_rank(mesh.service)
+    reload = size * (largest_tensor(dims) if rank is None else adapter_params(dims, rank))
     # Other services were estimated before. The engines share what these leave.
     known = [ranks[name] for name in others if name in ranks]
     taken = sum(rank.peak for rank in known if rank.pool is None)
@@ -184,4 +207,5 @@ def rank(request: Request, mesh: MeshPlan, others: Mapping[str, RankMemory]) -> 
             bytes=pool(shape), per_token=kv_per_token(shape), context=shape.context,
             claim=shape.claim, taken=fixed(shape),
         ),
+        note="" if shape.adapter_rank is None else "decodes slower, because it adds an adapter",
     )  # fmt: skip

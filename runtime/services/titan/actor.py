@@ -13,7 +13,7 @@ import asyncio
 import math
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -32,6 +32,7 @@ from forgedsl.runtime.data_types import Batch, PassResult, Sample, StepResult
 from forgedsl.runtime.losses import LossFunction
 from forgedsl.runtime.packing import Microbatch
 from forgedsl.runtime.proofs import first_batch, gaps
+from forgedsl.runtime.proofs.publication import Digest
 from forgedsl.runtime.services.titan.frozen import TitanActor, rows_of
 from forgedsl.runtime.services.titan.upstream import model as titan
 from forgedsl.runtime.services.titan.upstream import optimizers, value_head
@@ -68,6 +69,8 @@ class TitanTrainer(TitanActor):
     this check"""
     _moved = False
     """True if there was an update since the last publication"""
+    _base: Mapping[str, Digest] | None = None
+    """digests of the weights that a published adapter is added to, once they are computed"""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -190,8 +193,8 @@ class TitanTrainer(TitanActor):
         self.replayed = ReplayedShare(self.titan.model, self.titan.device)
         self.load = Load(self.titan.model, self.titan.config, self.titan.device)
         way = transport(self._transport())
-        self.sender = Sender(way, run_key, dtype, titan.gather_tensor, ranks,
-                             proves="publications" not in self.job.proofs.off)  # fmt: skip
+        self._proves = "publications" not in self.job.proofs.off
+        self.sender = Sender(way, run_key, dtype, titan.gather_tensor, ranks, proves=self._proves)
         self.titan.model.train()
         return {
             "parameters": self.titan.size,
@@ -209,6 +212,14 @@ class TitanTrainer(TitanActor):
             n.to for n in self.job.nodes if Role.TRANSFERS in n.roles and n.target == self.name
         ]
         return self.job.services[targets[0]].dtype if targets and targets[0] else self.service.dtype
+
+    def _sends_adapter(self) -> bool:
+        """True if the adapter is published without the weights that it is added to."""
+        return any(
+            n.weights == "adapter"
+            for n in self.job.nodes
+            if Role.TRANSFERS in n.roles and n.target == self.name
+        )
 
     def _transport(self) -> str:
         chosen = [
@@ -477,8 +488,12 @@ class TitanTrainer(TitanActor):
     def _publish(self) -> Manifest | None:
         probe = self._probe() if self._publications in PROBED else None
         self._publications += 1
-        state = self.titan.hf_state()
+        alone = self._sends_adapter()
+        state = self.titan.adapter_state() if alone else self.titan.hf_state()
         manifest = self.sender.publish(state, self.version, probe)
+        if alone and self._proves:
+            self._base = self._base or self.sender.digests(self.titan.base_state())
+            manifest = replace(manifest, base=self._base)
         if not self._moved:  # there was no update since the last publication
             manifest = replace(manifest, changed=None)
         self._moved = False

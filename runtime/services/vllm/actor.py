@@ -28,7 +28,7 @@ from monarch.actor import Port, concurrent_endpoint
 from forgedsl.lower import job as spec
 from forgedsl.runtime.actors.base import ForgeActor
 from forgedsl.runtime.data_types import Completion, Message, Request
-from forgedsl.runtime.proofs.publication import Arrival, arrival
+from forgedsl.runtime.proofs.publication import Arrival, arrival, with_base
 from forgedsl.runtime.services.vllm.upstream import engine as upstream
 from forgedsl.runtime.services.vllm.upstream.start import preload
 from forgedsl.runtime.transports import tree
@@ -98,6 +98,8 @@ class Generator(ForgeActor):
         self._version = 0
         self._random = False
         """True as long as the engine has the random weights of its start"""
+        self._base_known = service.adapter_rank is None
+        """False until the base weights are compared with the trainer's"""
         self._starts_random = "start" not in job.proofs.off and any(
             Role.TRANSFERS in node.roles and node.to == name for node in job.nodes
         )
@@ -108,9 +110,9 @@ class Generator(ForgeActor):
 
     @concurrent_endpoint
     async def setup(self, run_key: str) -> dict[str, Any]:
-        """Start the engine. It starts from random weights if a trainer publishes to it (and the
-        proof `start` is not off), since the first publication must replace them all. Otherwise it
-        loads the weights in the model's folder."""
+        """Start the engine. It starts from random weights if a trainer publishes all weights to it
+        (and the proof `start` is not off), since the first publication must replace them all.
+        Otherwise it loads the weights in the model's folder."""
         return await self.set_up(self._setup, run_key)
 
     @concurrent_endpoint
@@ -241,6 +243,10 @@ class Generator(ForgeActor):
                     held = self._engine.gather_lists(held)
                     compared = arrival(manifest.digests, held, self._engine.weight_names())
                     found = replace(compared, was_random=was_random)
+                if manifest.base is not None and not self._base_known:
+                    self._base_known = True
+                    base = self._engine.gather_lists(self._engine.base)
+                    found = with_base(found, manifest.base, base)
                 if manifest.probe is not None:
                     found = replace(found, gap=self._check(manifest))
                 return found

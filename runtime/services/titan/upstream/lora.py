@@ -1,7 +1,9 @@
 """Adapters (LoRA, arXiv 2106.09685) by torchtitan's converter: W + alpha / rank * B A, W frozen.
 
     config --with_adapters--> config      state dict --merged--> that of a model without adapters
+                                                     --base--> the same, adapters left out
                                                      --peft_layers--> adapters under PEFT's names
+                                                     --alone--> the same, for an engine
 
 Queries, keys and values have adapters of their own, as in PEFT, so they are not fused here. Used
 only by `model.py`, which wraps torchtitan; import nothing of torchtitan at module level.
@@ -15,6 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from forgedsl.adapters import A as PEFT_A
+from forgedsl.adapters import B as PEFT_B
 from forgedsl.lower import job as spec
 
 LAYERS = ["wq", "wkv", "wo", "w1", "w2", "w3"]
@@ -85,6 +89,25 @@ def merged(state: dict[str, Tensor], lora: spec.Lora | None) -> dict[str, Tensor
             layer = name.removesuffix(A)
             change = found.pop(layer + B) @ found.pop(name)
             found[f"{layer}.weight"] = found[f"{layer}.weight"] + lora.alpha / lora.rank * change
+    return found
+
+
+def base(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return `state` without the adapters: the weights that they are added to."""
+    return {name: value for name, value in state.items() if not name.endswith((A, B))}
+
+
+def alone(
+    state: Mapping[str, Tensor],
+    lora: spec.Lora,
+    to_hf: Callable[[dict[str, Tensor]], Mapping[str, Tensor]],
+) -> dict[str, Tensor]:
+    """Return the adapters of whole tensors under PEFT's names, as an engine adds them: B is times
+    alpha / rank, so that the engine has nothing to scale."""
+    found = {}
+    for layer, (down, up) in peft_layers(state, to_hf).items():
+        found[layer + PEFT_A] = down
+        found[layer + PEFT_B] = lora.alpha / lora.rank * up
     return found
 
 

@@ -127,7 +127,25 @@ class TitanModel:
         """Return this rank's shards of the weights under Hugging Face names; the experts of a
         layer are two entries (`Stacked`). Weights with merged adapters are copies; all others are
         the model's own tensors."""
-        weights = lora.merged(dict(self.model.state_dict()), self.lora)
+        return self._named(lora.merged(dict(self.model.state_dict()), self.lora))
+
+    def base_state(self) -> dict[str, Any]:
+        """Return this rank's shards of the weights that adapters are added to, named as those of
+        `hf_state`."""
+        return self._named(lora.base(self.model.state_dict()))
+
+    def adapter_state(self) -> dict[str, Tensor]:
+        """Return the adapters of this rank's layers whole, f32: A [rank, in], and B [out, rank]
+        times alpha / rank, under PEFT's names (a collective)."""
+        assert self.lora is not None
+        halves = {
+            name: gather_tensor(value, torch.float32)
+            for name, value in self.model.state_dict().items()
+            if name.endswith((lora.A, lora.B))
+        }
+        return lora.alone(halves, self.lora, self.adapter.published)
+
+    def _named(self, weights: dict[str, Tensor]) -> dict[str, Any]:
         grouped, others = experts.split_experts(weights)
         state: dict[str, Any] = self.adapter.published(others)
         return state | experts.stack_experts(grouped, self.adapter)

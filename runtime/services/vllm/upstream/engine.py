@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from forgedsl.errors import LaunchError
 from forgedsl.lower import job as spec
 from forgedsl.runtime.proofs.publication import Held
+from forgedsl.runtime.services.vllm.upstream import adapter
 from forgedsl.runtime.services.vllm.upstream.start import fast_start, graph_sizes, preload
 from forgedsl.runtime.temporary_files import short_folder
 from forgedsl.services.vllm.memory import batched_tokens
@@ -35,6 +36,7 @@ from forgedsl.tool_calls import FORMS, chosen
 from forgedsl.vllm_parsers import FORM
 
 if TYPE_CHECKING:
+    from forgedsl.runtime.services.vllm.upstream.held import HeldWeights
     from forgedsl.runtime.services.vllm.upstream.routes import PendingRoutes
     from forgedsl.runtime.services.vllm.upstream.scheduling import (
         FastDecodeScheduler,
@@ -118,18 +120,19 @@ class Engine:
         self._salt = 0
         """number of weight loads; part of the prefix cache's salt"""
         self._on_cpu = on_cpu = service.mesh.device == "cpu"
-        self.random = random or not any(folder.glob("*.safetensors"))
+        adapted = service.adapter_rank is not None
+        self.random = (random and not adapted) or not any(folder.glob("*.safetensors"))
         arguments = _arguments(service, model, folder, seed, rank, random=self.random)
-        if not arguments["enforce_eager"]:
-            sizes = graph_sizes(arguments["max_num_seqs"])
-            arguments.setdefault("compilation_config", {"cudagraph_capture_sizes": sizes})
         if not on_cpu:
             from forgedsl.runtime.services.vllm.upstream import attention_backend, logprobs
 
             attention_backend.install()
             logprobs.install()
+        self.base: list[Held] = []
+        """digests of the base weights that were loaded, if a trainer publishes an adapter"""
+        base = adapter.recording_base(self.base) if adapted else contextlib.nullcontext()
         try:
-            with contextlib.chdir(folder.parent), fast_start(service.sampling, self.seconds):
+            with contextlib.chdir(folder.parent), fast_start(service.sampling, self.seconds), base:
                 config = _configured(arguments)
                 self._engine = LLMEngine.from_vllm_config(config, disable_log_stats=True)
         except TypeError as error:
@@ -143,9 +146,8 @@ class Engine:
         if self._ranks > 1 and self._rank == 0:
             _unlink_shared_memory()
         self._in_place = not on_cpu and all(self._engine.apply_model(_keeps_weights))
-        from forgedsl.runtime.services.vllm.upstream.held import HeldWeights
-
-        (self._held,) = self._engine.apply_model(partial(HeldWeights, in_place=self._in_place))
+        self._adapter = adapter.request() if adapted else None
+        self._held = self._holding(service.adapter_rank)
         self._check_parser()
 
     @property
@@ -153,6 +155,18 @@ class Engine:
         """Full name of vLLM's engine class."""
         made = type(self._engine)
         return f"{made.__module__}.{made.__qualname__}"
+
+    def _holding(self, rank: int | None) -> HeldWeights | adapter.HeldAdapter:
+        """Return what reads the published weights, or the adapter of `rank`, in the engine."""
+        from forgedsl.runtime.services.vllm.upstream.held import HeldWeights
+
+        found: Any
+        if rank is None:
+            (found,) = self._engine.apply_model(partial(HeldWeights, in_place=self._in_place))
+        else:
+            self._engine.apply_model(partial(adapter.begin, rank=rank))
+            (found,) = self._engine.apply_model(partial(adapter.HeldAdapter, rank=rank))
+        return cast("HeldWeights | adapter.HeldAdapter", found)
 
     def _check_parser(self) -> None:
         """Load vLLM's parser of tool calls, if the model names one. Otherwise an error would show
@@ -259,10 +273,14 @@ class Engine:
         if grades:
             self._graded[request_id] = grades
         if sampling.stop or grades:
-            self._inner_ids[request_id] = self._engine.add_request(request_id, prompt, params)
+            self._inner_ids[request_id] = self._engine.add_request(
+                request_id, prompt, params, lora_request=self._adapter
+            )
             return
         inputs, tasks = self._engine.input_processor, self._engine.get_supported_tasks()
-        request = inputs.process_inputs(request_id, prompt, params, supported_tasks=tasks)
+        request = inputs.process_inputs(
+            request_id, prompt, params, supported_tasks=tasks, lora_request=self._adapter
+        )
         inputs.assign_request_id(request)
         self._scheduler.follow(request.request_id, request_id)
         self._core.add_request(request)
@@ -332,7 +350,7 @@ class Engine:
             output_kind=self._final_only,
         )
         prompt = self._prompt(prompt_token_ids=token_ids)
-        inner = self._engine.add_request(request_id, prompt, params)
+        inner = self._engine.add_request(request_id, prompt, params, lora_request=self._adapter)
         others: list[Finished] = []
         while True:
             output: Any
@@ -362,21 +380,25 @@ class Engine:
     def load_weights(
         self, weights: Iterable[tuple[str, Any]], *, keep: bool, prove: bool = False
     ) -> list[Held]:
-        """Load new weights (Hugging Face names) in place, between two steps. With `keep`, running
-        requests keep their KV caches; otherwise vLLM recomputes these under the new weights. Later
-        requests never reuse cached blocks of older weights: their `cache_salt` is another. With
-        `prove`, return digests of the new weights on this rank."""
+        """Load new weights (Hugging Face names), or a new adapter (PEFT's names), in place, between
+        two steps. With `keep`, running requests keep their KV caches; otherwise vLLM recomputes
+        these under the new weights. Later requests never reuse cached blocks of older weights:
+        their `cache_salt` is another. With `prove`, return digests of the new weights on this
+        rank."""
         self._salt += 1
         if prove:
             self._held.begin()
-        if self._in_place:
-            import torch
-
+        if self._adapter is not None:
+            self._engine.apply_model(lambda model: adapter.swap(model, weights))
+        elif self._in_place:
             self._engine.apply_model(lambda model: _load(model, weights))
-            torch.accelerator.synchronize()  # all copies are done: the sender may reuse its buffer
         else:
             self._engine.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
-        if self._on_cpu:
+        if not self._on_cpu:
+            import torch
+
+            torch.accelerator.synchronize()  # all copies are done: the sender may reuse its buffer
+        elif self._adapter is None:
             self._engine.apply_model(_repack)
         if not keep:
             self._engine.reset_prefix_cache(reset_running_requests=True)
@@ -424,6 +446,8 @@ def _arguments(
     }
     if service.weight_dtype == "fp8":
         arguments["quantization"] = FP8
+    if service.adapter_rank is not None:
+        arguments |= adapter.arguments(service.adapter_rank)
     if service.record_routes:
         arguments["worker_cls"] = RECORDING_WORKER
     if on_cpu:
@@ -439,6 +463,9 @@ def _arguments(
 
 def _configured(arguments: dict[str, Any]) -> Any:
     """Return vLLM's configuration, with the scheduler that has a fast path for decoding."""
+    if not arguments["enforce_eager"]:
+        sizes = graph_sizes(arguments["max_num_seqs"])
+        arguments.setdefault("compilation_config", {"cudagraph_capture_sizes": sizes})
     from vllm import EngineArgs
 
     from forgedsl.runtime.services.vllm.upstream.scheduling import (

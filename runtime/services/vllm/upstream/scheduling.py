@@ -71,8 +71,8 @@ class FastDecodeScheduler(Scheduler):
         """True if no configured feature of this engine needs to see each step."""
         managers = self.kv_cache_manager.coordinator.single_type_managers
         hooks = (
-            self.connector, self.ec_connector, self.aux_output_connector, self.lora_config,
-            self.perf_metrics, self.finished_req_ids_dict, self.dynamic_sd_lookup,
+            self.connector, self.ec_connector, self.aux_output_connector, self.perf_metrics,
+            self.finished_req_ids_dict, self.dynamic_sd_lookup,
         )  # fmt: skip
         flags = (
             self.num_spec_tokens, self.num_lookahead_tokens, self.use_pp, self.is_encoder_decoder,
