@@ -98,8 +98,7 @@ def eval_line(view: View) -> str:
 
 
 def smoothed_metrics(view: View) -> list[tuple[str, str]]:
-    """Return (label, value) of the smoothed metrics, most important first; missing ones are left
-    out."""
+    """Return (label, value) of the smoothed metrics that have a value, most important first."""
     shown = [(label, view.recent_mean(name)) for label, name in FIELDS]
     # includes reports of further `step` nodes, such as `critic/loss/...`
     reports = sorted(name for name in view.row if "loss/" in name)

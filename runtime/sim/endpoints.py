@@ -122,7 +122,8 @@ class SimEndpoints:
         self._cursor[node.name] = cursor
 
     def _next(self, node: Node, rows: int) -> int | None:
-        """Return the position after the next rows; None at the end of the data."""
+        """Advance the reader of `node` by `rows`; return its position, or None if all epochs are
+        read."""
         data, epochs = self._latencies.data.get(node.target), self._job.schedule.epochs
         at = self._cursor[node.name]
         if data is not None and epochs is not None and at >= epochs * data.rows:
@@ -191,8 +192,8 @@ class SimEndpoints:
         return Score(value=0.0)
 
     async def _call(self, call: Call, rollout: Rollout) -> bool:
-        """Return True if the rewards failed in all tries; a reward over its limit counts as
-        failed."""
+        """Evaluate rewards, with retries. Return True if every try failed. A try fails if one of its
+        rewards fails or exceeds its time limit."""
         for attempt in range(1, call.retries + 2):
             total, failed = 0.0, False
             for name in call.names:
@@ -388,6 +389,6 @@ def _calls(job: Job, names: Sequence[str]) -> tuple[Call, ...]:
 
 
 def _supervised(job: Job) -> tuple[int, int]:
-    """Return tokens of a row, and rows of a whole step's batch."""
+    """Return the tokens of a row, and the rows of an optimizer step over all ranks."""
     trainer = job.trainers.get(job.trained_service)
     return (1, 1) if trainer is None else (trainer.batch.seq_len, trainer.step_rows)

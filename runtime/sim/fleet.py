@@ -52,7 +52,8 @@ class Request:
 
 
 class Replica:
-    """One engine. Until its death is noticed, requests sent to it are lost."""
+    """One engine. If it dies, requests sent to it wait in `owed` until its death is noticed; then
+    other replicas get them."""
 
     __slots__ = ("alive", "due", "engine", "noticed", "owed")
 
@@ -177,13 +178,12 @@ class Fleet:
         return None
 
     def _note(self, index: int) -> None:
-        """Push the replica's load on the router's heap; outdated entries are skipped when they come
-        up."""
+        """Push the new load of a replica on the router's heap. The router skips the older entry."""
         if not self._in_turn:
             heapq.heappush(self._by_load, (self._load(index), index))
 
     def _order(self, index: int) -> None:
-        """Schedule an event no later than the next end of a completion."""
+        """Schedule a timer for the end of the replica's next completion, if none is due earlier."""
         replica = self.replicas[index]
         end = replica.engine.next_end()
         if end < replica.due - 1e-9:

@@ -28,8 +28,9 @@ OF_SERVICE = ("lora", "value_head", "dtype")
 
 
 def startable(run_dir: Path, files: Mapping[int, Path], *, chosen: bool) -> dict[int, Path]:
-    """Return the recorded steps that can be trained one after the other. If the user has `chosen`
-    them, they are all of `files`; else they begin at the last step that has a checkpoint before it.
+    """Return the files of consecutive steps that can be trained from a checkpoint. If the user has
+    `chosen` the steps, these are all of `files`. Otherwise they begin at the last step before which
+    there is a checkpoint.
 
     Raises:
         LaunchError: there is no checkpoint from before the first step, or a step between the
