@@ -52,7 +52,7 @@ class SimulatedRollout(Rollout):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
+class RewardCall:
     """Rewards evaluated in one call in `pool`; `limit` is in seconds."""
 
     names: tuple[str, ...]
@@ -184,16 +184,16 @@ class SimEndpoints:
         calls = self._calls.get(name, ())
         if rubric is not None and rubric.on_truncated is not None and rollout.truncated:
             calls = ()
-        work = [self._call(call, rollout) for call in calls]
+        work = [self._all_tries_fail(call, rollout) for call in calls]
         failed = await asyncio.gather(*work) if len(work) > 1 else [await each for each in work]
         for call, late in zip(calls, failed, strict=True):
             if late and call.drops:
                 raise RewardError(call.names[0], "it failed, or took too long")
         return Score(value=0.0)
 
-    async def _call(self, call: Call, rollout: Rollout) -> bool:
-        """Evaluate rewards, with retries. Return True if every try failed. A try fails if one of its
-        rewards fails or exceeds its time limit."""
+    async def _all_tries_fail(self, call: RewardCall, rollout: Rollout) -> bool:
+        """Evaluate rewards, with retries; return True if every try failed. A try fails if one of
+        its rewards fails or exceeds its time limit."""
         for attempt in range(1, call.retries + 2):
             total, failed = 0.0, False
             for name in call.names:
@@ -369,18 +369,18 @@ def _pools(job: Job) -> dict[str, int]:
     return pools | {n: r.concurrent_calls for n, r in job.rewards.items() if not r.is_pure}
 
 
-def _calls(job: Job, names: Sequence[str]) -> tuple[Call, ...]:
+def _calls(job: Job, names: Sequence[str]) -> tuple[RewardCall, ...]:
     """Return the calls of a score: all pure functions in one, each other reward by itself."""
     found, pure = [], tuple(name for name in names if job.rewards[name].is_pure)
     if pure:
         limit = max(job.rewards[name].timeout for name in pure)
         drops = all(job.rewards[name].on_error == "drop" for name in pure)
-        found.append(Call(names=pure, pool=PURE, limit=limit, drops=drops))
+        found.append(RewardCall(names=pure, pool=PURE, limit=limit, drops=drops))
     for name in names:
         reward = job.rewards[name]
         if not reward.is_pure:
             found.append(
-                Call(
+                RewardCall(
                     names=(name,), pool=name, limit=reward.timeout, retries=reward.retries,
                     drops=reward.on_error == "drop",
                 )

@@ -99,14 +99,14 @@ class Fleet:
             if replica.alive:
                 replica.engine.stop(now, self.spec.load, self.spec.again)
                 done = max(done, replica.engine.now)
-                self._order(index)
+                self._schedule_end(index)
         await asyncio.sleep(done - now)
 
     def slow(self, index: int | None, factor: float) -> None:
         for i in range(len(self.replicas)) if index is None else [index]:
             self.replicas[i].engine.advance(self._loop.time())
             self.replicas[i].engine.slowness = factor
-            self._order(i)
+            self._schedule_end(i)
 
     def kill(self, index: int) -> None:
         """Kill a process. After a delay the death is noticed and its requests go elsewhere; then it
@@ -137,10 +137,10 @@ class Fleet:
         request.version = self.version
         if replica.alive:
             replica.engine.add(self._loop.time(), request, request.tokens, request.prefill)
-            self._order(index)
+            self._schedule_end(index)
         else:
             replica.owed.append(request)
-        self._note(index)
+        self._push_load(index)
 
     def _notice(self, index: int) -> None:
         replica = self.replicas[index]
@@ -154,7 +154,7 @@ class Fleet:
         replica = self.replicas[index]
         replica.alive, replica.noticed = True, False
         replica.engine.now = self._loop.time()
-        self._note(index)
+        self._push_load(index)
         waiting, self._nobody = self._nobody, []
         for request in waiting:
             self._hand_out(request)
@@ -177,12 +177,12 @@ class Fleet:
             heapq.heappop(self._by_load)  # outdated: a newer entry exists
         return None
 
-    def _note(self, index: int) -> None:
+    def _push_load(self, index: int) -> None:
         """Push the new load of a replica on the router's heap. The router skips the older entry."""
         if not self._in_turn:
             heapq.heappush(self._by_load, (self._load(index), index))
 
-    def _order(self, index: int) -> None:
+    def _schedule_end(self, index: int) -> None:
         """Schedule a timer for the end of the replica's next completion, if none is due earlier."""
         replica = self.replicas[index]
         end = replica.engine.next_end()
@@ -197,8 +197,8 @@ class Fleet:
         replica.due = math.inf
         ended = replica.engine.ended(max(due, self._loop.time()))
         if ended:
-            self._note(index)
-        self._order(index)
+            self._push_load(index)
+        self._schedule_end(index)
         for request in ended:
             if not request.done.done():
                 request.done.set_result(request.version)
