@@ -112,6 +112,16 @@ def test_a_quote_without_its_other_end_has_no_fix():
     assert [(d.code, d.fix) for d in reporter] == [("S002", None)]
 
 
+def test_a_value_for_two_names_has_no_fix():
+    reporter = Reporter()
+    parse(
+        SourceFile("t.forge", "fn f(x: float) -> float {\n  y = z = x\n  return y\n}\n"), reporter
+    )
+    (only,) = reporter
+    help_ = "to compare, write `==`; one statement gives a value to one name only"
+    assert (only.code, only.help, only.fix) == ("S006", help_, None)
+
+
 def test_several_mistakes_in_one_pass_without_cascades():
     text = """\
 param a : int =

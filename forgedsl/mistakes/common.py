@@ -170,15 +170,16 @@ def _assignment_as_comparison(place: Place) -> Diagnostic | None:
     before = place.before
     if before.rstrip().endswith(("=", "!", "<", ">")):
         return None
-    condition = re.search(r"\b(require|when|if|and|or|not)\b", before) or "=" in before
-    if not condition:
+    is_condition = re.search(r"\b(require|when|if|and|or|not)\b", before)
+    if not is_condition and "=" not in before:
         return None
     return place.error(
         "S006",
         "assignment-as-comparison",
         "`=` assigns a value; it does not compare",
-        help="write `==`",
-        fix=place.replace_by("==", "replace `=` by `==`"),
+        help="to compare, write `==`"
+        + ("" if is_condition else "; one statement gives a value to one name only"),
+        fix=place.replace_by("==", "replace `=` by `==`") if is_condition else None,
     )
 
 
