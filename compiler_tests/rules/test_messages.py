@@ -72,7 +72,7 @@ MISTAKES = [
     (MINIMIZE, "minimize token_mean(-gain[0], mask)", "F119", "gain[0]",
      "to reduce an axis, name it: `mean(x, G)`, `token_mean(x, mask)`"),
     (MINIMIZE, MINIMIZE.replace("minimize", "report total ="), "F110", "pg",
-     "add `minimize EXPRESSION`, what training makes small, such as `minimize "
+     "add `minimize EXPRESSION` with the value to minimize, such as `minimize "
      "token_mean(-logprob * adv, mask)`"),
     ('after(row.answer, "#### ")', 'row.answer.split("#### ")[1]', "S001", "[",
      '`after(text, "#### ")` returns the text after it'),

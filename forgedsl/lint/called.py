@@ -1,4 +1,5 @@
-"""The Python rewards that --deep called, for rules X850 and following: each with what it gave."""
+"""Results of the calls that --deep made, for rules X850 and following: Python rewards with the
+scores of their answers, and environments with their games."""
 
 from __future__ import annotations
 
@@ -28,8 +29,8 @@ def called_rewards(view: View) -> Iterator[tuple[PythonReward, RewardCalls]]:
 
 
 def paid_rewards(view: View) -> Iterator[tuple[PythonReward, RewardCalls]]:
-    """Yield those of them that are given the target and that the flow's score adds: a right answer
-    must be paid more."""
+    """Yield the called rewards that read the target and have a positive weight in the flow's score.
+    A right answer must get more from them than a wrong one."""
     names = paid(view)
     for reward, calls in called_rewards(view):
         if calls.reads_target and reward.reward.name in names:

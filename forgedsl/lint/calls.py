@@ -1,7 +1,7 @@
 """What rewards and environments gave when `lint --deep` called them; rules X850 and following.
 
-RewardCalls        a reward: the scores of answers made for the purpose, by row and kind of answer
-EnvironmentPlays   an environment: episodes of players who answer right, wrong, nothing
+RewardCalls        a reward: the scores of constructed answers, by row and kind of answer
+EnvironmentPlays   an environment: episodes of scripted players, who answer right, wrong, nothing
 
 `forgedsl.runtime.probes` makes them. Without --deep there are none.
 """
@@ -20,8 +20,8 @@ SAME = 1e-9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """One call of a reward: the answer, and its score or the error. `said`: what the answer is, for
-    messages."""
+    """One call of a reward: the answer, and its score or the error. `said` describes the answer in
+    messages: "an empty answer"."""
 
     kind: str
     said: str
@@ -56,9 +56,9 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewardCalls:
-    """All calls of a reward. `form`: how the right answer is written, with `{}` for the target; ""
-    if no right answer is paid more than a wrong one. `note`: why some or
-    all calls were not made."""
+    """All calls of a reward. `form` is the form of the right answer, with `{}` for the target; it
+    is "" if no right answer gets more than a wrong one. `note` says why some or all calls were not
+    made."""
 
     reads_target: bool = False
     form: str = ""
@@ -84,8 +84,8 @@ class RewardCalls:
         return scores if scores and len(scores) == len(found) else None
 
     def at_least_right(self, kind: str, *, more: bool = False) -> bool:
-        """True if this kind of answer is paid as much as the right one on every row; with `more`,
-        if it is paid more."""
+        """True if this kind of answer gets as much as the right one on every row; with `more`,
+        if it gets more."""
         mine, right = self.scores(kind), self.scores(RIGHT)
         if mine is None or right is None:
             return False
@@ -95,8 +95,8 @@ class RewardCalls:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Play:
-    """One game: what was shown before each turn, what each turn was paid, by part, and whether it
-    ended. `last`: what the player said last; `error`: why the game broke there."""
+    """One game: the observation before each turn, the rewards of each turn by part, and True if it
+    ended. `last` is the last turn of the player; `error` says why the game failed there."""
 
     shown: tuple[str, ...] = ()
     paid: tuple[Mapping[str, float], ...] = ()
@@ -130,8 +130,8 @@ class Retold:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvironmentPlays:
-    """All games of an environment. `form`: how the right answer is given, "" if none is paid more
-    than a wrong one; `part`: the reward by which it is."""
+    """All games of an environment. `form` is the form of the right answer, "" if no right answer
+    gets more than a wrong one. `part` is the reward part in which it gets more."""
 
     form: str = ""
     part: str = ""
@@ -141,7 +141,7 @@ class EnvironmentPlays:
     note: str = ""
 
     def totals(self, player: str) -> list[float] | None:
-        """Return what a player was paid, by row; None if a game was not played or broke."""
+        """Return the total reward of a player, by row; None if a game was not played, or failed."""
         plays = [row.plays.get(player) for row in self.rows]
         found = [p.total(self.part) for p in plays if p is not None and not p.error]
         return found if found and len(found) == len(plays) else None

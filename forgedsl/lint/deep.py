@@ -11,7 +11,7 @@
     D607 stop-tokens      stop strings that are end tokens in a local model's metadata
     X804 reward-loading   a Python reward that cannot be loaded
     X805 reward-call      a reward that fails in a trial call on a row
-    X850 to X859          what rewards and environments give for made answers (`lint/calls.py`)
+    X850 to X859          what rewards and environments give for constructed answers
     F103 unknown-setting  `engine.extra` that the installed vLLM does not have
     codes of the plan     for this host's hardware, under the profile it selects
 
@@ -110,18 +110,18 @@ DataChecks = Callable[
     [Lowered, frozenset[str]],
     tuple[Mapping[str, DatasetCheck], Mapping[str, str], Mapping[str, str]],
 ]
-"""function of a job and of the names of its rewards with side effects, which it does not call. It
-returns, by name: checks of datasets, errors of loading rewards, errors of calling rewards once"""
+"""Called with a job, and with the names of its rewards with side effects, which it does not call.
+Returns, by name: checks of datasets, errors of loading rewards, errors of calling rewards once."""
 
 MakeCalls = Callable[[Lowered, frozenset[str]], CallResults]
-"""function of the same arguments that calls rewards with made answers; a `DataChecks` runs first"""
+"""Takes the same arguments, after a `DataChecks`, and calls rewards with constructed answers."""
 
 
 def check(
     view: View, planned: tuple[Graph, Plan] | None, data: DataChecks, calls: MakeCalls | None,
     runs: Callable[[str], bool],
 ) -> Iterator[Diagnostic]:  # fmt: skip
-    """Yield the findings of one view. `planned` is None if it has mistakes, or no flow."""
+    """Yield the findings of one view. `planned` is None if the view has mistakes, or no flow."""
     if view.folder is None:
         return
     for model in view.program.models.values():
@@ -189,10 +189,10 @@ def _from_calls(
     """Yield what follows from calls of rewards and games, and record which calls were not made."""
     for name, called in calls.rewards.items():
         if called.note:
-            _tell(view, f"calls of reward {name} not all made: {called.note}")
+            _tell(view, f"some calls of reward {name} were not made: {called.note}")
     for name, played in calls.environments.items():
         if played.note:
-            _tell(view, f"games of environment {name} not all played: {played.note}")
+            _tell(view, f"some games of environment {name} were not played: {played.note}")
     for code in filter(runs, CALLED):
         yield from rule_of(code).check(view)
 

@@ -45,7 +45,7 @@ READ_THE_FLOW = ("F104", "A303")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deep:
     """Inputs of --deep besides the text: this host, a function that checks data and rewards, and
-    one that calls rewards with answers made for the purpose."""
+    one that calls rewards with constructed answers."""
 
     host: Host
     outside: DataChecks
@@ -182,8 +182,8 @@ def _check_views(
 def _compared(
     views: dict[str, Reporter], asked: str | None, profiles: tuple[str, ...]
 ) -> tuple[str, ...]:
-    """Return the views to check beside the one that was asked for: all others, if it has a finding
-    that counts only where every view has it."""
+    """Return the other views to check. Some findings count only if every view has them: if the view
+    that was asked for has such a finding, all other views are checked, else none."""
     if asked is None or not any(_is_everywhere(d.code) for d in views[asked]):
         return ()
     return tuple(view for view in (AS_WRITTEN, *profiles) if view != asked)

@@ -107,7 +107,8 @@ def ratio_not_one(loss: LossView) -> int | None:
 
 
 def _moves(loss: LossView, side: str) -> bool:
-    """True if the slope at an answer changes with its log-prob while policy and reference agree."""
+    """True if the slope with respect to an answer's log-prob changes with this log-prob, at a point
+    where policy and reference agree."""
     slopes = [loss.slope(side=side, logprob=logprob) for logprob in (-0.5, -2.0, -30.0)]
     return max(slopes) - min(slopes) > 1e-9
 
@@ -258,8 +259,9 @@ def _counts(tree: Tree, node: int) -> bool:
 
 
 def lower_bounded_ratio(loss: LossView) -> tuple[int, float] | None:
-    """Return a weight that is a ratio where it is large, and else a bound above 1, as `max(ratio,
-    c)` is; and this bound. The ratio is that of the policy or that of `proximal` to `behavior`."""
+    """Return (node, bound) of a weight `max(ratio, bound)` with a bound above 1: it is the ratio
+    only where the ratio is large. The ratio is that of the policy, or of `proximal` to
+    `behavior`."""
     if loss.is_pairs or not loss.fields("sampler"):
         return None
     ratios = (0.5, *DISTINCT_RATIOS)

@@ -1,10 +1,10 @@
 """Settings of a program that must be compatible, with the ranges that published runs use.
 
 View --numbers--> Number: value, where it stands, what it is compared with
-     FITS: one row each kind of number: its facts, range, source, what to write instead
+     FITS: one row for each kind of number: where it is read, range, source, what to write instead
 
-N907 reports a number outside of its range. A row asks only for what the program has: no LoRA, no
-row about LoRA.
+N907 reports a number outside of its range. A row finds numbers only in programs that have them: a
+row about LoRA finds none in a program without LoRA.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ADAPTIVE = ("adamw", "adam")
 LARGE_MODEL = 0.5
 """billions of parameters from which on a model needs a smaller learning rate"""
 LARGEST = 7.0
-"""billions of parameters from which on it needs a still smaller one"""
+"""billions of parameters from which on a model needs a learning rate that is smaller still"""
 SEVERAL = 100
 """steps from which on a run is more than a trial"""
 SIZE = r"(?<![\d.])(\d+(?:\.\d+)?)[bB](?![a-zA-Z])"
@@ -184,8 +184,8 @@ def _cut_observations(view: View) -> Iterator[Number]:
             words = _words_before(env.methods[tool])
             if most is not None and words:
                 message = (
-                    f"`max_observation = {most.value}` keeps the first {most.value} tokens, and "
-                    f"tool `{tool}` says what it found after {words} words"
+                    f"`max_observation = {most.value}` keeps the first {most.value} tokens, but "
+                    f"tool `{tool}` writes {words} words before its result"
                 )
                 yield Number(value=most.value / words, span=place(most, env.env), message=message)
 

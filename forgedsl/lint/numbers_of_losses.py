@@ -3,8 +3,8 @@
 View --trees of losses and advantages--> Number
      FITS_OF_LOSSES: one row each kind of number, as in `numbers.py`
 
-The rows read what a term does (its gradient, the factors of a recurrence), so that a number counts
-where it stands: in an argument, in a loss of the file, or in a function that the loss calls.
+The rows read what a term does (its gradient, the factors of a recurrence), not how it is named. So
+they find a number in an argument, in a loss of the file, and in a function that the loss calls.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from forgedsl.source import Span
 from forgedsl.types.flow import Role
 
 NO_COEFFICIENT = 0.99
-"""limit of the gradient of the KL term relative to that of the advantage. Above it, the term
-probably has no coefficient, which other rules report, or another denominator: no row applies"""
+"""limit of the gradient of the KL term relative to that of the advantage. Above it, no row applies:
+the term probably has no coefficient, which other rules report, or another denominator"""
 SCALED, LARGEST = 10.0, 1e4
-"""factor by which advantages are larger or smaller than 1 if they have the scale of scores, and
-the advantage from which on it is no scale but a mistake"""
+"""Advantages of 10 or more, and of 1 / 10 or less, are taken to have the scale of scores. Those of
+10,000 or more are taken for a mistake, not for a scale."""
 
 
 def _losses(view: View) -> Iterator[LossView]:
@@ -151,7 +151,7 @@ def _divergence_of_large_scores(view: View) -> Iterator[Number]:
 
 
 def _pulled(view: View, loss: LossView) -> tuple[tuple[float, float, str], ...]:
-    """Return what `_pulls` yields; two rows ask."""
+    """Return what `_pulls` yields. It is cached, because two rows use it."""
     key = (_pulls, loss.name)
     if key not in view.answers:
         view.answers[key] = tuple(_pulls(view, loss))
@@ -160,8 +160,8 @@ def _pulled(view: View, loss: LossView) -> tuple[tuple[float, float, str], ...]:
 
 
 def _pulls(view: View, loss: LossView) -> Iterator[tuple[float, float, str]]:
-    """Yield (ratio, advantage, message): the gradient of the divergence, as a fraction of that of
-    this advantage. The advantage is 1, or the largest of the flow if it has another scale."""
+    """Yield (ratio, advantage, message). The ratio is the gradient of the divergence, relative to
+    that of the advantage. This is 1, or the flow's largest advantage if it has another scale."""
     given = _parameter(loss, "beta")
     if loss.is_pairs or (given is not None and given > 1.0):  # N906 reports those of the library
         return
@@ -245,7 +245,7 @@ def _margin_of_sums(view: View) -> Iterator[Number]:
         if counts == 0 and loss.fields("reference"):
             message = (
                 f"loss `{loss.name}` compares sums of log-probs with beta = {beta:.2g}: their "
-                "margin is large, so a pair stops to count after a few updates"
+                "margin is large, so a pair stops changing the policy after a few updates"
             )
             yield Number(value=beta, span=loss.place, message=message)
 

@@ -62,7 +62,7 @@ def drawn_from(view: View) -> list[Decl]:
 
 
 def asked_to_reason(view: View) -> bool:
-    """True if a prompt of the flow asks for reasoning, in words of the program."""
+    """True if a prompt of the flow asks for reasoning, in text that the .forge file has."""
     texts = [said_to(dataset) for dataset in drawn_from(view)]
     return any(re.search(REASONS, text) and not re.search(UNASKED, text) for text in texts)
 

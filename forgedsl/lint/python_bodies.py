@@ -180,7 +180,7 @@ class Body:
         return float(value) if is_number else None  # type: ignore[arg-type]
 
     def range(self, node: ast.expr, depth: int = 0) -> Interval:
-        """Return the interval of a number: of constants, lengths, sums, products and bounds."""
+        """Return an interval for the value of a number, through sums, products, lengths, bounds."""
         number = self.number(node)
         if number is not None:
             return point(number)
@@ -213,8 +213,8 @@ class Body:
 
     @cached_property
     def _texts(self) -> list[tuple[ast.AST, str, str]]:
-        """The texts with a `<` of the function and of the functions of the file that it names, and
-        what is done with each: it is `sought` or `removed`."""
+        """The texts with a `<` that the function uses, also in functions of the file that it names.
+        Each has its use: `sought` or `removed`."""
         functions = {n.name: n for n in self.module.body if isinstance(n, Function)}
         found, seen, pending = [], set[str](), [self.root]
         while pending:

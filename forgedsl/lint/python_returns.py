@@ -18,7 +18,7 @@ def wrong(definition: ast.FunctionDef | ast.AsyncFunctionDef) -> tuple[str, ast.
             if isinstance(node, ast.Return) or _gives(node, scores):
                 paid = getattr(node.value, "value", 0)  # type: ignore[attr-defined]
                 if isinstance(paid, int | float) and paid > 0:
-                    return "pays for an error", node  # type: ignore[return-value]
+                    return "gives a reward for an error", node  # type: ignore[return-value]
     if any(isinstance(node, ast.Yield | ast.YieldFrom) for node in nodes):
         return "", None
     if not any(node.value for node in returns) and not isinstance(definition.body[-1], ast.Raise):

@@ -2,7 +2,7 @@
 
 A rule is a module with a docstring (its page for users, which begins with code and name), a
 `finding` that makes its diagnostics, and `check(view)`, which yields them. The file has the name of
-the code, and is imported when the rule is needed: rules of Python code are not, in most programs.
+the code, and is imported when the rule is needed. Most programs need no rules of Python code.
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ SUBJECTS: tuple[tuple[Callable[[Program], bool], tuple[str, ...]], ...] = (
 """(test of a program, rules): the rules find nothing in a program that fails the test"""
 
 CALLED = ("X850", "X851", "X852", "X853", "X854", "X855", "X856", "X857", "X858", "X859")
-"""rules about what rewards and environments gave when --deep called them"""
+"""rules that check the results of the calls that --deep made to rewards and environments"""
 
 CODES: tuple[str, ...] = tuple(
     sorted(

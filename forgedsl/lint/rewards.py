@@ -89,7 +89,7 @@ def _value(body: Function, num_tokens: Interval, turns: Interval) -> Interval:
 
 LENGTHS = 8
 MOST_TURNS = 64
-"""turns of a trajectory up to which a reward is tried"""
+"""maximum number of turns for which a reward is evaluated"""
 
 
 def _by_length(body: Function, longest: int, view: View) -> list[Interval]:
@@ -454,7 +454,7 @@ def first_line(source: SourceFile, node: python.AST) -> Span:
 
 
 def called_name(call: python.Call) -> str:
-    """Return the last name of what a call calls: `dumps` for `json.dumps(x)`; "" if it has none."""
+    """Return the last name of what is called: `dumps` for `json.dumps(x)`; "" without one."""
     return str(getattr(call.func, "attr", getattr(call.func, "id", "")))
 
 
@@ -514,7 +514,7 @@ DIRECTED = ("math_equal", "exact", "think_tags", "overlong", "contains", "reason
 
 
 def inverted(score: Score) -> list[str]:
-    """Yield the library rewards whose increase lowers the score."""
+    """Return the library rewards whose increase lowers the score."""
     found = []
     for name, reward in score.rewards.items():
         effects = score.change_by(name) if _is_directed(reward) else []

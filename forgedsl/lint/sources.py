@@ -9,7 +9,7 @@ from forgedsl.schema.constructors import REASONING_GYM
 
 
 def parts(source: object) -> Iterator[Constructor]:
-    """Yield the sources that a source mixes, or itself."""
+    """Yield the sources of a mixture; for any other source, the source itself."""
     if isinstance(source, Constructor):
         mixed = source.args.get("sources")
         for part in mixed or ():

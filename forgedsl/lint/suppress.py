@@ -135,8 +135,8 @@ def _code_below(source: SourceFile) -> list[int]:
 
 
 def _problems(suppression: Suppression, runs: Callable[[str], bool] | None) -> Iterator[Diagnostic]:
-    """Yield mistakes of a suppression. `runs` is true for rules that were fully checked; None: none
-    was."""
+    """Yield mistakes of a suppression. `runs` is true for rules that were fully checked; None if no
+    rule was."""
     if not suppression.reason:
         yield Diagnostic(
             code="N902",

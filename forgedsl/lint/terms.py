@@ -1,11 +1,11 @@
-"""What the terms of a loss weigh, and how an advantage discounts, read from their trees.
+"""Weights of the terms of a loss, and discounts of an advantage, read from their trees.
 
-    LossView -> gradient of an entropy term, of a value term; limits of a value; when a schedule
-                of `num_steps` is over
+    LossView -> gradient of an entropy term and of a value term; how far values may move; the update
+                from which on a schedule over `num_steps` is constant
     View     -> Discount of each recurrence; the largest advantage of the scores of the flow
 
-So it does not matter whether a coefficient is a parameter of the library, a number in a loss of the
-file, or in a function that the loss calls.
+A coefficient is found wherever it is written: as a parameter of the library, as a number in a loss
+of the file, or in a function that the loss calls.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from forgedsl.records import dataclass
 from forgedsl.types.flow import Role
 
 ERROR = 2.0
-"""distance of value and target at the point where a loss is evaluated: values are -1, data 1"""
+"""error of the critic at the point where a loss is evaluated: its values are -1, the targets 1"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,8 +50,8 @@ def value_weight(loss: LossView) -> float | None:
 
 
 def value_limits(loss: LossView) -> tuple[float, ...]:
-    """Return how far values may move from those before the step: half of the range of each clip
-    of a value."""
+    """Return how far values may move from those before the step, for each clip of a value: half of
+    the clip's range."""
     values, found = loss.tree.values, []
     for node in sorted(loss.objective) if "value" in loss.read else ():
         value = values[node]
@@ -65,8 +65,8 @@ def value_limits(loss: LossView) -> tuple[float, ...]:
 
 
 def settles_at(loss: LossView, end: int) -> int | None:
-    """Return the update from which on `num_steps` no longer changes the loss; None if it does up to
-    update `end`, or never."""
+    """Return the update from which on `num_steps` no longer changes the loss. None if it still
+    changes the loss at update `end`, or if it never does."""
 
     def at(update: int) -> float:
         point = loss.point(num_steps=float(update), ratio=1.1, distance=0.7)
@@ -113,8 +113,8 @@ def _later(tree: Tree, delta: int) -> float | None:
 
 
 def lacks_values(tree: Tree) -> bool:
-    """True if a function is an advantage by temporal differences, and does not add the values, as
-    targets of a critic do."""
+    """True if a function computes temporal differences, and does not add the values to them. It is
+    then an advantage. Targets of a critic add the values."""
     values = tree.values
     later = {values[v.args[0]].attr for v in values if v.op == "next"} - {None}
     pending, read = [tree.outputs[0][1]], set[object]()

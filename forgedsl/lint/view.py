@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 
 
 class Shared:
-    """Caches shared by all views of a file: trees of functions by what they depend on, and facts of
-    losses by structure. `on_disk`: True if rules may read the program's files in its folder.
-    `facts` has the facts of earlier versions of the text, in an editor."""
+    """Caches shared by all views of a file. Trees of functions are cached by the values that they
+    read, facts of losses by structure. `on_disk`: True if rules may read the program's files in its
+    folder. `facts` has the facts of earlier versions of the text, in an editor."""
 
     def __init__(self, *, on_disk: bool, facts: dict[tuple[object, ...], Facts]) -> None:
         self.on_disk = on_disk
@@ -43,7 +43,7 @@ class Shared:
         """reports of --deep on data that it read, each with its profiles"""
         self.trees: dict[tuple[object, ...], tuple[Located | None, tuple[Diagnostic, ...]]] = {}
         self.answers: dict[object, Any] = {}
-        """cached results of rules about functions that views share"""
+        """results that rules cache for all views, by question"""
         self._names: dict[tuple[str, int, str], tuple[tuple[str, ...], ...]] = {}
         self._intervals: dict[tuple[Located, Interval], Analysis] = {}
         self._facts = facts
@@ -109,7 +109,7 @@ class View:
         self.calls: CallResults | None = None
         """what rewards and environments gave when --deep called them"""
         self.answers: dict[object, Any] = {}
-        """cached results of rules about this view, by question"""
+        """results that rules cache for this view, by question"""
         self._identities: dict[int, tuple[object, ...]] = {}
         self.located: dict[str, Located] = {}
         for name, function in program.functions.items():

@@ -1,5 +1,5 @@
-"""Follows calls with labels as arguments: into functions that were read from files, and of other
-functions, whose effect on labels is listed here."""
+"""Follows calls whose arguments are labels. A function that was read from a file is run on the
+labels. For other functions, tables here say what they do to labels."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ TRIMS = (
     "str", "strip", "lstrip", "rstrip", "lower", "upper", "casefold", "int", "float", "replace",
     "normalize", "removesuffix", "removeprefix", "Decimal", "Fraction",
 )  # fmt: skip
-"""functions after which a text still says the same"""
+"""functions whose result has the meaning of their argument"""
 CONTAINS = (
     "repr", "format", "dumps", "join", "title", "encode", "decode", "ljust", "rjust", "center",
     "zfill", "escape", "capitalize", "list", "tuple", "Start", "loads", "load",
@@ -92,7 +92,7 @@ NOT_DIGITS = (r"\D", r"\D+", r"[^0-9]", r"[^0-9]+", r"[^\d]", r"[^\d]+")
 """patterns that match everything but digits"""
 REQUESTS = ("requests.", "httpx.", "urllib.request.", "aiohttp.", "openai.", "anthropic.")
 DEPTH = 7
-"""calls in calls that are followed"""
+"""maximum depth of nested calls that are followed"""
 
 
 class Calls(Expressions):

@@ -1,7 +1,8 @@
 """Python files of a program: functions, classes, constants and imports, also of modules beside.
 
-A file that the program names imports modules of its own folder, and these import from there too, as
-in a run (`lower.modules`): not from the folder of the .forge file, and not from their own.
+A file that the program names imports modules from its own folder. These modules import from that
+same folder, as in a run (`lower.modules`): not from the folder of the .forge file, and not from the
+folder they are in.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What the rewards and environments of a program reach in their Python files.
 
 View -> one Part for each: the statements that run when its file is imported, its definition, and
-the definitions and constants that it names, also through each other
+the definitions and constants that it names, directly or through other definitions
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
-"""Runs Python programs on labels instead of values: who made a value, and what it tells.
+"""Runs Python programs on labels instead of values. Labels say where a value comes from, and what
+it depends on.
 
     def same(a, b): return a.strip() == b              labels of `same(turn.text, task.target)`:
     ok = same(turn.text, self.gold)                    verdict, reads response, reads target
 
 Calls are followed into functions and methods of the file, and of modules beside it. Nothing is
-executed. A run notes the calls and comparisons it meets (`Flow.events`), and what the program
-returns. With `failing`, it follows the path on which that `except` clause is entered.
+executed. A run notes the calls and comparisons that it meets (`Flow.events`), and what the program
+returns. If `failing` is an `except` clause, the run follows only the path that enters this clause.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the Python of a program gives as scores: values on labels, and where they are given."""
+"""The scores that the Python of a program gives: their labels, and the places that give them."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from forgedsl.syntax.walk import names
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
-    """A value that a program gives as a score, with the tests that it stands under, and the file
-    that gives it."""
+    """A value that a program gives as a score. `control` has the labels of the tests that decide if
+    it is given, `file` and `node` say where."""
 
     value: Value
     control: Labels

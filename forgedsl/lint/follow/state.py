@@ -1,4 +1,4 @@
-"""The state of a run: names, attributes and items, and what it has met."""
+"""The state of a symbolic run: names, attributes and items, and the events so far."""
 
 from __future__ import annotations
 
@@ -228,7 +228,7 @@ class State:
                 self.store(owner, changed)
 
     def store(self, owner: ast.expr, value: Value) -> None:
-        """Keep a changed object where it was read from."""
+        """Store a changed object under the name or attribute that it was read from."""
         match owner:
             case ast.Name(id=name) if name in self.frames[-1].env:
                 self.frames[-1].env[name] = value

@@ -22,9 +22,9 @@ IS_TARGET, TARGET, READS_TARGET = "is target", "target", "reads target"
 VERDICT = "verdict"
 """says whether a text of the policy equals the target"""
 DEFAULT = "default"
-"""may be a constant that stands for what could not be read"""
+"""may be a default, a constant for an answer that could not be read"""
 PAID = "default above 0"
-"""a default that is worth something as a score"""
+"""a default that is above 0 as a score"""
 FOUND = "found"
 """a match of a pattern, or none"""
 LISTED = "listed"
@@ -56,11 +56,11 @@ DRAWN = "drawn"
 FLOAT, WHOLE_NUMBER, DIGITS = "float", "whole number", "digits"
 """what `float` gave; a number without its decimals; a text of which all but digits was deleted"""
 NUMERIC = frozenset({CLOCK, EXIT, WHOLE_NUMBER})
-"""labels that arithmetic passes on"""
+"""labels that a result of arithmetic has if an operand has them"""
 READS = frozenset({READS_RESPONSE, READS_TARGET, NET, DRAWN, OUTPUT})
-"""labels that every operation passes on"""
+"""labels that the result of every operation has if an operand has them"""
 TESTS = READS | {VERDICT, EXIT}
-"""labels of a test that pass on to everything inside its branches"""
+"""labels that a test gives to everything inside its branches"""
 CONTENT = NUMERIC | {
     KEPT, RESPONSE, TARGET, DEFAULT, PAID, FILE, VERDICT, DISTANCE, SECRET, DIGITS,
     ESCAPED, PROMPT, LOWERED, RAISED, STRIPPED,
@@ -71,9 +71,10 @@ WORDS_OF = {label: f"words of {label}" for label in WHOLE}
 """the list of all words of a text, which may be joined again"""
 
 UNKNOWN = object()
-"""in place of a constant"""
+"""stands for a constant that is not known"""
 TAKEN = "\0taken"
-"""key of an environment in which the failing `except` clause was reached"""
+"""key of a function's variables that is true after the `except` clause `failing` was entered; see
+`lint.follow.run`"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +108,8 @@ class Called:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
     """A call or a comparison. `blocking`: it runs in the event loop: in a coroutine, and not in a
-    thread. `taken`: it comes after the failing `except` clause. `control`: labels of the tests that
-    decide if it is reached."""
+    thread. `taken`: it comes after the `except` clause `failing` was entered. `control`: labels of
+    the tests that decide if it is reached."""
 
     kind: str
     node: ast.AST
@@ -153,7 +154,7 @@ class Frame:
     blocking: bool
     control: Labels = frozenset()
     absent: int = 0
-    """how many branches around are taken only if nothing was found, or on an exception"""
+    """number of enclosing branches that run only if nothing was found, or on an exception"""
     returned: list[tuple[Value, ast.AST, Value, Labels]] = field(default_factory=list)
     left: list[Env] = field(default_factory=list)
     yielded: list[Value] = field(default_factory=list)
@@ -270,7 +271,7 @@ def join_envs(envs: list[Env]) -> Env:
     if len(envs) == 1:
         return envs[0]
     taken = [env for env in envs if env[TAKEN].const]
-    envs = taken or envs  # a path through the clause hides the paths around it
+    envs = taken or envs  # keep only the paths through the clause, if there are some
     found: Env = {}
     for name in dict.fromkeys(name for env in envs for name in env):
         found[name] = join([env[name] for env in envs if name in env])

@@ -32,8 +32,8 @@ def check(view: View) -> Findings:
                 continue
             span = step.settings["on_swap"].origin.span or step.span
             yield finding(
-                f"`{target}` goes on with keys of older weights, and loss `{loss.name}` does not "
-                "know what it drew from",
+                f"`{target}` goes on with keys of older weights, but loss `{loss.name}` does not "
+                "read the log-probs of what it sampled",
                 span,
                 related=(Label(text="never reads `behavior`", span=loss.place),),
                 help="weight by exp(clamp(logprob - behavior, -10.0, 10.0)), or recompute",

@@ -30,8 +30,8 @@ def check(view: View) -> Findings:
     takes = (plan.schedule.steps or 0) * plan.cost.step_seconds
     if time <= notice:
         yield finding(
-            f"the allocation ends after {time_text(time)}, and the run is told so "
-            f"{time_text(notice)} before: it begins to save and end at once",
+            f"the allocation ends after {time_text(time)}, with notice {time_text(notice)} before: "
+            "the run begins to save and end as soon as it starts",
             launcher.span,
             help="ask for more `time`, or set a shorter `checkpoint.grace`: the run then trains "
             "longer, and a step that cannot end within it is abandoned",

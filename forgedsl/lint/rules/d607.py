@@ -29,7 +29,7 @@ def check(view: View) -> Findings:
 
 
 def never(service: Decl, ends: tuple[str, ...], special: set[str]) -> list[Diagnostic]:
-    """Yield a finding for each stop string that is a special token but no end token of the
+    """Return a finding for each stop string that is a special token but no end token of the
     model."""
     stop = service.settings["sampling.stop"]
     texts = stop.value if isinstance(stop.value, list) and ends else []

@@ -71,8 +71,8 @@ def _own(view: View) -> Findings:
             continue
         if known is not None and known[0].tokenizer != family(arch.name).tokenizer:
             yield finding(
-                f"model `{model.name}` is of family {arch.name}, and its tokenizer of "
-                f"{known[0].name}: its token ids are other words",
+                f"model `{model.name}` is of family {arch.name}, but its tokenizer is of "
+                f"{known[0].name}: the same token ids mean other words",
                 place(model.settings["tokenizer"], model),
                 help="leave `tokenizer` out: a model brings its own",
             )
@@ -86,8 +86,8 @@ def _named(model: Decl, tokenizer: str, arch: str) -> Findings:
     if _known(tokenizer) or not ours or not theirs or ours & theirs:
         return
     yield finding(
-        f"model `{model.name}` is of {min(ours)}, and its tokenizer of {min(theirs)}: its token "
-        "ids are other words",
+        f"model `{model.name}` is of {min(ours)}, but its tokenizer is of {min(theirs)}: the same "
+        "token ids mean other words",
         place(model.settings["tokenizer"], model),
         help="leave `tokenizer` out: a model brings its own",
     )

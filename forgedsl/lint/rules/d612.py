@@ -123,8 +123,8 @@ def rows_of(view: View, source: Any, need: int) -> int | None:
 
 
 def _lines(view: View, path: str, need: int) -> int | None:
-    """Count the non-empty lines of a file; cached for all views. None if the first one
-    begins no object: lines of a JSON list or of a compressed file are no rows."""
+    """Count the non-empty lines of a file; cached for all views. None if the first line is not the
+    beginning of an object: lines of a JSON list or of a compressed file are not rows."""
     if view.folder is None or not view.shared.on_disk:
         return None
     key = ("lines", path, need)

@@ -4,12 +4,12 @@
     reward form = rl.contains(text = "<|im_end|>")                               # fires
     reward form = rl.format_regex("(?s)<think>.*</think>.*")                     # silent
 
-    response.endswith("<|im_end|>")                                  # fires: of a reward in Python
+    response.endswith("<|im_end|>")                                  # fires, in a Python reward
     response.removesuffix("<|im_end|>")                              # silent
 
 Special tokens are not part of the text that rewards see, so such a reward is 0 for every completion
-(simple_GRPO #19, verl #715). End the pattern with `\\\\s*`. `r.truncated` is true if an answer did
-not end.
+(simple_GRPO #19, verl #715). End the pattern with `\\\\s*`. `r.truncated` is true if an answer was
+cut off before its end.
 """
 
 import re

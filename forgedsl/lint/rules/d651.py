@@ -1,4 +1,4 @@
-"""D651 thinking-forbidden: the prompt tells the model not to think, and a reward wants thoughts.
+"""D651 thinking-forbidden: the prompt asks the model not to think, but a reward wants thoughts.
 
     dataset sums { system = "/no_think Answer in <answer> tags.", ... }
     reward form = rl.think_tags                                             # fires
@@ -41,7 +41,7 @@ def check(view: View) -> Findings:
         span = next(_says(view.program.datasets[name]), None)
         if span is not None:
             yield finding(
-                f"`{SAYS}` in the prompt forbids what `{wanted[0].name}` wants, a `{TAG}` block",
+                f"`{SAYS}` in the prompt forbids the `{TAG}` block that `{wanted[0].name}` wants",
                 span,
                 related=(Label(text="wants it", span=place_of(wanted[0], view)),),
                 help=f"leave `{SAYS}` out, or reward the answer alone",

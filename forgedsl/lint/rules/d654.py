@@ -3,10 +3,11 @@
     model policy { source = hf("Qwen/Qwen3-4B"), chat_template = "...<|eot_id|>..." }       # fires
     model policy { source = hf("Qwen/Qwen3-4B"), chat_template = "...<|im_end|>..." }       # silent
 
-A marker that is no token of the vocabulary is text in pieces: the model sees no turns, and ends its
-own with a token that the template never writes (LLaMA-Factory #5834). Leave `chat_template` out, so
-that the model's own is used, or write its markers. The rule knows the families that `forgec`
-trains, and reports a template only if it has none of the model's own end tokens.
+If a marker is not a token of the vocabulary, it is split into ordinary tokens: the model sees no
+turns. It also ends its own turns with a token that the template never writes (LLaMA-Factory #5834).
+Leave `chat_template` out, so that the model's own is used, or write its markers. The rule knows the
+families that `forgec` trains, and reports a template only if it has none of the model's own end
+tokens.
 """
 
 from forgedsl.families.registry import FAMILIES, family

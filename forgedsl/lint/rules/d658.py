@@ -5,9 +5,10 @@
     prompt = chat("Solve it.", row.question)                              # silent
 
 A prompt is rendered up to the beginning of the assistant's turn. If its last message is an answer,
-that turn is over, and the policy begins another one: words put into its mouth are read as something
-it has said, and a solution in the rows is an answer that it only has to repeat. Leave the last
-message out: `row.messages[0].content` in `chat(...)`. The first row of a local .jsonl file is read.
+that turn is over, and the policy begins another one. It then reads words that were meant as the
+beginning of its answer as something that it has said before. If the message is a solution from the
+rows, the policy only has to repeat it. Leave the last message out: `row.messages[0].content` in
+`chat(...)`. The rule reads the first row of a local .jsonl file.
 """
 
 from forgedsl.ir.program import Decl, Deferred

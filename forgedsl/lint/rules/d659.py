@@ -1,4 +1,4 @@
-"""D659 prompt-in-answers: the answers of a pair begin with the prompt, which stands before them.
+"""D659 prompt-in-answers: the answers of a pair repeat the prompt that stands before them.
 
     prompt = row.question, chosen = row.full_good, rejected = row.full_bad       # fires
     {"question": "2+2?", "full_good": "2+2? It is 4.", "full_bad": "2+2? It is 5."}

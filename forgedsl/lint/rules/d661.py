@@ -4,10 +4,10 @@
     eval held_out { dataset = tasks, score = number }                            # fires
     eval held_out { dataset = tasks, score = solved, env = shop, max_turns = 4 }     # silent
 
-The flow plays the prompts of this dataset in an environment, and the eval lets the policy answer
-them at once: it measures another task, and stays low while the run learns (torchtitan #3602). Give
-the eval the `env` and the `max_turns` of the flow. The rule fires if the environment has tools and
-gives the score of the flow, and no other eval plays in one.
+The flow plays the prompts of this dataset in an environment, but in the eval the policy answers
+them in one turn, without tools. The eval measures another task, and stays low while the run learns
+(torchtitan #3602). Give the eval the `env` and the `max_turns` of the flow. The rule fires if the
+environment has tools and its rewards are the flow's score, and if no eval plays in an environment.
 """
 
 from forgedsl.diagnostics import Label
@@ -30,7 +30,7 @@ def check(view: View) -> Findings:
         return
     samples = [step for step in view.program.flow if Role.SAMPLES in step.roles]
     if any("env" not in step.settings for step in samples):
-        return  # some prompts are answered at once
+        return  # some prompts are answered in one turn
     for step in samples:
         env, dataset = played_in(view, step)
         if env is None or dataset is None or not env.body.tools:
@@ -42,8 +42,8 @@ def check(view: View) -> Findings:
             if not _is_of_environment(view, score):  # else F101 reports it
                 turns = step.settings["max_turns"].value if "max_turns" in step.settings else 4
                 yield finding(
-                    f"`{each.name}` lets the policy answer the prompts of `{dataset.name}` at "
-                    f"once, and the flow plays them with the tools of `{env.name}`",
+                    f"in `{each.name}` the policy answers the prompts of `{dataset.name}` in one "
+                    f"turn, but the flow plays them with the tools of `{env.name}`",
                     each.name_span,
                     related=(Label(text="played here", span=step.span),),
                     help=f"`env = {env.name}, max_turns = {turns}`",

@@ -3,8 +3,8 @@
     system = "Write at least 500 words.", sampling { max_tokens = 256 }      # fires
     system = "Write at least 100 words.", sampling { max_tokens = 256 }      # silent
 
-A word is one token or more, so each answer that does what it is told is cut before its end: the
-reward is 0 for nearly all, and so is the gradient (TRL #5697). Raise `max_tokens`, or demand less.
+A word is one token or more, so each answer that follows the prompt is cut off before its end: the
+reward is 0 for nearly all, and so is the gradient (TRL #5697). Raise `max_tokens`, or ask for less.
 """
 
 import re
@@ -29,8 +29,8 @@ def check(view: View) -> Findings:
         least = int(demanded[1].replace(",", "")) if demanded else 0
         if demanded and room is not None and least >= room:
             yield finding(
-                f"the prompts of `{dataset.name}` demand {demanded[0]}, and an answer ends after "
-                f"{room} tokens",
+                f"the prompts of `{dataset.name}` demand {demanded[0]}, but an answer is cut off "
+                f"after {room} tokens",
                 dataset.name_span,
-                help=f"`max_tokens = {4 * least}`, or demand less",
+                help=f"write `max_tokens = {4 * least}`, or ask for less",
             )

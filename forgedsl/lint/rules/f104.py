@@ -6,10 +6,10 @@ An unused reward or loss is usually a forgotten term: the run trains, but not on
     rubric score { score = correct, on_truncated = 0.0 }      # brevity is missing
 
 Use it, or remove the declaration. A reward with `monitor = true` is logged and needs no other use.
-The rule also fires for an import that nothing names (but not for unused declarations of a module),
-for a statistic such as `entropy` that a loss declares and that neither its objective nor a report
-depends on, for a number that a loss declares and never reads, and for a field that is put into a
-buffer and that no draw reads (it is not stored).
+The rule also fires for an import that nothing names, but not for unused declarations of a module.
+It fires for a statistic such as `entropy` that a loss declares, if neither its objective nor a
+report depends on it. It fires for a number that a loss declares and never reads, and for a field
+that is put into a buffer and that no draw reads (it is not stored).
 """
 
 from collections.abc import Iterable, Iterator
@@ -53,23 +53,23 @@ def check(view: View) -> Findings:
                     help="use it, or remove it",
                 )
     for function, field, is_named in _fields(view):
-        why = "nothing that it computes depends on it" if is_named else "it never reads it"
+        why = "no value that it computes depends on it" if is_named else "its body does not read it"
         yield finding(
-            f"loss `{function}` declares `{field.name}`, and {why}",
+            f"loss `{function}` declares `{field.name}`, but {why}",
             field.span,
             help="leave it out, or use it: `- 0.001 * entropy` in the objective, for example",
         )
     for drawn, put in _unread(program.flow):
         yield finding(
-            f"`{put.argument}` is put into a buffer, and `{drawn}.{put.argument}` never read",
+            f"`{put.argument}` is put into a buffer, but no draw reads `{drawn}.{put.argument}`",
             put.span,
             help=f"`{put.argument} = {drawn}.{put.argument}` in a `replay`, or leave it out",
         )
 
 
 def _fields(view: View) -> Iterator[tuple[str, ast.Field, bool]]:
-    """Yield the statistics that a loss of the file declares, which the trainer computes for it, and
-    that nothing it computes depends on; and the numbers that its body never names."""
+    """Yield fields of losses of the file that have no effect: statistics that the trainer computes
+    for a loss although nothing in it depends on them, and numbers that its body never names."""
     for name, function in view.program.functions.items():
         if function.kind != "loss" or function.module or function.python is not None:
             continue
@@ -84,7 +84,8 @@ def _fields(view: View) -> Iterator[tuple[str, ast.Field, bool]]:
 
 
 def _followed(statements: Iterable[object]) -> set[str]:
-    """Return the names that what a loss minimizes or reports depends on, through its own names."""
+    """Return the names that the objective and the reports of a loss depend on, also through its
+    local names."""
     read: set[str] = set()
     for statement in reversed([*statements]):
         if not isinstance(statement, ast.Assign | ast.TypedAssign):

@@ -42,7 +42,7 @@ def _of_loss(loss: LossView) -> Findings:
 
 
 def _divisors(loss: LossView) -> tuple[tuple[int, int], ...]:
-    """Yield (value of the gradient, value of the loss) for each division by a value that may be
+    """Return (value of the gradient, value of the loss) for each division by a value that may be
     0."""
     facts = loss.facts
     by_hand = loss.cached(hand_written)

@@ -31,7 +31,7 @@ def check(view: View) -> Findings:
     for loss in view.losses:
         if "entropy" in loss.read and loss.cached(_charges) is not None:
             yield finding(
-                "this loss charges for entropy: it drives the policy to one answer",
+                "this loss penalizes entropy: it drives the policy to one answer",
                 loss.spot(loss.cached(_charges)),  # type: ignore[arg-type]
                 notes=("d loss / d entropy is positive",),
                 help="a bonus is subtracted: `- 0.001 * entropy`",
@@ -42,7 +42,7 @@ def check(view: View) -> Findings:
                 "this loss falls as the policy moves away from its sampler",
                 loss.spot(away),
                 notes=("at advantage 0 it pulls away from the weights that sampled",),
-                help="a distance is charged: add it with a positive weight",
+                help="a distance is a penalty: add it with a positive weight",
             )
         shifted = loss.cached(_shifted)
         if shifted is not None:
@@ -67,7 +67,7 @@ def check(view: View) -> Findings:
                 ),
                 help="`rl.k3(logprob, ref)`: the policy comes first"
                 if swapped
-                else "a KL is charged: add it with a positive weight",
+                else "a KL is a penalty: add it with a positive weight",
             )
 
 

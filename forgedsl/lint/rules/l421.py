@@ -9,10 +9,10 @@ effect.
     ratio = exp(clamp(logprob - behavior, -10.0, 10.0))
     minimize token_mean(-ratio * (adv - beta * stop(logprob - ref)), mask)   # silent: in the reward
 
-The rule also fires if the loss declares log-probs of a reference and never reads them, or only
-reports them while it holds the policy to `behavior` (this limits nothing over many steps, because
-the sampler follows the policy). It fires for a difference of a value and itself, and for a
-coefficient that is added instead of multiplied.
+The rule also fires if the loss declares log-probs of a reference and never reads them. It fires if
+the loss only reports the reference, and takes its KL to `behavior` instead: over many steps this
+limits nothing, because the sampler gets the new weights. It fires for a difference of a value and
+itself, and for a coefficient that is added instead of multiplied.
 
 The rule evaluates the derivative for a token at many points. It fires if the derivative never
 depends on the reference (or the entropy), although the loss does. To monitor a KL without training
@@ -46,12 +46,12 @@ def check(view: View) -> Findings:
             )
         elif loss.step is not None and (name := _reported(loss)):
             yield finding(
-                f"this loss holds the policy to its sampler, which follows it, and only reports "
-                f"`{name}`",
+                f"this loss takes its KL to the sampler, which gets the new weights, and only "
+                f"reports `{name}`",
                 loss.spot(loss.tree.output("loss")),
                 related=(Label(text="the reference", span=loss.bound[name].span),),
                 notes=("the weights of the sampler are replaced by the trained ones, so the policy "
-                       "may go anywhere in small steps",),
+                       "can move any distance in small steps",),
                 help=f"take the KL to `{name}`",
             )  # fmt: skip
         for twice in _differences(view, loss.function):
@@ -65,7 +65,7 @@ def check(view: View) -> Findings:
             yield finding(
                 "this adds a number to the loss that has no gradient",
                 loss.spot(number),
-                help="is it a weight? `beta * kl`",
+                help="if it is a coefficient, multiply: `beta * kl`",
             )
         for what, node in loss.cached(_dead):
             yield finding(
@@ -77,8 +77,8 @@ def check(view: View) -> Findings:
 
 
 def _unread(view: View, loss: LossView) -> str:
-    """Yield findings for log-probs of a reference that the loss never names, not even with weight
-    0."""
+    """Return the log-probs of a reference that the flow computes for a loss that never names them,
+    not even with weight 0."""
     declared = {field.name for field in loss.function.fields}
     named = {part for parts in view.shared.names(loss.function) for part in parts}
     for name, asked in loss.bound.items():
@@ -141,7 +141,7 @@ def _number(loss: LossView) -> int | None:
 
 
 def _dead(loss: LossView) -> tuple[tuple[str, int], ...]:
-    """Yield fields that the loss reads but its gradient does not, with their values."""
+    """Return the fields that the loss reads and its gradient does not, with their values."""
     found = []
     references = [name for name in loss.fields("reference") if name in loss.read]
     if references and not loss.is_pairs and _is_dead(loss, "logprob", "distance", (-1.0, 0.5, 2.0)):

@@ -38,7 +38,7 @@ def check(view: View) -> Findings:
                 "the importance ratio is applied as its reciprocal",
                 loss.spot(node),
                 notes=("d loss / d logprob falls as the ratio grows",),
-                help="what the sampler found rare has to count more: `ratio * adv`",
+                help="a token that the sampler rarely chose has to count more: `ratio * adv`",
             )
         node = loss.cached(squared_ratio)
         if node is not None:

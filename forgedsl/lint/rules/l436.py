@@ -4,9 +4,9 @@
     weight = stop(min(ratio, 2.0))          # silent: truncated importance sampling
 
 A truncated weight is at most some number, so that rare tokens do not dominate a step. With `max`
-the bound is on the other side. On-policy tokens, whose ratio is 1, then count as much as the bound
-says, and the largest weights stay. In OpenRLHF #1295 a weight without ceiling made updates
-infinite. Write `min`.
+the bound is on the other side. On-policy tokens, whose ratio is 1, then get the bound as their
+weight, and the largest weights are not reduced. In OpenRLHF #1295 a weight without ceiling made
+updates infinite. Write `min`.
 """
 
 from forgedsl.lint.finding import Findings, rule
@@ -22,7 +22,7 @@ def check(view: View) -> Findings:
         if found is not None:
             node, bound = found
             yield finding(
-                f"this weight is at least {bound:g}, for tokens of the policy itself too",
+                f"this weight is at least {bound:g}, even for on-policy tokens",
                 loss.spot(node),
                 help=f"`min(..., {bound:g})` truncates it from above",
             )

@@ -4,10 +4,11 @@
     minimize token_mean(-min(ratio * adv, clip(ratio, 0.8, 1.2) * adv), mask)     # silent
     minimize token_mean(-stop(min(ratio, 5.0)) * adv * logprob, mask)             # silent
 
-The ratio to the sampler corrects for its age, and its variance grows with it: a few tokens that
-became likely count hundredfold, and one step of them can end the run (tinker-feedback #24 asks for
-a bound). Clip it, truncate it, or drop tokens that are far off. The rule fires for a
-`max_policy_age` of 4 and more, and for groups from a buffer whose `max_age` is 4 or more.
+The ratio to the sampler corrects for the age of a sample. The variance of the ratio grows with the
+age: a few tokens that became likely count a hundred times as much, and one step with them can end
+the run (tinker-feedback #24 asks for a bound). Clip it, truncate it, or drop tokens that are far
+off. The rule fires for a `max_policy_age` of 4 and more, and for groups from a buffer whose
+`max_age` is 4 or more.
 """
 
 from forgedsl.diagnostics import Label

@@ -7,7 +7,8 @@
 
 The value head keeps its random weights, so the advantages are the scores plus noise, which differs
 from token to token (1506.02438 fits the values in every step). Add a value loss, or leave the
-critic out: `rl.group_norm(score)` needs none. A critic that is another service is silent.
+critic out: `rl.group_norm(score)` needs none. The rule does not report a critic that is another
+service.
 """
 
 from forgedsl.diagnostics import Label

@@ -56,7 +56,8 @@ def check(view: View) -> Findings:
 
 
 _known: dict[int, tuple[Kind, list[tuple[str, tuple[float, float]]]]] = {}
-"""by the id of the kind, which it holds"""
+"""settings with a usual range, by the id of their kind; the kind is kept so that its id stays in
+use"""
 
 
 def _ranges(kind: Kind) -> list[tuple[str, tuple[float, float]]]:

@@ -28,7 +28,7 @@ def check(view: View) -> Findings:
             yield finding(
                 f"`{text}` is a path of this machine, and the job keeps it",
                 span,
-                help="a relative path, or leave it if the job runs here or where it exists too",
+                help="use a relative path, or keep it if every host of the job has this path",
             )
 
 

@@ -6,9 +6,9 @@
 
     launcher = ssh(hosts = ["a1", "a2", "a2", "a4"])               # fires: two hosts are one
 
-The plan numbers the hosts from 0, and the launcher starts host 2 on the third name. Without it the
-run cannot start; with one name twice, two hosts of the plan get the GPUs of one. Name all hosts, or
-use fewer.
+The plan numbers the hosts from 0, and the launcher starts host 2 on the third name. If there is no
+third name, the run cannot start. If a name occurs twice, two hosts of the plan use the GPUs of one
+machine. Name all hosts, or use fewer.
 """
 
 from forgedsl.lint.finding import Findings, rule

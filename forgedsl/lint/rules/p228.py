@@ -46,8 +46,8 @@ def check(view: View) -> Findings:
         count, decl = max(sampled, key=lambda each: each[0])
         every = decl.settings["every"]
         yield finding(
-            f"evaluations sample {total:,.0f} completions a step, training {trained:,}: most of "
-            f"them are of `{decl.name}`, every {every.value} steps",
+            f"per step, evaluations sample {total:,.0f} completions and training {trained:,}; "
+            f"`{decl.name}`, every {every.value} steps, samples most of them",
             place(every, decl),
             help=f"`every = {round(10 * every.value * count / trained)}`, or `limit = 200`",
         )

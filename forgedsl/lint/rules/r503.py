@@ -10,10 +10,10 @@ The policy then learns to copy it. Remove the column from the prompt. `before(ro
 prompt and `after(row.x, s)` in the target are different parts of one column and silent. In
 DataAgentBench #56, 79 of 270 trials had the answer in their last prompt.
 
-The rule also fires if an environment reveals the answer: `Step(f"No, {self.answer}")` after
-`self.answer = task.target`, a tool that returns it, or a tool that tells whether its argument is
-the answer, so that the policy can try until it is. The observation of a step with `done=True` does
-not count, because the policy does not read it.
+The rule also fires if an environment reveals the answer. This may be `Step(f"No, {self.answer}")`
+after `self.answer = task.target`, or a tool that returns it. It may also be a tool that says if its
+argument is the answer, because the policy can then try arguments until one is right. The
+observation of a step with `done=True` does not count, because the policy does not read it.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def _in_environments(view: View) -> Findings:
                 related=(here,),
                 help="score the answer in `step`, once, with `done=True`"
                 if "whether" in what
-                else "say less, or only once the trajectory is over (`done=True`)",
+                else "leave the target out, or show it only in the last step (`done=True`)",
             )
 
 
@@ -87,15 +87,15 @@ def _told(view: View, env: PythonClass) -> tuple[str, Label] | None:
             ends = done is not None and done.const is not False
             if shown is not None and not ends and TARGET in shown.all:
                 what = "the start" if made == "Start" else "a step"
-                return f"{what} of {quoted} tells the target", label(
+                return f"{what} of {quoted} reveals the target", label(
                     view, text, event.file, event.node
                 )
         for returned in method.flow.returned if method.is_tool else ():
             here = label(view, text, method.flow.file, returned.node)
             if TARGET in returned.value.all:
-                return f"tool `{method.name}` of {quoted} tells the target", here
+                return f"tool `{method.name}` of {quoted} reveals the target", here
             if VERDICT in returned.value.all | returned.control:
-                return f"tool `{method.name}` of {quoted} tells whether an answer is right", here
+                return f"tool `{method.name}` of {quoted} reveals if an answer is right", here
     return None
 
 

@@ -1,7 +1,7 @@
 """R504 truncation-unset: the rubric does not state the score of a truncated completion.
 
-A completion that reaches `max_tokens` is cut off: it usually has no answer, and sometimes a lucky
-one. Scored like any other, it teaches the policy to ramble. See TRL #3248.
+A completion that reaches `max_tokens` is cut off. It usually has no answer, but may have a right
+one by chance. Scored like any other, it teaches the policy to ramble. See TRL #3248.
 
     rubric score { score = correct }                           # fires
     rubric score { score = correct, on_truncated = 0.0 }       # silent
@@ -39,8 +39,8 @@ def check(view: View) -> Findings:
         reward = program.rewards.get(step.receiver) if Role.SCORES in step.roles else None
         if reward is not None and _pays_the_cut(view, reward):
             yield finding(
-                f"`{reward.name}` is the score itself, and a truncated completion gets it like any "
-                "other",
+                f"`{reward.name}` is the score itself, without a rubric, so a truncated completion "
+                "is scored like any other",
                 step.span,
                 related=(Label(text="the reward", span=place_of(reward, view)),),
                 help=f"`rubric grade {{ score = {reward.name}, on_truncated = 0.0 }}`",
@@ -48,7 +48,7 @@ def check(view: View) -> Findings:
 
 
 def _pays_the_cut(view: View, reward: RewardDecl) -> bool:
-    """True if an answer needs no end for this reward."""
+    """True if this reward can be above 0 for an answer that was cut off."""
     body = reward.body
     if isinstance(body, Function):
         read = {part for parts in view.shared.names(body) for part in parts}
@@ -56,6 +56,6 @@ def _pays_the_cut(view: View, reward: RewardDecl) -> bool:
     if not isinstance(body, Constructor):
         return False
     if body.name == "contains":
-        text = str(body.args.get("text") or "").strip()  # R529 reports a target or a number
+        text = str(body.args.get("text") or "").strip()  # R529 reports a target that is a number
         return bool(text) and not text.isdigit() and not any(end in text for end in ("</", "<|"))
     return body.name == "format_regex" and str(body.args.get("pattern")).endswith(".*")

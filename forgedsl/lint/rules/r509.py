@@ -36,7 +36,8 @@ TINY = 1e-9
 ROUNDING = 1e-8
 """error of an f32 mean of scores up to 1"""
 MOST = 0.6
-"""advantage by rounding alone from which on an epsilon is too small; with 1e-8 it is 0.5"""
+"""An advantage this large from rounding errors alone shows that an epsilon is too small. With an
+epsilon of 1e-8 it is 0.5."""
 ACROSS = GROUP_REDUCTIONS | SIBLING_REDUCTIONS
 
 
@@ -56,7 +57,7 @@ def check(view: View) -> Findings:
 
 
 def _small_groups(flow: tuple[FlowStep, ...], step: FlowStep) -> list[FlowStep]:
-    """Yield the samplers, among those a statement depends on, with n = 1."""
+    """Return the samplers, among those a statement depends on, with n = 1."""
     by_name = {s.name: s for s in flow if s.name is not None}
     pending, seen = [step], {step.name}
     found = []

@@ -30,7 +30,7 @@ def check(view: View) -> Findings:
             if plays and name not in told and getattr(body, "name", "") == "contains":
                 told.add(name)
                 yield finding(
-                    f"reward `{name}` finds its text also in what the environment answered",
+                    f"reward `{name}` also finds its text in answers of the environment",
                     place_of(program.rewards[name], view),
                     related=(Label(text="a trajectory of several turns", span=plays[0].span),),
                     help="compare `turn.text` in `step` of the environment, and read the reward "

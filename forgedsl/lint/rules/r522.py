@@ -5,7 +5,7 @@ is already a penalty (at most 0), so it is added. With the other sign the policy
 opposite, with a rising score (Alpamayo #29, open-r1 #312, verl #2107). Correct the sign.
 
     score = 1.0 - correct                                        # fires
-    score = correct - overlong                                   # fires: pays for length
+    score = correct - overlong                                   # fires: rewards length
     reward overlong = rl.overlong(soft = max_new - 4096, hard = max_new)      # fires: soft below 0
     score = correct + overlong                                   # silent
 

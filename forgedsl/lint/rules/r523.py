@@ -1,4 +1,4 @@
-"""R523 failure-pays: a truncated or failed completion scores more than a finished wrong one.
+"""R523 failure-pays: a truncated or failed completion scores higher than a finished wrong one.
 
 When the policy does not know the answer, it then learns to ramble to the limit, or to write
 something that makes the reward fail (TRL #3248 and #3229, open-r1 #159, NeMo-RL #431). Set
@@ -39,10 +39,10 @@ def check(view: View) -> Findings:
             wrong = _wrong(score)
             if found.hi > found.lo and value >= wrong + PART * (found.hi - wrong):
                 yield finding(
-                    f"{what} scores {value:g}, and a wrong answer that was finished {wrong:g}",
+                    f"{what} scores {value:g}, but a finished wrong answer scores {wrong:g}",
                     place(decl.settings[key], decl),
                     notes=(f"finished answers score from {found.lo:g} to {found.hi:g}",),
-                    help=f"`{key} = {found.lo:g}`, so that it is never better than to finish",
+                    help=f"`{key} = {found.lo:g}`, so that a finished answer is never worse",
                 )
 
 

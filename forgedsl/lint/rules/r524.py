@@ -6,7 +6,7 @@ little incentive left to find the answer. See open-rs #2. Give correctness the l
     score = 0.1 * correct + 0.9 * thinking           # fires
     score = thinking + 0.1 * brevity                 # fires: nothing looks at the target
     score = 0.9 * correct + 0.1 * thinking           # silent
-    score = correct * thinking                       # silent: a form without an answer pays 0
+    score = correct * thinking                       # silent: a form without an answer gets 0
 
 The rule compares what a completion can gain: by a right answer (rewards of the library that read
 the target), by tags and patterns around a wrong answer, and by its length. The answer must count
@@ -44,14 +44,14 @@ def check(view: View) -> Findings:
         if 0 < pay["answer"] < max(short.values(), default=0.0):
             name = max(short, key=short.__getitem__)
             yield finding(
-                f"`{name}` pays {short[name]:g}, a right answer {pay['answer']:g}",
+                f"`{name}` earns {short[name]:g}, a right answer {pay['answer']:g}",
                 score.score.expr.span,
                 help="let the answer weigh more than its length",
             )
         if pay["form"] > 0 and pay["form"] >= pay["answer"] and pay["answer"] >= 0:
             what = f"{pay['form']:g} for the form, {pay['answer']:g} for the answer"
             yield finding(
-                f"a form without an answer pays: {what}",
+                f"a form without an answer earns a reward: {what}",
                 score.score.expr.span,
                 help="let the answer weigh several times as much as the form",
             )

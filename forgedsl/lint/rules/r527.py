@@ -1,6 +1,6 @@
 """R527 unasked-form: a reward expects tags that the prompt does not ask for.
 
-A model that was not told about `<answer>` does not write it: the reward is 0 for every completion,
+A model that does not know about `<answer>` does not write it: the reward is 0 for every completion,
 and nothing is learned from it (open-rs #2, verifiers #763).
 
     dataset sums { system = "Solve the problem.", prompt = chat(system, row.question), ... }
@@ -26,7 +26,7 @@ from forgedsl.types.flow import Role
 finding = rule(__doc__, "W", everywhere=True)
 TAG = "<answer>"
 FORMS = {TAG: TAG, "boxed": r"\boxed{}"}
-"""forms of an answer by what a pattern and a prompt have in common"""
+"""forms of an answer: text in a pattern or a prompt -> name in messages"""
 
 
 def check(view: View) -> Findings:

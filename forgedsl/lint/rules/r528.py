@@ -10,7 +10,7 @@ Length is the easiest thing to produce: the policy pads its answers up to the li
 rises without better answers (CoursIA #10380; the signs in open-r1 #360 are easily confused, too).
 Change the sign. The rule looks at rewards whose names suggest brevity or a penalty: `brevity`,
 `short`, `concise`, `length_penalty`, `too_long`. For a reward in Python it also looks at the name
-of the function. To subtract `brevity` is a choice, and silent.
+of the function. It does not report a score that subtracts `brevity`: this can be meant.
 """
 
 from forgedsl.ir.program import PythonFunction, RewardDecl
@@ -36,8 +36,8 @@ def check(view: View) -> Findings:
                 yield finding(
                     f"`{rubric.name}` rises with the length of an answer, because `{name}` {does}",
                     place_of(reward, view),
-                    help="`clamp(1.0 - r.num_tokens / 1024, 0.0, 1.0)` prefers short answers; a "
-                    "penalty is subtracted",
+                    help="`clamp(1.0 - r.num_tokens / 1024, 0.0, 1.0)` rewards short answers; give "
+                    "a penalty that rises with length a negative weight",
                 )
 
 

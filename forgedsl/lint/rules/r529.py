@@ -6,9 +6,9 @@
     target = "<answer>" + after(row.answer, "#### ") + "</answer>"      # silent
     reward correct = rl.contains(text = "42")          # fires: 42 is in 1425
 
-Substrings pay wrong answers, and a policy that lists numbers is always right (verifiers #763,
-tau-bench #12). Compare the answer with `rl.math_equal`. The rule fires if the target is the text
-after `####`, and, for a local .jsonl file, if the target of the first row is a number.
+A substring search rewards wrong answers, and a policy that lists numbers is always right (verifiers
+#763, tau-bench #12). Compare the answer with `rl.math_equal`. The rule fires if the target is the
+text after `####`, and, for a local .jsonl file, if the target of the first row is a number.
 """
 
 from forgedsl.diagnostics import Label
@@ -23,7 +23,7 @@ from forgedsl.types.flow import Role
 
 finding = rule(__doc__, "W")
 SAME = ("strip", "lower", "str", "replace")
-"""functions of a text that keep a number what it is"""
+"""functions of a text after which a number in it is still the same number"""
 MARK = "####"
 """what stands before the number of an answer in GSM8K and in data made like it"""
 
@@ -43,7 +43,7 @@ def check(view: View) -> Findings:
             text = str(body.args["text"]).strip()
             if _is_digits(text):
                 yield finding(
-                    f"`{name}` finds `{text}` in every longer number too",
+                    f"`{name}` finds `{text}` inside longer numbers too",
                     place_of(program.rewards[name], view),
                     help=f'`rl.format_regex(".*\\\\b{text}\\\\b.*")` finds the number alone',
                 )
@@ -52,7 +52,7 @@ def check(view: View) -> Findings:
         dataset = next((d for d in drawn if _is_number(view, d)), None)
         if dataset is not None:
             yield finding(
-                f"`{name}` finds the number that is the target in every longer number too",
+                f"`{name}` also finds the target, a number, inside longer numbers",
                 place_of(program.rewards[name], view),
                 related=(Label(text="its targets are numbers", span=dataset.name_span),),
                 help="`rl.math_equal` compares the answer's number",

@@ -3,8 +3,8 @@
 The reward reads grades on its declared `scale`, whatever the prompt asks for. If the prompt asks
 for 1 to 10 and the scale is 1 to 5, all good answers get the maximum. In agent-eval-harness #185
 the prompt asked for 0 to 2 and the scale was 1 to 5, so two of the three grades became 0. State the
-declared scale in the prompt. Grades of a school, where 1 is the best, are a mistake too: the
-greatest grade of the scale is paid most.
+declared scale in the prompt. The rule also reports a prompt in which the least grade is the best,
+like in some schools: the reward is highest for the greatest grade of the scale.
 
     reward style = judge.score(prompt = "{response} From 1 to 10:", scale = [1, 5])     # fires
     reward style = judge.score(prompt = "{response} From 1 to 5:", scale = [1, 5])      # silent
@@ -47,7 +47,7 @@ def check(view: View) -> Findings:
                 f"the scale of `{reward.name}` is {least} to {most}, and its prompt does not "
                 f"mention {listed}",
                 judge.span,
-                help="say in the prompt what the least and the greatest grade mean",
+                help="say in the prompt what the lowest and the highest grade mean",
             )
         elif told := _other_range(judge):
             yield finding(
@@ -60,7 +60,7 @@ def check(view: View) -> Findings:
             least, most = judge.args["scale"]
             yield finding(
                 f"the prompt of `{reward.name}` calls {least} `{best[0]}` and {most} `{best[1]}`, "
-                f"and {most} is paid most",
+                f"but the reward is highest for {most}",
                 judge.span,
                 help=f"let {most} be the best grade in the prompt",
             )

@@ -74,7 +74,7 @@ def check(view: View) -> Findings:
         elif service.settings["max_tokens"].value < ENOUGH:
             limit = service.settings["max_tokens"]
             yield finding(
-                f"`{name}` thinks before it answers, and {limit.value} tokens end before its grade",
+                f"`{name}` thinks before it answers, and is cut off after {limit.value} tokens",
                 place(limit, service),
                 related=related,
                 help="`max_tokens = 4096`",

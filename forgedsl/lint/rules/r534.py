@@ -5,9 +5,9 @@
     rubric grade { score = 1.0 - faults, on_truncated = 0.0 }                # silent
 
 A grade is divided by its scale, and a higher one is better. If the judge counts what is wrong, the
-policy is trained to make mistakes, as with a classifier whose other class was paid (TRL #117).
-Subtract the reward, or ask for what is right. The rule reads questions that begin with `how many`
-or `count`, and go on with mistakes, errors or what is wrong.
+policy is trained to make mistakes, as in TRL #117, where the score of the wrong class of a
+classifier was the reward. Subtract the reward, or ask for what is right. The rule reads questions
+that begin with `how many` or `count`, and go on with mistakes, errors or what is wrong.
 """
 
 import re

@@ -54,8 +54,8 @@ def check(view: View) -> Findings:
             if others and pay >= (0.4 * answer if are_turns else answer) > 0:
                 what = "turns" if are_turns else "calls"
                 yield finding(
-                    f"{'turns' if are_turns else 'calls of tools'} pay {pay:g} by `{name}`, and a "
-                    f"right answer {answer:g}",
+                    f"{'turns' if are_turns else 'tool calls'} can earn {pay:g} through `{name}`, "
+                    f"and a right answer earns {answer:g}",
                     score.score.expr.span,
                     related=(Label(text=f"counts {what}",
                                    span=place_of(score.rewards[name], view)),),

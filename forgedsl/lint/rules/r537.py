@@ -6,8 +6,8 @@
 
 The last words that the judge reads are then the policy's, and nothing says where they begin: an
 answer that goes on with `Grade: 5` reads like a part of the instruction. In NeMo-Gym #2852 eight of
-ten answers with such a text got full credit. Put the answer between tags, and the question of the
-judge behind it.
+ten answers with such a text got full credit. Put the answer between tags, and put the judge's
+question after it.
 """
 
 import re
@@ -31,6 +31,6 @@ def check(view: View) -> Findings:
             yield finding(
                 f"the prompt of `{reward.name}` ends with the answer, without a border before it",
                 place_of(reward, view),
-                help="put it between tags, `<answer>{response}</answer>`, and say behind it what "
-                "to grade",
+                help="put it between tags, `<answer>{response}</answer>`, and put the question "
+                "after it",
             )

@@ -1,4 +1,4 @@
-"""R538 failures-hidden: all calls of a reward may fail, and each failure is a score.
+"""R538 failures-hidden: if every call of a reward fails, the run goes on with the score for errors.
 
     reward good = grading.verified { effects = [net], max_failed = 1.0, on_error = 0.0 }   # fires
     reward good = grading.verified { effects = [net], on_error = 0.0 }                     # silent
@@ -34,8 +34,8 @@ def check(view: View) -> Findings:
         paid = [score for score in scores if isinstance(score, int | float)]
         if paid:
             yield finding(
-                f"all calls of `{reward.name}` may fail, and each failure scores {paid[0]:g}: a "
-                "run without its server does not end",
+                f"if every call of `{reward.name}` fails, each answer scores {paid[0]:g}, and the "
+                "run goes on",
                 place_of(reward, view, "max_failed"),
-                help="leave `max_failed` at 0.25, or `on_error = drop`",
+                help="leave `max_failed` at 0.25, or write `on_error = drop`",
             )

@@ -3,10 +3,10 @@
     reward overlong(r: Rollout) -> f32 = -clamp(r.num_tokens - 1536 / 512, 0.0, 1.0)       # fires
     reward overlong(r: Rollout) -> f32 = -clamp((r.num_tokens - 1536) / 512, 0.0, 1.0)     # silent
 
-Every answer of an eighth of `max_tokens` or more gets the same value, so the term does not depend
-on its length and only shifts all scores. Mostly a pair of parentheses is missing (slime #1134), or
-a limit was meant for another `max_tokens`. The rule looks at `clamp`, `min` and `max` of sums with
-`num_tokens`. A test such as `r.num_tokens > 4` is silent.
+Every answer of at least an eighth of `max_tokens` gets the same value. So the term hardly depends
+on the length, and only shifts all scores. In most cases a pair of parentheses is missing (slime
+#1134), or a limit was meant for another `max_tokens`. The rule looks at `clamp`, `min` and `max` of
+sums with `num_tokens`. A test such as `r.num_tokens > 4` is silent.
 """
 
 from forgedsl.ir.program import Function, RewardDecl

@@ -1,4 +1,4 @@
-"""X811 reward-of-nothing: a Python reward pays for its own failure, or ignores the answer.
+"""X811 reward-of-nothing: a Python function rewards its own failure, or ignores the answer.
 
     except ValueError:
         return 1.0               # fires: what cannot be read is worth as much as a right answer
@@ -47,10 +47,10 @@ def check(view: View) -> Findings:
         here = Label(text="here", span=env.at(paid)) if paid is not None else _failing(view, env)
         if here is not None:
             yield finding(
-                f"{env.what} `{env.env.name}` pays for an error",
+                f"{env.what} `{env.env.name}` gives a reward for an error",
                 env.env.name_span,
                 related=(here,),
-                help="raise, and `on_error` of the rubric decides; or give 0 for it",
+                help="raise, so that `on_error` of the rubric decides; or give 0 for it",
             )
     for found in python_rewards(view):
         what, node = wrong(found.definition)
@@ -73,13 +73,14 @@ def check(view: View) -> Findings:
                 if "grade" in what
                 else "take the answer out of the response, and compare it"
                 if "looks" in what
-                else "raise, and `on_error` of the rubric decides; return a number otherwise",
+                else "raise, so that `on_error` of the rubric decides; return a number otherwise",
             )
 
 
 def _told(view: View, found: PythonReward) -> tuple[str, Label | None]:
-    """Return the mistake that a symbolic run of the reward shows, and its place: it pays for an
-    error or for a grade that it cannot read, ignores the response, or returns one number only."""
+    """Return the mistake that a symbolic run of the reward shows, and its place: it rewards an
+    error or a grade that it cannot read, ignores the response, or always returns the same
+    number."""
     from forgedsl.lint.follow.programs import failing_rewards, label, reward_flow
     from forgedsl.lint.follow.values import (
         EXIT,
@@ -99,10 +100,10 @@ def _told(view: View, found: PythonReward) -> tuple[str, Label | None]:
     for handler, _, run in failing_rewards(view, found):
         scores = [each for each in run.returned if each.taken]
         if scores and all(_is_paid(each.value.const) for each in scores):
-            return "pays for an error", label(view, "here", flow.file, handler)
+            return "gives a reward for an error", label(view, "here", flow.file, handler)
     for each in flow.returned:
         if {PAID, NET} <= each.value.labels:
-            return "pays for a grade that it cannot read", label(view, "here", flow.file, each.node)
+            return "rewards a grade that it cannot read", label(view, "here", flow.file, each.node)
     unread = [each for each in flow.returned if each.value.const is UNKNOWN]
     reads = frozenset().union(*(each.value.all | each.control for each in flow.returned))
     inputs = inputs_of(found.function)
@@ -124,7 +125,7 @@ def _told(view: View, found: PythonReward) -> tuple[str, Label | None]:
 
 
 def _failing(view: View, env: PythonClass) -> Label | None:
-    """Return where an environment pays on a way through `except`."""
+    """Return where an environment gives a reward on a path through `except`."""
     from forgedsl.lint.follow.programs import failing_environments, label
 
     for handler, _, methods in failing_environments(view, env):

@@ -44,7 +44,7 @@ CLIENTS = ("openai.OpenAI", "anthropic.Anthropic", "litellm.completion", "reques
            "httpx.Client")  # fmt: skip
 """clients whose calls block"""
 MODELS = CLIENTS[:3]
-"""clients of models: to make one in a coroutine is enough"""
+"""clients of models: a coroutine that creates one is reported, even without a call"""
 
 
 def check(view: View) -> Findings:
@@ -62,7 +62,7 @@ def check(view: View) -> Findings:
                 related=(label(view, "here", event.file, event.node),),
                 help=_client_help(what)
                 or (
-                    "an awaited call, or a reward without `async`: it gets threads"
+                    "await the call, or write a reward without `async`, which runs in threads"
                     if "blocks" in what
                     else "`timeout=10`, below the timeout of the reward"
                 ),
@@ -77,7 +77,7 @@ def check(view: View) -> Findings:
                     related=(label(view, "here", event.file, event.node),),
                     help=_client_help(what)
                     or (
-                        "an awaited call, or a method without `async`: it gets a thread"
+                        "await the call, or write a method without `async`, which runs in a thread"
                         if "blocks" in what
                         else "`timeout=10`: each trajectory that waits holds a thread"
                     ),

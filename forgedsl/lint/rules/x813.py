@@ -72,8 +72,8 @@ def check(view: View) -> Findings:
         here = Label(text="here", span=env.at(step)) if step is not None else _any(view, env)
         if here is not None:
             yield finding(
-                f"{env.what} `{env.env.name}` scores every exception, also those of its own "
-                f"mistakes",
+                f"{env.what} `{env.env.name}` scores every exception, also those that a bug in it "
+                f"raises",
                 env.env.name_span,
                 related=(here,),
                 help="catch only what a wrong answer raises, `except ValueError`; raise the rest, "
@@ -97,8 +97,8 @@ def _later(view: View, found: PythonReward) -> Label | None:
 
 
 def _any(view: View, env: PythonClass) -> Label | None:
-    """Return an `except` clause of any exception after which a score is a constant. On other paths
-    the score at this place is computed."""
+    """Return an `except` clause of any exception after which a score is a constant, if this score
+    is computed on the paths without the exception."""
     import ast as python
 
     from forgedsl.lint.follow.programs import environment_flows, failing_environments, label
@@ -121,7 +121,7 @@ def _any(view: View, env: PythonClass) -> Label | None:
 
 
 def _handlers(node: python.AST, kinds: tuple[str, ...]) -> list[python.ExceptHandler]:
-    """Yield the handlers of these exceptions, or of all exceptions."""
+    """Return the handlers of these exceptions, or of all exceptions."""
     import ast as python
 
     found = []

@@ -162,7 +162,7 @@ def _shared(env: PythonClass) -> Iterator[tuple[str, python.AST, str]]:
 
 def _process(what: str, node: python.AST) -> tuple[str, python.AST, str]:
     told = f"changes {what} of the process, in which other trajectories play"
-    help_ = "give it to what needs it, `subprocess.run(..., cwd=..., env=...)`"
+    help_ = "pass it to the call that needs it, such as `subprocess.run(..., cwd=..., env=...)`"
     if what in ("the signals", "the alarm"):
         help_ = "give the call a timeout of its own; signals work in the main thread alone"
     elif what.startswith("the seed"):

@@ -83,7 +83,7 @@ def _draws(event: Event) -> bool:
     if event.kind != "call" or not name.startswith(("random.", "numpy.random.", "secrets.")):
         return False
     if "()." in event.name or name in SEEDS:
-        return False  # drawn from a generator, which is reported where it is made without a seed
+        return False  # reported where the generator is made without a seed
     return name not in SEEDED or not (event.values or event.keywords)
 
 

@@ -1,8 +1,8 @@
-"""X816 target-unread: a Python reward does not read the target it takes, and no other reward does.
+"""X816 target-unread: a Python reward takes the target without reading it, as do all other rewards.
 
     def score(response, target): return float("<answer>" in response)     # fires
     def score(response, target): return float(target in answers(response))    # silent
-    def form(response): return float("<answer>" in response)      # silent beside a reward that does
+    def form(response): return float("<answer>" in response)      # silent if another reads it
 
     def step(self, turn):                            # fires: `self.due` is kept and never read
         return Step(rewards={"right": float("done" in turn.text)}, done=True)
@@ -53,7 +53,7 @@ def check(view: View) -> Findings:
             here, name = _unread(view, env)
         if here is not None:
             yield finding(
-                f"`{env.env.name}` pays for words of the policy, and does not compare them "
+                f"`{env.env.name}` rewards words of the policy, and does not compare them "
                 f"with `{name}`",
                 env.env.name_span,
                 related=(here,),
@@ -99,7 +99,7 @@ def _unread(view: View, env: PythonClass) -> tuple[Label | None, str]:
         if {READS_TARGET, NET, TURN, FILE} & reads:
             return None, ""
         if READS_RESPONSE in reads and any(value is not None for value in rewards_of(event)):
-            paid = paid or label(view, "pays", event.file, event.node)
+            paid = paid or label(view, "rewards", event.file, event.node)
     return (paid, "task.target") if kept else (None, "")
 
 

@@ -13,7 +13,7 @@
 The policy finds such a text sooner than the answer. In verifiers #763 a substring search rewarded
 21 where 1 was right. A default for a missing answer is rewarded whenever the target happens to
 equal it. Extract the answer from the response, return 0 if there is none, and compare. The rule
-fires for the steps of an environment, too, if any of many answers counts.
+also fires for the steps of an environment that accepts any one of many answers.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from forgedsl.lint.python_bodies import Body
 
 finding = rule(__doc__, "W")
-ANY = "pays if any of several answers is right"
+ANY = "rewards several answers of which any one is right"
 MATCHES = ("re.search", "re.match", "re.fullmatch", "re.findall")
 SEARCHES = ("find", "rfind", "index", "count", "__contains__")
 HELP = "take the answer out of the response, and compare it by `==`"
@@ -44,7 +44,7 @@ HELPS = {
     "default": "return 0 where there is no answer",
     "zeros": "compare numbers: `float(answer) == float(target)`",
     "pattern": "`re.escape(target)` in the pattern, or compare by `==`",
-    "share": "pay precision too: `2 * hits / (len(said) + len(gold))`",
+    "share": "reward precision too: `2 * hits / (len(said) + len(gold))`",
     "several": "take the last answer, or only a turn with one",
 }
 """help by a word of the message"""
@@ -111,7 +111,7 @@ def _by_flow(view: View, found: PythonReward) -> Iterator[tuple[str, Label]]:
                     here,
                 )
             if part is not None and IS_TARGET in part.labels and IS_RESPONSE in whole.labels:
-                yield "pays wherever the target is a part of the response", here
+                yield "rewards a target anywhere in the response", here
         sides = event.values if event.kind != "change" else ()
         is_pair = event.kind in ("compare", "difference") or event.name.endswith("isclose")
         if not is_pair or len(sides) < 2:
@@ -119,7 +119,7 @@ def _by_flow(view: View, found: PythonReward) -> Iterator[tuple[str, Label]]:
         one, other = sides[:2]
         if event.kind == "compare" and _is_in(event.node):
             if IS_TARGET in one.labels and IS_RESPONSE in other.labels:
-                yield "pays wherever the target is a part of the response", here
+                yield "rewards a target anywhere in the response", here
             continue
         for said, wanted in ((one, other), (other, one)):
             if DEFAULT in said.labels and TARGET in wanted.labels and TARGET not in said.labels:
@@ -127,8 +127,8 @@ def _by_flow(view: View, found: PythonReward) -> Iterator[tuple[str, Label]]:
 
 
 def _is_pattern(event: Event, part: Value) -> bool:
-    """True for a pattern that is made of the target without `re.escape`; a parameter or a column
-    that says that it is a pattern may be one."""
+    """True for a pattern that is made of the target without `re.escape`. A parameter or a column
+    whose name says that it is a pattern is left out."""
     import ast as python
 
     from forgedsl.lint.follow.values import ESCAPED, IS_TARGET, RESPONSE, TARGET
@@ -187,7 +187,7 @@ def _more(found: PythonReward) -> Iterator[tuple[str, python.AST]]:
                 name = name_of(whole)
                 said = body.names(left) & texts and not body.names(left) & targets
                 if said and name in targets and (_converts(whole) or name in written):
-                    yield "pays for an answer that is a part of the target, an empty one too", node
+                    yield "rewards an answer that is a part of the target, an empty one too", node
             case python.Call(
                 func=python.Attribute(attr="rstrip", value=inner),
                 args=[python.Constant(value="0" | "0." | ".0")],
@@ -195,7 +195,7 @@ def _more(found: PythonReward) -> Iterator[tuple[str, python.AST]]:
                 if body.names(inner) & (texts | targets) and not _has_point(body, inner):
                     yield "strips zeros of whole numbers: 100 becomes 1", node
             case python.Return(value=python.BinOp() as share) if _is_recall(body, share, found):
-                yield "pays the named share of the target, and nothing is lost for the rest", node
+                yield "rewards the named share of the target, and ignores other words", node
             case python.Call(func=python.Name(id="any"), args=[python.GeneratorExp() as each]):
                 over = each.generators[0].iter
                 compares = isinstance(each.elt, python.Compare) and body.names(each.elt) & targets
@@ -249,7 +249,7 @@ def _converts(value: python.expr) -> bool:
 
 
 def _has_point(body: Body, text: python.expr) -> bool:
-    """True if a text has decimals, or is looked at for a point before its zeros are stripped."""
+    """True if a text has decimals, or is tested for a point before its zeros are stripped."""
     import ast as python
 
     formatted = any(
@@ -302,7 +302,7 @@ def _part(
         if id(node) in zero:
             continue
         if name_of(node.left) in targets and name_of(node.comparators[0]) in texts:
-            yield "pays wherever the target is a part of the response", node
+            yield "rewards a target anywhere in the response", node
 
 
 def _default(found: PythonReward, targets: set[str]) -> Iterator[tuple[str, python.AST]]:

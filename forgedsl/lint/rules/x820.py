@@ -1,12 +1,12 @@
-"""X820 repeats-paid: a reward pays for each copy of a text in the response.
+"""X820 repeats-paid: a reward rises with each copy of a text in the response.
 
     return sum(0.1 * response.count(tag) for tag in TAGS)            # fires
     return sum(0.1 * (response.count(tag) == 1) for tag in TAGS)     # silent
     return min(0.5, 0.1 * response.count("therefore"))               # silent
     return 0.1 * len(STEP.findall(response))                         # fires
 
-Nothing bounds the number of copies: a policy that writes a tag a hundred times scores more than a
-right answer can (open-r1 #359). Pay for a text that is there once, or bound the sum by `min`.
+Nothing bounds the number of copies: a policy that writes a tag a hundred times gets more than a
+right answer gets (open-r1 #359). Reward a text that occurs once, or bound the sum by `min`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def check(view: View) -> Findings:
                 f"reward `{found.reward.name}` rises with each repetition of a text",
                 place_of(found.reward, view),
                 related=(Label(text="here", span=found.at(node)),),
-                help='pay once, `response.count("<answer>") == 1`, or bound it by `min(1.0, ...)`',
+                help='reward one copy, `response.count("<answer>") == 1`, or use `min(1.0, ...)`',
             )
 
 

@@ -5,7 +5,7 @@
     return 1.0 - min(1.0, abs(number - float(target)))               # silent
 
 A distance is 0 where the answer is as it should be, so it is a cost. Without a minus the policy is
-paid for being far off (TRL #2771). Subtract it.
+rewarded for being far off (TRL #2771). Subtract it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def check(view: View) -> Findings:
         if node is not None:
             yield finding(
                 f"reward `{found.reward.name}` rises with a distance, so the farthest answer "
-                f"scores most",
+                f"scores highest",
                 place_of(found.reward, view),
                 related=(Label(text="the distance", span=found.at(node)),),
                 help="subtract it: `1.0 - min(1.0, abs(...))`",

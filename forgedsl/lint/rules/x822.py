@@ -5,8 +5,8 @@
     found = re.findall(r"-?\\d+", response)[-1:]                    # silent
 
 A response that reasons has many numbers, and the first is one of the question. The reward is then
-nearly always 0, and pays an answer without reasoning (verifiers #1336). Look for the tags that the
-prompt asks for. The rule is silent if the prompt asks neither for tags nor for reasoning.
+nearly always 0, and rewards an answer without reasoning (verifiers #1336). Look for the tags that
+the prompt asks for. The rule is silent if the prompt asks neither for tags nor for reasoning.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""X825 reward-after-the-end: an environment pays only in a turn that is never played.
+"""X825 reward-after-the-end: an environment gives rewards only in a turn that is never played.
 
     environment game = sums.Guess(guesses = 6)
     if turn.number == self.guesses - 1: return Step(rewards={"solved": 1.0}, done=True)
@@ -30,7 +30,7 @@ def check(view: View) -> Findings:
         node, turn = (None, 0.0) if env.env.body.agent else _late(env)
         if node is not None and turn >= most:
             yield finding(
-                f"`{env.env.name}` pays in turn {turn:g} and not before, and the last turn is "
+                f"`{env.env.name}` gives rewards from turn {turn:g} on, but the last turn is "
                 f"{most - 1:g}",
                 env.env.name_span,
                 related=(Label(text="counts from 0", span=env.at(node)),),

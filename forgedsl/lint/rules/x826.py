@@ -29,16 +29,16 @@ def check(view: View) -> Findings:
         node, name = _summed(env)
         if node is not None:
             yield finding(
-                f"`{env.env.name}` pays its best `{name}` so far in every turn, and turns are "
-                "summed",
+                f"`{env.env.name}` gives its best `{name}` so far in every turn, but the rewards "
+                "of turns are summed",
                 env.env.name_span,
-                related=(Label(text="paid here", span=env.at(node)),),
-                help="pay what the turn added: the best now minus the best before",
+                related=(Label(text="given here", span=env.at(node)),),
+                help="give what the turn added: the best now minus the best before",
             )
 
 
 def _summed(env: PythonClass) -> tuple[python.AST | None, str]:
-    """Return a step that goes on and pays an attribute that is a running maximum."""
+    """Return a step that goes on and gives a running maximum as reward."""
     import ast as python
 
     best = {

@@ -1,12 +1,12 @@
-"""X828 success-repeated: an environment pays a right answer and goes on.
+"""X828 success-repeated: an environment rewards a right answer and goes on.
 
     if int(found[1]) == self.answer:
         return Step("right", rewards={"solved": 1.0})                    # fires
         return Step("right", rewards={"solved": 1.0}, done=True)         # silent
 
-Parts are summed over the turns of a trajectory. If no step of the class ends it, the policy is paid
-for the same right answer in every turn that is left (verifiers #22). End the trajectory with the
-step that pays. The rule is silent for a class in which some step has `done`.
+Parts are summed over the turns of a trajectory. If no step of the class ends it, the policy is
+rewarded for the same right answer in every turn that is left (verifiers #22). End the trajectory
+with the step that gives the reward. The rule is silent for a class in which some step has `done`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def check(view: View) -> Findings:
         node = None if env.env.body.agent else _repeated(env)
         if node is not None:
             yield finding(
-                f"`{env.env.name}` pays a right answer and goes on, so it is paid in every turn",
+                f"`{env.env.name}` rewards a right answer and goes on, so each turn can repeat it",
                 env.env.name_span,
                 related=(Label(text="pays", span=env.at(node)),),
                 help="end the trajectory: `Step(rewards=..., done=True)`",
@@ -37,7 +37,7 @@ def check(view: View) -> Findings:
 
 
 def _repeated(env: PythonClass) -> python.AST | None:
-    """Return the step that pays for equality, in a class where no step ends a trajectory."""
+    """Return the step that rewards equality, in a class where no step ends a trajectory."""
     import ast as python
 
     from forgedsl.lint.environments import _numbers

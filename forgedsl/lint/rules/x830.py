@@ -7,8 +7,8 @@
 A right answer that is long then scores below a wrong one that is short, and the policy is trained
 away from it (open-r1 #360). Let every right answer score above every wrong one. The rule compares
 the ranges of the two sides of `... if right else ...`. It also follows a reward, and the steps of
-an environment, once with every comparison with the target ending as for a right answer, and once as
-for a wrong one:
+an environment, twice: first every comparison with the target says that the answer is right, then
+that it is wrong:
 
     return float(said != target)                         # fires: 0 for a right answer
 
@@ -50,8 +50,8 @@ def check(view: View) -> Findings:
         node, low, high = _crossed(found) if found.reward.name in raises else (None, 0.0, 0.0)
         if node is not None:
             yield finding(
-                f"reward `{found.reward.name}` gives a right answer down to {low:g}, and a wrong "
-                f"one up to {high:g}",
+                f"reward `{found.reward.name}` can be as low as {low:g} for a right answer, and as "
+                f"high as {high:g} for a wrong one",
                 place_of(found.reward, view),
                 related=(Label(text="here", span=found.at(node)),),
                 help="add a number to the right side, so that it is always the larger one",
@@ -60,8 +60,8 @@ def check(view: View) -> Findings:
             best = _best(judged_rewards(view, found))
             if best is not None:
                 yield finding(
-                    f"reward `{found.reward.name}` gives a right answer at most {best[0]:g}, and a "
-                    f"wrong one up to {best[1]:g}",
+                    f"reward `{found.reward.name}` is at most {best[0]:g} for a right answer, and "
+                    f"up to {best[1]:g} for a wrong one",
                     place_of(found.reward, view),
                     related=(Label(text="here", span=found.definition_span),),
                     help=HELP,
@@ -71,8 +71,8 @@ def check(view: View) -> Findings:
         if part is not None:
             name, right, wrong = part
             yield finding(
-                f"{env.what} `{env.env.name}` gives a right answer at most {right:g} of `{name}`, "
-                f"and a wrong one up to {wrong:g}",
+                f"`{name}` of {env.what} `{env.env.name}` is at most {right:g} for a right answer, "
+                f"and up to {wrong:g} for a wrong one",
                 env.env.name_span,
                 help=HELP,
             )
@@ -99,8 +99,8 @@ def _best(runs: list[Flow]) -> tuple[float, float] | None:
 
 
 def _forbids(run: Flow) -> bool:
-    """True if a run compares with the target only to pay 0 where the response names it, as for a
-    riddle whose answer is not to be told."""
+    """True if a run compares with the target only to give 0 where the response contains it. Such a
+    task asks for a text that does not name the target, as in a riddle."""
     from forgedsl.lint.follow.values import DISTANCE, IS_RESPONSE, meet
     from forgedsl.lint.python_bodies import unpaid
 
@@ -117,8 +117,8 @@ def _forbids(run: Flow) -> bool:
 
 
 def _part(view: View, env: PythonClass) -> tuple[str, float, float] | None:
-    """Return (name, right, wrong) of a reward part that pays a wrong answer more than a right one,
-    or as much if it is the only part. The numbers are the best rewards of both."""
+    """Return (name, right, wrong) of a reward part that is larger for a wrong answer than for a
+    right one, or equal if it is the only part. The numbers are the largest values for both."""
     from forgedsl.lint.follow.programs import judged_environments
 
     runs = judged_environments(view, env)
@@ -156,8 +156,8 @@ def _is_number(const: object) -> bool:
 
 
 def _crossed(found: PythonReward) -> tuple[python.AST | None, float, float]:
-    """Return a choice by rightness, the least value of a right and the largest of a wrong
-    answer, if they cross."""
+    """Return the `... if right else ...` whose values overlap, with the least value for a right
+    answer and the largest for a wrong one."""
     import ast as python
 
     from forgedsl.lint.python_bodies import body_of, parameters

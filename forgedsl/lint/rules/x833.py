@@ -46,8 +46,8 @@ def check(view: View) -> Findings:
                     "files",
                     env.env.name_span,
                     related=(label(view, "the score", event.file, event.node),),
-                    help="compute the score from what the policy made, or read it from where no "
-                    "tool gets to",
+                    help="compute the score from what the policy made, or read it from a place "
+                    "that no tool can write to",
                 )
                 break
 

@@ -5,10 +5,10 @@
     except HTTPError as error: return f"status {error.code}"      # silent
     print(dict(os.environ))                                       # fires: it goes to the log
 
-What the policy reads is written to samples and reports, and what is printed to the log of the run:
-keys in them are public as soon as one of these files is shared (MemoryOS #70, image-router #26).
+What the policy reads is written to samples and reports. What is printed goes to the log of
+the run. A key in such a file is public once the file is shared (MemoryOS #70, image-router #26).
 Show the status of an error, and no text that was made with a key. A variable holds a secret if its
-name ends with KEY, TOKEN, SECRET or PASSWORD.
+name ends with KEY, TOKEN, SECRET, PASSWORD or CREDENTIALS.
 """
 
 from __future__ import annotations

@@ -45,8 +45,7 @@ def check(view: View) -> Findings:
             continue
         if any(_has_both(event) for flow in scorer.flows for event in flow.events):
             yield finding(
-                f"{scorer.what} pays for exit code 0 of a program that begins with text of the "
-                "policy",
+                f"{scorer.what} rewards exit code 0 of a program that contains text of the policy",
                 scorer.span,
                 related=(label(view, "here", trusted[0].file, trusted[0].node),),
                 help="`sandbox.judge(code, cases, ...)` runs each test by itself",

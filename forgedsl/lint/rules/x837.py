@@ -60,5 +60,5 @@ def _alike(event: Event) -> str:
         return ""
     common = event.values[0].labels & event.values[1].labels
     if WHOLE_NUMBER in common:
-        return "two numbers without their decimals: 3.9 counts as 3.2"
-    return f"two numbers {DIGITS_ONLY}: -1.5 counts as 15" if DIGITS in common else ""
+        return "two numbers without their decimals: 3.9 equals 3.2"
+    return f"two numbers {DIGITS_ONLY}: -1.5 equals 15" if DIGITS in common else ""

@@ -31,9 +31,9 @@ USES = (
     "Step", "Start", "float", "int", "str", "bool", "len", "repr", "sum", "max", "min", "sorted",
     "print", "list", "set", "any", "all", "isinstance", "json.dumps", "round", "abs",
 )  # fmt: skip
-"""functions that take a value, and no coroutine"""
+"""functions whose arguments must be values: a coroutine there is a mistake"""
 DECORATORS = ("tool", "staticmethod", "classmethod", "override", "typing.override")
-"""decorators after which a coroutine is one still"""
+"""decorators that leave a coroutine function a coroutine function"""
 
 
 def check(view: View) -> Findings:
@@ -79,8 +79,8 @@ def _used(part: Part) -> Iterator[python.Call]:
 
 
 def _is_coroutine(node: python.AST) -> bool:
-    """True for an `async def` whose call gives a coroutine: no generator, and not decorated with
-    what may wrap it."""
+    """True for an `async def` whose call gives a coroutine: it is not a generator, and has no
+    decorator that may wrap it."""
     import ast as python
 
     return (

@@ -50,7 +50,8 @@ def check(view: View) -> Findings:
                 yield finding(
                     f"{scorer.what} scores by the clock: equal answers get different scores"
                     if CLOCK in read
-                    else f"{scorer.what} draws what it compares with anew for each answer",
+                    else f"{scorer.what} compares each answer with another random part of the "
+                    "target",
                     scorer.span,
                     related=(label(view, "here", score.file, score.node),),
                     help="count turns or tokens instead of seconds"
@@ -66,7 +67,7 @@ def check(view: View) -> Findings:
                 f"{part.what} pays a text less, or more, if this process has scored it before",
                 part.span,
                 related=(label(view, "here", part.file, node),),
-                help="score each response by its own text; compare those of a group in the flow",
+                help="score each response by its own text; compare responses in the flow",
             )
     for found in python_rewards(view):
         told = found.once(_moving) if found.reward.name in raises else None
@@ -77,7 +78,7 @@ def check(view: View) -> Findings:
                 f"reward `{found.reward.name}` subtracts `self.{name}`, which each call changes",
                 place_of(found.reward, view),
                 related=(label(view, "here", file, node),),
-                help="return the score alone; the advantage has the baseline",
+                help="return the score alone; the advantage subtracts the baseline",
             )
 
 
@@ -109,8 +110,8 @@ def _best_of(view: View) -> Findings:
 
 
 def _seen(part: Part) -> python.AST | None:
-    """Return a number that is given for what is in a set of the file, if another number is given
-    after it was put there."""
+    """Return the score of a text that is in a set of the file, if a text that is not yet there gets
+    another score and is then put there."""
     import ast as python
 
     given: dict[str, tuple[object, python.AST]] = {}
@@ -142,7 +143,7 @@ def _seen(part: Part) -> python.AST | None:
 
 
 def _moving(found: PythonReward) -> tuple[str, python.AST] | None:
-    """Return an attribute that a call adds to and subtracts from what it returns, and where."""
+    """Return an attribute that each call updates, and the return statement that subtracts it."""
     import ast as python
 
     changed = set()

@@ -1,11 +1,11 @@
-"""X840 schedule-turns-back: a cosine of the length of an answer is not limited to half a turn.
+"""X840 schedule-turns-back: a cosine of an answer's length is not limited to half a period.
 
     progress = r.num_tokens / self.max_len                     # fires
     progress = min(1.0, r.num_tokens / self.max_len)           # silent
     return 0.5 + 0.25 * (1.0 + math.cos(math.pi * progress))
 
-Behind `max_len` the cosine rises again, and an answer of twice that length is paid like the
-shortest (TRL #6066, open-r1 #312). Limit the share of the length to 1.
+Past `max_len` the cosine rises again, and an answer of twice that length is rewarded like the
+shortest (TRL #6066, open-r1 #312). Limit the ratio of length and `max_len` to 1.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def check(view: View) -> Findings:
                 "longer than its limit",
                 place_of(found.reward, view),
                 related=(Label(text="here", span=found.at(node)),),
-                help="limit the share of the length: `min(1.0, length / limit)`",
+                help="limit the ratio: `min(1.0, length / limit)`",
             )
 
 

@@ -4,10 +4,10 @@
     solved = "FAILED" not in output                                            # fires
     solved = all(outcome.get(test) == "PASSED" for test in self.tests)         # silent
 
-A program with a syntax error, or one that ends at once, reports no test at all, and is paid like
-one that passes all (SWE-smith #24). Ask for each wanted test that it has passed. The rule reads
-the reward or environment and what it calls in its file. It is silent if these also compare
-something with `PASSED`.
+A program with a syntax error, or one that ends at once, reports no test at all, and is rewarded
+like one that passes all (SWE-smith #24). Ask for each wanted test that it has passed. The rule
+reads the reward or environment and what it calls in its file. It is silent if these also look for a
+text such as `PASSED`, `ok` or `success`.
 """
 
 from __future__ import annotations

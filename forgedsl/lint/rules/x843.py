@@ -3,9 +3,10 @@
     said = TAG.findall(prompt + response)[0]         # fires: the example of the prompt
     said = TAG.findall(response)[-1]                 # silent
 
-A prompt that shows the form of an answer has an example in it, `<answer> 42 </answer>`: it is found
-first, and all answers of a group get the same score; a response without an answer is graded by the
-example (the checker of Search-R1 had to skip it, Search-R1 #132). Look in the response alone.
+A prompt that shows the form of an answer contains an example, `<answer> 42 </answer>`. The reward
+finds this example first, so all answers of a group get the same score. A response without an answer
+is graded by the example: the checker of Search-R1 had to skip it (Search-R1 #132). Look in the
+response alone.
 """
 
 from __future__ import annotations

@@ -28,15 +28,15 @@ HELP = {
     "inside": "compare the whole answer: `found == target`, not `target in response`",
     "part": "compare the whole answer: `found == target`, not `found in target`",
     "negated": "keep the sign when the answer is read",
-    "joined": "keep the point when the answer is read",
+    "joined": "keep the decimal point when the answer is read",
     "mentioned": "take the last answer alone, and compare it",
     "denied": "compare the whole answer: `found == target`, not `target in found`",
-    "options": "take one option, and pay nothing for several",
-    "spaced": "take one option, and pay nothing for several",
+    "options": "take one option, and return 0 for several",
+    "spaced": "take one option, and return 0 for several",
     "repeated": "count an answer once",
 }
-"""what to write, by kind of answer, the most telling first"""
-BOTH = "pay the last answer alone, or nothing if there are several"
+"""what to write, by kind of answer; the kind that shows the mistake most clearly comes first"""
+BOTH = "reward the last answer alone, or return 0 if there are several"
 
 
 def check(view: View) -> Findings:
@@ -51,12 +51,12 @@ def check(view: View) -> Findings:
             continue
         (call, help_), *others = helps
         yield finding(
-            f"`{reward.reward.name}` pays {_score(call)} for {call.said}, and {_right(calls)} for "
+            f"`{reward.reward.name}` gives {_score(call)} to {call.said}, and {_right(calls)} to "
             "the right answer",
             place_of(reward.reward, view),
             notes=(
                 f"{calls.rows[0].place}, target {calls.rows[0].target}: right `{_text(calls)}`, "
-                f"also paid `{shown(call.text)}`",
+                f"same score for `{shown(call.text)}`",
                 *(f"also for {other.said}" for other, _ in others),
             ),
             help=help_,

@@ -3,12 +3,12 @@
     return abs(float(tag(response)) - float(target))  # fires: the right answer gets least
     return float(tag(response) == target)             # silent
 
-`lint --deep` calls the reward on rows of the data, with the target in the forms that the prompt,
-the tags and the patterns of the reward name, and with wrong answers in the same forms. The rule
-fires if a wrong answer gets at least as much as the right one in every form, and more in one of
-them: the policy learns to be wrong. In that form an empty answer must also get more than the right
-one, because in some tasks the target must not be named. The rule is silent where the score adds
-another reward.
+`lint --deep` calls the reward on rows of the data. The right answer is written in the forms that
+the prompt, the tags and the patterns of the reward name, and wrong answers in the same forms. The
+rule fires if in every form a wrong answer gets at least as much as the right one, and more in one
+of them: the policy learns to be wrong. In that form an empty answer must also get more than the
+right one. Otherwise the task may be one in which the answer must not name the target. The rule is
+silent where the score adds another reward.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ finding = rule(__doc__, "W")
 
 def check(view: View) -> Findings:
     found = list(paid_rewards(view))
-    for reward, calls in found if len(paid(view)) == 1 else ():  # others may pay the right answer
+    for reward, calls in found if len(paid(view)) == 1 else ():  # others may reward right answers
         scores = [call.score for call in calls.all if call.score is not None]
         empty = calls.rows[0].score(EMPTY) if calls.rows else None
         if calls.form or calls.note or empty is None or max(scores) - min(scores) <= SAME:
@@ -40,13 +40,13 @@ def check(view: View) -> Findings:
             continue
         right, wrong = worse[0]
         yield finding(
-            f"`{reward.reward.name}` pays {right.score:.4g} for the right answer, and "
-            f"{wrong.score:.4g} for a wrong one",
+            f"`{reward.reward.name}` gives {right.score:.4g} to the right answer, and "
+            f"{wrong.score:.4g} to a wrong one",
             place_of(reward.reward, view),
             notes=(
                 f"{calls.rows[0].place}, target {calls.rows[0].target}: right "
                 f"`{shown(right.text)}`, wrong `{shown(wrong.text)}`",
             ),
-            help="give the right answer the highest score; give a reward that shall be low a "
-            "negative weight in the rubric",
+            help="let the right answer have the highest score; if a reward measures something bad, "
+            "give it a negative weight in the rubric",
         )

@@ -19,7 +19,7 @@ from forgedsl.lint.view import View
 
 finding = rule(__doc__, "W")
 RUNS_CODE = ("sandbox", "exec(", "eval(")
-"""words of a reward that may run the answer, which no made answer is written for"""
+"""parts of the text of a reward that may run the answer; no constructed answer is a program"""
 LEAST = 20
 """answers that must have a score"""
 

@@ -8,9 +8,9 @@
 of open tags, one in other scripts, and one of 50,000 characters. The rule fires for errors that are
 never meant: an attribute or an item of None, a division by zero, an index that does not exist, a
 score that is NaN or None. With `on_error = drop` the policy never learns that such answers are bad,
-and a run whose answers fail too often ends (`max_failed`; ms-swift #8125). An error that the
-program raises itself is silent, and so is a number that cannot be read: `on_error` decides about
-them.
+and a run whose answers fail too often ends (`max_failed`; ms-swift #8125). The rule does not report
+an error that the program raises itself, or a number that cannot be read: `on_error` decides what
+such an answer scores.
 """
 
 from __future__ import annotations

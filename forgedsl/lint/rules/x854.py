@@ -27,7 +27,7 @@ def check(view: View) -> Findings:
         if change is None or "random" in reward.reward.settings["effects"].value:
             continue
         yield finding(
-            f"`{reward.reward.name}` pays {change.call.score:.4g} for {change.call.said}, and "
+            f"`{reward.reward.name}` gives {change.call.score:.4g} to {change.call.said}, and "
             f"{change.then:.4g} {change.when}",
             place_of(reward.reward, view),
             notes=(f"{change.place}: `{shown(change.call.text)}`",),

@@ -32,8 +32,8 @@ def check(view: View) -> Findings:
         if unpaid:
             call = unpaid[0]
             yield finding(
-                f"`{reward.reward.name}` pays {call.score:.4g} for the right answer with "
-                f"{call.said}, as for a wrong one",
+                f"`{reward.reward.name}` gives {call.score:.4g}, as for a wrong answer, to the "
+                f"right answer with {call.said}",
                 place_of(reward.reward, view),
                 notes=(f"the answer: `{shown(call.text)}`",),
                 help=HELP[call.kind],
@@ -41,6 +41,6 @@ def check(view: View) -> Findings:
 
 
 def _unpaid(row: CalledRow, kind: str) -> bool:
-    """True if this spelling of the right answer is paid no more than a wrong answer."""
+    """True if this spelling of the right answer gets no more than a wrong answer."""
     least, most, mine = row.score(WRONG), row.score(RIGHT), row.score(kind)
     return None not in (least, most, mine) and mine <= least + SAME < most  # type: ignore[operator]

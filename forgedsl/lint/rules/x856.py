@@ -38,11 +38,11 @@ def _difference(before: Play, after: Play) -> tuple[str, str, str]:
     """Return what differs first in two games, and both."""
     for number, (one, other) in enumerate(zip(before.shown, after.shown, strict=False)):
         if one != other:
-            what = "opens with another text" if not number else "shows another text"
+            what = "shows another first observation" if not number else "shows another observation"
             return what, one, other
     for one_paid, other_paid in zip(before.paid, after.paid, strict=False):
         if one_paid != other_paid:
-            return "pays something else", str(dict(one_paid)), str(dict(other_paid))
+            return "gives other rewards", str(dict(one_paid)), str(dict(other_paid))
     if before.error != after.error:
         return "fails", before.error or "no error", after.error or "no error"
     return "ends elsewhere", f"{len(before.paid)} turns", f"{len(after.paid)} turns"

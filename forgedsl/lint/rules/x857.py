@@ -32,9 +32,9 @@ def check(view: View) -> Findings:
                 continue
             if all(a >= b - SAME for a, b in zip(mine, right, strict=True)):
                 yield finding(
-                    f"`{env.env.name}` pays {mine[0]:.4g} {said}, and {right[0]:.4g} for the right "
-                    f"answer (`{plays.part}`)",
+                    f"`{env.env.name}` gives {mine[0]:.4g} {said}, and {right[0]:.4g} for the "
+                    f"right answer (`{plays.part}`)",
                     env.env.name_span,
-                    help="pay an answer that equals the target, and nothing if there is none",
+                    help="reward an answer that equals the target, and nothing else",
                 )
                 break

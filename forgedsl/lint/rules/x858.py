@@ -6,7 +6,8 @@
 
 `lint --deep` plays with a player who answers wrong until an observation names the target, and then
 gives it. The rule fires if the prompt did not name it, and this player is rewarded more than one
-who stays wrong, on every row. The policy learns to be wrong first, or to copy the opening.
+who stays wrong, on every row. The policy learns to be wrong first, or to copy the answer from what
+it was shown.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ def check(view: View) -> Findings:
             read = row.plays["told"].shown
             text = next((each for each in read if str(row.target) in each), read[-1])
             yield finding(
-                f"`{env.env.name}` tells the answer before it is given, and pays {told[0]:.4g} for "
-                f"repeating it (`{plays.part}`)",
+                f"`{env.env.name}` reveals the answer before it is given, and gives {told[0]:.4g} "
+                f"for repeating it (`{plays.part}`)",
                 env.env.name_span,
                 notes=(f"{row.place}, target {row.target}: it shows `{shown(text)}`",),
                 help="leave the target out of observations, or end the trajectory with them: "

@@ -7,8 +7,8 @@
 `lint --deep` plays with players who say nothing, repeat what they read, write open tags or words
 without tags, and call each tool with odd arguments of the right types. The rule fires for errors
 that are never meant, such as an attribute of None or an index that does not exist. A trajectory
-whose environment fails is dropped, so the policy never learns that such turns are bad. An error
-that the program raises itself is silent.
+whose environment fails is dropped, so the policy never learns that such turns are bad. The rule
+does not report an error that the program raises itself.
 """
 
 from __future__ import annotations
