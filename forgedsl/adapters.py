@@ -35,7 +35,7 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 
 class UnfitAdapter(Exception):
-    """A folder that is no adapter, or one of a kind that is not merged."""
+    """A folder that is not an adapter, or is an adapter of a kind that cannot be merged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ def read_adapter(folder: Path) -> Adapter:
     """Return the adapter in a folder.
 
     Raises:
-        UnfitAdapter: the folder has none, or one of a kind that is not merged.
+        UnfitAdapter: the folder has no adapter, or one of a kind that cannot be merged.
     """
     for name in (CONFIG, WEIGHTS):
         if not (folder / name).is_file():
@@ -66,13 +66,13 @@ def read_adapter(folder: Path) -> Adapter:
         raise UnfitAdapter(f"its files cannot be read ({error})") from error
     for key, allowed in NEUTRAL.items():
         if key in config and config[key] not in allowed:
-            raise UnfitAdapter(f"`{key}` is {json.dumps(config[key])}, which is not merged")
+            raise UnfitAdapter(f"`{key}` is {json.dumps(config[key])}, which cannot be merged")
     layers = {}
     for name in sorted(shapes):
         layer = name.removeprefix(PREFIX).removesuffix(A).removesuffix(B)
         down, up = shapes.get(PREFIX + layer + A, ()), shapes.get(PREFIX + layer + B, ())
         if len(down) != 2 or len(up) != 2 or down[0] != rank or up[1] != rank:
-            raise UnfitAdapter(f"`{name}` is no half of an adapter of rank {rank} of a layer")
+            raise UnfitAdapter(f"`{name}` is not matrix A or B of an adapter of rank {rank}")
         layers[layer + ".weight"] = (up[0], down[1])
     if not layers:
         raise UnfitAdapter("it has no layers")

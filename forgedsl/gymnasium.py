@@ -64,8 +64,8 @@ class Gymnasium(Environment):
 
         Raises:
             gymnasium.error.Error: there is no such environment, or it cannot be made.
-            ValueError: its observations or actions have no text, or `actions` or `observation` do
-                not fit them.
+            ValueError: its observations or actions cannot be written as text, or `actions` or
+                `observation` do not fit them.
         """
         given = dict(options or {})
         if max_episode_steps is not None:
@@ -74,7 +74,7 @@ class Gymnasium(Environment):
         self._env = gymnasium.make(id, render_mode=ANSI if self._renders else None, **given)
         space = self._env.observation_space
         if not self._renders and (bad := _not_text(space)):
-            raise ValueError(f"observations of {id} are of {bad}, which has no text")
+            raise ValueError(f"observations of {id} are of {bad}, which cannot be shown as text")
         shown = "{message}{render}" if self._renders else "{message}{observation}"
         self._template = shown if observation is None else observation
         inner = _inner(space, None)
@@ -149,7 +149,7 @@ def _actions(env: Any, id: str, names: Sequence[str] | None) -> dict[str, int]:
         return {}
     if not isinstance(space, spaces.Discrete):
         kind = type(space).__name__
-        raise ValueError(f"actions of {id} are of {kind}: only those of Discrete and Text are text")
+        raise ValueError(f"actions of {id} are of {kind}: an answer can only be Discrete or Text")
     count, first = int(space.n), int(space.start)
     if names is None:
         names = WORDS.get(type(env.unwrapped).__name__, ())
@@ -160,7 +160,7 @@ def _actions(env: Any, id: str, names: Sequence[str] | None) -> dict[str, int]:
 
 
 def _not_text(space: Any) -> str:
-    """Return the class of the first space in a space whose values have no text, or ""."""
+    """Return the class of the first space whose values cannot be text, inner ones too, or ""."""
     if isinstance(space, spaces.Tuple | spaces.Dict):
         inner = space.spaces.values() if isinstance(space, spaces.Dict) else space.spaces
         return next((bad for each in inner if (bad := _not_text(each))), "")

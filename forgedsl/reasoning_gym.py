@@ -6,9 +6,10 @@
     task, config, number --row--> question, answer, metadata, entry
     entry, completion    --score--> what `score_answer` of the task gives
 
-`entry` of a row says how its problem is made. A score makes it again, since some tasks score by
-their configuration and by values that are no JSON. Some tasks iterate over sets of texts, whose
-order depends on the hash seed of the process: processes that import this module have HASH_SEED.
+`entry` of a row says how its problem is made. A score makes the problem again, because some
+tasks need their configuration, or values that JSON cannot hold. Some tasks iterate over sets of
+texts, whose order depends on the hash seed of the process: processes that import this module have
+HASH_SEED.
 
 The compiler reads the package without importing it: hir.reasoning_gym_calls.
 """
@@ -77,7 +78,7 @@ def score(entry: Mapping[str, Any], text: str, *, whole: bool) -> float:
     found = {key: plain(value) for key, value in made.entry(number).items()}
     if _digest(found) != entry["sha256"]:
         raise ValueError(
-            f"problem {number} of {entry['task']} is another one than in the row: the row was made "
+            f"problem {number} of {entry['task']} differs from the one in the row: that was made "
             "by another version of reasoning-gym, or with another PYTHONHASHSEED"
         )
     tagged = TAG.findall(text)

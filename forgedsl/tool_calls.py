@@ -4,9 +4,9 @@
     text of a turn --read(form, tools)--> text before the first call, calls
 
 Every call has a status, also one that was cut or that is not valid, so that an environment can
-answer it. A marker of the form behind which there is no call is `unread`. Thoughts, up to the last
-`</think>`, are skipped. Parsers of other projects (vLLM's, with which the tests compare these) drop
-such calls or give them empty arguments.
+answer it. A marker of the form that is not followed by a call has the status `unread`. Thoughts, up
+to the last `</think>`, are skipped. Parsers of other projects (vLLM's, with which the tests compare
+these) drop such calls or give them empty arguments.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ THOUGHTS_END = "</think>"
 @dataclass(frozen=True, kw_only=True)
 class Call:
     """A tool call that the policy wrote. `status` is ok, invalid_json, missing_name, unclosed (it
-    was cut) or unread (a mark of a call without a call)."""
+    was cut) or unread (a marker that is not followed by a call)."""
 
     name: str = ""
     arguments: Mapping[str, Any] = field(default_factory=dict)

@@ -6,7 +6,7 @@ those of the installed vLLM.
 
 VERSION = "0.32.0"
 FORM = "vllm:"
-"""beginning of the form of a model whose tool calls one of them reads: "vllm:glm47" """
+"""prefix of `tool_calls` in a job, if a parser of vLLM reads the tool calls: "vllm:glm47" """
 NAMES = (
     "apertus",
     "cohere_command3",

@@ -249,7 +249,7 @@ def test_six_runs_killed_in_the_middle_each_run_exactly_once(tmp_path: Path, job
         "1: done in an earlier call",
         "1: done in an earlier call",
         "2: resumes from the checkpoint of step 2",
-        "2: still runs since an earlier call: waits for it",
+        "2: still runs since an earlier call: the sweep waits for it",
         "3: begins",
         "3: begins",
     ]
@@ -313,7 +313,7 @@ def test_an_interrupt_ends_the_runs_and_starts_no_more(tmp_path: Path, job: Path
     assert process.returncode == signal.SIGINT
     found = [p["state"] for p in states(folder)]
     assert found == ["done"] * 2 + ["interrupted"] * 2 + ["waiting"] * 2
-    assert b"waits for 2 runs to save a checkpoint; once more ends them at once" in out
+    assert b"waits for 2 runs to save a checkpoint; interrupt again to end now" in out
 
 
 def test_a_failed_run_is_told_and_the_rest_goes_on(tmp_path: Path, job: Path) -> None:

@@ -72,7 +72,7 @@ def test_a_file_with_an_equals_sign_in_its_name_is_a_file(tmp_path, monkeypatch)
         (["x.forge", "-lr", "1e-5"], "no option `-lr`; did you mean `lr=1e-5`?"),
         (["x.forge", "-a.lr=1e-5"], "no option `-a.lr=1e-5`; did you mean `a.lr=1e-5`?"),
         (["x.forge", "-profile", "cpu"], "no option `-profile`; did you mean `--profile`?"),
-        (["x.forge", "--foo"], "no option `--foo`; as an override, it needs a value"),
+        (["x.forge", "--foo"], "no option `--foo`; as an override, write --foo=VALUE"),
         (["x.forge", "--a.b", "--stub"], "--a.b needs a value, but `--stub` is an option"),
         (["x.forge", "--profile", "--stub"], "--profile needs a value, but `--stub` is an option"),
         (["x.forge", "--set"], "--set needs a value"),

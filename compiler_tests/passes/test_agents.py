@@ -131,7 +131,7 @@ def test_an_agent_that_names_no_parts_has_one(tmp_path: Path) -> None:
         ("Short", "has `run(self, task)`, which is called with a task and a model"),
         ("Long", "has `run(self, task, model, *, key)`, which is called with a task and a model"),
         ("Yields", "has a `run` that yields; it returns the reward at its end"),
-        ("Static", "has a `run` that is no method of its objects"),
+        ("Static", "has a `run` that is a static or class method"),
     ],
 )
 def test_a_class_whose_run_cannot_be_called_is_refused(

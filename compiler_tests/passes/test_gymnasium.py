@@ -99,7 +99,7 @@ def test_other_environments_have_no_new_field() -> None:
 
 
 WRONG = [
-    ("", "F114", "needs the name of an environment first", 'gymnasium("FrozenLake-v1")'),
+    ("", "F114", "needs the name of an environment as its first", 'gymnasium("FrozenLake-v1")'),
     ('"FrozenLake-v0"', "F101", "has no environment `FrozenLake-v0`", "mean `FrozenLake-v1`?"),
     ('"FrozenLake"', "F101", "has no environment `FrozenLake`", "mean `FrozenLake-v1`?"),
     ('"Taxy-v4"', "F101", "has no environment `Taxy-v4`", "mean `Taxi-v4`?"),

@@ -76,7 +76,7 @@ def test_a_model_without_one_has_the_job_that_it_had(tmp_path: Path) -> None:
     [
         (LOCAL, halves("model.layers.9.self_attn.q_proj"), {}, "the model has no weight"),
         (LOCAL, halves(wider=1), {}, "in the adapter"),
-        (LOCAL, halves(), {"use_dora": True}, "`use_dora` is true, which is not merged"),
+        (LOCAL, halves(), {"use_dora": True}, "`use_dora` is true, which cannot be merged"),
         (LOCAL, {}, {}, "it has no layers"),
         (
             'random(1), arch = qwen3("0.6B"), tokenizer = local("forgedsl:models/tiny_math")',

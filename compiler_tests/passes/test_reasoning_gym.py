@@ -105,7 +105,7 @@ def test_another_version_does_not_stop_a_resume_and_is_told(tmp_path: Path) -> N
 
 
 WRONG = [
-    ("", "F114", "needs the name of a task first", 'reasoning_gym("leg_counting"'),
+    ("", "F114", "needs the name of a task as its first", 'reasoning_gym("leg_counting"'),
     ("3", "F109", "`task` of `reasoning_gym` must be a string", '`"3"`'),
     ('"leg_count"', "F101", "has no task `leg_count`", "mean `leg_counting`"),
     ('"nothing_like_it"', "F101", "has no task `nothing_like_it`", "tasks are known"),
@@ -117,7 +117,7 @@ WRONG = [
     ('"leg_counting", min_animals = 20', "F113", "max_animals must be >= min_animals", ""),
     ('"leg_counting", min_animals = 0', "F113", "min_animals must be positive", ""),
     ('"chain_sum", allow_negation = 1', "F109", "must be true or false", ""),
-    ('"time_intervals", min_date = "2000"', "F113", "`min_date` of `time_intervals` is of date",
+    ('"time_intervals", min_date = "2000"', "F113", "`min_date` of `time_intervals` is of the",
      ""),
     ('"bitwise_arithmetic", difficulty = 99', "F113", "refuses these values", ""),
 ]  # fmt: skip

@@ -99,7 +99,7 @@ def test_numbers_have_places_and_actions_may_be_named() -> None:
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ({"id": "CartPole-v1"}, "observations of CartPole-v1 are of Box, which has no text"),
+        ({"id": "CartPole-v1"}, "observations of CartPole-v1 are of Box, which cannot be"),
         ({"id": "Taxi-v4", "actions": ["n"]}, "Taxi-v4 has 6 actions, but `actions` names 1"),
         ({"id": "Taxi-v4", "observation": "{0}"}, "observations of Taxi-v4 have no {0}"),
         ({"id": "Nothing-v1"}, "Nothing"),

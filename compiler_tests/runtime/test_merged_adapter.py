@@ -92,11 +92,11 @@ def edited(adapter: Path, **settings: object) -> None:
 @pytest.mark.parametrize(
     ("settings", "told"),
     [
-        ({"use_dora": True}, "`use_dora` is true, which is not merged"),
-        ({"modules_to_save": ["lm_head"]}, '`modules_to_save` is ["lm_head"], which is not merged'),
+        ({"use_dora": True}, "`use_dora` is true, which cannot be merged"),
+        ({"modules_to_save": ["lm_head"]}, '`modules_to_save` is ["lm_head"], which cannot be'),
         ({"peft_type": "LOHA"}, '`peft_type` is "LOHA"'),
         ({"rank_pattern": {"q_proj": 4}}, '`rank_pattern` is {"q_proj": 4}'),
-        ({"r": 3}, "is no half of an adapter of rank 3"),
+        ({"r": 3}, "is not matrix A or B of an adapter of rank 3"),
         ({"r": None}, "its files cannot be read"),
     ],
 )

@@ -34,7 +34,7 @@ schedule sync { steps = 4 }
 """
 RIGHT = "    return float(response.strip() == target)\n"
 SCORE = "def score(prompt: str, response: str, target: str) -> float:\n"
-NOT_MADE = "calls of reward correct not all made"
+NOT_MADE = "some calls of reward correct were not made"
 EFFECTS = f"{NOT_MADE}: it writes files, starts processes or connects to others"
 QUIET = 'getattr(__import__("{}"), "{}")'
 """a name that is found only when it runs, so that no rule reads the effect"""
@@ -215,7 +215,7 @@ PLAYED = (
     .replace("generator.sample(prompt, n = 4)",
              "generator.play(prompt, env = shop, n = 4, max_turns = 2)")
 )  # fmt: skip
-NOT_PLAYED = "games of environment shop not all played"
+NOT_PLAYED = "some games of environment shop were not played"
 
 
 def played(program, act):

@@ -108,4 +108,4 @@ def test_the_table_has_the_run_beside_the_step_trained_again() -> None:
 def test_an_option_of_the_trainer_needs_one(words: tuple[str, ...], tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["whatif", str(tmp_path), "--with", "a.forge", *words])
     assert done.exit_code == 2
-    assert f"{words[0]} is of the trainer: add --train, or leave it out" in done.stderr
+    assert f"{words[0]} needs --train: add --train, or leave {words[0]} out" in done.stderr

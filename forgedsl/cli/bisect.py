@@ -43,8 +43,8 @@ def main(arguments: Sequence[str]) -> int:
 def command(first: Path, second: Path, tolerance: float, format_: Format) -> None:
     """Find the first step in which two runs differ, and what differs in it, causes first.
 
-    Metrics of all steps are compared, the completions of steps that both have recorded, and the
-    digests of published weights. Settings that differ are listed too.
+    Compared are the metrics of all steps, the completions of steps that both have recorded, and
+    the digests of published weights. Settings that differ are listed too.
 
     Examples:
       forgec bisect runs/sums-20261120-120000 runs/sums-20261121-120000

@@ -161,8 +161,8 @@ def _lines() -> Iterator[str]:
 
 
 def exported(run: Path, step: int | None = None) -> Path:
-    """Return the folder of an exported policy. If `run` is a model folder, that is `run`; else it
-    is the export of `step`. Without `step` it is `checkpoint.export`, else the newest export.
+    """Return the folder of an exported policy. If `run` is a model folder, return it. Else return
+    the export of `step`; without `step`, `checkpoint.export`, else the newest export.
 
     Raises:
         UsageError: there is none; the message says how to make it.

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 SECONDS = 35.0
 """time limit for loading a reward, an environment or a loss in Python before a run"""
 CALLS_SECONDS = 10.0
-"""time limit for all calls of rewards with answers made for the purpose"""
+"""time limit for all calls of rewards with constructed answers"""
 ROWS_READ = 32
 """number of first rows from which the rows for calls of rewards are chosen"""
 
@@ -58,7 +58,7 @@ class InputChecker:
     def calls(
         self, lowered: Lowered, with_side_effects: frozenset[str] = frozenset()
     ) -> CallResults:
-        """Call the Python rewards of a checked job with answers made for the purpose, and play its
+        """Call the Python rewards of a checked job with constructed answers, and play its
         environments (`runtime.probes`). Rewards in `with_side_effects` are not called."""
         from forgedsl.cli.inputs import copy_inputs
         from forgedsl.lint.calls import CallResults, EnvironmentPlays, RewardCalls
@@ -240,7 +240,7 @@ def _answers(job: Job, name: str, reader: DatasetReader) -> tuple[Rollout, ...]:
 
 
 def _asked(job: Job, name: str, reader: DatasetReader) -> ProbeRows | None:
-    """Return rows with different targets, if there are, for calls of rewards."""
+    """Return rows for calls of rewards, with different targets if the dataset has some."""
     from forgedsl.runtime.probes.rewards import ROWS, ProbeRows
 
     if read_by(job, name)[0] is not Role.PROMPTS or not reader.num_rows:

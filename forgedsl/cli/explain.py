@@ -36,7 +36,7 @@ def parser() -> Parser:
     add = parser.add_argument
     add("what", metavar="CODE|PATH|LOSS", help="what to explain")
     add("file", nargs="?", type=Path, metavar="FILE", help="a .forge file, for its values")
-    add("--profile", default="none", help="with this profile")
+    add("--profile", default="none", help="profile of the file")
     add("--set", action="append", default=[], metavar="a.b=v", help=SET_HELP)
     add("--set-file", action="append", default=[], type=Path, metavar="FILE",
         help="overrides from TOML, YAML or JSON")  # fmt: skip

@@ -43,7 +43,7 @@ def main(arguments: Sequence[str]) -> int:
     mine = parser()
     options = mine.parse(arguments)
     if bool(options.files) == options.stdin:
-        mine.error("name files, or --stdin" if not options.files else "files, or --stdin")
+        mine.error("name files, or --stdin" if not options.files else "--stdin takes no files")
     if options.stdin:
         return _stdin(options.check, options.diff)
     paths = expand(options.files, "fmt")

@@ -77,7 +77,7 @@ def parser() -> Parser:
     add("files", nargs="*", type=Path, metavar="FILE", help="a file or a folder")
     add("--stdin", action="store_true", help="check standard input as the text of FILE")
     add("--format", choices=FORMATS, default="full", help="how findings are shown")
-    add("--profile", help="check this profile only; none: only as written")
+    add("--profile", help="check this profile only; `none`: only the file as written")
     add("--set", action="append", default=[], metavar="a.b=v", help=SET_HELP)
     add(
         "--set-file",

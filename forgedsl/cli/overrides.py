@@ -140,7 +140,7 @@ def _value(name: str, rest: Iterator[str], syntax: Syntax) -> str:
     """Return the word after an option or an override: its value."""
     value = next(rest, None)
     if value is None and name not in syntax.options:
-        raise UsageError(f"no option `{name}`; as an override, it needs a value")
+        raise UsageError(f"no option `{name}`; as an override, write {name}=VALUE")
     if value is None:
         raise UsageError(f"{name} needs a value")
     if value.partition("=")[0] in syntax.options:

@@ -104,7 +104,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def with_examples(about: str, doc: str | None) -> str:
-    """Return the help of a command with examples: the indented lines of its module's docstring."""
+    """Return help text with examples. They are the indented lines of a docstring."""
     lines = re.findall(r"^    (.*)$", _cleaned(doc or ""), re.M)
     return "\n".join([about, "", "Examples:", *(f"  {line}" for line in lines)])
 

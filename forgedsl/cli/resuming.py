@@ -130,9 +130,9 @@ def refused(found: list[Difference]) -> str:
     why = f"--allow {kind} accepts these changes"
     if not kind:
         why = (
-            "a resumed run may change only its length, evals, checkpoints and logging; also its "
-            "optimizer with --allow numerics, its data with --allow data, its ranks and hosts with "
-            "--allow placement; these differ"
+            "a resumed run may change its length, evals, checkpoints and logging. --allow numerics "
+            "permits changes of the optimizer, --allow data of data, --allow placement of ranks "
+            "and hosts. These settings differ"
         )
     params = [each for each in found if each.setting.startswith("params.")]
     inner = [each for each in found if each.setting.split(".")[0] in ("nodes", "edges", "program")]

@@ -1,6 +1,6 @@
 """Steps shared by the commands that run a job: make a run folder, launch, report.
 
-Request, Prepared (a job and its files) --> RUN/{job.json, forge.lock, inputs/} --> exit code
+RunOptions, Prepared (a job and its files) --> RUN/{job.json, forge.lock, inputs/} --> exit code
 """
 
 from __future__ import annotations

@@ -31,7 +31,8 @@ from forgedsl.records import dataclass
 
 LOG = "logs/forgec.log"
 LOGS = (LOG, "logs/python.log")
-"""logs that a run has locked: of a sweep, and of `forgedsl.python`"""
+"""logs that a run has locked: the first in a run of a sweep, the second in one of
+`forgedsl.python`"""
 TOLD_SECONDS = 15.0
 """interval at which a sweep says how far its runs are"""
 LOOK_SECONDS = 0.1
@@ -131,13 +132,13 @@ class Sweep:
         if state in ENDED:
             was = self._entry(task)
             self.manifest.set(task.point.folder, state=state, message="")
-            late = "" if was.state in ENDED else "; its end was not noted"
+            late = "" if was.state in ENDED else "; the manifest did not have this yet"
             self._tell(task, f"{state} in an earlier call{late}")
             return
         if state == "running":
             self._active[slot] = Active(task=task, folder=folder, process=None)
             self.manifest.set(task.point.folder, state="running")
-            self._tell(task, "still runs since an earlier call: waits for it")
+            self._tell(task, "still runs since an earlier call: the sweep waits for it")
             return
         how = {"new": "begins", "anew": "begins anew, since it has no checkpoint"}.get(
             state, f"resumes from the checkpoint of step {step}"
@@ -210,7 +211,7 @@ class Sweep:
         """Ask the runs to save and end; a second signal, as to `forgec run`, ends them at once."""
         if self._active and not self.stopped:
             running = counted(len(self._active), "run")
-            self._say(f"waits for {running} to save a checkpoint; once more ends them at once")
+            self._say(f"waits for {running} to save a checkpoint; interrupt again to end now")
         self.stopped = self.stopped or number
         for active in self._active.values():
             active.send(number)

@@ -1,5 +1,5 @@
-"""`forgec whatif RUN --with FILE`: recorded steps of a run under another file, without its models;
-with `--train` also their optimizer steps, from a checkpoint of the run.
+"""`forgec whatif RUN --with FILE`: computes recorded steps of a run again under another file,
+without its models. With `--train` it also repeats their optimizer steps, from a checkpoint.
 
 Exit codes: 0; 2 the run has no recording, or the file needs what is not recorded; 1 the file has
 errors; 5 the trainer failed.
@@ -107,7 +107,7 @@ def command(
     given = {"--procs": procs != 1, "--device": device != "cpu", "--most-gap": most_gap is not None}
     try:
         if unread := [] if train else [name for name, is_given in given.items() if is_given]:
-            raise SideError(f"{unread[0]} is of the trainer: add --train, or leave it out")
+            raise SideError(f"{unread[0]} needs --train: add --train, or leave {unread[0]} out")
         if not (run / "job.json").is_file():
             raise SideError(no_run(run))
         old = read_job(run / "job.json")

@@ -38,7 +38,7 @@ from forgedsl.types.tensors import SIDES
 
 NAME = "playground.forge"
 LEVEL = -1.0
-"""log-prob of the token where a slider is at rest"""
+"""initial position of a slider for a log-prob"""
 RATIO = "ratio"
 """slider of exp(logprob - behavior)"""
 COUNT = 81
@@ -175,7 +175,8 @@ def _slider(name: str, value: float, *, whole: bool = False) -> Answer:
 
 
 def _names(tree: Tree) -> dict[str, bool]:
-    """Return the inputs of a tree that are numbers, of pairs by side; true for one of tokens."""
+    """Return the names of the number inputs of a tree, with `.chosen` and `.rejected` for pairs.
+    The value is True for an input with a number per token."""
     found: dict[str, bool] = {}
     for value in tree.values:
         if value.op == "input" and value.type.dtype == "f32":

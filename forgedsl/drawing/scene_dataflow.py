@@ -1,4 +1,4 @@
-"""The dataflow as a scene: lanes for meshes, trunks with their queues, weight syncs apart below.
+"""The dataflow as a scene: a lane for each mesh, trunks with their queues, and weight syncs below.
 
 Picture -> Lanes -> Scene
 """

@@ -6,7 +6,7 @@
     reward_brevity(r)                 rewards written in the language, over a Rollout
     rubric_math_score(scores)         the score, from {reward name: value}
     advantage_group_norm(r)           over the [G] rewards of a group (torch)
-    advantage_lite_ppo(r, group)      over the [B] rewards of a step; group numbers the prompts
+    advantage_lite_ppo(r, group)      over the [B] rewards of a step; `group` has prompt numbers
     advantage_gae(r, value, mask, group)   over the tokens of a step, padded: [B, T]
     filter_mixed(score)               True to keep a group
 
@@ -258,7 +258,7 @@ class ProgramWriter:
 
 
 def weight_of(step: ir.FlowStep) -> str | None:
-    """Return the weight functions of draws, by their names in the flow."""
+    """Return the name of the function that weights the rows of a draw; None if it has none."""
     weight = step.settings.get("weight")
     return None if weight is None else str(weight.value.name)
 
@@ -306,7 +306,7 @@ PADDED = {"next": "token_next", "scan_back": "scan_back", "seq_sum": "token_sum"
 
 
 def padded(value: Value, args: list[Text], operands: list[Value], owner: str) -> Text:
-    """`render` for padded tokens, [B, T], with a mask of valid tokens."""
+    """Like `emit.torch.render`, for padded tokens [B, T] with a mask of valid tokens."""
     if value.op == "expand":
         return Text(f"{args[0].inside(ATOM)}[:, None]")
     if value.op in PADDED:

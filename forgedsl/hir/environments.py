@@ -16,11 +16,11 @@ NO_AGENT = {
     "max_observation": "which writes its prompts itself",
     "tool_timeout": "which calls its tools itself",
 }
-"""settings of environments without use for an agent, and why"""
+"""settings of environments that have no effect on an agent, and the reason"""
 
 
 def resolve_environments(resolver: File, found: dict[str, EnvironmentDecl]) -> None:
-    """Return the environments of a file and those of its modules."""
+    """Resolve the environments of a file into `found`, by their names in the program."""
     for declared in resolver.table.declared.values():
         if declared.kind.name != "environment" or declared.owner is not resolver:
             continue
@@ -73,7 +73,7 @@ def _body(resolver: File, declared: Declared) -> PythonEnvironment | None:
 
 
 def _ignored(resolver: File, body: PythonEnvironment, settings: dict[str, Value]) -> bool:
-    """Refuse settings of environments that an agent has no use for."""
+    """Refuse settings of environments that have no effect on an agent."""
     given = [name for name in NO_AGENT if body.agent and settings[name].origin.layer != "default"]
     for name in given:
         message = f"`{name}` has no effect: {body.name} is an agent, {NO_AGENT[name]}"

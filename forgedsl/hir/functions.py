@@ -22,7 +22,7 @@ from forgedsl.syntax.walk import chain
 
 AXES = "axes are B (sequences), T (tokens), G (completions of a prompt), P (pairs)"
 ENDS = {
-    "minimize": "add `minimize EXPRESSION`, what training makes small, such as `minimize "
+    "minimize": "add `minimize EXPRESSION` with the value to minimize, such as `minimize "
     "token_mean(-logprob * adv, mask)`",
     "return": "end the body with `return EXPRESSION`",
 }

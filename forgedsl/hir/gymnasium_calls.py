@@ -1,7 +1,7 @@
 """Resolves `environment lake = gymnasium("FrozenLake-v1", is_slippery = false)`.
 
 Names and arguments are compared with those of the installed package (hir.gymnasium_registry), which
-is not imported. Spaces that cannot be text are refused where the class writes them out. The class
+is not imported. A space without a text form is refused if the class writes it out. The class
 that a run plays (forgedsl.gymnasium) checks all of this again when it makes the environment. If the
 package is not installed, nothing is checked, and a rule (X834) warns.
 """
@@ -54,7 +54,8 @@ def resolve_gymnasium(
     ctx = resolver.ctx
     first = call.args[0] if call is not None and call.args else None
     if call is None or first is None or first.name not in (None, "id"):
-        ctx.error("F114", "`gymnasium` needs the name of an environment first", span, help=SHAPE)
+        message = "`gymnasium` needs the name of an environment as its first argument"
+        ctx.error("F114", message, span, help=SHAPE)
         return None
     named = _named(resolver, first.value)
     if named is None:
@@ -156,10 +157,10 @@ def _refused(
     ctx, place = resolver.ctx, call.args[0].value.span
     spans = {arg.name: arg.value.span for arg in call.args if arg.name}
     if ANSI not in found.modes and (bad := not_text(found.observation)):
-        message = f"observations of `{name}` are of {bad}, which has no text"
+        message = f"observations of `{name}` are of {bad}, which cannot be shown as text"
         ctx.error("F113", message, place, help=OWN_CLASS)
     elif found.action is not None and found.action.name not in ("Discrete", "Text"):
-        message = f"actions of `{name}` are of {found.action.name}, but an answer is one action"
+        message = f"actions of `{name}` are of {found.action.name}, which an answer cannot be"
         ctx.error("F113", f"{message}: {ACTIONS}", place, help=OWN_CLASS)
     elif (message := _actions(bound["actions"], found.action)) != "":
         ctx.error("F113", message, spans.get("actions", place), help=IN_ORDER)

@@ -4,7 +4,7 @@
     toy_text/frozen_lake.py      parameters of `__init__`, render modes, spaces
     envs/maze.py                 both, in a file beside the .forge file
 
-A space is read as far as its expression is written out. What cannot be read here is checked when
+A space is known if its expression has literals only. What cannot be read here is checked when
 a run makes the environment. hir.gymnasium_calls compares a call of the language with what is read.
 """
 

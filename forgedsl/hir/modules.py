@@ -77,7 +77,7 @@ class Loader:
         if decl.target == "std" or decl.target.startswith("std/"):
             return self._standard(decl, ctx)
         if folder is None:
-            message = f"cannot import `{decl.target}`: this text is not a file, so it has no folder"
+            message = f"cannot import `{decl.target}`: this .forge text has no file and no folder"
             ctx.error("F115", message, decl.target_span)
             return None
         path = folder / decl.target

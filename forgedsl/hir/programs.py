@@ -106,7 +106,7 @@ def _forms(bound: dict[str, Any]) -> Iterator[Problem]:
         yield Problem(name="parts", message=message, help="`reward = last_line`")
     for variable in bound["variables"]:
         if not VARIABLE.fullmatch(variable):
-            message = f"`{variable}` is no variable: write NAME=VALUE, or NAME for that of the run"
+            message = f"`{variable}` is not a variable: write NAME=VALUE, or NAME to keep the run's"
             yield Problem(name="variables", message=message)
         elif variable.startswith(OWN_PREFIX):
             message = f"`{variable.partition('=')[0]}` is set by the run"
@@ -131,8 +131,8 @@ def _first_word(command: list[str], folder: Path) -> Iterator[Problem]:
         if word.endswith(SCRIPTS) and path.is_file():
             yield Problem(
                 name="command",
-                message=f"`{word}` is searched on the PATH, not beside this file",
-                help=f'`"./{word}"`, or its interpreter before it',
+                message=f"`{word}` is looked up on the PATH, not beside this file",
+                help=f'write `"./{word}"`, or put its interpreter before it',
             )
         return
     if not path.is_file():

@@ -86,9 +86,9 @@ def _run_problem(run: python.stmt | None) -> str:
     if isinstance(run, python.FunctionDef):
         return f"has a `run` that is not async: write {RUN}"
     if not isinstance(run, python.AsyncFunctionDef):
-        return f"has a `run` that is no method: write {RUN}"
+        return f"has a `run` that is not a method: write {RUN}"
     if any(_last(mark) in ("staticmethod", "classmethod") for mark in run.decorator_list):
-        return f"has a `run` that is no method of its objects: write {RUN}"
+        return f"has a `run` that is a static or class method: write {RUN}"
     yields = (n for n in python.walk(run) if isinstance(n, python.Yield | python.YieldFrom))
     if any(yields):
         return "has a `run` that yields; it returns the reward at its end"

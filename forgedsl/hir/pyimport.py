@@ -1,7 +1,7 @@
 """Finds the callables of `import python "x.py" as x` by reading its source. It is never executed.
 
-Callables are functions, classes with `__call__` (the reward's arguments make the object), objects
-of such classes, and the environments and `nn.Module`s of `hir.pyclass`.
+Callables are functions, classes with `__call__` (the reward's arguments are those of `__init__`),
+objects of such classes, and the environments and `nn.Module`s of `hir.pyclass`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def python_text(target: str, span: Span, folder: Path | None, ctx: Context) -> s
         ctx.error("F115", "write the path of the Python file relative to the .forge file", span)
         return None
     if folder is None:
-        message = f"cannot import `{target}`: this text is not a file, so it has no folder"
+        message = f"cannot import `{target}`: this .forge text has no file and no folder"
         ctx.error("F115", message, span)
         return None
     try:

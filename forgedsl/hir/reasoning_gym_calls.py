@@ -54,7 +54,7 @@ def resolve_reasoning_gym(
     ctx = coercer.ctx
     first = next((arg for arg in args[:1] if arg.name in (None, "task")), None)
     if first is None:
-        message = "`reasoning_gym` needs the name of a task first"
+        message = "`reasoning_gym` needs the name of a task as its first argument"
         return ctx.error("F114", message, span, help=SHAPE)
     task = coercer.value(first.value, STR, scope, "`task` of `reasoning_gym`")
     if task is ERROR:
@@ -72,8 +72,8 @@ def resolve_reasoning_gym(
     config = config_of(task)
     for arg in args:
         if config is not None and arg.name and arg.name in config.closed:
-            message = f"`{arg.name}` of `{task}` is of {config.closed[arg.name]}"
-            return ctx.error("F113", f"{message}, which has no value here", arg.span)
+            message = f"`{arg.name}` of `{task}` is of the Python type {config.closed[arg.name]}"
+            return ctx.error("F113", f"{message}, which a .forge file cannot write", arg.span)
     bound = coercer.bind(signature(config, args), args, span, scope)
     if bound is ERROR:
         return ERROR

@@ -5,8 +5,8 @@
         class LegCountingConfig: min_animals: int = 3                      fields, types, defaults
             def validate(self): assert self.max_animals >= self.min_animals, "..."     conditions
 
-Names are found by searching texts; only the file of one task is parsed. A condition is checked as
-far as its expression is arithmetic and comparisons of fields; a run checks all of them.
+Names are found by searching texts; only the file of one task is parsed. A condition is checked here
+if it consists of arithmetic and comparisons of fields. A run checks all conditions.
 hir.reasoning_gym_calls compares a call of the language with what is read.
 """
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 MODULE = "reasoning_gym"
 PACKAGE = "reasoning-gym"
 COMPOSITE = "composite"
-"""task of the package that mixes others: `mixture` of the language does it"""
+"""the task that mixes other tasks; not accepted, because `mixture` of the language does the same"""
 REGISTERED = re.compile(r'\bregister_dataset\(\s*(?:name\s*=\s*)?(?:"([\w-]+)"|([A-Za-z_]\w*))')
 NAMED = r'^{}\s*(?::[^=\n]*)?=\s*"([\w-]+)"'
 SCALARS = {"int": INT, "float": FLOAT, "str": STR, "bool": BOOL}
@@ -39,9 +39,12 @@ LISTS = ("list", "tuple", "Sequence")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """The configuration of a task: its fields besides `seed` and `size`, with their defaults (None
-    where a default is not a literal), fields that no value of the language can set, each with the
-    name of its type, and the expressions and texts of the conditions of `validate`."""
+    """The configuration of a task.
+
+    `params` are its fields besides `seed` and `size`, with their defaults (None for a default that
+    is not a literal). `closed` maps fields that no value of the language can set to the names of
+    their types. `conditions` are the expressions and texts of the conditions of `validate`.
+    """
 
     params: tuple[Parameter, ...] = ()
     closed: Mapping[str, str]
@@ -69,8 +72,8 @@ def config_of(task: str) -> Config | None:
 
 
 def refused(config: Config, values: Mapping[str, Any]) -> str:
-    """Return the text of a condition that values of fields violate, defaults included; "" if none
-    is, as far as conditions can be evaluated here."""
+    """Return the text of the first condition that the values violate, with defaults for the other
+    fields; "" if none is violated. Conditions that cannot be evaluated here are skipped."""
     known = {each.name: each.default for each in config.params if each.default is not None}
     known |= values
     for test, text in config.conditions:

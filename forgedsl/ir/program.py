@@ -116,14 +116,18 @@ class PythonTool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PythonEnvironment:
-    """An environment class of `import python`. `parts` are the names of its reward parts, `args`
-    the given arguments of `init`. `served`: its tools come from an MCP server, which is started
-    with `scripts`. `texts` are strings that may describe its tools to the policy. `agent`: the
-    class is an Agent, which sends its own requests to the policy. `problem` says why it cannot be
-    used, else "". An agent that is a `program` has no module; `args` are those of `program`, and
-    `scripts` the files that it needs. An environment of gymnasium has a module only if a file
-    beside the .forge file registers it; `args` are those of `gymnasium`, `options` those of its
-    class, and `packages` have its code."""
+    """An environment class of `import python`, or an environment made by `program` or `gymnasium`.
+
+    `parts` are the names of its reward parts, `args` the given arguments of `init`. `served`: its
+    tools come from an MCP server, which is started with `scripts`. `texts` are strings that may
+    describe its tools to the policy. `agent`: the class is an Agent, which sends its own requests
+    to the policy. `problem` says why it cannot be used, else "".
+
+    An agent that is a `program` has no module; `args` are those of `program`, and `scripts` the
+    files that it needs. An environment of gymnasium has a module only if a file beside the .forge
+    file registers it. Its `args` are those of `gymnasium`, its `options` those of the environment's
+    class, and its `packages` contain the environment's code.
+    """
 
     module: str
     name: str

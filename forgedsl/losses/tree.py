@@ -11,8 +11,8 @@ A `Tree` is SSA: `values[i]` computes from earlier values only, equal expression
                  group_sum, group_max, group_min remove G; in a function of the whole step they
                  remove B, and sibling_sum, sibling_max, sibling_min give every sequence the
                  value of its group; total_sum(x, mask) leaves a scalar
-    python       a loss, or one of its reports, that a class in Python makes of all inputs; `attr`
-                 says which class, with its arguments and the digest of its file
+    python       the loss or a report of a Python class, computed from all inputs; `attr` names
+                 the class, with its arguments and the digest of its file
 
 `total(name)` leaves are counts of the whole optimizer step (num_tokens, num_sequences), given by
 the caller; the aggregators (`token_mean`, ...) are `total_sum` over such a count, so that partial
@@ -32,8 +32,8 @@ VOCABULARY = ("logprob", "entropy", "logsumexp", "mean_logprob")
 VALUE = "value"
 """Output of the trainer's value head for a token."""
 ROW_STATISTICS = (*VOCABULARY, VALUE)
-"""Statistics that the trainer computes per token. Symbolic gradients end here; the part below is
-fixed."""
+"""Statistics that the trainer computes per token. The symbolic gradient is taken with respect to
+them. What computes them from logits is the same for all losses."""
 
 UNARY = ("neg", "not", "stop", "float", *BY_NAME)
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")

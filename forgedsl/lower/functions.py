@@ -207,8 +207,8 @@ def _program(decl: EnvironmentDecl, files: InputFiles) -> job.Environment:
 
 
 def _gymnasium(decl: EnvironmentDecl, files: InputFiles) -> job.Environment:
-    """Lower an environment of gymnasium, with the file that registers it, if there is one. An entry
-    point may name this file as a module."""
+    """Lower an environment of gymnasium, with the file that registers it, if there is one. If the
+    name is an entry point, this file can be the module that it names."""
     body = decl.body
     args = {key: plain_argument(value) for key, value in body.args.items()}
     if body.options:

@@ -433,7 +433,7 @@ class Logging(Spec):
     record: int | Literal["all"] | None = Field(default=20, exclude_if=lambda steps: steps == 20)
     """number of last steps whose completions are recorded"""
     record_bytes: int | None = Field(default=2**30, exclude_if=lambda size: size == 2**30)
-    """most bytes of recorded steps"""
+    """maximum bytes of the recorded steps"""
 
 
 class Proofs(Spec):

@@ -2,9 +2,9 @@
 
     rewards.py: `from helper import same`  --modules_beside--> {"helper": helper.py}
 
-They become files of the job. In a run such an import finds the module of the job, as it would if
-Python started the file itself: before installed packages, after the standard library. Files are
-read, never executed.
+They become files of the job. In a run, Python looks for an imported module in its standard library,
+then in the job, then in the installed packages. So the file finds the same modules as it would if
+Python started it directly. Files are read, never executed.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def _imported(file: Path, folder: Path) -> Iterator[str]:
     try:
         tree = ast.parse(file.read_text("utf-8"))
     except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
-        return  # F115 reports an unreadable first file, and a run the others
+        return  # F115 reports this for the first file, and a run for the others
     package = file.parent.relative_to(folder).parts
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

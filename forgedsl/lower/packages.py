@@ -2,8 +2,8 @@
 
     desk.py --imported--> {"openai", "sums"} --versions--> {"openai": "3.51.0"}
 
-Files are read, never executed, and packages are not imported. Modules of the standard library, of
-this package and files beside the importing one have no version.
+Files are read, never executed, and packages are not imported. No version is recorded for modules of
+the standard library, for this package, and for files beside the importing one.
 """
 
 from __future__ import annotations

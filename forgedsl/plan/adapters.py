@@ -24,8 +24,8 @@ MERGED = "merge the adapter with PEFT, and name the result as the `source`"
 
 
 def check_adapter(model: Decl, base_dir: Path | None) -> list[Diagnostic]:
-    """P217: the model has random weights, or the folder beside the file has no adapter, one of a
-    kind that is not merged, or one of another model. A run checks folders of the hub at its
+    """P217: the model has random weights, or the folder beside the file has no adapter, an adapter
+    of a kind that cannot be merged, or one of another model. A run checks folders of the hub at its
     start."""
     adapter, source = model.settings["adapter"].value, model.settings["source"].value
     if not isinstance(adapter, Constructor) or not isinstance(source, Constructor):

@@ -210,7 +210,7 @@ def request_of(
 
 
 def advice(program: Program, graph: Graph, plan: Plan) -> list[Diagnostic]:
-    """Yield warnings about speed: P211 kv-starved, which only `plan` reports, and A307
+    """Return warnings about speed: P211 kv-starved, which only `plan` reports, and A307
     bottleneck."""
     wanted: dict[str, int] = {}
     longest: dict[str, int] = {}
@@ -230,7 +230,7 @@ def _checks(
     schedule: SchedulePlan | None,
     base_dir: Path | None,
 ) -> list[Diagnostic]:
-    """Yield the findings of all checks that precede the memory plan."""
+    """Return the findings of all checks that precede the memory plan."""
     program = request.program
     models = dict.fromkeys(model_of(program.services[name]) for name in request.contexts)
     found = [d for name in models for d in check_family(program.models[name], base_dir)]

@@ -1,4 +1,4 @@
-"""Disk that recorded steps take, at most: `logging.record`.
+"""Upper bound of the disk space that recorded steps take: `logging.record`.
 
 lengths of completions, token fields of the flow -> bytes of a step, bytes of all kept steps
 """

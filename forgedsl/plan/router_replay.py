@@ -36,8 +36,8 @@ def recording(program: Program, graph: Graph) -> tuple[str, ...]:
 
 
 def replays(program: Program, graph: Graph, dims: Mapping[str, Dims | None]) -> bool:
-    """True if the trainer replays routes. By default it does not with pipeline stages: when
-    a microbatch is recomputed, the next one may have passed, whose routes would then be used."""
+    """True if the trainer replays routes. The default is False with pipeline stages: they recompute
+    a microbatch after the next one may have passed, and would use the routes of that one."""
     trainer = could_replay(program, graph, dims)
     if trainer is None:
         return False

@@ -304,8 +304,9 @@ class Trainer(Reference):
         """Compute the loss and its gradients, which add up until `optim_step`.
 
         A loss divides by counts, such as the number of tokens. Without `counts` they are those of
-        this batch alone, so that two calls weigh equally however long they are. With the `counts`
-        of all batches together, two calls and an `optim_step` are one `step` on both.
+        this batch alone, so two calls have equal weight even if their batches differ in length.
+        With the `counts` of all batches together, two calls and an `optim_step` are one `step` on
+        both.
         """
         given = None if counts is None else dict(counts)
 
@@ -430,7 +431,8 @@ class Generator(Handle):
         **sampling: Any,
     ) -> Work[list[Group]]:
         """Sample `n` completions of each prompt: a group per prompt. `sampling` changes the file's
-        settings, such as `temperature=0.7`; in an environment there is nothing to change."""
+        settings, such as `temperature=0.7`; this is refused if the generator plays in an
+        environment."""
         from forgedsl.runtime.data_types import Prompt
         from forgedsl.runtime.endpoints import seed_of
 

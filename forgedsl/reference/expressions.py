@@ -1,7 +1,7 @@
 """docs/reference/expressions.md: built-in functions, axes, types and fields of expressions.
 
-The names and parameters come from forgedsl/schema/builtins.py; their meanings are stated here, and
-a test holds the two against each other.
+The names and parameters come from forgedsl/schema/builtins.py. Their meanings are stated here, and
+a test checks that no name lacks one.
 """
 
 from forgedsl.losses.fields import KNOWN

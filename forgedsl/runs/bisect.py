@@ -3,8 +3,8 @@
     rows and metrics of a step of both runs --differences--> Difference ..., causes first
     digests of published weights --weights--> Weights: where they part, and in which tensors
 
-Values are compared in the order in which a step computes them, so the first difference is the cause
-of the others, or next to it.
+Values are compared in the order in which a step computes them. So the first difference is the cause
+of the others, or close to the cause.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ STAGES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("groups in the batch", ("dropped", "place/")),
     ("log-probs of the trainer", ("logprob/",)),
 )
-"""what a step computes, in order, with its columns; a name that ends in `/` is a prefix of some"""
+"""what a step computes, in order, with its columns; a name with `/` at its end is a prefix of
+columns"""
 METRICS = ("loss", "grad_norm", "lr", "entropy", "reward_mean", "reward_std")
 REPORTS = ("loss/", "reward/")
 

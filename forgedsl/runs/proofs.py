@@ -27,11 +27,12 @@ def closing(lines: Sequence[Row]) -> Iterator[str]:
     masks = [line for line in lines if line["proof"] == "masks" and "off" not in line]
     losses = [line for line in lines if line["proof"] == "loss" and "off" not in line]
     if masks and all(line["holds"] for line in masks):
-        yield "tokens that do not count have no influence"
+        yield "masked tokens have no influence on the loss"
     if losses and all(line["holds"] for line in losses):
         names = dict.fromkeys(str(line["loss"]) for line in losses)
         far = max(line["gradient_apart"] for line in losses)
-        yield f"{' and '.join(names)} as in float64 (gradient within {far:.1e} of its norm)"
+        error = f"gradient error: {far:.1e} of its norm"
+        yield f"{' and '.join(names)} checked against float64 ({error})"
     for name, reason in {line["proof"]: line["off"] for line in lines if "off" in line}.items():
         yield f"{name} off: {reason}"
 
@@ -62,7 +63,7 @@ def text(line: Row) -> str:
         case "frozen":
             return (
                 f"{line['service']} holds {line['proved']} of {counted(line['tensors'], 'tensor')} "
-                "as its folder has them, bit for bit"
+                "bit for bit as its model folder has them"
             )
     return ", ".join(f"{key} {value}" for key, value in line.items() if key != "proof")
 
@@ -80,7 +81,7 @@ def _start(line: Row) -> str:
 def _masks(line: Row) -> str:
     if line["holds"] is None:
         return f"masks of `{line['loss']}` were not compared bit for bit: {line['why']}"
-    where = f"in the fields of {counted(line['masked'], 'token')} that do not count"
+    where = f"in the fields of {counted(line['masked'], 'token')} that the mask leaves out"
     if not line["holds"]:
         return f"does not hold: NaN {where} changes {', '.join(line['changed'])}"
     return (

@@ -127,7 +127,7 @@ DATA_SOURCES = _group(
 TOOL_CALLS = _group(
     _signature(
         "vllm",
-        f"a tool parser of vLLM ({VERSION}) by its name, for a form without a word of its own",
+        f"the tool parser of this name in vLLM ({VERSION}), for forms that ForgeDSL does not read",
         _param("name", Type(base="str", words=NAMES)),
     )
 )

@@ -303,7 +303,7 @@ LOGGING = Kind(
          "number of last steps whose completions are recorded for `forgec whatif` and `forgec "
          "bisect`; none: off"),
         ("record.disk", replace(BYTES, optional=True), 2**30, OBS,
-         "most bytes of recorded steps; the oldest are removed first. none: no limit"),
+         "maximum bytes of recorded steps; the oldest are removed first. none: no limit"),
     ),
 )  # fmt: skip
 _REASON = Type(base="str", optional=True, minimum=4)

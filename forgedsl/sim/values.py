@@ -61,8 +61,9 @@ class Dist:
         return min(self.median * math.exp(self.sigma * _NORMAL.inv_cdf(u)), self.most)
 
     def blend(self, shared: float, own: float, like: float) -> float:
-        """Return a quantile that depends on two random numbers, so that values can be correlated:
-        `shared` gives the fraction `like` of the variance of its normal score, `own` the rest."""
+        """Return a quantile that depends on two random numbers, so that values can be correlated.
+        `shared` accounts for the fraction `like` of the variance, `own` for the rest, on the scale
+        of a standard normal."""
         if len(self.points) == 1:
             return min(self.points[0], self.most)
         score = math.sqrt(1 - like) * _NORMAL.inv_cdf(own)

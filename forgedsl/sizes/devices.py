@@ -17,8 +17,8 @@ class Rates:
     launch   for each pass of a trainer
     decode   for each decode step; in addition `layer` for each layer of the model, and `token` for
              each sampled token, on the host
-    again    for each token whose keys and values are recomputed, besides its FLOPs; nothing is
-             decoded meanwhile
+    again    for each token whose keys and values are recomputed after a sync, in addition to the
+             time of its FLOPs; nothing is decoded meanwhile
     """
 
     train: float

@@ -16,9 +16,10 @@ PHASES = ("rollout", "sync", "train")
 GIB = 2**30
 MAX_RUNNING = 256
 BATCHED_TOKENS = {"cpu": 8192, "gpu": 16384}
-"""largest number of tokens in a step of an engine, by device. Steps with prompts are launched layer
-by layer, 30 ms of the host at 28 layers however many tokens they have: contexts of 70,000 tokens
-took 1.0 s in steps of 2,048, vLLM's own limit, and 0.2 s in steps of 16,384 (0.6B, one H200)"""
+"""largest number of tokens in a step of an engine, by device. A step that contains a prompt is
+launched layer by layer, which takes the host 30 ms at 28 layers for any number of tokens. Contexts
+of 70,000 tokens took 1.0 s in steps of 2,048, vLLM's own limit, and 0.2 s in steps of 16,384
+(0.6B, one H200)"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

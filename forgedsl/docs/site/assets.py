@@ -29,7 +29,7 @@ DATE = (1980, 1, 1, 0, 0, 0)
 
 
 class AssetError(Exception):
-    """Pyodide cannot be had."""
+    """Pyodide cannot be installed."""
 
 
 def write(root: Path, folder: Path) -> None:
