@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
     from types import ModuleType
 
-    from forgedsl.lint.calls import CallResults, EnvironmentPlays, RewardCalls
+    from forgedsl.lint.call_results import CallResults, EnvironmentPlays, RewardCalls
     from forgedsl.lint.deep import DatasetCheck
     from forgedsl.lower.build import Lowered
     from forgedsl.lower.job import Job
@@ -61,7 +61,7 @@ class InputChecker:
         """Call the Python rewards of a checked job with constructed answers, and play its
         environments (`runtime.probes`). Rewards in `with_side_effects` are not called."""
         from forgedsl.cli.inputs import copy_inputs
-        from forgedsl.lint.calls import CallResults, EnvironmentPlays, RewardCalls
+        from forgedsl.lint.call_results import CallResults, EnvironmentPlays, RewardCalls
         from forgedsl.runtime.probes.games import play_environments
         from forgedsl.runtime.probes.rewards import call_rewards
 

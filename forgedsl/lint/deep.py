@@ -34,7 +34,7 @@ from typing import Any
 from forgedsl.diagnostics import Diagnostic, Label, Reporter, Severity, error, warning
 from forgedsl.ir.graph import Graph
 from forgedsl.ir.program import Decl, Deferred, Program
-from forgedsl.lint.calls import CallResults
+from forgedsl.lint.call_results import CallResults
 from forgedsl.lint.registry import CALLED, rule_of
 from forgedsl.lint.rewards import place_of, python_rewards
 from forgedsl.lint.rules import d607, d612

@@ -28,7 +28,7 @@ from forgedsl.types.intervals import INF, Interval, interval, point
 
 if TYPE_CHECKING:
     from forgedsl.ir.graph import Graph
-    from forgedsl.lint.calls import CallResults
+    from forgedsl.lint.call_results import CallResults
     from forgedsl.plan.plan import Plan
 
 

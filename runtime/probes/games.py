@@ -20,7 +20,7 @@ from typing import Any
 
 from forgedsl.environment import Task, Turn
 from forgedsl.errors import LaunchError
-from forgedsl.lint.calls import SAME, EnvironmentPlays, Play, PlayedRow, Retold
+from forgedsl.lint.call_results import SAME, EnvironmentPlays, Play, PlayedRow, Retold
 from forgedsl.lower.job import Environment, Job
 from forgedsl.runtime.data_types import Prompt
 from forgedsl.runtime.environments.process import EnvironmentProcess

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from forgedsl.errors import LaunchError
-from forgedsl.lint.calls import SAME, Call, CalledRow, Change, RewardCalls
+from forgedsl.lint.call_results import SAME, Call, CalledRow, Change, RewardCalls
 from forgedsl.lower.job import Job
 from forgedsl.runtime.data_types import Prompt, Rollout
 from forgedsl.runtime.probes import answers

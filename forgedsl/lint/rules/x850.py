@@ -13,8 +13,8 @@ right answer on every row. Lists of answers were rewarded in Visual-RFT (#79).
 
 from __future__ import annotations
 
-from forgedsl.lint.called import paid_rewards
-from forgedsl.lint.calls import RIGHT, Call, RewardCalls, shown
+from forgedsl.lint.call_results import RIGHT, Call, RewardCalls, shown
+from forgedsl.lint.deep_calls import paid_rewards
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.rewards import place_of
 from forgedsl.lint.view import View

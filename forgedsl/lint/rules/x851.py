@@ -13,8 +13,8 @@ silent where the score adds another reward.
 
 from __future__ import annotations
 
-from forgedsl.lint.called import paid_rewards
-from forgedsl.lint.calls import EMPTY, RIGHT, SAME, WRONG, shown
+from forgedsl.lint.call_results import EMPTY, RIGHT, SAME, WRONG, shown
+from forgedsl.lint.deep_calls import paid_rewards
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.rewards import paid, place_of
 from forgedsl.lint.view import View

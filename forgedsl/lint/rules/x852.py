@@ -11,8 +11,8 @@ them get one score: advantages are 0 then, and the run costs time for nothing (t
 
 from __future__ import annotations
 
-from forgedsl.lint.called import paid_rewards
-from forgedsl.lint.calls import SAME
+from forgedsl.lint.call_results import SAME
+from forgedsl.lint.deep_calls import paid_rewards
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.rewards import place_of
 from forgedsl.lint.view import View

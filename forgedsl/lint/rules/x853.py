@@ -16,7 +16,7 @@ such an answer scores.
 from __future__ import annotations
 
 from forgedsl.diagnostics import Label
-from forgedsl.lint.called import NEVER_MEANT, called_rewards, parted
+from forgedsl.lint.deep_calls import NEVER_MEANT, called_rewards, parted
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.rewards import place_of
 from forgedsl.lint.view import View

@@ -12,8 +12,8 @@ reported.
 
 from __future__ import annotations
 
-from forgedsl.lint.called import called_rewards
-from forgedsl.lint.calls import shown
+from forgedsl.lint.call_results import shown
+from forgedsl.lint.deep_calls import called_rewards
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.rewards import place_of
 from forgedsl.lint.view import View

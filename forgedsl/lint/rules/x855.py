@@ -10,8 +10,8 @@ as wrong (pytorch/rl #3542). Information only: the prompt may forbid the spellin
 
 from __future__ import annotations
 
-from forgedsl.lint.called import paid_rewards
-from forgedsl.lint.calls import RIGHT, SAME, WRONG, CalledRow, shown
+from forgedsl.lint.call_results import RIGHT, SAME, WRONG, CalledRow, shown
+from forgedsl.lint.deep_calls import paid_rewards
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.rewards import place_of
 from forgedsl.lint.view import View

@@ -12,8 +12,8 @@ order of a set or on `hash`, which differ between processes.
 
 from __future__ import annotations
 
-from forgedsl.lint.called import played_environments
-from forgedsl.lint.calls import Play, shown
+from forgedsl.lint.call_results import Play, shown
+from forgedsl.lint.deep_calls import played_environments
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.view import View
 

@@ -11,8 +11,8 @@ learns to play like that one (trl #6427).
 
 from __future__ import annotations
 
-from forgedsl.lint.called import played_environments
-from forgedsl.lint.calls import SAME
+from forgedsl.lint.call_results import SAME
+from forgedsl.lint.deep_calls import played_environments
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.view import View
 

@@ -12,8 +12,8 @@ it was shown.
 
 from __future__ import annotations
 
-from forgedsl.lint.called import played_environments
-from forgedsl.lint.calls import SAME, shown
+from forgedsl.lint.call_results import SAME, shown
+from forgedsl.lint.deep_calls import played_environments
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.view import View
 

@@ -14,8 +14,8 @@ does not report an error that the program raises itself.
 from __future__ import annotations
 
 from forgedsl.diagnostics import Label
-from forgedsl.lint.called import NEVER_MEANT, parted, played_environments
-from forgedsl.lint.calls import shown
+from forgedsl.lint.call_results import shown
+from forgedsl.lint.deep_calls import NEVER_MEANT, parted, played_environments
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.view import View
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from forgedsl.lint.calls import EnvironmentPlays, RewardCalls
+from forgedsl.lint.call_results import EnvironmentPlays, RewardCalls
 from forgedsl.lint.environments import PythonClass, python_environments
 from forgedsl.lint.rewards import PythonReward, paid, python_rewards
 from forgedsl.lint.view import View
