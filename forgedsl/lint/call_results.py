@@ -99,13 +99,13 @@ class Play:
     ended. `last` is the last turn of the player; `error` says why the game failed there."""
 
     shown: tuple[str, ...] = ()
-    paid: tuple[Mapping[str, float], ...] = ()
+    rewards: tuple[Mapping[str, float], ...] = ()
     done: bool = False
     error: str = ""
     last: str = ""
 
     def total(self, part: str) -> float:
-        return sum(paid.get(part, 0.0) for paid in self.paid)
+        return sum(turn.get(part, 0.0) for turn in self.rewards)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +119,7 @@ class PlayedRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Retold:
+class PlayChange:
     """A game that was played twice with the same seed and the same turns, and differed."""
 
     place: str
@@ -136,7 +136,7 @@ class EnvironmentPlays:
     form: str = ""
     part: str = ""
     rows: tuple[PlayedRow, ...] = ()
-    retold: Retold | None = None
+    change: PlayChange | None = None
     drops_errors: bool = True
     note: str = ""
 

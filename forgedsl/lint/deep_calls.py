@@ -28,7 +28,7 @@ def called_rewards(view: View) -> Iterator[tuple[PythonReward, RewardCalls]]:
             yield reward, found[reward.reward.name]
 
 
-def paid_rewards(view: View) -> Iterator[tuple[PythonReward, RewardCalls]]:
+def target_rewards(view: View) -> Iterator[tuple[PythonReward, RewardCalls]]:
     """Yield the called rewards that read the target and have a positive weight in the flow's score.
     A right answer must get more from them than a wrong one."""
     names = paid(view)

@@ -20,7 +20,7 @@ from typing import Any
 
 from forgedsl.environment import Task, Turn
 from forgedsl.errors import LaunchError
-from forgedsl.lint.call_results import SAME, EnvironmentPlays, Play, PlayedRow, Retold
+from forgedsl.lint.call_results import SAME, EnvironmentPlays, Play, PlayChange, PlayedRow
 from forgedsl.lower.job import Environment, Job
 from forgedsl.runtime.data_types import Prompt
 from forgedsl.runtime.environments.process import EnvironmentProcess
@@ -79,7 +79,7 @@ async def _play(
             games.note = str(why)
         finally:
             process.close()
-        if games.note or games.retold:
+        if games.note or games.change:
             break
     drops = spec.on_error == "drop"
     return replace(games.result, drops_errors=drops)
@@ -125,7 +125,7 @@ class _Table:
         if begun.error:
             return Play(error=begun.error)
         opening = _text(begun.value.observation)
-        shown, paid, last, done, error = [opening], [], "", False, ""
+        shown, rewards, last, done, error = [opening], [], "", False, ""
         for number in range(turns):
             made = player(shown[-1] or prompt.text, "\n".join(shown))
             turn = replace(made, number=number) if isinstance(made, Turn) else Turn(
@@ -136,14 +136,14 @@ class _Table:
             if reply.error:
                 error = reply.error
                 break
-            paid.append({name: float(value) for name, value in reply.value.rewards.items()})
+            rewards.append({name: float(value) for name, value in reply.value.rewards.items()})
             done = reply.value.done
             if done:
                 break
             shown.append(_text(reply.value.observation))
         await self._ask("close", seconds)
         return Play(
-            shown=tuple(shown), paid=tuple(paid), done=done, error=error, last=last
+            shown=tuple(shown), rewards=tuple(rewards), done=done, error=error, last=last
         )  # fmt: skip
 
 
@@ -162,12 +162,12 @@ class _Games:
         self.targets = [answers.answerable_text(prompt.target) for prompt in asked.prompts]
         self.form, self.part, self.note = "", "", ""
         self.rows: list[dict[str, Play]] = [{} for _ in asked.prompts]
-        self.retold: Retold | None = None
+        self.change: PlayChange | None = None
 
     @property
     def result(self) -> EnvironmentPlays:
         return EnvironmentPlays(
-            form=self.form, part=self.part, retold=self.retold, note=self.note,
+            form=self.form, part=self.part, change=self.change, note=self.note,
             rows=tuple(
                 PlayedRow(place=place, target=prompt.target, prompt=prompt.text, plays=plays)
                 for place, prompt, plays in zip(
@@ -241,7 +241,7 @@ class _Games:
             for name, before in self.rows[index].items():
                 after = await table.game(self.asked.prompts[index], players[name], self.turns)
                 if after != before:
-                    self.retold = Retold(
+                    self.change = PlayChange(
                         place=self.asked.places[index], before=before, after=after, when=when
                     )
                     return

@@ -14,7 +14,7 @@ right answer on every row. Lists of answers were rewarded in Visual-RFT (#79).
 from __future__ import annotations
 
 from forgedsl.lint.call_results import RIGHT, Call, RewardCalls, shown
-from forgedsl.lint.deep_calls import paid_rewards
+from forgedsl.lint.deep_calls import target_rewards
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.rewards import place_of
 from forgedsl.lint.view import View
@@ -40,7 +40,7 @@ BOTH = "reward the last answer alone, or return 0 if there are several"
 
 
 def check(view: View) -> Findings:
-    for reward, calls in paid_rewards(view):
+    for reward, calls in target_rewards(view):
         if not calls.form:
             continue
         found = [kind for kind in HELP if calls.at_least_right(kind, more=kind == "repeated")]

@@ -14,7 +14,7 @@ silent where the score adds another reward.
 from __future__ import annotations
 
 from forgedsl.lint.call_results import EMPTY, RIGHT, SAME, WRONG, shown
-from forgedsl.lint.deep_calls import paid_rewards
+from forgedsl.lint.deep_calls import target_rewards
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.rewards import paid, place_of
 from forgedsl.lint.view import View
@@ -23,7 +23,7 @@ finding = rule(__doc__, "W")
 
 
 def check(view: View) -> Findings:
-    found = list(paid_rewards(view))
+    found = list(target_rewards(view))
     for reward, calls in found if len(paid(view)) == 1 else ():  # others may reward right answers
         scores = [call.score for call in calls.all if call.score is not None]
         empty = calls.rows[0].score(EMPTY) if calls.rows else None

@@ -12,7 +12,7 @@ them get one score: advantages are 0 then, and the run costs time for nothing (t
 from __future__ import annotations
 
 from forgedsl.lint.call_results import SAME
-from forgedsl.lint.deep_calls import paid_rewards
+from forgedsl.lint.deep_calls import target_rewards
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.rewards import place_of
 from forgedsl.lint.view import View
@@ -25,7 +25,7 @@ LEAST = 20
 
 
 def check(view: View) -> Findings:
-    for reward, calls in paid_rewards(view):
+    for reward, calls in target_rewards(view):
         if any(word in reward.source.text for word in RUNS_CODE):
             continue
         made = list(calls.all)

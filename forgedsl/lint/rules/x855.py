@@ -11,7 +11,7 @@ as wrong (pytorch/rl #3542). Information only: the prompt may forbid the spellin
 from __future__ import annotations
 
 from forgedsl.lint.call_results import RIGHT, SAME, WRONG, CalledRow, shown
-from forgedsl.lint.deep_calls import paid_rewards
+from forgedsl.lint.deep_calls import target_rewards
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.rewards import place_of
 from forgedsl.lint.view import View
@@ -25,12 +25,12 @@ HELP = {
 
 
 def check(view: View) -> Findings:
-    for reward, calls in paid_rewards(view):
+    for reward, calls in target_rewards(view):
         if not calls.form:
             continue
-        unpaid = [row.calls[kind] for kind in HELP for row in calls.rows if _unpaid(row, kind)]
-        if unpaid:
-            call = unpaid[0]
+        missed = [row.calls[kind] for kind in HELP for row in calls.rows if _unrewarded(row, kind)]
+        if missed:
+            call = missed[0]
             yield finding(
                 f"`{reward.reward.name}` gives {call.score:.4g}, as for a wrong answer, to the "
                 f"right answer with {call.said}",
@@ -40,7 +40,7 @@ def check(view: View) -> Findings:
             )
 
 
-def _unpaid(row: CalledRow, kind: str) -> bool:
+def _unrewarded(row: CalledRow, kind: str) -> bool:
     """True if this spelling of the right answer gets no more than a wrong answer."""
     least, most, mine = row.score(WRONG), row.score(RIGHT), row.score(kind)
     return None not in (least, most, mine) and mine <= least + SAME < most  # type: ignore[operator]

@@ -22,14 +22,14 @@ finding = rule(__doc__, "W")
 
 def check(view: View) -> Findings:
     for env, plays in played_environments(view):
-        retold = plays.retold
-        if retold is None:
+        change = plays.change
+        if change is None:
             continue
-        what, first, then = _difference(retold.before, retold.after)
+        what, first, then = _difference(change.before, change.after)
         yield finding(
-            f"`{env.env.name}` {what} {retold.when}, with the same row, seed and turns",
+            f"`{env.env.name}` {what} {change.when}, with the same row, seed and turns",
             env.env.name_span,
-            notes=(f"{retold.place}: `{shown(first)}`, then `{shown(then)}`",),
+            notes=(f"{change.place}: `{shown(first)}`, then `{shown(then)}`",),
             help="draw from the `rng` of `reset`, and set all state in `reset`, on `self`",
         )
 
@@ -40,9 +40,9 @@ def _difference(before: Play, after: Play) -> tuple[str, str, str]:
         if one != other:
             what = "shows another first observation" if not number else "shows another observation"
             return what, one, other
-    for one_paid, other_paid in zip(before.paid, after.paid, strict=False):
-        if one_paid != other_paid:
-            return "gives other rewards", str(dict(one_paid)), str(dict(other_paid))
+    for one_turn, other_turn in zip(before.rewards, after.rewards, strict=False):
+        if one_turn != other_turn:
+            return "gives other rewards", str(dict(one_turn)), str(dict(other_turn))
     if before.error != after.error:
         return "fails", before.error or "no error", after.error or "no error"
-    return "ends elsewhere", f"{len(before.paid)} turns", f"{len(after.paid)} turns"
+    return "ends elsewhere", f"{len(before.rewards)} turns", f"{len(after.rewards)} turns"
