@@ -1,7 +1,7 @@
 """Settings of a program that must be compatible, with the ranges that published runs use.
 
 View --numbers--> Number: value, where it stands, what it is compared with
-     FITS: one row for each kind of number: where it is read, range, source, what to write instead
+     RANGES: one row for each kind of number: where it is read, range, source, what to write instead
 
 N907 reports a number outside of its range. A row finds numbers only in programs that have them: a
 row about LoRA finds none in a program without LoRA.
@@ -15,9 +15,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from forgedsl.ir.program import Constructor, Decl, Value, model_of
-from forgedsl.lint.fit import Fit, Number
 from forgedsl.lint.models import arch_of
-from forgedsl.lint.numbers_of_losses import FITS_OF_LOSSES
+from forgedsl.lint.number_ranges import Number, NumberRange
+from forgedsl.lint.numbers_of_losses import LOSS_RANGES
 from forgedsl.lint.prompts import asked_to_reason, drawn_from, form_of, said_to
 from forgedsl.lint.view import View, place
 from forgedsl.types.flow import Role
@@ -310,63 +310,63 @@ def billions(model: Decl) -> float:
     return next((float(match[1]) for match in found if match is not None), 0.0)
 
 
-FITS = (
-    *FITS_OF_LOSSES,
-    Fit(name="learning rate of LoRA", numbers=_rate_of_adapters, low=3e-6,
+RANGES = (
+    *LOSS_RANGES,
+    NumberRange(name="learning rate of LoRA", numbers=_rate_of_adapters, low=3e-6,
         source="TRL #2872, X-R1 #66: at 5e-7 and 1e-6 nothing was learned",
         help="`lr = 1e-4` to `4e-4`: adapters need ten to forty times the rate of full weights"),
-    Fit(name="high learning rate of LoRA", numbers=_rate_of_adapters, high=5e-3,
+    NumberRange(name="high learning rate of LoRA", numbers=_rate_of_adapters, high=5e-3,
         source="2106.09685 has 2e-4, recipes of peers up to 1e-3",
         help="`lr = 1e-4` to `4e-4`, at most 1e-3"),
-    Fit(name="learning rate of full weights", numbers=_rate_of_weights, high=2e-4,
+    NumberRange(name="learning rate of full weights", numbers=_rate_of_weights, high=2e-4,
         source="hello-agents #770: already at 5e-5 the accuracy fell from 57 to 2 %",
         help="`lr = 1e-6`, at most 1e-5"),
-    Fit(name="learning rate of a large model", numbers=_rate_of_large_models, high=5e-5,
+    NumberRange(name="learning rate of a large model", numbers=_rate_of_large_models, high=5e-5,
         source="hello-agents #770: already at 5e-5 the accuracy fell from 57 to 2 %",
         help="`lr = 1e-6`, at most 1e-5"),
-    Fit(name="learning rate of demonstrations", numbers=_rate_of_demonstrations, high=1e-3,
+    NumberRange(name="learning rate of demonstrations", numbers=_rate_of_demonstrations, high=1e-3,
         source="recipes of SmolLM and Tulu have 5e-6 to 3e-4 for all weights",
         help="`lr = 1e-5` to `1e-4`"),
-    Fit(name="alpha over rank", numbers=_scale_of_adapters, low=1 / 32, high=32.0,
+    NumberRange(name="alpha over rank", numbers=_scale_of_adapters, low=1 / 32, high=32.0,
         source="2106.09685 and recipes of peers: alpha is 1/4 to 4 times the rank",
         help="`alpha` near the rank, such as `lora { rank = 16, alpha = 32 }`"),
-    Fit(name="rate in bf16", numbers=_rate_in_bf16, low=1e-5,
+    NumberRange(name="rate in bf16", numbers=_rate_in_bf16, low=1e-5,
         source="AReaL #1634: a rate tuned with weights in bf16 was three times too high in f32",
         help="`precision = bf16_moments`, which keeps the weights in f32"),
-    Fit(name="epochs", numbers=_updates, high=10.0,
+    NumberRange(name="epochs", numbers=_updates, high=10.0,
         source="1707.06347 has 3 to 15 for control tasks; TRL has 4, verl and OpenRLHF 1",
         help="`epochs = 1` to 4, and more `minibatches`"),
-    Fit(name="answers of an eval", numbers=_answers_of_an_eval, low=20.0,
+    NumberRange(name="answers of an eval", numbers=_answers_of_an_eval, low=20.0,
         source="rllm #143: the standard error of a share of 8 answers is up to 0.18",
         help="`limit = 200`: a standard error of at most 0.035"),
-    Fit(name="policy age", numbers=_age, high=16.0,
+    NumberRange(name="policy age", numbers=_age, high=16.0,
         source="AReaL (2505.24298) bounds it at 8; slime #1800 trained on older ones",
         help="`max_policy_age = 1` to 8"),
-    Fit(name="steps between syncs", numbers=_rare_syncs, high=16.0,
+    NumberRange(name="steps between syncs", numbers=_rare_syncs, high=16.0,
         source="AReaL (2505.24298) bounds the age of samples at 8; slime #1800",
         help="`every = 1` to 8"),
-    Fit(name="age in a buffer", numbers=_stored_age, high=100.0,
+    NumberRange(name="age in a buffer", numbers=_stored_age, high=100.0,
         source="samples of a policy this old have ratios far from 1; replay_math has 12",
         help="`max_age` of at most some dozens"),
-    Fit(name="warm-up", numbers=_warmup, high=0.5,
+    NumberRange(name="warm-up", numbers=_warmup, high=0.5,
         source="prime-rl #968; published recipes warm up for 3 to 10 % of the steps",
         help="a `warmup` of some per cent of `steps`"),
-    Fit(name="learning rate of pairs", numbers=_rate_of_pairs, high=2e-5,
+    NumberRange(name="learning rate of pairs", numbers=_rate_of_pairs, high=2e-5,
         source="LLaMA-Factory #7734: at 1e-4 the model repeats itself; 2305.18290 has 1e-6",
         help="`lr = 5e-7` to `5e-6`"),
-    Fit(name="learning rate of Muon", numbers=_rate_of_muon, high=2e-3,
+    NumberRange(name="learning rate of Muon", numbers=_rate_of_muon, high=2e-3,
         source="Muon #49: 0.02 is the rate of updates that are not scaled",
         help="the learning rate that AdamW would have, or `adjust_lr = original`"),
-    Fit(name="temperature", numbers=_temperature, low=0.1,
+    NumberRange(name="temperature", numbers=_temperature, low=0.1,
         source="ms-swift #4570: answers that are alike have advantages of 0",
         help="`temperature = 1.0`, for the trainer too"),
-    Fit(name="room for reasoning", numbers=_room_for_reasoning, low=128.0,
+    NumberRange(name="room for reasoning", numbers=_room_for_reasoning, low=128.0,
         source="TRL #5697: answers that were cut had no gradient",
         help="`max_tokens = 1024`, or a prompt that asks for the answer alone"),
-    Fit(name="room for the question", numbers=_room_for_question, low=8.0,
+    NumberRange(name="room for the question", numbers=_room_for_question, low=8.0,
         source="LLaMA-Factory #3143: what is cut is the beginning of the prompt",
         help="`max_prompt_tokens = 512`, or `on_long = drop`"),
-    Fit(name="length of an observation", numbers=_cut_observations, low=1.0,
+    NumberRange(name="length of an observation", numbers=_cut_observations, low=1.0,
         source="verl #6313: the end of a tool's answer was cut off",
         help="a larger `max_observation`, or a tool that answers with the value alone"),
 )  # fmt: skip

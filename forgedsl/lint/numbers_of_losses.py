@@ -1,7 +1,7 @@
 """Numbers of losses and advantages that must fit the scores, the run and each other.
 
 View --trees of losses and advantages--> Number
-     FITS_OF_LOSSES: one row each kind of number, as in `numbers.py`
+     LOSS_RANGES: one row each kind of number, as in `numbers.py`
 
 The rows read what a term does (its gradient, the factors of a recurrence), not how it is named. So
 they find a number in an argument, in a loss of the file, and in a function that the loss calls.
@@ -13,8 +13,8 @@ import math
 from collections.abc import Iterator
 
 from forgedsl.ir.program import Decl
-from forgedsl.lint.fit import INF, Fit, Number
 from forgedsl.lint.losses import LossView
+from forgedsl.lint.number_ranges import INF, Number, NumberRange
 from forgedsl.lint.rewards import score_interval
 from forgedsl.lint.terms import (
     discounts,
@@ -293,44 +293,44 @@ def _is_of_pairs(view: View) -> bool:
     return not tried and all(loss.is_pairs for loss in _losses(view))
 
 
-FITS_OF_LOSSES = (
-    Fit(name="clip of values", numbers=_clip_of_values, low=0.05,
+LOSS_RANGES = (
+    NumberRange(name="clip of values", numbers=_clip_of_values, low=0.05,
         source="stable-baselines #216: the clip is a distance, so it follows the scale of scores",
         help="a value clip of about 0.2 of the range of scores, or scores from 0 to 1"),
-    Fit(name="error of values", numbers=_error_of_values, low=1e-4, high=10.0,
+    NumberRange(name="error of values", numbers=_error_of_values, low=1e-4, high=10.0,
         source="TRL has 0.1 and stable-baselines 0.5, for returns of about 1",
         help="a coefficient of 0.1 to 0.5, and scores from 0 to 1"),
-    Fit(name="gamma over the horizon", numbers=_discount, low=0.1,
+    NumberRange(name="gamma over the horizon", numbers=_discount, low=0.1,
         source="rlhf-book #364: TRL, verl, OpenRLHF and DeepSpeed-Chat have 1",
         help="`gamma = 1.0`"),
-    Fit(name="gamma in two places", numbers=_two_discounts, high=1e-9,
+    NumberRange(name="gamma in two places", numbers=_two_discounts, high=1e-9,
         source="1506.02438: advantages and targets of the critic have one discount",
         help="one parameter for both, `param gamma : float = 1.0`"),
-    Fit(name="lam", numbers=_lambda, low=0.5,
+    NumberRange(name="lam", numbers=_lambda, low=0.5,
         source="1506.02438 has 0.96 to 0.99, summarize-from-feedback #6 (2009.01325) 0.95",
         help="0.95, or 1.0"),
-    Fit(name="updates of a step", numbers=_count_of_updates, low=0.6,
+    NumberRange(name="updates of a step", numbers=_count_of_updates, low=0.6,
         source="the schedule of a coefficient is over after a part of the run",
         help="count with the updates of the run: steps times `epochs` times `minibatches`"),
-    Fit(name="entropy", numbers=_entropy, high=0.03,
+    NumberRange(name="entropy", numbers=_entropy, high=0.03,
         source="verl #781: already 0.001 made the entropy explode; 2503.14476 has no such term",
         help="no entropy term; if the entropy falls, raise the upper bound of the clip to 1.28"),
-    Fit(name="divergence", numbers=_divergence, high=0.5,
+    NumberRange(name="divergence", numbers=_divergence, high=0.5,
         source="2402.03300 has 0.04, TRL, verl and OpenRLHF 0 to 0.04",
         help="a `beta` of 0.001 to 0.1"),
-    Fit(name="divergence of large scores", numbers=_divergence_of_large_scores, low=1e-3,
+    NumberRange(name="divergence of large scores", numbers=_divergence_of_large_scores, low=1e-3,
         source="2402.03300 has 0.04 for advantages of about 1",
         help="scores from 0 to 1, advantages divided by their spread, or a larger `beta`"),
-    Fit(name="horizon", numbers=_horizon, low=0.5,
+    NumberRange(name="horizon", numbers=_horizon, low=0.5,
         source="2503.20783: the constant is the budget of a whole completion",
         help="`horizon` = `max_turns` times `max_tokens`"),
-    Fit(name="margin of means", numbers=_margin_of_means, low=0.5,
+    NumberRange(name="margin of means", numbers=_margin_of_means, low=0.5,
         source="2405.14734 (SimPO): means over tokens go with a beta of 2 to 10, sums with 0.1",
         help="a beta of 2 to 10, or `sum(..., T, mask)` in place of `mean`"),
-    Fit(name="margin of sums", numbers=_margin_of_sums, high=2.0,
+    NumberRange(name="margin of sums", numbers=_margin_of_sums, high=2.0,
         source="2405.14734 (SimPO): means over tokens go with a beta of 2 to 10, sums with 0.1",
         help="a beta of 0.01 to 0.5, or `mean(..., T, mask)` in place of `sum`"),
-    Fit(name="passes over pairs", numbers=_passes_over_pairs, high=10.0,
+    NumberRange(name="passes over pairs", numbers=_passes_over_pairs, high=10.0,
         source="2305.18290 trains for one pass, TRL's recipes for 1 to 3",
         help="`epochs = 1` to 3"),
 )  # fmt: skip

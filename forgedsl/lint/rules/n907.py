@@ -13,20 +13,20 @@ N906 reports numbers that are unusual alone.
 """
 
 from forgedsl.lint.finding import Findings, rule
-from forgedsl.lint.numbers import FITS
+from forgedsl.lint.numbers import RANGES
 from forgedsl.lint.view import View
 
 finding = rule(__doc__, "W")
 
 
 def check(view: View) -> Findings:
-    for fit in FITS:
-        for number in fit.numbers(view):
-            if not fit.low <= number.value <= fit.high:
+    for row in RANGES:
+        for number in row.numbers(view):
+            if not row.low <= number.value <= row.high:
                 yield finding(
                     number.message,
                     number.span,
-                    notes=(fit.source,),
-                    help=fit.help,
+                    notes=(row.source,),
+                    help=row.help,
                 )
                 break

@@ -24,7 +24,7 @@ class Number:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fit:
+class NumberRange:
     """A row of the table: numbers of the program, and their range. `source` is a thread or paper
     with this range, or a run that failed outside of it."""
 
