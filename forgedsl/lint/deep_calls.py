@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from forgedsl.lint.call_results import EnvironmentPlays, RewardCalls
 from forgedsl.lint.environments import PythonClass, python_environments
-from forgedsl.lint.rewards import PythonReward, paid, python_rewards
+from forgedsl.lint.rewards import PythonReward, positive_rewards, python_rewards
 from forgedsl.lint.view import View
 from forgedsl.source import SourceFile, Span
 
@@ -31,7 +31,7 @@ def called_rewards(view: View) -> Iterator[tuple[PythonReward, RewardCalls]]:
 def target_rewards(view: View) -> Iterator[tuple[PythonReward, RewardCalls]]:
     """Yield the called rewards that read the target and have a positive weight in the flow's score.
     A right answer must get more from them than a wrong one."""
-    names = paid(view)
+    names = positive_rewards(view)
     for reward, calls in called_rewards(view):
         if calls.reads_target and reward.reward.name in names:
             yield reward, calls

@@ -395,7 +395,7 @@ def _scaled(
     return [(n, Term(weight=t.weight * factor, span=span or t.span)) for n, t in terms]
 
 
-def paid(view: View) -> dict[str, Span]:
+def positive_rewards(view: View) -> dict[str, Span]:
     """Return the rewards that the flow's score adds with a positive weight, each with the place of
     its term."""
     used = {step.receiver for step in view.program.flow if Role.SCORES in step.roles}

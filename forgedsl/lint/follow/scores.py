@@ -12,7 +12,7 @@ from forgedsl.lint.follow.files import File
 from forgedsl.lint.follow.programs import environment_flows, reward_flow
 from forgedsl.lint.follow.run import Flow
 from forgedsl.lint.follow.values import Labels, Value
-from forgedsl.lint.rewards import PythonReward, paid, place_of, python_rewards
+from forgedsl.lint.rewards import PythonReward, place_of, positive_rewards, python_rewards
 from forgedsl.lint.view import View
 from forgedsl.records import dataclass
 from forgedsl.source import Span
@@ -45,7 +45,7 @@ class Scorer:
 def scorers(view: View) -> Iterator[Scorer]:
     """Yield the rewards, environments and agents in Python that give scores. Rewards without a
     positive weight in a score of the flow are left out, as are reward parts that nothing reads."""
-    raises = paid(view)
+    raises = positive_rewards(view)
     for found in python_rewards(view):
         if found.reward.name in raises:
             yield from _reward(view, found)

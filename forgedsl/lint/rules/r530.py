@@ -17,7 +17,7 @@ import re
 from forgedsl.hir.judges import judge_of
 from forgedsl.ir.program import Constructor
 from forgedsl.lint.finding import Findings, rule
-from forgedsl.lint.rewards import paid
+from forgedsl.lint.rewards import positive_rewards
 from forgedsl.lint.view import View
 
 finding = rule(__doc__, "W")
@@ -56,7 +56,7 @@ def check(view: View) -> Findings:
                 judge.span,
                 help="ask for the grades of `scale`, or declare the scale of the prompt",
             )
-        elif reward.name in paid(view) and (best := _is_upside_down(judge)):
+        elif reward.name in positive_rewards(view) and (best := _is_upside_down(judge)):
             least, most = judge.args["scale"]
             yield finding(
                 f"the prompt of `{reward.name}` calls {least} `{best[0]}` and {most} `{best[1]}`, "

@@ -15,7 +15,7 @@ import re
 from forgedsl.diagnostics import Label
 from forgedsl.hir.judges import judge_of
 from forgedsl.lint.finding import Findings, rule
-from forgedsl.lint.rewards import paid, place_of
+from forgedsl.lint.rewards import place_of, positive_rewards
 from forgedsl.lint.view import View
 
 finding = rule(__doc__, "W")
@@ -28,7 +28,7 @@ COUNTED = re.compile(
 
 
 def check(view: View) -> Findings:
-    raises = paid(view)
+    raises = positive_rewards(view)
     for reward in view.program.rewards.values():
         judge = judge_of(reward)
         found = COUNTED.search(judge.args["prompt"]) if judge is not None else None

@@ -11,7 +11,7 @@ sums with `num_tokens`. A test such as `r.num_tokens > 4` is silent.
 
 from forgedsl.ir.program import Function, RewardDecl
 from forgedsl.lint.finding import Findings, rule
-from forgedsl.lint.rewards import flat_in_length, paid, place_of, reward_interval
+from forgedsl.lint.rewards import flat_in_length, place_of, positive_rewards, reward_interval
 from forgedsl.lint.view import View
 from forgedsl.syntax import ast
 from forgedsl.syntax.walk import names, walk
@@ -21,7 +21,7 @@ BOUNDS = ("clamp", "min", "max")
 
 
 def check(view: View) -> Findings:
-    used = paid(view)
+    used = positive_rewards(view)
     for reward in view.program.rewards.values():
         value = flat_in_length(reward, view) if reward.name in used and _bounds(reward) else None
         whole = reward_interval(reward, view)

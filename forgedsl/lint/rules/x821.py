@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from forgedsl.diagnostics import Label
 from forgedsl.lint.finding import Findings, rule
-from forgedsl.lint.rewards import paid, place_of, python_rewards
+from forgedsl.lint.rewards import place_of, positive_rewards, python_rewards
 from forgedsl.lint.view import View
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ finding = rule(__doc__, "W")
 
 
 def check(view: View) -> Findings:
-    raises = paid(view)
+    raises = positive_rewards(view)
     for found in python_rewards(view):
         node = _distance(found) if found.reward.name in raises else None
         if node is not None:

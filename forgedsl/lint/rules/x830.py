@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from forgedsl.diagnostics import Label
 from forgedsl.lint.environments import PythonClass, python_environments
 from forgedsl.lint.finding import Findings, rule
-from forgedsl.lint.rewards import paid, place_of, python_rewards
+from forgedsl.lint.rewards import place_of, positive_rewards, python_rewards
 from forgedsl.lint.view import View
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def check(view: View) -> Findings:
         return
     from forgedsl.lint.follow.programs import judged_rewards
 
-    raises = paid(view)
+    raises = positive_rewards(view)
     for found in python_rewards(view):
         node, low, high = _crossed(found) if found.reward.name in raises else (None, 0.0, 0.0)
         if node is not None:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 from forgedsl.lint.environments import python_environments
 from forgedsl.lint.finding import Findings, rule
-from forgedsl.lint.rewards import paid, place_of, python_rewards
+from forgedsl.lint.rewards import place_of, positive_rewards, python_rewards
 from forgedsl.lint.view import View
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def check(view: View) -> Findings:
                     else "take the same part for all answers, such as `cases[:3]`",
                 )
                 break
-    raises = paid(view)
+    raises = positive_rewards(view)
     yield from _best_of(view)
     for part, node in found_in(view, _seen):
         if part.name in raises:
@@ -90,7 +90,7 @@ def _best_of(view: View) -> Findings:
     from forgedsl.lint.follow.values import NET
     from forgedsl.lint.python_bodies import body_of
 
-    raises = paid(view)
+    raises = positive_rewards(view)
     for found in python_rewards(view):
         flow = reward_flow(view, found) if found.reward.name in raises else None
         for event in flow.events if flow is not None else ():

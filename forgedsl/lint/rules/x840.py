@@ -14,7 +14,13 @@ from typing import TYPE_CHECKING
 
 from forgedsl.diagnostics import Label
 from forgedsl.lint.finding import Findings, rule
-from forgedsl.lint.rewards import PythonReward, called_name, paid, place_of, python_rewards
+from forgedsl.lint.rewards import (
+    PythonReward,
+    called_name,
+    place_of,
+    positive_rewards,
+    python_rewards,
+)
 from forgedsl.lint.view import View
 
 if TYPE_CHECKING:
@@ -25,7 +31,7 @@ LIMITS = ("min", "clip", "clamp", "minimum")
 
 
 def check(view: View) -> Findings:
-    raises = paid(view)
+    raises = positive_rewards(view)
     for found in python_rewards(view):
         node = found.once(_turning) if found.reward.name in raises else None
         if node is not None:

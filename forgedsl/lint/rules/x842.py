@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from forgedsl.lint.environments import python_environments
 from forgedsl.lint.finding import Findings, rule
-from forgedsl.lint.rewards import paid, python_rewards
+from forgedsl.lint.rewards import positive_rewards, python_rewards
 from forgedsl.lint.view import View
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def check(view: View) -> Findings:
     from forgedsl.lint.follow.programs import label
     from forgedsl.lint.follow.reached import found_in
 
-    raises = paid(view)
+    raises = positive_rewards(view)
     for part, node in found_in(view, _absent):
         if part.name in raises or not part.is_reward:
             yield finding(

@@ -16,15 +16,15 @@ from __future__ import annotations
 from forgedsl.lint.call_results import EMPTY, RIGHT, SAME, WRONG, shown
 from forgedsl.lint.deep_calls import target_rewards
 from forgedsl.lint.finding import Findings, rule
-from forgedsl.lint.rewards import paid, place_of
+from forgedsl.lint.rewards import place_of, positive_rewards
 from forgedsl.lint.view import View
 
 finding = rule(__doc__, "W")
 
 
 def check(view: View) -> Findings:
-    found = list(target_rewards(view))
-    for reward, calls in found if len(paid(view)) == 1 else ():  # others may reward right answers
+    alone = len(positive_rewards(view)) == 1  # others may reward right answers
+    for reward, calls in target_rewards(view) if alone else ():
         scores = [call.score for call in calls.all if call.score is not None]
         empty = calls.rows[0].score(EMPTY) if calls.rows else None
         if calls.form or calls.note or empty is None or max(scores) - min(scores) <= SAME:
