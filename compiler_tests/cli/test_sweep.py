@@ -261,7 +261,7 @@ def test_a_sweep_says_how_far_its_runs_are(
     folder = tmp_path / "s"
     folder.mkdir()
     (folder / "hold").touch()
-    monkeypatch.setattr(sweep_runs, "TOLD_SECONDS", 0.0)
+    monkeypatch.setattr(sweep_runs, "PROGRESS_SECONDS", 0.0)
     said: list[str] = []
 
     def say(line: str) -> None:

@@ -33,7 +33,7 @@ LOG = "logs/forgec.log"
 LOGS = (LOG, "logs/python.log")
 """logs that a run has locked: the first in a run of a sweep, the second in one of
 `forgedsl.python`"""
-TOLD_SECONDS = 15.0
+PROGRESS_SECONDS = 15.0
 """interval at which a sweep says how far its runs are"""
 LOOK_SECONDS = 0.1
 """interval at which the runs are looked at"""
@@ -104,8 +104,8 @@ class Sweep:
         self.command = command
         self.stopped = 0
         self._active: dict[int, Active] = {}
-        self._began = self._told_at = time.monotonic()
-        self._told: dict[Path, str] = {}
+        self._began = self._progress_at = time.monotonic()
+        self._shown_progress: dict[Path, str] = {}
         """the last progress that was printed, by run folder"""
         self._say = say
 
@@ -121,7 +121,7 @@ class Sweep:
                     if active.has_ended:
                         del self._active[slot]
                         self._finish(active)
-                self._tell_steps()
+                self._report_steps()
                 time.sleep(LOOK_SECONDS if self._active else 0)
         return self.stopped
 
@@ -133,12 +133,12 @@ class Sweep:
             was = self._entry(task)
             self.manifest.set(task.point.folder, state=state, message="")
             late = "" if was.state in ENDED else "; the manifest did not have this yet"
-            self._tell(task, f"{state} in an earlier call{late}")
+            self._report(task, f"{state} in an earlier call{late}")
             return
         if state == "running":
             self._active[slot] = Active(task=task, folder=folder, process=None)
             self.manifest.set(task.point.folder, state="running")
-            self._tell(task, "still runs since an earlier call: the sweep waits for it")
+            self._report(task, "still runs since an earlier call: the sweep waits for it")
             return
         how = {"new": "begins", "anew": "begins anew, since it has no checkpoint"}.get(
             state, f"resumes from the checkpoint of step {step}"
@@ -149,7 +149,7 @@ class Sweep:
         self._active[slot] = self._start(slot, task, folder, resumes=state == "checkpoint")
         if self.stopped:  # a signal came after the slot was found free
             self._active[slot].send(self.stopped)
-        self._tell(task, how)
+        self._report(task, how)
 
     def _start(self, slot: int, task: Task, folder: Path, *, resumes: bool) -> Active:
         with writing(folder):
@@ -183,29 +183,29 @@ class Sweep:
         code = 0 if active.process is None else active.process.returncode
         end = outcome(folder)
         if state in ENDED:
-            message, told = "", f"{state}{_values(folder)}   {folder}"
+            message, line = "", f"{state}{_values(folder)}   {folder}"
         elif end.get("status") in ("interrupted", "preempted") or code in STOPPED:
             state, message = "interrupted", f"step {step} is saved" if step else "nothing is saved"
-            told = f"interrupted, {message}"
+            line = f"interrupted, {message}"
         else:
             killed = code < 0 or active.process is None
             why = "it was killed" if killed else _tail(folder) or f"it ended with code {code}"
             state, message = "failed", str(end.get("message") or why)
-            told = f"failed: {message}\n  its output is in {folder / LOG}"
+            line = f"failed: {message}\n  its output is in {folder / LOG}"
         self.manifest.set(task.point.folder, state=state, message=message)
-        self._tell(task, told)
+        self._report(task, line)
 
-    def _tell_steps(self) -> None:
+    def _report_steps(self) -> None:
         """Say now and then how far the runs are, if they did a step since."""
         now = time.monotonic()
-        if now - self._told_at < TOLD_SECONDS:
+        if now - self._progress_at < PROGRESS_SECONDS:
             return
-        self._told_at = now
+        self._progress_at = now
         for active in self._active.values():
             said = progress(active.folder, active.task.steps)
-            if said and self._told.get(active.folder) != said:
-                self._told[active.folder] = said
-                self._tell(active.task, said)
+            if said and self._shown_progress.get(active.folder) != said:
+                self._shown_progress[active.folder] = said
+                self._report(active.task, said)
 
     def _stop(self, number: int) -> None:
         """Ask the runs to save and end; a second signal, as to `forgec run`, ends them at once."""
@@ -219,7 +219,7 @@ class Sweep:
     def _entry(self, task: Task) -> Entry:
         return self.manifest.entries[task.point.folder]
 
-    def _tell(self, task: Task, text: str) -> None:
+    def _report(self, task: Task, text: str) -> None:
         number = 1 + next(i for i, each in enumerate(self.tasks) if each is task)
         since = time.monotonic() - self._began
         self._say(f"[{since:7.1f} s] {number}/{len(self.tasks)} {task.point.name}: {text}")

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from forgedsl.python.groups import Buffer, Group, assembled
 from forgedsl.python.pages import PipelineError
-from forgedsl.python.work import Work, settle, told
+from forgedsl.python.work import Work, as_run_error, settle
 from forgedsl.types.flow import Role
 
 if TYPE_CHECKING:
@@ -235,7 +235,7 @@ class Session:
             async with self._turns.setdefault(turn, asyncio.Lock()):
                 return await work()
 
-        return Work(asyncio.run_coroutine_threadsafe(told(in_turn()), self._loop))
+        return Work(asyncio.run_coroutine_threadsafe(as_run_error(in_turn()), self._loop))
 
     def _opened_services(self) -> Services:
         if self._services is None:

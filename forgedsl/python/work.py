@@ -39,7 +39,7 @@ async def settle() -> None:
     await asyncio.gather(*rest, return_exceptions=True)
 
 
-async def told(call: Coroutine[Any, Any, R]) -> R:
+async def as_run_error(call: Coroutine[Any, Any, R]) -> R:
     """Await a call, and raise the failure of a service as a RunError, as a run does."""
     from forgedsl.runtime.endpoints import ServiceError
 

@@ -69,14 +69,14 @@ def found_in(view: View, question: Callable[[Part], Node | None]) -> Iterator[tu
     """Yield (part, node) where `question(part)` returns a node. Each node is yielded once, with the
     first part that reaches it. Answers are cached for all views, so a question may only look at the
     file of the part."""
-    told: set[int] = set()
+    yielded: set[int] = set()
     for part in parts(view):
         key = (question, part.file.path, part.top)
         if key not in view.shared.answers:
             view.shared.answers[key] = question(part)
         node: Node | None = view.shared.answers[key]
-        if node is not None and id(node) not in told:
-            told.add(id(node))
+        if node is not None and id(node) not in yielded:
+            yielded.add(id(node))
             yield part, node
 
 

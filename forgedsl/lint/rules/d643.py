@@ -49,10 +49,10 @@ def check(view: View) -> Findings:
     for name in dict.fromkeys(service.ctor_args[0].name for service in view.samplers()):
         model = view.program.models[name]
         if wanted and _prefills(model):
-            told = model.settings["chat_template" if _template(model) else "source"]
+            setting = model.settings["chat_template" if _template(model) else "source"]
             yield finding(
                 f"the template ends with `{TAG}`, which `{wanted[0].name}` looks for in the answer",
-                place(told, model),
+                place(setting, model),
                 related=(Label(text="looks for it", span=place_of(wanted[0], view)),),
                 help='look for the closing tag alone: `rl.format_regex("(?s).*</think>.*")`',
             )

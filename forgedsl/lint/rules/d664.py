@@ -34,7 +34,7 @@ READ = ("prompt", "target", "chat", "chosen", "rejected", "level")
 
 def check(view: View) -> Findings:
     yield from _columns(view)
-    told = set()
+    reported = set()
     for score, what, source in _scored(view):
         others = [part for part in parts(source) if not is_made(part)]
         for name in rewards_of(view.program, score) if others else ():
@@ -42,8 +42,8 @@ def check(view: View) -> Findings:
             body = None if reward is None else reward.body
             if not isinstance(body, Constructor) or body.name != REASONING_GYM.name:
                 continue
-            if reward is not None and name not in told:
-                told.add(name)
+            if reward is not None and name not in reported:
+                reported.add(name)
                 yield finding(
                     f"`{name}` scores problems of reasoning-gym, but rows of {what} come from "
                     f"`{others[0].name}`",

@@ -94,8 +94,8 @@ def _reported(loss: LossView) -> str:
     references = loss.fields("reference")
     if loss.is_pairs or not references or any(name in loss.read for name in references):
         return ""
-    told = next((name for name in references if name in loss.bound), "")
-    return told if told and loss.cached(_held_to_sampler) else ""
+    bound = next((name for name in references if name in loss.bound), "")
+    return bound if bound and loss.cached(_held_to_sampler) else ""
 
 
 def _held_to_sampler(loss: LossView) -> bool:

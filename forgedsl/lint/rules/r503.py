@@ -58,9 +58,9 @@ def _in_environments(view: View) -> Findings:
     from forgedsl.lint.environments import python_environments
 
     for env in python_environments(view):
-        told = _told(view, env)
-        if told is not None:
-            what, here = told
+        found = _reveals(view, env)
+        if found is not None:
+            what, here = found
             yield finding(
                 what,
                 env.env.name_span,
@@ -71,8 +71,8 @@ def _in_environments(view: View) -> Findings:
             )
 
 
-def _told(view: View, env: PythonClass) -> tuple[str, Label] | None:
-    """Return how and where the policy is told the target: in an observation, or by a tool."""
+def _reveals(view: View, env: PythonClass) -> tuple[str, Label] | None:
+    """Return how and where the environment reveals the target: in an observation, or by a tool."""
     from forgedsl.lint.follow.programs import environment_flows, label
     from forgedsl.lint.follow.values import TARGET, VERDICT
 

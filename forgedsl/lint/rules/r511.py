@@ -22,13 +22,13 @@ finding = rule(__doc__, "W")
 def check(view: View) -> Findings:
     program = view.program
     played = {step.name: step for step in program.flow if _has_turns(step)}
-    told: set[str] = set()
+    reported: set[str] = set()
     for step in program.flow if played else ():
         plays = [played[read.edge] for read in step.inputs if read.edge in played]
         for name in rewards_of(program, step.receiver) if Role.SCORES in step.roles else ():
             body = program.rewards[name].body
-            if plays and name not in told and getattr(body, "name", "") == "contains":
-                told.add(name)
+            if plays and name not in reported and getattr(body, "name", "") == "contains":
+                reported.add(name)
                 yield finding(
                     f"reward `{name}` also finds its text in answers of the environment",
                     place_of(program.rewards[name], view),

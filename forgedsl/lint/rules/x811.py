@@ -55,10 +55,10 @@ def check(view: View) -> Findings:
     for found in python_rewards(view):
         what, node = wrong(found.definition)
         if node is None:
-            key = (_told, found.function.module, found.function.name)
+            key = (_mistake, found.function.module, found.function.name)
             known = view.shared.answers
             if key not in known:
-                known[key] = _told(view, found)
+                known[key] = _mistake(view, found)
             what, here = known[key]
         else:
             here = Label(text="here", span=found.at(node))
@@ -77,7 +77,7 @@ def check(view: View) -> Findings:
             )
 
 
-def _told(view: View, found: PythonReward) -> tuple[str, Label | None]:
+def _mistake(view: View, found: PythonReward) -> tuple[str, Label | None]:
     """Return the mistake that a symbolic run of the reward shows, and its place: it rewards an
     error or a grade that it cannot read, ignores the response, or always returns the same
     number."""

@@ -69,20 +69,20 @@ def _in_helpers(view: View, env: PythonClass) -> Iterator[tuple[str, Label, str]
     for method in environment_flows(view, env):
         reads = any(map(_reads_fixed, method.flow.events))
         for event in method.flow.events if method.name != "__init__" else ():
-            told: tuple[str, python.AST, str] = ("", event.node, "")
+            fault: tuple[str, python.AST, str] = ("", event.node, "")
             if event.kind == "call" and event.name in PROCESS:
-                told = _process(PROCESS[event.name], event.node)
+                fault = _process(PROCESS[event.name], event.node)
             elif event.kind == "change" and event.name == "os.environ":
-                told = _process("the variables", event.node)
+                fault = _process("the variables", event.node)
             elif reads and _writes_fixed(event):
                 what = "writes text of the policy to one file, which all trajectories share"
-                told = what, event.node, "`self.folder = tempfile.TemporaryDirectory()` in `reset`"
+                fault = what, event.node, "`self.folder = tempfile.TemporaryDirectory()` in `reset`"
             elif event.kind == "global":
-                told = _of_file(event.name, event.node)
+                fault = _of_file(event.name, event.node)
             elif event.name.startswith("global ") and _counts(event):
-                told = _of_file(event.name.removeprefix("global "), event.node)
-            if told[0]:
-                yield told[0], label(view, "here", event.file, event.node), told[2]
+                fault = _of_file(event.name.removeprefix("global "), event.node)
+            if fault[0]:
+                yield fault[0], label(view, "here", event.file, event.node), fault[2]
 
 
 def _writes_fixed(event: Event) -> bool:
@@ -161,13 +161,13 @@ def _shared(env: PythonClass) -> Iterator[tuple[str, python.AST, str]]:
 
 
 def _process(what: str, node: python.AST) -> tuple[str, python.AST, str]:
-    told = f"changes {what} of the process, in which other trajectories play"
+    message = f"changes {what} of the process, in which other trajectories play"
     help_ = "pass it to the call that needs it, such as `subprocess.run(..., cwd=..., env=...)`"
     if what in ("the signals", "the alarm"):
         help_ = "give the call a timeout of its own; signals work in the main thread alone"
     elif what.startswith("the seed"):
         help_ = "draw from the `rng` that `reset` is given"
-    return told, node, help_
+    return message, node, help_
 
 
 def _assigned(method: python.AST) -> Iterator[str]:

@@ -52,11 +52,11 @@ HELPS = {
 
 def check(view: View) -> Findings:
     for found in python_rewards(view):
-        seen = found.once(_told)
+        seen = found.once(_mistakes)
         if seen is None:
             continue  # one mistake, one message: X811
-        told = ((what, Label(text="here", span=found.at(node))) for what, node in seen)
-        for what, here in itertools.chain(told, _by_flow(view, found)):
+        mistakes = ((what, Label(text="here", span=found.at(node))) for what, node in seen)
+        for what, here in itertools.chain(mistakes, _by_flow(view, found)):
             yield finding(
                 f"reward `{found.reward.name}` {what}",
                 place_of(found.reward, view),
@@ -75,7 +75,7 @@ def check(view: View) -> Findings:
             )
 
 
-def _told(found: PythonReward) -> list[tuple[str, python.AST]] | None:
+def _mistakes(found: PythonReward) -> list[tuple[str, python.AST]] | None:
     """Return mistakes in the source of a reward: (message, place). None if X811 reports it."""
     from forgedsl.lint.python_returns import wrong
 

@@ -39,7 +39,7 @@ variables of their own."""
 
 def check(view: View) -> Findings:
     for env in python_environments(view):
-        for tool, what, node in _told(env):
+        for tool, what, node in _leaks(env):
             yield finding(
                 f"tool `{tool}` of `{env.env.name}` {what}",
                 env.env.name_span,
@@ -50,7 +50,7 @@ def check(view: View) -> Findings:
             break
 
 
-def _told(env: PythonClass) -> Iterator[tuple[str, str, python.AST]]:
+def _leaks(env: PythonClass) -> Iterator[tuple[str, str, python.AST]]:
     """Yield tools that return variables, or run a program of the policy with them."""
     import ast as python
 

@@ -70,10 +70,10 @@ def check(view: View) -> Findings:
                 help="score each response by its own text; compare responses in the flow",
             )
     for found in python_rewards(view):
-        told = found.once(_moving) if found.reward.name in raises else None
+        moving = found.once(_moving) if found.reward.name in raises else None
         file = files_of(view).read(found.function.module)
-        if told is not None and file is not None:
-            name, node = told
+        if moving is not None and file is not None:
+            name, node = moving
             yield finding(
                 f"reward `{found.reward.name}` subtracts `self.{name}`, which each call changes",
                 place_of(found.reward, view),
