@@ -289,7 +289,7 @@ def rows(found: Comparison) -> list[tuple[str, ...]]:
 
 
 def render(found: Comparison) -> str:
-    """The table and what it tells, as text."""
+    """Return the table and its notes as text."""
     from forgedsl.plan.text import table
 
     total = sum(len(group.runs) for group in found.groups)
@@ -351,7 +351,7 @@ def curve(group: Group, measure: str, color: str) -> Series | None:
 
 
 def page(found: Comparison) -> str:
-    """One HTML page that needs no network: table, what it tells, a chart for each measure."""
+    """Return one HTML page that needs no network: table, notes, and a chart for each measure."""
     colors = [f"c{i % COLORS + 1}" for i in range(len(found.groups))]
     charts = []
     for measure in found.measures:

@@ -50,7 +50,7 @@ def check(view: View) -> Findings:
         used = (Label(text="played here", span=step.span),)
         if form == "text":
             yield finding(
-                f"nothing tells the policy of {untold} of `{env.name}`: the prompt is plain text",
+                f"the prompt does not name {untold} of `{env.name}`: it is plain text",
                 place(prompt, dataset),
                 related=used,
                 help="`prompt = chat(...)`, so that the template shows the tools, or name them",
@@ -60,8 +60,8 @@ def check(view: View) -> Findings:
             template, where = template_of(view, model)
             if template and not re.search(r"\btools\b", template):
                 yield finding(
-                    f"nothing tells the policy of {untold} of `{env.name}`: the chat template "
-                    f"of `{model.name}` does not show `tools`",
+                    f"the prompt does not name {untold} of `{env.name}`, and the chat template of "
+                    f"`{model.name}` does not show `tools`",
                     place(model.settings[where], model),
                     related=used,
                     help="set `chat_template` to one that does, or name the tools in a message",

@@ -48,7 +48,7 @@ def check(view: View) -> Findings:
         node, name = _claimed(env)
         here: Label | None = None
         if node is not None:
-            here, name = Label(text="pays", span=env.at(node)), f"self.{name}"
+            here, name = Label(text="rewards", span=env.at(node)), f"self.{name}"
         else:
             here, name = _unread(view, env)
         if here is not None:
@@ -119,8 +119,8 @@ def _is_blind(view: View, one: PythonReward) -> bool:
 
 
 def _claimed(env: PythonClass) -> tuple[python.AST | None, str]:
-    """Return (step, attribute): a step that pays only because the turn contains a text, and an
-    attribute that `reset` assigns and nothing reads."""
+    """Return (step, attribute): a step that gives a reward only because the turn contains a text,
+    and an attribute that `reset` assigns and nothing reads."""
     import ast as python
 
     from forgedsl.lint.python_bodies import Body

@@ -31,7 +31,7 @@ def check(view: View) -> Findings:
             yield finding(
                 f"`{env.env.name}` rewards a right answer and goes on, so each turn can repeat it",
                 env.env.name_span,
-                related=(Label(text="pays", span=env.at(node)),),
+                related=(Label(text="rewards", span=env.at(node)),),
                 help="end the trajectory: `Step(rewards=..., done=True)`",
             )
 

@@ -64,7 +64,7 @@ def check(view: View) -> Findings:
     for part, node in found_in(view, _seen):
         if part.name in raises:
             yield finding(
-                f"{part.what} pays a text less, or more, if this process has scored it before",
+                f"{part.what} scores a text lower, or higher, if this process has scored it before",
                 part.span,
                 related=(label(view, "here", part.file, node),),
                 help="score each response by its own text; compare responses in the flow",
