@@ -155,7 +155,7 @@ class CallResults:
     environments: Mapping[str, EnvironmentPlays] = field(default_factory=dict)
 
 
-def shown(text: str) -> str:
+def shorten(text: str) -> str:
     """Shorten an answer for a message."""
     flat = " ".join(text.split())
     return flat if len(flat) <= 60 else f"{flat[:40]} ... {flat[-16:]}"

@@ -45,7 +45,7 @@ def played_environments(view: View) -> Iterator[tuple[PythonClass, EnvironmentPl
             yield env, found[env.env.name]
 
 
-def parted(error: str, source: SourceFile) -> tuple[str, Span | None]:
+def split_error(error: str, source: SourceFile) -> tuple[str, Span | None]:
     """Return the text of an error, and the line of the Python file where it was raised."""
     found = re.fullmatch(r"(.*) \(([^():]+):(\d+)\)", error, re.S)
     if found is None or found[2] != source.name.rpartition("/")[2]:

@@ -204,7 +204,7 @@ class Body:
 
     # ---- texts
 
-    def sought(self, part: str) -> Iterator[tuple[ast.AST, str]]:
+    def searched_texts(self, part: str) -> Iterator[tuple[ast.AST, str]]:
         """Yield the texts with `part` that the function looks for: in comparisons, searches,
         `startswith` and the like. Nothing if it removes such a text, or splits at it."""
         found = [each for each in self._texts if part in each[1].replace("\\", "")]

@@ -84,7 +84,7 @@ def settles_at(loss: LossView, end: int) -> int | None:
 def discounts(view: View) -> Iterator[tuple[FlowStep, Discount]]:
     """Yield the recurrences over tokens that the flow computes."""
     for step in view.program.flow:
-        located = view.called(step) if Role.COMPUTES in step.roles else None
+        located = view.called_tree(step) if Role.COMPUTES in step.roles else None
         tree = located.tree if located is not None else None
         scans = [v for v in tree.values if v.op == "scan_back"] if tree is not None else []
         if tree is None or not scans:

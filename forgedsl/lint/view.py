@@ -134,7 +134,7 @@ class View:
             reporter.report(diagnostic)
         return located
 
-    def called(self, step: FlowStep) -> Located | None:
+    def called_tree(self, step: FlowStep) -> Located | None:
         """Return the tree of the advantage or filter that a statement calls, with the numbers that
         it gives; None if it has mistakes."""
         function = self.program.functions[step.receiver]
@@ -146,7 +146,7 @@ class View:
         }
         if not numbers:
             return self.located.get(step.receiver)
-        key = (View.called, step.receiver, *numbers.items())
+        key = (View.called_tree, step.receiver, *numbers.items())
         if key in self.answers:
             found: Located | None = self.answers[key]
             return found

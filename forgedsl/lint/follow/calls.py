@@ -98,7 +98,7 @@ DEPTH = 7
 class Calls(Expressions):
     """The part of a symbolic run that follows calls; see `lint.follow.run`."""
 
-    def called(self, node: ast.Call) -> Value:
+    def call_value(self, node: ast.Call) -> Value:
         """Return the value of a call, and add the call to the events."""
         if isinstance(node.func, ast.Attribute):
             method = node.func.attr
@@ -121,14 +121,14 @@ class Calls(Expressions):
             if called is not None:
                 return self.apply(called, args[skipped + 1 :], words, threaded=True)
         if name in self.frames[-1].file.classes:
-            return self.made(self.frames[-1].file.classes[name], args, words)
+            return self.new_object(self.frames[-1].file.classes[name], args, words)
         if isinstance(node.func, ast.Attribute) and method in CHANGES and receiver is not None:
             self.note("change", node, node.func.value, values=tuple(args))
             labels = receiver.labels | content(args)
             self.store(node.func.value, replace(receiver, labels=labels))
-        return self._known(name, receiver, args, words)
+        return self._external_call(name, receiver, args, words)
 
-    def _known(
+    def _external_call(
         self, name: str, receiver: Value | None, args: list[Value], words: Mapping[Any, Value]
     ) -> Value:
         """Return the value of a call of a function whose source was not read."""
@@ -201,7 +201,9 @@ class Calls(Expressions):
         labels |= {ESCAPED} if short == "escape" else set()
         return Value(labels | ({LISTED} if short in LISTS else set()))
 
-    def made(self, node: ast.ClassDef, args: list[Value], words: Mapping[Any, Value]) -> Value:
+    def new_object(
+        self, node: ast.ClassDef, args: list[Value], words: Mapping[Any, Value]
+    ) -> Value:
         """Return a new object of a class of the file, with the arguments as its fields."""
         names = [
             item.target.id

@@ -44,7 +44,7 @@ from forgedsl.records import replace
 class Expressions(State):
     """The part of a symbolic run that evaluates expressions; see `lint.follow.run`."""
 
-    def called(self, node: ast.Call) -> Value:
+    def call_value(self, node: ast.Call) -> Value:
         """Return the value of a call."""
         raise NotImplementedError
 
@@ -63,7 +63,7 @@ class Expressions(State):
             case ast.Subscript(value=inner, slice=index):
                 return self.item(self.value(inner), self.value(index), index)
             case ast.Call():
-                return self.called(node)
+                return self.call_value(node)
             case ast.NamedExpr():
                 return self._named(node)
             case ast.JoinedStr(values=parts):

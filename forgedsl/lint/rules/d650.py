@@ -52,7 +52,7 @@ def check(view: View) -> Findings:
         from forgedsl.lint.python_bodies import body_of  # most programs have no Python
 
         code = body_of(found)
-        sought = ((end, *each) for end in known for each in code.sought(end))
+        sought = ((end, *each) for end in known for each in code.searched_texts(end))
         for end, node, text in sought:
             if not _needs(text, end):
                 continue

@@ -35,7 +35,7 @@ def check(view: View) -> Findings:
     for found in python_rewards(view):
         from forgedsl.lint.python_bodies import body_of  # most programs have no Python
 
-        wanted += [found.reward] if next(body_of(found).sought(TAG), None) else []
+        wanted += [found.reward] if next(body_of(found).searched_texts(TAG), None) else []
     drawn = [s.receiver for s in view.program.flow if Role.PROMPTS in s.roles] if wanted else []
     for name in dict.fromkeys(drawn):
         span = next(_says(view.program.datasets[name]), None)

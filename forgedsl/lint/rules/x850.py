@@ -13,7 +13,7 @@ right answer on every row. Lists of answers were rewarded in Visual-RFT (#79).
 
 from __future__ import annotations
 
-from forgedsl.lint.call_results import RIGHT, Call, RewardCalls, shown
+from forgedsl.lint.call_results import RIGHT, Call, RewardCalls, shorten
 from forgedsl.lint.deep_calls import target_rewards
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.rewards import place_of
@@ -56,7 +56,7 @@ def check(view: View) -> Findings:
             place_of(reward.reward, view),
             notes=(
                 f"{calls.rows[0].place}, target {calls.rows[0].target}: right `{_text(calls)}`, "
-                f"same score for `{shown(call.text)}`",
+                f"same score for `{shorten(call.text)}`",
                 *(f"also for {other.said}" for other, _ in others),
             ),
             help=help_,
@@ -72,4 +72,4 @@ def _right(calls: RewardCalls) -> str:
 
 
 def _text(calls: RewardCalls) -> str:
-    return shown(calls.rows[0].calls[RIGHT].text)
+    return shorten(calls.rows[0].calls[RIGHT].text)

@@ -13,7 +13,7 @@ silent where the score adds another reward.
 
 from __future__ import annotations
 
-from forgedsl.lint.call_results import EMPTY, RIGHT, SAME, WRONG, shown
+from forgedsl.lint.call_results import EMPTY, RIGHT, SAME, WRONG, shorten
 from forgedsl.lint.deep_calls import target_rewards
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.rewards import place_of, positive_rewards
@@ -45,7 +45,7 @@ def check(view: View) -> Findings:
             place_of(reward.reward, view),
             notes=(
                 f"{calls.rows[0].place}, target {calls.rows[0].target}: right "
-                f"`{shown(right.text)}`, wrong `{shown(wrong.text)}`",
+                f"`{shorten(right.text)}`, wrong `{shorten(wrong.text)}`",
             ),
             help="let the right answer have the highest score; if a reward measures something bad, "
             "give it a negative weight in the rubric",

@@ -16,7 +16,7 @@ such an answer scores.
 from __future__ import annotations
 
 from forgedsl.diagnostics import Label
-from forgedsl.lint.deep_calls import NEVER_MEANT, called_rewards, parted
+from forgedsl.lint.deep_calls import NEVER_MEANT, called_rewards, split_error
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.rewards import place_of
 from forgedsl.lint.view import View
@@ -34,7 +34,7 @@ def check(view: View) -> Findings:
         if not broken or not calls.drops_errors:
             continue
         call = broken[0]
-        error, at = parted(call.error, reward.source)
+        error, at = split_error(call.error, reward.source)
         if at is not None and reward.source.text[at.start : at.end].lstrip().startswith("raise"):
             continue
         others = [f"also for {other.said}" for other in broken[1:]]

@@ -12,7 +12,7 @@ reported.
 
 from __future__ import annotations
 
-from forgedsl.lint.call_results import shown
+from forgedsl.lint.call_results import shorten
 from forgedsl.lint.deep_calls import called_rewards
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.rewards import place_of
@@ -30,7 +30,7 @@ def check(view: View) -> Findings:
             f"`{reward.reward.name}` gives {change.call.score:.4g} to {change.call.said}, and "
             f"{change.then:.4g} {change.when}",
             place_of(reward.reward, view),
-            notes=(f"{change.place}: `{shown(change.call.text)}`",),
+            notes=(f"{change.place}: `{shorten(change.call.text)}`",),
             help="compute the score from `prompt`, `response` and `target` alone; if chance is "
             "meant, declare `effects = [random]`",
         )

@@ -10,7 +10,7 @@ as wrong (pytorch/rl #3542). Information only: the prompt may forbid the spellin
 
 from __future__ import annotations
 
-from forgedsl.lint.call_results import RIGHT, SAME, WRONG, CalledRow, shown
+from forgedsl.lint.call_results import RIGHT, SAME, WRONG, CalledRow, shorten
 from forgedsl.lint.deep_calls import target_rewards
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.rewards import place_of
@@ -35,7 +35,7 @@ def check(view: View) -> Findings:
                 f"`{reward.reward.name}` gives {call.score:.4g}, as for a wrong answer, to the "
                 f"right answer with {call.said}",
                 place_of(reward.reward, view),
-                notes=(f"the answer: `{shown(call.text)}`",),
+                notes=(f"the answer: `{shorten(call.text)}`",),
                 help=HELP[call.kind],
             )
 

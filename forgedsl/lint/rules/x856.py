@@ -12,7 +12,7 @@ order of a set or on `hash`, which differ between processes.
 
 from __future__ import annotations
 
-from forgedsl.lint.call_results import Play, shown
+from forgedsl.lint.call_results import Play, shorten
 from forgedsl.lint.deep_calls import played_environments
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.view import View
@@ -29,7 +29,7 @@ def check(view: View) -> Findings:
         yield finding(
             f"`{env.env.name}` {what} {change.when}, with the same row, seed and turns",
             env.env.name_span,
-            notes=(f"{change.place}: `{shown(first)}`, then `{shown(then)}`",),
+            notes=(f"{change.place}: `{shorten(first)}`, then `{shorten(then)}`",),
             help="draw from the `rng` of `reset`, and set all state in `reset`, on `self`",
         )
 

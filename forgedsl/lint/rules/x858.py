@@ -12,7 +12,7 @@ it was shown.
 
 from __future__ import annotations
 
-from forgedsl.lint.call_results import SAME, shown
+from forgedsl.lint.call_results import SAME, shorten
 from forgedsl.lint.deep_calls import played_environments
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.view import View
@@ -33,7 +33,7 @@ def check(view: View) -> Findings:
                 f"`{env.env.name}` reveals the answer before it is given, and gives {told[0]:.4g} "
                 f"for repeating it (`{plays.part}`)",
                 env.env.name_span,
-                notes=(f"{row.place}, target {row.target}: it shows `{shown(text)}`",),
+                notes=(f"{row.place}, target {row.target}: it shows `{shorten(text)}`",),
                 help="leave the target out of observations, or end the trajectory with them: "
                 "`done=True`",
             )

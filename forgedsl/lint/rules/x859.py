@@ -14,8 +14,8 @@ does not report an error that the program raises itself.
 from __future__ import annotations
 
 from forgedsl.diagnostics import Label
-from forgedsl.lint.call_results import shown
-from forgedsl.lint.deep_calls import NEVER_MEANT, parted, played_environments
+from forgedsl.lint.call_results import shorten
+from forgedsl.lint.deep_calls import NEVER_MEANT, played_environments, split_error
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.view import View
 
@@ -31,12 +31,13 @@ def check(view: View) -> Findings:
         if not broken or not plays.drops_errors:
             continue
         name, play = broken[0]
-        error, at = parted(play.error, env.source)
+        error, at = split_error(play.error, env.source)
         if at is not None and env.source.text[at.start : at.end].startswith("raise"):
             continue
-        by = f"tool `{name.partition(' ')[0]}` with `{shown(play.last)}`" if " odd " in name else (
-            f"the turn `{shown(play.last)}`"
-        )  # fmt: skip
+        last = shorten(play.last)
+        by = f"the turn `{last}`"
+        if " odd " in name:
+            by = f"tool `{name.partition(' ')[0]}` with `{last}`"
         yield finding(
             f"`{env.env.name}` fails for {by}: {error}",
             env.env.name_span,
