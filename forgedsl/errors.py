@@ -39,10 +39,10 @@ class SourceError(ForgeError):
     ) -> None:
         self.diagnostics = diagnostics
         shown = [d for d in diagnostics if d.severity is Severity.ERROR] or diagnostics
-        super().__init__("; ".join(_said(d, sources or {}) for d in shown))
+        super().__init__("; ".join(_one_line(d, sources or {}) for d in shown))
 
 
-def _said(found: Diagnostic, sources: Mapping[str, SourceFile]) -> str:
+def _one_line(found: Diagnostic, sources: Mapping[str, SourceFile]) -> str:
     """Return a diagnostic as one line:
     `sums.forge:4:7: F101: undefined name `c`; did you mean `a`?`."""
     text = "; ".join(filter(None, (f"{found.code}: {found.message}", found.help)))

@@ -67,7 +67,7 @@ class Notes:
         for i, (item_start, _) in enumerate([*spans, (end, end)]):
             own: list[str] = []
             for comment in self.take(bounds[i], item_start):
-                text = shown(comment)
+                text = comment_text(comment)
                 same_line = self.line(bounds[i]) == self.line(comment.span.start)
                 if i and same_line and behind[i - 1] is None:
                     behind[i - 1] = text
@@ -80,6 +80,6 @@ class Notes:
         return items[:-1], items[-1].above
 
 
-def shown(comment: trivia.Comment) -> str:
+def comment_text(comment: trivia.Comment) -> str:
     """Return the text of a comment without trailing blanks."""
     return comment.text.rstrip()

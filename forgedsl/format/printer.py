@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from forgedsl.format.columns import is_padded, paddings, place_notes
 from forgedsl.format.doc import INDENT, NOTE, WIDTH, concat, flat_text, render
 from forgedsl.format.expressions import Expressions
-from forgedsl.format.notes import Notes, shown
+from forgedsl.format.notes import Notes, comment_text
 from forgedsl.format.pieces import Piece, piece
 from forgedsl.records import dataclass, field, replace
 from forgedsl.source import SourceFile
@@ -70,13 +70,13 @@ class _Printer:
             for comment in self.notes.take(at, end if node is None else node.span.start):
                 if comment.own_line:
                     line = self.notes.line(comment.span.start)
-                    row = Row(comment=shown(comment), end_line=line)
+                    row = Row(comment=comment_text(comment), end_line=line)
                     row.blank_before = self._is_blank_before(rows, line)
                     rows.append(row)
                 elif rows:
-                    rows[-1].behind = shown(comment)
+                    rows[-1].behind = comment_text(comment)
                 else:
-                    opening = shown(comment)
+                    opening = comment_text(comment)
             if node is not None:
                 self._add(rows, node, own_lines)
                 at = node.span.end
@@ -115,7 +115,7 @@ class _Printer:
         """Return the untaken comments of a statement. A `##` among them is rewritten, so that it
         does not become documentation."""
         end = new.node.span.end if new.block is None else new.block.span.start
-        found = [shown(comment) for comment in self.notes.take(new.node.span.start, end)]
+        found = [comment_text(comment) for comment in self.notes.take(new.node.span.start, end)]
         return ["#" + text.lstrip("#") for text in found]
 
     def is_open(self, block: ast.Block) -> bool:

@@ -20,7 +20,7 @@ from forgedsl.hir import imports
 from forgedsl.hir.context import ERROR
 from forgedsl.hir.evaluate import evaluate
 from forgedsl.hir.file import File
-from forgedsl.hir.functions import as_reward, called
+from forgedsl.hir.functions import as_reward, call_help
 from forgedsl.hir.specialize import resolve_loss
 from forgedsl.hir.streams import not_a_stream
 from forgedsl.hir.table import Declared, part_span
@@ -107,7 +107,7 @@ class FlowResolver:
             message = f"`{name}` is defined twice"
             self.ctx.error("F102", message, span, related=related, help=help_text)
         elif not isinstance(item.value, ast.Call):
-            help_text = self._called(name, item.value)
+            help_text = self._call_help(name, item.value)
             self.ctx.error(
                 "F119", "the value of a stream must be a call", item.value.span, help=help_text
             )
@@ -117,14 +117,14 @@ class FlowResolver:
         else:
             self.failed.add(name)
 
-    def _called(self, name: str, value: ast.Expr) -> str:
+    def _call_help(self, name: str, value: ast.Expr) -> str:
         """Return the help for a value that is not a call: the call that was probably meant."""
         if isinstance(value, ast.Path) and value.text not in self.edges:
             declared, depth = self.resolver.declared_at(value)
             found = self.resolver.scope.lookup(value.parts)
             takes: tuple[str, ...] = ("...",)
             if isinstance(found, Function):
-                return called(value, found, f"{name} = ")
+                return call_help(value, found, f"{name} = ")
             if declared is not None and declared.kind.name in ("rubric", "reward"):
                 takes = ("rollout", "prompt.target")
             elif declared is not None and len(value.parts) == depth + 1:

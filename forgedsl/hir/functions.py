@@ -386,7 +386,7 @@ def check_deferred(value: Deferred, kind: str, ctx: Context, used: set[str]) -> 
     checker.expr(value.expr)
 
 
-def called(path: ast.Path, function: Function, before: str = "") -> str:
+def call_help(path: ast.Path, function: Function, before: str = "") -> str:
     """Return the help for a function named without its arguments: the call."""
     takes = [field.name for field in function.fields if field.default is None]
     if function.kind in ("advantage", "filter"):

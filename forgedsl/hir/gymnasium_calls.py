@@ -113,7 +113,7 @@ def _named(
             what = f"`{module}` registers no environment"
         close = _versions(own, known) or nearest(own, known)
         fix = spelled(written, own, close)
-        help_text = did_you_mean(close) or _listed(known)
+        help_text = did_you_mean(close) or _list_names(known)
         ctx.error("F101", f"{what} `{own}`", place, help=help_text, fix=fix)
         return None
     return name, module, own, file, known
@@ -127,7 +127,7 @@ def _versions(own: str, known: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(found, key=lambda name: int(name.rpartition("-v")[2]))[-1:])
 
 
-def _listed(known: Collection[str]) -> str:
+def _list_names(known: Collection[str]) -> str:
     """Return the help that lists names, if they are few."""
     if len(known) > MOST_LISTED:
         return "`gymnasium.pprint_registry()` in Python lists the names"

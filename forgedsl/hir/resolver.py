@@ -16,7 +16,7 @@ from forgedsl.hir import imports, requirements
 from forgedsl.hir.context import ERROR
 from forgedsl.hir.derive import DEFAULT, DERIVED, defaults
 from forgedsl.hir.file import File
-from forgedsl.hir.functions import build_function, called, check_deferred, check_function
+from forgedsl.hir.functions import build_function, call_help, check_deferred, check_function
 from forgedsl.hir.instantiate import import_module
 from forgedsl.hir.modules import Loader, Module
 from forgedsl.hir.overlay import Overlay, Override
@@ -85,7 +85,7 @@ class Resolver(File):
                 span = part_span(path, 1)
                 what = f"`{head}` has no member"
                 return self.ctx.unknown("F101", what, ".".join(rest), span, known)
-            help_text = called(path, found) if isinstance(found, Function) else ""
+            help_text = call_help(path, found) if isinstance(found, Function) else ""
             return self.ctx.error(
                 "F109", f"`{path.text}` is not a constant", path.span, help=help_text
             )

@@ -129,7 +129,7 @@ class Coercer:
             one = one_by_one(value) if isinstance(value, str) else ""
             help_text = one or _unit_help(value, type_)
             if type_.base == "str" and type_.words:
-                help_text, type_ = _known(type_), replace(type_, words=())
+                help_text, type_ = _known_words(type_), replace(type_, words=())
             message = f"{what} must be {type_.text}, not {given}{shown}"
             return self.ctx.error("F109", message, span, help=help_text)
         refused = type_.refuses(result)
@@ -141,7 +141,7 @@ class Coercer:
 
     def _unlisted(self, what: str, name: str, span: Span, type_: Type) -> Any:
         """Report a value that is none of the strings which a type accepts."""
-        help_text = equivalent(name) or _known(type_)
+        help_text = equivalent(name) or _known_words(type_)
         words = type_.words
         return self.ctx.unknown("F113", what, name, span, words, help_text, strings=True)
 
@@ -335,7 +335,7 @@ def _not_of_hub(text: str, type_: Type) -> str:
     )
 
 
-def _known(type_: Type) -> str:
+def _known_words(type_: Type) -> str:
     """Return the help that lists the strings which a type accepts."""
     return "known are " + ", ".join(f'`"{word}"`' for word in type_.words)
 

@@ -52,13 +52,13 @@ class Server(LanguageServer):
         """Return the path of a URI. A text that was never saved gets a path of its own."""
         return Path(uris.to_fs_path(uri) or uri.replace(":", "/"))
 
-    def known(self, uri: str) -> tuple[Document, TextDocument]:
+    def documents(self, uri: str) -> tuple[Document, TextDocument]:
         """Return the document of a text, and pygls' document, which converts positions."""
         return self.open.document(self.path(uri)), self.workspace.get_text_document(uri)
 
     def at(self, uri: str, position: lsp.Position) -> tuple[Document, TextDocument, int]:
         """Return both documents, and the offset of a position."""
-        known, document = self.known(uri)
+        known, document = self.documents(uri)
         return known, document, document.offset_at_position(position)
 
     def changed(self, uri: str) -> None:
@@ -99,7 +99,7 @@ class Server(LanguageServer):
         return {path.resolve() for path in paths if path is not None}
 
     def _send(self, uri: str) -> None:
-        known, document = self.known(uri)
+        known, document = self.documents(uri)
         grouped: dict[str, list[lsp.Diagnostic]] = {uri: []}
         opened = {self.path(each).resolve(): each for each in self.workspace.text_documents}
         for finding in known.findings:
@@ -264,12 +264,12 @@ def _structure(server: Server) -> None:
 
     @server.feature(lsp.TEXT_DOCUMENT_DOCUMENT_SYMBOL)
     def symbols(ls: Server, params: lsp.DocumentSymbolParams) -> list[lsp.DocumentSymbol]:
-        known, document = ls.known(params.text_document.uri)
+        known, document = ls.documents(params.text_document.uri)
         return [convert.symbol(document, each) for each in outline.symbols(known)]
 
     @server.feature(lsp.TEXT_DOCUMENT_FOLDING_RANGE)
     def folded(ls: Server, params: lsp.FoldingRangeParams) -> list[lsp.FoldingRange]:
-        known, _ = ls.known(params.text_document.uri)
+        known, _ = ls.documents(params.text_document.uri)
         return [
             lsp.FoldingRange(start_line=each.first, end_line=each.last, kind=each.kind)
             for each in outline.folds(known)
@@ -277,7 +277,7 @@ def _structure(server: Server) -> None:
 
     @server.feature(lsp.TEXT_DOCUMENT_SEMANTIC_TOKENS_FULL, convert.LEGEND)
     def coloured(ls: Server, params: lsp.SemanticTokensParams) -> lsp.SemanticTokens:
-        known, document = ls.known(params.text_document.uri)
+        known, document = ls.documents(params.text_document.uri)
         return lsp.SemanticTokens(data=convert.token_data(document, colours.tokens(known)))
 
 
@@ -286,7 +286,7 @@ def _hints_and_lenses(server: Server) -> None:
 
     @server.feature(lsp.TEXT_DOCUMENT_INLAY_HINT)
     def hinted(ls: Server, params: lsp.InlayHintParams) -> list[lsp.InlayHint]:
-        known, document = ls.known(params.text_document.uri)
+        known, document = ls.documents(params.text_document.uri)
         first = document.offset_at_position(params.range.start)
         last = document.offset_at_position(params.range.end)
         return [
@@ -303,7 +303,7 @@ def _hints_and_lenses(server: Server) -> None:
     @server.feature(lsp.TEXT_DOCUMENT_CODE_LENS)
     def lenses(ls: Server, params: lsp.CodeLensParams) -> list[lsp.CodeLens]:
         uri = params.text_document.uri
-        known, document = ls.known(uri)
+        known, document = ls.documents(uri)
         commands = (GRAPH, PLAN)
         return [
             lsp.CodeLens(
@@ -344,7 +344,7 @@ def _changes(server: Server) -> None:
 
     @server.feature(lsp.TEXT_DOCUMENT_FORMATTING)
     def formatted(ls: Server, params: lsp.DocumentFormattingParams) -> list[lsp.TextEdit] | None:
-        known, document = ls.known(params.text_document.uri)
+        known, document = ls.documents(params.text_document.uri)
         text = canonical(known.source, Reporter())
         return None if text is None else _whole(known, document, text)
 
@@ -358,7 +358,7 @@ def _changes(server: Server) -> None:
 def _actions(ls: Server, params: lsp.CodeActionParams) -> list[lsp.CodeAction]:
     """Return the code actions for a range of a text."""
     uri = params.text_document.uri
-    known, document = ls.known(uri)
+    known, document = ls.documents(uri)
     first = document.offset_at_position(params.range.start)
     last = document.offset_at_position(params.range.end)
     only = params.context.only

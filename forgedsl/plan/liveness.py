@@ -209,14 +209,14 @@ class _Wait:
 
 def _wait(net: Net, transition: str, place: str) -> _Wait:
     by_name = {t.name: t for t in net.transitions}
-    who, start = _called(transition), net.tokens.get(place, 0)
+    who, start = _label(transition), net.tokens.get(place, 0)
     edge, is_room, reader = place.partition(" room at ")
     if is_room:
         takes = by_name[reader].consumes[f"{edge} to {reader}"]
         why = (
-            f"{_called(reader)} takes {takes} of `{edge}` at once, but its queue holds only {start}"
+            f"{_label(reader)} takes {takes} of `{edge}` at once, but its queue holds only {start}"
         )
-        text = f"{who} waits for space in its queue to {_called(reader)}"
+        text = f"{who} waits for space in its queue to {_label(reader)}"
         return _Wait(transition=transition, rank=0 if takes > start else 2, why=why, text=text)
     if place == f"{transition} {CREDITS}":
         text = f"{who} waits for a credit, but all {start} are in use"
@@ -226,7 +226,7 @@ def _wait(net: Net, transition: str, place: str) -> _Wait:
     return _Wait(transition=transition, rank=3, why=text, text=text)
 
 
-def _called(transition: str) -> str:
+def _label(transition: str) -> str:
     return {TAKE: "the next batch", PULL: "the weight sync"}.get(transition, f"`{transition}`")
 
 

@@ -164,7 +164,7 @@ def changed(decl: Decl, values: Mapping[str, Any]) -> Decl:
     return replace(decl, settings={**decl.settings, **new})
 
 
-def shown(key: Key) -> str:
+def format_seconds(key: Key) -> str:
     """Return the seconds of a step, rounded as the page shows them."""
     return f"{key[0]:.3g}"
 
@@ -202,12 +202,12 @@ class _Search:
             ended = not waiting or self.num_evaluated >= MOST
             if found and (ended or found[0][:2] < waiting[0][:2]):
                 key, _, candidate = heapq.heappop(found)
-                if not distinct or shown(key) not in given:
-                    given.add(shown(key))
+                if not distinct or format_seconds(key) not in given:
+                    given.add(format_seconds(key))
                     yield candidate
                 continue
             bound, order, pool, chosen = heapq.heappop(waiting)
-            if distinct and shown(bound) in given:
+            if distinct and format_seconds(bound) in given:
                 continue
             best = self._sized(pool, chosen)
             if best is not None:

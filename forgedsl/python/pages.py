@@ -49,7 +49,7 @@ class PipelineError(SourceError):
         return [f"{type(self).__name__}: {self.text}"]
 
 
-def shown(diagnostics: Sequence[Diagnostic], sources: Mapping[str, SourceFile]) -> str:
+def render_diagnostics(diagnostics: Sequence[Diagnostic], sources: Mapping[str, SourceFile]) -> str:
     """Diagnostics as `forgec lint` shows them, without colour."""
     from forgedsl.report import full
     from forgedsl.report.style import PLAIN
@@ -60,7 +60,7 @@ def shown(diagnostics: Sequence[Diagnostic], sources: Mapping[str, SourceFile]) 
 def error_of(found: Sequence[Diagnostic], sources: Mapping[str, SourceFile]) -> PipelineError:
     """The exception for findings with errors: errors and warnings, as `forgec run` shows them."""
     told = [each for each in found if each.severity is not Severity.INFO]
-    return PipelineError("\n" + shown(told, sources), tuple(found), sources)
+    return PipelineError("\n" + render_diagnostics(told, sources), tuple(found), sources)
 
 
 class Findings(Sequence[Diagnostic]):
@@ -96,7 +96,7 @@ class Findings(Sequence[Diagnostic]):
     def __repr__(self) -> str:
         from forgedsl.cli.lint import summary
 
-        text = shown(self._found, self.sources)
+        text = render_diagnostics(self._found, self.sources)
         return f"{text}\n\n{summary(list(self._found), 1)}" if text else summary([], 1)
 
     def _repr_html_(self) -> str:

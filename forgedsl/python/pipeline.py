@@ -180,7 +180,7 @@ class Pipeline:
             (name,) = losses
         if name is None:
             raise PipelineError(f"name one of the losses: {', '.join(losses) or 'there are none'}")
-        return LossFunction.from_job(losses[_known(name, losses, "loss")])
+        return LossFunction.from_job(losses[_check_name(name, losses, "loss")])
 
     def start(self, folder: str | Path | None = None) -> Running:
         """Begin a run in the background, in a process of its own, which goes on when this one
@@ -260,7 +260,7 @@ class Pipeline:
         job = self.plan().job
         targets = [node.target for node in job.nodes if Role.COMPUTES in node.roles]
         by_name = {target.partition("_")[2]: target for target in targets}  # advantage_group_norm
-        target = by_name[_known(name, by_name, "function")]
+        target = by_name[_check_name(name, by_name, "function")]
         found = getattr(load_module("program", job.program), target)
         takes = list(inspect.signature(found).parameters)
 
@@ -309,7 +309,7 @@ class Pipeline:
             return find_host(self.host)
 
 
-def _known(name: str, names: Mapping[str, object], kind: str) -> str:
+def _check_name(name: str, names: Mapping[str, object], kind: str) -> str:
     """Return `name` if it is in `names`, else raise a PipelineError with similar names."""
     if name in names:
         return name

@@ -311,7 +311,7 @@ class Trainer(Reference):
         given = None if counts is None else dict(counts)
 
         async def run() -> PassResult:
-            client, name = self._services.ask.trainers[self.name], await self._known(loss)
+            client, name = self._services.ask.trainers[self.name], await self._register_loss(loss)
             return await client.accumulate(self._numbered(batch), name, given)
 
         return self.session.submit(run, self.name)
@@ -322,7 +322,7 @@ class Trainer(Reference):
 
         async def run() -> dict[str, float]:
             return await self._services.ask.trainers[self.name].counts(
-                samples, await self._known(loss)
+                samples, await self._register_loss(loss)
             )
 
         return self.session.submit(run, self.name)
@@ -331,7 +331,7 @@ class Trainer(Reference):
         """Clip the gradients and update the weights; `lr` replaces the schedule's rate, once."""
 
         async def run() -> StepResult:
-            return self._done(await self._services.ask.trainers[self.name].apply(lr))
+            return self._note_version(await self._services.ask.trainers[self.name].apply(lr))
 
         return self.session.submit(run, self.name)
 
@@ -342,9 +342,10 @@ class Trainer(Reference):
 
         async def run() -> StepResult:
             batch.epochs, batch.minibatches = epochs, minibatches
-            name = await self._known(loss)
+            name = await self._register_loss(loss)
             self._numbered(batch)
-            return self._done(await self._services.ask.trainers[self.name].step(batch, name))
+            trainer = self._services.ask.trainers[self.name]
+            return self._note_version(await trainer.step(batch, name))
 
         return self.session.submit(run, self.name)
 
@@ -385,7 +386,7 @@ class Trainer(Reference):
 
         return self.session.submit(run, self.name)
 
-    def _done(self, result: StepResult) -> StepResult:
+    def _note_version(self, result: StepResult) -> StepResult:
         self.version = result.version
         return result
 
@@ -395,7 +396,7 @@ class Trainer(Reference):
             sample.sequence_fields.setdefault("num_steps", float(self.version))
         return batch.samples
 
-    async def _known(self, loss: str | LossFunction) -> str:
+    async def _register_loss(self, loss: str | LossFunction) -> str:
         """Return the name by which the trainer knows a loss. If the job lacks it, it is sent to the
         trainer first."""
         losses = self.session.job.losses
