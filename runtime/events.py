@@ -59,6 +59,11 @@ class ReaderFailed(Exception):
     on."""
 
 
+def _reads(reader: Reader, kind: str) -> bool:
+    kinds = getattr(getattr(reader, "__self__", None), "kinds", None)
+    return kinds is None or kind in kinds
+
+
 class Span:
     """Start and end event around some work; see `EventLog.span`."""
 
@@ -101,12 +106,16 @@ class EventLog:
         if path is not None:
             cut_half_line(path)
         self._readers: list[Reader] = []
+        self._by_kind: dict[str, tuple[Reader, ...]] = {}
+        """the readers of a kind of event, once there was one"""
         self._ids = itertools.count(1)
         self._packer = Packer()
 
     def subscribe(self, reader: Reader) -> None:
-        """Call `reader` with every later event, in order, on the emitting thread."""
+        """Call `reader` with every later event, in order, on the emitting thread. If it is a method
+        of an object with `kinds`, it is called with events of these kinds only."""
         self._readers.append(reader)
+        self._by_kind.clear()
 
     def emit(self, kind: str, **fields: Any) -> Event:
         """Write an event and hand it to the readers.
@@ -122,11 +131,16 @@ class EventLog:
         """Write an already built event and hand it to the readers; see `emit`."""
         records = self._packer.take(event) if self._file is not None else None
         failed = self._write(records) if records else None
-        for reader in tuple(self._readers):
+        kind = event["kind"]
+        readers = self._by_kind.get(kind)
+        if readers is None:
+            readers = self._by_kind[kind] = tuple(r for r in self._readers if _reads(r, kind))
+        for reader in readers:
             try:
                 reader(event)
             except ReaderFailed as error:
                 self._readers.remove(reader)
+                self._by_kind.clear()
                 self.emit("warning", text=str(error))
         if failed is not None:
             raise RunError(

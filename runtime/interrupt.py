@@ -26,6 +26,8 @@ class Interrupt:
     scheduler's notice (SIGTERM), which leaves little time. `clean_up` kills its processes and
     removes their files."""
 
+    kinds = frozenset(("controller.start", "step.end", "checkpoint.saved"))
+
     def __init__(self, events: EventLog, run_dir: Path, clean_up: Callable[[], None]) -> None:
         self._events = events
         self._run_dir = run_dir

@@ -32,6 +32,8 @@ SECONDS = 5.0
 class Usage:
     """Emits usage events while `watch` runs; `gpus`: services of the run are on GPUs."""
 
+    kinds = frozenset(("process.start",))
+
     def __init__(self, events: EventLog, *, gpus: bool) -> None:
         self._events = events
         self._smi = shutil.which("nvidia-smi") if gpus else None

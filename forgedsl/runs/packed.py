@@ -35,16 +35,18 @@ class Packer:
             f"{kind}.{edge}": (kind, edge) for kind in packed for edge in ("start", "end")
         }
         """events of spans that belong to a group or an evaluation"""
-        self._open: dict[tuple[str, Any], float] = {}
+        self._open: dict[int, float] = {}
+        """by id of a span: its start"""
         self._spans: dict[Any, list[Event]] = {}
         self._drawn: dict[Any, Event] = {}
 
     def take(self, event: Event) -> list[Event]:
         """Return the records to write after this event."""
-        if event["kind"] in self._edges:
+        edge = self._edges.get(event["kind"])
+        if edge is not None:
             key = event.get("eval") or event.get("group")
             if key is not None:
-                return self._span(*self._edges[event["kind"]], key, event)
+                return self._span(*edge, key, event)
         match event["kind"]:
             case "group.drawn":
                 self._drawn[event["group"]] = event
@@ -68,10 +70,12 @@ class Packer:
 
     def _span(self, kind: str, edge: str, key: Any, event: Event) -> list[Event]:
         if edge == "start":
-            self._open[kind, event["id"]] = event["time"]
-        elif (start := self._open.pop((kind, event["id"]), None)) is not None:
-            fields = {name: value for name, value in event.items() if name not in OWN}
-            self._spans.setdefault(key, []).append({"span": kind, "start": start, **fields})
+            self._open[event["id"]] = event["time"]
+        elif (start := self._open.pop(event["id"], None)) is not None:
+            record = {"span": kind, "start": start, **event}
+            for name in OWN:
+                del record[name]
+            self._spans.setdefault(key, []).append(record)
         return []
 
     def _late(self) -> list[Event]:

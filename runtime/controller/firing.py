@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Collection, Sequence
+from collections.abc import Awaitable, Collection, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from forgedsl.errors import ForgeError, RunError
 from forgedsl.lower.job import Node
 from forgedsl.runtime.controller.context import Context
+from forgedsl.runtime.controller.deadlines import OpenCall, deadline
 from forgedsl.runtime.controller.group_scheduler import GroupScheduler
 from forgedsl.runtime.endpoints import (
     DropRollout,
@@ -33,39 +34,41 @@ from forgedsl.runtime.tracebacks import described
 T = TypeVar("T")
 
 
-async def bounded(call: Awaitable[T], *, what: str, node: Node, seconds: float | None) -> T:
-    """Await an endpoint call, with a deadline unless `seconds` is None. `RolloutError`,
-    `DropRollout` and `DeadlinePassed` pass through to the caller, which handles them.
+async def bounded(call: Awaitable[T], *, node: Node, seconds: float | None, what: str = "") -> T:
+    """Await an endpoint call, with a deadline unless `seconds` is None. `what` names the call in
+    errors, otherwise the node does. `RolloutError`, `DropRollout` and `DeadlinePassed` pass through
+    to the caller, which handles them.
 
     Raises:
         RunError: any other failure, with the origin of the service or node.
     """
+    timed: OpenCall | None = None
     try:
         if seconds is None:
             return await call
-        async with asyncio.timeout(seconds) as clock:
+        with deadline(seconds) as timed:
             return await call
     except (RolloutError, DropRollout, DeadlinePassed, ForgeError):
         raise
-    except ServiceError as error:
-        failure = error.failure
-        raise RunError(
-            f"service {failure.service} failed during {what}: {failure.message}",
-            origin=failure.origin,
-            service=failure.service,
-        ) from error
     except Exception as error:
-        if isinstance(error, TimeoutError) and seconds is not None and clock.expired():
+        what = what or f"{node.op} {node.name}" + (f" on {node.target}" if node.target else "")
+        if isinstance(error, ServiceError):
+            failure = error.failure
+            raise RunError(
+                f"service {failure.service} failed during {what}: {failure.message}",
+                origin=failure.origin,
+                service=failure.service,
+            ) from error
+        if isinstance(error, TimeoutError) and seconds is not None and timed and timed.expired:
             raise DeadlinePassed(what, seconds) from error
         raise RunError(
             f"{what} failed: {described(error)}", origin=node.origin, service=node.target
         ) from error
 
 
-async def ask(node: Node, call: Awaitable[T], *, patient: bool = False) -> T:
+def ask(node: Node, call: Awaitable[T], *, patient: bool = False) -> Coroutine[Any, Any, T]:
     """Await a call with the timeout of the node; `patient`: without a timeout."""
-    what = f"{node.op} {node.name} on {node.target}" if node.target else f"{node.op} {node.name}"
-    return await bounded(call, what=what, node=node, seconds=None if patient else node.timeout)
+    return bounded(call, node=node, seconds=None if patient else node.timeout)
 
 
 async def demand(node: Node, call: Awaitable[T]) -> T:
@@ -87,6 +90,12 @@ class Firing:
         self.meter = context.meter
         self.failures = context.failures
         self._slots = {node.name: asyncio.Semaphore(node.slots) for node in context.job.nodes}
+        self._offsets = {
+            node.name: self._flow.offsets.get(self._flow.edges[node.name].lineage or "", 0)
+            for node in context.job.nodes
+            if node.name in self._flow.edges
+        }
+        """by node: the number of its first completion, over all samplers of its group"""
 
     ask, demand = staticmethod(ask), staticmethod(demand)
 
@@ -160,8 +169,7 @@ class Firing:
         for value in args:
             if isinstance(value, Dropped):
                 return value
-        first = self._flow.edges[node.name].lineage or ""
-        number = self._flow.offsets.get(first, 0) + sibling
+        number = self._offsets[node.name] + sibling
         call = Call(node=node, args=args, group=group, sibling=sibling, number=number)
         try:
             return await operation_of(node.op).fire(self, call)

@@ -4,7 +4,8 @@
                    |--> Rows --row--> metrics.jsonl, TensorBoard, Weights & Biases
                    `--> Samples             samples.jsonl
 
-A reader has `on_event(event)`, called in order on the emitting thread, and `close()`. It never
+A reader has `on_event(event)`, called in order on the emitting thread, and `close()`. With `kinds`,
+a set, it is called with events of these kinds only: most events are spans of completions. It never
 fails a run: a service that cannot be reached is reported once, before the run starts; a later
 failure is reported once, when it happens.
 """
@@ -36,6 +37,7 @@ class GuardedReader:
         self._name = name
         self._reader = reader
         self._failed = False
+        self.kinds = getattr(reader, "kinds", None)
 
     def on_event(self, event: Event) -> None:
         try:

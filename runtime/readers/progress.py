@@ -154,6 +154,8 @@ class Plain:
     def on_event(self, event: Event) -> None:
         view = self._view
         view.on_event(event)
+        if event["kind"] in view.edges:  # most events: they change a count only
+            return
         if event["kind"] == "phase":
             self._say(phase_text(view))
         line = event_line(view, event)
@@ -199,6 +201,8 @@ class Live:
 
     def on_event(self, event: Event) -> None:
         self._view.on_event(event)
+        if event["kind"] in self._view.edges:  # most events: they change a count only
+            return
         if event["kind"] == "run.end":  # stop now: this may be the last event
             self._live.stop()
         line = event_line(self._view, event)

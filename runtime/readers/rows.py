@@ -40,6 +40,8 @@ def row_of(event: Event) -> Row:
 class Rows:
     """Passes each row to a sink."""
 
+    kinds = frozenset(("run.start", "metrics", "run.end"))
+
     def __init__(self, sink: Sink) -> None:
         self._sink = sink
         self._code = 1

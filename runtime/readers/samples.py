@@ -17,6 +17,8 @@ from forgedsl.runtime.readers.sinks import keep_rows
 class Samples:
     """Appends the examples of each step."""
 
+    kinds = frozenset(("run.start", "step.end"))
+
     def __init__(self, path: Path) -> None:
         self._path = path
         self._file = path.open("a", encoding="utf-8")

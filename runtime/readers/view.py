@@ -48,17 +48,24 @@ class View:
     """number of open spans, by kind of `work`"""
     work: dict[str, tuple[str, str]] = field(default_factory=lambda: spans_of_work())
     """by kind of span: (object, activity), such as ("completion", "being sampled")"""
+    edges: dict[str, tuple[str, int]] = field(init=False)
+    """by event of such a span: its kind, and 1 for its start or -1 for its end"""
     row: Row = field(default_factory=dict)
     recent: deque[Row] = field(default_factory=lambda: deque(maxlen=WINDOW))
     rewards: list[float] = field(default_factory=list)
     """mean reward of every step"""
     evals: list[Eval] = field(default_factory=list)
 
+    def __post_init__(self) -> None:
+        steps = (("start", 1), ("end", -1))
+        self.edges = {f"{name}.{edge}": (name, step) for name in self.work for edge, step in steps}
+
     def on_event(self, event: Event) -> None:
         self.now = event["time"]
-        work, _, edge = event["kind"].partition(".")
-        if work in self.work:
-            self.under_way[work] += 1 if edge == "start" else -1
+        edge = self.edges.get(event["kind"])
+        if edge is not None:
+            name, step = edge
+            self.under_way[name] += step
             return
         match event["kind"]:
             case "run.start":
