@@ -70,7 +70,7 @@ def scored(folder: Path) -> tuple[list[list[float]], bool]:
         sampling=spec.Sampling(max_tokens=4), extra={"skip_tokenizer_init": True},
     )  # fmt: skip
     model = spec.Model(source=spec.LocalModel(path="", sha256=""), dtype="f32", context=64)
-    rank = upstream.EngineRank(rank=0, ranks=1, meeting=folder / "meeting")
+    rank = upstream.EngineRank(rank=0, ranks=1, rendezvous_file=folder / "rendezvous")
     engine = upstream.Engine(service, model, folder, 1, rank)
     found = []
     for number, each in enumerate(adapters(folder)):
