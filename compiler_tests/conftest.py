@@ -19,6 +19,7 @@ import itertools
 import os
 import platform
 import re
+import signal
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -66,6 +67,9 @@ SETTINGS = (
 """of the environment: which instructions, and how many threads"""
 os.environ["FORGE_CALIBRATION"] = ""  # plans rest on no runs of whoever tests
 os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")  # as in the processes of a run
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell script starts `make test-all &` so. Processes of tests would ignore Ctrl-C too.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
