@@ -102,6 +102,19 @@ def test_tasks_of_reasoning_gym_are_offered():
     assert {"leg_counting", "gcd"} <= {*found}
 
 
+@pytest.mark.skipif(find_spec("reasoning_gym") is None, reason="reasoning-gym is not installed")
+def test_fields_of_the_named_task_are_offered():
+    found = offered("source  = hf(", 'source = reasoning_gym("chain_sum", |')
+    assert {"size", "seed", "max_terms"} <= {*found}
+    assert "max_terms" not in offered("source  = hf(", 'source = reasoning_gym("gcd", |')
+
+
+def test_arguments_of_the_named_environment_are_offered():
+    found = offered("model policy", 'environment e = gymnasium("FrozenLake-v1", |')
+    assert {"is_slippery", "map_name"} <= {*found}
+    assert "is_slippery" not in offered("model policy", 'environment e = gymnasium("No-v0", |')
+
+
 def test_what_does_not_fit_is_not_offered():
     assert "policy" not in offered("dataset = gsm8k, split", "dataset = |")
     assert "lr" not in offered("optimizer { kind", "batch { |")

@@ -22,7 +22,7 @@ from forgedsl.records import dataclass
 from forgedsl.schema import builtins
 from forgedsl.schema.constructors import GYMNASIUM, PROGRAM, STANDARD_REWARDS
 from forgedsl.schema.kinds import ALL_KINDS, FUNCTION_KINDS, KINDS, SERVICES, SYNC
-from forgedsl.settings import Auto, Derived, Kind, Required, Setting, Signature, Type
+from forgedsl.settings import Auto, Derived, Kind, Parameter, Required, Setting, Signature, Type
 from forgedsl.source import Span
 from forgedsl.syntax import ast
 
@@ -34,10 +34,13 @@ UNITS = {
 }
 """units of values, by type of setting"""
 _NUMBER = re.compile(r"(?<![\w.])([0-9][0-9_]*(?:\.[0-9]+)?)([A-Za-z]*)\Z")
+_FIRST_TEXT = re.compile(r'\s*(?:id\s*=\s*|task\s*=\s*)?"([^"\n]*)"')
 _ALLOW = re.compile(r"#\s*forge:\s*allow\[[^\]]*\Z")
 _PROFILE_WORDS = ("when",)
 _SHAPES = ("diff [B, T] f32", "[B, T] f32", "[B, T] bool", "[B] f32", "[B] bool", "[G] f32")
 _SCALARS = ("float", "int", "bool")
+PACKAGED = ("gymnasium", "reasoning_gym")
+"""calls whose first argument names something of an installed package"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +111,7 @@ def _in_text(document: Document, where: Context, offset: int) -> tuple[list[Name
     if where.call[-1:] and where.call[-1] in ("jsonl", "json", "csv", "parquet", "file"):
         last = where.call[-1]
         return _files(document.folder, typed, "" if last == "file" else f".{last}"), start
-    if where.call[-1:] in (("gymnasium",), ("reasoning_gym",)):
+    if where.call[-1:] and where.call[-1] in PACKAGED:
         return [*_packaged(where)], start
     if where.call[-1:] and where.call[-1] in ("local", "disk"):
         return _files(document.folder, typed, "/"), start
@@ -372,7 +375,7 @@ def _argument(document: Document, where: Context, offset: int) -> Iterator[Name]
         yield Name(name="value_head", kind="constructor", detail="value_head(MODEL)")
         return
     if not where.words:
-        yield from _parameters(document, where, call)
+        yield from _parameters(document, where, call, offset)
     in_flow = _function_block(where)[:1] == ("flow",)
     named = where.words[0] if where.words[1:2] == ("=",) else ""
     if in_flow:
@@ -433,13 +436,30 @@ def _signature_at(document: Document, where: Context) -> Signature | None:
     return None
 
 
-def _parameters(document: Document, where: Context, call: tuple[str, ...]) -> Iterator[Name]:
+def _packaged_parameters(document: Document, call: str, offset: int) -> Iterable[Parameter]:
+    """Return the arguments of the task or environment that the first argument of a call names."""
+    opened = document.text.rfind(f"{call}(", 0, offset)
+    first = _FIRST_TEXT.match(document.text, opened + len(call) + 1, offset)
+    if call not in PACKAGED or opened < 0 or first is None:
+        return ()
+    from forgedsl.hir import gymnasium_registry, reasoning_gym_registry
+
+    if call == "reasoning_gym":
+        config = reasoning_gym_registry.config_of(first[1])
+        return () if config is None else config.params
+    entry = (gymnasium_registry.registered() or {}).get(first[1])
+    return () if entry is None else gymnasium_registry.described(entry).params or ()
+
+
+def _parameters(
+    document: Document, where: Context, call: tuple[str, ...], offset: int
+) -> Iterator[Name]:
     """Return `name = ` for the parameters of a call."""
     if not call:
         return
     sig = _signature_at(document, where)
     if sig is not None:
-        for parameter in sig.params:
+        for parameter in (*sig.params, *_packaged_parameters(document, call[-1], offset)):
             detail = parameter.type.text
             yield Name(name=parameter.name, kind="argument", detail=detail, doc=sig.doc)
         return
