@@ -96,11 +96,11 @@ def test_a_python_reward_is_imported_in_a_subprocess(deep, tmp_path):
 def test_a_reward_that_hangs_while_it_is_imported_is_waited_for_a_short_time(
     deep, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(data_checks, "SECONDS", 8.0)
+    monkeypatch.setattr(data_checks, "SECONDS", 16.0)
     text = "import time\ntime.sleep(600)\ndef score(prompt, response, target):\n    return 1.0\n"
     (tmp_path / "p.py").write_text(text)
     (found,) = (d for d in look(PYTHON, tmp_path).diagnostics if d.code == "X804")
-    said = "importing p.py:2 did not finish and was interrupted after 4 s (a run waits 540"
+    said = "importing p.py:2 did not finish and was interrupted after 11 s (a run waits 540"
     assert said in found.message
 
 

@@ -246,7 +246,7 @@ async def _with(names: list[str]) -> tuple[Any, list[int], dict[str, object]]:
 
 @pytest.fixture(autouse=True)
 def _little_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(served, "BODY_SECONDS", 1.0)
+    monkeypatch.setattr(served, "BODY_SECONDS", 5.0)  # 16 MiB come within it
 
 
 def test_hostile_clients_get_what_they_deserve_and_hurt_no_other_trajectory() -> None:
