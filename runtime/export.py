@@ -8,10 +8,12 @@ Needs no meshes and no GPU: this process reads the checkpoint on the CPU, in the
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 from forgedsl.errors import LaunchError
+from forgedsl.families.registry import by_config
 from forgedsl.lower import job as spec
 from forgedsl.runs.card import NAME as CARD
 from forgedsl.runs.card import write_card
@@ -43,6 +45,13 @@ def export(run_dir: Path, step: int, target: Path, *, adapter: bool = False) -> 
             "that base; without --adapter, `forgec export` writes the whole model"
         )
     folder = resolve_model(job, service.model, run_dir, run_dir)
+    if adapter:
+        family, _ = by_config(json.loads((folder / "config.json").read_text("utf-8")))
+        if family.joins_layers:
+            raise LaunchError(
+                f"files of {family.name} join layers that the adapter adapts one by one, so it "
+                "cannot be exported alone; without --adapter, `forgec export` writes the model"
+            )
     try:
         write(model, service, folder, checkpoint, target)
         write_tokenizer(job, service.model, target, run_dir)

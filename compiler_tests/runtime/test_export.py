@@ -18,6 +18,7 @@ from forge_commands import CliRunner
 
 from forgedsl.cli.app import app
 from forgedsl.errors import LaunchError
+from forgedsl.families.registry import FAMILIES
 from forgedsl.lower import job as spec
 from forgedsl.runs.card import write_card
 from forgedsl.runtime.checkpoints import check_checkpoint
@@ -72,6 +73,16 @@ def test_a_run_that_trained_all_weights_has_no_adapter(trained: Path, tmp_path: 
     done = forgec(str(trained), "--adapter", "--to", str(tmp_path / "out"))
     assert done.exit_code == 2
     assert "trained all weights, so it has no adapter: leave out --adapter" in done.output
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_adapter_of_layers_that_files_join_is_not_exported_alone(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    phi3 = next(family for family in FAMILIES if family.name == "phi3")
+    monkeypatch.setattr("forgedsl.runtime.export.by_config", lambda config: (phi3, None))
+    with pytest.raises(LaunchError, match="files of phi3 join layers that the adapter adapts"):
+        export(trained, 4, tmp_path / "out", adapter=True)
     assert not (tmp_path / "out").exists()
 
 
