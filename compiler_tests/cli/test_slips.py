@@ -172,6 +172,7 @@ def test_a_negative_number_of_batches_is_bad_usage(monkeypatch, capsys) -> None:
         ("sum.forge", "no such file", "did you mean `{}/sums.forge`?"),
         ("r.py", "is Python, not a .forge file", '`import python "r.py" as NAME`'),
         ("a.jsonl", "is data, not a .forge file", "to use it as data"),
+        ("a.md", "is Markdown, not a .forge file", "copy that program into a .forge file"),
         ("s.yaml", "is YAML, not a .forge file", "as settings, write `--set-file s.yaml`"),
     ],
 )

@@ -26,6 +26,8 @@ FOREIGN = {
     **dict.fromkeys((".jsonl", ".parquet", ".csv", ".json"), ("data", ROWS)),
     **dict.fromkeys((".yaml", ".yml"), ("YAML", VALUES)),
     ".toml": ("TOML", VALUES),
+    ".md": ("Markdown", "to use a program that is in it, copy that program into a .forge file"),
+    ".ipynb": ("a notebook", "`forgedsl.load` reads a .forge file in a notebook"),
 }
 """files that people pass by mistake, by suffix: what each is, and where it belongs"""
 
