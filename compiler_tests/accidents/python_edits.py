@@ -8,7 +8,11 @@ played by players who answer right, wrong, nothing, or with what they were shown
 harmful if a right answer no longer scores more than each of the others, if the program fails, or if
 the player who answers with what it was shown is paid.
 
-    python -m compiler_tests.accidents.python_edits 300 [first]    counts, what is missed or told
+The players are its own. `lint --deep` has players too (`runtime/probes`), and reports what these
+find: as an oracle they would only agree with themselves.
+
+    python -m compiler_tests.accidents.python_edits 300 [first] [deep]    counts, what is missed or
+                                                                          told; deep: by `--deep`
 """
 
 import ast
@@ -238,9 +242,10 @@ def all_edits():
     return each
 
 
-def verdict(number):
+def verdict(number, is_deep=False):
     base, what, code = all_edits()[number]
-    told = tuple(sorted({c for c, _, _ in found(base.text, ((base.file, code), *base.others))}))
+    all_ = found(base.text, ((base.file, code), *base.others), is_deep)
+    told = tuple(sorted({code for code, _, _ in all_}))
     return Verdict(f"{number} {base.title[:40]}, {what}", harm(code, base.text), told)
 
 
@@ -255,8 +260,10 @@ def rates(verdicts):
 
 
 if __name__ == "__main__":
-    asked = range(*sorted(map(int, (*sys.argv[1:], 0)[:2])))
-    verdicts = [verdict(number) for number in asked]
+    is_deep = "deep" in sys.argv
+    numbers = [int(word) for word in sys.argv[1:] if word != "deep"]
+    asked = range(*sorted((*numbers, 0)[:2]))
+    verdicts = [verdict(number, is_deep) for number in asked]
     for each in verdicts:
         if bool(each.harm) != bool(each.told):
             print("MISSED" if each.harm else "FALSE ", each.name, "|", each.harm, each.told)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from forgedsl.hir.pycalls import Inputs, inputs_of
 from forgedsl.lint.rewards import PythonReward
@@ -372,7 +372,8 @@ def name_of(node: ast.expr) -> str:
     return node.id if isinstance(node, ast.Name) else ""
 
 
-def unpaid(module: ast.Module) -> set[int]:
+@lru_cache(maxsize=256)  # the same for all rewards, views and rules
+def unpaid(module: ast.Module) -> frozenset[int]:
     """Return the comparisons by `in` after which the reward is 0 or less."""
     found = set[int]()
     for node in ast.walk(module):
@@ -388,4 +389,4 @@ def unpaid(module: ast.Module) -> set[int]:
                 for each in ast.walk(node.test)  # type: ignore[attr-defined]
                 if isinstance(each, ast.Compare) and isinstance(each.ops[0], ast.In)
             }
-    return found
+    return frozenset(found)

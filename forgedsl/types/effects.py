@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 
 from forgedsl.records import dataclass
 
@@ -66,8 +67,7 @@ def uses(module: ast.Module, function: str) -> tuple[Use, ...]:
     """Return the calls with effects in a function of a module, and those of importing the
     module."""
     roots = reached(module, function)
-    scope = imports_of(*(n for n in module.body if not isinstance(n, _DEFINITIONS)))
-    found = [use for root in roots for use in _of(root, {**scope, **imports_of(root)})]
+    found = [use for root in roots for use in _of(root, _names_of(module, root))]
     return tuple(sorted(found, key=lambda use: (use.line, use.column)))
 
 
@@ -90,8 +90,7 @@ def reached(module: ast.Module, function: str) -> list[ast.AST]:
 def names_in(module: ast.Module, root: ast.AST) -> Callable[[ast.AST], str]:
     """Return a function that gives an expression inside `root` its full name: `os.environ.get` for
     `o.environ.get` after `import os as o`; "" if it is no dotted name."""
-    top = (n for n in module.body if not isinstance(n, _DEFINITIONS))
-    scope = {**imports_of(*top), **imports_of(root)}
+    scope = _names_of(module, root)
 
     def full(node: ast.AST) -> str:
         head, dot, rest = _dotted(node).partition(".")
@@ -101,6 +100,18 @@ def names_in(module: ast.Module, root: ast.AST) -> Callable[[ast.AST], str]:
 
 
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+
+
+def _names_of(module: ast.Module, root: ast.AST) -> dict[str, str]:
+    """Return the imported names that hold inside `root`, which is a top-level statement of a file
+    or lies in one."""
+    top = _names_at_import(module)
+    return {**top, **imports_of(root)} if isinstance(root, _DEFINITIONS) else top
+
+
+@lru_cache(maxsize=256)  # the same for all rewards, views and rules
+def _names_at_import(module: ast.Module) -> dict[str, str]:
+    return imports_of(*(n for n in module.body if not isinstance(n, _DEFINITIONS)))
 
 
 def imports_of(*roots: ast.AST) -> dict[str, str]:

@@ -96,7 +96,7 @@ def _by_flow(view: View, found: PythonReward) -> Iterator[tuple[str, Label]]:
     from forgedsl.lint.python_bodies import unpaid
 
     flow = reward_flow(view, found)
-    zero = unpaid(flow.file.module) if flow is not None else set[int]()
+    zero = unpaid(flow.file.module) if flow is not None else frozenset[int]()
     for event in flow.events if flow is not None else ():
         if id(event.node) in zero:
             continue
