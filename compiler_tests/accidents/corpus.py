@@ -111,7 +111,8 @@ def found(text, files=(), is_deep=False):
         for name, content in files:
             (folder / name).write_text(content, "utf-8")
         source = SourceFile(str(folder / "t.forge"), text)
-        deep = Deep(host=Host(), outside=InputChecker()) if is_deep else None
+        checker = InputChecker()
+        deep = Deep(host=Host(), outside=checker, calls=checker.calls) if is_deep else None
         result = lint_source(source, folder, on_disk=True, deep=deep)
     return [
         (d.code, str(d.severity), d.message) for d in result.diagnostics if d.severity != "info"

@@ -84,6 +84,18 @@ def test_prompts_of_an_evaluation_are_looked_for_among_those_of_the_training(dee
     assert found.message == "2 of 22 prompts of `held_out` are trained on as `sums`"
 
 
+@pytest.mark.full
+def test_problems_that_another_seed_makes_again_are_an_information():
+    pytest.importorskip("reasoning_gym")
+    path = Path(__file__).parents[2] / "pipelines/chain_sum.forge"
+    (found,) = look(path.read_text("utf-8"), path.parent).diagnostics
+    assert (found.code, str(found.severity)) == ("D604", "info")
+    few = path.read_text("utf-8").replace("max_digits = 2", "max_digits = 1")
+    few = few.replace("min_digits = 2", "min_digits = 1")
+    (found,) = look(few, path.parent).diagnostics
+    assert (found.code, str(found.severity)) == ("D604", "warning")
+
+
 def test_a_python_reward_is_imported_in_a_subprocess(deep, tmp_path):
     (tmp_path / "p.py").write_text(
         "import nowhere_to_be_found\n\n\ndef score(prompt, response, target):\n    return 1.0\n"
@@ -102,6 +114,16 @@ def test_a_reward_that_hangs_while_it_is_imported_is_waited_for_a_short_time(
     (found,) = (d for d in look(PYTHON, tmp_path).diagnostics if d.code == "X804")
     said = "importing p.py:2 did not finish and was interrupted after 11 s (a run waits 540"
     assert said in found.message
+
+
+def test_a_variable_that_only_the_run_has_is_no_error(deep, tmp_path):
+    score = "def score(prompt, response, target):\n    return 1.0\n"
+    (tmp_path / "keys.py").write_text('import os\n\nKEY = os.environ["NOT_SET_HERE"]\n')
+    (tmp_path / "p.py").write_text(f"import keys\n\n\n{score}")
+    assert deep(PYTHON) == []
+    assert "NOT_SET_HERE is not set here" in "".join(look(PYTHON, tmp_path).data_reports)
+    (tmp_path / "keys.py").write_text('KEY = {}["NOT_SET_HERE"]\n')
+    assert deep(PYTHON) == [("X804", "correct")]
 
 
 def test_a_reward_that_imports_is_silent(deep, tmp_path):

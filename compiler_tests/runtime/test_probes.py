@@ -172,6 +172,12 @@ def test_forms_come_from_patterns_tags_and_the_prompt():
     assert {"result={}", "#### {}", "<guess>{}</guess>", "Total: {}", "{}"} <= {*found}
 
 
+def test_keys_that_a_reward_looks_up_are_forms_of_an_answer():
+    code = "TAG = '<out>'\n\ndef f(found):\n    return found.get('result') or found['value']\n"
+    wanted = {'{"result": "{}"}', '{"value": {}}', "<out>result={}</out>"}
+    assert wanted <= {*answers.forms("Answer.", [code])}
+
+
 @pytest.mark.parametrize("target", ["5", "12", "-3", "1.5", "0", "100", "Paris", "B", "1,234"])
 def test_made_wrong_answers_are_wrong(target):
     wrong = answers.wrong_for(target, ["Rome", "A", "Paris"])

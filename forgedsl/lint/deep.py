@@ -33,8 +33,9 @@ from typing import Any
 
 from forgedsl.diagnostics import Diagnostic, Label, Reporter, Severity, error, warning
 from forgedsl.ir.graph import Graph
-from forgedsl.ir.program import Decl, Deferred, Program
+from forgedsl.ir.program import Decl, Deferred, Program, PythonFunction
 from forgedsl.lint.call_results import CallResults
+from forgedsl.lint.follow.programs import files_of
 from forgedsl.lint.registry import CALLED, rule_of
 from forgedsl.lint.rewards import place_of, python_rewards
 from forgedsl.lint.rules import d607, d612
@@ -44,13 +45,17 @@ from forgedsl.lower.job import Dataset, Job
 from forgedsl.mistakes.suggest import did_you_mean, nearest
 from forgedsl.plan.model_dims import check_family
 from forgedsl.plan.plan import Plan
-from forgedsl.records import dataclass
+from forgedsl.records import dataclass, replace
+from forgedsl.schema.constructors import REASONING_GYM
 from forgedsl.source import Span
 from forgedsl.syntax import ast
 from forgedsl.syntax.walk import reads, walk
 from forgedsl.types.flow import Role
 
 SECONDS = 120
+BY_CHANCE = 0.3
+"""share of an eval's problems of reasoning-gym that training may have too: other seeds make some
+problems again if a task has few"""
 REPEATED = 0.1
 """fraction of duplicate rows from which D615 is reported, and of cut ones for D617"""
 LONGER = (
@@ -172,6 +177,10 @@ def _unusable(
     """Yield errors for rewards that cannot be loaded, and that fail when they are called."""
     rewards = view.program.rewards
     for name, problem in problems.items():
+        variable = _unset_variable(view, name, problem)
+        if variable:
+            _tell(view, f"reward {name} was not loaded: {variable} is not set here")
+            continue
         yield error(
             "X804",
             "reward-loading",
@@ -181,6 +190,19 @@ def _unusable(
         )
     for name, failure in failures.items():
         yield error("X805", "reward-call", failure, place_of(rewards[name], view))
+
+
+def _unset_variable(view: View, name: str, problem: str) -> str:
+    """Return the environment variable without which a reward cannot be loaded, "" if that is not
+    the reason. It may be set only where the run is."""
+    found = re.search(r"KeyError: '(\w+)'$", problem)
+    body = view.program.rewards[name].body
+    if found is None or not isinstance(body, PythonFunction):
+        return ""
+    files = files_of(view)
+    texts = [file.text for path in files.imported(body.module) if (file := files.read(path))]
+    read = re.compile(rf"\benviron\[[\"']{found[1]}[\"']\]")
+    return found[1] if any(read.search(text) for text in texts) else ""
 
 
 def _from_calls(
@@ -374,9 +396,15 @@ def _eval_overlap(view: View, job: Job, checks: Mapping[str, DatasetCheck]) -> I
                 decl = view.program.evals[name]
                 trained_on = f"{both:,} of {len(mine):,} prompts of `{name}` are trained on"
                 message = f"{trained_on} as `{other}`"
-                yield warning("D604", "eval-overlap", message, decl.name_span,
-                              related=(Label(text="trained on", span=_source(view, other)[1]),),
-                              help="leave them out of one of the two")  # fmt: skip
+                sources = [job.datasets[each].source for each in (evaluation.dataset, other)]
+                by_chance = all(each.kind == REASONING_GYM.name for each in sources)
+                is_known = by_chance and both <= BY_CHANCE * len(mine)
+                found = warning("D604", "eval-overlap", message, decl.name_span,
+                                related=(Label(text="trained on", span=_source(view, other)[1]),),
+                                help="take more digits, terms or sizes: a task with few problems "
+                                "makes some of them twice" if by_chance
+                                else "leave them out of one of the two")  # fmt: skip
+                yield replace(found, severity=Severity.INFO) if is_known else found
 
 
 # ---- the engine

@@ -19,6 +19,7 @@ from typing import Any
 LONGEST = 60
 """most characters of a target for which answers are made"""
 MOST_FORMS = 40
+MOST_KEYS = 2
 LISTED = " ".join(map(str, range(101)))
 OTHER_WORDS = ("zebra", "Oslo", "quartz")
 SAMPLE = "x"
@@ -81,6 +82,11 @@ def forms(prompt: str, codes: Sequence[str]) -> list[str]:
         others = "".join(f"<{each}>a</{each}>\n" for each in tags if each != tag)
         if len(tags) > 1:
             found[f"{others}<{tag}>{{}}</{tag}>"] = None
+    keys = list(dict.fromkeys(key for code in codes for key in _keys(code)))[:MOST_KEYS]
+    for key in keys:
+        named = (f'{{"{key}": "{{}}"}}', f'{{"{key}": {{}}}}', f"{key}={{}}", f"{key}: {{}}")
+        found |= dict.fromkeys(named)
+        found |= dict.fromkeys(f"<{tag}>{form}</{tag}>" for tag in tags for form in named)
     for text in (*constants, *re.findall(r"[\"'`(]?([A-Za-z][\w ]{0,20}: ?)", prompt)):
         if re.fullmatch(r"[\w# ]{1,24}[:=#] ?", text):
             found[f"{text.rstrip()} {{}}"] = None
@@ -99,6 +105,18 @@ def _texts(code: str) -> list[str]:
         node.value for node in ast.walk(tree)
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in said
     ]  # fmt: skip
+
+
+def _keys(code: str) -> Iterator[str]:
+    """Yield the keys that a Python program looks up: `found["result"]`, `found.get("result")`."""
+    for node in ast.walk(ast.parse(code)):
+        match node:
+            case ast.Subscript(slice=ast.Constant(value=str() as key)):
+                yield key
+            case ast.Call(
+                func=ast.Attribute(attr="get"), args=[ast.Constant(value=str() as key), *_]
+            ):
+                yield key
 
 
 def _of_pattern(text: str) -> Iterator[str]:

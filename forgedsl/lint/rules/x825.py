@@ -6,7 +6,8 @@
     rollout = generator.play(prompt, env = game, max_turns = 6)      # silent
 
 `turn.number` counts from 0. If every reward stands behind a number that `max_turns` does not reach,
-no trajectory is ever rewarded (gem #38). Give the class the number of turns that the flow plays.
+no trajectory is ever rewarded (gem #38, verifiers #465). Give the class the number of turns that
+the flow plays. The rule also knows a counter that `step` raises by 1 in every turn.
 """
 
 from __future__ import annotations
@@ -39,26 +40,125 @@ def check(view: View) -> Findings:
 
 
 def _late(env: PythonClass) -> tuple[python.AST | None, float]:
-    """Return the test of `turn.number` behind which every reward stands, and the first turn that
-    passes it."""
+    """Return the test of the turn behind which every reward stands, and the first turn that passes
+    it."""
     import ast as python
 
     step = env.methods.get("step")
-    rewarded = [s for s in steps_in(step) if _pays(s)] if step is not None else []
-    for node in python.walk(step) if step is not None and rewarded else ():
-        if not isinstance(node, python.If) or not isinstance(node.test, python.Compare):
+    if step is None:
+        return None, 0.0
+    rewarded = {s for s in steps_in(step) if _pays(s)}
+    for node in python.walk(step) if rewarded else ():
+        if not isinstance(node, python.If | python.FunctionDef | python.AsyncFunctionDef):
             continue
-        inside = {s for statement in node.body for s in steps_in(statement)}
-        test = node.test
-        if not {*rewarded} <= inside or python.unparse(test.left) != "turn.number":
-            continue
-        bound = _number(env, test.comparators[0])
-        if bound is not None and len(test.ops) == 1:
-            if isinstance(test.ops[0], python.Eq | python.GtE):
-                return node.test, bound
-            if isinstance(test.ops[0], python.Gt):
-                return node.test, bound + 1
+        blocks = [node.body, node.orelse] if isinstance(node, python.If) else [node.body]
+        tests = [(each, body) for body in blocks for each in body if isinstance(each, python.If)]
+        for each, body in tests:
+            after = [*body[body.index(each) + 1 :], *each.orelse]
+            leaves = isinstance(each.body[-1], python.Return)
+            for block, is_true in ((each.body, True), (after if leaves else each.orelse, False)):
+                if not rewarded <= {s for statement in block for s in steps_in(statement)}:
+                    continue
+                first = _first_turn(env, step, each.test, is_true)
+                if first is not None:
+                    return each.test, first
     return None, 0.0
+
+
+def _first_turn(
+    env: PythonClass, step: python.AST, test: python.expr, is_true: bool
+) -> float | None:
+    """Return the first turn in which a test of the turn is true, or false; None if it is another
+    test."""
+    import ast as python
+
+    match _assigned(step, test):
+        case python.Compare(left=left, ops=[op], comparators=[right]):
+            pass
+        case _:
+            return None
+    kind = type(op)
+    turn, bound = _counted(env, step, left), _number(env, right)
+    if turn is None or bound is None:
+        turn, bound, kind = _counted(env, step, right), _number(env, left), _turned(kind)
+    if turn is None or bound is None:
+        return None
+    first = bound - turn
+    if not is_true:
+        return {python.Lt: first, python.LtE: first + 1, python.NotEq: first}.get(kind)
+    return {python.Gt: first + 1, python.GtE: first, python.Eq: first}.get(kind)
+
+
+def _turned(kind: type[python.cmpop]) -> type[python.cmpop]:
+    """Return the comparison with its sides exchanged."""
+    import ast as python
+
+    sides: dict[type[python.cmpop], type[python.cmpop]] = {
+        python.Lt: python.Gt, python.LtE: python.GtE, python.Gt: python.Lt, python.GtE: python.LtE,
+    }  # fmt: skip
+    return sides.get(kind, kind)
+
+
+def _counted(env: PythonClass, step: python.AST, node: python.expr) -> float | None:
+    """Return what an expression adds to the number of the turn: 1 for `turn.number + 1`. An
+    attribute counts turns if `reset` sets it, and `step` begins with `+= 1` in every turn."""
+    import ast as python
+
+    match _assigned(step, node):
+        case python.Attribute(value=python.Name(id="turn"), attr="number"):
+            return 0.0
+        case python.BinOp(left=left, op=python.Add() | python.Sub() as op, right=right):
+            one, two = _counted(env, step, left), _number(env, right)
+            if one is None or two is None:
+                return None
+            return one + two if isinstance(op, python.Add) else one - two
+        case python.Attribute(value=python.Name(id="self")) as counter:
+            return _begins_with(env, python.unparse(counter))
+    return None
+
+
+def _begins_with(env: PythonClass, counter: str) -> float | None:
+    """Return the value of a counter in the first turn, behind the line that raises it."""
+    import ast as python
+
+    from forgedsl.lint.environments import pairs
+
+    started, raised = list[python.expr](), list[python.AugAssign]()
+    for method in env.methods.values():
+        for node in python.walk(method):
+            match node:
+                case python.Assign():
+                    each = pairs(node)
+                    started += [value for to, value in each if python.unparse(to) == counter]
+                case python.AugAssign(target=to) if python.unparse(to) == counter:
+                    raised.append(node)
+    step = env.methods["step"]
+    match raised, started:
+        case [python.AugAssign(op=python.Add(), value=python.Constant(value=1)) as up], [
+            python.Constant(value=int() as begin)
+        ]:
+            before = step.body[: step.body.index(up)] if up in step.body else [step]
+            simple = python.Assign | python.AnnAssign | python.AugAssign | python.Expr
+            return begin + 1.0 if all(isinstance(each, simple) for each in before) else None
+    return None
+
+
+def _assigned(step: python.AST, node: python.expr) -> python.expr:
+    """Return the value of a local name that is assigned once; other expressions as they are."""
+    import ast as python
+
+    if not isinstance(node, python.Name):
+        return node
+    stored = [
+        each for each in python.walk(step)
+        if isinstance(each, python.Name) and each.id == node.id
+        and not isinstance(each.ctx, python.Load)
+    ]  # fmt: skip
+    values = [
+        each.value for each in python.walk(step)
+        if isinstance(each, python.Assign) and each.targets == stored
+    ]  # fmt: skip
+    return values[0] if len(stored) == 1 and values else node
 
 
 def _pays(step: python.Call) -> bool:
@@ -79,6 +179,25 @@ def _number(env: PythonClass, node: python.expr) -> float | None:
             return one + two if isinstance(op, python.Add) else one - two
         case python.Attribute(value=python.Name(id="self"), attr=name):
             return _argument_of(env, name)
+        case python.Name(id=name):
+            return _constant_of(env.module, name)
+    return None
+
+
+def _constant_of(module: python.Module, name: str) -> float | None:
+    """Return a number that a file assigns to a name, at its top and nowhere else."""
+    import ast as python
+
+    stored = [
+        each for each in python.walk(module)
+        if isinstance(each, python.Name) and each.id == name
+        and not isinstance(each.ctx, python.Load)
+    ]  # fmt: skip
+    for node in module.body:
+        match node:
+            case python.Assign(targets=[to], value=python.Constant(value=int() as value)):
+                if stored == [to]:
+                    return float(value)
     return None
 
 
