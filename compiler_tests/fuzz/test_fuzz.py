@@ -32,7 +32,7 @@ VOCABULARY = [word[0] for word in WORDS] + [
 ]  # fmt: skip
 TOKENS = [
     "{", "}", "(", ")", "[", "]", "=", "==", "!=", "<=", ",", "\n", '"', '"""', "#", "##", "param",
-    "flow", "sync", "->", "..", "**", "-", "+", "*", "/", "%", "not", "and", "or", "if", "else",
+    "flow", "sync", "->", "**", "-", "+", "*", "/", "%", "not", "and", "or", "if", "else",
     "1", "1.5", "10min", "2GiB", "x", "a.b", ":", "service", "model", "loss", 'r"', "none", "true",
     "return", "minimize", "report", "require", "import", "import_python", '"std/rl"', "as", "diff",
     "\t", "\r\n", "\u00e9", "\x0b", "profile", "when", "schedule",

@@ -9,7 +9,7 @@ from forgedsl.source import NO_SPAN
 from forgedsl.syntax import ast
 from forgedsl.syntax.build import UNITS
 
-OPERATORS = ("or", "and", "==", "!=", "<=", ">=", "<", ">", "..", "+", "-", "*", "/", "%", "**")
+OPERATORS = ("or", "and", "==", "!=", "<=", ">=", "<", ">", "+", "-", "*", "/", "%", "**")
 
 
 def node(cls, **parts):

@@ -13,7 +13,7 @@ from forgedsl.syntax import ast, parse_value
 from forgedsl.syntax.build import UNITS
 
 DEEP = os.environ.get("FORGE_DEEP") == "1"
-PRECEDENCE = {"or": 1, "and": 2, "==": 4, "!=": 4, "<=": 4, ">=": 4, "<": 4, ">": 4, "..": 5,
+PRECEDENCE = {"or": 1, "and": 2, "==": 4, "!=": 4, "<=": 4, ">=": 4, "<": 4, ">": 4,
               "+": 6, "-": 6, "*": 7, "/": 7, "%": 7, "**": 9}  # fmt: skip
 
 names = st.from_regex(r"[a-z_][a-z0-9_]{0,5}", fullmatch=True).filter(

@@ -43,6 +43,8 @@ SLIPS = [
     ("param a : int = 1\n}\nparam b : int = 2\n", "S017", "}"),
     ("param a : list[int] = [1, 2)\n", "S017", ")"),
     ("model m {\n  source = f(1)\n)\nparam b : int = 2\n", "S017", ")"),
+    ("param a : int = 1 .. 3\n", "S001", ".."),
+    ("param a : list[int] = [b..4]\n", "S001", ".."),
     ("param x : float = 1e999\n", "S019", "1e999"),
     (r'param x : str = "a\qb"' + "\n", "S020", r"\q"),
     ("model m { optimizer = { lr = 1 } }\n", "S021", "{"),

@@ -71,7 +71,6 @@ def test_the_grammar_is_lalr_1_without_any_conflict_or_collision_of_terminals():
         ("a or b and c", "(a or (b and c))"),
         ("a if b else c if d else e", "(a if b else (c if d else e))"),
         ("(a + b) * c", "((a + b) * c)"),
-        ("1 + 2 .. 3 * 4", "((1 + 2) .. (3 * 4))"),
     ],
 )
 def test_precedence(text, expected):

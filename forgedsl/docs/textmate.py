@@ -136,7 +136,7 @@ def _names() -> list[Pattern]:
 def _operators() -> list[Pattern]:
     return [
         _match("keyword.operator.arrow", r"->"),
-        _match("keyword.operator", r"\.\.|\*\*|[=!<>]=|[-+*/%<>]"),
+        _match("keyword.operator", r"\*\*|[=!<>]=|[-+*/%<>]"),
         _match("keyword.operator.assignment", r"="),
         _match("punctuation", r"[()\[\]{},:.]"),
     ]

@@ -28,10 +28,10 @@ from forgedsl.syntax import ast
 from forgedsl.syntax.trivia import TOKENS
 
 _LEVELS = {
-    "or": 1, "and": 2, "==": 4, "!=": 4, "<=": 4, ">=": 4, "<": 4, ">": 4, "..": 5,
+    "or": 1, "and": 2, "==": 4, "!=": 4, "<=": 4, ">=": 4, "<": 4, ">": 4,
     "+": 6, "-": 6, "*": 7, "/": 7, "%": 7, "**": 9,
 }  # fmt: skip
-_CONDITIONAL, _NOT, _COMPARISON, _RANGE, _SIGN, _POWER, _ATOM = 0, 3, 4, 5, 8, 9, 10
+_CONDITIONAL, _NOT, _COMPARISON, _SIGN, _POWER, _ATOM = 0, 3, 4, 8, 9, 10
 _ESCAPES = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t", "\r": "\\r"}
 Operands = list[tuple[str, ast.Expr]]  # operator before it, operand
 
@@ -278,7 +278,7 @@ def _chain(node: ast.Expr) -> Operands | None:
             while (
                 isinstance(left, ast.Binary)
                 and _LEVELS[left.operator] == level
-                and level not in (_COMPARISON, _RANGE, _POWER)
+                and level not in (_COMPARISON, _POWER)
                 and _is_open(left)
             ):
                 found.append((left.operator, left.right))
@@ -302,6 +302,6 @@ def _operand_levels(node: ast.Expr, num_operands: int) -> list[int]:
     level = _LEVELS[node.operator]
     if level == _POWER:
         return [_ATOM, _SIGN]
-    if level in (_COMPARISON, _RANGE):
+    if level == _COMPARISON:
         return [level + 1, level + 1]
     return [level] + [level + 1] * (num_operands - 1)

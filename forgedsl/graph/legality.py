@@ -121,7 +121,7 @@ def report_cycle(nodes: tuple[Node, ...], reporter: Reporter) -> None:
                 Label(text=f"the cycle goes through `{name}`", span=by_name[name].span)
                 for name in path[1:3]
             ),
-            help="only `sync trainer -> generator` and a buffer may close a cycle",
+            help="only `sync`, `observe` and a buffer can close a cycle",
         )
     )
 

@@ -44,7 +44,7 @@ _QUOTES = {
     "\u2019": "\u2019",
 }  # fmt: skip
 """opening quotes of other languages -> what may close them"""
-_OPERATORS = {"SUM", "PROD", "CMP", "AND", "OR", "POW", "RANGE", "IF", "DOT"}
+_OPERATORS = {"SUM", "PROD", "CMP", "AND", "OR", "POW", "IF", "DOT"}
 
 
 def _open_string(place: Place) -> Diagnostic | None:

@@ -215,6 +215,20 @@ def _membership(place: Place) -> Diagnostic | None:
     return place.error("S001", "unexpected-token", "there is no `in`", help=help_text)
 
 
+def _range(place: Place) -> Diagnostic | None:
+    """`1e-6 .. 3e-6`."""
+    text = place.source.text
+    at = place.start - 1 if text[place.start - 1 : place.start + 1] == ".." else place.start
+    if place.text != "." or not text.startswith("..", at):
+        return None
+    help_text = (
+        "write a list, `[1, 2, 3]`; bounds are two comparisons, `require x >= 1`; values of a "
+        "sweep are in its command: `forgec sweep FILE x=1,2,3`"
+    )
+    span = Span(place.source.name, at, at + 2)
+    return place.error("S001", "unexpected-token", "there is no `..`", span=span, help=help_text)
+
+
 def _augmented(place: Place) -> Diagnostic | None:
     """`ratio += 1`."""
     match = re.fullmatch(r"\s*([A-Za-z_]\w*)\s*", place.before)
@@ -274,6 +288,7 @@ FOREIGN: tuple[Callable[[Place], Diagnostic | None], ...] = (
     _name_with_hyphen,
     _list_without_brackets,
     _membership,
+    _range,
     _augmented,
     _type_without_dtype,
     _value_alone,
