@@ -49,6 +49,27 @@ def six(tmp_path: Path) -> list[Path]:
     ]  # fmt: skip
 
 
+def test_a_sweep_stands_for_its_runs(six: list[Path], tmp_path: Path) -> None:
+    points = [{"folder": run.name} for run in six[::-1]] + [{"folder": "not-begun"}]
+    (tmp_path / "sweep.json").write_text(json.dumps({"points": points}))
+    told = CliRunner().invoke(app, ["compare", str(tmp_path)])
+    assert told.exit_code == 0, told.output
+    assert told.stdout.startswith("6 runs, 2 groups")
+    named = [str(path) for path in (*six, tmp_path / "sweep.json")]  # as `runs/sweep/*` does
+    assert CliRunner().invoke(app, ["compare", *named]).stdout.startswith("6 runs, 2 groups")
+    assert forgedsl.compare(tmp_path).groups == forgedsl.compare(*six[::-1]).groups
+
+
+def test_equal_groups_are_called_equal(tmp_path: Path) -> None:
+    runs = [
+        run_folder(tmp_path / lr, 0.5, 0.6, f"trainer.optimizer.lr={lr}") for lr in ("1e-5", "3e-5")
+    ]
+    best = {each.measure: each.text for each in compare(runs).best}
+    assert best["held_out"] == (
+        "held_out: trainer.optimizer.lr=1e-05 and trainer.optimizer.lr=3e-05 are equal"
+    )
+
+
 def test_seeds_are_one_group_and_the_better_rate_is_named(six: list[Path]) -> None:
     found = compare(six)
     assert [len(group.runs) for group in found.groups] == [3, 3]

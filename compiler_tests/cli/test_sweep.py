@@ -285,6 +285,18 @@ def test_progress_is_that_of_the_last_whole_line(tmp_path: Path) -> None:
     assert sweep_runs.progress(tmp_path, None) == "step 2, loss 0.500"
 
 
+def test_start_up_is_the_last_whole_line_that_the_run_printed(tmp_path: Path) -> None:
+    log = tmp_path / sweep_runs.LOG
+    log.parent.mkdir(parents=True)
+    log.write_text("sums: run folder runs/a\n")
+    assert sweep_runs.start_up(tmp_path) == ""
+    log.write_text(
+        "sums: run folder runs/a\n[    1.0 s] starting services: trainer\n"
+        "[   20.1 s] still starting services: trainer\n[   21.0 s] trainer is re"
+    )
+    assert sweep_runs.start_up(tmp_path) == "still starting services: trainer"
+
+
 def test_a_run_with_a_checkpoint_is_resumed_and_another_begins_anew(
     tmp_path: Path, job: Path
 ) -> None:

@@ -13,7 +13,9 @@ from forgedsl.errors import writing
 
 def parser() -> Parser:
     parser = Parser("compare", command.__doc__, "RUN ...", num_words=None)
-    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="run folders")
+    parser.add_argument(
+        "runs", nargs="+", type=Path, metavar="RUN", help="run folders; of a sweep, all its runs"
+    )
     parser.add_argument(
         "-o", "--out", type=Path, metavar="PATH", help="write a page with the curves (HTML)"
     )
@@ -35,15 +37,17 @@ def command(runs: list[Path], out: Path | None, format_: str) -> None:
 
     Examples:
       forgec compare runs/lr1e-6-seed1 runs/lr1e-6-seed2 runs/lr3e-6-seed1 runs/lr3e-6-seed2
+      forgec compare runs/sweep-grpo_math-20261120-120000
       forgec compare runs/* -o compare.html
       forgec compare runs/a runs/b --format json
     """
     if format_ not in ("text", "json"):
         _refuse(f"--format knows text and json, not `{format_}`")
+    from forgedsl.runs.checkpoints import no_run, with_points
+
+    runs = with_points(runs)
     for run in runs:
         if not (run / "job.json").is_file():
-            from forgedsl.runs.checkpoints import no_run
-
             _refuse(no_run(run))
     if len({run.resolve() for run in runs}) < 2:
         _refuse("name at least two different runs")

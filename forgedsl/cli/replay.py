@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Literal
 
 from forgedsl.cli.parser import Parser, whole
+from forgedsl.errors import writing
 
+BOTH = ("recorded", "replayed")
 DEVICES: dict[str, Literal["cpu", "gpu"]] = {"cpu": "cpu", "gpu": "gpu"}
 
 
@@ -34,6 +36,8 @@ def main(arguments: Sequence[str]) -> int:
 
 def command(run: Path, step: int, procs: int | None, device: str | None, out: Path | None) -> None:
     """Repeat a recorded step and print what it returned then and now, as JSON.
+
+    The log-probs of its tokens are in result.json, beside the weights.
 
     A run keeps the batch of its first step; `forgec run --record-batches N` keeps N.
 
@@ -76,4 +80,12 @@ def command(run: Path, step: int, procs: int | None, device: str | None, out: Pa
     except (LaunchError, RunError) as error:
         print(f"forgec replay: {error}", file=sys.stderr)
         raise SystemExit(4 if isinstance(error, LaunchError) else 5) from error
-    print(json.dumps(found | {"weights": str(target / "weights")}, indent=1, ensure_ascii=False))
+    result = target / "result.json"
+    with writing(result):
+        result.write_text(json.dumps(found), encoding="utf-8")
+    told = {
+        name: {k: v for k, v in part.items() if k != "logprobs"} if name in BOTH else part
+        for name, part in found.items()
+    }
+    told |= {"weights": str(target / "weights"), "logprobs": str(result)}
+    print(json.dumps(told, indent=1, ensure_ascii=False))

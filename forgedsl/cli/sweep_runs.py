@@ -12,6 +12,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -196,13 +197,13 @@ class Sweep:
         self._report(task, line)
 
     def _report_steps(self) -> None:
-        """Say now and then how far the runs are, if they did a step since."""
+        """Say now and then how far the runs are, if that changed since."""
         now = time.monotonic()
         if now - self._progress_at < PROGRESS_SECONDS:
             return
         self._progress_at = now
         for active in self._active.values():
-            said = progress(active.folder, active.task.steps)
+            said = progress(active.folder, active.task.steps) or start_up(active.folder)
             if said and self._shown_progress.get(active.folder) != said:
                 self._shown_progress[active.folder] = said
                 self._report(active.task, said)
@@ -288,6 +289,14 @@ def progress(folder: Path, steps: int | None) -> str:
             said = f"loss {number(row.get('loss'))}" if reward is None else None
             return f"step {row['step']}{of}, {said or f'reward {number(reward)}'}"
     return ""
+
+
+def start_up(folder: Path) -> str:
+    """Return the last line that a run printed before its first step, without its time: `still
+    starting services: trainer`; "" while it has printed none."""
+    text = (folder / LOG).read_text(encoding="utf-8", errors="replace")
+    timed = re.findall(r"^\[ *[\d.]+ s\] (.*)\n", text, re.MULTILINE)
+    return timed[-1] if timed else ""
 
 
 def is_alive(folder: Path) -> bool:

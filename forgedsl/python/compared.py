@@ -57,7 +57,7 @@ class Compared:
 
 
 def compare(*runs: RunResult | str | Path) -> Compared:
-    """Compare two runs or more, given as results or folders.
+    """Compare two runs or more, given as results or folders; the folder of a sweep is all its runs.
 
     Example:
         compare(first, second, "runs/third").best["reward"]
@@ -66,9 +66,10 @@ def compare(*runs: RunResult | str | Path) -> Compared:
         PipelineError: a folder holds no run, or there are fewer than two.
     """
     from forgedsl.runs import compare as runs_compare
-    from forgedsl.runs.checkpoints import no_run
+    from forgedsl.runs.checkpoints import no_run, with_points
 
     folders = [run.folder if isinstance(run, RunResult) else Path(run) for run in runs]
+    folders = with_points(folders)
     for folder in folders:
         if not (folder / "job.json").is_file():
             raise PipelineError(no_run(folder))

@@ -9,11 +9,14 @@ from __future__ import annotations
 import json
 import shlex
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 
 from forgedsl.mistakes.suggest import did_you_mean, nearest
 
 WHOLE = "controller.json"
+SWEEP = "sweep.json"
+"""the manifest of a sweep, in the folder of its runs"""
 SESSION = "session.json"
 """in the folder of a Session: the states that it saved, by name"""
 REPLAY = "replay.npz"
@@ -52,6 +55,23 @@ def drop_partial(run_dir: Path) -> None:
     for folder in run_dir.glob("checkpoints/step-*"):
         if not (folder / WHOLE).exists():
             shutil.rmtree(folder)
+
+
+def with_points(named: Iterable[Path]) -> list[Path]:
+    """Return run folders, with the runs of a sweep in the place of its folder, in the order of the
+    sweep. The manifest is left out, since `runs/sweep/*` names it too."""
+    found: list[Path] = []
+    for path in named:
+        if path.name == SWEEP and path.is_file():
+            continue
+        try:
+            points = json.loads((path / SWEEP).read_text(encoding="utf-8"))["points"]
+        except (FileNotFoundError, NotADirectoryError):
+            found.append(path)
+            continue
+        runs = (path / point["folder"] for point in points)
+        found += [run for run in runs if (run / "job.json").is_file()]
+    return found
 
 
 def no_run(folder: Path) -> str:

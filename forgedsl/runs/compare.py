@@ -63,6 +63,8 @@ class Best:
 
     @property
     def text(self) -> str:
+        if self.by == 0:
+            return f"{self.measure}: {self.group} and {self.other} are equal"
         lead = f"{self.measure}: {self.group} is better than {self.other} by {number(self.by)}"
         if self.low is None:
             return (
