@@ -61,6 +61,10 @@ class Template:
     about: str
     data: str
     loss: str
+    title: str = ""
+    """of the README; by default the name in capitals"""
+    needs: str = ""
+    """packages or programs that the agent needs; its script says how to install them"""
     first_try: str = "schedule.steps=3"
     change: str = "trainer.optimizer.lr=1e-4"
     imports: str = ""
@@ -70,7 +74,14 @@ class Template:
 
 
 def _program(
-    script: str, *, about: str, intro: str, variable: str = "", deadline: str = "60s"
+    script: str,
+    *,
+    title: str,
+    about: str,
+    intro: str,
+    needs: str = "",
+    variable: str = "",
+    deadline: str = "60s",
 ) -> Template:
     """Make a template of guess_agent with a program in the place of its class. `variable` names an
     environment variable of the run that the program needs."""
@@ -80,9 +91,11 @@ def _program(
     declared = f"environment game = program({given}) {{ deadline = {deadline}, on_error = 0.0 }}"
     return Template(
         pipeline="guess_agent",
+        title=title,
         about=about,
         data="data/arithmetic.jsonl",
         loss="dapo",
+        needs=needs,
         first_try="schedule.steps=3 held_out.limit=20",
         intro=intro,
         replaced={**PROGRAM, "game": declared},
@@ -119,6 +132,7 @@ TEMPLATES: dict[str, Template] = {
     ),
     "agent": Template(
         pipeline="guess_agent",
+        title="An agent",
         about="An agent that asks the policy through OpenAI's protocol: a sum is guessed in turns.",
         data="data/arithmetic.jsonl",
         loss="dapo",
@@ -127,33 +141,43 @@ TEMPLATES: dict[str, Template] = {
     ),
     "program": _program(
         "agents/guess.py",
+        title="An agent as a program",
         about="An agent that is a program, in a Python of its own or in another language.",
         intro="The agent is a program that needs no package: it guesses a sum until it is right.",
     ),
     "verifiers": _program(
         "agents/verify.py",
+        title="verifiers",
+        needs="verifiers",
         about="A taskset of verifiers (v1) as the agent, in a Python of its own.",
         intro="The agent and its reward are a taskset of verifiers, which asks the policy once.",
     ),
     "inspect": _program(
         "agents/evaluate.py",
+        title="Inspect",
+        needs="Inspect",
         about="A task of Inspect as the agent, in a Python of its own.",
         intro="The agent is a task of Inspect: its solver asks, its scorer is the reward.",
     ),
     "nemo-gym": _program(
         "agents/resources.py",
+        title="NeMo-Gym",
+        needs="a server of NeMo-Gym",
         about="An environment of NeMo-Gym: its resources server has the tools and the reward.",
         intro="A resources server of NeMo-Gym has the tools, and gives the reward.",
         variable="NEMO_GYM_URL",
     ),
     "harbor": _program(
         "agents/trial.py",
+        title="Harbor",
+        needs="Harbor and Docker",
         about="A trial of Harbor: its agent asks the policy, its verifier gives the reward.",
         intro="The agent is a trial of Harbor in a container; the task's own test is the reward.",
         deadline="600s",
     ),
     "distill": Template(
         pipeline="distill_math",
+        title="Distillation",
         about="On-policy distillation: the student samples, the teacher scores every token.",
         data="data/arithmetic.jsonl",
         loss="distill",
@@ -250,12 +274,25 @@ def _readme(name: str, template: Template, file: str) -> str:
         row = lines.readline().strip()
     has_profile = "\nprofile cpu " in _shipped(f"{template.pipeline}.forge")
     return Text(_shipped("templates/README.md")).substitute(
-        title=f"{name.upper()} with ForgeDSL", about=template.about, template=name, file=file,
+        title=f"{template.title or name.upper()} with ForgeDSL",
+        about=template.about, template=name, file=file,
         files="\n".join(rows), data=f"forgedsl:{template.data}", row=row, loss=template.loss,
         change=template.change, first_try=template.first_try,
-        host=ANYWHERE if has_profile else ON_CPU,
+        host=_host(template, has_profile=has_profile),
         profile=" --profile cpu" if has_profile else "",
     )  # fmt: skip
+
+
+def _host(template: Template, *, has_profile: bool) -> str:
+    """Return what the README says on where the project runs, and what must be installed first."""
+    if not template.needs:
+        return ANYWHERE if has_profile else ON_CPU
+    script = next(iter(template.files))
+    return (
+        f"Before a run, install {template.needs}: the first lines of `{script}` say how, and with\n"
+        "which command the run finds it. Model, tokenizer and arithmetic are shipped with\n"
+        "ForgeDSL, and train on a CPU."
+    )
 
 
 def _parsed(source: SourceFile) -> ast.File:

@@ -11,6 +11,7 @@ from forge_commands import CliRunner
 
 from forgedsl.cli import machine
 from forgedsl.cli.app import app
+from forgedsl.templates import project
 
 GRPO = str(Path(__file__).parents[2] / "pipelines/grpo_math.forge")
 FEW = (
@@ -157,6 +158,19 @@ def test_what_a_file_lacks_has_its_remedy(alone):
     assert (
         "  judges      LACKS  http://127.0.0.1:9/v1, for reward correct, cannot be" in done.stdout
     )
+
+
+def test_the_program_of_an_agent_is_looked_for_and_not_started(alone):
+    for path, text in project("program").items():
+        (alone / path).parent.mkdir(exist_ok=True)
+        (alone / path).write_text(text)
+    done = doctor("program.forge")
+    assert done.exit_code == 0, done.output
+    assert "  agents      note   game: python3 is here, but it was not started\n" in done.stdout
+    assert "`forgec run FILE --dry-run` plays a turn" in done.stdout
+    done = doctor("program.forge", "interpreter=/no/such/python")
+    assert "  agents      LACKS  game: there is no program /no/such/python\n" in done.stdout
+    assert (done.exit_code, done.stdout.endswith("lacking: agents\n")) == (4, True)
 
 
 def test_a_judge_that_answers_is_reached():

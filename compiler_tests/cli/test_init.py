@@ -94,6 +94,23 @@ def test_without_a_terminal_it_is_grpo_and_says_what_to_type(init) -> None:
     assert out.splitlines()[-4:-1] == ["next:", "  cd here", "  forgec lint grpo.forge"]
 
 
+def test_a_template_says_what_its_agent_needs(init, tmp_path: Path) -> None:
+    _, out, _ = init("here", "--template", "verifiers")
+    assert "  head -12 agents/verify.py   # needs verifiers; how to install it" in out.splitlines()
+    assert "Before a run, install verifiers" in (tmp_path / "here/README.md").read_text()
+    assert "needs" not in init("there", "--template", "dapo")[1]
+    assert "without changes" in (tmp_path / "there/README.md").read_text()
+
+
+@pytest.mark.parametrize("name", [name for name in TEMPLATES if TEMPLATES[name].needs])
+def test_the_first_lines_of_an_agent_say_how_to_install_what_it_needs(name: str) -> None:
+    files = project(name)
+    script = next(iter(TEMPLATES[name].files))
+    first = "\n".join(files[script].splitlines()[:12])
+    assert " -m pip install " in first
+    assert f"forgec run {name}.forge" in first
+
+
 def test_a_pipeline_that_is_there_stays(init, tmp_path: Path) -> None:
     (tmp_path / "grpo.forge").write_text("mine")
     code, out, err = init()

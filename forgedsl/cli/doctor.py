@@ -10,6 +10,7 @@ models and data, and calls every reward once.
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -136,6 +137,7 @@ def file_checks(lowered: Lowered) -> Iterator[Check]:
         copy_inputs({name: path for path, name in lowered.files}, Path(folder), link=True)
         yield from _models(job, Path(folder))
     yield from _inputs(lowered)
+    yield from _programs(job)
     yield from _keys(job)
     yield from _endpoints(job)
     yield from _trackers(job)
@@ -229,6 +231,24 @@ def _inputs(lowered: Lowered) -> Iterator[Check]:
     here = [name for name, reward in job.rewards.items() if reward.kind != "endpoint"]
     if here and not unloaded:
         yield Check(name="rewards", state=OK, text=", ".join(here))
+
+
+def _programs(job: Job) -> Iterator[Check]:
+    """Look for the programs of agents. They are not started, so their packages are not known."""
+    for name, spec in job.environments.items():
+        if spec.program is None:
+            continue
+        program = spec.program.command[0]
+        if shutil.which(program) is None:
+            yield Check(
+                name="agents", state=LACKS, text=f"{name}: there is no program {program}",
+                remedy="install it, or name another one in the file",
+            )  # fmt: skip
+            continue
+        yield Check(
+            name="agents", state=NOTE, text=f"{name}: {program} is here, but it was not started",
+            remedy="`forgec run FILE --dry-run` plays a turn, which shows if it has its packages",
+        )  # fmt: skip
 
 
 def _keys(job: Job) -> Iterator[Check]:

@@ -109,7 +109,11 @@ def _say(folder: Path, name: str, files: Mapping[str, str], kept: list[str]) -> 
     if folder.resolve() != Path.cwd():
         print(f"  cd {shlex.quote(os.path.relpath(folder))}")
     print(f"  forgec lint {name}.forge")
-    tried = TEMPLATES[name].first_try
+    template = TEMPLATES[name]
+    if template.needs:
+        script = next(iter(template.files))
+        print(f"  head -12 {script}   # needs {template.needs}; how to install it")
+    tried = template.first_try
     print(f"  forgec run {name}.forge {tried}   # three steps; without it, all of them")
 
 
