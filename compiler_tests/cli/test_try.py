@@ -26,6 +26,7 @@ def run(tmp_path_factory: Any) -> Path:
     (folder / "job.json").write_text(job.model_dump_json())
     (folder / "exports").mkdir()
     (folder / "exports/step-4").symlink_to(TINY)
+    (folder / "exports/step-6-adapter").mkdir()  # as `forgec export --adapter` writes it
     return folder
 
 

@@ -198,7 +198,7 @@ FAULTS = [
      ["drop every group", "starve_timeout"]),
     ("cycle", [("  score   = total(rollout", "  kept = rollout.keep(mixed(score))\n"
                 "  score   = total(kept"), ("replay(rollout", "replay(kept")], [], "F105",
-     ["`score` is used before it is defined", "only `sync`, `observe` and a buffer can close a cycle"]),
+     ["`score` is used before it is defined", "only `sync`, `observe` and a buffer"]),
     ("memory", [(ASYNC, "colocate = [trainer, generator]\nschedule sync { steps = 5 }")],
      ["generator.engine.gpu_memory=0.9"], "P205",
      ["`trainer` and `generator` together need", "on a GPU that has 141.0 GiB", "fits"]),

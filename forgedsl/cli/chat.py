@@ -175,7 +175,8 @@ def exported(run: Path, step: int | None = None) -> Path:
     if step is not None:
         made = [run / f"exports/step-{step}"]
     else:
-        by_step = sorted(run.glob("exports/step-*"), key=lambda p: int(p.name.partition("-")[2]))
+        whole = (p for p in run.glob("exports/step-*") if not p.name.endswith("-adapter"))
+        by_step = sorted(whole, key=lambda p: int(p.name.partition("-")[2]))
         named = job.checkpoint.export
         made = [*([run / named] if named else []), *reversed(by_step)]
     found = next((each for each in made if (each / "config.json").is_file()), None)

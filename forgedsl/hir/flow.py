@@ -437,7 +437,9 @@ class FlowResolver:
         if head in self.later:
             related = (Label(text="defined here", span=self.later[head]),)
             message = f"`{head}` is used before it is defined"
-            help_text = "define it above this line; only `sync`, `observe` and a buffer can close a cycle"
+            help_text = (
+                "define it above this line; only `sync`, `observe` and a buffer can close a cycle"
+            )
             self.ctx.error("F105", message, span, related=related, help=help_text)
         else:
             self.ctx.unknown("F101", "undefined stream", head, span, self.edges)

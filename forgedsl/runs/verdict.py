@@ -497,7 +497,9 @@ def _proofs(data: RunData) -> Iterator[Finding]:
     proved = [span for span in moved if span.fields.get("proved")]
     parts = []
     if proved:
-        some = "all" if len(proved) == len(moved) else f"{len(proved)} of"
+        some = (
+            f"{len(proved)} of" if len(proved) < len(moved) else "the" if len(moved) == 1 else "all"
+        )
         count = counted(len(moved), "weight transfer")
         parts.append(f"{some} {count} arrived bit for bit ({proved[-1].fields['proved']} tensors)")
     if gaps := [row[AT_ONCE] for row in data.rows if row.get(AT_ONCE) is not None]:
