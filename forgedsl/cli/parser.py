@@ -30,6 +30,12 @@ class _Formatter(argparse.RawDescriptionHelpFormatter):
             columns = 80
         super().__init__(prog, width=max(columns, 11) - 2, max_help_position=32)
 
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        """Break lines between words only: `nemo-gym` is one."""
+        import textwrap
+
+        return textwrap.wrap(" ".join(text.split()), width, break_on_hyphens=False)
+
     def _get_help_string(self, action: argparse.Action) -> str | None:
         """Add the default to the help of an option that has one."""
         silent = action.default in (None, False, "", argparse.SUPPRESS) or not action.help

@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from forgedsl.cli.parser import Parser, whole
 from forgedsl.errors import writing
@@ -80,12 +80,17 @@ def command(run: Path, step: int, procs: int | None, device: str | None, out: Pa
     except (LaunchError, RunError) as error:
         print(f"forgec replay: {error}", file=sys.stderr)
         raise SystemExit(4 if isinstance(error, LaunchError) else 5) from error
-    result = target / "result.json"
+    told = _without_logprobs(found, target / "result.json")
+    print(json.dumps(told | {"weights": str(target / "weights")}, indent=1, ensure_ascii=False))
+
+
+def _without_logprobs(found: dict[str, Any], result: Path) -> dict[str, Any]:
+    """Write `found` to `result`, and return it with the name of that file for its log-probs, of
+    which there is one for each token."""
     with writing(result):
         result.write_text(json.dumps(found), encoding="utf-8")
     told = {
         name: {k: v for k, v in part.items() if k != "logprobs"} if name in BOTH else part
         for name, part in found.items()
     }
-    told |= {"weights": str(target / "weights"), "logprobs": str(result)}
-    print(json.dumps(told, indent=1, ensure_ascii=False))
+    return told | {"logprobs": str(result)}
