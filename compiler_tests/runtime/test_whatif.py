@@ -91,7 +91,7 @@ DATA = spec.Dataset(
     [
         (
             {"datasets": {"data": DATA.model_copy(update={"prompt": "h"})}},
-            "dataset `data` is another one than that of the run",
+            "dataset `data` differs from the dataset of the run",
         ),
         (
             {"rewards": {"r": spec.Reward(

@@ -5,8 +5,9 @@
                  microbatch n
 
 Collectives join the ranks in every microbatch, so all ranks must stop before the same one. No rank
-has begun microbatch n, since n is the largest of the pauses. A paused rank has begun every earlier
-microbatch of the slower ranks, so no rank waits in a collective for a rank that stopped.
+has begun microbatch n, since n is the largest of the pauses. Each rank stops after it has begun all
+microbatches before n. So the ranks have begun the same microbatches, and none waits in a collective
+for one that stopped.
 """
 
 from __future__ import annotations

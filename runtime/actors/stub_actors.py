@@ -175,7 +175,7 @@ class StubRewards(ForgeActor):
     def _seconds(self, name: str, rollout: Rollout) -> float:
         key = (name, rollout.group, rollout.sibling)
         self._tries[key] += 1
-        if len(self._tries) > 4096:  # a retry follows soon after a failure
+        if len(self._tries) > 4096:  # forget the oldest: a retry comes soon after the first try
             del self._tries[next(iter(self._tries))]
         u = uniform(self._seed, REWARD, rollout.group, rollout.sibling, self._tries[key])
         return self._rewards[name].seconds.at(u) * self._factors.get(name, 1.0)

@@ -5,7 +5,7 @@
     trainer = program.titan("trainer", policy, ...)          # a service: one mesh of processes
     prompt  = dataset.draw("prompt", 32)                     # a node; its result is an edge
     rollout = generator.sample("rollout", prompt, n=8)
-    main(program)                                            # of forgedsl.cli.program: trains
+    main(program)                                            # from forgedsl.cli.program: trains
 
 `forgec build --emit python` writes such a program from a .forge file; it may also be written by
 hand. `Program.job()` is the same `Job` that `forgec run` executes, so there is one executor. `at`

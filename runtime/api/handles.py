@@ -15,7 +15,7 @@ from forgedsl.types.flow import place
 
 
 class Nodes(Protocol):
-    """Interface of a program for the handles."""
+    """The methods of a program that the handles call."""
 
     def node(
         self,
@@ -112,8 +112,9 @@ class Buffer:
     name: str
 
     def put(self, name: str, inputs: Mapping[str, Edge], **node: Any) -> None:
-        """Store the groups of each step: `rollout` and the other inputs as named fields. With an
-        input `keep`, a group is stored only if its value is true for all completions."""
+        """Store the groups of each step. The input `rollout` is the completions; other inputs are
+        stored with them as named fields. With an input `keep`, a group is stored only if `keep` is
+        true for all of its completions."""
         self.program.node(name, "put", self.name, inputs, level="batch", **node)
 
     def draw(self, name: str, count: int, **node: Any) -> Edge:

@@ -124,8 +124,8 @@ class Program:
     def environment(
         self, name: str, type_name: str, *, file: str, at: str = "", **given: Any
     ) -> Env:
-        """Declare an environment by the name of its class in a Python file. An agent that is a
-        program, and an environment of gymnasium, may have no file: ""."""
+        """Declare an environment by the name of its class in a Python file. For an agent that is a
+        program, or an environment of gymnasium, `file` may be ""."""
         sha256 = digest(self._file(file)) if file else ""
         played = spec.Environment(type_name=type_name, path=file, sha256=sha256, **given)
         self._declare("environments", name, played, at)
@@ -247,7 +247,7 @@ class Program:
         self._rest["chosen"] = dict(settings)
 
     def places(self, places: Mapping[str, str]) -> None:
-        """Add the source places of declarations for which this program makes no object."""
+        """Add the source places of declarations that exist only in the .forge file."""
         self._parts["origins"].update(places)
 
     # ---- nodes
@@ -263,7 +263,7 @@ class Program:
         at: str = "",
         **given: Any,
     ) -> Edge:
-        """Add a node; methods of datasets and services, and the methods below, are its short forms.
+        """Add a node. The methods of datasets and services, and the methods below, call this one.
 
         Raises:
             ValueError: an input is no edge of an earlier node.

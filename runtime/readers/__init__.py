@@ -4,10 +4,10 @@
                    |--> Rows --row--> metrics.jsonl, TensorBoard, Weights & Biases
                    `--> Samples             samples.jsonl
 
-A reader has `on_event(event)`, called in order on the emitting thread, and `close()`. With `kinds`,
-a set, it is called with events of these kinds only: most events are spans of completions. It never
-fails a run: a service that cannot be reached is reported once, before the run starts; a later
-failure is reported once, when it happens.
+A reader has `on_event(event)`, called in order on the emitting thread, and `close()`. If it has
+`kinds`, it is called only with events of these kinds. (Most events are spans of completions, which
+few readers need.) A reader never ends a run: a service that cannot be reached is reported once,
+before the run starts; a later failure is reported once, when it happens.
 """
 
 from __future__ import annotations

@@ -36,8 +36,8 @@ FIELDS = (
 def open_progress(
     job: Job, notices: Sequence[str] = (), *, began: float | None = None
 ) -> Plain | Live:
-    """Return the reader that fits stderr, after printing the notices. Times count from `began`
-    (default: now; 0: the start of the run whose events are read)."""
+    """Return the reader that fits stderr, after printing the notices. Times count from `began`, by
+    default now. With 0 they count from the event `run.start`."""
     from rich.console import Console
 
     console = Console(stderr=True, highlight=False)

@@ -2,7 +2,7 @@
 
     run.start, metrics, run.end --row (dict)--> a sink
 
-The fields are those of the contract; `runtime/step_metrics.py` and the controller fill them.
+docs/design/contracts.md lists the fields; `runtime/step_metrics.py` and the controller fill them.
 """
 
 from __future__ import annotations

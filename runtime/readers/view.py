@@ -49,7 +49,8 @@ class View:
     work: dict[str, tuple[str, str]] = field(default_factory=lambda: spans_of_work())
     """by kind of span: (object, activity), such as ("completion", "being sampled")"""
     edges: dict[str, tuple[str, int]] = field(init=False)
-    """by event of such a span: its kind, and 1 for its start or -1 for its end"""
+    """by start or end event of a span in `work`: kind of the span, and 1 for a start or -1 for an
+    end"""
     row: Row = field(default_factory=dict)
     recent: deque[Row] = field(default_factory=lambda: deque(maxlen=WINDOW))
     rewards: list[float] = field(default_factory=list)
@@ -135,8 +136,8 @@ class View:
 
     @property
     def tokens_per_second(self) -> float | None:
-        """Trained tokens per second over the recent steps. Weighted by time, because steps are
-        short when batches are ready in advance."""
+        """Trained tokens per second over the recent steps. The mean is weighted by step time: a
+        step whose batch was ready in advance is short, so its own rate is too high."""
         rows = [row for row in self.recent if row.get("tokens_per_s") is not None]
         seconds = sum(row["step_s"] for row in rows)
         tokens = sum(row["tokens_per_s"] * row["step_s"] for row in rows)

@@ -94,7 +94,7 @@ class SimEndpoints:
         self._failing: dict[str, float] = {}
         self._cursor: Counter[str] = Counter()
         self._draws: Counter[str] = Counter()
-        """counters for random draws that have no key of their own"""
+        """by node or target: number of random draws so far, used as the key of the next draw"""
         self._due(1)
 
     # ---- data

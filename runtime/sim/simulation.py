@@ -56,7 +56,7 @@ class _Record(EventLog):
         self.events += 1
         match event["kind"]:
             case "step.end":
-                # None if it failed
+                # a step that failed has no ages
                 self._ages.setdefault(event["step"], Counter(event.get("ages")))
             case "group.dropped":
                 self.dropped[event["reason"]] += 1

@@ -92,7 +92,8 @@ class StubEndpoints(MonarchEndpoints):
     async def _turns(
         self, service: str, prompt: Prompt, group: int, sibling: int, seed: int, env: str | None
     ) -> Rollout:
-        """Sample a completion, or the turns of a trajectory, which share its length."""
+        """Sample a completion, or all turns of a trajectory; the drawn length is split evenly among
+        turns."""
         client = self.samplers[service]
         length = completion_tokens(self._model, service, self._seed, group, sibling)
         waits = steps(self._model, env, self._seed, group, sibling)
@@ -134,8 +135,8 @@ class StubEndpoints(MonarchEndpoints):
 async def in_turns(
     waits: Sequence[float], length: float, complete: Callable[[float], Awaitable[Rollout]]
 ) -> Rollout:
-    """Sample the turns of a trajectory, which share its length. After each turn, sleep for the time
-    of the environment."""
+    """Sample the turns of a trajectory, each with an equal part of `length`. After each turn, sleep
+    for the time of the environment."""
     made = []
     for seconds in waits:
         made.append(await complete(max(1.0, length / len(waits))))
@@ -203,7 +204,8 @@ async def build(
 
 
 class FaultInjector:
-    """Starts and ends faults: before the step that they name, or from the start."""
+    """Starts and ends faults before the steps that they name. A fault without a step starts with
+    the run."""
 
     def __init__(self, faults: Sequence[Fault], fleet: Fleet, endpoints: StubEndpoints) -> None:
         self._faults = tuple(faults)

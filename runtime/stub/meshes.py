@@ -19,7 +19,7 @@ ENVIRONMENT = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "FORGEDSL_ACT
 
 
 def spawn(job: spec.Job, rehearsal: Rehearsal, run_dir: Path, hosts: Hosts) -> Fleet:
-    """Start a process for every replica and every process of a reward pool."""
+    """Start one process for each replica of a service, and all processes of the reward pools."""
     logs = run_dir / "logs"
     logs.mkdir(exist_ok=True)
     model = rehearsal.latencies

@@ -1,1 +1,2 @@
-"""What-if: recorded steps of a run under another file, without the models of the run."""
+"""What-if: recompute recorded steps of a run under another .forge file. Only `--train` loads a
+model."""

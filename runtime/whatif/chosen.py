@@ -1,4 +1,4 @@
-"""Which recorded steps a what-if uses, and whether they hold what the other job needs."""
+"""Choose the recorded steps of a what-if, and check that they hold what the other job needs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,11 @@ def chosen(run_dir: Path, job: spec.Job, steps: str | None) -> dict[int, Path]:
     found = steps_in(run_dir)
     if not found:
         off = job.logging.record is None
-        why = "`logging.record.steps` is none" if off else "it did no step, or is of an old version"
+        why = (
+            "`logging.record.steps` is none"
+            if off
+            else "it did no step, or an older version of forgedsl wrote it"
+        )
         raise LaunchError(f"{run_dir} has no recorded steps: {why}")
     if steps is None:
         return found
@@ -65,14 +69,17 @@ def _lacks(
             yield text, node.origin, "a what-if works for flows whose prompts are drawn and sampled"
         drawn = Role.PROMPTS in node.roles and before is not None
         if before and drawn and _dataset(run, before.target) != _dataset(job, node.target):
-            text = f"dataset `{node.target}` is another one than that of the run"
+            text = f"dataset `{node.target}` differs from the dataset of the run"
             yield text, node.origin, "use the dataset of the run, with its prompt and target"
         if node.roles & {Role.PROMPTS, Role.SAMPLES, Role.MEASURES}:
             if before is None or before.op != node.op:
                 yield f"`{node.name}` ({node.op}) is not recorded", node.origin, again
-            elif before.n != node.n or before.env != node.env:
+            elif before.n != node.n:
                 text = f"`{node.name}` samples {node.n} completions, but {before.n} are recorded"
                 yield text, node.origin, "the number of completions must be that of the run"
+            elif before.env != node.env:
+                text = f"`{node.name}` has another environment than in the run"
+                yield text, node.origin, "use the environment of the run"
     yield from _rewards(run, job, path)
     for loss in () if trains else job.losses.values():
         if reads := sorted({f.name for f in loss.fields if f.diff} - {"logprob"}):
@@ -90,7 +97,8 @@ def _dataset(job: spec.Job, name: str) -> tuple[object, ...]:
 
 
 def _rewards(run: spec.Job, job: spec.Job, path: Path) -> Iterator[tuple[str, str, str]]:
-    """Yield rewards of models that the run did not have, and columns that are not recorded."""
+    """Yield missing parts of rewards: a score that only a model could compute, or an unrecorded
+    column."""
     columns = _columns(path)
     for name, reward in job.rewards.items():
         origin = job.origins.get(name, "")

@@ -1,7 +1,7 @@
 """The losses of a step from recorded log-probs: value, reports, gradient to the log-probs.
 
 samples + log-probs of each update --measure--> Measured, as the trainer reports it
-                                   --by_group--> reports by age and by length
+batch + log-probs --Packed.measure(chosen)--> the same for some samples, such as those of one age
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ class Measured:
 def measure(
     loss: LossFunction, batch: Batch, logprobs: Mapping[int, Traced]
 ) -> tuple[Measured, Packed] | None:
-    """Return the means over the updates of a step, and all samples of the batch with the log-probs
-    of the first epoch; None if a log-prob is not recorded. `logprobs` is by epoch."""
+    """Return two results: the means over the updates of a step; and the whole batch, packed with
+    the log-probs of the first epoch. Return None if a log-prob is not recorded. `logprobs` is by
+    epoch."""
     updates = members_by_update(batch)
     if any(each is None for traced in logprobs.values() for each in traced):
         return None

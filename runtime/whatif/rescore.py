@@ -149,7 +149,8 @@ class Rescorer:
 
     def _score(self, group: GroupState) -> Iterator[str]:
         """Compute the scores that need no other node, and store them in the group; yield the names
-        of their nodes. If a reward fails, the score is left to the later firing of its node."""
+        of their nodes. If a reward fails, skip its node: it is fired later, which handles the
+        failure."""
         for node in self._scores:
             read = node.inputs[0].edge
             if self._new.flow.edges[read].root != group.source.node.name:
@@ -326,7 +327,7 @@ def _measured(
         if made is None:
             continue
         for number, (name, _) in enumerate(node.terms):
-            if number:  # every update computes the other losses over all their samples
+            if number:  # each update computes a further loss over all samples of that loss
                 continue
             traced: dict[int, Traced] = {
                 epoch: [

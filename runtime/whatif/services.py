@@ -75,8 +75,9 @@ class RecordedReward:
 
 
 def unchanged(run: spec.Job, job: spec.Job) -> frozenset[str]:
-    """Return the rewards that are the same function in both jobs, and give equal values for equal
-    completions. A reward in Python may read other files or draw random numbers."""
+    """Return the rewards whose recorded values can be reused: they are the same function in both
+    jobs. Rewards in Python are never among them, since they may read other files or draw random
+    numbers."""
     same = {"kind", "function", "args", "inputs", "positional"}
 
     def is_same(name: str) -> bool:
@@ -92,8 +93,9 @@ def unchanged(run: spec.Job, job: spec.Job) -> frozenset[str]:
 
 
 class RecordedServices:
-    """Implements those calls of runtime/endpoints.py that groups need. `rows` are those of the step
-    that is computed again, recorded by `run`. Models in `live` answer themselves."""
+    """Implements the calls of runtime/endpoints.py that the nodes of a group make. `rows` are the
+    rows that `run` recorded of the step to recompute. Models in `live` are called; all other models
+    are answered from `rows`."""
 
     def __init__(
         self, run: spec.Job, job: spec.Job, folder: Path, program: ModuleType,

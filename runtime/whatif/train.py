@@ -1,9 +1,10 @@
-"""Train steps of a run again under another job, from where the run started them.
+"""Train steps of a run again under another job, from the weights that the run had before them.
 
     recorded step --the other rewards, filters, advantages--> batch --trainer--> metrics of the step
 
 The trainer starts from the checkpoint before the first step, or from the model's source. The
-completions stay those of the run: from the second step on they are older than in the run.
+completions are those of the run. From the second step on, the weights differ from those of the run,
+so the completions are further off-policy than in the run.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ OF_SERVICE = ("lora", "value_head", "dtype")
 
 def startable(run_dir: Path, files: Mapping[int, Path], *, chosen: bool) -> dict[int, Path]:
     """Return the files of consecutive steps that can be trained from a checkpoint. If the user has
-    `chosen` the steps, these are all of `files`. Otherwise they begin at the last step before which
-    there is a checkpoint.
+    `chosen` the steps, return all of `files`. Otherwise begin at the last step that has a
+    checkpoint of the step before it.
 
     Raises:
         LaunchError: there is no checkpoint from before the first step, or a step between the
@@ -67,7 +68,7 @@ def trained_node(run: spec.Job, job: spec.Job) -> spec.Node:
     node, *others = analyse(job).steps
     if others:
         names = ", ".join(each.target for each in (node, *others))
-        raise RunError(f"--train repeats flows with one step, and this one has several: {names}",
+        raise RunError(f"--train works for flows with one trained service; this one trains {names}",
                        origin=others[0].origin)  # fmt: skip
     old, new = run.services.get(node.target), job.services[node.target]
     if not isinstance(old, spec.Trainer) or not old.trained or not isinstance(new, spec.Trainer):

@@ -10,8 +10,8 @@ from forgedsl.runtime.readers.rows import Row, Sink
 
 
 class Tracker(Protocol):
-    """A tracking service. `name` is its block in `logging` and its Python module, `package` what
-    pip installs."""
+    """A tracking service. `name` is the name of its block in `logging` and of its Python module.
+    `package` is the package that pip installs."""
 
     name: str
     package: str
@@ -20,8 +20,8 @@ class Tracker(Protocol):
         """Its settings in a job; None: off."""
 
     def open(self, settings: Any, job: Job, run_dir: Path) -> Sink | str:
-        """Start a run at the service and return its sink, or return a text that says why this is
-        impossible. An exception is treated as such a text."""
+        """Start a run at the service and return its sink. If this is impossible, return the reason,
+        or raise an exception whose text is the reason."""
 
 
 class RunSink:

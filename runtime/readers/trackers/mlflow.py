@@ -1,4 +1,4 @@
-"""MLflow: a server, or a database that it can open itself."""
+"""MLflow: a tracking server, or a database without a server."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from forgedsl.runtime.readers.trackers.base import config_of, numbers, tag
 PATIENCE = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2", "MLFLOW_HTTP_REQUEST_TIMEOUT": "15"}
 """limits for a server that does not answer, unless the environment sets others"""
 FINISH_SECONDS = 60.0
-"""time limit to send what waits at the end"""
+"""time limit to send the remaining rows at the end of the run"""
 ENDS = {0: "FINISHED", 75: "KILLED", 130: "KILLED"}
 """exit codes -> status of the run there; others are FAILED"""
 

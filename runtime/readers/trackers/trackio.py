@@ -29,8 +29,8 @@ class TrackioTracker:
             )  # fmt: skip
 
         with redirect_stdout(io.StringIO()):  # standard output is for the summary of the run
-            # Trackio ends its current run at exit, and prints. In a context of its own, this run
-            # is not the current one; `close` ends it.
+            # At exit, Trackio would end its current run and print. So start this run in another
+            # context, where it is not the current one. `close` ends it.
             return TrackioSink(copy_context().run(begin))
 
 
