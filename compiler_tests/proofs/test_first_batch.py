@@ -87,8 +87,8 @@ def test_where_equal_batches_differ_only_nan_is_a_fault() -> None:
     assert (line["holds"], line["changed"]) == (None, [])
     assert failure(line) == ""
     assert proofs.text(line) == (
-        "masks of `mine` were not compared bit for bit: equal batches give other bits of loss on "
-        "this device"
+        "masks of `mine` were not compared bit for bit: two evaluations of one batch give "
+        "different bits of loss on this device"
     )
     assert [*proofs.closing([line])] == []
     line = first_batch.masks("mine", [sample(0)], Unsteady(leaks=True))

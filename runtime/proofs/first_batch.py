@@ -1,4 +1,4 @@
-"""What a trainer proves of its losses on a few sequences of the first batch.
+"""Proofs about the losses of a trainer, on a few sequences of the first batch.
 
     samples, some tokens masked --NaN in fields of masked tokens--> the same loss?        masks
     samples with ratios far from 1 --hidden states--
@@ -33,8 +33,9 @@ losses clip some. None is near a usual bound (0.8, 1.2, 1.28, 2, 3), where round
 MOST_ON_CPU = 2e11
 """floating-point operations in float64 that take a CPU some 4 s"""
 BOUNDS = {torch.float32: (1e-4, 1e-3), torch.float64: (1e-9, 1e-9)}
-"""by dtype of the hidden states: largest difference of the value, and of the gradient relative to
-its norm; for other dtypes `ROUNDED`, since their products are rounded to 8 bits"""
+"""by dtype of the hidden states: largest allowed difference of the value, and of the gradient
+relative to its norm. Other dtypes have the bounds `ROUNDED`, since their products are rounded to as
+few as 8 bits"""
 ROUNDED = (1e-3, 5e-2)
 ELSEWHERE = "another rank has its tokens"
 Line = dict[str, Any]
@@ -121,7 +122,8 @@ def masks(
     if changed and (unsteady := _differing(before, evaluate(samples))):
         changed = [key for key in changed if math.isnan(after[key]) and not math.isnan(before[key])]
         if not changed:
-            why = f"equal batches give other bits of {', '.join(unsteady)} on this device"
+            names = ", ".join(unsteady)
+            why = f"two evaluations of one batch give different bits of {names} on this device"
             return line | {"holds": None, "changed": [], "why": why}
     return line | {"holds": not changed, "changed": changed}
 
@@ -167,8 +169,8 @@ def compare(
 
 
 def line_of(name: str, found: Collection[Compared], sequences: int) -> Line:
-    """Return the line of the proof that a loss is its expression, from all microbatches of all
-    ranks."""
+    """Return the line of the proof that a loss equals its expression in float64. `found` are the
+    comparisons of all microbatches of all ranks."""
     line: Line = {"proof": "loss", "loss": name, "sequences": sequences}
     made = [each for each in found if not each.why]
     if not made:

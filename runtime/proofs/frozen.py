@@ -73,6 +73,6 @@ def check(folder: Path, held: Mapping[str, int], dtype: str) -> Frozen:
         raise RunError(
             f"its weights are not those in {folder}: {text(sorted(faults))}",
             remedy="check that no other process writes this folder, and that it holds one model; "
-            "if it does, report this as a bug",
+            "if both are true, report this as a bug",
         )
     return Frozen(folder=str(folder), tensors=len(held), proved=len(chosen))

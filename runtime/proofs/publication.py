@@ -59,8 +59,8 @@ class Arrival:
     was_random: bool = False
     """True if the engine had random weights before, which these have replaced"""
     base: int = 0
-    """weights of the trainer's base that the engine holds bit for bit, if an adapter arrived and
-    they were compared now"""
+    """number of base weights that were compared with the trainer's at this load, and equal them bit
+    for bit; 0 if none were compared (they are compared only when the first adapter arrives)"""
     base_faults: tuple[str, ...] = ()
 
 
@@ -77,7 +77,7 @@ def arrival(published: Mapping[str, Digest], held: Iterable[Held], places: set[s
 
 
 def with_base(found: Arrival, base: Mapping[str, Digest], held: Iterable[Held]) -> Arrival:
-    """Return the arrival of an adapter with the comparison of the weights that it is added to."""
+    """Add to the arrival of an adapter the comparison of the base weights."""
     wrong = faults(base, held)
     return replace(found, base=0 if wrong else len(base), base_faults=tuple(wrong))
 

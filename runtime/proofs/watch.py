@@ -26,8 +26,8 @@ AT_ONCE = "gap/age_0"
 
 
 class Proofs:
-    """Evidence of one run. `job` tells the dtypes of the samplers, and if trainer and samplers
-    compute log-probs of the same distribution."""
+    """Evidence of one run. The settings of `job` give the dtypes of the samplers, and decide if
+    trainer and samplers compute log-probs of the same distribution."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
@@ -87,7 +87,7 @@ class Proofs:
         return self._gap.check(step, gap, proved=all(self._bits.values()))
 
     def lines(self) -> list[dict[str, Any]]:
-        """Return one record for each proof that the run has made."""
+        """Return one record for each proof that the run has made or has turned off."""
         found: list[dict[str, Any]] = []
         if self._syncs:
             found.append({

@@ -4,9 +4,9 @@
 
 A sender lays the state dict out in one flat buffer and fills it; a transport decides where the
 buffer lies and how another process finds it. Two buffers take turns, so that version v+1 can be
-written while v is still being read. The controller starts no push of v+2 before the pull of v has
-ended. If a transport is `shared`, each rank keeps and sends a part of the weights. To add a
-transport: docs/design/transports.md.
+written while v is still being read. The trainer publishes v+2 only after the engines have read v.
+If a transport is `shared`, each rank keeps and sends a part of the weights. To add a transport:
+docs/design/transports.md.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ ALIGN = 64
 SAMPLED = 1 << 22
 """elements of a publication that are compared with the version before: 4 million"""
 EAGER_BYTES, STRIDE, FIRST = 16 << 20, 10, 3
-"""which publications are proved: on a GPU all of them; in host memory those of at most EAGER_BYTES,
-the first FIRST, and every STRIDE-th"""
+"""publications with digests, for receivers to prove what they hold: from a GPU, all of them. From
+host memory, all those of at most EAGER_BYTES; of larger ones the first FIRST and every STRIDE-th"""
 Gather = Callable[[Tensor, torch.dtype], Tensor]
 """gathers a sharded tensor; a collective call on all ranks"""
 Weights = Iterator[tuple[str, Tensor]]
@@ -89,7 +89,8 @@ class Tree:
     first: Mapping[int, str] = field(default_factory=dict)
     """by host: the replica that passes weights on to the others of the host"""
     parents: Mapping[int, int] = field(default_factory=dict)
-    """by host: the host that sends to it, unless the trainer does"""
+    """by host: the host that it receives from; a host that receives from the trainer has no
+    entry"""
     relays: Mapping[str, Any] = field(default_factory=dict)
     """by replica: address of its relay"""
 
@@ -106,8 +107,8 @@ class Manifest:
     digests: Mapping[str, Digest] | None = None
     """digest of each tensor, if receivers must prove what they hold"""
     changed: float | None = None
-    """share of the elements that differ from the version before, of a sample of SAMPLED elements at
-    most; None if nothing was published before"""
+    """share of elements that differ from the version before, estimated from at most SAMPLED
+    elements; None if nothing was published before"""
     base: Mapping[str, Digest] | None = None
     """digest of each weight that a published adapter is added to; None if all weights are
     published"""
@@ -203,8 +204,8 @@ class Sender:
     ) -> Manifest:
         """Copy `state` (cast to the generator's dtype) into the next buffers. Tensors are gathered
         one after the other, copied by the rank that keeps them, and freed: the other ranks hold at
-        most one whole tensor at a time. Digests are of the tensors, not of the buffers: what goes
-        wrong on the way into a buffer is found too."""
+        most one whole tensor at a time. Digests are computed from the tensors, not from the
+        buffers, so that they also reveal an error of the copy into a buffer."""
         self._kept = self._kept or self._layout(state)
         layout, rank, each = self._kept, self._ranks.rank, self._ranks.ranks_per_stage
         turn, self._turn = self._turn, 1 - self._turn
@@ -280,7 +281,8 @@ class Sender:
 
     def _count_changed(self, turn: int, version: int) -> tuple[int, int] | None:
         """Return how many elements of a sample differ from the version before, and how many were
-        compared on this rank. None if there is no version before, on all ranks."""
+        compared on this rank. Without a version before, return None; this is the same on all
+        ranks."""
         before, self._version = self._version, version
         if before in (None, version) or 1 - turn not in self._parts:
             return None

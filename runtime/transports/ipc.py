@@ -1,10 +1,10 @@
 """Transports `ipc` and `peer`: CUDA memory of the trainer that its generators map too.
 
 With `ipc`, trainer and engine share a GPU, and weights never leave it: the trainer copies them into
-one of two buffers, each as large as the weights, and an engine copies them out. Between GPUs of a
-host (`peer`) each
-rank of the trainer keeps a part of these buffers on its GPU, and the engine reads all parts over
-NVLink or PCIe; no process needs to see another's GPU.
+one of two buffers, each as large as the weights, and an engine copies them out. With `peer`, they
+are on different GPUs of a host. Each rank of the trainer keeps a part of these buffers on its GPU,
+and the engine reads all parts over NVLink or PCIe. CUDA_VISIBLE_DEVICES of a process need not
+include the GPUs of other processes.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ from forgedsl.runtime.transports.base import (
 from forgedsl.runtime.upstream import nccl
 
 BUCKET = 256 << 20
-"""a bucket ends with the tensor that makes it at least this many bytes"""
+"""bytes of a bucket: tensors are added until it has at least so many"""
 AHEAD = 2
 """buckets in flight while one is copied into the engine"""
 ASKED = struct.Struct("!BQQ")
@@ -91,7 +91,7 @@ def _next_request(stream: socket.socket, under_way: deque[Arrived]) -> tuple[int
     """Wait for the next request of the engine; None if the engine has disconnected.
 
     Raises:
-        RunError: it does not receive what is in flight.
+        RunError: the engine does not take the buckets in flight.
     """
     looked, since = _data_poll(stream), time.monotonic()
     while not looked.poll(GLANCE):

@@ -2,8 +2,8 @@
 
     trainer: buffer, a thread listens --(address, port, secret, turn)--> engine: connects, reads
 
-Readers come and go: if an engine dies in the middle, only its own connection ends. A restarted
-engine reads the then current weights.
+If an engine dies during a transfer, only its own connection ends. When it is restarted, it reads
+the newest weights.
 """
 
 from __future__ import annotations

@@ -41,7 +41,8 @@ from forgedsl.transports import BRANCHES
 FROM = struct.Struct("!Q")
 """offset of the first requested byte"""
 ASKED = struct.Struct("!QQ?")
-"""request to a relay: version, first byte, True for only the path in shared memory"""
+"""request to a relay: version, first byte, and True to get only the path of the weights in shared
+memory"""
 CHUNK = 1 << 22
 
 
@@ -195,9 +196,10 @@ def ask(address: Any, version: int, begin: int, *, local: bool = False) -> socke
 
 
 def plan_tree(trainer: int, service: str, members: Sequence[tuple[str, int, Any]]) -> Tree:
-    """Plan the tree from the trainer's host to (name, host, relay address) of all replicas of a
-    service. The first replica of each host receives from the trainer or from another host's first
-    replica. Each host sends to at most two others."""
+    """Plan the tree that brings weights from the host of the trainer to all replicas of a service.
+    `members` has (name, host, relay address) of each replica. The first replica of each host
+    receives from the trainer or from another host's first replica. Each host sends to at most two
+    others."""
     first: dict[int, str] = {}
     for name, host, _ in members:
         first.setdefault(host, name)
@@ -242,7 +244,8 @@ def _receive_version(manifest: Manifest) -> Tensor:
     before = tree.first.get(tree.parents.get(host, -1)) if first == me else None
     place = f"tree-{tree.service}-{host}"
     _shared.clear()
-    if me in tree.at and first == me and rank == "0":  # a newer process is not in the tree
+    # A process that was started after the tree was planned is not in it.
+    if me in tree.at and first == me and rank == "0":
         _clear_others(buffer_path(manifest.parts[0].buffer[-1], place))
     try:
         return relay().take(manifest, tree.relays[before] if before else None, place)
