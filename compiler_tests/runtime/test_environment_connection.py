@@ -125,7 +125,7 @@ def test_a_step_that_is_late_is_told_to_the_user_too() -> None:
                 await session.step(Turn(text="3"))
 
     asyncio.run(main())
-    words = "no answer within 5 s (`tool_timeout`); the policy was told so in the observation"
+    words = "no answer within 5 s (`tool_timeout`); the policy got this error as the observation"
     assert said == [
         f"environment game (game.forge:3:1) took too long: {words}",
         f"environment game (game.forge:3:1) took too long (10 times so far): {words}",

@@ -91,7 +91,7 @@ def test_a_pool_that_dies_is_started_again_and_gets_its_calls() -> None:
     assert pool.calls == ["lost", "restore 1"]
     assert fleet.rewards["correct"].deaths == 1
     assert endpoints.failures.empty()
-    text = "killed; it is restarted; its unfinished calls (3) wait for the new one"
+    text = "killed; it is restarted; its unfinished calls (3) wait for its replacement"
     assert [event["text"] for event in seen if event["kind"] == "warning"] == [text]
 
 

@@ -319,9 +319,9 @@ def step_shape(job: spec.Job) -> tuple[spec.BatchShape, int]:
 
 
 def as_prompt(item: Prompt | Rollout) -> Prompt:
-    """Return the prompt to sample from. A Prompt is returned unchanged. A Rollout, which a judge
-    reads, becomes a prompt of its prompt and completion; if it has several training rows, of its
-    last row."""
+    """Return the prompt to sample from. A Prompt is returned unchanged. If it is a Rollout (a judge
+    reads one), return a prompt that consists of its prompt and completion. If it has several
+    training rows, only the last row is used."""
     if isinstance(item, Prompt):
         return item
     whole = [*item.prompt.token_ids, *item.token_ids]

@@ -93,7 +93,8 @@ class EnvironmentClient:
             raise RunError(message, origin=self.mesh.origin)
         bridge, name = Bridge(tokenizer, reply.value), str(len(self._bridges))
         pickled, tokenizes = None, self.environment.history != "template"
-        if tokenizes or bridge.tool_form.startswith(FORM):  # else whole conversations are rendered
+        # The processes get the tokenizer only if they tokenize, or a parser of vLLM needs it.
+        if tokenizes or bridge.tool_form.startswith(FORM):
             try:
                 pickled = pickle.dumps(bridge)
             except (pickle.PicklingError, TypeError, AttributeError) as error:
@@ -221,7 +222,8 @@ class EnvironmentClient:
         """Report a step that took longer than `tool_timeout`. It is no failure: the policy plays
         on."""
         self._warn(
-            "took too long", f"{cause} (`tool_timeout`); the policy was told so in the observation"
+            "took too long",
+            f"{cause} (`tool_timeout`); the policy got this error as the observation",
         )
 
     def tell(self, text: str) -> None:

@@ -128,8 +128,8 @@ class GeneratorClient:
         home: ReplicaAffinity | None = None,
     ) -> Completion:
         """Sample a completion on the replica that the routing policy picks, or on the `home`
-        replica. `grades` are tokens whose log-probs as first token are returned too. A call that
-        is cancelled ends its request in the engine."""
+        replica. `grades` are token ids: the log-prob of each as the first token of the completion
+        is returned too. A call that is cancelled ends its request in the engine."""
         ident = str(next(self._ids))
         owed = OpenRequest(
             self._request(ident, token_ids, sampling, seed, grades),
@@ -332,7 +332,8 @@ class GeneratorClient:
 
 
 def _aborted(done: asyncio.Future[None]) -> None:
-    """Ignore that the process has died: the request that it should abort has ended with it."""
+    """Raise the error of an abort, except if the process has died: then the request has ended
+    too."""
     error = None if done.cancelled() else done.exception()
     if error is not None and not (isinstance(error, ServiceError) and error.died):
         raise error

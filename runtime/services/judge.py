@@ -3,8 +3,8 @@ distribution.
 
     rollout --template--> prompt --engine--> log-probs of the grades --> sum of p(g) g / sum of p(g)
 
-Nothing is sampled, so equal texts get equal grades. Special tokens of the judge in inserted texts
-are broken up, so that an answer cannot end the turn that it stands in.
+Nothing is sampled, so equal texts get equal grades. Special tokens of the judge that occur in an
+inserted text are broken up. Otherwise an answer could end the user's turn of the judge's prompt.
 
     rollout --reward model--> values of its tokens --> value of the last
 """
@@ -67,8 +67,9 @@ class ServiceReward(ABC):
 
 
 class Scorer(ServiceReward):
-    """A reward model: its value at the last token that the policy wrote. If a trajectory has
-    several training rows, this is the end of the answer sampled last; it may be in any row."""
+    """A reward model; the score is its value at the last token that the policy wrote. If a
+    trajectory has several training rows, that is the last token of the answer that was sampled
+    last, in whichever row."""
 
     def __init__(self, name: str, job: spec.Job, client: TrainerClient) -> None:
         reward = job.rewards[name]
@@ -135,8 +136,8 @@ class Judge(ServiceReward):
         if sum(mass) < LEAST_MASS:
             raise NoGrade(
                 f"the grades have only {sum(mass):.2%} of the probability of the judge's next "
-                "token: its prompt must ask for a grade, and its end must be where the judge "
-                "writes the grade"
+                "token: the prompt must ask for a grade, and must end where the judge writes "
+                "the grade"
             )
         return sum(g * p for g, p in zip(self._grades.values(), mass, strict=True)) / sum(mass)
 

@@ -2,7 +2,7 @@
 
     score(rollout) --cache--> pool of each reward --tries--> Score, RewardError | guard: GuardError
 
-Warnings name a reward that fails, is slow, or is started again; `RewardGuard` ends a run whose
+Warnings name a reward that fails, is slow, or ends its process; `RewardGuard` ends a run whose
 reward fails too often. Monitors (rewards that are only logged) are evaluated with every score of
 the flow, and do not change the score.
 """
@@ -32,8 +32,8 @@ from forgedsl.runtime.services.judge import ServiceReward
 from forgedsl.runtime.upstream.monarch import Mesh
 
 DEPTH = 2
-"""number of calls of a synchronous Python reward that a process has at a time: it works on one, and
-starts the next one at once"""
+"""number of calls of a synchronous Python reward that are sent to a process at a time: it works on
+one, and has the next one ready"""
 PURE_BATCH = 256
 SLOW_SECONDS = 10.0
 """a longer call causes a warning"""

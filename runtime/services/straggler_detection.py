@@ -11,11 +11,11 @@ from collections import deque
 from collections.abc import Callable
 
 WINDOW, SLOW = 128, 2.0
-"""for a replica: number of completions in its median time per token; it is slow if this is SLOW
-times the median of the other replicas"""
+"""for replicas: the median time per token is taken over WINDOW completions. A replica is slow if
+its median is at least SLOW times that of the other replicas"""
 PROBES, SLOW_RANK, LEAST = 5, 1.5, 0.004
-"""for a rank: number of timed pieces of work in its median time; it is slow if this is SLOW_RANK
-times the median of the other ranks, and at least LEAST seconds longer"""
+"""for ranks: the median time is taken over PROBES timed pieces of work. A rank is slow if its
+median is at least SLOW_RANK times that of the other ranks, and at least LEAST seconds longer"""
 REMEDY = (
     ": check for other processes there and for a device with reduced clocks, or exclude the host"
 )

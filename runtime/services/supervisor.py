@@ -151,12 +151,12 @@ class Supervisor:
     async def _replace(self, dead: Mesh, message: str, pool: Pool | None) -> Mesh:
         """Start a replica or pool in place of a dead one."""
         if pool is not None:
-            owed, what, fate = pool.lost(), "calls", "wait for the new one"
+            owed, what, fate = pool.lost(), "calls", "wait for its replacement"
         else:
             client, what = self._endpoints.samplers[dead.service], "completions"
             owed = client.lost(dead)
             others = any(replica.alive for replica in client.replicas)
-            fate = "go to the other replicas" if others else "wait for the new one"
+            fate = "go to the other replicas" if others else "wait for its replacement"
         where = f" on host {dead.on.start}" if len(self._fleet.hosts.gone) else ""
         text = f"{message}; it is restarted{where}; its unfinished {what} ({owed}) {fate}"
         self._events.emit("service.lost", service=dead.service, mesh=dead.name, owed=owed)

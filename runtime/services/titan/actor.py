@@ -566,8 +566,8 @@ def _gauge(device: torch.device) -> float:
 
 
 def _named(found: dict[str, Tensor], name: str) -> dict[str, Tensor]:
-    """Prefix the keys of a loss and its reports with the name of the loss, if a step has
-    several."""
+    """Prefix the keys of a loss and its reports with the name of the loss. Used for a step with
+    several losses."""
     return {f"{name}.{key}": value for key, value in found.items()}
 
 

@@ -82,7 +82,8 @@ class TitanActor(ForgeActor):
         return {"parameters": self.titan.size}
 
     def _build(self) -> None:
-        # If several hosts of a mesh are on one machine, each sees all its GPUs.
+        # The hosts of a mesh may be workers on one machine. Then each of them sees all GPUs of the
+        # machine, so the local rank counts over all of them.
         local = self.rank % max(self.service.mesh.procs, torch.cuda.device_count())
         self.parts = titan.init_distributed(
             self.service.mesh.device, self.rank, local, self.world, *self._rendezvous,

@@ -103,8 +103,8 @@ def keep_loss_whole(config: Any) -> None:
 
 def local_parts(hidden: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, dict[str, Any]]:
     """Return hidden states, this rank's shard of a weight split over the vocabulary, and a dict
-    that describes the split. A loss with a group returns the whole gradient of `hidden` on each
-    rank."""
+    that describes the split. The gradient of `hidden` needs no reduction: a loss with a `group` has
+    already summed it over the ranks."""
     if not isinstance(weight, DTensor):
         return hidden, weight, {}
     shared = {"group": weight.device_mesh.get_group(), "vocabulary": weight.shape[0]}

@@ -28,7 +28,8 @@ def share_rows(module: nn.Module, dims: Any, degrees: spec.TitanParallel) -> Con
     """Make attention layers exchange tokens for heads; call before the model is parallelized.
 
     Raises:
-        LaunchError: heads cannot be split evenly, in a model whose sizes the plan did not know.
+        LaunchError: heads cannot be split evenly. (The plan checks this if it knows the sizes of
+        the model.)
     """
     if degrees.cp == 1:
         return Context()

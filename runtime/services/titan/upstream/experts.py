@@ -47,7 +47,7 @@ def split_experts(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[
 
 
 def stack_experts(experts: Mapping[str, Tensor], adapter: Any) -> dict[str, Stacked]:
-    """Return weights of experts under the names that generators take them by."""
+    """Return the weights of experts under the names that generators expect."""
     names = {own: hf for hf, own in adapter.from_hf_map.items() if own and GROUPED in own}
     found: dict[str, dict[str, Tensor]] = {}
     for name, value in experts.items():

@@ -102,8 +102,8 @@ def alone(
     lora: spec.Lora,
     to_hf: Callable[[dict[str, Tensor]], Mapping[str, Tensor]],
 ) -> dict[str, Tensor]:
-    """Return the adapters of whole tensors under PEFT's names, as an engine adds them: B is times
-    alpha / rank, so that the engine has nothing to scale."""
+    """Return the adapters under PEFT's names, from whole tensors. B is multiplied by alpha / rank
+    here, so that engines need not scale."""
     found = {}
     for layer, (down, up) in peft_layers(state, to_hf).items():
         found[layer + PEFT_A] = down

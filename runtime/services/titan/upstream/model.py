@@ -85,7 +85,8 @@ class TitanModel:
     dp_rank: int
     dp_size: int
     context: Context
-    """the ranks that share its rows; `dp_rank` numbers the groups with different samples"""
+    """this rank's context-parallel group, whose ranks share rows. `dp_rank` is the number of the
+    group: groups have different samples"""
     flat: bool
     """True if attention takes `Segments` of one long row, False if it takes a mask over short
     rows"""
@@ -231,7 +232,8 @@ def build_model(
     dims.build_mesh()
     arch = model_spec(model, folder)
     config = lora.with_adapters(adapt_config(arch.model, model, service), service.lora)
-    with _no_trainer():  # torchtitan refuses tied weights in a pipeline
+    with _no_trainer():
+        # The config is updated as for one stage: torchtitan refuses tied weights in a pipeline.
         alone = replace(parallelism, pipeline_parallel_degree=1)
         config.update_from_config(config=SimpleNamespace(parallelism=alone))
     keep_loss_whole(config)

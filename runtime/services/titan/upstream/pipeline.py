@@ -108,7 +108,7 @@ class Pipeline:
         weight = model.tok_embeddings.weight if self.ends is not None else None
         if weight is None or not weight.requires_grad:
             return []
-        if weight.grad is None:  # a loss of values alone leaves the head out
+        if weight.grad is None:  # a loss that reads only a value head does not use the lm_head
             weight.grad = torch.zeros_like(weight)
         with torch.no_grad():
             dist.all_reduce(_local(weight.grad), group=self.ends)

@@ -1,9 +1,9 @@
 """Checkpoints of a trainer, written in the background if there is memory for a copy.
 
-On GPUs the state of model, optimizer and scheduler is copied on the GPU, in milliseconds, and
-written from there on a thread, with a stream and a process group of its own; if the GPU is full,
-the state is first copied to host memory. On CPUs, writing would compete with the next step for
-cores, and a copy for memory, so the state is written at once. Each rank decides for itself.
+On GPUs the state of model, optimizer and scheduler is copied within GPU memory, which takes
+milliseconds. A thread writes this copy; it has its own CUDA stream and process group. If the GPU is
+full, the state is first copied to host memory. On CPUs, writing would compete with the next step
+for cores, and a copy for memory, so the state is written at once. Each rank decides for itself.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
 The engine loads the base from the model's folder and never changes it. All requests use the one
 adapter, which is empty until the first publication. vLLM loads adapters from files; here they come
 from a publication, so nothing is written. B is published times alpha / rank, and the engine's own
-scale is 1: it multiplies by the bits that were published.
+scale is 1. So the engine holds exactly the published bits.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ OTHER_TOKENIZER = (
 )
 """a warning that every engine with adapters logs; ours have no tokenizers"""
 LAYERS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-"""linear layers that trainers adapt; not experts, which are layers of another name"""
+"""linear layers that have adapters in a trainer; experts have none"""
 
 
 def arguments(rank: int) -> dict[str, Any]:
@@ -50,7 +50,7 @@ def arguments(rank: int) -> dict[str, Any]:
 
 
 def request() -> Any:
-    """Return what a request of vLLM names the adapter by. The path is never opened."""
+    """Return the object by which a request of vLLM names its adapter. Its path is never opened."""
     from vllm.lora.request import LoRARequest
 
     logging.getLogger(INPUTS_LOGGER).addFilter(lambda record: record.msg != OTHER_TOKENIZER)
@@ -64,8 +64,8 @@ def begin(model: Any, rank: int) -> None:
 
 
 def swap(model: Any, weights: Iterable[tuple[str, Tensor]]) -> None:
-    """Replace the adapter of a model by A [rank, in] and B [out, rank] of each layer. A layer that
-    gets none, or only one of the two, has none from now on."""
+    """Replace the adapter of a model by A [rank, in] and B [out, rank] of each layer. A layer for
+    which A or B is missing has no adapter from now on."""
     from vllm.lora.lora_model import LoRAModel
     from vllm.lora.lora_weights import LoRALayerWeights
 
@@ -84,8 +84,8 @@ def swap(model: Any, weights: Iterable[tuple[str, Tensor]]) -> None:
 
 
 def _put(manager: Any, adapter: Any) -> None:
-    """Replace the adapter in all layers. Requests that run go on with the new one: they name it by
-    its number, and it takes the place of the old one."""
+    """Replace the adapter in all layers. Running requests continue with the new adapter: they name
+    it by its number, which stays the same."""
     manager.remove_adapter(NUMBER)
     manager.add_adapter(adapter)
     manager.activate_adapter(NUMBER)
@@ -129,8 +129,8 @@ class HeldAdapter:
 
 
 def _held(part: Part, value: Tensor, rank: int, where: str) -> Held:
-    """Return the part as one of a tensor of `rank`. vLLM's layers may have room for a larger rank;
-    the rest is zeros, which add nothing to a digest."""
+    """Describe a part of A or B, with the shape that it has for `rank`. vLLM may allocate a larger
+    rank; the rest is zeros, which add nothing to a digest."""
     rows, columns = part.value.shape
     a = part.name.endswith(A)
     return Held(

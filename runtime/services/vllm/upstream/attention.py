@@ -6,8 +6,8 @@ Completions of one prompt share its pages, and a decode step is bound by the byt
 values. vLLM's kernels read a shared page once for each request. Here rows whose page tables begin
 with the same pages are grouped, on the GPU, in each step. One program reads the shared pages for
 all rows of a group, others read each row's own pages, and a last one joins the parts (split
-softmax, arXiv 1805.02867).
-Sharing is found from the page numbers, so it is correct for any requests.
+softmax, arXiv 1805.02867). Sharing is found from the page numbers, so it is correct for any
+requests.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ import triton
 import triton.language as tl
 
 TILE = 16
-"""rows of a matrix product on tensor cores. A product has one row for each query head per KV head,
-of each batch row of a team"""
+"""rows of a matrix product on tensor cores. In a product for one KV head, each batch row of a team
+has a row for each of its query heads"""
 CHUNK = 512
 """least number of tokens of a part. If there are too few rows to fill the GPU, parts may have half
 of that"""
@@ -100,7 +100,7 @@ def _unpack_fp8_pairs(x, FP8: tl.constexpr):  # type: ignore[no-untyped-def]
     if FP8:
         first = x.to(tl.int8).to(tl.float8e4nv, bitcast=True).to(tl.float16)
         return first, (x >> 8).to(tl.int8).to(tl.float8e4nv, bitcast=True).to(tl.float16)
-    else:  # noqa: RET505  (what is left out is not compiled)
+    else:  # noqa: RET505  (Triton does not compile the other branch)
         return x, x
 
 
@@ -113,11 +113,10 @@ def _attend_range(  # type: ignore[no-untyped-def]
     """Return largest score, sum and weighted values of the tokens from low to high, for each row of
     q.
 
-    fp8 is loaded as W pairs along the head dimension: tensor cores need their operands in a certain
-    register order, and the instruction that loads this order from shared memory moves units of 16
-    bits. Scores are the sum of q times the first
-    numbers of the pairs and q1 times the second ones. Weighted values of the first numbers are in
-    side, those of the second ones in side1.
+    fp8 is loaded as W pairs along the head dimension. Tensor cores need their operands in a certain
+    register order, and the instruction that loads this order moves units of 16 bits: two fp8
+    numbers. Scores are q times the first numbers of the pairs plus q1 times the second ones.
+    Weighted values of the first numbers are in `side`, those of the second ones in `side1`.
     """
     top = tl.full([TILE], float("-inf"), tl.float32)
     total = tl.zeros([TILE], tl.float32)
@@ -259,8 +258,8 @@ class SharedPageGroups:
 
 
 def _chosen(programs: int) -> dict[str, int]:
-    """Return the settings that were fastest on an H200: program shape, and parts of a row if rows
-    are few."""
+    """Return the settings that were fastest on an H200: the shape of a program, and the number of
+    parts that a row is cut into (more if there are few rows)."""
     own = min(MOST_PARTS, max(2, triton.cdiv(PROGRAMS, programs)))
     return {
         "block": 64, "stages": 2, "warps": 4, "chunk": CHUNK if own == 2 else CHUNK // 2,

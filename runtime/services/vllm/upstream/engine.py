@@ -47,7 +47,8 @@ T = TypeVar("T")
 
 CPU_KV_CACHE_GIB = 1
 ENDS = ("eos", "bos", "pad", "unk")
-"""special tokens that decoded texts leave out if a parser of vLLM reads the texts"""
+"""special tokens to leave out of a text that a parser of vLLM reads; the parser may need any other
+special token"""
 CACHED = "256"
 """number of kernels in oneDNN's cache (default 1,024): one per shape of a product, 0.2 MiB each"""
 FP8 = "fp8_per_block"
@@ -157,7 +158,7 @@ class Engine:
         return f"{made.__module__}.{made.__qualname__}"
 
     def _holding(self, rank: int | None) -> HeldWeights | adapter.HeldAdapter:
-        """Return what reads the published weights, or the adapter of `rank`, in the engine."""
+        """Return the reader of the weights that the engine holds; with a `rank`, of its adapter."""
         from forgedsl.runtime.services.vllm.upstream.held import HeldWeights
 
         found: Any
@@ -182,9 +183,9 @@ class Engine:
 
     @cached_property
     def _left_out(self) -> dict[int, str]:
-        """Special tokens to leave out of decoded texts, if some are kept: special tokens that mark
-        tool calls stay in the texts. Empty if all special tokens are left out, which the tokenizer
-        does itself."""
+        """Special tokens to remove from decoded texts, by id. Special tokens that mark tool calls
+        stay. Empty if there are no such marks: then the tokenizer itself removes all special
+        tokens."""
         tokenizer: Any = self._engine.get_tokenizer()
         special = {
             ident: str(token)
@@ -382,9 +383,9 @@ class Engine:
     ) -> list[Held]:
         """Load new weights (Hugging Face names), or a new adapter (PEFT's names), in place, between
         two steps. With `keep`, running requests keep their KV caches; otherwise vLLM recomputes
-        these under the new weights. Later requests never reuse cached blocks of older weights:
-        their `cache_salt` is another. With `prove`, return digests of the new weights on this
-        rank."""
+        these under the new weights. Later requests never reuse cached blocks of older weights,
+        because they have another `cache_salt`. With `prove`, return digests of the new weights on
+        this rank."""
         self._salt += 1
         if prove:
             self._held.begin()

@@ -3,9 +3,9 @@
     logits [B, V], token ids [B] --> log-probs [B]
 
 In vLLM, one program reads a row twice and also counts the rank of the sampled token, which is not
-needed here. This takes 0.26 ms of a decode step with 128 sequences and a vocabulary of 151,936.
-Here each row is cut into pieces, each with a running maximum and sum (online softmax, arXiv
-1805.02867).
+needed here. vLLM's way takes 0.26 ms of a decode step with 128 sequences and a vocabulary of
+151,936. Here each row is cut into pieces, each with a running maximum and sum (online softmax,
+arXiv 1805.02867).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def _pieces(logits, stride, tops, sums, vocab, length, BLOCK: tl.constexpr):  # 
             logits + row.to(tl.int64) * stride + columns, mask=columns < end, other=float("-inf")
         ).to(tl.float32)
         above = tl.maximum(top, x)
-        # Masked tokens are at -inf; a whole block may be.
+        # The logits of masked tokens are -inf; those of a whole block may be.
         base = tl.where(above == float("-inf"), 0.0, above)
         total = total * tl.exp(top - base) + tl.exp(x - base)
         top = above

@@ -93,9 +93,9 @@ class FastDecodeScheduler(Scheduler):
     # ---- what the engine asks
 
     def follow(self, request_id: str, name: str) -> None:
-        """Keep the samples of a request that is about to be added, under `name`. The request asks
-        for the log-prob of each sampled token and for no other output before it finishes; it has no
-        stop strings."""
+        """Keep the samples of a request that is about to be added, under `name`. The request must
+        ask for the log-prob of each sampled token, and for no other output before it finishes. It
+        must have no stop strings."""
         self._names[request_id] = name
 
     def add_request(self, request: Request) -> None:

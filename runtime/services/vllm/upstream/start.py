@@ -5,8 +5,8 @@
                `-> seconds by phase
 
 vLLM would import everything again in another process, to inspect the model's class: this is
-skipped. Triton kernels for sampling settings that are not used are not compiled. Of the 137 CUDA
-graphs, half of which vLLM records twice to measure their memory, only a few are recorded.
+skipped. Triton kernels for sampling settings that are not used are not compiled. vLLM would record
+137 CUDA graphs, half of them twice to measure their memory; here only a few are recorded.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ def preload(device: str) -> float:
     """Import the modules that an engine on a device needs; return the seconds that it took."""
     begin = time.perf_counter()
     if device == "cpu":
-        # The engine is eager on CPUs, but vLLM would compile its count of token ranks in C++.
+        # On CPUs the engine is eager, but without this vLLM would still compile one function (the
+        # ranks of sampled tokens) to C++.
         os.environ.setdefault("TORCH_COMPILE_DISABLE", "1")
     from vllm import EngineArgs, SamplingParams, TokensPrompt  # noqa: F401
     from vllm.v1.engine.llm_engine import LLMEngine  # noqa: F401

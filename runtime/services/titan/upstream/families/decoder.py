@@ -156,18 +156,20 @@ def adapter_class() -> Any:
                 )
 
         def published(self, state: dict[str, Any]) -> dict[str, Any]:
-            """Return shards under the names that generators take them by."""
+            """Return this rank's shards under the names that generators expect."""
             found: dict[str, Any] = self.to_hf(state)
             return found
 
         def in_files(self, weights: Iterable[tuple[str, Tensor]]) -> Iterable[tuple[str, Tensor]]:
-            """Return whole weights, named by `published`, in names and shapes of weight files."""
+            """Convert whole weights from the names and shapes of `published` to those of weight
+            files."""
             return weights
 
         def _caculate_indices_from_placements(
             self, dim: int, dim_size: int, dtensor_placements: Any, device_mesh: Any
         ) -> tuple[int, int]:
-            """Return which experts this rank has; torchtitan does not expect replicas of them."""
+            """Return the range of experts that this rank has. torchtitan's method does not handle
+            replicated experts, so leave out the replicated mesh dimensions."""
             names = zip(device_mesh.mesh_dim_names, dtensor_placements, strict=True)
             split = [(name, each) for name, each in names if not each.is_replicate()]
             if not split:

@@ -69,8 +69,8 @@ def split(weights: Iterable[tuple[str, Any]], dims: Dims) -> Iterator[tuple[str,
 
 
 def _place(name: str) -> tuple[str, str]:
-    """Return `model.layers.3.` and `self_attn.q_proj` of `model.layers.3.self_attn.q_proj.weight`;
-    other names have no second part."""
+    """Split the name of a layer's weight: `model.layers.3.self_attn.q_proj.weight` gives
+    `model.layers.3.` and `self_attn.q_proj`. For any other name the second part is ""."""
     parts = name.removesuffix(".weight").split(".")
     if len(parts) != 5 or parts[1] != "layers":
         return name, ""
