@@ -121,8 +121,8 @@ def _add(
 def _scores(
     flow: Flow, group: GroupState, lineage: str | None
 ) -> tuple[dict[int, Score], dict[str, dict[int, float]]]:
-    """Return the scores of the first score node of these completions (used for reward metrics), and
-    all values by name."""
+    """Return two mappings: the scores of the first score node of these completions, for the reward
+    metrics; and the values of all rewards and score nodes, by name."""
     mine = [
         n for n in flow.scores if flow.edges[n.name].lineage == lineage and n.name in group.scores
     ]

@@ -2,9 +2,10 @@
 
     with deadline(30.0) as open_call: await call     --late--> TimeoutError, `open_call.expired`
 
-It does what `asyncio.timeout` does. That makes a timer for each call and cancels it again, which
-was a tenth of the controller's time: calls of a service have the same number of seconds, so the
-oldest call is always the first to be late, and one timer for it is enough.
+It does what `asyncio.timeout` does, with fewer timers. `asyncio.timeout` makes a timer for each
+call and cancels it again; that took a tenth of the controller's time. All calls of a service have
+the same time limit, so the oldest call is always the first to be late, and one timer for it is
+enough.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class OpenCall:
 
 
 class _Line:
-    """Open calls with the same number of seconds, the oldest first."""
+    """Open calls with the same time limit, the oldest first."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
@@ -83,12 +84,12 @@ class _Line:
         self._timer = loop.call_at(calls[0].when, self._late, loop) if calls else None
 
 
-# A line does not refer to its loop: it would keep the loop alive.
+# A line must not refer to its loop: the reference would keep the loop alive.
 _lines: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[float, _Line]] = WeakKeyDictionary()
 
 
 def deadline(seconds: float) -> OpenCall:
-    """Return a context manager that ends its block after so many seconds.
+    """Return a context manager that ends its block after `seconds`.
 
     Raises:
         TimeoutError: when the block is left, if its deadline has passed.

@@ -95,7 +95,8 @@ class Firing:
             for node in context.job.nodes
             if node.name in self._flow.edges
         }
-        """by node: the number of its first completion, over all samplers of its group"""
+        """by node: the number of its first completion. Completions of a group are numbered over all
+        of its samplers"""
 
     ask, demand = staticmethod(ask), staticmethod(demand)
 

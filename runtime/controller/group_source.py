@@ -118,7 +118,7 @@ class GroupSource:
         """Handle a resumed group that begins with another row: warn if changed data is allowed.
 
         Raises:
-            RunError: it is not.
+            RunError: changed data is not allowed.
         """
         node, now = self.source.node, None if item is None else _row(item)
         text = f"dataset {node.target} changed since the checkpoint: row {entry.row} is now {now}"

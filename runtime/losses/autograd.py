@@ -3,10 +3,11 @@
     apply      an evaluation and its inputs  ->  the loss, with gradient; eager
     evaluate   the same as one operator that torch.compile does not look into
 
-Forward already computes the gradients, for an upstream gradient of 1; backward rescales them. Only
-a loss in chunks that needs whole sequences computes them in backward (`chunked`). In eager mode the
-kernels' gradients are freed by the first backward pass, so there can be only one. In a compiled
-graph they are outputs of the operator, and the graph saves them.
+Forward already computes the gradients, for an upstream gradient of 1; backward rescales them. Two
+cases compute them in backward, both with the torch module: a loss in chunks that needs whole
+sequences (`chunked`), and a loss within a workspace (`tiled`). In eager mode the kernels' gradients
+are freed by the first backward pass, so there can be only one. In a compiled graph they are outputs
+of the operator, and the graph saves them.
 """
 
 from __future__ import annotations

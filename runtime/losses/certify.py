@@ -123,7 +123,8 @@ def check(loss: LossFunction, fn: Function, names: Mapping[str, str]) -> None:
     """Check that every parameter of `fn` is a field of the loss.
 
     Raises:
-        CallError: one is not, and has no default.
+        CallError: a parameter without a default is no field, or `names` maps a parameter to
+            something that is no field.
     """
     known = _known(loss)
     for parameter in inspect.signature(fn).parameters.values():

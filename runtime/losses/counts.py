@@ -44,7 +44,7 @@ def row_counts(kernels: Kernels, rows: Rows, *, sequences: bool) -> dict[str, Te
         count, length = rows.num_sequences, rows.seq_len
         starts = None if length else rows.starts
     programs = max(1, min(-(-count // 2), PROGRAMS * num_processors(device)))
-    # rows of 16 bytes: aligned for kernels
+    # each count has a row of its own, of at least 16 bytes, so that both are aligned for kernels
     found = torch.empty((2, 4), dtype=rows.dtype, device=device)
     words = kernels.counter(device, "counted", 2, dtype=torch.int64)
     overlap = can_overlap(device)

@@ -180,12 +180,12 @@ class LossFunction:
 
         Logits exist for `chunk_rows` rows at a time, in float32 unless `logits_dtype` says
         otherwise. `compact` omits rows without gradient from the products; the result is the same.
-        If the loss is token-local and its logits stay on chip, it omits masked rows, and rows with
-        an input that makes the gradient zero (such as a zero advantage); the host waits for the
-        device once per call. In all other cases clipped rows are omitted too, and the host waits
-        once per chunk. `workspace` limits the bytes held besides the gradients, for any number of
-        rows and any vocabulary; logits are then computed twice. `weight` must be a plain tensor,
-        not a DTensor: under FSDP pass the gathered weight.
+        If the loss is token-local and its logits stay on chip, `compact` omits masked rows, and
+        rows with an input that makes the gradient zero (such as a zero advantage); the host waits
+        for the device once per call. In all other cases clipped rows are omitted too, and the host
+        waits once per chunk. `workspace` limits the bytes held besides the gradients, for any
+        number of rows and any vocabulary; logits are then computed twice. `weight` must be a plain
+        tensor, not a DTensor: under FSDP pass the gathered weight.
 
         With `group`, the vocabulary is split over the ranks of this group: `weight` holds this
         rank's rows, and all other inputs are equal on all ranks. `vocabulary` is the number of rows
@@ -530,7 +530,7 @@ def _logprob(run: Any) -> Tensor | None:
         found = dict(zip(run.kernels.module.STATISTICS, found, strict=True))
     if "logprob" not in found:
         return None
-    # kernels that sort rows leave those of masked ones unset
+    # kernels that sort rows do not compute log-probs of masked rows
     values: Tensor = found["logprob"].detach().float().where(rows.valid, torch.nan)
     if rows.index is None:
         return values

@@ -20,7 +20,8 @@ from torch import Tensor
 from forgedsl.runtime.losses.batch import NO_LABEL, Rows, slices
 
 CHUNK_ELEMENTS = {"cpu": 1 << 22, "cuda": 1 << 29}
-"""Logits of one chunk: 16 MiB on a CPU (near its caches), 2 GiB on a GPU (large products)."""
+"""Number of logits in a chunk. On a CPU 16 MiB, about the size of its caches; on a GPU 2 GiB, since
+large products are fast."""
 
 
 def every_row(labels: Tensor, dtype: torch.dtype = torch.float32) -> Rows:

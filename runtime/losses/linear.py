@@ -156,8 +156,8 @@ class LinearEvaluation(Evaluation):
             self._push_weight(gradient, hidden)
 
     def _push_weight(self, gradient: Tensor, hidden: Tensor) -> None:
-        """Add to the gradient of the weight. It is summed in float32; with at most two chunks in
-        its own dtype, which only rounds once more."""
+        """Add to the gradient of the weight. The sum is in float32. With at most two chunks it is
+        in the weight's own dtype, which costs only one more rounding."""
         few = self.num_active <= 2 * self.chunk
         if self.mixed and few:
             if self.d_weight is None:

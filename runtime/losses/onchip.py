@@ -1,7 +1,8 @@
 """Fused linear losses whose logits never leave the chip.
 
-Here the *weights* of a row are its softmax times a factor of the row: 2 ** (logit - reference) for
-logits in units of log 2, in bfloat16. `weight`, in the singular, is the lm_head.
+Here the *weights* of a row (plural) are its softmax, times a factor of the row. Each is
+2 ** (logit - reference), with logits in units of log 2, stored in bfloat16. `weight` (singular) is
+the lm_head.
 
     token-local    for each chunk of rows: one product writes the weights of the rows and their
                    statistics; the gradients of the statistics follow; two products with the
@@ -170,8 +171,8 @@ class OnChipTiledEvaluation(Evaluation):
 
 
 def product_of(run: Evaluation, hidden: Tensor, weight: Tensor, chunk: int) -> Product:
-    """Make the product of a run. Allocate memory for the gradients of statistics, which fused
-    kernels keep on chip."""
+    """Make the product of a run. Allocate memory for the gradients of the statistics. (Fused
+    kernels need none: they keep these on chip.)"""
     names = run.kernels.module.GRADIENTS
     for name in names:
         empty = torch.empty(run.rows.num_kept, dtype=run.rows.dtype, device=run.device)

@@ -6,7 +6,8 @@
     Product.gradient(rows, columns, hidden, out)   d loss / d logits of a part of the vocabulary
 
 Each call handles a range of rows. `arguments` are the tensors of an Evaluation by their names in
-the kernels. They include the statistics, which are written, and the gradients of these.
+the kernels. Among them are the statistics, which the kernels write, and the gradients of the loss
+with respect to the statistics.
 """
 
 from __future__ import annotations

@@ -300,8 +300,8 @@ def factors(
     LOGPROB: tl.constexpr, ENTROPY: tl.constexpr, LOGSUMEXP: tl.constexpr, MEAN: tl.constexpr,
     FORM: tl.constexpr, BLOCK: tl.constexpr, ACC: tl.constexpr,
 ):  # fmt: skip
-    """Store the factors of each row (see `slopes`) and its value at the label; zeros where it does
-    not count.
+    """Store the factors of each row (see `slopes`), and its value at the label; zeros for rows that
+    do not count.
 
     FORM "factor": store in `slope` the number by which the weights of the row are multiplied, and
     the weight to put at the label.

@@ -3,8 +3,9 @@
     x  ->  forward(logprob=[N], adv=[B], seq_id=[N], num_tokens=[])  ->  loss, or (loss, reports)
 
 `forward` gets only valid tokens, packed: token fields are `[N]`, sequence fields `[B]`, and
-`seq_id[n]` is the sequence of token n. Its loss is a sum that divides by counts of the whole
-optimizer step (`num_tokens`, `num_sequences`), so that the parts of microbatches and ranks add up.
+`seq_id[n]` is the sequence of token n. `forward` must return a sum, divided by counts of the whole
+optimizer step (`num_tokens`, `num_sequences`). Then the losses of microbatches and ranks add up to
+that of the step.
 """
 
 from __future__ import annotations

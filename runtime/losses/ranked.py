@@ -5,10 +5,11 @@
              zero by an input (advantage 0)
     rank 2   rows that do not count         nothing
 
-A token-local loss names inputs whose zero makes the gradient of a row zero, whatever its log-prob
-(`SILENT` of its kernels, such as an advantage), so ranks are known before anything is computed.
-Rows are sorted by rank. The rows with gradient then come first, so products take a slice of a chunk
-and copy nothing. The host reads the number of rows of each rank while the first chunk is computed.
+Some inputs of a token-local loss, such as an advantage, make the gradient of a row zero if they are
+zero, whatever its log-prob. The kernels list them in `SILENT`. So the ranks are known before
+anything is computed. Rows are sorted by rank. The rows with gradient then come first, so products
+take a slice of a chunk and copy nothing. The host reads the number of rows of each rank while the
+first chunk is computed.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Multiply by numbers on the device, without waiting for them.
 
-    rescale        a gradient in place by one number; nothing happens where it is one
+    rescale        a gradient in place by one number; if that is 1, the kernel does nothing
     scaled_rows    each row of a matrix by a number of its own, rows that do not count by zero
 
 Autograd passes the upstream gradient of the loss as a tensor on the device; usually it is one. If

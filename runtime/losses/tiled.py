@@ -1,6 +1,6 @@
 """Linear losses within a workspace: neither all rows nor all of the vocabulary at a time.
 
-    for rows, tiles      logits of a tile -> its statistics; combined over all tiles: those of rows
+    for rows, tiles      logits of a tile -> its statistics -> over all tiles: those of the rows
     once                 the loss, and its gradients with respect to the statistics
     for tiles, rows      logits again -> their gradient -> those of hidden and of the tile's weight
 
