@@ -126,8 +126,8 @@ class SyncResult:
     was_random: bool = False
     """True if the sampler had random weights before"""
     base: int = 0
-    """number of base weights of the sampler that were compared with the trainer's now, bit for
-    bit; 0 if none were"""
+    """number of base weights of the sampler that were compared with the trainer's at this sync, bit
+    for bit; 0 if none were"""
     digests: Mapping[str, int] | None = None
     """digest of each published tensor; None if there are none"""
 

@@ -107,7 +107,7 @@ class EventLog:
             cut_half_line(path)
         self._readers: list[Reader] = []
         self._by_kind: dict[str, tuple[Reader, ...]] = {}
-        """the readers of a kind of event, once there was one"""
+        """by kind of event: its readers. A kind is added at its first event"""
         self._ids = itertools.count(1)
         self._packer = Packer()
 

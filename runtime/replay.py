@@ -158,8 +158,8 @@ def starts(run_dir: Path, step: int) -> bool:
 async def trainer_before(
     step: int, job: spec.Job, run_dir: Path, out: Path
 ) -> AsyncIterator[TrainerClient]:
-    """Start the only service of a job, a trainer, where `step` of the run started. Its logs go to
-    `out`."""
+    """Start the only service of a job, a trainer, in the state that it had before `step` of the
+    run. Its logs go to `out`."""
     out.mkdir(parents=True, exist_ok=True)
     resume = step - 1 or None
     scratch = Scratch()

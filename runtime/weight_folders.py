@@ -39,8 +39,9 @@ def write_folder(state: dict[str, Any], target: Path, folder: Path, dtype: str) 
 def write_adapter(
     layers: dict[str, tuple[Any, Any]], target: Path, *, base: str, lora: spec.Lora
 ) -> None:
-    """Write an adapter in the layout of PEFT: A [rank, in] and B [out, rank] of each layer, and
-    what they belong to. `base` is the model that the adapter was trained on."""
+    """Write an adapter in the layout of PEFT: A [rank, in] and B [out, rank] of each layer, and the
+    config that names their model and layers. `base` is the model that the adapter was trained
+    on."""
     from safetensors.torch import save_file
 
     target.mkdir(parents=True, exist_ok=True)

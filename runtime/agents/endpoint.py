@@ -42,7 +42,7 @@ KEEP_ALIVE = 15.0
 COLLECT = 10_000
 """new objects after which garbage is collected; Python's own number is 700"""
 MAX_ENDED_KEYS = 4096
-"""keys of ended trajectories that are known as such"""
+"""number of keys of ended trajectories that are remembered, to tell them from wrong keys"""
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -210,8 +210,9 @@ async def _streamed(
     asked: Coroutine[Any, Any, list[Answer]],
     as_events: Callable[[list[Answer]], list[str]],
 ) -> web.StreamResponse:
-    """Send an answer as events. The first event is sent after the whole answer is sampled, since
-    tokens may change until then. Meanwhile, comments keep the connection alive."""
+    """Send an answer as events. The first event is sent after the whole answer is sampled. Until
+    then its tokens are not final: if a replica dies, the request is sampled again. Meanwhile,
+    comments keep the connection alive."""
     answering = asyncio.create_task(asked)
     try:
         await asyncio.wait([answering], timeout=KEEP_ALIVE)
@@ -241,7 +242,7 @@ async def _in_its_form(request: web.Request, handler: Handler) -> web.StreamResp
     ALLOWED_HOSTS."""
     try:
         if request.host.rpartition(":")[0] not in ALLOWED_HOSTS:
-            raise ApiError(403, f"this endpoint is not {request.host}")
+            raise ApiError(403, f"this endpoint does not serve the host name {request.host}")
         return await handler(request)
     except ApiError as error:
         # the client of OpenAI tries 409 again, which would be in vain

@@ -1,4 +1,5 @@
-"""AgentProcess: the actor's side of a process of agents, with the endpoint that they ask.
+"""AgentProcess: the actor's side of a process of agents, and the HTTP endpoint that the agents
+call.
 
     controller --run, events, answer, close--> AgentProcess --run, close--> worker.py: the agent
                                                     ^ HTTP                        |
@@ -26,7 +27,8 @@ from forgedsl.runtime.environments.worker import Reply, Request, ServedEnvironme
 from forgedsl.runtime.tracebacks import described
 
 MARGIN = 5.0
-"""seconds of an agent beyond its deadline, within which the controller ends it"""
+"""seconds added to an agent's deadline here. The controller ends the agent at the deadline itself;
+this limit applies only if it does not"""
 LONGEST = 86400.0
 """time limit of an agent without a deadline"""
 

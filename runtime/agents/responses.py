@@ -81,7 +81,7 @@ def _list(given: Mapping[str, Any], name: str) -> list[Any]:
 def _tool(tool: Any, index: int) -> dict[str, Any]:
     if not isinstance(tool, dict) or tool.get("type") != "function":
         kind = tool.get("type") if isinstance(tool, dict) else tool
-        message = f"tools[{index}] of type {kind!r:.40} is not supported, function is"
+        message = f"tools[{index}] of type {kind!r:.40} is not supported; use type function"
         raise ApiError(400, message, param=f"tools[{index}]", code="unsupported_parameter")
     names = ("name", "description", "parameters")
     return {"type": "function", "function": {n: tool[n] for n in names if tool.get(n) is not None}}

@@ -163,7 +163,7 @@ class Session:
 
     def _measure(self, chat: Chat) -> None:
         """Refuse a request that is certainly too long, without tokenizing it: it has more
-        characters than the most tokens of a row could have."""
+        characters than `max_row_tokens` of the longest tokens."""
         size = sum(len(message["content"]) for message in chat.messages)
         most = self.terms.max_row_tokens * self._tree.bridge.longest_token
         if size > most:

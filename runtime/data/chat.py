@@ -3,9 +3,9 @@
 The tokens of an assistant turn are found by rendering twice: the conversation is rendered again
 with the turn's content replaced by a character that occurs nowhere, and the difference of the two
 texts is the content. This works for every template, also for those that rewrite earlier turns
-(Qwen3 drops their thinking), where rendering prefixes would fail. A turn begins after the header
-with which the template ends a generation prompt, and ends with its special token: exactly what the
-model writes when it is sampled.
+(Qwen3 drops their thinking), for which rendering a prefix of the conversation would give another
+text. A turn has exactly the tokens that the model writes when it is sampled. It begins after the
+header that ends a generation prompt, and it ends with the special token that ends a turn.
 """
 
 from __future__ import annotations

@@ -79,8 +79,8 @@ class Evidence:
 
     @property
     def unparsed_target(self) -> str:
-        """Return an example if most targets can equal no answer: they are neither a number nor a
-        formula nor a few words. Else return ""."""
+        """If no answer could equal most of the targets, return one of them as an example; else "".
+        Such a target is neither a number, nor a formula, nor a few words."""
         bad = [text for text in self._targets if not is_answer(text)]
         return bad[0] if 2 * len(bad) > len(self._targets) else ""
 

@@ -75,7 +75,7 @@ class _Maker:
                 line = process.stdout.readline()
             except BrokenPipeError:
                 line = b""
-            except BaseException:  # an answer that nobody reads would be taken for the next one
+            except BaseException:  # otherwise the next call would read this answer
                 process.kill()
                 raise
             if not line:
@@ -118,7 +118,7 @@ def main() -> None:
             if key not in made:
                 made[key] = Problems(asked["task"], asked["config"])
             answer = {"row": made[key].row(asked["number"])}
-        except Exception as error:  # of the package: it concerns this row or this source
+        except Exception as error:  # an error of the package, about this row or this source
             answer = {"error": f"{type(error).__name__}: {error}"}
             if isinstance(error, ValueError):
                 answer = {"error": str(error)}

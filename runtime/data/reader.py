@@ -212,7 +212,7 @@ class DatasetReader:
         return self.end is not None and self.cursor >= self.end
 
     def seek(self, cursor: int) -> None:
-        """Continue with the row after position `cursor`."""
+        """Continue with the row at position `cursor`, after that many consumed rows."""
         self.cursor = cursor
 
     def check(self, make: Callable[[int, Row], Any], seconds: float) -> None:

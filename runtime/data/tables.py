@@ -16,9 +16,9 @@ from forgedsl.errors import LaunchError
 
 
 def csv_rows(content: bytes, name: str) -> list[tuple[int, dict[str, str] | str]]:
-    """Read CSV. Return (number of the first line, row) for each row. A row is a dict by the names
-    of the header, with text values. For a row with another number of values, it is a text that says
-    why the row is unusable.
+    """Read CSV. Return (number of the first line, row) for each row. A row is a dict from names in
+    the header to text values. If it has more or fewer values than the header, the dict is replaced
+    by a text: the reason why the row is unusable.
 
     Raises:
         LaunchError: the file is not UTF-8, is not CSV with commas, or names a column twice.

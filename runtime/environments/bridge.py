@@ -28,7 +28,8 @@ from forgedsl.vllm_parsers import FORM
 NO_LIMIT = sys.maxsize
 """limit for agents: their messages are not shortened"""
 SHORT = 10_000
-"""number of characters from which a text is cut before it is tokenized, if it may be too long"""
+"""a text with more characters than this is shortened before it is tokenized, if it may exceed its
+token limit"""
 Observation = str | Sequence[Message]
 FIRSTS = 256
 """number of cached first prompts, shared by siblings"""

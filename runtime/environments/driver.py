@@ -386,7 +386,7 @@ class _Play:
 
 
 def _seeds(seed: int) -> Iterator[int]:
-    """Yield the seeds of all turns. Several are made at once, since a first digest takes ten times
-    as long as the next ones."""
+    """Yield the seeds of all turns. They are computed in blocks of SEEDS, since the first digest of
+    a block takes ten times as long as each next one."""
     for first in count(0, SEEDS):
         yield from [seed_of(seed, number) for number in range(first, first + SEEDS)]

@@ -37,7 +37,8 @@ from forgedsl.runtime.temporary_files import RUN, kill_marked, marks
 from forgedsl.runtime.worker_process import PR_SET_PDEATHSIG
 
 POOL = "FORGEDSL_POOL"
-"""environment variable of all agent programs under one environment process: its mark, PID-..."""
+"""environment variable that all agent programs of one environment process have; its value is the
+mark of that process, which begins with the PID of its parent"""
 TRAJECTORY = "FORGEDSL_TRAJECTORY"
 """environment variable of the programs of a trajectory"""
 INHERITED = (
@@ -154,7 +155,8 @@ def _parsed(text: str, what: str) -> Any:
 
 
 class _Program:
-    """What all trajectories of a process share: the checked command and its environment."""
+    """The checked command and its environment variables, shared by all trajectories of a
+    process."""
 
     def __init__(self, served: spec.Program, scripts: Mapping[str, str], folder: Path) -> None:
         self.spec, self._scripts = served, scripts
@@ -309,7 +311,7 @@ class _Pipe(asyncio.Protocol):
 
 
 def _die_with_parent() -> None:
-    """In the new process: have the kernel kill it when this process dies."""
+    """Runs in the new process: have the kernel kill it when its parent, this process, dies."""
     _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 

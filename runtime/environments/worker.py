@@ -51,7 +51,7 @@ class ServedEnvironment:
     mark: str = ""
     """value of `program.POOL` in the environment of its agent programs"""
     confined: bool = False
-    """the process must have no effects and prints nothing"""
+    """True if the process must have no effects outside of itself, and print nothing"""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -207,8 +207,8 @@ class Recall(Operation):
     fires = "stored"
 
     def edge(self, node: Node, read: Sequence[Edge], job: Job, edges: Mapping[str, Edge]) -> Edge:
-        """Return facts about the output: as wide as the groups in the buffer, known at batch
-        assembly."""
+        """Return facts about the output: it has the width of the groups in the buffer, and its
+        values are known when a batch is assembled."""
         put = _put(job, node.target)
         kept = edges[next(i.edge for i in put.inputs if i.argument == "rollout")]
         return Edge(
@@ -254,7 +254,8 @@ def _kept(rollout: Rollout, values: Mapping[str, Any], put: Node) -> Kept:
             if not isinstance(v, list)
         },
         truncated=rollout.truncated,
-        # A simulated rollout counts tokens that it does not have: count them by `num_tokens`.
+        # A simulated rollout has fewer `token_ids` than its `num_tokens` says. The difference is
+        # stored, so that `num_tokens` is the same when the rollout is restored.
         num_observed=len(rollout.token_ids) - rollout.num_tokens,
         row_starts=rollout.row_starts,
         versions=(rollout.version_min, rollout.version_max),

@@ -36,7 +36,7 @@ COMMON = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """An answer. `said`: what it is, for a message that begins `pays 1 for`."""
+    """An answer. `said` describes it; messages continue with it after "pays 1 for"."""
 
     kind: str
     said: str

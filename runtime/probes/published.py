@@ -1,4 +1,5 @@
-"""First rows of published datasets, for calls of rewards where the data is not on this machine.
+"""First rows of published datasets. Rewards are tried out on them if the data is not on this
+machine.
 
 hf("openai/gsm8k")  --rows_of-->  its first rows, as published (MIT; arXiv 2110.14168)
 """

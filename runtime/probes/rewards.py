@@ -81,7 +81,7 @@ class _Calls:
     async def __call__(self, prompt: Prompt, made: Answer) -> Call:
         if time.monotonic() > self.deadline:
             raise Stopped("the time for calls is over")
-        # tokenizers warn of so long a text, and its tokens are not needed
+        # do not tokenize a very long text: the tokenizer would warn, and its tokens are not needed
         is_long = made.kind == LONG
         answer = self.asked.answer(prompt, "" if is_long else made.text)
         answer.text = made.text

@@ -3,10 +3,10 @@
     GroupState of a step --rows_of--> rows --Parquet--> rows --rollout_of--> Rollout
 
 A row holds the completion, its prompt, what rewards read of the dataset's row, and the value of
-every node of the flow (`value/NODE`): a number, or one number for each token. `part/NAME` is a
-reward, `score/NODE` the score. `place/STEP/K` is the index of the completion's sample in loss K of
-step node STEP. `logprob/STEP/K/E` are the log-probs of its trained tokens. For the first loss (K =
-0), E is the epoch; for further losses, it is the number of the update.
+every node of the flow: `value/NODE` is a number, `tokens/NODE` has one number for each token.
+`part/NAME` is a reward, `score/NODE` the score. `place/STEP/K` is the index of the completion's
+sample in loss K of step node STEP. `logprob/STEP/K/E` are the log-probs of its trained tokens. For
+the first loss (K = 0), E is the epoch; for further losses, it is the number of the update.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from forgedsl.runtime.group import MISSING, Column, Dropped, GroupState
 
 Row = dict[str, Any]
 LOST = "not recorded"
-"""A value that JSON cannot hold is replaced by an object with this key; there it has the name of
-the value's type"""
+"""A value that JSON cannot hold is replaced by an object with this key. Its value is the name of
+the type"""
 
 AS_JSON = ("messages", "target", "columns", "versions", "rewards", "turn_rewards", "kept")
 """columns whose values are JSON"""

@@ -48,11 +48,11 @@ def math_equal(
     which: str = "last",
     partial: float = 0.0,
 ) -> float:
-    """Return 1.0 if the answer equals the target, `partial` if a number outside of answers does.
-    The answer is the text in the last `<answer>...</answer>`, else in the last `\\boxed{...}`, else
-    the last number. `which = first` takes the first tag, box or number. With `first_tag` or
-    `last_tag`, only the text in an `<answer>` counts. An opened `<answer>` that is never closed is
-    no answer."""
+    """Return 1.0 if the answer equals the target. Else return `partial` if a number elsewhere in
+    the text, outside of `<answer>` blocks, equals it. The answer is the text in the last
+    `<answer>...</answer>`, else in the last `\\boxed{...}`, else the last number. `which = first`
+    takes the first tag, box or number. With `first_tag` or `last_tag`, only the text in an
+    `<answer>` counts. An opened `<answer>` that is never closed is no answer."""
     text, wanted = rollout.response, target_text(target)
     start, end = _place(text, which)
     answer = text[start:end].strip()

@@ -1,9 +1,9 @@
 """Isolation levels that this host offers, tested by probes, strongest first.
 
     namespaces  namespaces of processes, files (a tmpfs) and network; processes are killed together
-    bwrap       the same through bubblewrap, where only it may make namespaces
+    bwrap       the same, made by bubblewrap: on some hosts only that may make namespaces
     landlock    no writing, sockets, processes, signals (seccomp); reading Python's own files only
-    seccomp     the same, but it can read all files that the user can read
+    seccomp     as landlock, but the program can read all files that the user can read
 
 A level is offered only if a probe process was refused everything that the level promises.
 """

@@ -60,7 +60,7 @@ def this_host() -> Any:
     main thread as Ctrl-C does and exits with 130."""
     monarch.actor.unhandled_fault_hook = lambda failure: None
     found = monarch.actor.this_host()
-    atexit.register(shut_down)  # registered after Monarch's hook, so it runs before it
+    atexit.register(shut_down)  # hooks run in reverse order: this one runs before Monarch's
     return found
 
 
@@ -268,7 +268,7 @@ class Mesh:
         """
         async with asyncio.timeout(STOP_SECONDS):
             await self.call("leave")
-            await asyncio.sleep(LEFT_SECONDS)  # `procs.stop` hangs before the processes exit
+            await asyncio.sleep(LEFT_SECONDS)  # `procs.stop` hangs while processes still run
             await self.procs.stop("end of run")
 
     async def abandon(self) -> None:

@@ -1,12 +1,12 @@
 """Protocol between the judge's process and the program's: one line of JSON per message.
 
     {"q": value, "h": heap}  a question    {"a": value, "h": heap}  its answer
-    {"e": [class, args], "h": heap}  the exception it ended with
+    {"e": [class, args], "h": heap}  the exception that the question raised
 
 Plain data is sent by value. Mutable containers have numbers known to both ends. Every message holds
 the contents of the containers that it needs or that have changed (`heap`), so a list that a call
-sorts is sorted for its caller too. Other
-objects stay in their process; each end writes and reads references to them with its own tags.
+sorts is sorted for its caller too. Other objects stay in their process; each end writes and reads
+references to them with its own tags.
 """
 
 from __future__ import annotations
