@@ -244,9 +244,9 @@ class RewardGuard:
     WINDOW = 256
     RATE_AFTER = 32
     ALL_AFTER = 16
-    """number of calls after which a reward that always fails ends the run. It is not above the
-    smallest limit of FailureGuard. At equal counts RewardGuard is called first, so its more
-    specific error is raised"""
+    """number of calls after which a reward that always fails ends the run. FailureGuard would end
+    the run too, after at least so many failures. RewardGuard is called first, so the user gets its
+    error, which is more specific"""
     KILLS = 4
     """if every call so far has ended its process, the run ends after KILLS * n calls, where n is
     the number of calls that may run in one process at once"""

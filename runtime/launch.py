@@ -148,8 +148,8 @@ def _sessions(
 
 def _run(this: Run, left: int, *, heard: bool) -> Outcome | None:
     """Run from `run.start` to `run.end`. `left` is the number of restarts that remain; return None
-    if a service failed and the run starts again. `heard`: readers show events, so the reason of a
-    failure need not be printed to stderr."""
+    if a service failed and the run starts again. If `heard`, readers show the event `run.end`;
+    otherwise the reason of a failure is printed to stderr."""
     _announce(this)
     start = time.monotonic()
     outcome = _outcome(this)

@@ -185,7 +185,8 @@ async def _set_up_replica(
 
 
 def _new_token(dead: Mesh) -> dict[str, str]:
-    """Return the arguments that a generator replica needs anew when it starts again."""
+    """Return the arguments of a generator replica that must differ from those of its earlier
+    start."""
     return {"token": secrets.token_hex(4)} if "token" in dead.recipe["kwargs"] else {}
 
 

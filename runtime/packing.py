@@ -32,9 +32,9 @@ from forgedsl.runtime.routes import missing_route
 FLAT_STEP = 128
 """a flat row is padded to a multiple of this"""
 LANES, FINE = 16, 4
-"""with `batch_invariant`, the width of a row is rounded up to a multiple of LANES; the width of a
-long row to a multiple of a 16th (2^-FINE) of the next power of two. So there are few distinct
-widths and little padding"""
+"""with `batch_invariant`, the width of a row is rounded up to a multiple of LANES; for a long row
+the step is larger: the next power of two, divided by 2^FINE = 16. So there are few distinct widths
+and little padding"""
 
 
 @dataclass(slots=True, kw_only=True)

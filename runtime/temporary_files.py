@@ -67,7 +67,8 @@ class Scratch:
         )  # fmt: skip
 
     def _claim(self) -> FileIO:
-        # Rename the file only after it is locked: no other process may find it unlocked before.
+        # Lock the file before it gets its name: another process would remove the files of a run
+        # whose owner file is unlocked.
         fresh = SHM / f"forgedsl-{self.key}.new"
         try:
             owner = fresh.open("xb", buffering=0)

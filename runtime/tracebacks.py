@@ -26,7 +26,8 @@ PLACE = re.compile(r"""(?:#\s|at=")([\w.+-]+\.forge:\d+:\d+)""")
 LONGEST = 800
 """longest error text that is shown, in characters: an error may quote a whole answer"""
 PLAIN = ("dataset_", "reward_", "rubric_", "fn_")
-"""prefixes of generated functions over plain values; their subexpressions can be evaluated again"""
+"""prefixes of the names of generated functions that compute with plain values, so that an error
+message may evaluate their subexpressions again"""
 
 
 def places_of(error: BaseException) -> tuple[str, ...]:

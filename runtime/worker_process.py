@@ -199,8 +199,8 @@ class WorkerProcess(CallClient):
         super().__init__()
         self._process, self._memory, self._killed = process, memory, ""
         self._said: asyncio.Queue[str | None] = asyncio.Queue()
-        """messages before the first call: "" once the process runs, then "" or an error once it has
-        loaded"""
+        """the two messages before the first call: "" when the process runs; then "" when it has
+        loaded, or the error of loading"""
 
     @classmethod
     async def start(

@@ -74,8 +74,8 @@ class AgentPlay:
         self._reserved = 0
         """tokens that requests in flight may add"""
         self._last = ""
-        """the limit that the last request reached: "turns", "tokens", or "" for none. This is how
-        the trajectory ended, if no other request is sampled after it"""
+        """the limit that the last request reached: "turns", "tokens", or "" for none. If no request
+        is sampled after that one, the trajectory ended by this limit"""
 
     @property
     def trajectory(self) -> Trajectory:

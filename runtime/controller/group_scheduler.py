@@ -44,9 +44,10 @@ class Place:
     queue: list[int] | None = field(default_factory=list)
     """completions that are ready before the group has its slot; None once it has the slot"""
     compared: str | None = None
-    """for a node that compares siblings: the edge that must be complete before it fires at all"""
+    """for a node that compares siblings: the edge of the completions. All of them must be there
+    before it fires for one"""
     verdict: str | None = None
-    """of a filter: the edge of its verdict"""
+    """for a filter: the edge with the decision to keep or drop the group"""
 
 
 class GroupScheduler:

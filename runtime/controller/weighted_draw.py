@@ -1,7 +1,7 @@
 """Weighted draw: take or skip each row, in the dataset's order, with its own probability.
 
-The level of a row is a key that the dataset computes, such as its difficulty; without one, each row
-has its own.
+The level of a row is a key that the dataset computes, such as its difficulty. If the dataset
+computes none, each row is a level of its own.
 
     row -> mean score and number of earlier groups of its level -> weight -> taken, or skipped
 

@@ -2,9 +2,9 @@
 
     file | hub | mixture --open_source--> Source.row_at(position) -> (row id, row)
 
-Position p of a source with N rows is row `permutation(p // N)[p % N]`. At every position, a mixture
-takes a row of the source whose share of the rows so far is furthest below its weight. So a mixture
-needs no random numbers.
+Position p of a source with N rows is row `permutation(p // N)[p % N]`. A mixture compares each
+source's number of rows so far with its weight, and takes the next row from the source that is
+furthest behind. So a mixture needs no random numbers.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
     actor: listen() --address, by the endpoint `listen`--> connect()
     connect() --(number, PoolRequest)--> answer --(number, Reply or Wire, last)--> connect()
 
-Monarch starts the processes and reports their end. Its messages would cost the controller several
-times as much, and every turn of every trajectory needs one.
+Monarch starts the processes and reports their end. But every turn of a trajectory needs a message,
+and a message of Monarch costs the controller several times as much as one over this connection.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ time of TCP"""
 
 
 class PoolRequest(NamedTuple):
-    """Request about a trajectory or its process. By `op`, what `given` and `number` are:
+    """Request about a trajectory or its process. The meaning of `given` and `number` depends on
+    `op`:
 
     tools    nothing
     bridge   given: (form of tool calls, schemas of tools, True if the process tokenizes

@@ -43,7 +43,8 @@ class EnvironmentProcess(RestartingWorker):
         self._loading: dict[str, asyncio.Task[Bridge]] = {}
         """by name: bridges that are being loaded"""
         self._blamed: WorkerProcess | None = None
-        """the last child whose end was attributed to a trajectory"""
+        """the last child whose end was counted as the fault of one trajectory; the other
+        trajectories in it are then not at fault"""
 
     async def answer(self, asked: PoolRequest) -> tuple[Reply | Wire | None, bool]:
         """Answer a request. The second value tells the server whether to end after this answer;

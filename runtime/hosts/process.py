@@ -41,7 +41,7 @@ class ProcessHosts(Hosts):
     """standard input of the command that starts a worker"""
     last: ClassVar[signal.Signals] = signal.SIGKILL
     """signal that the kernel sends to this command when the thread that started it ends. SIGKILL
-    ends the command even if it is stopped."""
+    also ends a command that was stopped with SIGSTOP."""
 
     def start(self, count: int, settings: Mapping[str, Any], temp: Path, logs: Path) -> None:
         logs.mkdir(exist_ok=True)

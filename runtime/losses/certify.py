@@ -71,8 +71,8 @@ class Verdict:
     """Result of a comparison. `what` is "" if nothing differs, else `value` or `gradient by NAME`.
     `stage` is the first kind of batch that differs, `ours` and `theirs` are the values of the two
     losses there, and `how` has sentences on the difference. `largest` is the largest relative
-    difference among the batches that count as equal. `by` names the statistics whose gradients were
-    compared."""
+    difference in the batches whose difference is within the tolerance. `by` names the statistics
+    whose gradients were compared."""
 
     batches: int
     largest: float

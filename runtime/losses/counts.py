@@ -1,5 +1,5 @@
-"""Count valid rows, and sequences with at least one, in one kernel launch: the denominators of a
-loss call that is a whole step.
+"""Count valid rows, and sequences with at least one valid row, in one kernel launch. If a loss call
+is a whole step, these counts are its denominators.
 
     labels, mask, sequences  ->  row_counts  ->  num_tokens, num_sequences on the device
 

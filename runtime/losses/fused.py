@@ -1,7 +1,7 @@
 """A loss by its generated kernels, from logits or from hidden states and lm_head.
 
     token-local       fused: a row is read, its gradient computed, and written back
-    coupled           statistics, then `sequences` over the tokens, then apply
+    coupled           three kernels: `statistics`, `sequences` (over tokens), `apply`
 
     from logits       one launch over all rows, the gradient in a tensor of its own or in place
     linear            chunks of rows: logits in float32, their gradient in the same memory, then
@@ -222,8 +222,8 @@ class Evaluation:
 
     def _ring(self, chosen: Config, inner: int = 0) -> dict[str, Any]:
         """Return the number of slots of the ring buffer in shared memory, and of tiles kept in
-        registers. With `inner`, a row is split over two multiprocessors: the numbers are those of
-        half a row, rounded up to a multiple of `inner` words."""
+        registers. With `inner`, a row is split over two multiprocessors, and the numbers are for
+        one half of the row: its length is rounded up to a multiple of `inner` words."""
         half = inner and 2 * inner * -(-self.vocabulary // (4 * inner))
         tiles = -(-(half or self.vocabulary) // chosen.block)
         ahead = min(chosen.ahead, tiles)

@@ -95,8 +95,9 @@ class Kernels:
         self, device: torch.device, purpose: str, *size: int, dtype: torch.dtype = torch.int32
     ) -> Tensor:
         """Return the counter for a purpose; the first call makes it, with zeros. Programs increment
-        `done` (finds the last program), `taken` (next row) and `counted` (counts), and set them
-        back to zero. `turns` and `mail` have an entry per program and keep their values."""
+        three of them and set them back to zero: `done` (to find the last program), `taken` (the
+        next row) and `counted` (counts). `turns` and `mail` have an entry per program and keep
+        their values."""
         stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
         key = device, stream, purpose
         if key not in self.counters:

@@ -16,7 +16,8 @@
 
 Logits are in units of log 2 (z / T times log2(e)), so that every exponential is one exp2. Sums are
 taken around the logit of the label; a row whose label lies too far below the others is `far`: its
-sums are taken again around its largest logit, by launches that return at once if there is none.
+sums are taken again around its largest logit. The launches for this return at once if no row is
+`far`.
 """
 
 from __future__ import annotations

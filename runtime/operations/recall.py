@@ -6,7 +6,7 @@
 A drawn group has no credit and no ledger entry. It is drawn when the fresh groups of a step are
 ready, and stays in the buffer until newer groups push it out or it is too old. The seed of the draw
 is (run seed, name of the draw, step), so a resumed run draws the same groups. If too few groups are
-young enough, the step gets fewer: nothing waits for a buffer. Numbers are kept as the trainer reads
+young enough, the step gets fewer groups; it does not wait. Numbers are kept as the trainer reads
 them, in f32.
 """
 

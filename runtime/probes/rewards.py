@@ -33,7 +33,8 @@ CALL = 2.0
 ROWS = 3
 READS_TARGET = ("target", "rollout", "row")
 LONG = "long"
-"""kind of an answer that is longer than any of a policy; a reward must not fail on it"""
+"""kind of answer that is longer than all that a policy can write; it only shows if the reward fails
+on it"""
 READS_TOKENS = ("rollout", "token_ids")
 
 

@@ -65,10 +65,10 @@ def this_host() -> Any:
 
 
 def shut_down() -> None:
-    """End Monarch's client at the exit of the interpreter; it cannot be started again. Monarch's
-    own exit hook waits a second and prints a traceback on a busy machine; if it runs after this
-    one, it does nothing. Output of Monarch's runtime threads to fd 2 is discarded; `sys.stderr`
-    still works."""
+    """End Monarch's client at the exit of the interpreter; it cannot be started again. Run this
+    before Monarch's own exit hook, which then does nothing. Otherwise that hook waits a second, and
+    prints a traceback on a busy machine. Output of Monarch's runtime threads to fd 2 is discarded;
+    `sys.stderr` still works."""
     first: Any = sys.__stderr__
     if sys.stderr is first:
         sys.stderr = open(os.dup(2), "w", buffering=1, encoding="utf-8", errors="backslashreplace")  # noqa: SIM115

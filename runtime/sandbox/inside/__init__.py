@@ -1,7 +1,8 @@
 """Code of a sandbox process: confine the process, then run the program.
 
-A bare interpreter without site-packages starts here. So this package imports only itself,
-relatively, and little of the standard library: every call pays for each import.
+A bare interpreter without site-packages starts here. So this package imports only its own modules,
+by relative imports, and little of the standard library: each sandbox process spends time on each
+import.
 
     stdin  {role, level, parent, read, files, inodes, processes, limits, ...}, marshalled
     stdout "ready" once the limits are in force, or why they are not; then what the role writes

@@ -6,9 +6,10 @@ every `sorted` and every expected value stays in this process.
 
     cases -> exec -> calls of the program's names -> verdicts, one line for each case
 
-An object that the program returns takes no part in comparisons of a case: it equals no plain data,
-and its own `in`, `+` or `startswith` are not called. The exception is an object that the case made
-by calling a class (a capitalized name), such as `Stack()`, since its methods are what is tested.
+An object that the program returns cannot decide a comparison of a case. It equals no plain data,
+and its own methods for `in`, `+` or `startswith` are not called. The exception is an object that
+the case made by calling a class (a capitalized name), such as `Stack()`, since its methods are what
+is tested.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ VERDICTS = frozenset(
     for name in dir(kind)
     if name.startswith(("is", "starts", "ends", "count", "find", "index", "rfind", "rindex"))
 )  # fmt: skip
-"""methods of plain types that cases use in assertions, such as `startswith` and `count`. If the
-program made the object, they are called on its plain value in this process, not in the program's"""
+"""methods of plain types that cases use in assertions, such as `startswith` and `count`. On an
+object of the program they are called in this process, on its plain value"""
 BINARY = (
     "add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and_", "or_", "xor",
     "lshift", "rshift",

@@ -163,8 +163,8 @@ def _deny(
     unless: bool = False,
 ) -> bytes:  # fmt: skip
     """Return filter instructions that refuse system call `number`. With `arg`, they refuse it only
-    if this argument passes the test, or with `unless`, if it fails it. They expect the call's
-    number in the accumulator, and leave it there."""
+    if this argument passes the test; with `unless` too, only if it fails the test. They expect the
+    call's number in the accumulator, and leave it there."""
     refuse = _code(RETURN, ERRNO | error)
     if arg is None:
         return _code(JEQ, number, 0, 1) + refuse
