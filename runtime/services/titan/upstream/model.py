@@ -232,8 +232,7 @@ def build_model(
     dims.build_mesh()
     arch = model_spec(model, folder)
     config = lora.with_adapters(adapt_config(arch.model, model, service), service.lora)
-    with _no_trainer():
-        # The config is updated as for one stage: torchtitan refuses tied weights in a pipeline.
+    with _no_trainer():  # as for one stage: torchtitan refuses tied weights in a pipeline
         alone = replace(parallelism, pipeline_parallel_degree=1)
         config.update_from_config(config=SimpleNamespace(parallelism=alone))
     keep_loss_whole(config)
