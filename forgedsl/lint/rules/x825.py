@@ -99,16 +99,19 @@ def _turned(kind: type[python.cmpop]) -> type[python.cmpop]:
     return sides.get(kind, kind)
 
 
-def _counted(env: PythonClass, step: python.AST, node: python.expr) -> float | None:
+def _counted(env: PythonClass, step: python.AST, node: python.expr, depth: int = 4) -> float | None:
     """Return what an expression adds to the number of the turn: 1 for `turn.number + 1`. An
-    attribute counts turns if `reset` sets it, and `step` begins with `+= 1` in every turn."""
+    attribute counts turns if `reset` sets it, and `step` begins with `+= 1` in every turn. Names
+    are followed `depth` times: two can be assigned from each other."""
     import ast as python
 
+    if not depth:
+        return None
     match _assigned(step, node):
         case python.Attribute(value=python.Name(id="turn"), attr="number"):
             return 0.0
         case python.BinOp(left=left, op=python.Add() | python.Sub() as op, right=right):
-            one, two = _counted(env, step, left), _number(env, right)
+            one, two = _counted(env, step, left, depth - 1), _number(env, right)
             if one is None or two is None:
                 return None
             return one + two if isinstance(op, python.Add) else one - two
