@@ -32,7 +32,8 @@ COMPILED = ("test_machine_code", "test_machine_code_fuzz", "test_emission", "tes
 RUNTIME = (
     "test_agent_run", "test_decode_attention", "test_environment_run", "test_family_logits",
     "test_history_run",
-    "test_lora", "test_mixed_run", "test_optimizers", "test_precision", "test_real_model",
+    "test_lora", "test_mixed_run", "test_optimizers", "test_precision", "test_published_adapter",
+    "test_real_model",
     "test_sampled_logprobs", "test_trainer_context", "test_trainer_experts",
     "test_trainer_pipeline", "test_trainer_products", "test_trainer_ranks",
     "test_trainer_tensor_parallel", "test_updates", "test_weight_arrival",
