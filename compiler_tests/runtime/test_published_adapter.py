@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tolerance
 import torch
 from test_family_logits import HEADS, printed
-from test_trainer_ranks import EPS, recorded_batch, recorded_loss
+from test_trainer_ranks import ADDITIONS, EPS, recorded_batch, recorded_loss
 from test_weight_arrival import REQUESTS, generator
 from tolerance import near, of_shipped
 
@@ -27,6 +28,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "smollm2": HEADS, "mistral": HEADS,
 }  # fmt: skip
 DOWN = "model.layers.1.mlp.down_proj.lora_{}.weight"
+LR = 3e-3
 LORA = spec.Lora(rank=4, alpha=8.0)
 
 
@@ -89,16 +91,17 @@ def test_numbers_beyond_the_rank_of_the_adapter_are_named(found: Any) -> None:
 
 
 def test_requests_go_on_under_the_newer_adapter(found: Any) -> None:
-    """Bit for bit, as if the whole text had been scored under it. With `keep`, keys and values of
+    """As if the whole text had been scored under it, to rounding. With `keep`, keys and values of
     the older adapter stay."""
     again, kept = found["crossing"]["False"], found["crossing"]["True"]
+    rounding = near(torch.float32, of_shipped("tiny_math", length=64), size=10.0)["abs"]
     assert min(again["tokens"]) > 20
     for each in (again, kept):
         (first_before, first_after), (second_before, _) = each["apart"]
-        assert first_before < 1e-6
+        assert first_before < rounding
         assert first_after > 0.1
         assert second_before > 0.1
-    assert again["apart"][1][1] < 1e-6
+    assert again["apart"][1][1] < rounding
     assert kept["apart"][1][1] > 0.1
 
 
@@ -110,7 +113,7 @@ def test_the_fast_path_samples_what_vllm_samples(found: Any) -> None:
 
 def lora_job(make_job: Any, make_titan: Any, **services: spec.VllmService) -> spec.Job:
     """A trainer that publishes its adapter to the first of these services."""
-    trainer = make_titan(lr=3e-3, eps=EPS).model_copy(update={"lora": LORA})
+    trainer = make_titan(lr=LR, eps=EPS).model_copy(update={"lora": LORA})
     sync = spec.Node(
         id="sync", name="sync", op="sync", target="trainer", to=next(iter(services)), level="batch",
         weights="adapter", origin="x.forge:1:1",
@@ -260,6 +263,10 @@ def test_trainers_on_any_ranks_publish_the_same_adapter_and_base(
 
     made = {name: asyncio.run(published(split)) for name, split in SPLIT.items()}
     one, weights = made.pop("one")
+    adam = spec.Optimizer(lr=LR, eps=EPS)
+    close = tolerance.adam(
+        torch.float32, ADDITIONS, updates=1, gradient=adam.max_norm, optimizer=adam
+    )
     assert len(one.base) == 35
     assert len(one.digests) == len(weights) == 42
     for name, (first, found) in made.items():
@@ -267,4 +274,4 @@ def test_trainers_on_any_ranks_publish_the_same_adapter_and_base(
         assert first.digests == one.digests, name
         assert found.keys() == weights.keys()
         for layer, value in weights.items():
-            torch.testing.assert_close(found[layer], value, rtol=1e-3, atol=1e-5)
+            torch.testing.assert_close(found[layer], value, **close)
