@@ -85,7 +85,7 @@ WRONG = [
     ('["sh"], parts = ["a b"]', "`a b` is no name of a reward part", ""),
     ('["sh"], parts = ["a", "a"]', "several different ones", ""),
     ('["sh"], parts = ["a", "b"], reward = exit', "an exit code is one reward", "last_line"),
-    ('["sh"], variables = ["a-b=1"]', "`a-b=1` is no variable", ""),
+    ('["sh"], variables = ["a-b=1"]', "`a-b=1` is not a variable", ""),
     ('["sh"], variables = ["FORGE_TASK=1"]', "`FORGE_TASK` is set by the run", ""),
 ]  # fmt: skip
 
