@@ -18,7 +18,6 @@ from forge_commands import CliRunner
 
 from forgedsl.cli.app import app
 from forgedsl.errors import LaunchError
-from forgedsl.families.registry import FAMILIES
 from forgedsl.lower import job as spec
 from forgedsl.runs.card import write_card
 from forgedsl.runtime.checkpoints import check_checkpoint
@@ -77,12 +76,22 @@ def test_a_run_that_trained_all_weights_has_no_adapter(trained: Path, tmp_path: 
 
 
 def test_an_adapter_of_layers_that_files_join_is_not_exported_alone(
-    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    trained: Path, tmp_path: Path
 ) -> None:
-    phi3 = next(family for family in FAMILIES if family.name == "phi3")
-    monkeypatch.setattr("forgedsl.runtime.export.by_config", lambda config: (phi3, None))
+    size = {
+        "vocab_size": 32, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1,
+        "num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 64,
+    }  # fmt: skip
+    folder = tmp_path / "phi"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps({"model_type": "phi3", **size}))
+    job = spec.read_job(trained)
+    source = spec.LocalModel(path=str(folder), sha256="")
+    models = {name: model.model_copy(update={"source": source})
+              for name, model in job.models.items()}  # fmt: skip
+    (tmp_path / "job.json").write_text(job.model_copy(update={"models": models}).model_dump_json())
     with pytest.raises(LaunchError, match="files of phi3 join layers that the adapter adapts"):
-        export(trained, 4, tmp_path / "out", adapter=True)
+        export(tmp_path, 4, tmp_path / "out", adapter=True)
     assert not (tmp_path / "out").exists()
 
 
