@@ -116,7 +116,7 @@ class Rollout:
     """unix seconds when the request entered the engine"""
     finished: float
     running: int = 0
-    """requests that were being decoded when this one entered the engine"""
+    """number of unfinished requests in the engine, waiting ones too, when this one entered it"""
     turns: int = 1
     """number of policy turns in this conversation"""
     ended: str = ""
@@ -199,7 +199,8 @@ class Sample:
     """(policy version, number of tokens that it sampled), in order; empty if no policy sampled
     them"""
     routes: Routes | None = None
-    """experts that the trainer's routers choose for each token; None: they choose themselves"""
+    """experts that the trainer's routers must choose for each token. None: the routers choose by
+    their own scores"""
 
 
 @dataclass(slots=True, kw_only=True)

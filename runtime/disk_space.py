@@ -38,7 +38,7 @@ def check_room(job: spec.Job, job_dir: Path, temp: Path, run_dir: Path) -> str:
     free = shutil.disk_usage(there).free
     parts = [f"{count} checkpoint{'s' * (count > 1)} of {_text(size)}"] if count else []
     parts += [f"an export of {_text(export)}"] if export else []
-    parts += [f"models with their adapters of {_text(merged)}"] if merged else []
+    parts += [f"merged models of {_text(merged)}"] if merged else []
     if need > free:
         fewer = "a smaller `checkpoint.keep`, " if job.checkpoint.keep > 1 else ""
         raise LaunchError(

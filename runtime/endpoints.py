@@ -37,8 +37,8 @@ class RolloutError(Exception):
 
 
 class DropRollout(Exception):
-    """A rollout is dropped, because its setting (such as `on_stale = drop`) says so. Drops are
-    counted by `reason`: keep it short."""
+    """Drops a completion: all its tries failed, its reward failed and has `on_error = drop`, or a
+    what-if has no record of it. Drops are counted by `reason`: keep it short."""
 
     def __init__(self, reason: str) -> None:
         self.reason = reason

@@ -55,8 +55,8 @@ def replace_text(path: Path, text: str) -> None:
 
 
 class ReaderFailed(Exception):
-    """Raised by a reader that gives up. It is reported once and not called again; the run goes
-    on."""
+    """Raised by a reader that gives up. The error is reported once, and the reader is not called
+    again; the run goes on."""
 
 
 def _reads(reader: Reader, kind: str) -> bool:

@@ -112,8 +112,9 @@ class JobModules:
     ) -> importlib.machinery.ModuleSpec | None:
         """Find a module of the job; Python calls this on import."""
         file = self._files.get(name)
+        # a package without a file of its own
         if file is None and any(known.startswith(f"{name}.") for known in self._files):
-            return importlib.machinery.ModuleSpec(name, None, is_package=True)  # no file
+            return importlib.machinery.ModuleSpec(name, None, is_package=True)
         if file is None:
             return None
         inner = [str(file.parent)] if file.name == "__init__.py" else None

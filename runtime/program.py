@@ -39,7 +39,7 @@ class Row:
 def item(value: Any, *keys: Any) -> Any:
     """Return a part of a row or of nested data: `item(row, "messages", 0, "content")`. Without
     keys, return the whole row as a record."""
-    name = "it"
+    name = "the value"
     for key in keys:
         value = getattr(value, key) if isinstance(value, Row) else _part(value, key, name)
         name = f"`{key}`" if isinstance(key, str) else f"[{key}]"

@@ -108,8 +108,8 @@ def _check_hosts(job: spec.Job) -> None:
     hosts = num_hosts(job)
     if facts.max_hosts is not None and hosts > facts.max_hosts:
         raise LaunchError(
-            f"the plan uses {hosts} hosts: this version launches on one host only; choose a "
-            "profile that fits on one"
+            f"the plan uses {hosts} hosts, but launcher {facts.name} starts processes on one host "
+            "only; choose a profile with another launcher, or one that fits on one host"
         )
     if facts.allocation and not os.environ.get(facts.allocation):
         emit = facts.manifest.emit if facts.manifest is not None else ""

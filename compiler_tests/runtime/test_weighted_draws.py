@@ -82,10 +82,10 @@ def test_a_resumed_run_knows_the_results_and_draws_its_open_rows_again():
 
 @pytest.mark.parametrize(
     ("weight", "says"),
-    [(0.0, "took none of the last 20,000 rows"), (float("nan"), "is nan at mean 0")],
+    [(0.0, "no row of the last 20,000 was taken"), (float("nan"), "the weight is nan at mean 0")],
 )
 def test_weights_that_take_nothing_end_the_run_with_their_place(weight, says):
     the_job = weighted()
-    with pytest.raises(RunError, match=f"its weight {says}") as error:
+    with pytest.raises(RunError, match=f"draw prompt: {says}") as error:
         drive(the_job, Weighted(the_job, lambda mean, count: weight))
     assert error.value.origin == "test.forge:prompt"

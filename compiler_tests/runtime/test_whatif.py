@@ -76,7 +76,7 @@ def test_the_run_has_to_have_recorded_steps(tmp_path: Path) -> None:
     assert list(chosen(tmp_path, job(), "5:9")) == [7]
     with pytest.raises(LaunchError, match=r"steps 8 of .* are not recorded; recorded are 7 to 7"):
         chosen(tmp_path, job(), "8")
-    with pytest.raises(LaunchError, match=r"--steps is A:B or A"):
+    with pytest.raises(LaunchError, match=r"--steps must be A:B or A"):
         chosen(tmp_path, job(), "x")
 
 

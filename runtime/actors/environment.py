@@ -30,7 +30,8 @@ class EnvironmentPool(ForgeActor):
         """Load the class; start the endpoint of agents."""
         self._process: EnvironmentProcess
         if self._served.environment.agent:
-            if self._served.environment.program is not None:  # this process may be a new one
+            # this process may replace one that died and left programs running
+            if self._served.environment.program is not None:
                 await asyncio.to_thread(kill_orphans)
             self._process = process = AgentProcess(self._served)
             await process.endpoint.start()

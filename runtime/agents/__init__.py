@@ -1,1 +1,1 @@
-"""Agents: the policy behind OpenAI's protocol, and trajectories made of its answers."""
+"""Agents: the policy behind OpenAI's and Anthropic's protocols, and trajectories of its answers."""

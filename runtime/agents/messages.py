@@ -69,7 +69,8 @@ def _choice(value: Any) -> str:
 def _tool(tool: Any, index: int) -> dict[str, Any]:
     where = f"tools[{index}]"
     if not isinstance(tool, dict) or tool.get("type", "custom") != "custom":
-        raise ApiError(400, f"{where} is a tool of the server, which is not supported", param=where)
+        message = f"{where} must be a tool of type custom; server tools are not supported"
+        raise ApiError(400, message, param=where)
     function = {"name": tool.get("name"), "parameters": tool.get("input_schema", {})}
     if tool.get("description") is not None:
         function["description"] = tool["description"]
@@ -96,7 +97,8 @@ def _blocks(role: str, blocks: Any, where: str) -> Iterator[dict[str, Any]]:
     texts, calls = [], []
     for block in blocks if isinstance(blocks, list) else [blocks]:
         if not isinstance(block, dict):
-            raise ApiError(400, f"{where}: content is a text, or a list of blocks", param=where)
+            message = f"{where}: content must be a text, or a list of blocks"
+            raise ApiError(400, message, param=where)
         kind = block.get("type")
         if kind == "tool_result":
             text = _text(block.get("content", ""), where)

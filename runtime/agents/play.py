@@ -1,11 +1,11 @@
 """Runs one trajectory of an agent, in the controller: samples its requests and collects its rows.
 
-    begin -> [ ask -> sample after the row -> answer ]*, several at a time -> end -> Rollout
+    begin -> [ ask -> sample after its row -> answer ]*, several at a time -> end -> Rollout
 
 It is the counterpart of `driver.Driver` for agents, with the same tries, ends and limits:
 
     ended   done (the agent returned), turns (`max_turns` answers were given), tokens (a prompt had
-            no room, or the last answer was cut by the run), time (`deadline`), error
+            no room, or the run's token limit cut the last answer), time (`deadline`), error
 """
 
 from __future__ import annotations

@@ -21,11 +21,11 @@ from forgedsl.lower.job import Sampling
 from forgedsl.tool_calls import THOUGHTS_END, Call
 
 MESSAGES = 4096
-"""most messages of a request"""
+"""largest number of messages of a request"""
 CHOICES = 32
-"""most answers of a request (`n`)"""
+"""largest number of answers of a request (`n`)"""
 STOPS = 16
-"""most stop strings of a request"""
+"""largest number of stop strings of a request"""
 ROLES = ("system", "developer", "user", "assistant", "tool")
 LABELS = frozenset({
     "metadata", "model", "prompt_cache_key", "prompt_cache_retention", "safety_identifier",
@@ -120,8 +120,8 @@ def parsed(body: Any, sampling: Sampling) -> Chat:
     ignored_fields = dict(_ignored_fields(given, sampling))
     if choice == "required" or isinstance(choice, dict):
         ignored_fields["tool_choice"] = (
-            "the policy is not forced to call a tool: its log-probs would not be those of the "
-            "distribution that is sampled"
+            "if the policy were forced to call a tool, its tokens would not be sampled from the "
+            "distribution whose log-probs are trained on"
         )
     options = given.get("stream_options", {})
     stream = _bool(given, "stream")
@@ -174,7 +174,7 @@ def _choice(given: Mapping[str, Any]) -> bool:
 def _bool(given: Mapping[str, Any], name: str) -> bool:
     value = given.get(name, False)
     if not isinstance(value, bool):
-        raise ApiError(400, f"`{name}` is true or false", param=name)
+        raise ApiError(400, f"`{name}` must be true or false", param=name)
     return value
 
 
@@ -185,7 +185,8 @@ def _int(
     if value is None:
         return None
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-        raise ApiError(400, f"`{name}` is a whole number from {least} to {most}", param=name)
+        message = f"`{name}` must be a whole number from {least} to {most}"
+        raise ApiError(400, message, param=name)
     return value
 
 
@@ -193,13 +194,15 @@ def _stop(value: Any) -> tuple[str, ...]:
     found = [value] if isinstance(value, str) else value
     good = isinstance(found, list) and all(isinstance(s, str) and s for s in found)
     if not good or len(found) > STOPS:
-        raise ApiError(400, f"`stop` is a string, or a list of at most {STOPS}", param="stop")
+        message = f"`stop` must be a string, or a list of at most {STOPS} strings"
+        raise ApiError(400, message, param="stop")
     return tuple(found)
 
 
 def _messages(value: Any) -> list[dict[str, Any]]:
     if not isinstance(value, list) or not 0 < len(value) <= MESSAGES:
-        raise ApiError(400, f"`messages` is a list of 1 to {MESSAGES} messages", param="messages")
+        message = f"`messages` must be a list of 1 to {MESSAGES} messages"
+        raise ApiError(400, message, param="messages")
     return [_message(message, index) for index, message in enumerate(value)]
 
 

@@ -92,7 +92,7 @@ def _messages(value: Any) -> Messages:
     if isinstance(value, str):
         return [{"role": "user", "content": value}]
     if not isinstance(value, list) or not value:
-        raise ApiError(400, "`input` is a text, or a list of items", param="input")
+        raise ApiError(400, "`input` must be a text, or a list of items", param="input")
     found: Messages = []
     for index, item in enumerate(value):
         where = f"input[{index}]"

@@ -32,7 +32,7 @@ from forgedsl.runtime.agents.tree import Place, Tree
 from forgedsl.runtime.tracebacks import described
 
 MAX_IN_FLIGHT = 64
-"""most answers of a trajectory that are sampled at a time"""
+"""largest number of answers of a trajectory that are sampled at a time"""
 MAX_REPLAYED = 64
 """finished requests that are kept for clients who ask again"""
 TRAJECTORY_ENDED = "the trajectory of this key is over"

@@ -128,8 +128,8 @@ class Evals:
 
 
 def _node(name: str, spec: Eval, job: Job, samplers: list[Node]) -> Node:
-    """Make a node for the eval; it gets the slots and timeout of the flow's nodes on that
-    service."""
+    """Make a node for the eval. Its slots are the largest n * slots of the flow's nodes on that
+    service. Its timeout is the longest of theirs, or LOSS_TIMEOUT if the eval measures a loss."""
     peers = [node for node in samplers if node.target == spec.service]
     return Node(
         id=f"eval/{name}",

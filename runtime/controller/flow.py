@@ -2,11 +2,11 @@
 
     Job.nodes --analyse--> Flow: sources, edges, and in which phase each node fires
 
-The output of a node is an edge, named like the node; `step`, `sync` and `put` have none. Each edge
-belongs to one *root* (the source whose groups it is computed for). Values that exist once per
-completion have a *lineage* (the statement that made the completions) and a *width* (how many per
-group). Nodes fire in one of two phases: *group* (as soon as the inputs of that group are there) or
-*batch* (on the groups of an assembled batch: batch-level functions, log-probs under the weights
+The output of a node is an edge, named like the node; `replay`, `step`, `sync` and `put` have none.
+Each edge belongs to one *root* (the source whose groups it is computed for). Values that exist once
+per completion have a *lineage* (the statement that made the completions) and a *width* (how many
+per group). Nodes fire in one of two phases: *group* (as soon as the inputs of that group are there)
+or *batch* (on the groups of an assembled batch: batch-level functions, log-probs under the weights
 before the step, and whatever reads those). The first input of `sample` is the prompt; the first
 input of `logprobs`, `score` and `keep` is the completions. The second input of `score` is the
 target, that of `keep` the mask. `call` and `mask` read all inputs by argument name, `replay` and

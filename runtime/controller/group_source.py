@@ -242,7 +242,8 @@ class Pool:
         """Return the groups of the next optimizer step; None at the end of the data.
 
         Raises:
-            GuardError: no progress for `starve_timeout`.
+            GuardError: no progress for `starve_timeout`; if that is not set, for twice the sum of
+                the nodes' timeouts.
         """
         loop = asyncio.get_running_loop()
         life = self._meter.life

@@ -69,8 +69,8 @@ class SyncsAndEvals:
             if step % sync.every != 0 and not (last and sync.to in self._measured):
                 continue
             with context.meter.measure_idle():
-                # An earlier transfer or an evaluation may delay this transfer. Wait until it has
-                # begun: the next step must not replace the weights before.
+                # Wait until this transfer has begun, because the next step replaces the weights
+                # that it sends. An earlier transfer or an eval may delay its begin.
                 await self._order_sync(sync).wait()
                 if not sync.overlap:
                     await context.versions.wait_for_sync(sync.to or "")

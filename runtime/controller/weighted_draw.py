@@ -53,12 +53,15 @@ class WeightedDraw:
         results = {"mean": mean, "count": float(self._counts.get(level, 0))}
         weight = await demand(self._node, self._endpoints.weight(self._node, results))
         if not weight >= 0.0 or math.isinf(weight):
-            raise self._error(f"is {weight} at mean {mean:.3g} and count {results['count']:g}")
+            count = results["count"]
+            raise self._error(f"the weight is {weight} at mean {mean:.3g} and count {count:g}")
         chance = seed_of(self._seed, self._node.name, prompt.cursor) / 2**31
         taken = chance < weight
         self._passed = 0 if taken else self._passed + 1
         if self._passed > PATIENCE:
-            raise self._error(f"took none of the last {PATIENCE:,} rows: it is 0 or nearly 0")
+            raise self._error(
+                f"no row of the last {PATIENCE:,} was taken, because the weight is 0 or nearly 0"
+            )
         return taken
 
     def observe(self, group: GroupState) -> None:
@@ -79,7 +82,7 @@ class WeightedDraw:
 
     def _error(self, what: str) -> RunError:
         return RunError(
-            f"draw {self._node.name}: its weight {what}",
+            f"draw {self._node.name}: {what}",
             origin=self._node.origin,
             remedy="a weight is the probability of taking a row, 0 to 1; give it a lower bound "
             "such as `max(0.05, ...)`, so that every row is drawn now and then",

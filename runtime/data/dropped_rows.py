@@ -77,7 +77,7 @@ class DroppedRows:
             self._remedy = self._remedy or getattr(error, "remedy", "")
         if not self.summary_follows and str(counts[BAD]).strip("0") == "1":
             times = "" if counts[BAD] == 1 else f" ({counts[BAD]} so far)"
-            self.emit("warning", text=f"dataset {self.dataset}: left out{times} {place}: {why}")
+            self.emit("warning", text=f"dataset {self.dataset}: left out {place}{times}: {why}")
         if counts[BAD] > self.budget * max(checked, FEW):
             raise self._exhausted(counts[BAD], checked)
 

@@ -38,7 +38,8 @@ class Evidence:
         self._targets: list[str] = []
         self._prompts: set[int] = set()
         self.results = 0
-        """number of rows with results of tools whose calls are part of the message texts"""
+        """number of rows with results of tools and without a field with tool calls: the calls are
+        part of the texts"""
 
     def record_items(self, make: Callable[[int, Any], T]) -> Callable[[int, Any], T]:
         """Wrap `make` so that its items are recorded."""

@@ -33,7 +33,7 @@ from forgedsl.runtime.models import NotAvailableOffline, resolve_path
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """A row that is no JSON object; `why` is the reason."""
+    """A row that cannot be read, such as a line that is no JSON object; `why` is the reason."""
 
     why: str
 

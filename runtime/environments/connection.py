@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from forgedsl.runtime.environments.bridge import Bridge
 
 SECONDS = 60.0
-"""time limit for a connection"""
+"""time limit for connecting"""
 Wire = tuple[list[int], str, str, dict[str, float]]
 """answer to most steps (`bridge.TokenizedObservation`, rewards) as a plain tuple, since unpickling
 a class by name takes longer than the rest of the message"""

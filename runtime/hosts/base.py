@@ -54,4 +54,4 @@ class Hosts:
                 os.kill(pid, signal.SIGKILL)
 
     def stop(self) -> None:
-        """Stop what `start` started; the processes on the hosts have ended or are killed."""
+        """Stop what `start` started. Processes on the hosts that still run are killed."""

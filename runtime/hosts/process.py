@@ -22,7 +22,7 @@ from forgedsl.runtime.upstream.monarch import attach_hosts
 TIED = """
 import ctypes, os, sys
 ctypes.CDLL(None).prctl(1, int(sys.argv[1]))  # PR_SET_PDEATHSIG
-os.getppid() == int(sys.argv[2]) or sys.exit()  # it died before
+os.getppid() == int(sys.argv[2]) or sys.exit()  # the parent has already ended
 os.execvp(sys.argv[3], sys.argv[3:])
 """
 WORKER = """

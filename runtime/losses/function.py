@@ -479,7 +479,8 @@ class LossFunction:
         self, rows: Rows, counts: Mapping[str, float | Tensor | None], *, clamped: bool,
         fused: bool = False,
     ) -> SimpleNamespace:  # fmt: skip
-        """Return the counts of the whole optimizer step, clamped to at least one."""
+        """Return the counts of the whole optimizer step. With `clamped`, each is at least one,
+        except for sums over the batch."""
         given = {name: value for name, value in counts.items() if value is not None}
         of_sequences = "x.step.num_sequences" in self.source
         if not given and fused and not self.module.TOTALS:

@@ -85,7 +85,9 @@ def piece(
     WIDTH: tl.constexpr, TAIL: tl.constexpr, MODE: tl.constexpr, MEAN: tl.constexpr,
     TILTED: tl.constexpr, LEVEL: tl.constexpr,
 ):  # fmt: skip
-    """Store some columns of a tile in the form asked for, and add them to the sums of the rows."""
+    """Process some columns of a tile by MODE: `largest` updates the maximum of each row, `sums` and
+    `weights` add to the sums of the rows, and `weights` and `gradient` store their values in
+    `out`."""
     z = logits * unit
     here = (column + tl.arange(0, WIDTH) < num_columns)[None, :]
     if MODE == "largest":

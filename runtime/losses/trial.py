@@ -1,6 +1,6 @@
 """Try out losses that are Python classes: make each and call it once on random rows.
 
-python -m forgedsl.runtime.losses.trial JOB   ->   {"hand": "why it cannot be used"} as JSON
+python -m forgedsl.runtime.losses.trial JOB   ->   {"my_loss": "why it cannot be used"} as JSON
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ completion, group  fires once for each completion, or for each group
 source             begins groups
 stored             draws groups of earlier steps from a buffer
 store              puts groups there; has no output edge
-end                `step` and `sync`; has no output edge
+end                `replay`, `step` and `sync`; has no output edge
 """
 
 

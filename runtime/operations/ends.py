@@ -1,4 +1,5 @@
-"""Sources, and operations at the end of an iteration; the controller carries these out itself."""
+"""Sources, and the operations at the end of an iteration: `replay`, `step` and `sync`. The
+controller carries out all of them itself."""
 
 from __future__ import annotations
 

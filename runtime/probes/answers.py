@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 LONGEST = 60
-"""most characters of a target for which answers are made"""
+"""length of the longest target for which answers are made, in characters"""
 MOST_FORMS = 40
 MOST_KEYS = 2
 LISTED = " ".join(map(str, range(101)))
@@ -224,7 +224,7 @@ def cheats(form: str, target: str, wrong: str, prompt: str, options: Sequence[st
     """Return answers that are not right and that a careless reward pays in full."""
     found = [
         Answer(kind="empty", said="an empty answer", text=""),
-        Answer(kind="blank", said="an answer with nothing in its place", text=fill(form, "")),
+        Answer(kind="blank", said="the right form with nothing in it", text=fill(form, "")),
         Answer(kind="copied", said="the prompt copied", text=prompt),
         Answer(
             kind="mentioned", said="a wrong answer after words that mention the right one",

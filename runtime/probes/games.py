@@ -33,7 +33,7 @@ from forgedsl.tool_calls import Call
 
 SEED = 5
 TURNS = 4
-"""most turns of a game"""
+"""largest number of turns of a game"""
 EFFECTS = "it writes files, starts processes or connects to others"
 TOOL = "tool "
 """prefix of a form that names a tool and its parameter for the answer: `tool submit answer`"""
@@ -177,7 +177,7 @@ class _Games:
         )  # fmt: skip
 
     async def first(self, table: _Table) -> None:
-        """Look for the form, let all players play, and play the first row again."""
+        """Look for the form, let all players play every row, and play all rows again."""
         if None not in self.targets:
             await self._find_form(table)
         for index, prompt in enumerate(self.asked.prompts):

@@ -29,7 +29,8 @@ NUMBER = re.compile(
 MAX_LENGTH = 256
 """longest answer, in characters, that is parsed as mathematics"""
 FEW_WORDS = 4
-"""most words of a target that counts as an answer in plain text (a name, a choice, a unit)"""
+"""a target with at most this many words counts as an answer in plain text (a name, a choice, a
+unit)"""
 LATEX = re.compile(r"[\\^_{}=()\[\]]")
 MAX_EXPONENT = 10_000
 """largest product of exponents that is evaluated"""

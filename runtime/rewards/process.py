@@ -1,10 +1,11 @@
 """RewardProcess: the actor's side of a process that evaluates rewards (worker.py).
 
     call(item) --slot--> child --socket--> worker    outcomes come one by one
-                           `-- ended: calls in it fail with the cause; the next starts another
+                           `-- ended: its calls fail, or are made again
 
-If a call ignores its time limit, the process is killed with all processes that it started, and the
-other calls in it are made again.
+If a call ignores its time limit, the process is killed with all processes that it started. That
+call fails; the other calls in the process are made again in a new one. If the process ends by
+itself, all calls in it fail. The next call starts another process.
 """
 
 from __future__ import annotations

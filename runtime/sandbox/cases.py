@@ -1,11 +1,13 @@
 """Test cases of a programming problem, judged outside of the program under test.
 
-    assert sorted(f(xs)) == [1, 2]   ->   there: f(xs)      here: sorted(_) == [1, 2]
+    assert sorted(f(xs)) == [1, 2]   ->   in the program's sandbox: f(xs)
+                                          in the judge's sandbox:   sorted(_) == [1, 2]
 
-A case is Python statements. They are executed unchanged in a sandbox without the program
-(`inside/judge.py`). A name that no case binds belongs to the program: its calls are carried out in
-a second sandbox, and their results come back as data. So the program sees only the arguments of its
-calls. This module decides which names belong to the program. It rejects cases that pass or fail
+A case is Python statements. They are executed in a sandbox without the program (`inside/judge.py`).
+A name that no case binds belongs to the program: its calls are carried out in a second sandbox, and
+their results come back as data. So the program sees only the arguments of its calls. This module
+decides which names belong to the program. It adds imports that a case omits, and rewrites `is`,
+`type(x)` and built-ins that the program had to implement. It rejects cases that pass or fail
 independently of the program.
 """
 

@@ -18,7 +18,7 @@ from forgedsl.runtime.sandbox.process import Limits, SandboxError, evaluate
 
 LEVELS = ("namespaces", "bwrap", "landlock", "seccomp")
 VARIABLE = "FORGE_SANDBOX"
-"""environment variable with the least level, for calls that name none"""
+"""environment variable with the weakest level to accept, for calls that name none"""
 MARK = "forgedsl.runtime.sandbox"
 """a file that contains this name uses the sandbox"""
 

@@ -38,8 +38,8 @@ GROWTH = 4.0
 
 FULL, FEW = 1.25, 4
 """a trajectory stays on its replica while that has at most FULL * n + FEW open requests, where n is
-the number of the least loaded replica. With more, waiting costs more than recomputing the KV
-cache"""
+the number of open requests of the least loaded replica. With more, waiting costs more than
+recomputing the KV cache"""
 
 
 def probe_limit(dtypes: Collection[str], first: float | None) -> float:
@@ -147,8 +147,8 @@ class GeneratorClient:
 
     async def load(self, manifest: Manifest, *, keep: bool, host: int = 0) -> Arrival:
         """Load weights that are published on `host` into all replicas; return when all live ones
-        have loaded them. The result says which tensors were verified. With `keep`, running
-        completions keep their KV caches; otherwise these are recomputed.
+        have loaded them. The result is the arrival at the replica that verified the fewest tensors.
+        With `keep`, running completions keep their KV caches; otherwise these are recomputed.
 
         Raises:
             ServiceError: a replica holds other weights than those published, or computes other

@@ -1,9 +1,9 @@
 """Services of a simulated run: calls of the controller take simulated time, in one process.
 
 The length of a completion and the times of its environment depend only on (seed, group, sibling),
-so two settings can be compared on equal draws. Its latency also depends on the other requests in
-the engine. Failures and deaths follow the given faults. No text, token or learning
-metric is made.
+so two settings can be compared on equal draws. The latency of a completion also depends on the
+other requests in the engine. Failures and deaths follow the given faults. No text, token or
+learning metric is made.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from forgedsl.runtime.stub.rehearsal import Rehearsal
 from forgedsl.runtime.upstream.monarch import Mesh
 
 NOTICE = 10.0
-"""seconds until a death is noticed; part of `Engine.start`"""
+"""seconds until a death is noticed; `Engine.start` includes them"""
 
 
 class RehearsalBackend:

@@ -108,7 +108,7 @@ class Manifest:
     """digest of each tensor, if receivers must prove what they hold"""
     changed: float | None = None
     """share of elements that differ from the version before, estimated from at most SAMPLED
-    elements; None if nothing was published before"""
+    elements; None if nothing was published before, or no update was made since"""
     base: Mapping[str, Digest] | None = None
     """digest of each weight that a published adapter is added to; None if all weights are
     published"""

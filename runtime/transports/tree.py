@@ -269,7 +269,7 @@ def _map_from_sibling(address: Any, version: int, num_bytes: int) -> Tensor:
             name += came
     if not name:
         raise ConnectionError("the first process of this host has no weights yet")
-    close()  # remove its own copies, from when this process was the first of its host
+    close()  # remove this process's own copies; it may have been the first of its host before
     path = name.decode()
     for gone in [each for each in _shared if not Path(each).exists()]:
         del _shared[gone]

@@ -35,7 +35,7 @@ def chosen(run_dir: Path, job: spec.Job, steps: str | None) -> dict[int, Path]:
         return found
     first, _, last = steps.partition(":")
     if not first.isdigit() or not (last or first).isdigit():
-        raise LaunchError(f"--steps is A:B or A, such as 200:250, not {steps}")
+        raise LaunchError(f"--steps must be A:B or A, such as 200:250, not {steps}")
     wanted = {n: p for n, p in found.items() if int(first) <= n <= int(last or first)}
     if not wanted:
         there = f"{min(found)} to {max(found)}"
@@ -65,7 +65,7 @@ def _lacks(
     for node in job.nodes:
         before = old.get(node.name)
         if node.roles & SAMPLES:
-            text = f"`{node.name}` draws samples that are not recorded: {node.op}"
+            text = f"`{node.name}` ({node.op}) draws samples that are not recorded"
             yield text, node.origin, "a what-if works for flows whose prompts are drawn and sampled"
         drawn = Role.PROMPTS in node.roles and before is not None
         if before and drawn and _dataset(run, before.target) != _dataset(job, node.target):
@@ -107,7 +107,12 @@ def _rewards(run: spec.Job, job: spec.Job, path: Path) -> Iterator[tuple[str, st
             kept = {"kind", "service", "args", "inputs"}
             if before is None or before.model_dump(include=kept) != reward.model_dump(include=kept):
                 text = f"reward `{name}` needs a model ({reward.kind}), and is not recorded"
-                yield text, origin, "only rewards of models that the run had can be used"
+                yield (
+                    text,
+                    origin,
+                    "a reward that needs a model must be in the run, with the same service and "
+                    "arguments",
+                )
         for given in (*reward.inputs.values(), *reward.positional):
             kind, _, column = given.partition(" ")
             if kind == "column" and column not in columns:

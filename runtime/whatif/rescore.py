@@ -327,7 +327,8 @@ def _measured(
         if made is None:
             continue
         for number, (name, _) in enumerate(node.terms):
-            if number:  # each update computes a further loss over all samples of that loss
+            # A further loss has log-probs of each update, not of each epoch: it is left out.
+            if number:
                 continue
             traced: dict[int, Traced] = {
                 epoch: [

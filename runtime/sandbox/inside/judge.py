@@ -1,4 +1,4 @@
-"""The judge's process: executes the cases unchanged, in a process without the program.
+"""The judge's process: executes the cases, as `cases.py` prepared them, without the program.
 
 A name that no case binds belongs to the program: it stands for an object in the program's process.
 Its calls are carried out there, and plain data that they return is data here. So every comparison,
@@ -6,10 +6,11 @@ every `sorted` and every expected value stays in this process.
 
     cases -> exec -> calls of the program's names -> verdicts, one line for each case
 
-An object that the program returns cannot decide a comparison of a case. It equals no plain data,
-and its own methods for `in`, `+` or `startswith` are not called. The exception is an object that
-the case made by calling a class (a capitalized name), such as `Stack()`, since its methods are what
-is tested.
+An object that the program returns cannot decide a comparison of a case: its own methods for `==`,
+`in`, `+` or `startswith` are not called. If its class inherits from a plain type, such as
+`class Answer(int)`, its plain value is compared; otherwise it equals no plain data. The exception
+is an object that the case made by calling a class (a capitalized name), such as `Stack()`, since
+its methods are what is tested.
 """
 
 from __future__ import annotations
@@ -250,7 +251,8 @@ class Judge(Link):
         return name
 
     def _tell(self, source: str, name: str) -> None:
-        """Define a class of the case in the program's process, which gets an instance of it."""
+        """Define a class of the case in the program's process, before the class or an instance of
+        it is sent there."""
         heap = self._heap
         if not self._told:
             self._told = True

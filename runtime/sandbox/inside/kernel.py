@@ -99,7 +99,7 @@ def drop_privileges() -> None:
     """Drop all capabilities, and forbid to gain privileges by executing a file."""
     header, data = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
     syscall("capget", CAPSET - 1, header, data)
-    if data[0] & CAP_SETPCAP:  # needed to drop; without it the bounding set is harmless
+    if data[0] & CAP_SETPCAP:  # without it, the bounding set cannot be changed, and is harmless
         for capability in range(64):
             try:
                 prctl(PR_CAPBSET_DROP, capability)

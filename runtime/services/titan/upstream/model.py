@@ -339,7 +339,8 @@ def build_checkpointer(
     parts: SimpleNamespace,
 ) -> Any:
     """Build torchtitan's checkpoint manager for `folder`; `source` holds initial safetensors. It
-    keeps all checkpoints: old ones are removed when a new one is complete."""
+    removes no checkpoints: the controller removes old ones (`keep_newest`) when a new one is
+    complete."""
     config = parts.CheckpointManager.Config(
         enable=True, folder=folder.name, interval=2**31,
         initial_load_path=str(source) if source else None, initial_load_in_hf=source is not None,

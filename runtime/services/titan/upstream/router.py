@@ -29,8 +29,8 @@ def as_replaying(config: Any) -> Any:
 
 
 def set_routes(model: nn.Module, routes: Tensor | None) -> None:
-    """Let the routers of a model choose `routes`, int16 [R, L, layers, active], from now on; None:
-    let them choose themselves. `OWN` marks tokens without a route."""
+    """Let the routers of a model choose `routes`, int16 [R, L, layers, active], from now on. With
+    None, they choose experts by their own scores. `OWN` marks tokens without a route."""
     layers: Any = model.layers
     for name, layer in layers.items():
         experts = getattr(layer, "moe", None)

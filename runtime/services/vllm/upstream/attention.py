@@ -19,8 +19,8 @@ import triton
 import triton.language as tl
 
 TILE = 16
-"""rows of a matrix product on tensor cores. In a product for one KV head, each batch row of a team
-has a row for each of its query heads"""
+"""number of rows of a matrix product on tensor cores. A product covers one KV head. It has one row
+for each query head of that KV head and each request of a team (requests that share KV pages)"""
 CHUNK = 512
 """least number of tokens of a part. If there are too few rows to fill the GPU, parts may have half
 of that"""

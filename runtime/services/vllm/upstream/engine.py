@@ -541,7 +541,7 @@ def _keeps_weights(model: Any) -> bool:
 
 
 def _is_unpacked(method: Any) -> bool:
-    """True if `method` is one for experts that does not repack them after loading."""
+    """True if `method` multiplies by experts' weights as they were loaded, without repacking."""
     if type(method).__name__ != "UnquantizedFusedMoEMethod":
         return False
     return method.unquantized_backend.name in ("TRITON", "BATCHED_TRITON")
