@@ -38,7 +38,7 @@ class ModuleLoss:
         seq_id: bool,
         reports: tuple[str, ...],
     ) -> None:
-        self.says, self.path = f"`{type_name}` of {path}", path
+        self.label, self.path = f"`{type_name}` of {path}", path
         self.per_sequence, self.seq_id, self.reports = per_sequence, seq_id, reports
         module = ModuleType(f"forgedsl_module_{type_name}")
         linecache.cache[path] = (len(text), None, text.splitlines(keepends=True), path)
@@ -49,7 +49,7 @@ class ModuleLoss:
             raise ModuleError(self._failed("cannot be made", error)) from error
         if found := [name for name, _ in self.module.named_parameters()]:
             raise ModuleError(
-                f"{self.says} has parameters ({', '.join(found)}), which no optimizer trains: use "
+                f"{self.label} has parameters ({', '.join(found)}), which no optimizer trains: use "
                 "arguments or buffers instead"
             )
 
@@ -79,7 +79,7 @@ class ModuleLoss:
             return {name: torch.zeros_like(leaf) for name, leaf in leaves.items()}
         if not loss.requires_grad:
             raise ModuleError(
-                f"the loss that {self.says} returns has no gradient for {' and '.join(names)}: "
+                f"the loss that {self.label} returns has no gradient for {' and '.join(names)}: "
                 "was a tensor detached, or rebuilt from Python numbers?"
             )
         found = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
@@ -109,11 +109,11 @@ class ModuleLoss:
         if not isinstance(loss, Tensor) or loss.numel() != 1:
             shape = list(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
             raise ModuleError(
-                f"{self.says} returns {shape}, but a loss must be a tensor with one number"
+                f"{self.label} returns {shape}, but a loss must be a tensor with one number"
             )
         if sorted(reports) != sorted(self.reports):
             raise ModuleError(
-                f"{self.says} returns reports {sorted(reports)}, but its class declares `reports "
+                f"{self.label} returns reports {sorted(reports)}, but its class declares `reports "
                 f"= {self.reports!r}`"
             )
         return loss.reshape(()), reports
@@ -122,4 +122,4 @@ class ModuleLoss:
         """Describe an error with the line of the file that it came from."""
         frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == self.path]
         line = f" in line {frames[-1].lineno}" if frames else ""
-        return f"{self.says} {what}{line}: {type(error).__name__}: {error}"
+        return f"{self.label} {what}{line}: {type(error).__name__}: {error}"

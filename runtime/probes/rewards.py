@@ -48,7 +48,7 @@ class ProbeRows:
     answer: Callable[[Prompt, str], Rollout]
     measured: bool
     max_tokens: int
-    """most tokens of an answer of the policy"""
+    """length of the longest answer of the policy, in tokens"""
 
     def fits(self, prompt: Prompt, text: str) -> bool:
         """True if the policy can write an answer: it is not too long. Without a tokenizer each
@@ -230,19 +230,19 @@ class _Probe:
         forms = answers.forms(_question(self.asked.prompts[0], whole=True), self.codes)
         found: list[tuple[float, int, str]] = []
         for place, form in enumerate(forms):
-            gap = await self._gap(call, form, 0)
-            if gap is not None:
-                found.append((-gap, place, form))
+            score = await self._right_score(call, form, 0)
+            if score is not None:
+                found.append((-score, place, form))
         for _, _, form in sorted(found):
-            gaps = [await self._gap(call, form, i) for i in range(1, len(self.rows))]
-            if None not in gaps:
+            scores = [await self._right_score(call, form, i) for i in range(1, len(self.rows))]
+            if None not in scores:
                 self.form = form
                 return
         for form in forms if not found else ():
             for i in range(1, len(self.rows)):
-                await self._gap(call, form, i)
+                await self._right_score(call, form, i)
 
-    async def _gap(self, call: _Calls, form: str, index: int) -> float | None:
+    async def _right_score(self, call: _Calls, form: str, index: int) -> float | None:
         """Return the score of the right answer in a form; None if a wrong one gets as much."""
         prompt = self.asked.prompts[index]
         made = answers.basic(form, self.targets[index], self._wrong(index))
