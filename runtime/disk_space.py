@@ -1,6 +1,7 @@
-"""Check before a run starts that the disk has room for its checkpoints and export.
+"""Check before a run starts that the disk has room for all that it will write.
 
-Job, config.json of trained models --> bytes of checkpoints and export --> text, or LaunchError
+Job, config.json of trained models --> bytes of checkpoints, export and models with merged adapters
+                                   --> text, or LaunchError
 """
 
 from __future__ import annotations

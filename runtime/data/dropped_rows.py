@@ -1,6 +1,6 @@
 """Rows left out of a dataset: counted, reported, and compared with its error budget.
 
-    DatasetReader --add(row, place, reason, why)--> counts, events, or the end of the run
+    DatasetReader --add(row, place, error, checked)--> counts, events, or the end of the run
 
 A row is bad if a value that the dataset reads is missing, null, empty or of the wrong type, or if
 its line cannot be read. Rows that are too long, or have nothing to learn, are left out by a rule of

@@ -2,7 +2,7 @@
 
     ProbeRows (rows, how to answer) --call_rewards--> RewardCalls by name
 
-First it searches a form of answer in which the right answer is paid more than a wrong one. The
+First it searches for a form of answer in which the right answer is paid more than a wrong one. The
 other answers are written in this form. In the end all answers are scored again: in the same
 process, and in a new one in another order. All calls together have a time limit.
 """
