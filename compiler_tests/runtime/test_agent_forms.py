@@ -161,7 +161,7 @@ def test_messages_are_answered_in_blocks_and_go_on_behind_them() -> None:
     [
         ({"max_tokens": None}, "`max_tokens` is required"),
         ({"thinking": {"type": "enabled", "budget_tokens": 9}}, "`thinking` is not supported"),
-        ({"tools": [{"type": "web_search_20250305", "name": "w"}]}, "tools[0] is a tool of the"),
+        ({"tools": [{"type": "web_search_20250305", "name": "w"}]}, "tools[0] must be a tool"),
         ({"messages": [{"role": "system", "content": "1"}]}, 'messages[0].role must be "user"'),
         ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "messages[0]: content"),
         ({"messages": [user("1" * 300)]}, "the prompt has 301 tokens, which leave no room"),
