@@ -160,6 +160,8 @@ class Rollout:
     @property
     def starts(self) -> tuple[int, ...]:
         """`row_starts` as indices in prompt and completion together."""
+        if not self.row_starts:
+            return ()
         return tuple(len(self.prompt.token_ids) + at for at in self.row_starts)
 
     def part(self, name: str) -> list[float]:
@@ -174,8 +176,10 @@ class Rollout:
     def play(self) -> dict[str, Any]:
         """Fields that events and samples add for a trajectory: number of turns, why it ended, and
         the number of its training rows if there are several."""
+        if not self.ended:
+            return {}
         rows = {"rows": 1 + len(self.row_starts)} if self.row_starts else {}
-        return {"turns": self.turns, "ended": self.ended, **rows} if self.ended else {}
+        return {"turns": self.turns, "ended": self.ended, **rows}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -222,8 +226,6 @@ class Batch:
     sample_ages: list[int | None] = field(default_factory=list)
     """age of each of `samples`; None for a sample that no policy sampled"""
     rewards: list[float] = field(default_factory=list)
-    examples: list[dict[str, Any]] = field(default_factory=list)
-    """a few completions for people: prompt, response, target, score, version"""
     cursor: int = 0
     """dataset position after a drawn batch (supervised sources), for exact resume"""
 

@@ -14,7 +14,8 @@ import itertools
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -64,18 +65,27 @@ def _reads(reader: Reader, kind: str) -> bool:
     return kinds is None or kind in kinds
 
 
+@cache
+def _edges(kind: str) -> tuple[str, str]:
+    """Return the kinds of the events that start and end a span."""
+    return f"{kind}.start", f"{kind}.end"
+
+
 class Span:
     """Start and end event around some work; see `EventLog.span`."""
 
     __slots__ = ("_end", "_fields", "_id", "_kind", "_log", "_start")
 
     def __init__(self, log: EventLog, kind: str, ident: int, fields: Event) -> None:
-        self._log, self._kind, self._id, self._fields = log, kind, ident, fields
+        self._log = log
+        self._kind = kind
+        self._id = ident
+        self._fields = fields
         self._end: Event = {}
 
     def __enter__(self) -> Event:
         self._start = time.monotonic()
-        kind = f"{self._kind}.start"
+        kind, _ = _edges(self._kind)
         self._log.take({"time": time.time(), "kind": kind, "id": self._id, **self._fields})
         return self._end
 
@@ -85,8 +95,10 @@ class Span:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        event = {"time": time.time(), "kind": f"{self._kind}.end", "id": self._id}
-        event |= self._fields | self._end
+        _, ended = _edges(self._kind)
+        event: Event = {
+            "time": time.time(), "kind": ended, "id": self._id, **self._fields, **self._end
+        }  # fmt: skip
         if error is not None:
             event["error"] = f"{type(error).__name__}: {error}"
         event["seconds"] = round(time.monotonic() - self._start, 6)
@@ -148,7 +160,7 @@ class EventLog:
                 remedy="free some space there, then continue the run from its last checkpoint",
             ) from failed
 
-    def _write(self, records: list[Event]) -> OSError | None:
+    def _write(self, records: Sequence[Event]) -> OSError | None:
         if self._file is None or not self.whole:
             return None
         try:

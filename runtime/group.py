@@ -10,7 +10,7 @@ completion; such a value is a `Column`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,6 +71,8 @@ class GroupState:
         self.item = item
         self.scores: dict[str, dict[int, Score]] = {}
         self.abandoned = False
+        self.dropped = False
+        """True once a completion was dropped"""
         self.put_all(source.node.name, item if isinstance(item, list) else [item])
 
     def put(self, edge: str, value: Any, sibling: int = 0) -> None:
@@ -83,6 +85,8 @@ class GroupState:
                 f"{edge} of group {self.id} already has a value for completion {sibling}"
             )
         cells[sibling] = value
+        if type(value) is Dropped:
+            self.dropped = True
         self._left[edge] = left = self._left[edge] - 1
         if not left and self._waiting:
             self._wake(edge)
@@ -113,7 +117,7 @@ class GroupState:
 
     def abandon(self, reason: str) -> None:
         """Mark missing cells as `Dropped` and wake all that wait for a value of this group."""
-        self.abandoned = True
+        self.abandoned = self.dropped = True
         for edge, cells in self._cells.items():
             cells[:] = [Dropped(reason) if value is MISSING else value for value in cells]
             self._left[edge] = 0
@@ -134,13 +138,21 @@ class GroupState:
         """Return the names of incomplete edges, for the starvation report."""
         return [name for name, left in self._left.items() if left]
 
-    def completion_input(self, given: Input, sibling: int) -> Any:
-        """Return the value of an input for one completion, or a `Dropped`."""
-        cells = self._cells[given.edge]
-        value = cells[sibling if self.flow.edges[given.edge].width else 0]
-        if isinstance(value, Column):
-            value = value.values.get(sibling, Dropped(given.edge))
-        return _attribute(value, given)
+    def completion_inputs(self, inputs: Sequence[Input], sibling: int) -> list[Any] | Dropped:
+        """Return the values of these inputs for one completion; the first `Dropped` if one of them
+        was dropped."""
+        found = []
+        for given in inputs:
+            edge = given.edge
+            value = self._cells[edge][sibling if self.flow.edges[edge].width else 0]
+            kind = type(value)
+            if kind is Column:
+                value = value.values.get(sibling, Dropped(edge))
+                kind = type(value)
+            if kind is Dropped:
+                return value  # type: ignore[no-any-return]
+            found.append(value if given.attribute is None else _attribute(value, given))
+        return found
 
     def group_input(self, given: Input) -> Any:
         """Return an input for the whole group: a `Column` of live completions, or one value.
@@ -157,7 +169,9 @@ class GroupState:
             if not isinstance(value, Column):
                 return _attribute(value, given)
             return Column({s: _attribute(v, given) for s, v in value.values.items()})
-        live = {s: _attribute(v, given) for s, v in enumerate(values) if type(v) is not Dropped}
+        live = {s: value for s, value in enumerate(values) if type(value) is not Dropped}
+        if given.attribute is not None:
+            live = {s: _attribute(value, given) for s, value in live.items()}
         if len(live) < min(2, len(values)):
             raise DropGroup(next(value.reason for value in values if isinstance(value, Dropped)))
         return Column(live)
@@ -181,10 +195,11 @@ class GroupState:
         """
         values = [self.group_input(given) for given in inputs]
         lineages = [self.flow.edges[given.edge].lineage for given in inputs]
-        alive: dict[str | None, set[int]] = {}
+        alive: dict[str | None, Set[int]] = {}
         for lineage, value in zip(lineages, values, strict=True):
             if isinstance(value, Column):
-                alive[lineage] = alive.get(lineage, set(value.values)) & set(value.values)
+                mine = value.values.keys()
+                alive[lineage] = alive[lineage] & mine if lineage in alive else mine
         siblings = {lineage: sorted(found) for lineage, found in alive.items()}
         if not all(siblings.values()):
             raise DropGroup("no completion has every value")

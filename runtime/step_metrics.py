@@ -74,8 +74,10 @@ class Meter:
 
     def count_score(self, score: Score | RewardError) -> None:
         """Count the failures, retries, requests and durations of the rewards of one rollout."""
-        self.scores_failed.update(score.failed)
-        self.scores_retried.update(score.retried)
+        if score.failed:
+            self.scores_failed.update(score.failed)
+        if score.retried:
+            self.scores_retried.update(score.retried)
         for name, sent in score.requests.items():
             self.requests.setdefault(name, Requests()).add(sent)
         for name, longest in score.seconds.items():

@@ -1,15 +1,16 @@
 """Cells of a group: filled once, and harmless once the group was given up."""
 
 import asyncio
-from typing import Any
+from dataclasses import replace
 
 import pytest
-from fake_endpoints import job
+from fake_endpoints import completion, job
 
 from forgedsl.errors import InternalError, RunError
 from forgedsl.runtime.controller.assembly import _set, choose_examples
 from forgedsl.runtime.controller.flow import analyse
-from forgedsl.runtime.data_types import Sample
+from forgedsl.runtime.data_types import Prompt, Rollout, Sample
+from forgedsl.runtime.endpoints import Score
 from forgedsl.runtime.group import GroupState
 
 
@@ -54,13 +55,15 @@ def test_values_that_come_after_a_group_left_its_batch_are_ignored():
 
 
 def test_an_example_has_the_other_answers_of_its_group_in_brief() -> None:
-    def example(group: int, sibling: int, score: float, response: str) -> dict[str, Any]:
-        named = {"group": group, "sibling": sibling, "score": score, "response": response}
-        return named | {"truncated": False, "prompt": "1+1=", "parts": {"correct": score}}
+    prompt = Prompt(group=0, row=0, text="1+1=", token_ids=[1], target="2")
+
+    def scored(group: int, sibling: int, score: float, response: str) -> tuple[Rollout, Score]:
+        made = completion(prompt, group, sibling, 1, 0)
+        return replace(made, text=response), Score(value=score, parts={"correct": score})
 
     long = "a" * 300 + "b" * 300
-    examples = [example(0, 0, 1.0, "2"), example(0, 1, 0.0, long), example(1, 0, 0.5, "3")]
-    best, worst = choose_examples(examples, 2)
+    completions = [scored(0, 0, 1.0, "2"), scored(0, 1, 0.0, long), scored(1, 0, 0.5, "3")]
+    best, worst = choose_examples(completions, 2)
     assert (best["response"], worst["response"]) == ("2", long)
     brief = f"{'a' * 200} ... {'b' * 200}"
     other = {"sibling": 1, "score": 0.0, "truncated": False, "response": brief}

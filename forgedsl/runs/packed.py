@@ -10,7 +10,8 @@ is written once. Times are seconds after `from`. An unfinished group of a killed
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from forgedsl.operations.registry import operations
@@ -21,62 +22,72 @@ Fields = tuple[str, ...]
 TIMES = ("start", "engine_start", "engine_end")
 TICK, DIGITS = 4, 6
 """decimals of times in seconds; significant digits of other numbers"""
-OWN = ("time", "kind", "id")
+OWN = frozenset(("time", "kind", "id"))
+"""fields of an event that are no fields of its span"""
+READY: Event = {"ready": True}
 IN_SAMPLES = "examples"
 """fields of step.end that samples.jsonl has already"""
+
+
+Span = tuple[str, float, Event]
+"""a finished span: its kind, its start, and the event of its end"""
 
 
 class Packer:
     """Collects the spans of each group until it is complete."""
 
     def __init__(self) -> None:
-        packed = (each.name for each in operations() if each.of_groups)
-        self._edges = {
-            f"{kind}.{edge}": (kind, edge) for kind in packed for edge in ("start", "end")
+        self._takes: dict[str, Callable[[Event], Sequence[Event]]] = {
+            "group.drawn": self._draw,
+            "group.ready": lambda event: self._group(event["group"], event["time"], READY),
+            "group.dropped": lambda event: [*self._group(event["group"], event["time"], {}), event],
+            "eval.end": lambda event: [*self._group(event["name"], event["time"], {}), event],
+            "step.end": lambda event: [*self._late(), _short(event)],
+            # the last event of a session
+            "run.end": lambda event: [*self.rest(), event],
         }
-        """events of spans that belong to a group or an evaluation"""
+        """by kind of event: what takes it"""
+        for each in operations():
+            if each.of_groups:
+                self._takes[f"{each.name}.start"] = self._start
+                self._takes[f"{each.name}.end"] = partial(self._end, each.name)
         self._open: dict[int, float] = {}
         """by id of a span: its start"""
-        self._spans: dict[Any, list[Event]] = {}
+        self._spans: dict[Any, list[Span]] = {}
         self._drawn: dict[Any, Event] = {}
 
-    def take(self, event: Event) -> list[Event]:
+    def take(self, event: Event) -> Sequence[Event]:
         """Return the records to write after this event."""
-        edge = self._edges.get(event["kind"])
-        if edge is not None:
-            key = event.get("eval") or event.get("group")
-            if key is not None:
-                return self._span(*edge, key, event)
-        match event["kind"]:
-            case "group.drawn":
-                self._drawn[event["group"]] = event
-                return []
-            case "group.ready":
-                return self._group(event["group"], event["time"], {"ready": True})
-            case "group.dropped":
-                return [*self._group(event["group"], event["time"], {}), event]
-            case "eval.end":
-                return [*self._group(event["name"], event["time"], {}), event]
-            case "step.end":
-                return [*self._late(), _short(event)]
-            case "run.end":  # the last event of a session
-                return [*self.rest(), event]
-        return [event]
+        take = self._takes.get(event["kind"])
+        return (event,) if take is None else take(event)
+
+    def _draw(self, event: Event) -> Sequence[Event]:
+        self._drawn[event["group"]] = event
+        return ()
+
+    def _start(self, event: Event) -> Sequence[Event]:
+        """Note the start of a span, if it belongs to a group or an evaluation."""
+        if _owner(event) is None:
+            return (event,)
+        self._open[event["id"]] = event["time"]
+        return ()
+
+    def _end(self, kind: str, event: Event) -> Sequence[Event]:
+        owner = _owner(event)
+        if owner is None:
+            return (event,)
+        start = self._open.pop(event["id"], None)
+        if start is not None:
+            spans = self._spans.get(owner)
+            if spans is None:
+                spans = self._spans[owner] = []
+            spans.append((kind, start, event))
+        return ()
 
     def rest(self) -> list[Event]:
         """Return the remaining records at the end of a run."""
         keys = [*dict.fromkeys((*self._drawn, *self._spans))]
         return [record for key in keys for record in self._group(key, self._last(key), {})]
-
-    def _span(self, kind: str, edge: str, key: Any, event: Event) -> list[Event]:
-        if edge == "start":
-            self._open[event["id"]] = event["time"]
-        elif (start := self._open.pop(event["id"], None)) is not None:
-            record = {"span": kind, "start": start, **event}
-            for name in OWN:
-                del record[name]
-            self._spans.setdefault(key, []).append(record)
-        return []
 
     def _late(self) -> list[Event]:
         """Return a record of late spans, of nodes that fire on the batch after its groups are
@@ -85,7 +96,7 @@ class Packer:
         return [record for key in keys for record in self._group(key, self._last(key), {})]
 
     def _last(self, key: Any) -> float:
-        ends = [float(span["start"] + span["seconds"]) for span in self._spans.get(key, ())]
+        ends = [float(start + end["seconds"]) for _, start, end in self._spans.get(key, ())]
         return max(ends, default=float(self._drawn.get(key, {}).get("time", 0.0)))
 
     def _group(self, key: Any, time: float, more: Event) -> list[Event]:
@@ -93,13 +104,18 @@ class Packer:
         drawn, spans = self._drawn.pop(key, None), self._spans.pop(key, [])
         if drawn is None and not spans:
             return []
-        begin = min([*(span["start"] for span in spans), *([drawn["time"]] if drawn else [])])
+        begin = min([*(start for _, start, _ in spans), *([drawn["time"]] if drawn else [])])
         whose: str = "eval" if isinstance(key, str) else "group"
         head: Event = {"time": time, "kind": "group", whose: key}
         if drawn:
             head |= {"source": drawn["source"], "row": drawn["row"]}
             head["drawn"] = round(drawn["time"] - begin, TICK)
         return [{**head, **more, "from": begin, "spans": _columns(spans, begin, whose)}]
+
+
+def _owner(event: Event) -> Any:
+    """Return the evaluation or the group that a span belongs to, if there is one."""
+    return event.get("eval") or event.get("group")
 
 
 def _short(event: Event) -> Event:
@@ -113,19 +129,33 @@ def _rounded(value: Any) -> Any:
     return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value
 
 
-def _columns(spans: list[Event], begin: float, whose: str) -> list[Event]:
+def _columns(spans: list[Span], begin: float, whose: str) -> list[Event]:
     """Return the spans of each kind and set of fields as an object of columns."""
-    tables: dict[Fields, list[Event]] = {}
-    for span in sorted(spans, key=lambda span: (span.get("row", 0), span.get("sibling", 0))):
-        tables.setdefault((span["span"], *span), []).append(span)
+    tables: dict[Fields, list[Span]] = {}
+    for span in sorted(spans, key=_place):
+        tables.setdefault((span[0], *span[2]), []).append(span)
     packed = []
-    for rows in tables.values():
-        table: Event = {"n": len(rows)}
-        for name in (name for name in rows[0] if name != whose):
-            values = _compact(name, [row[name] for row in rows], begin)
-            table[name] = values[0] if values.count(values[0]) == len(values) else values
+    for (kind, *names), rows in tables.items():
+        table: Event = {"n": len(rows), "span": kind}
+        table["start"] = _column("start", [start for _, start, _ in rows], begin)
+        for name in names:
+            if name != whose and name not in OWN:
+                table[name] = _column(name, [end[name] for _, _, end in rows], begin)
         packed.append(table)
     return packed
+
+
+def _place(span: Span) -> tuple[int, int]:
+    end = span[2]
+    return end.get("row", 0), end.get("sibling", 0)
+
+
+def _column(name: str, values: list[Any], begin: float) -> Any:
+    """Return a column as it is written: one value if all are equal."""
+    if values.count(values[0]) == len(values):
+        return _compact(name, values[:1], begin)[0]
+    values = _compact(name, values, begin)
+    return values[0] if values.count(values[0]) == len(values) else values
 
 
 def _compact(name: str, values: list[Any], begin: float) -> list[Any]:

@@ -22,6 +22,7 @@ from forgedsl.runtime.flow import Flow, Stream
 from forgedsl.runtime.group import GroupState, number
 from forgedsl.types.flow import Role
 
+Completion = tuple[Rollout, Score | None]
 SHOWN = 200
 """other answers of a group are shortened to this many characters at either end"""
 
@@ -31,7 +32,8 @@ class Assembled:
     """A batch, with further values for the metrics."""
 
     batch: Batch
-    truncated: list[bool] = field(default_factory=list)
+    completions: list[Completion] = field(default_factory=list)
+    """those that are fresh, of which a few are shown to people"""
     scores_by_group: list[list[float]] = field(default_factory=list)
     parts: dict[str, list[float]] = field(default_factory=dict)
     origins: list[list[tuple[int, str, int]]] = field(default_factory=list)
@@ -93,23 +95,24 @@ def _add(
     primary, scores = _scores(flow, group, lineage)
     sampled = Role.PAIRS not in group.source.node.roles  # pairs come from a dataset
     siblings, values = group.join_inputs([stream.input, *stream.fields])
+    batch, recalled = out.batch, group.source in flow.recalls
+    fields = [
+        (given.argument, column, flow.edges[given.edge].node)
+        for given, column in zip(stream.fields, values[1:], strict=True)
+    ]
     for row, sibling in enumerate(siblings):
         item = values[0][row]
         sample = item if isinstance(item, Sample) else sample_of(item, sampled=sampled)
-        for given, column in zip(stream.fields, values[1:], strict=True):
-            value = column[row] if isinstance(column, list) else column
-            _set(sample, given.argument, value, flow.edges[given.edge].node)
-        out.batch.samples.append(sample)
-        out.origins[-1].append((group.id, lineage or "", sibling))
-        out.batch.members.append(group.id)
-        out.batch.sample_ages.append(ages.get(sibling))
-        if sibling in ages:
-            out.batch.ages.append(ages[sibling])
-        if sibling in primary:
-            out.batch.rewards.append(primary[sibling].value)
-        if isinstance(item, Rollout) and group.source not in flow.recalls:
-            out.truncated.append(item.truncated)
-            out.batch.examples.append(_example(item, primary.get(sibling)))
+        for name, column, node in fields:
+            _set(sample, name, column[row] if isinstance(column, list) else column, node)
+        batch.samples.append(sample)
+        if isinstance(item, Rollout) and not recalled:
+            out.completions.append((item, primary.get(sibling)))
+    out.origins[-1] += [(group.id, lineage or "", sibling) for sibling in siblings]
+    batch.members += [group.id] * len(siblings)
+    batch.sample_ages += [ages.get(sibling) for sibling in siblings]
+    batch.ages += [ages[sibling] for sibling in siblings if sibling in ages]
+    batch.rewards += [primary[sibling].value for sibling in siblings if sibling in primary]
     for name, by_sibling in scores.items():
         for sibling in siblings:
             if sibling in by_sibling:
@@ -186,26 +189,32 @@ def _example(rollout: Rollout, score: Score | None) -> dict[str, Any]:
     }
 
 
-def choose_examples(examples: list[dict[str, Any]], count: int) -> list[dict[str, Any]]:
-    """Choose `count` examples spread over the range of scores, best first, each with its
-    `siblings`."""
-    ranked = sorted(examples, key=lambda example: -(example["score"] or 0.0))
+def choose_examples(completions: Sequence[Completion], count: int) -> list[dict[str, Any]]:
+    """Choose `count` completions spread over the range of scores, best first; return each as an
+    example for people, with its `siblings`."""
+    ranked = sorted(completions, key=lambda each: -(each[1].value if each[1] else 0.0))
     chosen = ranked[:count]
     if len(ranked) > count >= 2:
         chosen = [ranked[round(i * (len(ranked) - 1) / (count - 1))] for i in range(count)]
-    groups: dict[int, list[dict[str, Any]]] = {}
-    for example in examples:
-        groups.setdefault(example["group"], []).append(example)
+    groups: dict[int, list[Completion]] = {rollout.group: [] for rollout, _ in chosen}
+    for each in completions:
+        if each[0].group in groups:
+            groups[each[0].group].append(each)
     return [
-        example
-        | {"siblings": [_shortened(o) for o in groups[example["group"]] if o is not example]}
-        for example in chosen
+        _example(*each)
+        | {"siblings": [_shortened(*o) for o in groups[each[0].group] if o is not each]}
+        for each in chosen
     ]
 
 
-def _shortened(example: dict[str, Any]) -> dict[str, Any]:
+def _shortened(rollout: Rollout, score: Score | None) -> dict[str, Any]:
     """Shorten another answer of the group: a long text keeps its beginning and its end."""
-    text = example["response"]
+    text = rollout.text
     if len(text) > 2 * SHOWN:
         text = f"{text[:SHOWN]} ... {text[-SHOWN:]}"
-    return {name: example[name] for name in ("sibling", "score", "truncated")} | {"response": text}
+    return {
+        "sibling": rollout.sibling,
+        "score": None if score is None else score.value,
+        "truncated": rollout.truncated,
+        "response": text,
+    }

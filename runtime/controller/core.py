@@ -305,8 +305,7 @@ class Controller:
         step, service = self._state.step + 1, node.target
         batch.epochs, batch.minibatches = node.epochs, node.minibatches
         batch.seed = seed_of(self._job.seed, step)
-        examples = choose_examples(batch.examples, self._job.logging.samples)
-        batch.examples = []  # only logs show them; do not send them to the trainer
+        examples = choose_examples(assembled.completions, self._job.logging.samples)
         before = self._versions.trained[service]
         with self._events.span("step", step=step, service=service, version=before) as end:
             self._stepping = True
@@ -360,7 +359,11 @@ class Controller:
         record: Record = {
             "step": self._state.step,
             **step_record(results[first.name]),
-            **batch_record(assembled.batch, assembled.scores_by_group, assembled.truncated),
+            **batch_record(
+                assembled.batch,
+                assembled.scores_by_group,
+                [rollout.truncated for rollout, _ in assembled.completions],
+            ),
             **times,
             "tokens_per_s": results[first.name].tokens / max(times["step_s"], 1e-9),
             "wall_s": self._wall(),

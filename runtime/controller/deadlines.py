@@ -20,20 +20,19 @@ from weakref import WeakKeyDictionary
 class OpenCall:
     """A call with a deadline, from its start to its end."""
 
-    __slots__ = ("_cancelling", "_line", "expired", "task", "when")
+    __slots__ = ("_cancelling", "_line", "_loop", "expired", "task", "when")
 
-    def __init__(self, line: _Line) -> None:
-        self._line = line
+    def __init__(self, line: _Line, loop: asyncio.AbstractEventLoop) -> None:
+        self._line, self._loop = line, loop
         self.expired = False
         """True once the deadline has passed before the call ended"""
 
     def __enter__(self) -> Self:
-        line = self._line
-        task = asyncio.current_task()
+        line, loop = self._line, self._loop
+        task = asyncio.current_task(loop)
         assert task is not None
         self.task: asyncio.Task[Any] | None = task
         self._cancelling = task.cancelling()
-        loop = asyncio.get_running_loop()
         self.when = loop.time() + line.seconds
         line.add(self, loop)
         return self
@@ -101,4 +100,4 @@ def deadline(seconds: float) -> OpenCall:
     line = lines.get(seconds)
     if line is None:
         line = lines[seconds] = _Line(seconds)
-    return OpenCall(line)
+    return OpenCall(line, loop)

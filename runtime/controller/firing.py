@@ -20,6 +20,7 @@ from forgedsl.lower.job import Node
 from forgedsl.runtime.controller.context import Context
 from forgedsl.runtime.controller.deadlines import OpenCall, deadline
 from forgedsl.runtime.controller.group_scheduler import GroupScheduler
+from forgedsl.runtime.data_types import Batch
 from forgedsl.runtime.endpoints import (
     DropRollout,
     RolloutError,
@@ -127,6 +128,8 @@ class Firing:
     def _unusable(self, group: GroupState) -> str | None:
         """Return the drop reason if too few completions of a group are left for a batch, else None.
         A completion counts if it has all values that nodes and replays of the batch phase read."""
+        if not group.dropped and not isinstance(group.item, Batch):  # a batch may be empty
+            return None
         inputs = [given for node in self._flow.batch_nodes for given in node.inputs]
         for stream in itertools.chain.from_iterable(self._flow.replays.values()):
             inputs += [stream.input, *stream.fields]
@@ -166,10 +169,9 @@ class Firing:
         return siblings, result
 
     async def _fire_for_completion(self, group: GroupState, node: Node, sibling: int) -> Any:
-        args = [group.completion_input(given, sibling) for given in node.inputs]
-        for value in args:
-            if isinstance(value, Dropped):
-                return value
+        args = group.completion_inputs(node.inputs, sibling)
+        if isinstance(args, Dropped):
+            return args
         number = self._offsets[node.name] + sibling
         call = Call(node=node, args=args, group=group, sibling=sibling, number=number)
         try:

@@ -9,7 +9,7 @@ Controller  operation.store(context, source)      groups kept across steps (buff
 from __future__ import annotations
 
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from forgedsl.errors import InternalError
@@ -33,7 +33,7 @@ end                `replay`, `step` and `sync`; has no output edge
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Call:
     """One firing of a node. If it fires for a whole group, `sibling` is None; if it fires for a
     whole batch, `group` is None too."""
@@ -44,7 +44,7 @@ class Call:
     sibling: int | None = None
     number: int = 0
     """number of the completion, over all samplers of its group"""
-    groups: list[int] = field(default_factory=list)
+    groups: Sequence[int] = ()
     """for a whole batch: the group of each completion"""
 
 

@@ -153,9 +153,9 @@ class Plain:
 
     def on_event(self, event: Event) -> None:
         view = self._view
-        view.on_event(event)
-        if event["kind"] in view.edges:  # most events: they change a count only
+        if view.count(event):  # most events change nothing else
             return
+        view.on_event(event)
         if event["kind"] == "phase":
             self._say(phase_text(view))
         line = event_line(view, event)
@@ -200,9 +200,9 @@ class Live:
         self._live.start()
 
     def on_event(self, event: Event) -> None:
-        self._view.on_event(event)
-        if event["kind"] in self._view.edges:  # most events: they change a count only
+        if self._view.count(event):  # most events change nothing else
             return
+        self._view.on_event(event)
         if event["kind"] == "run.end":  # stop now: this may be the last event
             self._live.stop()
         line = event_line(self._view, event)

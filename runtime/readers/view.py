@@ -61,13 +61,20 @@ class View:
         steps = (("start", 1), ("end", -1))
         self.edges = {f"{name}.{edge}": (name, step) for name in self.work for edge, step in steps}
 
-    def on_event(self, event: Event) -> None:
-        self.now = event["time"]
+    def count(self, event: Event) -> bool:
+        """Count a start or an end in `work`; False for any other event."""
         edge = self.edges.get(event["kind"])
-        if edge is not None:
-            name, step = edge
-            self.under_way[name] += step
+        if edge is None:
+            return False
+        self.now = event["time"]
+        name, step = edge
+        self.under_way[name] += step
+        return True
+
+    def on_event(self, event: Event) -> None:
+        if self.count(event):
             return
+        self.now = event["time"]
         match event["kind"]:
             case "run.start":
                 self.began = self.began or event["time"]

@@ -131,7 +131,6 @@ def train(
                     found.append(Retrained(step=number, recorded=rows.get(number, {}), metrics={}))
                     continue
                 assert node.loss is not None
-                made.batch.examples = []
                 result = await client.step(made.batch, node.loss)
                 found.append(_retrained(number, rows.get(number, {}), result, made.batch.samples))
                 tell(len(found))
