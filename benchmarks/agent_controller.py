@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 TURNS, ANSWER = 8, 32
@@ -161,7 +162,8 @@ async def one_round(given: argparse.Namespace, address: Any) -> float:
     )
     numbers = iter(range(given.sessions))
     begin: Callable[[], Any] = lambda: PoolSession(connection, str(next(numbers)))  # noqa: E731
-    driver: Any = AgentDriver(environment, None, begin, lambda cause, prompt: None)  # type: ignore[arg-type]
+    bridge: Any = SimpleNamespace(tool_form="hermes")
+    driver: Any = AgentDriver(environment, bridge, begin, lambda cause, prompt: None)
     prompt = Prompt(group=0, row=0, text="x", token_ids=[1], target="2", messages=[])
     limits = Limits(sampling=spec.Sampling(max_tokens=64), turns=None, max_row_tokens=1 << 20)
 
