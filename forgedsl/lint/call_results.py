@@ -14,6 +14,21 @@ from typing import Any
 from forgedsl.records import dataclass, field
 
 RIGHT, WRONG, EMPTY = "right", "wrong", "empty"
+CHEATS = {
+    "mentioned": "for a wrong answer after words that mention the right one",
+    "inside": "for an answer that contains the right one",
+    "among": "for several answers in one place, one of them right",
+    "part": "for the first digit or letter of the right answer",
+    "blank": "for nothing in the place of the answer",
+    "nan": "for `nan`",
+    "evaluated": "for Python that gives the right number",
+    "reversed": "for the right answer backwards",
+    "near": "for a number that is not far from the right one",
+}
+"""kinds of answers that some players of environments give, with how messages name them"""
+ARGUMENT = "argument "
+"""prefix of players who give a number to a parameter of the tool that takes the answer:
+`argument submit confidence 1000` with a wrong answer, `argument right confidence 1000`"""
 SAME = 1e-9
 """scores that differ by less are equal"""
 
@@ -129,12 +144,24 @@ class PlayChange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Worse:
+    """A player who answers wrong until the end gets more than one who answers right, though a turn
+    with the right answer gets more than one with a wrong answer. `last` is a wrong turn."""
+
+    part: str
+    right: float
+    wrong: float
+    last: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EnvironmentPlays:
     """All games of an environment. `form` is the form of the right answer, "" if no right answer
     gets more than a wrong one. `part` is the reward part in which it gets more."""
 
     form: str = ""
     part: str = ""
+    worse: Worse | None = None
     rows: tuple[PlayedRow, ...] = ()
     change: PlayChange | None = None
     drops_errors: bool = True

@@ -11,7 +11,7 @@
     D607 stop-tokens      stop strings that are end tokens in a local model's metadata
     X804 reward-loading   a Python reward that cannot be loaded
     X805 reward-call      a reward that fails in a trial call on a row
-    X850 to X859          what rewards and environments give for constructed answers
+    X850 to X861          what rewards and environments give for constructed answers
     F103 unknown-setting  `engine.extra` that the installed vLLM does not have
     codes of the plan     for this host's hardware, under the profile it selects
 

@@ -15,6 +15,7 @@ from functools import cached_property, lru_cache
 from forgedsl.hir.pycalls import Inputs, inputs_of
 from forgedsl.lint.rewards import PythonReward
 from forgedsl.records import dataclass
+from forgedsl.types.effects import nodes_of
 from forgedsl.types.intervals import ANY, BOOL, COUNT, Interval, interval, point
 from forgedsl.types.ops import TRANSFER
 
@@ -65,7 +66,7 @@ class Body:
         self.given: dict[str, list[ast.expr]] = {}
         """values that are assigned to local names; of a loop, what it runs over"""
         self.stated: dict[str, list[ast.Assign | ast.AnnAssign | ast.AugAssign]] = {}
-        for node in ast.walk(root):
+        for node in nodes_of(root):
             for to, value in _bindings(node):
                 self.given.setdefault(to, []).append(value)
             if isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign):
@@ -87,7 +88,7 @@ class Body:
         """Return the names that an expression reads, directly or through local names."""
         found, pending = set[str](), [node]
         while pending:
-            for each in ast.walk(pending.pop()):
+            for each in nodes_of(pending.pop()):
                 if isinstance(each, ast.Name) and each.id not in found:
                     found.add(each.id)
                     pending += self.given.get(each.id, [])
@@ -97,7 +98,7 @@ class Body:
         """Yield the nodes of an expression, and of the values of the local names in it."""
         seen, pending = set[str](), [node]
         while pending:
-            for each in ast.walk(pending.pop()):
+            for each in nodes_of(pending.pop()):
                 yield each
                 if isinstance(each, ast.Name) and each.id not in seen:
                     seen.add(each.id)
@@ -117,7 +118,7 @@ class Body:
     @cached_property
     def returned(self) -> list[ast.expr]:
         """Return the values that the function returns; of lists, their entries."""
-        found = [n.value for n in ast.walk(self.root) if isinstance(n, ast.Return) and n.value]
+        found = [n.value for n in nodes_of(self.root) if isinstance(n, ast.Return) and n.value]
         values = []
         for value in map(self.value, found):
             if isinstance(value, ast.ListComp):
@@ -154,6 +155,8 @@ class Body:
                     factor, factored = self.number(left), right
                 if factor:
                     yield from self._terms(factored, sign if factor > 0 else -sign, capped, seen)
+                elif factor is None and isinstance(op, ast.Div):
+                    yield Term(node=node, sign=sign, is_capped=capped)
             case ast.IfExp(body=one, orelse=two):
                 yield from self._terms(one, sign, capped, seen)
                 yield from self._terms(two, sign, capped, seen)
@@ -218,7 +221,7 @@ class Body:
         functions = {n.name: n for n in self.module.body if isinstance(n, Function)}
         found, seen, pending = [], set[str](), [self.root]
         while pending:
-            for node in ast.walk(pending.pop()):
+            for node in nodes_of(pending.pop()):
                 called = getattr(node, "func", None)
                 method = getattr(called, "attr", getattr(called, "id", ""))
                 how = "removed" if method in REMOVE else ""
@@ -240,7 +243,7 @@ class Body:
         return tuple(self._searches())
 
     def _searches(self) -> Iterator[Search]:
-        for node in ast.walk(self.root):
+        for node in nodes_of(self.root):
             if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
                 continue
             method, owner = node.func.attr, node.func.value
@@ -376,7 +379,7 @@ def name_of(node: ast.expr) -> str:
 def unpaid(module: ast.Module) -> frozenset[int]:
     """Return the comparisons by `in` after which the reward is 0 or less."""
     found = set[int]()
-    for node in ast.walk(module):
+    for node in nodes_of(module):
         body = node.body[-1] if isinstance(node, ast.If) else None
         given = body.value if isinstance(body, ast.Return) else None
         if isinstance(node, ast.IfExp):

@@ -144,6 +144,7 @@ SUBJECTS: tuple[tuple[Callable[[Program], bool], tuple[str, ...]], ...] = (
             "X815", "X816", "X817", "X818", "X819", "X820", "X821", "X822", "X823", "X824", "X825",
             "X826", "X827", "X828", "X829", "X830", "X831",
             "X835", "X836", "X837", "X838", "X839", "X840", "X841", "X842", "X843", "X844", "X845",
+            "X846",
             "R540", "X832", "X833",
         ),
     ),
@@ -172,7 +173,20 @@ SUBJECTS: tuple[tuple[Callable[[Program], bool], tuple[str, ...]], ...] = (
 )  # fmt: skip
 """(test of a program, rules): the rules find nothing in a program that fails the test"""
 
-CALLED = ("X850", "X851", "X852", "X853", "X854", "X855", "X856", "X857", "X858", "X859")
+CALLED = (
+    "X850",
+    "X851",
+    "X852",
+    "X853",
+    "X854",
+    "X855",
+    "X856",
+    "X857",
+    "X858",
+    "X859",
+    "X860",
+    "X861",
+)
 """rules that check the results of the calls that --deep made to rewards and environments"""
 
 CODES: tuple[str, ...] = tuple(

@@ -83,7 +83,7 @@ def reached(module: ast.Module, function: str) -> list[ast.AST]:
         if name in defined and name not in seen:
             seen.add(name)
             roots.append(defined[name])
-            pending += [n.id for n in ast.walk(defined[name]) if isinstance(n, ast.Name)]
+            pending += [n.id for n in nodes_of(defined[name]) if isinstance(n, ast.Name)]
     return roots
 
 
@@ -97,6 +97,19 @@ def names_in(module: ast.Module, root: ast.AST) -> Callable[[ast.AST], str]:
         return scope.get(head, head) + dot + rest
 
     return full
+
+
+@lru_cache(maxsize=1024)  # many questions are asked about the same definitions
+def nodes_of(root: ast.AST) -> tuple[ast.AST, ...]:
+    """Return the nodes of a tree that is not changed any more, in the order of `ast.walk`."""
+    found = [root]
+    for node in found:  # it grows
+        for value in vars(node).values():
+            if isinstance(value, ast.AST):
+                found.append(value)
+            elif isinstance(value, list):
+                found += [each for each in value if isinstance(each, ast.AST)]
+    return tuple(found)
 
 
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
@@ -118,7 +131,7 @@ def imports_of(*roots: ast.AST) -> dict[str, str]:
     """Return the local names of imported modules and functions. A name may mean another module in
     each body."""
     names: dict[str, str] = {}
-    for node in (node for root in roots for node in ast.walk(root)):
+    for node in (node for root in roots for node in nodes_of(root)):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 top = alias.name.partition(".")[0]
@@ -142,7 +155,7 @@ def _loaded(value: ast.expr) -> str:
 
 
 def _of(root: ast.AST, scope: dict[str, str]) -> Iterator[Use]:
-    for node in ast.walk(root):
+    for node in nodes_of(root):
         if not isinstance(node, ast.Call):
             continue
         name = _dotted(node.func)

@@ -20,6 +20,8 @@ LONGEST = 60
 """length of the longest target for which answers are made, in characters"""
 MOST_FORMS = 40
 MOST_KEYS = 2
+STUFFED = 360
+"""characters of the words before a wrong answer"""
 LISTED = " ".join(map(str, range(101)))
 OTHER_WORDS = ("zebra", "Oslo", "quartz")
 SAMPLE = "x"
@@ -76,12 +78,14 @@ def forms(prompt: str, codes: Sequence[str]) -> list[str]:
     constants = [text for code in codes for text in _texts(code)]
     for text in constants:
         found |= dict.fromkeys(_of_pattern(text))
+    patterns = [form for form in found if "<" not in form][:2]
     tags = list(dict.fromkeys(re.findall(r"<(\w+)>", "\n".join([*constants, prompt]))))
     for tag in tags:
         found[f"<{tag}>{{}}</{tag}>"] = None
         others = "".join(f"<{each}>a</{each}>\n" for each in tags if each != tag)
         if len(tags) > 1:
             found[f"{others}<{tag}>{{}}</{tag}>"] = None
+    found |= dict.fromkeys(f"<{tag}>{form}</{tag}>" for tag in tags for form in patterns)
     keys = list(dict.fromkeys(key for code in codes for key in _keys(code)))[:MOST_KEYS]
     for key in keys:
         named = (f'{{"{key}": "{{}}"}}', f'{{"{key}": {{}}}}', f"{key}={{}}", f"{key}: {{}}")
@@ -220,8 +224,13 @@ def odd() -> list[Answer]:
     ]  # fmt: skip
 
 
-def cheats(form: str, target: str, wrong: str, prompt: str, options: Sequence[str]) -> list[Answer]:
-    """Return answers that are not right and that a careless reward pays in full."""
+def cheats(
+    form: str, target: str, wrong: str, prompt: str, options: Sequence[str],
+    words: Sequence[str] = (),
+) -> list[Answer]:  # fmt: skip
+    """Return answers that are not right and that a careless reward pays in full. `words` are words
+    that the reward has in its program."""
+    padding = " ".join([*words, "and", "so", "on"] * STUFFED)[:STUFFED]
     found = [
         Answer(kind="empty", said="an empty answer", text=""),
         Answer(kind="blank", said="the right form with nothing in it", text=fill(form, "")),
@@ -242,26 +251,47 @@ def cheats(form: str, target: str, wrong: str, prompt: str, options: Sequence[st
             kind="repeated", said="the right answer ten times",
             text="\n".join([fill(form, target)] * 10),
         ),
+        Answer(
+            kind="stuffed", said="a wrong answer after many words",
+            text=f"{padding}\n{fill(form, wrong)}",
+        ),
+        Answer(
+            kind="among", said="several answers in one place, one of them right",
+            text=fill(form, f"{wrong}, {target}, {wrong}"),
+        ),
     ]  # fmt: skip
+    return [*found, *_about_targets(form, target, options)]
+
+
+def _about_targets(form: str, target: str, options: Sequence[str]) -> Iterator[Answer]:
+    """Yield answers that are made of the target: parts of it, other texts around it, options."""
+    if len(target) > 1 and target[::-1] != target:
+        said = f"`{target[::-1]}`, where `{target}` is right"
+        yield Answer(kind="reversed", said=said, text=fill(form, target[::-1]))
     value = as_number(target)
     if value is not None:
-        found += _about_numbers(form, target, value)
+        yield from _about_numbers(form, target, value)
     elif re.fullmatch(r"[A-Za-z]{3,}", target):
         text = fill(form, f"un{target}able")
-        found.append(Answer(kind="inside", said="the target inside another word", text=text))
+        yield Answer(kind="inside", said="the target inside another word", text=text)
         text = fill(form, f"not {target}")
-        found.append(Answer(kind="denied", said="the right answer denied", text=text))
-        found.append(Answer(kind="part", said="the first letter alone", text=fill(form, target[0])))
+        yield Answer(kind="denied", said="the right answer denied", text=text)
+        yield Answer(kind="part", said="the first letter alone", text=fill(form, target[0]))
     if len(options) > 2:
         listed = ", ".join(options)
-        found.append(Answer(kind="options", said="every option listed", text=fill(form, listed)))
+        yield Answer(kind="options", said="every option listed", text=fill(form, listed))
         spaced = " ".join(options)
-        found.append(Answer(kind="spaced", said="every option listed", text=fill(form, spaced)))
-    return found
+        yield Answer(kind="spaced", said="every option listed", text=fill(form, spaced))
 
 
 def _about_numbers(form: str, target: str, value: float) -> Iterator[Answer]:
     digits = target.lstrip("-")
+    yield nearby(form, target)
+    yield Answer(kind="nan", said="`nan`", text=fill(form, "nan"))
+    program = python_of(value)
+    if program:
+        said = "Python that gives the right number"
+        yield Answer(kind="evaluated", said=said, text=fill(form, program))
     yield Answer(
         kind="inside", said=f"{target} inside another number", text=fill(form, f"1{digits}9")
     )
@@ -277,6 +307,30 @@ def _about_numbers(form: str, target: str, value: float) -> Iterator[Answer]:
     if len(digits) > 1 and digits[0] != "0":
         text = fill(form, target[: 2 if value < 0 else 1])
         yield Answer(kind="part", said="the first digit alone", text=text)
+
+
+def nearby(form: str, target: str) -> Answer:
+    """Return another number nearby: a tenth off, and at least 1."""
+    value = float(target)
+    far = value + max(1.0, abs(value) / 10) if abs(value) >= 10 else value + abs(value) / 2 + 1
+    near = str(round(far)) if "." not in target else f"{far:.3f}"
+    return Answer(kind="near", said=f"{near}, where {target} is right", text=fill(form, near))
+
+
+def python_of(value: float) -> str:
+    """Return an expression of Python for a whole number, without a digit; "" for some numbers."""
+    if value != int(value) or not 0 < value < 0x110000:
+        return ""
+    if value <= 40:
+        return f"len('{'x' * int(value)}')"
+    letter = chr(int(value))
+    return f"ord('{letter}')" if letter.isalpha() else ""
+
+
+def words_of(codes: Sequence[str]) -> list[str]:
+    """Return the words and short texts that programs look for in an answer."""
+    texts = (text.strip() for code in codes for text in _texts(code))
+    return list(dict.fromkeys(t for t in texts if re.fullmatch(r"[A-Za-z][\w' ]{0,20}", t)))[:12]
 
 
 def spellings(form: str, target: str) -> list[Answer]:

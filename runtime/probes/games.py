@@ -2,16 +2,18 @@
 
     ProbeRows (rows) --play_environments--> EnvironmentPlays by name
 
-First it looks for a form of answer: a text, or the argument of a tool. In this form, a player who
-gives the right answer in every turn must earn more than one who gives a wrong answer. Then other
-players play: one is silent, one repeats what it reads, one answers wrong until it is shown the
-target. Finally, games are played again with the same seeds, in the same process and in a new one.
-All games together have a time limit.
+First it looks for a form of answer: a text, or the argument of a tool, after which a turn without
+calls may be needed. In this form, a player who gives the right answer in every turn must earn more
+than one who gives a wrong answer. Then other players play: one is silent, one repeats what it
+reads, one answers wrong until it is shown the target, one calls the tool of the answer again and
+again, some give extreme numbers to its other parameters. Finally, games are played again with the
+same seeds, in the same process and in a new one. All games together have a time limit.
 """
 
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -20,7 +22,16 @@ from typing import Any
 
 from forgedsl.environment import Task, Turn
 from forgedsl.errors import LaunchError
-from forgedsl.lint.call_results import SAME, EnvironmentPlays, Play, PlayChange, PlayedRow
+from forgedsl.lint.call_results import (
+    ARGUMENT,
+    CHEATS,
+    SAME,
+    EnvironmentPlays,
+    Play,
+    PlayChange,
+    PlayedRow,
+    Worse,
+)
 from forgedsl.lower.job import Environment, Job
 from forgedsl.runtime.data_types import Prompt
 from forgedsl.runtime.environments.process import EnvironmentProcess
@@ -35,10 +46,15 @@ SEED = 5
 TURNS = 4
 """largest number of turns of a game"""
 EFFECTS = "it writes files, starts processes or connects to others"
-TOOL = "tool "
-"""prefix of a form that names a tool and its parameter for the answer: `tool submit answer`"""
-Player = Callable[[str, str], Turn | str]
-"""(last observation, all observations so far) -> the next turn, or its text"""
+TOOL, CALL_THEN = "tool ", "call "
+"""prefixes of a form that names a tool and its parameter for the answer: `tool submit answer`; with
+`call`, the tool is called once, and then a turn follows without calls"""
+END = "That is my answer."
+EXTREME = (0, 1, 1000)
+ADDRESS = re.compile(r"0x[0-9a-f]{6,}")
+"""an address in the memory of a process, which differs between processes"""
+Player = Callable[[str, str, int], Turn | str]
+"""(last observation, all observations so far, number of the turn) -> the next turn, or its text"""
 
 
 def play_environments(
@@ -127,7 +143,7 @@ class _Table:
         opening = _text(begun.value.observation)
         shown, rewards, last, done, error = [opening], [], "", False, ""
         for number in range(turns):
-            made = player(shown[-1] or prompt.text, "\n".join(shown))
+            made = player(shown[-1] or prompt.text, "\n".join(shown), number)
             turn = replace(made, number=number) if isinstance(made, Turn) else Turn(
                 text=made, number=number
             )  # fmt: skip
@@ -149,9 +165,9 @@ class _Table:
 
 def _text(observation: Any) -> str:
     """Return an observation as text; for a chat, the text of its messages."""
-    if isinstance(observation, str):
-        return observation
-    return "\n".join(str(message.get("content") or "") for message in observation)
+    if not isinstance(observation, str):
+        observation = "\n".join(str(message.get("content") or "") for message in observation)
+    return ADDRESS.sub("0x", observation)
 
 
 class _Games:
@@ -161,6 +177,7 @@ class _Games:
         self.asked, self.codes, self.turns = asked, codes, turns
         self.targets = [answers.answerable_text(prompt.target) for prompt in asked.prompts]
         self.form, self.part, self.note = "", "", ""
+        self.worse: Worse | None = None
         self.rows: list[dict[str, Play]] = [{} for _ in asked.prompts]
         self.change: PlayChange | None = None
 
@@ -168,6 +185,7 @@ class _Games:
     def result(self) -> EnvironmentPlays:
         return EnvironmentPlays(
             form=self.form, part=self.part, change=self.change, note=self.note,
+            worse=None if self.form else self.worse,
             rows=tuple(
                 PlayedRow(place=place, target=prompt.target, prompt=prompt.text, plays=plays)
                 for place, prompt, plays in zip(
@@ -193,15 +211,57 @@ class _Games:
         target, wrong = self.targets[index] or "", self._wrong(index)
         if self.form:
             for name, value in (("right", target), ("wrong", wrong)):
-                yield name, _saying(self.form, value)
-            yield "told", _told(self.form, wrong, target, self.asked.prompts[index].text)
-        yield "silent", lambda last, read: ""
-        yield "echo", lambda last, read: last
-        yield "words", lambda last, read: "I am not sure"
-        yield "tags", lambda last, read: "<think><answer>\\boxed{ #### "
+                yield name, self._saying(value, tools)
+            yield "told", self._told(index, tools)
+            yield from self._calling_again(target, wrong, tools)
+            yield from self._cheating(index)
+        yield "silent", lambda last, read, number: ""
+        yield "echo", lambda last, read, number: last
+        yield "words", lambda last, read, number: "I am not sure"
+        yield "tags", lambda last, read, number: "<think><answer>\\boxed{ #### "
         for tool in tools:
             for kind, call in _odd_calls(tool):
                 yield f"{tool['function']['name']} {kind}", _calling(call)
+
+    def _saying(self, value: str, tools: Sequence[Any]) -> Player:
+        return _saying(self.form, value, tools)
+
+    def _told(self, index: int, tools: Sequence[Any]) -> Player:
+        target, wrong = self.targets[index] or "", self._wrong(index)
+        return _told(self.form, wrong, target, self.asked.prompts[index].text, tools, self.turns)
+
+    def _cheating(self, index: int) -> Iterator[tuple[str, Player]]:
+        """Yield players who give, in the form of a text, what is not right and may be rewarded."""
+        target, prompt = self.targets[index] or "", self.asked.prompts[index]
+        if self.form.startswith((TOOL, CALL_THEN)):
+            return
+        made = answers.cheats(self.form, target, self._wrong(index), prompt.text, (), ())
+        for each in made:
+            if each.kind in CHEATS:
+                yield each.kind, lambda last, read, number, text=each.text: text  # type: ignore[misc]
+
+    def _calling_again(
+        self, target: str, wrong: str, tools: Sequence[Any]
+    ) -> Iterator[tuple[str, Player]]:  # fmt: skip
+        """Yield players who hand in the right answer again and again, and those who give extreme
+        numbers to the other parameters of the tool."""
+        kind, *named = self.form.split(" ")
+        if f"{kind} " not in (TOOL, CALL_THEN):
+            return
+        if self.turns > 2 and f"{kind} " == CALL_THEN:
+            yield "again", _saying(self.form, target, tools, times=self.turns - 1)
+        name, parameter = named
+        for other in _numbers(name, parameter, tools):
+            for number in EXTREME:
+                given = {other: number}
+                yield (
+                    f"{ARGUMENT}{name} {other} {number}",
+                    _saying(self.form, wrong, tools, more=given),
+                )
+                yield (
+                    f"{ARGUMENT}right {other} {number}",
+                    _saying(self.form, target, tools, more=given),
+                )
 
     def _wrong(self, index: int) -> str:
         target = self.targets[index]
@@ -211,10 +271,11 @@ class _Games:
         """Find a form, and a reward part, such that the right answer earns more than a wrong one on
         every row."""
         prompt = self.asked.prompts[0]
-        opening = await table.game(prompt, lambda last, read: "", 1)
+        opening = await table.game(prompt, lambda last, read, number: "", 1)
         shown = f"{prompt.text}\n{opening.shown[0] if opening.shown else ''}"
         tools = [
-            f"{TOOL}{tool['function']['name']} {name}"
+            f"{prefix}{tool['function']['name']} {name}"
+            for prefix in (TOOL, CALL_THEN)[: self.turns]
             for tool in table.tools for name in tool["function"]["parameters"]["properties"]
         ]  # fmt: skip
         for form in [*tools, *answers.forms(shown, self.codes)]:
@@ -227,12 +288,21 @@ class _Games:
                 return
 
     async def _gaps(self, table: _Table, form: str, index: int) -> list[str]:
-        """Return the reward parts in which the right answer earns more than a wrong one."""
+        """Return the reward parts in which the right answer earns more than a wrong one. Keep the
+        game of the first row in which a turn with the right answer earns more, and the whole game
+        less."""
         prompt = self.asked.prompts[index]
         values = self.targets[index] or "", self._wrong(index)
-        right, wrong = [await table.game(prompt, _saying(form, v), self.turns) for v in values]
+        players = [_saying(form, value, table.tools) for value in values]
+        right, wrong = [await table.game(prompt, player, self.turns) for player in players]
         if right.error:
             return []
+        for part in table.spec.parts if not index and not wrong.error else ():
+            one, other = (play.rewards[0].get(part, 0.0) for play in (right, wrong))
+            if one - other > SAME and wrong.total(part) - right.total(part) > SAME:
+                self.worse = self.worse or Worse(
+                    part=part, right=right.total(part), wrong=wrong.total(part), last=wrong.last
+                )
         return [part for part in table.spec.parts if right.total(part) - wrong.total(part) > SAME]
 
     async def _repeat(self, table: _Table, when: str, order: Any) -> None:
@@ -247,27 +317,69 @@ class _Games:
                     return
 
 
-def _saying(form: str, value: str) -> Player:
-    """Make a player who gives one answer in every turn."""
-    if not form.startswith(TOOL):
-        return lambda last, read: answers.fill(form, value)
-    _, name, parameter = form.split(" ")
-    given = int(value) if value.lstrip("-").isdigit() else value
-    return _calling(Call(name=name, arguments={parameter: given}))
+def _saying(
+    form: str, value: str, tools: Sequence[Any], *, times: int = 1,
+    more: Mapping[str, object] | None = None,
+) -> Player:  # fmt: skip
+    """Make a player who gives one answer in every turn. In a form with CALL_THEN, the player calls
+    the tool in the first turns, `times` of them, and then says END. `more` are other arguments of
+    the tool."""
+    if not form.startswith((TOOL, CALL_THEN)):
+        return lambda last, read, number: answers.fill(form, value)
+    kind, name, parameter = form.split(" ")
+    given = int(value) if _takes(name, parameter, tools) != "string" and _is_int(value) else value
+    arguments = {**_required(name, tools), **(more or {}), parameter: given}
+    called = _calling(Call(name=name, arguments=arguments))
+    if f"{kind} " == TOOL:
+        return called
+    return lambda last, read, number: called(last, read, number) if number < times else END
+
+
+def _is_int(value: str) -> bool:
+    return value.lstrip("-").isdigit()
+
+
+def _parameters(name: str, tools: Sequence[Any]) -> Mapping[str, Any]:
+    """Return the schema of the parameters of a tool."""
+    functions = [tool["function"] for tool in tools if tool["function"]["name"] == name]
+    return functions[0]["parameters"] if functions else {"properties": {}}
+
+
+def _takes(name: str, parameter: str, tools: Sequence[Any]) -> str:
+    """Return the type that a tool asks for."""
+    return str(_parameters(name, tools)["properties"].get(parameter, {}).get("type", ""))
+
+
+def _required(name: str, tools: Sequence[Any]) -> dict[str, object]:
+    """Return values for the arguments that a tool requires."""
+    schema = _parameters(name, tools)
+    kinds = {each: _takes(name, each, tools) for each in schema.get("required", ())}
+    return {each: ODD[kind][0] for each, kind in kinds.items() if kind in ODD}
+
+
+def _numbers(name: str, parameter: str, tools: Sequence[Any]) -> list[str]:
+    """Return the parameters of a tool that take numbers, without the one for the answer."""
+    names = [each for each in _parameters(name, tools)["properties"] if each != parameter]
+    return [each for each in names if _takes(name, each, tools) in ("integer", "number")]
 
 
 def _calling(call: Call) -> Player:
-    return lambda last, read: Turn(text="", calls=(call,))
+    return lambda last, read, number: Turn(text="", calls=(call,))
 
 
-def _told(form: str, wrong: str, target: str, prompt: str) -> Player:
+def _told(
+    form: str, wrong: str, target: str, prompt: str, tools: Sequence[Any], turns: int
+) -> Player:  # fmt: skip
     """Make a player who answers wrong until an observation shows the target. If the prompt has the
     target, the player always answers wrong."""
-    right_turn, wrong_turn = _saying(form, target), _saying(form, wrong)
+    times = max(1, turns - 1)
+    right_turn, wrong_turn = (
+        _saying(form, value, tools, times=times) for value in (target, wrong)
+    )  # fmt: skip
 
-    def play(last: str, read: str) -> Turn | str:
+    def play(last: str, read: str, number: int) -> Turn | str:
         known = answers.mentions(read, target) and not answers.mentions(prompt, target)
-        return (right_turn if known else wrong_turn)(last, read)
+        return (right_turn if known else wrong_turn)(last, read, number)
 
     return play
 

@@ -32,6 +32,9 @@ CALL = 2.0
 """seconds that one call may take"""
 ROWS = 3
 READS_TARGET = ("target", "rollout", "row")
+STUFFED = "stuffed"
+CHARACTERS = 3
+"""characters of a token, for texts that are not tokenized"""
 LONG = "long"
 """kind of answer that is longer than all that a policy can write; it only shows if the reward fails
 on it"""
@@ -83,7 +86,7 @@ class _Calls:
         if time.monotonic() > self.deadline:
             raise Stopped("the time for calls is over")
         # do not tokenize a very long text: the tokenizer would warn, and its tokens are not needed
-        is_long = made.kind == LONG
+        is_long = made.kind in (LONG, STUFFED)
         answer = self.asked.answer(prompt, "" if is_long else made.text)
         answer.text = made.text
         found: Outcome
@@ -175,8 +178,11 @@ class _Probe:
     ) -> None:
         self.asked, self.codes, self.targeted = asked, codes, targeted
         self.reads_tokens = reads_tokens
-        self.form, self.note = "", ""
+        self.form, self.inverse, self.note = "", "", ""
+        """`inverse`: a form in which a wrong number gets more than the right one"""
         self.tried: list[Call] = []
+        self.fitting: list[str] = []
+        """forms that were tried on the first row"""
         self.rows: list[dict[str, Call]] = [{} for _ in asked.prompts]
         self.change: Change | None = None
         self.targets = [answers.answerable_text(prompt.target) or "" for prompt in asked.prompts]
@@ -200,10 +206,16 @@ class _Probe:
             await self._find_form(call)
         for index, prompt in enumerate(self.asked.prompts):
             for made in self._made(index):
-                is_long = made.kind == LONG and not self.reads_tokens
-                if is_long or (made.kind != LONG and self.asked.fits(prompt, made.text)):
+                if self._can_ask(prompt, made):
                     self.rows[index][made.kind] = await call(prompt, made)
         await self._repeat(call, "when it is called again", range(len(self.rows)))
+
+    def _can_ask(self, prompt: Prompt, made: Answer) -> bool:
+        """True if the policy can write an answer, or if it shows how the reward takes long ones."""
+        if made.kind not in (LONG, STUFFED):
+            return self.asked.fits(prompt, made.text)
+        is_short = len(made.text) <= CHARACTERS * self.asked.max_tokens
+        return not self.reads_tokens and (made.kind == LONG or is_short)
 
     async def again(self, call: _Calls) -> None:
         """Score the same answers in a new process, in another order."""
@@ -218,8 +230,13 @@ class _Probe:
             options = sorted({*self.targets})
             letters = all(len(each) == 1 and each.isalpha() for each in options)
             options = ["A", "B", "C", "D"] if letters and {*options} <= {*"ABCD"} else []
-            yield from answers.cheats(self.form, target, wrong, _question(prompt), options)
+            words = answers.words_of(self.codes)
+            question = _question(prompt)
+            yield from answers.cheats(self.form, target, wrong, question, options, words)
             yield from answers.spellings(self.form, target)
+        elif self.inverse:
+            yield from answers.basic(self.inverse, target, self._wrong(index))
+            yield answers.nearby(self.inverse, target)
         yield from answers.odd()
 
     def _wrong(self, index: int) -> str:
@@ -238,6 +255,12 @@ class _Probe:
             if None not in scores:
                 self.form = form
                 return
+        first = self.tried[: 2 * len(self.fitting)]
+        scored = [(r.score, w.score) for r, w in zip(first[::2], first[1::2], strict=True)]
+        numbers = all(answers.as_number(target) is not None for target in self.targets)
+        for form, (right, wrong) in zip(self.fitting, scored, strict=True):
+            if numbers and right is not None and wrong is not None and wrong - right > SAME:
+                self.inverse = self.inverse or form
         for form in forms if not found else ():
             for i in range(1, len(self.rows)):
                 await self._right_score(call, form, i)
@@ -248,6 +271,8 @@ class _Probe:
         made = answers.basic(form, self.targets[index], self._wrong(index))
         if not self.asked.fits(prompt, made[0].text):
             return None
+        if not index:
+            self.fitting.append(form)
         right, wrong = [await call(prompt, each) for each in made]
         self.tried += [right, wrong]
         if right.score is None or (wrong.score is not None and right.score - wrong.score <= SAME):

@@ -10,6 +10,7 @@ from typing import Any
 from forgedsl.lint.follow.constants import bounded, converted
 from forgedsl.lint.follow.expressions import Expressions
 from forgedsl.lint.follow.files import File
+from forgedsl.lint.follow.state import class_methods
 from forgedsl.lint.follow.values import (
     CLOCK,
     CONTENT,
@@ -26,6 +27,7 @@ from forgedsl.lint.follow.values import (
     LISTED,
     LOWERED,
     NET,
+    NUMBER,
     PAID,
     RAISED,
     READS,
@@ -34,6 +36,7 @@ from forgedsl.lint.follow.values import (
     SECRET,
     STRIPPED,
     TAKEN,
+    TEXT,
     UNKNOWN,
     UNORDERED,
     VERDICT,
@@ -41,6 +44,7 @@ from forgedsl.lint.follow.values import (
     WHOLE_NUMBER,
     WORDS_OF,
     Called,
+    Class,
     Env,
     Frame,
     Labels,
@@ -48,6 +52,7 @@ from forgedsl.lint.follow.values import (
     Value,
     all_of,
     content,
+    element,
     is_secret,
     join,
     numbers,
@@ -56,6 +61,7 @@ from forgedsl.lint.follow.values import (
 )
 from forgedsl.records import replace
 
+NUMBERS = ("int", "float", "Decimal", "Fraction")
 TRIMS = (
     "str", "strip", "lstrip", "rstrip", "lower", "upper", "casefold", "int", "float", "replace",
     "normalize", "removesuffix", "removeprefix", "Decimal", "Fraction",
@@ -108,6 +114,10 @@ class Calls(Expressions):
             method, receiver, function = "", None, self.value(node.func)
         args = [self.value(each) for each in node.args]
         words = {word.arg: self.value(word.value) for word in node.keywords}
+        if function.preset is not None:
+            args = [*function.preset[0], *args]
+            preset: dict[str | None, Value] = dict(function.preset[1].items())
+            words = preset | words
         name = function.name or method
         self.note("call", node, None, name=name, values=tuple(args), keywords=words,
                    receiver=receiver)  # fmt: skip
@@ -120,6 +130,11 @@ class Calls(Expressions):
             called = args[skipped].function
             if called is not None:
                 return self.apply(called, args[skipped + 1 :], words, threaded=True)
+        if name == "super" and not args:
+            return self.above()
+        if name == "functools.partial" and args:
+            named = {key: value for key, value in words.items() if key}
+            return replace(args[0], preset=(tuple(args[1:]), named))
         if name in self.frames[-1].file.classes:
             return self.new_object(self.frames[-1].file.classes[name], args, words)
         if isinstance(node.func, ast.Attribute) and method in CHANGES and receiver is not None:
@@ -137,11 +152,20 @@ class Calls(Expressions):
         labels = reads(everything)
         if name == "vars" and args and args[0].name == "self":
             return Value(fields=self.attributes)
+        if name == "getattr" and len(args) > 1 and isinstance(args[1].const, str):
+            return self.attribute(args[0], args[1].const)
+        if name in ("map", "filter") and len(args) == 2 and args[0].function is not None:
+            made = self.apply(args[0].function, [element(args[1])], {})
+            return Value(made.all & (READS | CONTENT | {VERDICT}) | {LISTED})
         marked = _marked(name, args, everything)
         if marked is not None:
             return marked
         if short in TRIMS:
             return self._trimmed(name, receiver, args, labels)
+        if short == "set" and args and any(args[0].fields or ()):
+            return Value(content(args) | {UNORDERED, LISTED})  # the keys of a dict, which are texts
+        if short == "iter" and args:
+            return args[0]
         if short in CONTAINS or short in ("join", "split", "dict"):
             return self._container(short, receiver, args, words)
         if short == "get" and receiver is not None and receiver.fields is not None and args:
@@ -158,11 +182,12 @@ class Calls(Expressions):
             labels |= ({LISTED} if short in LISTS else set()) | (
                 {FOUND} if short in SEARCHES else set()
             )
+            labels |= {TEXT} if short == "group" else set()
             return Value(labels)
         labels |= numbers(args) if name.startswith("math.") else set()
         labels |= {NET} if name.startswith(REQUESTS) else set()
         labels |= {FILE} if short in READERS else set()
-        if short in AWAITS:
+        if short in AWAITS or short.endswith(("Error", "Exception")):
             labels |= content(args)
         return Value(labels, name=f"{name}()" if "." in name or name[:1].isupper() else "")
 
@@ -177,6 +202,7 @@ class Calls(Expressions):
             source = args[1]
         const = source.const if short in ("float", "int", "str") else UNKNOWN
         kept = source.all & (READS | CONTENT | WHOLE)
+        kept |= {NUMBER} if short in NUMBERS else {TEXT} if short != "normalize" else set()
         kept |= SPELLED.get(short, frozenset())
         if short == "int" and FLOAT in source.labels:
             kept |= {WHOLE_NUMBER}
@@ -204,14 +230,22 @@ class Calls(Expressions):
     def new_object(
         self, node: ast.ClassDef, args: list[Value], words: Mapping[Any, Value]
     ) -> Value:
-        """Return a new object of a class of the file, with the arguments as its fields."""
+        """Return a new object of a class of the file, with the attributes that `__init__` sets, or
+        with the arguments as its fields."""
+        file = self.frames[-1].file
+        made = class_methods(file, node).get("__init__")
+        if made is not None:
+            this = Value(reads((*args, *words.values())), fields={}, made_of=Class(node, file))
+            self.apply(Called(made, file, bound=True, owner=this), args, words)
+            return this
         names = [
             item.target.id
             for item in node.body
             if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)
         ]
         fields = dict(zip(names, args, strict=False)) | {k: v for k, v in words.items() if k}
-        return Value(fields=fields) if names else Value(reads((*args, *words.values())))
+        labels = frozenset() if names else reads((*args, *words.values()))
+        return Value(labels, fields=fields, made_of=Class(node, file))
 
     def apply(
         self,
@@ -267,7 +301,7 @@ class Calls(Expressions):
         env: Env = dict(function.closure or {})
         names = [a.arg for a in positional(node)]
         if function.bound and names:
-            env[names.pop(0)] = Value(name="self")
+            env[names.pop(0)] = function.owner or Value(name="self")
         defaults = node.args.defaults
         for name, default in zip(names[len(names) - len(defaults) :], defaults, strict=False):
             env[name] = self.default(default, function.file)

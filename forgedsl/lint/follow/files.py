@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 
 from forgedsl.hir.pyimport import parsed
-from forgedsl.types.effects import imports_of
+from forgedsl.types.effects import imports_of, nodes_of
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 DEFINED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
@@ -120,7 +120,7 @@ class Files:
 def _modules(module: ast.Module, package: tuple[str, ...]) -> Iterator[str]:
     """Yield the modules that a file imports, with the packages around them; `from a import b` may
     mean the module a.b."""
-    for node in ast.walk(module):
+    for node in nodes_of(module):
         names: list[str] = []
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]

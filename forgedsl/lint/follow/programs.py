@@ -14,6 +14,7 @@ from forgedsl.hir.pycalls import Inputs, inputs_of
 from forgedsl.lint.environments import PythonClass
 from forgedsl.lint.follow.files import File, Files, Function
 from forgedsl.lint.follow.run import Flow
+from forgedsl.lint.follow.state import class_methods
 from forgedsl.lint.follow.values import Value, source
 from forgedsl.lint.rewards import PythonReward, first_line
 from forgedsl.lint.view import View
@@ -194,7 +195,7 @@ def _methods(
     file = files_of(view).read(env.env.body.module)
     if file is None:
         return []
-    methods = _class_methods(file, env.env.body.name)
+    methods = class_methods(file, file.classes.get(env.env.body.name))
     attributes: dict[str, Value] = _class_attributes(file, env)
     runs: list[MethodFlow] = []
     entries = [name for name in (*ENTRIES, *sorted(env.tools)) if name in methods]
@@ -214,17 +215,7 @@ def _arguments(node: Function, name: str, is_tool: bool) -> dict[str, Value]:
     if is_tool or name == "call_tool":
         return {each: source("written") for each in names}
     pairs = zip(names, GIVEN.get(name, ()), strict=False)
-    return {each: source(what) for each, what in pairs if what in ("task", "turn")}
-
-
-def _class_methods(file: File, name: str) -> dict[str, Function]:
-    """Return the methods of a class and of its bases in the file."""
-    node = file.classes.get(name)
-    found: dict[str, Function] = {}
-    for base in node.bases if node is not None else ():
-        found |= _class_methods(file, base.id) if isinstance(base, ast.Name) else {}
-    own = node.body if node is not None else ()
-    return found | {item.name: item for item in own if isinstance(item, Function)}
+    return {each: source(what) for each, what in pairs if what in ("task", "turn", "model")}
 
 
 def _class_attributes(file: File, env: PythonClass) -> dict[str, Value]:

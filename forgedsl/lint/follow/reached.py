@@ -17,6 +17,7 @@ from forgedsl.lint.rewards import place_of, python_rewards
 from forgedsl.lint.view import View
 from forgedsl.records import dataclass
 from forgedsl.source import Span
+from forgedsl.types.effects import nodes_of
 
 Node = TypeVar("Node", bound=ast.AST)
 
@@ -38,7 +39,7 @@ class Part:
     def nodes(self) -> Iterator[ast.AST]:
         """Yield all nodes that it reaches."""
         for root in self.roots:
-            yield from ast.walk(root)
+            yield from nodes_of(root)
 
 
 def parts(view: View) -> Iterator[Part]:
@@ -113,7 +114,7 @@ def _names_bound(node: ast.stmt) -> list[str]:
 
 
 def _names_read(node: ast.AST) -> list[str]:
-    return [n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)]
+    return [n.id for n in nodes_of(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)]
 
 
 def _is_script(node: ast.stmt) -> bool:

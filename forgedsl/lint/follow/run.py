@@ -18,6 +18,7 @@ from typing import Any
 from forgedsl.lint.follow.calls import Calls
 from forgedsl.lint.follow.files import Function
 from forgedsl.lint.follow.values import (
+    FOUND,
     TAKEN,
     TESTS,
     UNKNOWN,
@@ -25,6 +26,7 @@ from forgedsl.lint.follow.values import (
     Env,
     Labels,
     Value,
+    content,
     element,
     join_envs,
     positional,
@@ -72,7 +74,7 @@ class Flow(Calls):
                 return False
             case ast.Raise():
                 if node.exc:
-                    self.value(node.exc)
+                    self.thrown |= content([self.value(node.exc)])
                 self.raising |= frame.control & TESTS
                 return False
             case ast.Break() | ast.Continue():
@@ -107,8 +109,12 @@ class Flow(Calls):
         """Run a statement after which the next one follows."""
         frame = self.frames[-1]
         match node:
-            case ast.Expr(value=value_) | ast.Assert(test=value_):
+            case ast.Expr(value=value_):
                 self.value(value_)
+            case ast.Assert(test=value_, msg=message):
+                self.raising |= self.value(value_).all & TESTS
+                if message is not None:
+                    self.thrown |= content([self.value(message)])
             case ast.Assign(targets=targets, value=value_):
                 value = self.absent(self.value(value_))
                 for target in targets:
@@ -134,18 +140,40 @@ class Flow(Calls):
     def _match(self, node: ast.Match) -> bool:
         subject = self.value(node.subject)
         branches: list[Callable[[], bool]] = []
+        control, found, seen = subject.all & TESTS, FOUND in subject.labels, False
         for case in node.cases:
             for each in ast.walk(case.pattern):
                 name = getattr(each, "name", None) or getattr(each, "rest", None)
                 if isinstance(name, str):
                     self.frames[-1].env[name] = element(subject)
-            branches.append(lambda case=case: self._case(case))  # type: ignore[misc]
-        return self._branches(branches, subject.all & TESTS)
+            is_empty = _is_empty(case.pattern)
+            matches: object = _is_any(case.pattern) or UNKNOWN
+            if self.verdict is not None and found and matches is UNKNOWN:
+                matches = not is_empty  # a search in an answer counts as successful
+            if case.guard is not None:
+                test = self.value(case.guard)
+                control |= test.all & TESTS
+                if not self.truth(test):
+                    matches = False
+                elif self.truth(test) is UNKNOWN:
+                    matches = UNKNOWN if matches else False
+            if matches is False:
+                continue
+            absent = found and (is_empty or (seen and _is_any(case.pattern)))
+            seen = seen or (case.guard is None and not is_empty)
+            branches.append(lambda case=case, absent=absent: self._case(case, absent))  # type: ignore[misc]
+            if matches is True:
+                break
+        else:
+            branches.append(lambda: True)
+        return self._branches(branches, control)
 
-    def _case(self, case: ast.match_case) -> bool:
-        if case.guard is not None:
-            self.value(case.guard)
-        return self.block(case.body)
+    def _case(self, case: ast.match_case, absent: bool) -> bool:
+        frame = self.frames[-1]
+        frame.absent += absent
+        falls = self.block(case.body)
+        frame.absent -= absent
+        return falls
 
     def _if(self, node: ast.If) -> bool:
         if self.nested == NESTED:
@@ -212,18 +240,32 @@ class Flow(Calls):
             return self.block(failing.body) and self.block(node.finalbody)
         ends: list[Env] = []
         raising, self.raising = self.raising, frozenset()
+        thrown, self.thrown = self.thrown, frozenset()
         if self.block([*node.body, *node.orelse]):
             ends.append(frame.env)
         middle = join_envs([before, frame.env])
         frame.control |= self.raising
         self.raising |= raising
+        said, self.thrown = self.thrown, self.thrown | thrown
         for handler in node.handlers:
             frame.env = dict(middle)
             if handler.name:
-                frame.env[handler.name] = Value()
+                frame.env[handler.name] = Value(said)
             frame.absent += 1
             if self.block(handler.body):
                 ends.append(frame.env)
             frame.absent -= 1
         frame.env = join_envs(ends) if ends else middle
         return self.block(node.finalbody) and bool(ends)
+
+
+def _is_any(pattern: ast.pattern) -> bool:
+    """True for a pattern that matches everything: `_`, or a name."""
+    return isinstance(pattern, ast.MatchAs) and pattern.pattern is None
+
+
+def _is_empty(pattern: ast.pattern) -> bool:
+    """True for the pattern of nothing: `None`, or `[]`."""
+    if isinstance(pattern, ast.MatchSequence):
+        return not pattern.patterns
+    return isinstance(pattern, ast.MatchSingleton) and not pattern.value

@@ -27,9 +27,12 @@ from forgedsl.lint.follow.values import (
     TARGET,
     TASK,
     TESTS,
+    TEXT,
     TURN,
     UNKNOWN,
+    VERDICT,
     Called,
+    Class,
     Event,
     Frame,
     Labels,
@@ -68,6 +71,8 @@ class State:
         """True after a call of a function that always raises"""
         self.raising: Labels = frozenset()
         """labels of the tests under which an exception is raised"""
+        self.thrown: Labels = frozenset()
+        """labels of the messages of exceptions that were raised"""
         self.judged = 0
         """number of comparisons whose result `verdict` decided"""
         self.failing = failing
@@ -154,6 +159,10 @@ class State:
             return Value(name=f"self.{attr}")
         if base.fields is not None and attr in base.fields:
             return base.fields[attr]
+        if base.made_of is not None:
+            found = self.method(base, base.made_of, attr)
+            if found is not None:
+                return found
         if TASK in base.labels:
             return target() if attr == "target" else Value(frozenset({"task text"}))
         if TURN in base.labels:
@@ -176,6 +185,36 @@ class State:
         written = {OUTPUT} if attr == "stdout" and base.name != "sys" else set[str]()
         return Value(base.all & kept | written, name=name)
 
+    def method(self, owner: Value, of: Class, name: str) -> Value | None:
+        """Return a method of an object, bound to it, or what a property gives; None if its class
+        has no such method."""
+        found = class_methods(of.file, of.node).get(name)
+        if found is None:
+            return None
+        called = Called(found, of.file, bound=not _is_static(found), owner=owner)
+        return self.apply(called, [], {}) if _is_property(found) else Value(function=called)
+
+    def above(self) -> Value:
+        """Return what `super()` gives: the methods of the bases of the class whose method runs."""
+        frame = self.frames[-1]
+        names = [a.arg for a in getattr(getattr(frame.node, "args", None), "args", ())]
+        this = frame.env.get(names[0]) if names else None
+        node = next((c for c in frame.file.classes.values() if frame.node in c.body), None)
+        if node is None or this is None:
+            return Value(name="super()")
+        methods = class_methods(frame.file, node, own=False).items()
+        fields = {
+            name: Value(function=Called(found, frame.file, bound=not _is_static(found), owner=this))
+            for name, found in methods
+        }
+        return Value(name="super()", fields=fields)
+
+    def apply(
+        self, function: Called, args: list[Value], words: Mapping[str, Value]
+    ) -> Value:  # fmt: skip
+        """Run a function, and return what it returns."""
+        raise NotImplementedError
+
     def item(self, base: Value, index: Value, node: ast.expr) -> Value:
         if base.fields is not None and isinstance(index.const, str):
             if index.const in base.fields:
@@ -184,11 +223,14 @@ class State:
         if base.name == "os.environ" and is_secret(index.const):
             return Value(frozenset({SECRET}))
         kept = READS | {RESPONSE, FILE, DIGITS, SECRET} | NUMERIC
+        if FOUND in base.labels and isinstance(index.const, int):
+            kept |= {TEXT}
+            base = replace(base, labels=base.labels | {TEXT})
         if isinstance(index.const, str) and index.const in ANSWERS:
             kept |= {TARGET}
         if not isinstance(node, ast.Slice):
             kept |= {DEFAULT, PAID}
-        return Value((base.all & kept) | (index.all & READS))
+        return Value((base.all & kept) | (index.all & (READS | {VERDICT})))
 
     def assign(self, target: ast.expr, value: Value, source: ast.expr | None) -> None:
         frame = self.frames[-1]
@@ -211,6 +253,10 @@ class State:
             case ast.Attribute(value=owner, attr=attr):
                 base = self.value(owner)
                 self.note("change", target, target, values=(value,))
+                if base.made_of is not None and isinstance(base.fields, dict):
+                    kept = Value(value.all) if _holds(value, base.fields) else value
+                    old = base.fields.get(attr)
+                    base.fields[attr] = kept if old is None else join([old, kept])
                 if base.name == "self":
                     old = self.attributes.get(attr)
                     if getattr(frame.node, "name", "") == "reset":
@@ -260,3 +306,33 @@ class State:
             is_global = node.id in frame.file.assigned and node.id not in frame.env
             return f"global {node.id}" if is_global else self.name(node.id).name
         return self.value(node).name if isinstance(node, ast.Attribute) else ""
+
+
+def class_methods(
+    file: File, node: ast.ClassDef | None, *, own: bool = True
+) -> dict[str, Function]:
+    """Return the methods of a class and of its bases in the file; without `own`, of the bases."""
+    found: dict[str, Function] = {}
+    for base in reversed(node.bases) if node is not None else ():
+        inner = file.classes.get(base.id) if isinstance(base, ast.Name) else None
+        found |= class_methods(file, inner) if inner is not node else {}
+    body = node.body if node is not None and own else ()
+    return found | {item.name: item for item in body if isinstance(item, Function)}
+
+
+def _is_static(node: Function) -> bool:
+    return "staticmethod" in map(_last, node.decorator_list)
+
+
+def _is_property(node: Function) -> bool:
+    return not {"property", "cached_property"}.isdisjoint(map(_last, node.decorator_list))
+
+
+def _last(node: ast.expr) -> str:
+    return getattr(node, "attr", getattr(node, "id", ""))
+
+
+def _holds(value: Value, fields: Mapping[str, Value]) -> bool:
+    """True if the fields are those of a value, or of a part of it."""
+    inner = value.fields
+    return inner is fields or any(_holds(each, fields) for each in (inner or {}).values())

@@ -55,6 +55,8 @@ DRAWN = "drawn"
 """a part of what the target says, chosen by chance"""
 FLOAT, WHOLE_NUMBER, DIGITS = "float", "whole number", "digits"
 """what `float` gave; a number without its decimals; a text of which all but digits was deleted"""
+NUMBER, TEXT = "number", "text"
+"""certainly a number; certainly no number"""
 NUMERIC = frozenset({CLOCK, EXIT, WHOLE_NUMBER})
 """labels that a result of arithmetic has if an operand has them"""
 READS = frozenset({READS_RESPONSE, READS_TARGET, NET, DRAWN, OUTPUT})
@@ -66,6 +68,7 @@ CONTENT = NUMERIC | {
     ESCAPED, PROMPT, LOWERED, RAISED, STRIPPED,
 }  # fmt: skip
 """labels that conversions and texts pass on"""
+KINDS = frozenset({NUMBER, TEXT})
 WHOLE = frozenset({IS_RESPONSE, IS_TARGET})
 WORDS_OF = {label: f"words of {label}" for label in WHOLE}
 """the list of all words of a text, which may be joined again"""
@@ -87,6 +90,10 @@ class Value:
     name: str = ""
     fields: Mapping[str, Value] | None = None
     function: Called | None = None
+    preset: tuple[tuple[Value, ...], Mapping[str, Value]] | None = None
+    """arguments that `functools.partial` has given it"""
+    made_of: Class | None = None
+    """class of the files of which it is an object; its fields are its attributes"""
 
     @property
     def all(self) -> Labels:
@@ -96,13 +103,23 @@ class Value:
 
 
 @dataclass(frozen=True, slots=True)
+class Class:
+    """A class of the files that are read."""
+
+    node: ast.ClassDef
+    file: File
+
+
+@dataclass(frozen=True, slots=True)
 class Called:
-    """A function of the files that are read. `bound`: it is a method, and gets the object."""
+    """A function of the files that are read. `bound`: it is a method, and gets the object `owner`,
+    or else `self`."""
 
     node: Function | ast.Lambda
     file: File
     bound: bool = False
     closure: Mapping[str, Value] | None = None
+    owner: Value | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,7 +183,7 @@ READ_TEXT = frozenset({RESPONSE, READS_RESPONSE})
 
 
 def response() -> Value:
-    return Value(frozenset({IS_RESPONSE, RESPONSE, READS_RESPONSE}))
+    return Value(frozenset({IS_RESPONSE, RESPONSE, READS_RESPONSE, TEXT}))
 
 
 def target() -> Value:
@@ -179,6 +196,7 @@ SOURCES: dict[str, Callable[[], Value]] = {
     "target": target,
     "rollout": lambda: Value(frozenset({ROLLOUT, READS_RESPONSE})),
     "messages": Value,
+    "model": lambda: Value(name="model"),
     "task": lambda: Value(frozenset({TASK})),
     "turn": lambda: Value(frozenset({TURN, READS_RESPONSE})),
     "written": lambda: Value(READ_TEXT),
@@ -234,6 +252,15 @@ def meet(left: Value, right: Value) -> bool:
     return (TARGET in one and RESPONSE in other) or (TARGET in other and RESPONSE in one)
 
 
+def kind(value: Value) -> Labels:
+    """Return NUMBER or TEXT if a value is certainly of this kind."""
+    if isinstance(value.const, bool) or value.const is UNKNOWN or value.const is None:
+        return value.labels & KINDS
+    if isinstance(value.const, int | float):
+        return frozenset({NUMBER})
+    return frozenset({TEXT}) if isinstance(value.const, str) else frozenset()
+
+
 def join(values: list[Value]) -> Value:
     if not values:
         return Value()
@@ -244,6 +271,9 @@ def join(values: list[Value]) -> Value:
     for label in labels & WHOLE:
         known = [value for value in values if value.const is not None and value.const != ""]
         labels -= set() if all(label in value.labels for value in known) else {label}
+    for label in labels & KINDS:
+        given = [value for value in values if value.const is not None]
+        labels -= set() if all(kind(value) == {label} for value in given) else {label}
     if not all(LISTED in value.labels for value in values):
         labels -= {LISTED}
     is_same = all(_same(v.const, first.const) for v in values)
@@ -254,12 +284,14 @@ def join(values: list[Value]) -> Value:
     has_fields = any(value.fields is not None for value in values)
     names = {value.name for value in values}
     functions = [value.function for value in values if value.function is not None]
+    classes = [value.made_of for value in values if value.made_of is not None]
     return Value(
         labels,
         const=first.const if is_same else UNKNOWN,
         name=first.name if len(names) == 1 else "",
         fields=fields if has_fields else None,
         function=functions[0] if len(functions) == len(values) else None,
+        made_of=classes[0] if len(classes) == len(values) else None,
     )
 
 

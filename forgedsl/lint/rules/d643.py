@@ -76,12 +76,13 @@ def _begun(found: PythonReward) -> frozenset[str]:
     import ast as python
 
     from forgedsl.lint.python_bodies import body_of
+    from forgedsl.types.effects import nodes_of
 
     texts = []
     for search in body_of(found).searches:
         if search.pattern.startswith("^") or search.method in ("match", "fullmatch"):
             texts.append(re.sub(r"^(\(\?s\))?\^?(\\s\*)?", "", search.pattern))
-    for node in python.walk(found.definition):
+    for node in nodes_of(found.definition):
         if isinstance(node, python.Call) and getattr(node.func, "attr", "") == "startswith":
             texts += [str(arg.value) for arg in node.args if isinstance(arg, python.Constant)]
     begun = (re.match(OPENING, text) for text in texts)

@@ -13,7 +13,9 @@ DataAgentBench #56, 79 of 270 trials had the answer in their last prompt.
 The rule also fires if an environment reveals the answer. This may be `Step(f"No, {self.answer}")`
 after `self.answer = task.target`, or a tool that returns it. It may also be a tool that says if its
 argument is the answer, because the policy can then try arguments until one is right. The
-observation of a step with `done=True` does not count, because the policy does not read it.
+observation of a step with `done=True` does not count, because the policy does not read it. An agent
+reveals the target if a request to the policy (`model=model.name`) has it in its messages; a policy
+that is asked whether its answer is right also reads the reference.
 """
 
 from __future__ import annotations
@@ -29,7 +31,11 @@ from forgedsl.syntax import ast
 from forgedsl.syntax.walk import Keys, reads, walk
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from typing import Any
+
     from forgedsl.lint.environments import PythonClass
+    from forgedsl.lint.follow.values import Event, Value
 
 finding = rule(__doc__, "D")
 
@@ -66,7 +72,7 @@ def _in_environments(view: View) -> Findings:
                 env.env.name_span,
                 related=(here,),
                 help="score the answer in `step`, once, with `done=True`"
-                if "whether" in what
+                if " if " in what
                 else "leave the target out, or show it only in the last step (`done=True`)",
             )
 
@@ -80,6 +86,9 @@ def _reveals(view: View, env: PythonClass) -> tuple[str, Label] | None:
     for method in environment_flows(view, env):
         for event in method.flow.events:
             made = event.name.rpartition(".")[2] if event.kind == "call" else ""
+            if env.env.body.agent and any(TARGET in each.all for each in _sent(event)):
+                here = label(view, "the policy reads this", event.file, event.node)
+                return f"{env.what} {quoted} sends the target to the policy", here
             if made not in ("Start", "Step"):
                 continue
             shown = event.argument("observation", 0)
@@ -97,6 +106,17 @@ def _reveals(view: View, env: PythonClass) -> tuple[str, Label] | None:
             if VERDICT in returned.value.all | returned.control:
                 return f"tool `{method.name}` of {quoted} reveals if an answer is right", here
     return None
+
+
+def _sent(event: Event) -> Iterator[Value]:
+    """Yield what a call sends to the policy of an agent: the messages of a request whose model is
+    `model.name`."""
+    requests: list[Mapping[Any, Value]] = [event.keywords]
+    requests += [each.fields for each in event.keywords.values() if each.fields]
+    for given in requests:
+        model = given.get("model")
+        if model is not None and model.name == "model.name":
+            yield from (given[each] for each in ("messages", "input", "prompt") if each in given)
 
 
 def _columns(expr: ast.Expr) -> dict[tuple[Keys, str], Span]:

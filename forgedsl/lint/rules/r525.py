@@ -73,10 +73,11 @@ def _lengths(found: PythonReward) -> list[tuple[python.AST, float | None]]:
     import ast as python  # imported late: most programs have no Python
 
     from forgedsl.lint.python_bodies import body_of, texts_of
+    from forgedsl.types.effects import nodes_of
 
     body, texts = body_of(found), texts_of(found)
     places: list[tuple[python.AST, float | None]] = []
-    for node in python.walk(found.definition):
+    for node in nodes_of(found.definition):
         match node:
             case python.BinOp(left=one, op=python.Div(), right=other):
                 pass

@@ -28,7 +28,8 @@ GOOD = (
     r"|outstanding|great|best)\b"
 )
 BAD = (
-    r"(?:very |completely |entirely )?(?:bad|badly|poor|poorly|unclear|useless|wrong|terrible"
+    r"(?:very |completely |entirely )?(?:bad|badly|failure|fail|failing|failed|poor|poorly|unclear"
+    r"|useless|wrong|terrible"
     r"|awful|worst|not at all|insufficient|unhelpful)\b"
 )
 

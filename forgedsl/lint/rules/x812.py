@@ -37,7 +37,15 @@ WAITS = {
     "urllib.request.urlopen",
 }
 """calls without a default timeout; httpx is left out, because its default is five seconds"""
-BLOCKS = WAITS | {"time.sleep"} | {f"httpx.{verb}" for verb in VERBS}
+JOINS = {
+    "queue.Queue().get", "queue.SimpleQueue().get", "queue.LifoQueue().get",
+    "queue.PriorityQueue().get", "threading.Event().wait", "threading.Thread().join",
+    "threading.Barrier().wait", "threading.Condition().wait", "subprocess.Popen().wait",
+    "subprocess.Popen().communicate", "concurrent.futures.ThreadPoolExecutor().submit().result",
+    "concurrent.futures.ProcessPoolExecutor().submit().result",
+}  # fmt: skip
+"""calls that wait for another thread or program"""
+BLOCKS = WAITS | JOINS | {"time.sleep", "os.system"} | {f"httpx.{verb}" for verb in VERBS}
 
 
 CLIENTS = ("openai.OpenAI", "anthropic.Anthropic", "litellm.completion", "requests.Session",

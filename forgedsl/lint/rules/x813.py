@@ -138,7 +138,9 @@ def _outage(found: PythonReward) -> python.AST | None:
     """Return the statement that scores a failed request with 0 or less."""
     import ast as python
 
-    for each in python.walk(found.definition):
+    from forgedsl.types.effects import nodes_of
+
+    for each in nodes_of(found.definition):
         if not isinstance(each, python.Try) or not _asks(found, each.body):
             continue
         for handler in _handlers(each, (*BROAD, *OUTAGES)):

@@ -3,6 +3,8 @@
     def reset(self, task, rng): self.price = random.randrange(9)     # fires
     def reset(self, task, rng): self.price = rng.randrange(9)        # silent
     def reset(self, task, rng): self.rng = rng                       # silent: for `step`
+    DICE = random.Random(7)                                # fires, if `reset` draws from it
+    rng = random.Random(time.time_ns())                              # fires
     rng = numpy.random.default_rng(rng.getrandbits(32))              # silent: seeded from `rng`
     word = rng.choice(list({w for w in WORDS if len(w) == 6}))       # fires
     word = rng.choice(sorted({w for w in WORDS if len(w) == 6}))     # silent
@@ -33,7 +35,7 @@ SEEDED = (
     "random.Random", "numpy.random.default_rng", "numpy.random.RandomState",
     "numpy.random.Generator", "numpy.random.SeedSequence", "numpy.random.PCG64",
 )  # fmt: skip
-DRAWS = ("choice", "choices", "sample", "shuffle")
+DRAWS = ("choice", "choices", "sample", "shuffle", "next")
 SEEDS = ("random.seed", "numpy.random.seed")
 """calls that set a seed, which X814 reports"""
 
@@ -79,12 +81,24 @@ def _unordered(methods: list[MethodFlow]) -> Iterator[Event]:
 
 def _draws(event: Event) -> bool:
     """True for a call that draws from the random state of the process, or from a new one."""
+    from forgedsl.lint.follow.values import CLOCK
+
     name = _name(event)
     if event.kind != "call" or not name.startswith(("random.", "numpy.random.", "secrets.")):
         return False
-    if "()." in event.name or name in SEEDS:
-        return False  # reported where the generator is made without a seed
-    return name not in SEEDED or not (event.values or event.keywords)
+    if name in SEEDS:
+        return False
+    if "()." in event.name:  # reported where the generator is made without a seed
+        return _is_shared(event)
+    given = [*event.values, *event.keywords.values()]
+    return name not in SEEDED or not given or any(CLOCK in each.all for each in given)
+
+
+def _is_shared(event: Event) -> bool:
+    """True for a draw from a generator of the module, which all trajectories use."""
+    owner = getattr(getattr(event.node, "func", None), "value", None)
+    name = getattr(owner, "id", "")
+    return name in event.file.assigned and event.receiver.name.endswith("()")
 
 
 def _name(event: Event) -> str:

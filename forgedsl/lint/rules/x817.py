@@ -173,6 +173,7 @@ def _more(found: PythonReward) -> Iterator[tuple[str, python.AST]]:
     import ast as python
 
     from forgedsl.lint.python_bodies import body_of, name_of, parameters, texts_of
+    from forgedsl.types.effects import nodes_of
 
     body, targets, texts = body_of(found), parameters(found, "target"), texts_of(found)
     written = {
@@ -180,7 +181,7 @@ def _more(found: PythonReward) -> Iterator[tuple[str, python.AST]]:
         for argument in found.definition.args.args
         if getattr(argument.annotation, "id", "") == "str"
     }
-    for node in python.walk(found.definition):
+    for node in nodes_of(found.definition):
         match node:
             case python.Compare(left=left, ops=[python.In()], comparators=[right]):
                 whole = body.value(right)
@@ -294,9 +295,10 @@ def _part(
     import ast as python
 
     from forgedsl.lint.python_bodies import name_of, unpaid
+    from forgedsl.types.effects import nodes_of
 
     zero = unpaid(found.module)
-    for node in python.walk(found.definition):
+    for node in nodes_of(found.definition):
         if not isinstance(node, python.Compare) or not isinstance(node.ops[0], python.In):
             continue
         if id(node) in zero:
@@ -311,8 +313,9 @@ def _default(found: PythonReward, targets: set[str]) -> Iterator[tuple[str, pyth
     import ast as python
 
     from forgedsl.lint.python_bodies import name_of
+    from forgedsl.types.effects import nodes_of
 
-    nodes = list(python.walk(found.definition))
+    nodes = list(nodes_of(found.definition))
     compared = set()
     for node in nodes:
         if isinstance(node, python.Compare) and isinstance(node.ops[0], python.Eq):

@@ -37,6 +37,7 @@ CALLS = {
 }
 """position of the argument `flags`, by function of `re`"""
 TAGS = re.compile(r"<\w+>[^<]*?(?<!\\)\.[*+][^<]*</\w+>")
+BREAKS = ("\n", r"\n", r"\n+", r"\s+", r"\s", r"[\r\n]+", r"\s*\n\s*", r"[\n\r]+", r"\n\s*")
 HELP = "pass `re.DOTALL`: then `.` matches line breaks too"
 
 
@@ -72,8 +73,23 @@ def _reached(module: python.Module, top: str) -> python.AST | None:
     from forgedsl.types.effects import names_in, reached
 
     roots, texts = reached(module, top), _texts(module)
+    if any(_joins_lines(root) for root in roots):
+        return None
     calls = (_one_line(texts, root, names_in(module, root)) for root in roots)
     return next((call for call in calls if call is not None), None)
+
+
+def _joins_lines(root: python.AST) -> bool:
+    """True if line breaks are replaced, as by `re.sub(r"\\s+", " ", text)`."""
+    import ast as python
+
+    for node in python.walk(root):
+        if isinstance(node, python.Call) and len(node.args) > 1:
+            name, first = getattr(node.func, "attr", ""), node.args[0]
+            is_break = isinstance(first, python.Constant) and first.value in BREAKS
+            if is_break and name in ("sub", "replace"):
+                return True
+    return False
 
 
 def _texts(root: python.AST) -> dict[str, object]:

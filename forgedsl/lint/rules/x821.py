@@ -14,15 +14,17 @@ from typing import TYPE_CHECKING
 
 from forgedsl.diagnostics import Label
 from forgedsl.lint.finding import Findings, rule
-from forgedsl.lint.rewards import place_of, positive_rewards, python_rewards
+from forgedsl.lint.rewards import called_name, place_of, positive_rewards, python_rewards
 from forgedsl.lint.view import View
 
 if TYPE_CHECKING:
     import ast as python
 
+    from forgedsl.lint.python_bodies import Body
     from forgedsl.lint.rewards import PythonReward
 
 finding = rule(__doc__, "W")
+RISES = ("sqrt", "log1p", "tanh", "atan", "min", "float", "round")
 
 
 def check(view: View) -> Findings:
@@ -41,14 +43,43 @@ def check(view: View) -> Findings:
 
 def _distance(found: PythonReward) -> python.AST | None:
     """Return `abs` of a difference that reads the response, with which the score rises."""
-    import ast as python
 
     from forgedsl.lint.python_bodies import body_of, texts_of
 
     body, texts = body_of(found), texts_of(found)
     for term in body.terms():
-        match term.node:
-            case python.Call(func=python.Name(id="abs"), args=[python.BinOp(op=python.Sub())]):
-                if term.sign > 0 and body.names(term.node) & texts:
-                    return term.node
+        distance = _rising(body, term.node)
+        if distance is not None and term.sign > 0 and body.names(distance) & texts:
+            return distance
     return None
+
+
+def _rising(body: Body, node: python.expr) -> python.expr | None:
+    """Return the `abs` of a difference with which an expression rises: `d`, `math.sqrt(d)`,
+    `min(1, d)`, `d / 10`, `d / (1 + d)`."""
+    import ast as python
+
+    node = body.value(node)
+    match node:
+        case python.Call(func=python.Name(id="abs"), args=[inner]):
+            inner = body.value(inner)
+            return node if isinstance(inner, python.BinOp) and _is_difference(inner) else None
+        case python.Call(args=args) if called_name(node) in RISES:
+            found = [_rising(body, each) for each in args]
+            return next((each for each in found if each is not None), None)
+        case python.BinOp(left=left, op=python.Div(), right=python.BinOp(op=python.Add()) as right):
+            rises = _rising(body, left)
+            parts = (right.left, right.right)
+            same = any(python.unparse(left) == python.unparse(each) for each in parts)
+            constant = any(body.number(each) is not None for each in parts)
+            return rises if same and constant else None
+        case python.BinOp(left=left, op=python.Div() | python.Mult(), right=right):
+            number = body.number(right)
+            return _rising(body, left) if number is not None and number > 0 else None
+    return None
+
+
+def _is_difference(node: python.BinOp) -> bool:
+    import ast as python
+
+    return isinstance(node.op, python.Sub)

@@ -9,7 +9,8 @@
 keeps, its rewards, files, and the network (mcp-use #1718). If a reward does so, the policy can set
 every later score (verl #7603), even if the reward declares `effects = [exec]`. An empty
 `__builtins__` does not prevent this. Parse the text, and compute only what you know; or run it in a
-sandbox (`forgedsl.runtime.sandbox`). The rule follows the text into helper functions.
+sandbox (`forgedsl.runtime.sandbox`). The rule follows the text into helper functions. `pickle` and
+the unsafe loaders of `yaml` run code as well.
 """
 
 from __future__ import annotations
@@ -26,7 +27,13 @@ if TYPE_CHECKING:
     from forgedsl.lint.follow.values import Event
 
 finding = rule(__doc__, "W")
-RUNS = ("eval", "exec", "builtins.eval", "builtins.exec")
+RUNS = (
+    "eval", "exec", "builtins.eval", "builtins.exec", "pandas.eval", "numexpr.evaluate",
+    "pickle.loads", "pickle.load", "dill.loads", "cloudpickle.loads", "marshal.loads",
+    "jsonpickle.decode", "yaml.unsafe_load", "code.interact", "runpy.run_path", "os.system",
+)  # fmt: skip
+UNSAFE = ("Loader", "UnsafeLoader", "CLoader")
+"""loaders of yaml that make any object"""
 HELP = "parse it with `ast.parse` and compute what you know, or run it in a sandbox"
 
 
@@ -61,11 +68,15 @@ def check(view: View) -> Findings:
 
 
 def _run(flow: Flow) -> Event | None:
-    """Return a call of `eval` or `exec` on what the policy wrote."""
+    """Return a call that runs what the policy wrote."""
     from forgedsl.lint.follow.values import READS_RESPONSE
 
     for event in flow.events:
-        is_run = event.kind == "call" and event.name in RUNS and event.values
-        if is_run and READS_RESPONSE in event.values[0].all:
+        if event.kind != "call" or not event.values or READS_RESPONSE not in event.values[0].all:
+            continue
+        loader = event.argument("Loader", 1) if event.name == "yaml.load" else None
+        if event.name in RUNS or (
+            loader is not None and loader.name.rpartition(".")[2] in UNSAFE
+        ):  # fmt: skip
             return event
     return None

@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from forgedsl.lint.rewards import PythonReward
 
 finding = rule(__doc__, "W")
-ONE = re.compile(r"\((?:\\d|\[[01]-9\])\)(?!\.|\\\.)")
-"""a group of a single digit, not before a decimal point"""
+DIGIT = r"(?:\\d|\[[01]-9\])"
+ONE = re.compile(rf"\({DIGIT}\)(?!\.|\\\.)|^[^()]*{DIGIT}$|^{DIGIT}[^()+*?{{.\\\[]*$")
+"""a group of a single digit, or such a pattern without a group, not before a decimal point"""
 
 
 def check(view: View) -> Findings:

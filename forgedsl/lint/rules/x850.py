@@ -7,8 +7,9 @@
 `lint --deep` calls the reward on rows of the data: with the right answer in the form that is
 rewarded, with a wrong one, and with answers that a policy finds when it looks for reward: none at
 all, a copy of the prompt, all numbers from 0 to 100, the target inside another number, several
-answers one of which is right, every option. The rule fires if one of these gets as much as the
-right answer on every row. Lists of answers were rewarded in Visual-RFT (#79).
+answers one of which is right, every option, the target reversed, a number nearby, `nan`, Python
+that gives the target, a wrong answer after many words. The rule fires if one of these gets as much
+as the right answer on every row. Lists of answers were rewarded in Visual-RFT (#79).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from forgedsl.lint.view import View
 
 finding = rule(__doc__, "W")
 HELP = {
+    "evaluated": "read the number, and never evaluate what the policy wrote",
     "empty": "return the lowest score if there is no answer",
     "blank": "return the lowest score if the place of the answer is empty",
     "copied": "look for the answer in `response` only, and compare all of it",
@@ -34,6 +36,12 @@ HELP = {
     "options": "take one option, and return 0 for several",
     "spaced": "take one option, and return 0 for several",
     "repeated": "count an answer once",
+    "among": "take one answer alone, and return 0 for several",
+    "nan": "return the score of a right answer only where `abs(a - b) <= 1e-6` is true: no "
+    "comparison with nan is true",
+    "near": "compare more closely: a tenth is no rounding error",
+    "reversed": "compare the characters in their order",
+    "stuffed": "let words and length add less than a right answer, at most",
 }
 """what to write, by kind of answer; the kind that shows the mistake most clearly comes first"""
 BOTH = "reward the last answer alone, or return 0 if there are several"

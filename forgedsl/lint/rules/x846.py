@@ -1,0 +1,81 @@
+"""X846 never-equal: an answer is compared in a way that cannot find it right.
+
+    self.answer = int(task.target)
+    if found[1] == self.answer:                        # fires: a text is never equal to a number
+    if int(found[1]) == self.answer:                   # silent
+    if int(found[1]) is int(target):                   # fires: two objects, even if they are equal
+
+Every answer then counts as wrong, also the right one, so all advantages are 0. With `is`, CPython
+finds small numbers equal, so a test with 7 succeeds and a run with 1024 fails. Read both sides as
+numbers, or both as texts, and compare them with `==`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from forgedsl.lint.environments import python_environments
+from forgedsl.lint.finding import Findings, rule
+from forgedsl.lint.rewards import place_of, python_rewards
+from forgedsl.lint.view import View
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from forgedsl.lint.follow.values import Event
+
+finding = rule(__doc__, "W")
+
+
+def check(view: View) -> Findings:
+    if not (python_rewards(view) or python_environments(view)):
+        return
+    from forgedsl.lint.follow.programs import environment_flows, label, reward_flow
+
+    for found in python_rewards(view):
+        flow = reward_flow(view, found)
+        what, event = _never(flow.events if flow is not None else ())
+        if event is not None:
+            yield finding(
+                f"reward `{found.reward.name}` {what}",
+                place_of(found.reward, view),
+                related=(label(view, "here", event.file, event.node),),
+                help=_help(what),
+            )
+    for env in python_environments(view):
+        events = (event for method in environment_flows(view, env) for event in method.flow.events)
+        what, event = _never(events)
+        if event is not None:
+            yield finding(
+                f"{env.what} `{env.env.name}` {what}",
+                env.env.name_span,
+                related=(label(view, "here", event.file, event.node),),
+                help=_help(what),
+            )
+
+
+def _help(what: str) -> str:
+    if "`is`" in what:
+        return "compare with `==`"
+    return "read both as numbers, or both as texts, before they are compared"
+
+
+def _never(events: Iterable[Event]) -> tuple[str, Event | None]:
+    """Return what is wrong with the first such comparison of a text or number of the policy."""
+    import ast as python
+
+    from forgedsl.lint.follow.values import READS_RESPONSE, kind
+
+    for event in events:
+        if event.kind != "compare" or len(event.values) != 2:
+            continue
+        left, right = map(kind, event.values)
+        said = any(READS_RESPONSE in value.all for value in event.values)
+        if not (said and left and right):
+            continue
+        is_identity = isinstance(event.node.ops[0], python.Is | python.IsNot)  # type: ignore[attr-defined]
+        if is_identity and left == right:
+            return "compares values by `is`, which asks for one object", event
+        if event.is_equality and left != right:
+            return "compares a number with a text, which are never equal", event
+    return "", None
