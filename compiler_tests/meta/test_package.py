@@ -5,8 +5,10 @@ git archive --setuptools--> sdist, wheel --installed with the declared dependenc
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+import sysconfig
 import tarfile
 import venv
 import zipfile
@@ -129,6 +131,7 @@ def test_a_wheel_made_of_the_sdist_is_the_same(packages: tuple[Path, Path], tmp_
     "words",
     [
         "--version",
+        "--help",
         "init sums",
         "lint sums/grpo.forge",
         "plan sums/grpo.forge --host 8xH200 --profile none",
@@ -136,6 +139,7 @@ def test_a_wheel_made_of_the_sdist_is_the_same(packages: tuple[Path, Path], tmp_
         "sim sums/grpo.forge --profile cpu",
         "build sums/grpo.forge --profile cpu -o out --emit job,python,sbatch",
         "explain L411",
+        "explain trainer.optimizer.lr sums/grpo.forge",
         "doc rl.grpo",
     ],
 )
@@ -166,3 +170,27 @@ def test_doctor_says_what_is_lacking(bare: Path, tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.returncode == 4, done.stdout + done.stderr
     assert "packages    LACKS  not installed: torch, torchmonarch, torchtitan," in done.stdout
+
+
+def test_the_wheel_trains_with_the_packages_of_a_run(bare: Path, tmp_path: Path) -> None:
+    """The packages are those of this environment, but without its forgedsl, which is this tree."""
+    (site,) = bare.parents[1].glob("lib/python*/site-packages")
+    others = site / "others.pth"
+    others.write_text(sysconfig.get_path("purelib") + "\n")
+    try:
+        where = subprocess.run(
+            [bare.parent / "python", "-I", "-c", "import forgedsl; print(forgedsl.__file__)"],
+            cwd=tmp_path, capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        assert where.stdout.startswith(str(site))
+        subprocess.run([bare, "init", "."], cwd=tmp_path, check=True, capture_output=True)
+        short = ["schedule.steps=2", "held_out.limit=20"]
+        done = subprocess.run(
+            [bare, "run", "grpo.forge", *short, "--run-dir", "run"], cwd=tmp_path,
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+    finally:
+        others.unlink()
+    assert done.returncode == 0, done.stdout + done.stderr
+    steps = [json.loads(row)["step"] for row in (tmp_path / "run/metrics.jsonl").open()]
+    assert steps == [1, 2]

@@ -15,7 +15,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from pygments.token import Error, Keyword, Name, Number
+from pygments.token import STANDARD_TYPES, Error, Keyword, Name, Number, Text, Whitespace
 
 from forgedsl.cli.main import main
 from forgedsl.docs import playground
@@ -218,6 +218,61 @@ def test_a_loss_with_a_mistake_is_an_answer() -> None:
     assert "epss" in ask(ask="loss", text=WRONG, name="grpo")["error"]
 
 
+def test_completions_are_those_of_an_editor() -> None:
+    text = GRPO.replace("sampling { temperature", "sampling { to temperature")
+    offset = text.index("to temperature") + 2
+    found = ask(ask="complete", text=text, offset=offset)
+    assert text[found["start"] : offset] == "to"
+    offers = {offer["insert"]: offer for offer in found["offers"]}
+    assert offers["top_p"]["detail"] == "a number"
+    assert offers.keys() >= {"top_k", "max_tokens"}
+
+
+NODE = shutil.which("node")
+COLOURED = """
+import { coloured, compiled } from %s;
+let text = "";
+process.stdin.on("data", (part) => { text += part; });
+process.stdin.on("end", () => {
+  const { patterns, texts } = JSON.parse(text);
+  process.stdout.write(JSON.stringify(texts.map((each) => coloured(compiled(patterns), each))));
+});
+"""
+ODD = (
+    'x = "open\n',
+    "f(a, b)\n@ é\n",
+    '"""a\n\\u00e9 "b" """',
+    "1.5e-6 30s # forge: allow[L405] so\n",
+)
+
+
+def by_pygments(text: str) -> list[list[str]]:
+    """The classes of Pygments, neighbours of one class together; errors and spaces have none."""
+    found: list[list[str]] = []
+    for kind, part in ForgeLexer(stripnl=False, ensurenl=False).get_tokens(text):
+        name = "" if kind is Error or kind in (Text, Whitespace) else STANDARD_TYPES[kind]
+        if found and found[-1][0] == name:
+            found[-1][1] += part
+        else:
+            found.append([name, part])
+    return found
+
+
+@pytest.mark.skipif(NODE is None, reason="no node on this machine")
+def test_the_editor_has_the_colours_of_the_lexer() -> None:
+    assert NODE is not None
+    texts = [*(path.read_text("utf-8") for path in FILES), *ODD]
+    script = (ROOT / "docs/site/playground/colours.js").as_uri()
+    done = subprocess.run(
+        [NODE, "--input-type=module", "-e", COLOURED % json.dumps(script)],
+        input=json.dumps({"patterns": assets.colours(), "texts": texts}),
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    for text, found in zip(texts, json.loads(done.stdout), strict=True):
+        assert found == by_pygments(text)
+
+
 @pytest.mark.full
 def test_the_archive_needs_the_standard_library_alone(tmp_path: Path) -> None:
     """What the page unpacks answers as this tree does, without any package. Only `lake` and
@@ -267,6 +322,9 @@ async function open(page) {
   await until(page, () => frame.contentWindow.location.pathname === page && $("pg-state"));
 }
 function put(input, value) { input.value = value; input.dispatchEvent(new Event("input")); }
+function press(key) {
+  $("pg-text").dispatchEvent(new KeyboardEvent("keydown", { key, cancelable: true }));
+}
 async function tried() {
   const out = {};
   await open("/playground.html");
@@ -286,6 +344,18 @@ async function tried() {
   await until("a curve", () => line() !== out.before && $("pg-value").textContent !== out.value);
   out.after = line();
   out.value = $("pg-value").textContent;
+  out.colours = all("#pg-colours .kd").length;
+  out.same = $("pg-colours").textContent === `${text}\n`;
+  const half = text.replace("sampling { temperature", "sampling { to temperature");
+  $("pg-text").value = half;
+  $("pg-text").setSelectionRange(half.indexOf("to temp") + 2, half.indexOf("to temp") + 2);
+  $("pg-text").dispatchEvent(new InputEvent("input", { data: "o" }));
+  await until("offers", () => !$("pg-offers").hidden);
+  out.offers = [...all("#pg-offers li span")].map((each) => each.textContent);
+  press("ArrowDown");
+  press("Enter");
+  out.taken = $("pg-text").value.split("\\n").find((line) => line.includes("sampling {"));
+  out.closed = $("pg-offers").hidden;
   put($("pg-text"), WRONG);
   await until("a finding", () => all(".pg-finding").length);
   out.finding = all(".pg-finding pre")[0].textContent;
@@ -362,6 +432,14 @@ def test_the_playground_loads_from_the_site_alone(tried: dict) -> None:
     hosts = {urlsplit(name).hostname for name in tried["loaded"]}
     assert hosts == {"127.0.0.1"}
     assert (tried["findings"], tried["graph"]) == (0, True)
+
+
+@pytest.mark.full
+def test_the_editor_colours_and_completes(tried: dict) -> None:
+    assert tried["colours"] > 5
+    assert tried["same"]
+    assert tried["offers"] == ["top_p", "top_k"]
+    assert (tried["taken"].split()[2], tried["closed"]) == ("top_p", True)
 
 
 @pytest.mark.full

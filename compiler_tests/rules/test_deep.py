@@ -56,7 +56,9 @@ def test_a_missing_file_is_found(deep):
 
 
 def test_a_missing_column_is_found(deep):
-    assert deep(BASE.replace("row.question", "row.quest")) == [("D611", "row.quest")]
+    assert deep(BASE.replace("row.question", "row.quest")) == [("D665", "row.quest")]
+    nested = BASE.replace("row.question", "row.question.text")
+    assert deep(nested) == [("D611", "row.question.text")]
 
 
 @pytest.mark.parametrize(("model_type", "codes"), [("gpt2", ["P213", "P215"]), ("qwen3", ["P215"])])

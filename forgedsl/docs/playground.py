@@ -3,6 +3,7 @@
     {"ask": "check", "text": ...}                       findings, graph, plan, names of losses
     {"ask": "loss", "text": ..., "name": ...}           parameters, formula and gradient
     {"ask": "curves", ..., "settings": {}, "at": {}}    value and gradient over ratio and advantage
+    {"ask": "complete", "text": ..., "offset": 12}      what may stand at an offset
 
 A request and its answer are JSON. The page runs this module in Pyodide, so that there is only one
 compiler.
@@ -22,6 +23,7 @@ from forgedsl.docs.pictures import both
 from forgedsl.errors import SourceError
 from forgedsl.explain import losses
 from forgedsl.hir.modules import standard_modules
+from forgedsl.ide import complete as completion
 from forgedsl.ide.hints import graph_page, plan_page
 from forgedsl.ide.workspace import Document, Workspace
 from forgedsl.ir.program import Function
@@ -44,13 +46,17 @@ RATIO = "ratio"
 COUNT = 81
 """points of a curve"""
 Answer = dict[str, Any]
+WORKSPACE = Workspace()
+"""has one open text, that of the page"""
 
 
 def answer(request: str) -> str:
     """Answer a request of the page."""
     asked = json.loads(request)
     document = opened(asked.get("text", ""))
-    made = {"check": check, "loss": loss, "curves": curves, "examples": examples}
+    made = {
+        "check": check, "loss": loss, "curves": curves, "complete": complete, "examples": examples,
+    }  # fmt: skip
     try:
         return json.dumps(made[asked["ask"]](document, asked))
     except SourceError as error:
@@ -58,10 +64,12 @@ def answer(request: str) -> str:
 
 
 def opened(text: str) -> Document:
-    """Open a text as a file beside the shipped pipelines, whose data and Python it may name."""
-    workspace = Workspace()
-    workspace.open(shipped_root() / NAME, text)
-    return workspace.document(shipped_root() / NAME)
+    """Open a text as a file beside the shipped pipelines, whose data and Python it may name. The
+    results of a text are kept until another one is opened."""
+    path = shipped_root() / NAME
+    if text != WORKSPACE.text(path):
+        WORKSPACE.open(path, text)
+    return WORKSPACE.document(path)
 
 
 def examples(_: Document, __: Answer) -> Answer:
@@ -98,6 +106,18 @@ def _finding(document: Document, finding: Diagnostic) -> Answer:
         "start": finding.span.start if here else None,
         "end": finding.span.end if here else None,
     }
+
+
+def complete(document: Document, asked: Answer) -> Answer:
+    """Return what may stand at an offset, as editors get it from `forgec lsp`, and where the part
+    begins that is typed already. Offsets count code points."""
+    found = completion.complete(document, asked["offset"])
+    offers = [
+        {"insert": item.insert, "kind": item.name.kind, "detail": item.name.detail,
+         "doc": item.name.doc}
+        for item in found
+    ]  # fmt: skip
+    return {"start": found[0].span.start if found else asked["offset"], "offers": offers}
 
 
 # ---- losses

@@ -6,7 +6,6 @@ modules are looked up in the program, as far as it can be resolved.
 
 from __future__ import annotations
 
-import csv
 import functools
 import json
 from collections.abc import Iterator, Mapping
@@ -17,6 +16,7 @@ from forgedsl import api
 from forgedsl.ide.uses import Definition, module_path, uses_of
 from forgedsl.ide.workspace import Document
 from forgedsl.ir.program import Constructor, Function, Scope
+from forgedsl.lint.some_rows import some_rows
 from forgedsl.operations.registry import forms
 from forgedsl.operations.statements import Form
 from forgedsl.records import dataclass
@@ -26,10 +26,6 @@ from forgedsl.schema.kinds import KINDS, SERVICES, SYNC
 from forgedsl.settings import Kind, Setting
 from forgedsl.shipped import locate
 from forgedsl.syntax import ast
-
-LOOKED_AT = 1 << 20
-"""bytes read of a data file to find its columns"""
-ROWS = 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -274,7 +270,7 @@ def _columns(path: Path) -> Mapping[str, str]:
     try:
         stamp = path.stat().st_mtime_ns
         return _read_columns(path, stamp)
-    except (OSError, ValueError, csv.Error):
+    except (OSError, ValueError):
         return {}
 
 
@@ -282,23 +278,12 @@ def _columns(path: Path) -> Mapping[str, str]:
 def _read_columns(path: Path, stamp: int) -> Mapping[str, str]:
     if path.suffix == ".parquet":
         return _parquet(path)
-    with path.open(encoding="utf-8", errors="replace") as file:
-        text = file.read(LOOKED_AT)
-    if path.suffix == ".csv":
-        rows: list[Any] = [row for row, _ in zip(csv.DictReader(text.splitlines()), range(ROWS),
-                                                strict=False)]  # fmt: skip
-    elif path.suffix == ".json":
-        rows = json.loads(text)[:ROWS]
-    else:
-        lines = [line for line in text.split("\n")[:ROWS] if line.strip()]
-        rows = [json.loads(line) for line in lines]
+    form = path.suffix[1:] if path.suffix in (".csv", ".json") else "jsonl"
     found: dict[str, str] = {}
-    for row in rows:
-        if isinstance(row, dict):
-            for name, value in row.items():
-                if isinstance(name, str):
-                    shown = json.dumps(value, ensure_ascii=False)
-                    found.setdefault(name, shown if len(shown) <= 60 else f"{shown[:57]}...")
+    for row in some_rows(path, form):
+        for name, value in row.items():
+            shown = json.dumps(value, ensure_ascii=False)
+            found.setdefault(name, shown if len(shown) <= 60 else f"{shown[:57]}...")
     return found
 
 

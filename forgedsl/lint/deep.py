@@ -38,7 +38,7 @@ from forgedsl.lint.call_results import CallResults
 from forgedsl.lint.follow.programs import files_of
 from forgedsl.lint.registry import CALLED, rule_of
 from forgedsl.lint.rewards import place_of, python_rewards
-from forgedsl.lint.rules import d607, d612
+from forgedsl.lint.rules import d607, d612, d665
 from forgedsl.lint.view import View, place
 from forgedsl.lower.build import Lowered, lower_planned
 from forgedsl.lower.job import Dataset, Job
@@ -150,7 +150,7 @@ def check(
     declared = {n for n, r in rewards.items() if {*r.settings["effects"].value} - {"random"}}
     seen = {r.reward.name for r in python_rewards(view) if {u.effect for u in r.uses} - {"random"}}
     checks, problems, failures = data(lowered, frozenset(declared | seen))
-    columns: set[Span] = set()
+    columns = {d.span for d in d665.check(view)}
     reported = {d.span for d in d612.check(view)}
     for name, check in checks.items():
         _say(view, lowered.job.datasets[name], name, check)

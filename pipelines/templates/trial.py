@@ -17,6 +17,7 @@ import os
 import shutil
 import subprocess
 import sys
+import uuid
 from pathlib import Path
 
 TASKS = ""
@@ -54,22 +55,25 @@ def main() -> None:
         sys.exit(f"there is no harbor here: {sys.executable} -m pip install harbor==0.26.0")
     with open(os.environ["FORGE_TASK"], encoding="utf-8") as file:
         task = json.load(file)
+    trial = f"forge-{uuid.uuid4().hex[:12]}"  # Docker names the containers after it
     command = [
         harbor, "trial", "start", "--path", str(task_folder(task["text"], task["target"])),
         "--agent", "terminus-2", "--model", "openai/" + os.environ["FORGE_MODEL"],
         "--agent-kwarg", "api_base=" + os.environ["OPENAI_BASE_URL"],
         "--agent-kwarg", f"max_turns={TURNS}",
-        "--env", ENVIRONMENT, "--trials-dir", "trials", "--trial-name", "one",
+        "--env", ENVIRONMENT, "--trials-dir", "trials", "--trial-name", trial,
     ]  # fmt: skip
-    done = subprocess.run(command, stdout=sys.stderr, check=False)
-    result = Path("trials/one/result.json")
+    local = {"LITELLM_LOCAL_MODEL_COST_MAP": "True"}  # or it downloads a file for each trial
+    done = subprocess.run(command, stdout=sys.stderr, env={**os.environ, **local}, check=False)
+    result = Path("trials", trial, "result.json")
     if not result.is_file():
         sys.exit(f"harbor left no result (exit code {done.returncode})")
     found = json.loads(result.read_text("utf-8"))
     rewards = (found.get("verifier_result") or {}).get("rewards")
     if not rewards:
         failed = found.get("exception_info") or {}
-        sys.exit(f"the trial has no reward: {failed.get('exception_message', 'no exception')}")
+        why = " ".join(failed.get("exception_message", "no exception").split())
+        sys.exit(f"the trial has no reward: {why}")  # one line, as a run shows the last one
     if REWARD not in rewards:
         sys.exit(f"the verifier gives no {REWARD}, but {', '.join(rewards)}: change REWARD")
     print(json.dumps({"solved": float(rewards[REWARD])}))

@@ -1,4 +1,6 @@
 // The page of the playground: an editor, and what the compiler (worker.js) says of its text.
+import { coloured, compiled } from "./colours.js";
+
 const $ = (id) => document.getElementById(id);
 const begun = performance.now();
 const worker = new Worker(new URL("./worker.js", import.meta.url), { type: "module" });
@@ -77,6 +79,7 @@ async function begin() {
   choice.disabled = false;
   choice.addEventListener("change", () => open(choice.value));
   if (!$("pg-text").value) $("pg-text").value = examples[choice.value];
+  colour();
   $("pg-progress").value = 1;
   check(() => {
     document.querySelector(".pg-start").classList.add("pg-ready");
@@ -88,6 +91,7 @@ async function begin() {
 function open(name) {
   $("pg-text").value = examples[name];
   $("pg-text").scrollTo(0, 0);
+  colour();
   check();
 }
 
@@ -104,12 +108,139 @@ function lines(marks = new Map()) {
 }
 
 let timer = 0;
-$("pg-text").addEventListener("input", () => {
+$("pg-text").addEventListener("input", (event) => {
   lines();
+  colour();
   clearTimeout(timer);
   timer = setTimeout(check, 250);
+  const typed = event.data || "";
+  if (!$("pg-offers").hidden || /[\w."]$/.test(typed)) offer(/[."]$/.test(typed));
 });
-$("pg-text").addEventListener("scroll", () => { $("pg-lines").scrollTop = $("pg-text").scrollTop; });
+$("pg-text").addEventListener("scroll", () => {
+  $("pg-lines").scrollTop = $("pg-text").scrollTop;
+  shift();
+  close();
+});
+
+// The text of the textarea is transparent, and lies on a coloured copy. Without the patterns it is
+// shown as it is.
+let rules = null;
+fetch(new URL("./colours.json", import.meta.url))
+  .then((response) => (response.ok ? response.json() : Promise.reject(new Error(`${response.status}`))))
+  .then((patterns) => {
+    rules = compiled(patterns);
+    $("pg-code").classList.add("pg-coloured");
+    colour();
+  })
+  .catch((error) => console.error(`colours.json: ${error.message}`));
+
+function colour() {
+  if (!rules) return;
+  const shown = coloured(rules, $("pg-text").value).map(
+    ([name, text]) => (name ? element("span", { class: name }, text) : text));
+  $("pg-colours").replaceChildren(...shown, "\n");
+  shift();
+}
+
+function shift() {
+  const { scrollLeft, scrollTop } = $("pg-text");
+  $("pg-colours").style.transform = `translate(${-scrollLeft}px, ${-scrollTop}px)`;
+}
+
+// ---- completion
+
+const MOST = 60;
+let offers = []; // those that fit what is typed
+let taken = -1; // the chosen one
+let typedAt = 0; // where the part begins that is typed already
+
+// Ask what may stand at the cursor. Without a typed part the list opens only if it is wanted.
+function offer(wanted) {
+  const text = $("pg-text").value;
+  const cursor = $("pg-text").selectionStart;
+  ask("complete", () => ({ ask: "complete", text, offset: [...text.slice(0, cursor)].length }), (found) => {
+    if ($("pg-text").value !== text || $("pg-text").selectionStart !== cursor) return;
+    typedAt = units(text, found.start);
+    const typed = text.slice(typedAt, cursor).toLowerCase();
+    const starts = (each) => each.insert.toLowerCase().startsWith(typed);
+    const fits = found.offers.filter((each) => starts(each) && each.insert.toLowerCase() !== typed);
+    offers = typed || wanted ? fits.slice(0, MOST) : [];
+    list();
+  });
+}
+
+function list() {
+  taken = -1;
+  if (!offers.length) return close();
+  $("pg-offers").replaceChildren(...offers.map((each, i) => element("li",
+    { role: "option", id: `pg-offer-${i}`, title: each.doc || undefined, onpointerdown: (event) => {
+      event.preventDefault(); // the textarea keeps the focus
+      take(i);
+    } },
+    element("span", {}, each.insert), element("small", {}, each.detail || each.kind))));
+  $("pg-offers").hidden = false;
+  place();
+}
+
+// Below the cursor, or above it where there is no room.
+function place() {
+  const text = $("pg-text").value;
+  const before = text.slice(0, typedAt).split("\n");
+  const line = parseFloat(getComputedStyle($("pg-text")).lineHeight);
+  const edge = parseFloat(getComputedStyle($("pg-text")).paddingTop);
+  const ruler = element("span", { class: "pg-ruler" }, before[before.length - 1] || "\u200b");
+  $("pg-code").append(ruler);
+  const left = edge + ruler.getBoundingClientRect().width - $("pg-text").scrollLeft;
+  ruler.remove();
+  const top = edge + before.length * line - $("pg-text").scrollTop;
+  const [box, room] = [$("pg-offers"), $("pg-code")];
+  box.style.left = `${Math.max(0, Math.min(left, room.clientWidth - box.offsetWidth))}px`;
+  const above = top + box.offsetHeight > room.clientHeight && top - line > box.offsetHeight;
+  box.style.top = `${above ? top - line - box.offsetHeight : top}px`;
+}
+
+function close() {
+  offers = [];
+  taken = -1;
+  $("pg-offers").hidden = true;
+  $("pg-text").removeAttribute("aria-activedescendant");
+}
+
+function move(step) {
+  taken = (taken + step + offers.length + (taken < 0 && step < 0 ? 1 : 0)) % offers.length;
+  for (const [i, each] of [...$("pg-offers").children].entries()) each.setAttribute("aria-selected", i === taken);
+  const chosen = $(`pg-offer-${taken}`);
+  chosen.scrollIntoView({ block: "nearest" });
+  $("pg-text").setAttribute("aria-activedescendant", chosen.id);
+}
+
+function take(i) {
+  const area = $("pg-text");
+  const { insert } = offers[i];
+  close();
+  area.focus();
+  area.setRangeText(insert, typedAt, area.selectionStart, "end");
+  area.dispatchEvent(new Event("input"));
+}
+
+// Tab takes the first offer, Enter only a chosen one. While the list is closed, Tab leaves the editor.
+$("pg-text").addEventListener("keydown", (event) => {
+  const open = !$("pg-offers").hidden;
+  if (event.key === " " && event.ctrlKey) offer(true);
+  else if (!open) return;
+  else if (event.key === "ArrowDown") move(1);
+  else if (event.key === "ArrowUp") move(-1);
+  else if (event.key === "Escape") close();
+  else if (event.key === "Tab" && !event.shiftKey) take(Math.max(taken, 0));
+  else if (event.key === "Enter" && taken >= 0) take(taken);
+  else {
+    if (["ArrowLeft", "ArrowRight", "Home", "End", "Enter"].includes(event.key)) close();
+    return;
+  }
+  event.preventDefault();
+});
+$("pg-text").addEventListener("blur", close);
+$("pg-text").addEventListener("pointerdown", close);
 
 // ---- what the compiler says
 

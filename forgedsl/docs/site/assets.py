@@ -2,6 +2,7 @@
 
     docs/site/package-lock.json  --npm-->  pyodide/          the exact version, by its digest
     forgedsl, grammar, pipelines, lark, jinja2, markupsafe  -->  forgedsl.zip
+    the patterns of forgedsl/docs/textmate.py               -->  colours.json
 
 Weights of models stay out of the archive: lint reads none.
 """
@@ -15,11 +16,12 @@ import subprocess
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 PYODIDE = (
     "pyodide.mjs", "pyodide.asm.mjs", "pyodide.asm.wasm", "python_stdlib.zip", "pyodide-lock.json",
 )  # fmt: skip
-PAGE = ("playground.js", "worker.js", "playground.css")
+PAGE = ("playground.js", "colours.js", "worker.js", "playground.css")
 LIBRARIES = ("lark", "jinja2", "markupsafe")
 LINKED = ("grammar", "pipelines")
 """folders that the package has as links"""
@@ -37,11 +39,42 @@ def write(root: Path, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name in PAGE:
         shutil.copy(root / "docs/site/playground" / name, folder / name)
+    (folder / "colours.json").write_text(json.dumps(colours()) + "\n", encoding="utf-8")
     _pyodide(root, folder / "pyodide")
     archive(root, folder / "forgedsl.zip")
     loaded = [folder / "forgedsl.zip", *(folder / "pyodide" / name for name in PYODIDE)]
     size = sum(path.stat().st_size for path in loaded if path.suffix != ".mjs")
     (folder / "size.json").write_text(json.dumps({"bytes": size}) + "\n", encoding="utf-8")
+
+
+def colours() -> list[dict[str, Any]]:
+    """Return the patterns that colour the text of the editor, with the classes of Pygments.
+
+    The first that matches counts. `match` has a `class`, and `groups` for parts of it; a string
+    with an end has `begin`, `end` and the patterns `inside`.
+    """
+    from pygments.token import STANDARD_TYPES
+
+    from forgedsl.docs import lexer, textmate
+
+    def class_of(scope: str) -> str:
+        return str(STANDARD_TYPES[lexer.token_of(scope)])
+
+    found: list[dict[str, Any]] = []
+    for pattern in textmate.patterns():
+        name = pattern.get("name")
+        made: dict[str, Any] = {"class": class_of(name) if name else ""}
+        if "begin" in pattern:
+            inside = [
+                {"match": p["match"], "class": class_of(p["name"])} for p in pattern["patterns"]
+            ]
+            found.append(
+                {**made, "begin": pattern["begin"], "end": pattern["end"], "inside": inside}
+            )
+            continue
+        groups = {n: class_of(c["name"]) for n, c in pattern.get("captures", {}).items()}
+        found.append({**made, "match": pattern["match"], "groups": groups})
+    return found
 
 
 def _pyodide(root: Path, folder: Path) -> None:

@@ -16,20 +16,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from forgedsl.ir.program import Constructor, Deferred, rewards_of
+from forgedsl.ir.program import Constructor, rewards_of
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.rewards import place_of
-from forgedsl.lint.sources import is_made, parts
+from forgedsl.lint.sources import is_made, needed_columns, parts
 from forgedsl.lint.view import View
 from forgedsl.mistakes.suggest import did_you_mean, nearest
 from forgedsl.schema.constructors import REASONING_GYM
-from forgedsl.syntax import ast
-from forgedsl.syntax.walk import reads, walk
 from forgedsl.types.flow import Role
 
 finding = rule(__doc__, "E")
 COLUMNS = ("question", "answer", "metadata", "entry")
-READ = ("prompt", "target", "chat", "chosen", "rejected", "level")
 
 
 def check(view: View) -> Findings:
@@ -57,28 +54,14 @@ def _columns(view: View) -> Findings:
         made = [*parts(dataset.settings["source"].value)]
         if not made or not all(map(is_made, made)):
             continue
-        values = (dataset.settings[name].value for name in READ)
-        for value in values:
-            if not isinstance(value, Deferred):
-                continue
-            tried = {id(node) for call in _calls(value.expr) for _, node in reads(call, "row")}
-            for keys, node in reads(value.expr, "row"):
-                if keys and isinstance(keys[0], str) and keys[0] not in COLUMNS:
-                    if id(node) in tried:
-                        continue
-                    listed = ", ".join(f"`row.{column}`" for column in COLUMNS)
-                    yield finding(
-                        f"rows of reasoning-gym have no column `{keys[0]}`",
-                        node.span,
-                        help=did_you_mean(nearest(keys[0], COLUMNS)) or f"they have {listed}",
-                    )
-
-
-def _calls(expr: ast.Expr) -> Iterator[ast.Call]:
-    """Yield calls of `first`, whose arguments may be absent."""
-    for node in walk(expr):
-        if isinstance(node, ast.Call) and node.function.text == "first":
-            yield node
+        for column, span in needed_columns(dataset):
+            if column not in COLUMNS:
+                listed = ", ".join(f"`row.{name}`" for name in COLUMNS)
+                yield finding(
+                    f"rows of reasoning-gym have no column `{column}`",
+                    span,
+                    help=did_you_mean(nearest(column, COLUMNS)) or f"they have {listed}",
+                )
 
 
 def _scored(view: View) -> Iterator[tuple[str, str, object]]:

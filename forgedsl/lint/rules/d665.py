@@ -1,0 +1,96 @@
+"""D665 absent-column: a dataset reads a column that no row of its local file has.
+
+    source = jsonl("sums.jsonl")                     # {"question": "1+2=", "answer": "3"}
+    prompt = row.qestion                             # fires
+    prompt = row.question                            # silent
+    prompt = first(row.problem, row.question)        # silent: the first that a row has
+
+A row without the column is left out, and if more than `max_bad_rows` are (default 5 %), the run
+ends. The rule reads 20 rows each at the beginning, in the middle and at the end of a local `jsonl`
+file, the first ones of a `csv` file, and a short `json` file; it fires if none of them has the
+column. `forgec lint --deep` reads all rows, also those of parquet files and of the hub's cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from forgedsl.ir.program import Constructor, Decl
+from forgedsl.lint.finding import Findings, rule
+from forgedsl.lint.some_rows import some_rows
+from forgedsl.lint.sources import needed_columns, parts
+from forgedsl.lint.view import View
+from forgedsl.mistakes.suggest import did_you_mean, nearest
+from forgedsl.shipped import locate
+from forgedsl.source import Span
+
+finding = rule(__doc__, "E")
+FORMS = ("jsonl", "json", "csv")
+SHOWN = 8
+"""columns named in a message"""
+
+
+def check(view: View) -> Findings:
+    lacking: dict[tuple[str, Span], dict[str, tuple[str, ...]]] = {}
+    for dataset, source in _read(view):
+        known = _columns(view, source)
+        for column, span in needed_columns(dataset) if known else ():
+            if column not in known:
+                lacking.setdefault((column, span), {})[str(source.args["path"])] = known
+    for (column, span), files in lacking.items():
+        close = did_you_mean(nearest(column, [name for known in files.values() for name in known]))
+        columns = tuple(f"{path} has {_listed(known)}" for path, known in files.items())
+        yield finding(
+            f"rows of {' and of '.join(files)} have no column `{column}`",
+            span,
+            notes=columns if close or len(files) > 1 else (),
+            help=close or _other([*files.values()]),
+        )
+
+
+def _other(files: list[tuple[str, ...]]) -> str:
+    shared = tuple(name for name in files[0] if all(name in known for known in files))
+    if not shared:
+        return "`first(row.A, row.B)` reads the first column that a row has"
+    return f"read a column that {'it has' if len(files) == 1 else 'all have'}: {_listed(shared)}"
+
+
+def _listed(columns: tuple[str, ...]) -> str:
+    shown = ", ".join(f"`row.{name}`" for name in columns[:SHOWN])
+    return f"{shown}, ..." if len(columns) > SHOWN else shown
+
+
+def _read(view: View) -> Iterator[tuple[Decl, Constructor]]:
+    """Yield each dataset with each local file of its rows, and of evals on it. Where every row may
+    be bad, columns may be absent."""
+    datasets = view.program.datasets
+    read = [(d, d.settings["source"].value) for d in datasets.values()]
+    for decl in view.program.evals.values():
+        dataset = datasets.get(getattr(decl.settings["dataset"].value, "name", ""))
+        if dataset is not None:
+            read.append((dataset, decl.settings["source"].value))
+    for dataset, source in read:
+        if dataset.settings["max_bad_rows"].value < 1:
+            yield from ((dataset, part) for part in parts(source) if part.name in FORMS)
+
+
+def _columns(view: View, source: Constructor) -> tuple[str, ...]:
+    """Return the columns of the first rows of a file; none if it cannot be read here. Cached for
+    all views."""
+    if view.folder is None or not view.shared.on_disk:
+        return ()
+    path, form = locate(str(source.args["path"]), view.folder), source.name
+    key = ("columns", path, form)
+    if key not in view.shared.answers:
+        view.shared.answers[key] = _names(path, form)
+    found: tuple[str, ...] = view.shared.answers[key]
+    return found
+
+
+def _names(path: Path, form: str) -> tuple[str, ...]:
+    try:
+        rows = some_rows(path, form)
+    except (OSError, ValueError):
+        return ()  # P210 and --deep say why
+    return tuple(dict.fromkeys(name for row in rows for name in row))
