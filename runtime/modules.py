@@ -145,6 +145,12 @@ def _exits_are_errors() -> Iterator[None]:
 def _unimported(error: BaseException, place: str) -> str:
     """Describe why a file could not be imported, and what to do."""
     said = f"{type(error).__name__}: {error}"
+    if isinstance(error, ModuleNotFoundError) and error.name and str(error).startswith("No module"):
+        top = error.name.partition(".")[0]
+        return (
+            f"importing {place} failed: {said}; to install a package of this name: "
+            f"{sys.executable} -m pip install {top}"
+        )
     if isinstance(error, Exception):
         return f"importing {place} failed: {said}"
     if isinstance(error, SystemExit | KeyboardInterrupt):

@@ -153,11 +153,25 @@ def test_what_a_file_lacks_has_its_remedy(alone):
     assert done.exit_code == 4, done.output
     assert "NO_SUCH_KEY is not set; reward correct needs it\n" in done.stdout
     assert "-> export NO_SUCH_KEY=... before the run\n" in done.stdout
-    assert "No module named 'no_such_package'" in done.stdout
+    assert "No module named 'no_such_package'; to install a package of this name: " in done.stdout
+    assert "-m pip install no_such_package\n" in done.stdout
     assert done.stdout.endswith("lacking: rewards, keys, judges\n")
     assert (
         "  judges      LACKS  http://127.0.0.1:9/v1, for reward correct, cannot be" in done.stdout
     )
+
+
+def test_the_package_of_an_environment_is_looked_for(alone):
+    for path, text in project("agent").items():
+        (alone / path).parent.mkdir(exist_ok=True)
+        (alone / path).write_text(text)
+    (script,) = (alone / "agents").glob("*.py")
+    script.write_text("import no_such_package\n" + script.read_text())
+    done = doctor("agent.forge")
+    assert done.exit_code == 4, done.output
+    assert "  environment LACKS  environment game: importing " in done.stdout
+    assert "-m pip install no_such_package\n" in done.stdout
+    assert done.stdout.endswith("lacking: environment\n")
 
 
 def test_the_program_of_an_agent_is_looked_for_and_not_started(alone):

@@ -136,6 +136,7 @@ def file_checks(lowered: Lowered) -> Iterator[Check]:
     with tempfile.TemporaryDirectory(prefix="forgec-doctor-") as folder:
         copy_inputs({name: path for path, name in lowered.files}, Path(folder), link=True)
         yield from _models(job, Path(folder))
+        yield from _environments(job, Path(folder))
     yield from _inputs(lowered)
     yield from _programs(job)
     yield from _keys(job)
@@ -224,13 +225,28 @@ def _inputs(lowered: Lowered) -> Iterator[Check]:
             text = f"{name}: {counted(look.rows, 'row')}"
             yield Check(name="data", state=OK, text=", ".join(filter(None, (text, look.left_out))))
     for problem in unloaded.values():
-        yield Check(
-            name="rewards", state=LACKS, text=problem,
-            remedy=f"a package is installed with: {sys.executable} -m pip install NAME",
-        )  # fmt: skip
+        yield Check(name="rewards", state=LACKS, text=problem, remedy=_correct(problem))
     here = [name for name, reward in job.rewards.items() if reward.kind != "endpoint"]
     if here and not unloaded:
         yield Check(name="rewards", state=OK, text=", ".join(here))
+
+
+def _correct(problem: str) -> str:
+    """Return the remedy of Python that cannot be loaded; a missing package has one in its text."""
+    return "" if "pip install" in problem else "correct its Python"
+
+
+def _environments(job: Job, folder: Path) -> Iterator[Check]:
+    """Load the classes of environments and agents: their packages must be installed."""
+    if all(spec.program is not None for spec in job.environments.values()):
+        return
+    from forgedsl.cli.trying import load_environments
+
+    for name, problem in load_environments(job, folder).items():
+        if problem:
+            yield Check(name="environment", state=LACKS, text=problem, remedy=_correct(problem))
+        else:
+            yield Check(name="environment", state=OK, text=name)
 
 
 def _programs(job: Job) -> Iterator[Check]:

@@ -80,6 +80,32 @@ def _never_works(cause: str) -> bool:
     return cause.startswith(NEVER_WORKS)
 
 
+def load_environments(job: Job, folder: Path) -> dict[str, str]:
+    """Load the classes of environments and agents as a run does, without playing; return what is
+    wrong with each, "" if nothing is. Programs are left out."""
+    from forgedsl.runtime.agents.process import AgentProcess
+    from forgedsl.runtime.environments.process import EnvironmentProcess
+    from forgedsl.runtime.environments.worker import ServedEnvironment
+
+    async def load() -> dict[str, str]:
+        found = {}
+        for name, spec in job.environments.items():
+            if spec.program is not None:
+                continue
+            served = ServedEnvironment(name=name, environment=spec, job_dir=str(folder))
+            process = AgentProcess(served) if spec.agent else EnvironmentProcess(served)
+            try:
+                await process.start(SECONDS)
+                found[name] = ""
+            except LaunchError as error:
+                found[name] = str(error)
+            finally:
+                process.close()
+        return found
+
+    return asyncio.run(load())
+
+
 def play_environments(
     job: Job, folder: Path, checks: Mapping[str, DatasetCheck]
 ) -> dict[str, Played]:

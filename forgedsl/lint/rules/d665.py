@@ -32,28 +32,35 @@ SHOWN = 8
 
 
 def check(view: View) -> Findings:
-    lacking: dict[tuple[str, Span], dict[str, tuple[str, ...]]] = {}
+    read: dict[tuple[str, Span], dict[str, tuple[str, ...]]] = {}
     for dataset, source in _read(view):
         known = _columns(view, source)
         for column, span in needed_columns(dataset) if known else ():
-            if column not in known:
-                lacking.setdefault((column, span), {})[str(source.args["path"])] = known
-    for (column, span), files in lacking.items():
-        close = did_you_mean(nearest(column, [name for known in files.values() for name in known]))
-        columns = tuple(f"{path} has {_listed(known)}" for path, known in files.items())
-        yield finding(
-            f"rows of {' and of '.join(files)} have no column `{column}`",
-            span,
-            notes=columns if close or len(files) > 1 else (),
-            help=close or _other([*files.values()]),
-        )
+            read.setdefault((column, span), {})[str(source.args["path"])] = known
+    for (column, span), files in read.items():
+        lacking = [path for path, known in files.items() if column not in known]
+        if lacking:
+            columns = tuple(f"{path} has {_listed(known)}" for path, known in files.items())
+            help_ = _help(column, files, [files[path] for path in lacking])
+            yield finding(
+                f"rows of {' and of '.join(lacking)} have no column `{column}`",
+                span,
+                notes=columns if len(files) > 1 or not help_.startswith("read") else (),
+                help=help_,
+            )
 
 
-def _other(files: list[tuple[str, ...]]) -> str:
-    shared = tuple(name for name in files[0] if all(name in known for known in files))
+def _help(column: str, files: dict[str, tuple[str, ...]], lacking: list[tuple[str, ...]]) -> str:
+    close = nearest(column, [name for known in lacking for name in known])
+    shared = tuple(name for name in lacking[0] if all(name in known for known in lacking))
+    if len(lacking) < len(files):
+        other = close[0] if close else "OTHER"
+        return f"`first(row.{column}, row.{other})` reads whichever of the two a row has"
+    if close:
+        return did_you_mean(close)
     if not shared:
-        return "`first(row.A, row.B)` reads the first column that a row has"
-    return f"read a column that {'it has' if len(files) == 1 else 'all have'}: {_listed(shared)}"
+        return "`first(row.NAME, row.OTHER)` reads whichever of the two a row has"
+    return f"read a column that {'it has' if len(lacking) == 1 else 'all have'}: {_listed(shared)}"
 
 
 def _listed(columns: tuple[str, ...]) -> str:
