@@ -52,7 +52,7 @@ REMEDIES = (
     (r"no nvim", "apt-get install neovim"),
     (r"no (emacs|eglot)", "apt-get install emacs elpa-eglot"),
     (r"no package registry", "a network with a package registry, then: make site"),
-    (r"no npm", "apt-get install npm, or Node 20"),
+    (r"no (npm|node)", "apt-get install npm, or Node 20"),
     (r"a small disk takes root", "root and: unshare, of util-linux"),
     (r"no namespaces", "a host or container in which processes may make namespaces"),
     (r"no framework \S+: (?P<n>.+)", "{n}"),

@@ -166,7 +166,7 @@ def test_the_package_of_an_environment_is_looked_for(alone):
         (alone / path).parent.mkdir(exist_ok=True)
         (alone / path).write_text(text)
     (script,) = (alone / "agents").glob("*.py")
-    script.write_text("import no_such_package\n" + script.read_text())
+    script.write_text(script.read_text() + "\nimport no_such_package\n")
     done = doctor("agent.forge")
     assert done.exit_code == 4, done.output
     assert "  environment LACKS  environment game: importing " in done.stdout

@@ -13,6 +13,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -20,6 +21,8 @@ from typing import Any
 import pytest
 
 from forgedsl.environment import Task, Turn
+from forgedsl.lint.engine import lint_source
+from forgedsl.source import SourceFile
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "deep/frameworks"))
 from install import LINE, folder, is_installed, packages
@@ -27,6 +30,8 @@ from install import LINE, folder, is_installed, packages
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"^```(?:python|forge) (\S+)\n(.*?)^```$", re.S | re.M)
 BLOCKS = dict(BLOCK.findall((ROOT / "docs/guide/environments-of-others.md").read_text("utf-8")))
+SHIPPED = ROOT / "pipelines"
+CODE = {"arena": "arena", "openenv": "openenv_client"}
 SERVER = """
 import sys
 import uvicorn
@@ -77,9 +82,19 @@ def needs(name: str) -> None:
 
 def recipe(name: str) -> str:
     """The code of a recipe; TextArena is found in its own environment."""
-    text = BLOCKS[f"envs/{name}.py"]
-    where = str(packages("textarena"))
-    return f"import sys\nsys.path.append({where!r})\n{text}" if name == "arena" else text
+    return (
+        found(BLOCKS[f"envs/{CODE[name]}.py"])
+        if name == "arena"
+        else BLOCKS[f"envs/{CODE[name]}.py"]
+    )
+
+
+def found(text: str) -> str:
+    """Code that finds TextArena."""
+    where = f"import sys\nsys.path.append({str(packages('textarena'))!r})\n"
+    future = "from __future__ import annotations\n"
+    before, mark, after = text.partition(future)
+    return f"{before}{mark}{where}{after}" if mark else where + text
 
 
 def trained(
@@ -87,13 +102,30 @@ def trained(
 ) -> list[dict[str, Any]]:
     """Train a recipe for three steps with a tiny model; return the metrics."""
     (where / "envs").mkdir()
-    (where / f"envs/{name}.py").write_text(recipe(name), "utf-8")
+    (where / f"envs/{CODE[name]}.py").write_text(recipe(name), "utf-8")
     text = re.sub(r"max_turns = \d+", "max_turns = 3", BLOCKS[f"{name}.forge"])
     text = text.replace("http://127.0.0.1:8000", url)
     (where / f"{name}.forge").write_text(text, "utf-8")
+    return ran(where, name, *TRAINED, *words)
+
+
+def shipped(where: Path, name: str, *words: str) -> list[dict[str, Any]]:
+    """Train a file of pipelines/ for three steps; return the metrics."""
+    (where / "environments").mkdir()
+    code = (SHIPPED / f"environments/{CODE[name]}.py").read_text("utf-8")
+    (where / f"environments/{CODE[name]}.py").write_text(
+        found(code) if name == "arena" else code, "utf-8"
+    )
+    text = (SHIPPED / f"{name}.forge").read_text("utf-8")
+    text = text.replace('local("', 'local("forgedsl:').replace('jsonl("', 'jsonl("forgedsl:')
+    (where / f"{name}.forge").write_text(text, "utf-8")
+    return ran(where, name, "schedule.steps=3", "held_out.limit=8", "prompts=4", *words)
+
+
+def ran(where: Path, name: str, *words: str) -> list[dict[str, Any]]:
     done = subprocess.run(
         [sys.executable, "-m", "forgedsl.cli.main", "run", f"{name}.forge", "--run-dir", "run",
-         *TRAINED, *words],
+         *words],
         cwd=where, capture_output=True, text=True, timeout=580, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
@@ -149,14 +181,36 @@ def test_a_game_of_textarena_trains_for_three_steps(tmp_path: Path) -> None:
     assert [step["step"] for step in steps] == [1, 2, 3]
 
 
+@pytest.mark.full
+@pytest.mark.timeout(600)
+def test_the_file_of_textarena_in_pipelines_trains(tmp_path: Path) -> None:
+    needs("textarena")
+    steps = shipped(tmp_path, "arena")
+    assert [step["step"] for step in steps] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("name", CODE)
+def test_the_file_in_pipelines_has_the_class_of_the_guide(name: str) -> None:
+    _, mark, body = BLOCKS[f"envs/{CODE[name]}.py"].partition("\nclass ")
+    code = (SHIPPED / f"environments/{CODE[name]}.py").read_text("utf-8")
+    assert mark + body.rstrip() in code
+
+
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[str]:
+    script = tmp_path / "server.py"
+    script.write_text(SERVER, "utf-8")
+    with serving(script) as url:
+        yield url
+
+
+@contextmanager
+def serving(script: Path) -> Iterator[str]:
+    """Run a server of OpenEnv; give its address."""
     needs("openenv")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    script = tmp_path / "server.py"
-    script.write_text(SERVER, "utf-8")
     process = subprocess.Popen([str(folder("openenv") / "bin/python"), str(script), str(port)])
     url = f"http://127.0.0.1:{port}"
     try:
@@ -219,3 +273,26 @@ def test_a_request_that_openenv_refuses_is_a_failure(server: str) -> None:
 def test_an_environment_of_openenv_trains_for_three_steps(server: str, tmp_path: Path) -> None:
     steps = trained(tmp_path, "openenv", "server.max_observation=16", url=server)
     assert [step["step"] for step in steps] == [1, 2, 3]
+
+
+@pytest.mark.full
+@pytest.mark.timeout(600)
+def test_the_file_of_openenv_in_pipelines_trains(tmp_path: Path) -> None:
+    with serving(SHIPPED / "environments/openenv_server.py") as url:
+        steps = shipped(tmp_path, "openenv", f'url="{url}"')
+    assert [step["step"] for step in steps] == [1, 2, 3]
+
+
+def test_wrong_names_of_the_files_are_told_with_the_nearest_right_one() -> None:
+    """Without the packages: lint reads the classes and imports none."""
+    for name, old, new, said, near in (
+        ("arena", "arena.Digits(", "arena.Digit(", "`arena` has no environment `Digit`", "Digits"),
+        ("arena", "(game =", "(gam =", "`Digits` has no parameter `gam`", "game"),
+        ("arena", "r.rewards.reward", "r.rewards.rewrd", "a reward part `rewrd`", "reward"),
+        ("openenv", "(url =", "(ulr =", "`Plain` has no parameter `ulr`", "url"),
+    ):
+        text = (SHIPPED / f"{name}.forge").read_text("utf-8")
+        source = SourceFile(f"{name}.forge", text.replace(old, new, 1))
+        (finding,) = lint_source(source, SHIPPED, on_disk=True).diagnostics
+        assert said in finding.message
+        assert f"did you mean `{near}`?" in (finding.help or "")

@@ -25,13 +25,14 @@ from forgedsl.plan.plan import advice
 
 PIPELINES = Path(__file__).parents[2] / "pipelines"
 NAMES = (
-    "chain_sum", "cispo_math", "code_sft", "curriculum_math", "dapo_code", "dapo_math", "desk",
-    "distill_math",
-    "dpo_math", "grpo_math", "gspo_math", "guess_agent", "guess_math", "lake", "mixture_math",
-    "ppo_critic", "reinforce_math", "replay_math", "reward_math", "rloo_math", "sapo_math",
-    "sft_math", "skills_sft", "smollm_dpo", "smollm_math", "smollm_sft", "teacher_sft", "writing",
+    "arena", "chain_sum", "cispo_math", "code_sft", "curriculum_math", "dapo_code", "dapo_math",
+    "desk", "distill_math", "dpo_math", "grpo_math", "gspo_math", "guess_agent", "guess_math",
+    "lake", "mixture_math", "openenv", "ppo_critic", "reinforce_math", "replay_math", "reward_math",
+    "rloo_math", "sapo_math", "sft_math", "skills_sft", "smollm_dpo", "smollm_math", "smollm_sft",
+    "teacher_sft", "writing",
 )  # fmt: skip
 PROFILES = {
+    "arena": ("none",),
     "code_sft": ("none",),
     "curriculum_math": ("none",),
     "dapo_code": ("none", "gpu1", "cpu"),
@@ -42,6 +43,7 @@ PROFILES = {
     "chain_sum": ("none",),
     "lake": ("none",),
     "mixture_math": ("none",),
+    "openenv": ("none",),
     "replay_math": ("none",),
     "sft_math": ("none",),
     "skills_sft": ("none",),
@@ -51,13 +53,15 @@ PROFILES = {
     "teacher_sft": ("none",),
     "writing": ("none",),
 }
+OTHERS = ("arena", "openenv")  # trained in test_environments_of_others, with their packages
 DEEP = bool(os.environ.get("FORGE_DEEP"))
 RUNS = ["dpo_math"]
 if DEEP:
-    RUNS = [name for name in NAMES if not name.startswith("smollm")]
+    RUNS = [name for name in NAMES if not name.startswith("smollm") and name not in OTHERS]
 ONLY_CPU = (
-    "chain_sum", "code_sft", "curriculum_math", "desk", "guess_agent", "guess_math", "lake",
-    "mixture_math", "replay_math", "sft_math",    "skills_sft", "teacher_sft", "writing",
+    "arena", "chain_sum", "code_sft", "curriculum_math", "desk", "guess_agent", "guess_math",
+    "lake", "mixture_math", "openenv", "replay_math", "sft_math", "skills_sft", "teacher_sft",
+    "writing",
 )  # fmt: skip
 STEPS = 20 if DEEP else 3
 PACKAGES = {"lake": "gymnasium", "chain_sum": "reasoning_gym"}

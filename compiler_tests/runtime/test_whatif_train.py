@@ -50,7 +50,7 @@ def test_steps_begin_where_a_trainer_can_be_brought_to(
 
 def test_a_step_without_a_start_or_with_a_gap_is_refused(tmp_path: Path) -> None:
     files = run_folder(tmp_path, [4, 5, 7], [5])
-    with pytest.raises(LaunchError, match=r"recorded steps 4 to 7 and checkpoints of 5"):
+    with pytest.raises(LaunchError, match=r"checkpoints of 5, so no recorded step has"):
         startable(tmp_path, files, chosen=True)
     files = run_folder(tmp_path / "other", [2, 3, 5], [1])
     with pytest.raises(LaunchError, match=r"step 4 of .* is not recorded"):

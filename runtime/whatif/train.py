@@ -20,6 +20,7 @@ from forgedsl.runs.retrained import Retrained
 from forgedsl.runtime.controller.flow import analyse
 from forgedsl.runtime.data_types import Sample, StepResult
 from forgedsl.runtime.proofs.failures import failure
+from forgedsl.runtime.recorded.files import steps_in
 from forgedsl.runtime.replay import Device, starts, trainer_before, trainer_only
 from forgedsl.runtime.step_metrics import finite, step_record
 from forgedsl.runtime.whatif.rescore import Rescorer
@@ -43,11 +44,17 @@ def startable(run_dir: Path, files: Mapping[int, Path], *, chosen: bool) -> dict
         steps = steps[steps.index(begins[-1]) :] if begins else steps
     if not starts(run_dir, steps[0]):
         there = sorted(int(path.parent.name[5:]) for path in _checkpoints(run_dir))
+        begins = [step for step in sorted(steps_in(run_dir)) if starts(run_dir, step)]
+        can = (
+            f"--steps can begin at {', '.join(map(str, begins))}"
+            if begins
+            else ("no recorded step has a checkpoint of the step before it")
+        )
         raise LaunchError(
             f"step {steps[0]} starts from a checkpoint of step {steps[0] - 1}, which {run_dir} "
-            f"does not have; it has recorded steps {steps[0]} to {steps[-1]} and checkpoints of "
-            f"{', '.join(map(str, there)) or 'no step'}. `checkpoint.every` and `checkpoint.keep` "
-            "decide which are kept, `logging.record.steps` which steps are recorded"
+            f"does not have; it has checkpoints of {', '.join(map(str, there)) or 'no step'}, so "
+            f"{can}. `checkpoint.every` and `checkpoint.keep` decide which are kept, "
+            "`logging.record.steps` which steps are recorded"
         )
     if missing := [step for step in range(steps[0], steps[-1]) if step not in files]:
         raise LaunchError(f"step {missing[0]} of {run_dir} is not recorded; choose others: --steps")
@@ -129,6 +136,7 @@ def train(
                 made = (await again.batches(number, path)).get(node.name)
                 if made is None or not made.batch.samples:
                     found.append(Retrained(step=number, recorded=rows.get(number, {}), metrics={}))
+                    tell(len(found))
                     continue
                 assert node.loss is not None
                 result = await client.step(made.batch, node.loss)
