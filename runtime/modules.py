@@ -147,10 +147,8 @@ def _unimported(error: BaseException, place: str) -> str:
     said = f"{type(error).__name__}: {error}"
     if isinstance(error, ModuleNotFoundError) and error.name and str(error).startswith("No module"):
         top = error.name.partition(".")[0]
-        return (
-            f"importing {place} failed: {said}; to install a package of this name: "
-            f"{sys.executable} -m pip install {top}"
-        )
+        install = f"to install a package of this name: pip install {top}"
+        return f"importing {place} failed: {said}; {install}"
     if isinstance(error, Exception):
         return f"importing {place} failed: {said}"
     if isinstance(error, SystemExit | KeyboardInterrupt):

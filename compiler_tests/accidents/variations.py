@@ -124,8 +124,8 @@ def renamed(text, pick):
 
 
 def reordered(text, pick):
-    """Comments left out, declarations in another order."""
-    text = re.sub(r"^##?[^#].*\n", "", text, flags=re.M)
+    """Comments left out, but not what they allow; declarations in another order."""
+    text = re.sub(r"^##?(?! forge: allow)[^#].*\n", "", text, flags=re.M)
     first, *others = re.split(r"\n\n+", text.strip())
     while others and others[0].startswith("import"):
         first += "\n" + others.pop(0)

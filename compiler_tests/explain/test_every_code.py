@@ -225,7 +225,7 @@ APART = {
     "D621": (lambda f: linted(GUESS.replace("seq_len = 96", "seq_len = 64")),
              lambda f: linted(GUESS)),
     "D622": (tools("phi3", "14B"), tools("qwen3", "0.6B")),
-    "D611": (columns("quest"), columns("question")),
+    "D611": (columns("question.text"), columns("question")),
     "D613": (rows(lambda i: f"{i} + 1 is {i + 1}"), rows(lambda i: f"it is = {i + 1}")),
     "D614": (rows(lambda i: "= nobody knows what that is"), rows(lambda i: f"= {i + 1}")),
     "D615": (repeated(3), repeated(30)),

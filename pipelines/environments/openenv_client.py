@@ -40,7 +40,7 @@ class OpenEnv(Environment):
         if self.http is not None:
             await self.http.close()
 
-    async def ask(self, kind: str, data: dict[str, Any]) -> dict[str, Any]:
+    async def ask(self, kind: str, data: dict[str, Any]) -> Any:
         await self.socket.send_json({"type": kind, "data": data})
         answer = await self.socket.receive_json()
         if answer["type"] == "error":
