@@ -22,6 +22,7 @@ with pytest.MonkeyPatch.context() as patch:
     import forgedsl.runtime.losses.counts
     import forgedsl.runtime.losses.product_kernels
     import forgedsl.runtime.losses.rescale
+    import forgedsl.runtime.proofs.digest_kernel
 
 PARAMS = {"dr_grpo": {"horizon": 7.0}}
 VARIANTS = {

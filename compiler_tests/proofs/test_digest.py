@@ -48,7 +48,7 @@ def test_more_dimensions_count_as_columns() -> None:
 def test_how_much_is_widened_at_once_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     expected = digest(weights())
     for chunk in (1, 41, 100, 1 << 30):
-        monkeypatch.setitem(module.CHUNK, "cpu", chunk)
+        monkeypatch.setattr(module, "CHUNK", chunk)
         assert digest(weights()) == expected
 
 

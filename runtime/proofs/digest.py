@@ -12,6 +12,7 @@ true of errors in a transfer (multilinear hashing, Carter and Wegman 1979).
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from functools import lru_cache
 
 import torch
@@ -19,10 +20,9 @@ from torch import Tensor
 
 ROWS, COLUMNS = 0x9E3779B97F4A7C15, 0xD1B54A32D192ED03
 """seeds of the two kinds of factors"""
-CHUNK = {"cpu": 1 << 20, "cuda": 1 << 24}
-"""by device: number of elements widened to 64 bits at once. On a CPU these are 8 MiB, which stay in
-its cache. On a GPU they are 128 MiB, because each chunk costs kernel launches: an H100 takes 20 to
-29 ms for 1.2 GB, and 50 to 60 ms in chunks of 8 MiB"""
+CHUNK = 1 << 20
+"""number of elements that a CPU widens to 64 bits at once: these 8 MiB stay in its cache. A GPU
+widens them on chip (`digest_kernel`)"""
 WORDS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
@@ -36,8 +36,12 @@ def digest(value: Tensor, row: int = 0, column: int = 0) -> Tensor:
     rows, columns = bits.shape
     by_column = factors(COLUMNS, column, columns, value.device)
     by_row = factors(ROWS, row, rows, value.device)
+    if value.device.type == "cuda":
+        from forgedsl.runtime.proofs.digest_kernel import digest_on_gpu
+
+        return digest_on_gpu(bits, by_row, by_column)
     found = torch.zeros((), dtype=torch.int64, device=value.device)
-    step = max(1, CHUNK.get(value.device.type, 1 << 20) // columns)
+    step = max(1, CHUNK // columns)
     for start in range(0, rows, step):
         part = (bits[start : start + step] * by_column).sum(1)  # int64, by promotion
         found += (part * by_row[start : start + step]).sum()
@@ -58,6 +62,11 @@ def factors(seed: int, start: int, count: int, device: torch.device) -> Tensor:
 def unsigned(found: int) -> int:
     """Return a sum of digests modulo 2^64."""
     return found % 2**64
+
+
+def read(found: Collection[Tensor]) -> list[int]:
+    """Return digests as numbers modulo 2^64; waits for their device once."""
+    return [unsigned(value) for value in torch.stack([*found]).tolist()] if found else []
 
 
 def _shifted(value: Tensor, by: int) -> Tensor:

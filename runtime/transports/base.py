@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from forgedsl.runtime.proofs.digest import digest, unsigned
+from forgedsl.runtime.proofs.digest import digest, read
 from forgedsl.runtime.proofs.publication import Digest
 from forgedsl.runtime.temporary_files import SHM
 
@@ -333,9 +333,10 @@ def _digested(whole: Tensor) -> _Digested:
 
 def _read(found: Mapping[str, _Digested]) -> dict[str, Digest]:
     """Wait for the device, and return the digests by name."""
+    values = read([value for _, _, value in found.values()])
     return {
-        name: Digest(rows=rows, columns=columns, value=unsigned(int(value)))
-        for name, (rows, columns, value) in found.items()
+        name: Digest(rows=rows, columns=columns, value=value)
+        for (name, (rows, columns, _)), value in zip(found.items(), values, strict=True)
     }
 
 

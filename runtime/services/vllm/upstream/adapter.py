@@ -19,7 +19,7 @@ from unittest.mock import patch
 from torch import Tensor, nn
 
 from forgedsl.adapters import A, B
-from forgedsl.runtime.proofs.digest import digest, unsigned
+from forgedsl.runtime.proofs.digest import digest, read
 from forgedsl.runtime.proofs.publication import Held
 from forgedsl.runtime.services.vllm.upstream.held import HeldWeights, Part
 from forgedsl.sizes.params import adapter_slot_rank
@@ -103,9 +103,11 @@ class HeldAdapter:
 
     def take(self) -> list[Held]:
         """Return the digests of A and B of all layers."""
+        parts = list(self._parts())
+        values = read([digest(part.value, part.row, part.column) for _, part in parts])
         return [
-            _held(part, digest(part.value, part.row, part.column), self._rank, where)
-            for where, part in self._parts()
+            _held(part, value, self._rank, where)
+            for (where, part), value in zip(parts, values, strict=True)
         ]
 
     def names(self) -> set[str]:
@@ -128,14 +130,14 @@ class HeldAdapter:
                 yield where, Part(name=name + B, value=b, row=share * len(b) if rows else 0)
 
 
-def _held(part: Part, value: Tensor, rank: int, where: str) -> Held:
+def _held(part: Part, value: int, rank: int, where: str) -> Held:
     """Describe a part of A or B, with the shape that it has for `rank`. vLLM may allocate a larger
     rank; the rest is zeros, which add nothing to a digest."""
     rows, columns = part.value.shape
     a = part.name.endswith(A)
     return Held(
         name=part.name, row=part.row, rows=rank if a else rows, column=part.column,
-        columns=columns if a else rank, value=unsigned(int(value)), where=where,
+        columns=columns if a else rank, value=value, where=where,
     )  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from forgedsl.runtime.proofs.digest import digest, unsigned
+from forgedsl.runtime.proofs.digest import digest, read
 from forgedsl.runtime.proofs.publication import Held
 
 PARTS = {"qkv_proj": ["q_proj", "k_proj", "v_proj"], "gate_up_proj": ["gate_proj", "up_proj"]}
@@ -70,7 +70,10 @@ class HeldWeights:
                 found += [(name, part, value) for part, value in noted.get(name, ())]
             else:
                 found += [(name, part, value) for part, value in self._digests(name, module)]
-        return [_held(*each) for each in found]
+        values = read([value for _, _, value in found])
+        return [
+            _held(name, part, value) for (name, part, _), value in zip(found, values, strict=True)
+        ]
 
     def names(self) -> set[str]:
         """Return the published names that this engine has a place for."""
@@ -161,9 +164,9 @@ def _experts(name: str, parameter: str, config: Any, value: Tensor) -> Iterator[
             yield Part(name=name, value=part.reshape(1, -1), row=expert, column=column)
 
 
-def _held(where: str, part: Part, value: Tensor) -> Held:
+def _held(where: str, part: Part, value: int) -> Held:
     rows = len(part.value)
     return Held(
         name=part.name, row=part.row, rows=rows, column=part.column,
-        columns=part.value.numel() // rows, value=unsigned(int(value)), where=where,
+        columns=part.value.numel() // rows, value=value, where=where,
     )  # fmt: skip
