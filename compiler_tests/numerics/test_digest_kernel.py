@@ -8,24 +8,26 @@ import torch
 
 from forgedsl.runtime.proofs.digest import COLUMNS, ROWS, WORDS, digest, factors
 
+SHAPES = [(9, 40), (130, 1), (1, 1), (3, 150), (17, 103), (0, 4)]
+DTYPES = [torch.float32, torch.bfloat16, torch.int8, torch.float64]
 
-@pytest.mark.parametrize(
-    "dtype", [torch.float32, torch.bfloat16, torch.int8, torch.float64], ids=str
-)
-@pytest.mark.parametrize(
-    "shape", [(48, 40), (5000, 1), (1, 1), (3, 9000), (700, 1030), (0, 4)], ids=str
-)
-def test_the_kernel_finds_the_digest_of_the_cpu(
-    dtype: torch.dtype, shape: tuple[int, int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+
+def test_the_kernel_finds_the_digests_of_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRITON_INTERPRET", "1")
-    from forgedsl.runtime.proofs.digest_kernel import digest_on_gpu
+    from forgedsl.runtime.proofs import digest_kernel
+    from forgedsl.runtime.proofs.digest_kernel import Matrix, digest_matrices
 
-    value = (10 * torch.randn(*shape, generator=torch.Generator().manual_seed(7))).to(dtype)
-    bits = value.view(WORDS[value.element_size()])
-    for column in (0, shape[1] // 3):  # the second: rows that are not adjacent
-        part = bits[:, column:]
-        by_row = factors(ROWS, 3, len(part), value.device)
-        by_column = factors(COLUMNS, column, part.shape[1], value.device)
-        expected = digest(value[:, column:], 3, column) if part.numel() else torch.tensor(0)
-        assert digest_on_gpu(part, by_row, by_column) == expected
+    monkeypatch.setattr(digest_kernel, "WIDTH", 64)
+    monkeypatch.setattr(digest_kernel, "PROGRAMS", 3)
+    draw = torch.Generator().manual_seed(7)
+    matrices, expected = [], []
+    for dtype in DTYPES:
+        for shape in SHAPES:
+            value = (10 * torch.randn(*shape, generator=draw)).to(dtype)
+            for column in (0, shape[1] // 3):  # the second: rows that are not adjacent
+                part = value[:, column:]
+                by_column = factors(COLUMNS, column, part.shape[1], value.device)
+                bits = part.view(WORDS[value.element_size()])
+                matrices.append(Matrix(bits, factors(ROWS, 3, len(part), value.device), by_column))
+                expected.append(digest(part, 3, column) if part.numel() else torch.tensor(0))
+    assert digest_matrices(matrices).tolist() == torch.stack(expected).tolist()

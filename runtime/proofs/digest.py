@@ -12,7 +12,7 @@ true of errors in a transfer (multilinear hashing, Carter and Wegman 1979).
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Sequence
 from functools import lru_cache
 
 import torch
@@ -23,7 +23,47 @@ ROWS, COLUMNS = 0x9E3779B97F4A7C15, 0xD1B54A32D192ED03
 CHUNK = 1 << 20
 """number of elements that a CPU widens to 64 bits at once: these 8 MiB stay in its cache. A GPU
 widens them on chip (`digest_kernel`)"""
+GROUP_BYTES = 1 << 27
+"""size of the tensors that share a kernel launch on a GPU; as much may have to stay in memory until
+then"""
 WORDS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+class Digests:
+    """Digests of tensors, read back at once. On a GPU they are computed in groups, by one kernel
+    launch each. A tensor may be freed after `add`, but not overwritten before `read`."""
+
+    def __init__(self) -> None:
+        self._waiting: list[tuple[Tensor, int, int]] = []
+        self._waiting_bytes = 0
+        self._found: list[Tensor] = []
+
+    def add(self, value: Tensor, row: int = 0, column: int = 0) -> None:
+        """Add a part of a tensor; the arguments are those of `digest`."""
+        if value.device.type == "cpu":
+            self._found.append(digest(value, row, column)[None])
+            return
+        self._waiting.append((value, row, column))
+        self._waiting_bytes += value.nbytes
+        if self._waiting_bytes > GROUP_BYTES:
+            self._launch()
+
+    def add_found(self, value: Tensor) -> None:
+        """Add a digest that is already computed, int64 []."""
+        self._launch()
+        self._found.append(value[None])
+
+    def read(self) -> list[int]:
+        """Return the digests modulo 2^64, in the order in which they were added; wait for the
+        device once."""
+        self._launch()
+        found: list[int] = torch.cat(self._found).tolist() if self._found else []
+        return [unsigned(value) for value in found]
+
+    def _launch(self) -> None:
+        if self._waiting:
+            self._found.append(_digests_on_gpu(self._waiting))
+            self._waiting, self._waiting_bytes = [], 0
 
 
 def digest(value: Tensor, row: int = 0, column: int = 0) -> Tensor:
@@ -32,20 +72,35 @@ def digest(value: Tensor, row: int = 0, column: int = 0) -> Tensor:
     value: any dtype; [rows, ...], whose dimensions after the first are flattened, or [rows]. `row`
     and `column` are the place of the part's first element in the whole tensor.
     """
-    bits = value.detach().reshape(len(value), -1).view(WORDS[value.element_size()])
+    if value.device.type != "cpu":
+        return _digests_on_gpu([(value, row, column)])[0]
+    bits = _bits(value)
     rows, columns = bits.shape
     by_column = factors(COLUMNS, column, columns, value.device)
     by_row = factors(ROWS, row, rows, value.device)
-    if value.device.type == "cuda":
-        from forgedsl.runtime.proofs.digest_kernel import digest_on_gpu
-
-        return digest_on_gpu(bits, by_row, by_column)
-    found = torch.zeros((), dtype=torch.int64, device=value.device)
+    found = torch.zeros((), dtype=torch.int64)
     step = max(1, CHUNK // columns)
     for start in range(0, rows, step):
         part = (bits[start : start + step] * by_column).sum(1)  # int64, by promotion
         found += (part * by_row[start : start + step]).sum()
     return found
+
+
+def _digests_on_gpu(parts: Sequence[tuple[Tensor, int, int]]) -> Tensor:
+    """Return the digests of parts of tensors with their rows and columns, int64 [parts]."""
+    from forgedsl.runtime.proofs.digest_kernel import Matrix, digest_matrices
+
+    matrices = []
+    for value, row, column in parts:
+        bits = _bits(value)
+        by_row = factors(ROWS, row, bits.shape[0], bits.device)
+        matrices.append(Matrix(bits, by_row, factors(COLUMNS, column, bits.shape[1], bits.device)))
+    return digest_matrices(matrices)
+
+
+def _bits(value: Tensor) -> Tensor:
+    """View a tensor as signed integers, [rows, columns]."""
+    return value.detach().reshape(len(value), -1).view(WORDS[value.element_size()])
 
 
 @lru_cache(maxsize=256)
@@ -62,11 +117,6 @@ def factors(seed: int, start: int, count: int, device: torch.device) -> Tensor:
 def unsigned(found: int) -> int:
     """Return a sum of digests modulo 2^64."""
     return found % 2**64
-
-
-def read(found: Collection[Tensor]) -> list[int]:
-    """Return digests as numbers modulo 2^64; waits for their device once."""
-    return [unsigned(value) for value in torch.stack([*found]).tolist()] if found else []
 
 
 def _shifted(value: Tensor, by: int) -> Tensor:

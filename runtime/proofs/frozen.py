@@ -18,7 +18,7 @@ from typing import Any
 from torch import Tensor
 
 from forgedsl.errors import RunError
-from forgedsl.runtime.proofs.digest import digest, read, unsigned
+from forgedsl.runtime.proofs.digest import Digests, digest, unsigned
 from forgedsl.runtime.proofs.publication import text
 
 MOST_BYTES = 1 << 30
@@ -43,8 +43,11 @@ class Frozen:
 
 def digests(weights: Iterable[tuple[str, Tensor]]) -> dict[str, int]:
     """Return the digest of each tensor, by its name in files."""
-    found = {name: digest(value) for name, value in weights}
-    return dict(zip(found, read(found.values()), strict=True))
+    names, found = [], Digests()
+    for name, value in weights:
+        names.append(name)
+        found.add(value)
+    return dict(zip(names, found.read(), strict=True))
 
 
 def check(folder: Path, held: Mapping[str, int], dtype: str) -> Frozen:

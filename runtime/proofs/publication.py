@@ -13,13 +13,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 NAMED = 4
 """number of tensors that a message names"""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Digest:
+class Digest(NamedTuple):
     """Digest of a whole tensor, modulo 2^64, and its shape as [rows, columns]."""
 
     rows: int

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from forgedsl.runtime.proofs.digest import digest, read
+from forgedsl.runtime.proofs.digest import Digests
 from forgedsl.runtime.proofs.publication import Digest
 from forgedsl.runtime.temporary_files import SHM
 
@@ -212,18 +212,18 @@ class Sender:
         if turn not in self._parts:
             self._parts[turn] = self._make(turn, layout)
         proves = self._needs_proof(state, layout)
-        found: dict[str, _Digested] = {}
+        found = _Digested()
         for keeper, (entries, _) in enumerate(layout):
             for entry in entries if keeper // each == rank // each else ():
                 whole = self._gather(state[entry.name], self._dtype)
                 if keeper == rank:
                     if proves:
-                        found[entry.name] = _digested(whole)
+                        found.add(entry.name, whole)
                     view(self._made[turn][0], entry).copy_(whole)
                 del whole
         self._buffers.wait_for_copies()
         changed = self._count_changed(turn, version)
-        digests = _read(found)
+        digests = found.read()
         if self._ranks.world > 1 and (proves or changed is not None):
             told = self._ranks.gather_objects((digests, changed))
             digests = {name: one for some, _ in told for name, one in some.items()}
@@ -238,12 +238,10 @@ class Sender:
 
     def digests(self, state: dict[str, Tensor]) -> dict[str, Digest]:
         """Return the digest of each tensor as it would be published (a collective)."""
-        found = {}
+        found = _Digested()
         for name, value in state.items():
-            whole = self._gather(value, self._dtype)
-            found[name] = _digested(whole)
-            del whole
-        digests = _read(found)
+            found.add(name, self._gather(value, self._dtype))
+        digests = found.read()
         if self._ranks.stages > 1:
             told = self._ranks.gather_objects(digests)
             digests = {name: one for some in told for name, one in some.items()}
@@ -323,21 +321,25 @@ class Sender:
         return Entry(name=name, shape=tuple(value.shape), dtype=text, offset=0)
 
 
-_Digested = tuple[int, int, Tensor]
-"""rows, columns and digest of a tensor, on its device"""
+class _Digested:
+    """Digests of whole tensors by name."""
 
+    def __init__(self) -> None:
+        self._shapes: dict[str, tuple[int, int]] = {}
+        self._digests = Digests()
 
-def _digested(whole: Tensor) -> _Digested:
-    return len(whole), whole.numel() // len(whole), digest(whole)
+    def add(self, name: str, whole: Tensor) -> None:
+        self._shapes[name] = len(whole), whole.numel() // len(whole)
+        self._digests.add(whole)
 
-
-def _read(found: Mapping[str, _Digested]) -> dict[str, Digest]:
-    """Wait for the device, and return the digests by name."""
-    values = read([value for _, _, value in found.values()])
-    return {
-        name: Digest(rows=rows, columns=columns, value=value)
-        for (name, (rows, columns, _)), value in zip(found.items(), values, strict=True)
-    }
+    def read(self) -> dict[str, Digest]:
+        """Wait for the device, and return the digests."""
+        return {
+            name: Digest(rows=rows, columns=columns, value=value)
+            for (name, (rows, columns)), value in zip(
+                self._shapes.items(), self._digests.read(), strict=True
+            )
+        }
 
 
 def _sum_counts(counts: Sequence[tuple[int, int] | None]) -> tuple[int, int] | None:

@@ -19,7 +19,7 @@ from unittest.mock import patch
 from torch import Tensor, nn
 
 from forgedsl.adapters import A, B
-from forgedsl.runtime.proofs.digest import digest, read
+from forgedsl.runtime.proofs.digest import Digests
 from forgedsl.runtime.proofs.publication import Held
 from forgedsl.runtime.services.vllm.upstream.held import HeldWeights, Part
 from forgedsl.sizes.params import adapter_slot_rank
@@ -103,11 +103,12 @@ class HeldAdapter:
 
     def take(self) -> list[Held]:
         """Return the digests of A and B of all layers."""
-        parts = list(self._parts())
-        values = read([digest(part.value, part.row, part.column) for _, part in parts])
+        parts, digests = list(self._parts()), Digests()
+        for _, part in parts:
+            digests.add(part.value, part.row, part.column)
         return [
             _held(part, value, self._rank, where)
-            for (where, part), value in zip(parts, values, strict=True)
+            for (where, part), value in zip(parts, digests.read(), strict=True)
         ]
 
     def names(self) -> set[str]:

@@ -16,7 +16,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from forgedsl.runtime.proofs.digest import digest, read
+from forgedsl.runtime.proofs.digest import Digests, digest
 from forgedsl.runtime.proofs.publication import Held
 
 PARTS = {"qkv_proj": ["q_proj", "k_proj", "v_proj"], "gate_up_proj": ["gate_proj", "up_proj"]}
@@ -64,15 +64,20 @@ class HeldWeights:
     def take(self) -> list[Held]:
         """Return the digests of all weights after a load, and stop recording."""
         noted, self._noted = self._noted or {}, None
-        found: list[tuple[str, Part, Tensor]] = []
+        digests = Digests()
+        found: list[tuple[str, Part]] = []
         for name, module in self._model.named_modules():
             if name in self._converts:
-                found += [(name, part, value) for part, value in noted.get(name, ())]
-            else:
-                found += [(name, part, value) for part, value in self._digests(name, module)]
-        values = read([value for _, _, value in found])
+                for part, value in noted.get(name, ()):
+                    digests.add_found(value)
+                    found.append((name, part))
+                continue
+            for part in self._held_parts(name, module):
+                digests.add(part.value, part.row, part.column)
+                found.append((name, part))
         return [
-            _held(name, part, value) for (name, part, _), value in zip(found, values, strict=True)
+            _held(name, part, value)
+            for (name, part), value in zip(found, digests.read(), strict=True)
         ]
 
     def names(self) -> set[str]:
@@ -90,16 +95,19 @@ class HeldWeights:
 
         def noting(layer: nn.Module) -> None:
             if self._noted is not None and layer is module:
-                self._noted[name] = list(self._digests(name, layer))
+                self._noted[name] = [
+                    (part, digest(part.value, part.row, part.column))
+                    for part in self._held_parts(name, layer)
+                ]
             convert(layer)
 
         method.process_weights_after_loading = noting
 
-    def _digests(self, name: str, module: nn.Module) -> Iterator[tuple[Part, Tensor]]:
+    def _held_parts(self, name: str, module: nn.Module) -> Iterator[Part]:
         for parameter, value in module.named_parameters(recurse=False):
             for part in self._parts(name, parameter, module, value.data):
                 if part.value.numel():
-                    yield part, digest(part.value, part.row, part.column)
+                    yield part
 
     def _names(self, path: str, parameter: str, module: Any) -> list[str]:
         path = path.replace(LORA_SUFFIX, "")
