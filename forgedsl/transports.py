@@ -36,7 +36,8 @@ BRANCHES = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transport:
-    """A transport. `bytes_per_s` is measured and includes loading the weights. `where` completes
+    """A transport. `bytes_per_s` is measured and includes loading the weights;
+    a time per layer comes in addition (`plan.cost.SYNC_LAYER`). `where` completes
     "connects only ...". A plan takes a `linked` transport only if NVLink joins the GPUs of a host,
     because other GPUs may not reach each other's memory."""
 
@@ -89,7 +90,7 @@ TRANSPORTS = (
     Transport(
         name="peer",
         where="GPUs of one host that reach each other's memory",
-        bytes_per_s=20e9,
+        bytes_per_s=30e9,
         gpus=True,
         linked=True,
     ),
