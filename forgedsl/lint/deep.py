@@ -56,6 +56,9 @@ SECONDS = 120
 BY_CHANCE = 0.3
 """share of an eval's problems of reasoning-gym that training may have too: other seeds make some
 problems again if a task has few"""
+MORE_PROBLEMS = (
+    "take more digits, terms or sizes: a task with few problems makes some of them twice"
+)
 REPEATED = 0.1
 """fraction of duplicate rows from which D615 is reported, and of cut ones for D617"""
 LONGER = (
@@ -157,7 +160,7 @@ def check(
         at = _source(view, name)[1]
         if check.few and at not in reported:
             yield d612.finding(f"dataset {name}: {check.few}", at, help="draw fewer, or add rows")
-        yield from _check_rows(view, name, check)
+        yield from _check_rows(view, lowered.job, name, check)
         found = _rows(view, name, check)
         if found is not None and found.span not in columns:  # a dataset and its eval share columns
             yield found
@@ -340,7 +343,7 @@ def end_tokens(folder: Path) -> tuple[tuple[str, ...], set[str]]:
 # ---- findings about all rows together
 
 
-def _check_rows(view: View, name: str, check: DatasetCheck) -> Iterator[Diagnostic]:
+def _check_rows(view: View, job: Job, name: str, check: DatasetCheck) -> Iterator[Diagnostic]:
     dataset, at = _source(view, name)
     for text in check.absent if "." not in name else ():
         message = f"no row of `{name}` has `{text}` ({check.checked:,} were checked)"
@@ -374,8 +377,14 @@ def _check_rows(view: View, name: str, check: DatasetCheck) -> Iterator[Diagnost
         message += f", {near:,} of them in other case or spaces" if near else ""
         yield Diagnostic(
             code="D615", name="repeated-rows", severity=Severity.INFO, message=message, span=at,
-            help="remove the copies; keep those that shall be drawn more often than other rows",
+            help=MORE_PROBLEMS if _is_generated(job, name)
+            else "remove the copies; keep those that shall be drawn more often than other rows",
         )  # fmt: skip
+
+
+def _is_generated(job: Job, name: str) -> bool:
+    """True if a task of reasoning-gym makes the rows of a dataset."""
+    return job.datasets[name].source.kind == REASONING_GYM.name
 
 
 def _written_text(dataset: Decl, text: str) -> Span | None:
@@ -396,13 +405,11 @@ def _eval_overlap(view: View, job: Job, checks: Mapping[str, DatasetCheck]) -> I
                 decl = view.program.evals[name]
                 trained_on = f"{both:,} of {len(mine):,} prompts of `{name}` are trained on"
                 message = f"{trained_on} as `{other}`"
-                sources = [job.datasets[each].source for each in (evaluation.dataset, other)]
-                by_chance = all(each.kind == REASONING_GYM.name for each in sources)
+                by_chance = all(_is_generated(job, each) for each in (evaluation.dataset, other))
                 is_known = by_chance and both <= BY_CHANCE * len(mine)
                 found = warning("D604", "eval-overlap", message, decl.name_span,
                                 related=(Label(text="trained on", span=_source(view, other)[1]),),
-                                help="take more digits, terms or sizes: a task with few problems "
-                                "makes some of them twice" if by_chance
+                                help=MORE_PROBLEMS if by_chance
                                 else "leave them out of one of the two")  # fmt: skip
                 yield replace(found, severity=Severity.INFO) if is_known else found
 
