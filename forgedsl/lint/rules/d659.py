@@ -12,7 +12,8 @@ from forgedsl.ir.program import Decl, Deferred
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.prompts import first_row, value_at
 from forgedsl.lint.view import View, place
-from forgedsl.syntax.walk import reads
+from forgedsl.syntax import ast
+from forgedsl.syntax.walk import reads, walk
 
 finding = rule(__doc__, "W")
 SHORTEST = 4
@@ -42,9 +43,12 @@ def check(view: View) -> Findings:
 
 
 def _texts(view: View, dataset: Decl, setting: str) -> list[str]:
-    """Return the texts of the first row that a setting reads."""
+    """Return the texts of the first row that a setting reads; none if it takes only what comes
+    `after` something."""
     value, row = dataset.settings[setting].value, first_row(view, dataset)
     if not isinstance(value, Deferred) or row is None:
+        return []
+    if any(isinstance(n, ast.Call) and n.function.text == "after" for n in walk(value.expr)):
         return []
     found = [value_at(row, keys) for keys, _ in reads(value.expr, "row")]
     return [text.strip() for text in found if isinstance(text, str)]
