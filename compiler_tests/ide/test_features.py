@@ -289,7 +289,7 @@ def test_hints_and_lens_show_what_the_plan_found():
     document = workspace.document(GRPO)
     shown = [document.text[: h.offset].rpartition(" ")[2] + h.text for h in hints.hints(document)]
     assert any(text.startswith("ratio") and "diff [B, T] f32" in text for text in shown)
-    title, numbers = hints.lenses(document)
+    numbers, title = hints.lenses(document)
     assert "policy age <= 1" in title.text
     assert "step at most" in numbers.text
     assert "GiB" in numbers.text

@@ -92,7 +92,8 @@ def _header_end(document: Document, name: Span) -> int:
 
 
 def lenses(document: Document) -> list[Lens]:
-    """Return the plan of the file as written, in two lines above its flow."""
+    """Return the plan of the file as written, in two lenses above its flow: what it costs, and what
+    it does. Editors show both in one line, and cut a long one."""
     planned = document.planned
     place = next(
         (
@@ -112,8 +113,8 @@ def lenses(document: Document) -> list[Lens]:
     cost = f"step at most {time_text(plan.cost.step_seconds)}"
     numbers = ", ".join([cost, *(["memory of a rank: " + ", ".join(memory)] if memory else [])])
     return [
-        Lens(span=place, text=f"{title} | {rates}"),
         Lens(span=place, text=f"{numbers} | {meshes}"),
+        Lens(span=place, text=f"{title} | {rates}"),
     ]
 
 

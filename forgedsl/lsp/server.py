@@ -304,7 +304,7 @@ def _hints_and_lenses(server: Server) -> None:
     def lenses(ls: Server, params: lsp.CodeLensParams) -> list[lsp.CodeLens]:
         uri = params.text_document.uri
         known, document = ls.documents(uri)
-        commands = (GRAPH, PLAN)
+        commands = (PLAN, GRAPH)
         return [
             lsp.CodeLens(
                 range=convert.span_range(document, each.span),
