@@ -2,8 +2,9 @@
 
     random bf16 tensors of a model's shapes --digest of each--> milliseconds, as JSON
 
-On a GPU, some tensors are compared with what the CPU finds, and the floor is one read of all of
-them: the time of a sum.
+First some tensors are compared with what the CPU finds. `ms`: all tensors by `Digests`, as in a
+run; `one_by_one_ms`: a call, and on a GPU a kernel launch, for each; `sum_ms`: for comparison
+PyTorch's sum of the bits of each.
 
     python benchmarks/digests.py [--size 0.6B] [--rounds 6]
 
@@ -25,13 +26,15 @@ from forgedsl.runtime.proofs.digest import Digests, digest, unsigned
 SHAPES = {"tiny": (3, 128, 384, 128, 64, 48), "0.6B": (28, 1024, 3072, 2048, 1024, 151_936),
           "4B": (36, 2560, 9728, 4096, 1024, 151_936)}  # fmt: skip
 """of Qwen3: layers, hidden, FFN, width of the queries, width of keys and values, vocabulary"""
+HEAD = 128
+"""width of a head, which the norms of queries and keys have"""
 
 
 def tensors(size: str, device: str) -> list[torch.Tensor]:
     """The weights of a model, with random values."""
     layers, hidden, ffn, queries, keys, vocabulary = SHAPES[size]
     layer = [(queries, hidden), (keys, hidden), (keys, hidden), (hidden, queries), (ffn, hidden),
-             (ffn, hidden), (hidden, ffn), (hidden,), (hidden,)]  # fmt: skip
+             (ffn, hidden), (hidden, ffn), (hidden,), (hidden,), (HEAD,), (HEAD,)]  # fmt: skip
     shapes = [(vocabulary, hidden), (hidden,), *layer * layers]
     return [torch.randn(*shape, device=device).bfloat16() for shape in shapes]
 
@@ -69,7 +72,8 @@ def main() -> None:
     print(json.dumps({
         "device": device, "size": args.size, "tensors": len(state), "elements": elements,
         "ms": milliseconds(lambda: together(state)),
-        "floor_ms": milliseconds(lambda: [value.view(torch.int16).sum() for value in state]),
+        "one_by_one_ms": milliseconds(lambda: torch.stack([digest(v) for v in state]).tolist()),
+        "sum_ms": milliseconds(lambda: [value.view(torch.int16).sum() for value in state]),
     }))  # fmt: skip
 
 

@@ -47,10 +47,10 @@ FP8_READ = 1.4
 """cost of reading a byte of an fp8 KV cache relative to bf16 (H200: 101 us per layer, bf16 144
 us)"""
 SYNC_LAYER = 4e-3
-"""seconds of a weight sync for each layer, whatever its bytes, to engines on GPUs: its tensors
-are gathered, copied, loaded and proved one by one. Fitted on H200, with the rates of `ipc` and
-`peer`: 0.12 s for 1.2 GB by `ipc` and 0.14 s by `peer` (28 layers), 0.37 s for 8.5 GB by `peer`
-(24 layers)"""
+"""seconds of a weight sync for each layer, whatever its bytes, to engines on GPUs: tensors are
+gathered, copied and loaded one by one. Fitted on H200 together with the rates of `ipc` and `peer`:
+1.2 GB of 28 layers in 0.12 s by `ipc` and 0.14 s by `peer`, both without proofs; 8.5 GB of 24
+layers in 0.37 s by `peer`, with them"""
 SLOW = 1.5
 """A307 is reported if a frozen model takes more than this times as long as all other stages
 together"""

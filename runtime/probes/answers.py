@@ -20,7 +20,8 @@ LONGEST = 60
 """length of the longest target for which answers are made, in characters"""
 MOST_FORMS = 40
 MOST_KEYS = 2
-STUFFED = 360
+"""number of keys that a program looks up for which forms are made"""
+PADDING = 360
 """characters of the words before a wrong answer"""
 LISTED = " ".join(map(str, range(101)))
 OTHER_WORDS = ("zebra", "Oslo", "quartz")
@@ -230,7 +231,7 @@ def cheats(
 ) -> list[Answer]:  # fmt: skip
     """Return answers that are not right and that a careless reward pays in full. `words` are words
     that the reward has in its program."""
-    padding = " ".join([*words, "and", "so", "on"] * STUFFED)[:STUFFED]
+    padding = " ".join([*words, "and", "so", "on"] * PADDING)[:PADDING]
     found = [
         Answer(kind="empty", said="an empty answer", text=""),
         Answer(kind="blank", said="the right form with nothing in it", text=fill(form, "")),

@@ -48,7 +48,7 @@ def startable(run_dir: Path, files: Mapping[int, Path], *, chosen: bool) -> dict
         can = (
             f"--steps can begin at {', '.join(map(str, begins))}"
             if begins
-            else ("no recorded step has a checkpoint of the step before it")
+            else "no recorded step has a checkpoint of the step before it"
         )
         raise LaunchError(
             f"step {steps[0]} starts from a checkpoint of step {steps[0] - 1}, which {run_dir} "
