@@ -48,7 +48,7 @@ def main() -> None:
 
 def run(own: Any, way: str, count: int) -> int:
     """Publish `count` versions; return how many had a fault or a tensor that was not proved."""
-    names, rng = own.weight_names(), torch.Generator().manual_seed(0)
+    names, rng = own.weight_names, torch.Generator().manual_seed(0)
     state = load_file(MODEL / "model.safetensors")
     sender, alarms = Sender(transport(way), "right-publications", torch.float32), 0
     for version in range(count):

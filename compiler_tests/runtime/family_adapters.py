@@ -77,7 +77,7 @@ def scored(folder: Path) -> tuple[list[list[float]], bool]:
         if each:
             engine.load_weights(each.items(), keep=False)
         found.append(engine.score(f"{number}", TOKENS)[0])
-    return found, engine.weight_names() == adapters(folder)[1].keys()
+    return found, engine.weight_names == adapters(folder)[1].keys()
 
 
 def main() -> None:

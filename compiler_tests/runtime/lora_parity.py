@@ -61,7 +61,7 @@ def learn(built: titan.TitanModel, parts: object) -> list[float]:
 def published(built: titan.TitanModel, lora: spec.Lora) -> float | None:
     """The share of elements that a publication after the training changes, if `lora` says how the
     adapters are merged into it."""
-    sender = Sender(transport("shm"), f"lora-{lora.alpha}", torch.float32, titan.gather_tensor)
+    sender = Sender(transport("shm"), f"lora-{lora.alpha}", torch.float32, titan.gather_tensors)
     sender.publish(replace(built, lora=LORA.model_copy(update={"alpha": 0.0})).hf_state(), 0)
     found = sender.publish(replace(built, lora=lora).hf_state(), 1).changed
     sender.close()

@@ -50,7 +50,7 @@ class Receiver:
         given = open_weights(manifest) if weights is None else iter(weights)
         held = self._own.load_weights(given, keep=False, prove=True)
         assert manifest.digests is not None
-        return arrival(manifest.digests, held, self._own.weight_names())
+        return arrival(manifest.digests, held, self._own.weight_names)
 
     def score(self) -> list[float]:
         """Return the log-probs of a fixed text."""

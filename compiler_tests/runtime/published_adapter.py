@@ -30,7 +30,7 @@ def load(own: upstream.Engine, manifest: base.Manifest, weights: Any = None) -> 
     given = open_weights(manifest) if weights is None else iter(weights)
     held = own.load_weights(given, keep=False, prove=True)
     assert manifest.digests is not None
-    return told(arrival(manifest.digests, held, own.weight_names()))
+    return told(arrival(manifest.digests, held, own.weight_names))
 
 
 def told(found: Arrival) -> dict[str, Any]:
@@ -64,7 +64,7 @@ def proofs(own: upstream.Engine, weights: dict[str, torch.Tensor]) -> dict[str, 
     slots.lora_b_stacked[0][0, 0, 3, RANK] = 1.0  # beyond the rank of the adapter
     held = own._held.take()
     assert manifest.digests is not None
-    found["beyond its rank"] = told(arrival(manifest.digests, held, own.weight_names()))
+    found["beyond its rank"] = told(arrival(manifest.digests, held, own.weight_names))
     digests = sender.digests(weights)
     found["base"] = based(own, digests)
     other = weights | {"model.norm.weight": weights["model.norm.weight"] + 1}

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 from meeting import Meeting
+from test_family_logits import printed
 from torch.multiprocessing import reductions
 
 from forgedsl.runtime.temporary_files import SHM
@@ -163,3 +164,9 @@ def test_a_transport_from_outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert value.tolist() == [0, 1, 2, 3, 4, 5]
     sender.close()
     assert not list(tmp_path.iterdir())
+
+
+def test_tensors_in_parts_are_gathered_whole() -> None:
+    pytest.importorskip("torchtitan")
+    layouts = ("rows", "columns", "copies", "alone")
+    assert printed("gathered_parts.py", *layouts) == dict.fromkeys(layouts, True)

@@ -19,18 +19,20 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from forgedsl.runtime.proofs.digest import Digests
+from forgedsl.runtime.proofs.digest import WORDS, Digests
 from forgedsl.runtime.proofs.publication import Digest
 from forgedsl.runtime.temporary_files import SHM
 
 ALIGN = 64
-SAMPLED = 1 << 22
-"""elements of a publication that are compared with the version before: 4 million"""
+SAMPLED = 1 << 21
+"""elements of a publication that are compared with the version before: 2 million"""
+GATHER_BYTES = 1 << 26
+"""size of the tensors that ranks gather at once"""
 EAGER_BYTES, STRIDE, FIRST = 16 << 20, 10, 3
 """publications with digests, for receivers to prove what they hold: from a GPU, all of them. From
 host memory, all those of at most EAGER_BYTES; of larger ones the first FIRST and every STRIDE-th"""
-Gather = Callable[[Tensor, torch.dtype], Tensor]
-"""gathers a sharded tensor; a collective call on all ranks"""
+Gather = Callable[[Sequence[Tensor], torch.dtype], Sequence[Tensor]]
+"""gathers sharded tensors; a collective call on all ranks"""
 Weights = Iterator[tuple[str, Tensor]]
 """(Hugging Face name, tensor); a tensor may be overwritten by the next one unless it is copied"""
 
@@ -139,8 +141,8 @@ class Buffers(Protocol):
     """The two buffers of a sender."""
 
     def make(self, turn: int, num_bytes: int) -> tuple[Tensor, Any]:
-        """Make buffer 0 or 1: uint8 [num_bytes], and the handle by which another process finds
-        it."""
+        """Make buffer 0 or 1: uint8 [num_bytes], zeros, and the handle by which another process
+        finds it."""
 
     def wait_for_copies(self) -> None:
         """Wait until all copies into a buffer are done."""
@@ -181,7 +183,7 @@ class Sender:
     """Publishes successive versions over one transport, on all ranks at once."""
 
     def __init__(
-        self, transport: Transport, run_key: str, dtype: torch.dtype, gather: Gather = Tensor.to,
+        self, transport: Transport, run_key: str, dtype: torch.dtype, gather: Gather | None = None,
         ranks: Ranks | None = None, *, proves: bool = True,
     ) -> None:  # fmt: skip
         self._transport, self._proves = transport, proves
@@ -190,7 +192,7 @@ class Sender:
         self._made: dict[int, tuple[Tensor, Any]] = {}
         self._parts: dict[int, tuple[Part, ...]] = {}
         self._dtype = dtype
-        self._gather = gather
+        self._gather = gather or _cast
         self._ranks = ranks or Ranks()
         self._turn = 0
         self._kept: Layout = ()
@@ -203,9 +205,10 @@ class Sender:
         self, state: dict[str, Tensor], version: int, probe: Probe | None = None
     ) -> Manifest:
         """Copy `state` (cast to the generator's dtype) into the next buffers. Tensors are gathered
-        one after the other, copied by the rank that keeps them, and freed: the other ranks hold at
-        most one whole tensor at a time. Digests are computed from the tensors, not from the
-        buffers, so that they also reveal an error of the copy into a buffer."""
+        in groups of at most GATHER_BYTES (a larger tensor by itself), copied by the rank that keeps
+        them, and freed: the other ranks hold at most one such group at a time. Digests are computed
+        from the tensors, not from the buffers, so that they also reveal an error of the copy into a
+        buffer."""
         self._kept = self._kept or self._layout(state)
         layout, rank, each = self._kept, self._ranks.rank, self._ranks.ranks_per_stage
         turn, self._turn = self._turn, 1 - self._turn
@@ -214,13 +217,13 @@ class Sender:
         proves = self._needs_proof(state, layout)
         found = _Digested()
         for keeper, (entries, _) in enumerate(layout):
-            for entry in entries if keeper // each == rank // each else ():
-                whole = self._gather(state[entry.name], self._dtype)
-                if keeper == rank:
+            for group in _grouped(entries) if keeper // each == rank // each else ():
+                wholes = self._gather([state[entry.name] for entry in group], self._dtype)
+                for entry, whole in zip(group, wholes, strict=True) if keeper == rank else ():
                     if proves:
                         found.add(entry.name, whole)
                     view(self._made[turn][0], entry).copy_(whole)
-                del whole
+                del wholes
         self._buffers.wait_for_copies()
         changed = self._count_changed(turn, version)
         digests = found.read()
@@ -239,8 +242,10 @@ class Sender:
     def digests(self, state: dict[str, Tensor]) -> dict[str, Digest]:
         """Return the digest of each tensor as it would be published (a collective)."""
         found = _Digested()
-        for name, value in state.items():
-            found.add(name, self._gather(value, self._dtype))
+        for group in _grouped([self._entry(name, value) for name, value in state.items()]):
+            values = [state[entry.name] for entry in group]
+            for entry, whole in zip(group, self._gather(values, self._dtype), strict=True):
+                found.add(entry.name, whole)
         digests = found.read()
         if self._ranks.stages > 1:
             told = self._ranks.gather_objects(digests)
@@ -287,15 +292,15 @@ class Sender:
         if self._ranks.rank >= len(self._kept) or not self._kept[self._ranks.rank][0]:
             return 0, 0
         entries, end = self._kept[self._ranks.rank]
-        new, old = self._made[turn][0], self._made[1 - turn][0]
-        step = max(1, end * len(self._kept) // SAMPLED) | 1
-        counts = []
-        compared = 0
-        for entry in entries:
-            a, b = (view(buffer, entry).flatten()[::step] for buffer in (new, old))
-            counts.append((a != b).sum())
-            compared += len(a)
-        return int(torch.stack(counts).sum()), compared
+        size = self._dtype.itemsize
+        step = max(1, end // size * len(self._kept) // SAMPLED) | 1
+        new, old = (self._made[each][0].view(WORDS[size])[::step] for each in (turn, 1 - turn))
+        # What lies between tensors is zero in both buffers, so it adds no difference.
+        compared = sum(
+            -(-(entry.offset + size_of(entry)) // (size * step)) - -(-entry.offset // (size * step))
+            for entry in entries
+        )
+        return int((new != old).sum()), compared
 
     def _layout(self, state: dict[str, Tensor]) -> Layout:
         """Return which tensors each rank keeps; equal on all ranks. If two pipeline stages have the
@@ -340,6 +345,26 @@ class _Digested:
                 self._shapes.items(), self._digests.read(), strict=True
             )
         }
+
+
+def _cast(values: Sequence[Tensor], dtype: torch.dtype) -> list[Tensor]:
+    """Return tensors of one rank as `dtype`."""
+    return [value.to(dtype) for value in values]
+
+
+def _grouped(entries: Sequence[Entry]) -> Iterator[list[Entry]]:
+    """Yield the entries in groups of at most GATHER_BYTES; a larger one by itself."""
+    group: list[Entry] = []
+    total = 0
+    for entry in entries:
+        size = size_of(entry)
+        if group and total + size > GATHER_BYTES:
+            yield group
+            group, total = [], 0
+        group.append(entry)
+        total += size
+    if group:
+        yield group
 
 
 def _sum_counts(counts: Sequence[tuple[int, int] | None]) -> tuple[int, int] | None:

@@ -31,7 +31,7 @@ class DeviceMemory:
     def make(self, turn: int, num_bytes: int) -> tuple[Tensor, Any]:
         from torch.multiprocessing.reductions import reduce_tensor
 
-        buffer = torch.empty(num_bytes, dtype=torch.uint8, device="cuda")
+        buffer = torch.zeros(num_bytes, dtype=torch.uint8, device="cuda")
         self._kept.append(buffer)
         rebuild, arguments = reduce_tensor(buffer)  # type: ignore[no-untyped-call]
         # Share no CUDA event: it would belong to another GPU. `wait_for_copies` waits.

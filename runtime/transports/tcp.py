@@ -40,7 +40,7 @@ class Served:
         if self._socket is None:
             self._socket = socket.create_server((own_address(), 0))
             threading.Thread(target=self._listen, name="weights", daemon=True).start()
-        self._buffers[turn] = torch.empty(num_bytes, dtype=torch.uint8, device=self.device)
+        self._buffers[turn] = torch.zeros(num_bytes, dtype=torch.uint8, device=self.device)
         return self._buffers[turn], (self._socket.getsockname(), self._secret, turn)
 
     def wait_for_copies(self) -> None:

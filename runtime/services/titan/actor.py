@@ -194,7 +194,7 @@ class TitanTrainer(TitanActor):
         self.load = Load(self.titan.model, self.titan.config, self.titan.device)
         way = transport(self._transport())
         self._proves = "publications" not in self.job.proofs.off
-        self.sender = Sender(way, run_key, dtype, titan.gather_tensor, ranks, proves=self._proves)
+        self.sender = Sender(way, run_key, dtype, titan.gather_tensors, ranks, proves=self._proves)
         self.titan.model.train()
         return {
             "parameters": self.titan.size,

@@ -241,7 +241,7 @@ class Generator(ForgeActor):
                 found = Arrival(was_random=was_random)
                 if manifest.digests is not None:
                     held = self._engine.gather_lists(held)
-                    compared = arrival(manifest.digests, held, self._engine.weight_names())
+                    compared = arrival(manifest.digests, held, self._engine.weight_names)
                     found = replace(compared, was_random=was_random)
                 if manifest.base is not None and not self._base_known:
                     self._base_known = True

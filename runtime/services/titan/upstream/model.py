@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import pickle
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -166,20 +166,69 @@ class TitanModel:
 
 
 def gather_tensor(value: Any, dtype: torch.dtype) -> Tensor:
-    """Gather one tensor of `hf_state` from all ranks (a collective) as `dtype`. Shards are cast
-    first, so that ranks send no more bytes than needed; a single rank has the whole tensor."""
-    if isinstance(value, experts.Stacked):
-        parts = [gather_tensor(part, dtype) for part in value.parts]
-        return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
+    """Gather one tensor of `hf_state` from all ranks (a collective) as `dtype`."""
+    (found,) = gather_tensors([value], dtype)
+    return found
+
+
+@torch.no_grad()
+def gather_tensors(values: Sequence[Any], dtype: torch.dtype) -> list[Tensor]:
+    """Gather tensors of `hf_state` from all ranks (a collective) as `dtype`. Shards are cast first,
+    so that ranks send no more bytes than needed; a single rank has the whole tensors. Tensors whose
+    rows are spread evenly over the same ranks are sent together."""
+    split = [v.parts if isinstance(v, experts.Stacked) else (v,) for v in values]
+    parts = [part for some in split for part in some]
+    meshes = [_mesh_of_even_rows(part) for part in parts]
+    wholes: dict[int, Tensor] = {}
+    for mesh in dict.fromkeys(meshes):  # the order is the same on all ranks
+        here = [i for i, each in enumerate(meshes) if each == mesh]
+        some = [parts[i] for i in here]
+        gathered = (
+            [_gather_alone(part, dtype) for part in some]
+            if mesh is None
+            else _gather_rows(some, mesh, dtype)
+        )
+        wholes |= zip(here, gathered, strict=True)
+    in_order = iter([wholes[i] for i in range(len(parts))])
+    by_value = [[next(in_order) for _ in some] for some in split]
+    return [some[0] if len(some) == 1 else torch.cat(some, 1) for some in by_value]
+
+
+def _mesh_of_even_rows(value: Any) -> Any:
+    """Return the mesh over whose ranks the rows of a floating-point tensor are spread evenly, if
+    the shards are on the mesh's devices; None for all other tensors."""
     # The import takes half a second, and the controller does not need it.
+    from torch.distributed.tensor import DTensor, Shard
+
+    if not isinstance(value, DTensor) or not value.is_floating_point():
+        return None
+    mesh = value.device_mesh
+    even = mesh.ndim == 1 and mesh.size() > 1 and value.shape[0] % mesh.size() == 0
+    by_rows = type(value.placements[0]) is Shard and value.placements[0].dim == 0
+    return mesh if even and by_rows and value.to_local().device.type == mesh.device_type else None
+
+
+def _gather_rows(parts: Sequence[Any], mesh: Any, dtype: torch.dtype) -> list[Tensor]:
+    """Gather tensors whose rows are spread evenly over the ranks of a mesh, in one transfer."""
+    own = torch.cat([part.to_local().flatten() for part in parts]).to(dtype)
+    found = own.new_empty(mesh.size() * len(own))
+    torch.distributed.all_gather_into_tensor(found, own, group=mesh.get_group())
+    by_rank = found.view(mesh.size(), len(own))
+    sizes = [part.numel() // mesh.size() for part in parts]
+    by_tensor = zip(parts, torch.split(by_rank, sizes, dim=1), strict=True)
+    return [rows.reshape(part.shape) for part, rows in by_tensor]
+
+
+def _gather_alone(value: Any, dtype: torch.dtype) -> Tensor:
+    """Gather one tensor from all ranks."""
     from torch.distributed.tensor import DTensor
 
+    if isinstance(value, DTensor) and value.device_mesh.size() == 1:
+        value = value.to_local()
     part: Tensor = value.detach()
     cast = part.to(dtype) if part.is_floating_point() else part
     if not isinstance(cast, DTensor):
         return cast
-    if cast.device_mesh.size() == 1:
-        return cast.to_local()
     # Offloaded tensors are gathered through the GPUs, which are faster.
     here: Any = cast.to(cast.device_mesh.device_type)
     gathered: Tensor = here.full_tensor()

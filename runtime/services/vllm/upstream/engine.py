@@ -417,6 +417,7 @@ class Engine:
         distributed.all_gather_object(found, mine, group=group)
         return [each for some in found for each in some]
 
+    @cached_property
     def weight_names(self) -> set[str]:
         """Return the names of published tensors that this engine has a place for."""
         return self._held.names()

@@ -40,7 +40,7 @@ class HeldWeights:
     """Digests of the weights of one rank of an engine."""
 
     def __init__(self, model: nn.Module, *, in_place: bool) -> None:
-        self._model = model
+        self._model, self._in_place = model, in_place
         fused: Mapping[str, list[str]] = getattr(model, "packed_modules_mapping", {})
         self._fused = {
             name: PARTS.get(name, parts) if parts == [name] else parts
@@ -49,6 +49,10 @@ class HeldWeights:
         self._noted: dict[str, list[tuple[Part, Tensor]]] | None = None
         """by module: digests of the loaded weights, taken before vLLM repacks or quantizes them;
         None if no load is in progress"""
+        self._places: list[tuple[str, Part]] | None = None
+        """all parts, if new weights are written over the old ones; known after the first proof"""
+        self._pointers: list[int] = []
+        """address of each parameter when these places were found"""
         self._converts: set[str] = set()
         tied = getattr(getattr(model, "config", None), "tie_word_embeddings", False)
         self._tied = {"lm_head": "model.embed_tokens"} if tied else {}
@@ -65,20 +69,38 @@ class HeldWeights:
         """Return the digests of all weights after a load, and stop recording."""
         noted, self._noted = self._noted or {}, None
         digests = Digests()
-        found: list[tuple[str, Part]] = []
-        for name, module in self._model.named_modules():
-            if name in self._converts:
-                for part, value in noted.get(name, ()):
-                    digests.add_found(value)
-                    found.append((name, part))
-                continue
-            for part in self._held_parts(name, module):
+        if self._in_place:
+            found = self._find_places()
+            for _, part in found:
                 digests.add(part.value, part.row, part.column)
-                found.append((name, part))
+        else:
+            found = []
+            for name, module in self._model.named_modules():
+                if name in self._converts:
+                    for part, value in noted.get(name, ()):
+                        digests.add_found(value)
+                        found.append((name, part))
+                    continue
+                for part in self._held_parts(name, module):
+                    digests.add(part.value, part.row, part.column)
+                    found.append((name, part))
         return [
             _held(name, part, value)
             for (name, part), value in zip(found, digests.read(), strict=True)
         ]
+
+    def _find_places(self) -> list[tuple[str, Part]]:
+        """Return all parts and the modules that hold them. They are found anew only if a parameter
+        lies elsewhere than before."""
+        pointers = [value.data_ptr() for value in self._model.parameters()]
+        if self._places is None or pointers != self._pointers:
+            self._pointers = pointers
+            self._places = [
+                (name, part)
+                for name, module in self._model.named_modules()
+                for part in self._held_parts(name, module)
+            ]
+        return self._places
 
     def names(self) -> set[str]:
         """Return the published names that this engine has a place for."""

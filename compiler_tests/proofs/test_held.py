@@ -1,0 +1,35 @@
+"""Digests of what an engine holds: the places of its weights are found once, and again after they
+have moved."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from forgedsl.runtime.services.vllm.upstream.held import HeldWeights
+
+
+def model() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(5, 7), nn.LayerNorm(7), nn.Linear(7, 3, bias=False))
+
+
+def test_places_found_once_give_the_digests_of_new_weights() -> None:
+    own = model()
+    kept, found_anew = HeldWeights(own, in_place=True), HeldWeights(own, in_place=False)
+    before = kept.take()
+    with torch.no_grad():
+        own[2].weight.add_(1.0)
+    after = kept.take()
+    assert after == found_anew.take()
+    changed = [a.name for a, b in zip(before, after, strict=True) if a != b]
+    assert changed == ["2.weight"]
+
+
+def test_weights_that_have_moved_are_found() -> None:
+    own = model()
+    kept = HeldWeights(own, in_place=True)
+    kept.take()
+    old = own[0].weight.data
+    own[0].weight.data = old + 1.0
+    assert kept.take() == HeldWeights(own, in_place=False).take()
