@@ -23,6 +23,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import rl_step
 import torch
 
 from forgedsl.lower import job as spec
@@ -30,12 +31,14 @@ from forgedsl.runtime.data_types import Batch, Sample
 from forgedsl.runtime.models import resolve_model
 
 HERE = Path(__file__).parent
-PEAK = {"H200": 989e12, "H100": 989e12, "A100": 312e12}
+PEAK = rl_step.PEAK
+MIXTURE = "4B-A1B"
+"""the shape of rl_step.py with experts"""
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--size", default="0.6B")
+    parser.add_argument("--size", default="0.6B", help=f"of Qwen3, or {MIXTURE}")
     parser.add_argument("--vocabulary", type=int, default=151_936)
     for name, default in (
         ("sequences", 128), ("prompt", 256), ("new", 1024), ("seq-len", 2048), ("rows", 16),
@@ -58,8 +61,11 @@ def compiled(args: argparse.Namespace, folder: Path) -> spec.Job:
     )
     (folder / "prompts.jsonl").write_text('{"prompt": "t4", "target": "1"}\n')
     file = folder / "training.forge"
-    file.write_text((HERE / "training.forge").read_text())
-    settings = [f"size={args.size}", f"seq_len={args.seq_len}", f"rows={args.rows}"]
+    text, settings = (HERE / "training.forge").read_text(), [f"size={args.size}"]
+    if args.size == MIXTURE:
+        text, settings = text.replace("qwen3(size)", rl_step.MIXTURE), []
+    file.write_text(text)
+    settings += [f"seq_len={args.seq_len}", f"rows={args.rows}"]
     host = "2xH200" if torch.cuda.is_available() else "cpu"
     command = [
         sys.executable,
@@ -115,12 +121,14 @@ def made_up(args: argparse.Namespace) -> Batch:
     return Batch(samples=samples)
 
 
-def flops(actor: Any, batch: Batch) -> float:
+def flops(actor: Any, batch: Batch, size: str = "") -> float:
     config = actor.titan.config
     attention = config.layers[0].attention
     dense = sum(p.numel() for p in actor.titan.model.parameters())
     if not config.enable_weight_tying:
         dense -= config.vocab_size * config.dim
+    if size == MIXTURE:  # a token uses some of the experts
+        dense = rl_step.SHAPES[size][0]
     heads, head_dim = attention.n_heads, attention.head_dim or config.dim // attention.n_heads
     each = (len(sample.token_ids) for sample in batch.samples)
     return float(
@@ -134,7 +142,7 @@ def main() -> None:
         job = compiled(args, Path(name))
         actor = trainer(job, Path(name))
         batch = made_up(args)
-        work = flops(actor, batch)
+        work = flops(actor, batch, args.size)
         gpu = torch.cuda.is_available()
         peak = next((v for k, v in PEAK.items() if gpu and k in torch.cuda.get_device_name()), 0.0)
         for step in range(1, args.steps + 1):
