@@ -41,6 +41,10 @@ ON_CPU = (
 PROGRAM = {
     "guesser": "",
     "guesses": 'param interpreter : str = "python3"         # a Python that has the packages',
+    "game": (
+        'environment game = program([interpreter, "agents/guess.py"], parts = ["solved"]) '
+        "{ deadline = 60s, on_error = 0.0 }"
+    ),
     "early": "",
     "grade": "rubric grade { score = solved, on_truncated = 0.0, on_error = drop }",
 }
@@ -73,33 +77,22 @@ class Template:
     files: Mapping[str, str] = field(default_factory=dict)
 
 
-def _program(
-    script: str,
-    *,
-    title: str,
-    about: str,
-    intro: str,
-    needs: str = "",
-    variable: str = "",
-    deadline: str = "60s",
+def _of_others(
+    pipeline: str, script: str, *files: str, title: str, about: str, needs: str
 ) -> Template:
-    """Make a template of guess_agent with a program in the place of its class. `variable` names an
-    environment variable of the run that the program needs."""
-    given = f'[interpreter, "{script}"], parts = ["solved"]'
-    if variable:
-        given += f', variables = ["{variable}"]'
-    declared = f"environment game = program({given}) {{ deadline = {deadline}, on_error = 0.0 }}"
+    """Make a template of a pipeline whose agent is a program of another project."""
     return Template(
-        pipeline="guess_agent",
+        pipeline=pipeline,
         title=title,
         about=about,
         data="data/arithmetic.jsonl",
         loss="dapo",
         needs=needs,
-        first_try="schedule.steps=3 held_out.limit=20",
-        intro=intro,
-        replaced={**PROGRAM, "game": declared},
-        files={script: "the agent; its first lines say what it needs"},
+        first_try="schedule.steps=3 held_out.limit=8",
+        files={
+            script: "the agent; its first lines say what it needs",
+            **dict.fromkeys(files, "its other part"),
+        },
     )
 
 
@@ -139,41 +132,46 @@ TEMPLATES: dict[str, Template] = {
         first_try="schedule.steps=3 held_out.limit=20",
         files={"agents/guesser.py": "the agent"},
     ),
-    "program": _program(
-        "agents/guess.py",
+    "program": Template(
+        pipeline="guess_agent",
         title="An agent as a program",
         about="An agent that is a program, in a Python of its own or in another language.",
+        data="data/arithmetic.jsonl",
+        loss="dapo",
+        first_try="schedule.steps=3 held_out.limit=20",
         intro="The agent is a program that needs no package: it guesses a sum until it is right.",
+        replaced=PROGRAM,
+        files={"agents/guess.py": "the agent; its first lines say what it needs"},
     ),
-    "verifiers": _program(
+    "verifiers": _of_others(
+        "verifiers",
         "agents/verify.py",
         title="verifiers",
         needs="verifiers",
         about="A taskset of verifiers (v1) as the agent, in a Python of its own.",
-        intro="The agent and its reward are a taskset of verifiers, which asks the policy once.",
     ),
-    "inspect": _program(
+    "inspect": _of_others(
+        "inspect",
         "agents/evaluate.py",
         title="Inspect",
         needs="Inspect",
         about="A task of Inspect as the agent, in a Python of its own.",
-        intro="The agent is a task of Inspect: its solver asks, its scorer is the reward.",
     ),
-    "nemo-gym": _program(
+    "nemo-gym": _of_others(
+        "nemo_gym",
         "agents/resources.py",
+        "environments/nemo_gym_server.py",
         title="NeMo-Gym",
-        needs="a server of NeMo-Gym",
+        needs="NeMo-Gym for its server",
         about="An environment of NeMo-Gym: its resources server has the tools and the reward.",
-        intro="A resources server of NeMo-Gym has the tools, and gives the reward.",
-        variable="NEMO_GYM_URL",
     ),
-    "harbor": _program(
+    "harbor": _of_others(
+        "harbor",
         "agents/trial.py",
+        "agents/harbor_host.py",
         title="Harbor",
-        needs="Harbor and Docker",
+        needs="Harbor",
         about="A trial of Harbor: its agent asks the policy, its verifier gives the reward.",
-        intro="The agent is a trial of Harbor in a container; the task's own test is the reward.",
-        deadline="600s",
     ),
     "distill": Template(
         pipeline="distill_math",

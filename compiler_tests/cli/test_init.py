@@ -71,6 +71,7 @@ def test_all_data_of_a_template_is_found_from_anywhere(name: str, tmp_path: Path
     assert [d.message for d in loaded.reporter if d.severity == "error"] == []
     assert lowered is not None
     local = {path for path in project(name) if path.endswith(".py") and "test_" not in path}
+    local -= {"environments/nemo_gym_server.py"}  # started before the run
     assert {Path(source).relative_to(tmp_path).as_posix() for source, _ in lowered.files} == local
 
 

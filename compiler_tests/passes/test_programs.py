@@ -1,6 +1,8 @@
 """`program([...])` in the language: what it becomes in a job, and what is refused."""
 
 import hashlib
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -99,6 +101,112 @@ def test_what_is_wrong_on_any_machine_is_told(
     assert code == "F113"
     assert message in text
     assert remedy in help_text
+
+
+SCRIPT = """
+import argparse
+
+TASKS = {"sums": 1, "differences": 2}
+LEVELS = ["low", "high"]
+LEVELS.append("higher")
+
+
+def main():
+    parser = argparse.ArgumentParser(description="A task.")
+    parser.add_argument("--task", "-t", choices=TASKS, required=True)
+    parser.add_argument("--level", choices=LEVELS)
+    parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--share", type=float)
+    parser.add_argument("--plain", action="store_true")
+    parser.add_argument("--tools", nargs="+")
+    parser.add_argument("folder", nargs="?")
+    parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
+"""
+ARGUMENTS = [
+    ('"--tsak", "sums"', "`agents/task.py` has no argument `--tsak`", "did you mean `--task`?"),
+    ('"--task", "sum"', "`--task` of `agents/task.py` cannot be `sum`", "did you mean `sums`?"),
+    ('"--task=x"', "`--task` of `agents/task.py` cannot be `x`", "it is `sums`, `differences`"),
+    ('"-t", "sum"', "`-t` of `agents/task.py` cannot be `sum`", "did you mean `sums`?"),
+    ('"--plain"', "`agents/task.py` needs the argument `--task`", ""),
+    ('"--task"', "`--task` of `agents/task.py` needs a value", ""),
+    (
+        '"--task", "sums", "--steps", "many"',
+        "`--steps` of `agents/task.py` must be of type int",
+        "",
+    ),
+    ('"--task", "sums", "--share", "half"', "must be of type float: `half`", ""),
+    ('"--task", "sums", "--plain=yes"', "`--plain` of `agents/task.py` takes no value", ""),
+    ('"--task", "sums", "a", "b"', "`agents/task.py` has no place for the argument `b`", ""),
+]
+ACCEPTED = [
+    '"--task", "sums"', '"--ta", "sums", "--steps", "-3", "a"', '"-tsums"', '"--task={task}"',
+    '"--task", "sums", "--level", "higher"', '"--task", "sums", "--tools", "a", "b", "--plain"',
+    '"--help"', '"--task", "sums", "--", "-x"',
+]  # fmt: skip
+
+
+def scripted(folder: Path, words: str, script: str = SCRIPT) -> list[tuple[str, str, str]]:
+    """Return the errors of a program whose script declares arguments."""
+    (folder / "agents").mkdir(exist_ok=True)
+    (folder / "agents/task.py").write_text(script, "utf-8")
+    _, found = job_of(
+        TEXT, ('["sh", "agents/desk.sh"]', f'["python3", "-u", "agents/task.py", {words}]'),
+        folder=folder,
+    )  # fmt: skip
+    return [(d.code, d.message, d.help) for d in found if d.severity == "error"]
+
+
+@pytest.mark.parametrize(("words", "message", "remedy"), ARGUMENTS)
+def test_arguments_that_a_script_refuses_are_told(
+    tmp_path: Path, words: str, message: str, remedy: str
+) -> None:
+    ((code, text, help_text),) = scripted(tmp_path, words)
+    assert code == "F113"
+    assert message in text
+    assert remedy in help_text
+    asked = words.replace('"', "").replace(", ", " ").split()
+    done = subprocess.run(
+        [sys.executable, tmp_path / "agents/task.py", *asked], capture_output=True, check=False
+    )
+    assert done.returncode == 2  # argparse refuses them, too
+
+
+@pytest.mark.parametrize("words", ACCEPTED)
+def test_arguments_that_a_script_accepts_are_not_told(tmp_path: Path, words: str) -> None:
+    assert scripted(tmp_path, words) == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("parser.parse_args()", "parser.parse_known_args()"),
+        ('ArgumentParser(description="A task.")', "ArgumentParser(prefix_chars='+')"),
+        ("    parser.parse_args()", "    for n in 'ab': parser.add_argument(f'--{n}')"),
+        ('"--task", "-t"', '*["--task"]'),
+        ("import argparse", "import argparse, sys; sys.argv.append('--task=sums')\nexec(''"),
+    ],
+)
+def test_scripts_whose_arguments_cannot_be_known_are_not_checked(
+    tmp_path: Path, old: str, new: str
+) -> None:
+    assert old in SCRIPT
+    assert scripted(tmp_path, '"--absent", "1"', SCRIPT.replace(old, new, 1)) == []
+
+
+def test_a_wrong_argument_is_marked_where_it_is(tmp_path: Path) -> None:
+    (tmp_path / "agents").mkdir()
+    (tmp_path / "agents/task.py").write_text(SCRIPT, "utf-8")
+    text = TEXT.replace('["sh", "agents/desk.sh"]', '["python3", "agents/task.py", "--tsak", "a"]')
+    (found,) = (
+        each
+        for each in load_text(text, "t.forge", folder=tmp_path).reporter
+        if each.severity == "error"
+    )
+    assert text[found.span.start : found.span.end] == '"--tsak"'
 
 
 def test_a_file_called_program_goes_before_the_word(tmp_path: Path) -> None:

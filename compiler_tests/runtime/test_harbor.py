@@ -1,4 +1,4 @@
-"""The script of the template for Harbor, between the endpoint of agents and a command that does
+"""The script of pipelines/harbor.forge, between the endpoint of agents and a command that does
 what `harbor trial start` of 0.26.0 does: it asks the policy from the host, runs tests/test.sh of
 the task, and writes result.json. Harbor itself needs Python 3.12 and containers."""
 
@@ -24,7 +24,7 @@ parser = argparse.ArgumentParser()
 parser.add_argument("words", nargs=2)
 for name in ("path", "agent", "model", "env", "trials-dir", "trial-name"):
     parser.add_argument(f"--{name}", required=True)
-parser.add_argument("--agent-kwarg", action="append")
+parser.add_argument("--agent-kwarg", action="append", default=[])
 given = parser.parse_args()
 assert given.words == ["trial", "start"], given.words
 task, trial = pathlib.Path(given.path), pathlib.Path(given.trials_dir, given.trial_name)
@@ -33,6 +33,8 @@ result = {"verifier_result": None, "exception_info": None}
 try:
     assert (task / "environment").is_dir() and tomllib.loads((task / "task.toml").read_text())
     kwargs = dict(each.split("=", 1) for each in given.agent_kwarg)
+    kwargs.setdefault("api_base", os.environ["OPENAI_BASE_URL"])
+    assert os.environ["HARBOR_TELEMETRY"] == "0"
     body = {"model": given.model.removeprefix("openai/"),
             "messages": [{"role": "user", "content": (task / "instruction.md").read_text()}]}
     headers = {"Authorization": "Bearer " + os.environ["OPENAI_API_KEY"]}
@@ -51,14 +53,9 @@ except Exception as error:
 """
 
 
-def played(folder: Path, answer: str, *, tasks: str = "", harbor: str = HARBOR) -> Played:
+def played(folder: Path, answer: str, *words: str, harbor: str = HARBOR) -> Played:
     """Play a trajectory of the script, with a folder of its own."""
-    script = project("harbor")["agents/trial.py"]
-    if tasks:
-        changed = script.replace('TASKS = ""', f"TASKS = {tasks!r}")
-        assert changed != script
-        script = changed
-    (folder / "agent.py").write_text(script)
+    (folder / "agent.py").write_text(project("harbor")["agents/trial.py"])
     (folder / "task.json").write_text(json.dumps({"text": "2+5=", "target": "7"}))
     (folder / "bin").mkdir()
     python = folder / "bin/python"
@@ -75,7 +72,7 @@ def played(folder: Path, answer: str, *, tasks: str = "", harbor: str = HARBOR) 
             "OPENAI_BASE_URL": client.model.url,
         }  # fmt: skip
         process = await asyncio.create_subprocess_exec(
-            str(python), str(folder / "agent.py"), env=variables, cwd=folder / "work",
+            str(python), str(folder / "agent.py"), *words, env=variables, cwd=folder / "work",
             stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
         )  # fmt: skip
         out, error = await process.communicate()
@@ -99,21 +96,20 @@ def test_the_verifier_of_the_task_gives_the_reward(
     }  # fmt: skip
 
 
-def test_a_target_names_a_task_in_a_folder(tmp_path: Path) -> None:
+def test_a_task_may_be_a_folder(tmp_path: Path) -> None:
     first = tmp_path / "first"
     first.mkdir()
     played(first, "7")
     shutil.move(first / "work/task", tmp_path / "tasks/7")
     second = tmp_path / "second"
     second.mkdir()
-    found = played(second, "7", tasks=str(tmp_path / "tasks"))
+    found = played(second, "7", "--task", str(tmp_path / "tasks/7"))
     assert (found.error, found.rollout.rewards) == ("", {"solved": 1.0})
     assert not (second / "work/task").exists()
 
 
 def test_a_trial_that_failed_is_an_error_of_the_agent_with_its_reason(tmp_path: Path) -> None:
-    (tmp_path / "tasks").mkdir()
-    found = played(tmp_path, "7", tasks=str(tmp_path / "tasks"))  # it has no task of this name
+    found = played(tmp_path, "7", "--task", str(tmp_path / "absent"))
     assert "the trial has no reward" in found.error
 
 
@@ -124,3 +120,12 @@ def test_a_harbor_that_is_missing_or_dies_is_told(tmp_path: Path) -> None:
     ):
         (tmp_path / name).mkdir()
         assert said in played(tmp_path / name, "7", harbor=harbor).error
+
+
+def test_an_agent_that_runs_what_the_policy_writes_is_refused_on_the_host(tmp_path: Path) -> None:
+    assert "needs a container" in played(tmp_path, "7", "--environment", "host").error
+
+
+def test_an_agent_that_runs_nothing_plays_on_the_host(tmp_path: Path) -> None:
+    found = played(tmp_path, "7", "--environment", "host", "--agent", "once")
+    assert (found.error, found.rollout.rewards) == ("", {"solved": 1.0})

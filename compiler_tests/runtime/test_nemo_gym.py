@@ -1,4 +1,4 @@
-"""The script of the template for NeMo-Gym, between the endpoint of agents and a small server that
+"""The script of pipelines/nemo_gym.forge, between the endpoint of agents and a small server that
 speaks the protocol of NeMo-Gym's resources servers (0.4.0: `base_resources_server.py`)."""
 
 from __future__ import annotations
@@ -66,11 +66,9 @@ def server() -> Iterator[tuple[str, list[tuple[str, Any]]]]:
 
 def played(folder: Path, url: str, texts: list[str], tools: list[Any], target: Any) -> Played:
     """Play a trajectory of the script."""
-    (path,) = (path for path in project("nemo-gym") if path.endswith(".py"))
-    script = project("nemo-gym")[path]
-    changed = script.replace("TOOLS: list[dict[str, Any]] = []", f"TOOLS = {tools!r}")
-    assert changed != script
-    (folder / "agent.py").write_text(changed)
+    (folder / "agent.py").write_text(project("nemo-gym")["agents/resources.py"])
+    (folder / "tools.json").write_text(json.dumps(tools))
+    words = ["--url", url, *(["--tools", str(folder / "tools.json")] if tools else [])]
     task = {"text": USER, "target": target, "messages": [user(USER)]}
     (folder / "task.json").write_text(json.dumps(task))
 
@@ -78,10 +76,10 @@ def played(folder: Path, url: str, texts: list[str], tools: list[Any], target: A
         variables = {
             "PATH": os.environ["PATH"], "FORGE_TASK": str(folder / "task.json"),
             "FORGE_MODEL": "m", "OPENAI_API_KEY": client.model.key,
-            "OPENAI_BASE_URL": client.model.url, "NEMO_GYM_URL": url,
+            "OPENAI_BASE_URL": client.model.url,
         }  # fmt: skip
         process = await asyncio.create_subprocess_exec(
-            sys.executable, str(folder / "agent.py"), env=variables,
+            sys.executable, str(folder / "agent.py"), *words, env=variables,
             stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
         )  # fmt: skip
         out, error = await process.communicate()
@@ -134,6 +132,17 @@ def test_a_tool_that_the_server_refuses_is_told_to_the_policy(
     assert json.loads(output) == {"detail": "Not Found"}
 
 
-def test_a_server_that_is_not_named_is_told(tmp_path: Path) -> None:
-    found = played(tmp_path, "", ["7"], [], "7")
-    assert "NEMO_GYM_URL is not set" in found.error
+def test_a_server_that_does_not_answer_or_refuses_a_row_is_told(
+    server: tuple[str, Any], tmp_path: Path
+) -> None:
+    url, _ = server
+    for name, where, said in (
+        (
+            "a",
+            "http://127.0.0.1:9",
+            "no server of NeMo-Gym answers at http://127.0.0.1:9",
+        ),
+        ("b", f"{url}/absent", "Forbidden"),
+    ):
+        (tmp_path / name).mkdir()
+        assert said in played(tmp_path / name, where, ["7"], [], "7").error

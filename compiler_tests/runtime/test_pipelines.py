@@ -27,9 +27,9 @@ PIPELINES = Path(__file__).parents[2] / "pipelines"
 NAMES = (
     "arena", "chain_sum", "cispo_math", "code_sft", "curriculum_math", "dapo_code", "dapo_math",
     "desk", "distill_math", "dpo_math", "grpo_math", "gspo_math", "guess_agent", "guess_math",
-    "lake", "mixture_math", "openenv", "ppo_critic", "reinforce_math", "replay_math", "reward_math",
-    "rloo_math", "sapo_math", "sft_math", "skills_sft", "smollm_dpo", "smollm_math", "smollm_sft",
-    "teacher_sft", "writing",
+    "harbor", "inspect", "lake", "mixture_math", "nemo_gym", "openenv", "ppo_critic",
+    "reinforce_math", "replay_math", "reward_math", "rloo_math", "sapo_math", "sft_math",
+    "skills_sft", "smollm_dpo", "smollm_math", "smollm_sft", "teacher_sft", "verifiers", "writing",
 )  # fmt: skip
 PROFILES = {
     "arena": ("none",),
@@ -41,8 +41,11 @@ PROFILES = {
     "guess_agent": ("none",),
     "guess_math": ("none",),
     "chain_sum": ("none",),
+    "harbor": ("none",),
+    "inspect": ("none",),
     "lake": ("none",),
     "mixture_math": ("none",),
+    "nemo_gym": ("none",),
     "openenv": ("none",),
     "replay_math": ("none",),
     "sft_math": ("none",),
@@ -51,17 +54,26 @@ PROFILES = {
     "smollm_math": ("none", "gpu1"),
     "smollm_sft": ("none", "gpu1"),
     "teacher_sft": ("none",),
+    "verifiers": ("none",),
     "writing": ("none",),
 }
-OTHERS = ("arena", "openenv")  # trained in test_environments_of_others, with their packages
+OTHERS = (
+    "arena",
+    "harbor",
+    "inspect",
+    "nemo_gym",
+    "openenv",
+    "verifiers",
+)  # trained in test_environments_of_others, with their packages
+SHOWN = ("harbor", "inspect", "nemo_gym", "verifiers")  # a process a trajectory: few steps
 DEEP = bool(os.environ.get("FORGE_DEEP"))
 RUNS = ["dpo_math"]
 if DEEP:
     RUNS = [name for name in NAMES if not name.startswith("smollm") and name not in OTHERS]
 ONLY_CPU = (
     "arena", "chain_sum", "code_sft", "curriculum_math", "desk", "guess_agent", "guess_math",
-    "lake", "mixture_math", "openenv", "replay_math", "sft_math", "skills_sft", "teacher_sft",
-    "writing",
+    "harbor", "inspect", "lake", "mixture_math", "nemo_gym", "openenv", "replay_math", "sft_math",
+    "skills_sft", "teacher_sft", "verifiers", "writing",
 )  # fmt: skip
 STEPS = 20 if DEEP else 3
 PACKAGES = {"lake": "gymnasium", "chain_sum": "reasoning_gym"}
@@ -77,7 +89,8 @@ def test_the_list_is_complete() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [n for n in NAMES if n != "dapo_code" and not n.startswith("smollm")]
+    "name",
+    [n for n in NAMES if n not in ("dapo_code", *SHOWN) and not n.startswith("smollm")],
 )
 def test_header_says_how_much_it_learns_on_a_cpu(name: str) -> None:
     """What benchmarks/learning.py measures."""

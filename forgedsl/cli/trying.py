@@ -7,6 +7,7 @@ Job, a DatasetCheck per dataset --> one turn in each environment, one call of ea
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
 import tempfile
 from pathlib import Path
@@ -34,6 +35,9 @@ NEVER_WORKS = (
     "ConnectionError",
 )  # fmt: skip
 """errors that would occur for every row"""
+NEVER_STARTS = re.compile(r"\bpip install\b|\(its program ended with exit code (2|126|127)\)$")
+"""ends of programs that would be the same for every row: a package is missing, or the command is
+wrong (2: argparse and most commands; 126 and 127: shells)"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +81,7 @@ def try_once(prepared: Prepared) -> None:
 
 
 def _never_works(cause: str) -> bool:
-    return cause.startswith(NEVER_WORKS)
+    return cause.startswith(NEVER_WORKS) or NEVER_STARTS.search(cause) is not None
 
 
 def load_environments(job: Job, folder: Path) -> dict[str, str]:
@@ -203,7 +207,7 @@ async def _run_to_first_request(
         late = f"agent {name} sent no request to the policy within {SECONDS:g} s"
         return Played(problem=late, cause="late")
     finally:
-        await process.answer(PoolRequest("close", "0"))
+        process.close()  # before the endpoint, so that a program cannot print that it was left
         await process.endpoint.close()
     event, reply = events[-1]
     if event == "ask":

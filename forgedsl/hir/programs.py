@@ -34,11 +34,13 @@ WORDS = ("url", "anthropic_url", "model", "task", "task_file")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """What is wrong with the argument `name`, and what to write instead."""
+    """What is wrong with the argument `name`, or with its word number `word`, and what to write
+    instead."""
 
     name: str
     message: str
     help: str = ""
+    word: int | None = None
 
 
 def resolve_program(resolver: File, call: ast.Call | None, span: Span) -> PythonEnvironment | None:
@@ -51,7 +53,7 @@ def resolve_program(resolver: File, call: ast.Call | None, span: Span) -> Python
         return None
     problem = next(_problems(bound, resolver.folder), None)
     if problem is not None:
-        place = _place(call, problem.name)
+        place = _place(call, problem)
         resolver.ctx.error("F113", problem.message, place, help=problem.help)
         return None
     files = [*_files(bound, resolver.folder)]
@@ -70,11 +72,14 @@ def resolve_program(resolver: File, call: ast.Call | None, span: Span) -> Python
     )
 
 
-def _place(call: ast.Call, name: str) -> Span:
-    """Return the span of an argument, or of the call where its default applies."""
+def _place(call: ast.Call, problem: Problem) -> Span:
+    """Return the span of an argument or of its word, or of the call where its default applies."""
     order = [parameter.name for parameter in PROGRAM.params]
-    given = {arg.name or order[index]: arg.value.span for index, arg in enumerate(call.args)}
-    return given.get(name, call.span)
+    given = {arg.name or order[index]: arg.value for index, arg in enumerate(call.args)}
+    value = given.get(problem.name)
+    if isinstance(value, ast.List) and problem.word is not None:
+        return value.items[problem.word].span
+    return call.span if value is None else value.span
 
 
 def _problems(bound: dict[str, Any], folder: Path | None) -> Iterator[Problem]:
@@ -83,6 +88,7 @@ def _problems(bound: dict[str, Any], folder: Path | None) -> Iterator[Problem]:
     if folder is not None and bound["command"]:
         yield from _first_word(bound["command"], folder)
         yield from _missing(bound, folder)
+        yield from _arguments(bound["command"], folder)
 
 
 def _forms(bound: dict[str, Any]) -> Iterator[Problem]:
@@ -164,6 +170,16 @@ def _missing(bound: dict[str, Any], folder: Path) -> Iterator[Problem]:
             yield Problem(name="files", message=message)
         elif not (folder / word).exists():
             yield _not_there(word, folder, "files")
+
+
+def _arguments(command: list[str], folder: Path) -> Iterator[Problem]:
+    """Report arguments that the script of the command refuses."""
+    from forgedsl.hir.script_arguments import problem_of
+
+    found = problem_of(command, folder)
+    if found is not None:
+        word, message, help_text = found
+        yield Problem(name="command", message=message, help=help_text, word=word)
 
 
 def _not_there(word: str, folder: Path, name: str) -> Problem:

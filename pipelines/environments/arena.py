@@ -49,8 +49,9 @@ class Digits(Arena):
         return Start("10+0=")
 
     async def step(self, turn: Turn) -> Step:
-        guess = NUMBER.findall(turn.text)[-1:]
-        step = await super().step(Turn(text=f"[{''.join(guess)}]", number=turn.number))
+        found = NUMBER.findall(turn.text)
+        guess = int(found[-1][:3]) if found else ""  # 07 is shown as 7: it has not learned 07
+        step = await super().step(Turn(text=f"[{guess}]", number=turn.number))
         sign = "+" if "higher" in step.observation else "-"
-        shown = "" if step.done else f"{guess[0]}{sign}1=" if guess else "10+0="
+        shown = "" if step.done else f"{guess}{sign}1=" if found else "10+0="
         return Step(shown, step.rewards, done=step.done)

@@ -35,6 +35,7 @@ from forgedsl.errors import LaunchError
 from forgedsl.lower import job as spec
 from forgedsl.runtime.temporary_files import RUN, kill_marked, marks
 from forgedsl.runtime.worker_process import PR_SET_PDEATHSIG
+from forgedsl.shipped import SHIPPED, locate
 
 POOL = "FORGEDSL_POOL"
 """environment variable that all agent programs of one environment process have; its value is the
@@ -161,7 +162,9 @@ class _Program:
     def __init__(self, served: spec.Program, scripts: Mapping[str, str], folder: Path) -> None:
         self.spec, self._scripts = served, scripts
         self.slots = asyncio.Semaphore(served.concurrency or 1 << 30)
-        self.command = [str(folder / word) if word in scripts else word for word in served.command]
+        self.command = [
+            str(locate(word, folder)) if word in scripts else word for word in served.command
+        ]
         self.inherited = {name: os.environ[name] for name in INHERITED if name in os.environ}
         self.inherited |= {k: v for k, v in os.environ.items() if k.startswith("LC_")}
         for name in ("NO_PROXY", "no_proxy"):  # the endpoint is on this host
@@ -195,7 +198,7 @@ def load_program(served: spec.Program, scripts: Mapping[str, str], folder: Path)
     """
     found = _Program(served, scripts, folder)
     word = found.command[0]
-    if served.command[0] in scripts:
+    if served.command[0] in scripts and not served.command[0].startswith(SHIPPED):
         Path(word).chmod(0o700)  # the copy in the run folder is not executable
     missing = [n for n in served.variables if "=" not in n and n not in os.environ]
     if missing:

@@ -1,18 +1,19 @@
 """Installs agent frameworks and environments of others, each in an environment of its own.
 
-test_frameworks.py and runtime/test_environments_of_others.py use them.
+test_frameworks.py, test_adapters.py and runtime/test_environments_of_others.py use them.
 
     python compiler_tests/deep/frameworks/install.py [NAME ...]     # all, if none is named
 
 They go to .frameworks/NAME in the clone, or to $FORGE_FRAMEWORKS/NAME. ForgeDSL depends on none.
+Two of them need Python 3.12: `python3.12`, or the interpreter that $FORGE_PYTHON312 names.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
-import venv
 from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
@@ -25,8 +26,13 @@ FRAMEWORKS = {
     "reasoning-gym": ("reasoning-gym==0.1.25",),
     "textarena": ("TextArena==0.7.4",),
     "openenv": ("openenv-core==0.3.0",),
+    "inspect": ("inspect-ai==0.3.285", "openai"),
+    "harbor": ("harbor==0.26.0",),
+    "nemo-gym": ("nemo-gym==0.4.0",),
 }
-NO_AGENTS = ("reasoning-gym", "textarena", "openenv")
+OTHER_PYTHON = ("harbor", "nemo-gym")
+NO_AGENTS = ("reasoning-gym", "textarena", "openenv", "inspect", "harbor", "nemo-gym")
+"""those that test_frameworks.py does not run"""
 LINE = "python compiler_tests/deep/frameworks/install.py"
 
 
@@ -47,7 +53,12 @@ def folder(name: str) -> Path:
 
 def main(names: list[str]) -> None:
     for name in names or FRAMEWORKS:
-        venv.create(folder(name), with_pip=True)
+        made_by = sys.executable
+        if name in OTHER_PYTHON:
+            made_by = os.environ.get("FORGE_PYTHON312") or shutil.which("python3.12") or ""
+            if not made_by:
+                sys.exit(f"{name} needs Python 3.12: set FORGE_PYTHON312 to an interpreter")
+        subprocess.run([made_by, "-m", "venv", folder(name)], check=True)
         python = str(folder(name) / "bin/python")
         subprocess.run([python, "-m", "pip", "install", "-q", *FRAMEWORKS[name]], check=True)
         (folder(name) / "installed").touch()

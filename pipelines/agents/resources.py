@@ -2,26 +2,25 @@
 
     python3.12 -m venv /venvs/gym
     /venvs/gym/bin/python -m pip install nemo-gym==0.4.0
-    /venvs/gym/bin/gym env start --resources-server NAME ...     which prints the server's address
-    NEMO_GYM_URL=http://127.0.0.1:PORT forgec run nemo-gym.forge
+    /venvs/gym/bin/python environments/nemo_gym_server.py equivalence_rule
+    forgec run nemo-gym.forge
 
 This script needs no package. It does what the simple agent of NeMo-Gym does: it begins a session
 (`/seed_session`), asks the policy, calls tools (`/NAME`) and gets the reward (`/verify`), all with
-the cookies of the session. TOOLS are `responses_create_params.tools` of the environment's rows.
-What `/verify` needs beside the answer is `target` of the dataset: an object, or the value of
-EXPECTED.
+the cookies of the session. What `/verify` needs beside the answer is `target` of the dataset: an
+object, or the value of the field `--answer`.
 """
 
+from __future__ import annotations
+
+import argparse
 import json
 import os
 import sys
 import urllib.error
 import urllib.request
+from pathlib import Path
 from typing import Any
-
-TOOLS: list[dict[str, Any]] = []
-EXPECTED = "expected_answer"
-STEPS = 8
 
 SESSION = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
 
@@ -31,7 +30,7 @@ def post(url: str, body: Any, key: str = "") -> str:
     headers = {"Content-Type": "application/json", "Authorization": f"Bearer {key}"}
     request = urllib.request.Request(url, json.dumps(body).encode(), headers)
     with SESSION.open(request) as answer:
-        return answer.read().decode()
+        return str(answer.read(), "utf-8")
 
 
 def call(server: str, name: str, arguments: str) -> str:
@@ -44,11 +43,11 @@ def call(server: str, name: str, arguments: str) -> str:
         return error.read().decode()
 
 
-def ask(server: str, params: dict[str, Any]) -> dict[str, Any]:
+def ask(server: str, params: dict[str, Any], steps: int) -> dict[str, Any]:
     """Ask the policy until it calls no tool; return the last response, with the output of all."""
     policy = os.environ["OPENAI_BASE_URL"] + "/responses"
     output: list[dict[str, Any]] = []
-    for _ in range(STEPS):
+    for _ in range(steps):
         asked = {**params, "model": os.environ["FORGE_MODEL"], "input": params["input"] + output}
         response = json.loads(post(policy, asked, os.environ["OPENAI_API_KEY"]))
         output += response["output"]
@@ -64,19 +63,32 @@ def ask(server: str, params: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
-    server = os.environ.get("NEMO_GYM_URL", "").rstrip("/")
-    if not server:
-        sys.exit("NEMO_GYM_URL is not set: it is the address of a resources server of NeMo-Gym")
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--url", required=True, help="address of the resources server")
+    parser.add_argument("--answer", default="expected_answer", help="field for a plain target")
+    parser.add_argument("--tools", help="JSON file: `responses_create_params.tools` of its rows")
+    parser.add_argument("--steps", type=int, default=8, help="most requests to the policy")
+    given = parser.parse_args()
+    server = given.url.rstrip("/")
     with open(os.environ["FORGE_TASK"], encoding="utf-8") as file:
         task = json.load(file)
     params: dict[str, Any] = {"input": task["messages"]}
-    if TOOLS:
-        params["tools"] = TOOLS
+    if given.tools:
+        params["tools"] = json.loads(Path(given.tools).read_text("utf-8"))
     target = task["target"]
     row = {"responses_create_params": params}
-    row |= target if isinstance(target, dict) else {EXPECTED: target}
-    post(f"{server}/seed_session", row)
-    verified = json.loads(post(f"{server}/verify", {**row, "response": ask(server, params)}))
+    row |= target if isinstance(target, dict) else {given.answer: target}
+    try:
+        post(f"{server}/seed_session", row)
+    except urllib.error.URLError as error:
+        why = getattr(error, "reason", error)
+        start = "pip install nemo-gym==0.4.0, python environments/nemo_gym_server.py NAME"
+        sys.exit(f"no server of NeMo-Gym answers at {server} ({why}); to start one: {start}")
+    response = ask(server, params, given.steps)
+    try:
+        verified = json.loads(post(f"{server}/verify", {**row, "response": response}))
+    except urllib.error.HTTPError as error:
+        sys.exit(f"/verify of {server} refuses the row: {error} {error.read().decode()[:200]}")
     print(json.dumps({"solved": verified["reward"]}))
 
 

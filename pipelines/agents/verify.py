@@ -4,15 +4,17 @@
     /venvs/verifiers/bin/python -m pip install verifiers==0.4.0
     forgec run verifiers.forge interpreter=/venvs/verifiers/bin/python
 
-To use a taskset of your own, import it in the place of `Sums`. The shipped harnesses of verifiers
-install their programs when they start; this one needs no network.
+A taskset of your own goes into TASKSETS, and its name behind `--taskset`. The shipped harnesses of
+verifiers install their programs when they start; this one needs no network.
 """
 
+import argparse
 import asyncio
 import json
 import os
 import sys
 from collections.abc import Iterable
+from typing import Any
 
 try:
     import verifiers.v1 as vf
@@ -48,17 +50,21 @@ class Once(vf.Harness[vf.HarnessConfig]):
     async def launch(  # type: ignore[no-untyped-def]
         self, ctx, trace, runtime, endpoint, secret, mcp_urls, data
     ):
-        messages = [{"role": "user", "content": data.prompt}]
+        messages: list[Any] = [{"role": "user", "content": data.prompt}]
         async with AsyncOpenAI(base_url=endpoint, api_key=secret) as client:
             await client.chat.completions.create(model=ctx.model, messages=messages)
         return vf.ProgramResult(exit_code=0, stdout="", stderr="")
 
 
 NAME = "agent"
-__all__ = ["Once", "Sums"]
+TASKSETS = {"sums": Sums}
+__all__ = ["Once"]
 
 
 async def main() -> None:
+    parser = argparse.ArgumentParser(description="One task of a taskset of verifiers.")
+    parser.add_argument("--taskset", choices=TASKSETS, required=True)
+    chosen = TASKSETS[parser.parse_args().taskset]
     sys.modules[NAME] = sys.modules["__main__"]  # verifiers finds classes by the name of a module
     config = vf.AgentConfig(
         harness={"id": NAME},
@@ -68,7 +74,7 @@ async def main() -> None:
             base_url=os.environ["OPENAI_BASE_URL"], api_key_var="OPENAI_API_KEY"
         ),
     )
-    (task,) = Sums(vf.TasksetConfig(id=NAME))
+    (task,) = chosen(vf.TasksetConfig(id=NAME))
     trace = await vf.make_agent(config).run(task)
     if not trace.ok:
         sys.exit(f"{trace.errors}")
