@@ -200,14 +200,6 @@ def _paired(
     return cuts
 
 
-def _scored(sample: Sample) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Return the mask, without the first token of a sample with no prompt: nothing predicts it."""
-    on = np.array(sample.mask, dtype=np.bool_)
-    if sample.num_prompt == 0:
-        on[:1] = False
-    return on
-
-
 def _flat(bins: list[list[int]]) -> list[int]:
     return [i for row in bins for i in row]
 
@@ -301,30 +293,37 @@ def _scored_rows(
     tokens: np.ndarray[Any, np.dtype[np.int64]],
 ) -> dict[str, Any]:
     """Return the loss inputs: index, labels and fields of the scored tokens of `members`."""
-    scored = [_scored(samples[i]) for i in members]
-    starts = [begins[i] + samples[i].num_prompt for i in members]
-    at = [start + np.flatnonzero(on) for start, on in zip(starts, scored, strict=True)]
-    where = np.concatenate(at) if at else np.zeros(0, dtype=np.int64)
-    counts = [len(part) for part in at]
-    names = samples[members[0]].token_fields if members else {}
-    inputs = {
-        name: np.concatenate(
-            [
-                np.array(samples[i].token_fields[name], dtype=np.float32)[on]
-                for i, on in zip(members, scored, strict=True)
-            ]
-        )
-        for name in (names if len(where) else ())
-    }
-    ends = [np.arange(count) == count - 1 for count in counts]
-    inputs["last"] = np.concatenate(ends) if ends else np.zeros(0, dtype=np.bool_)
+    chosen = [samples[i] for i in members]
+    lengths = np.array([len(sample.mask) for sample in chosen], dtype=np.int64)
+    firsts = np.cumsum(lengths) - lengths
+    on = _joined([sample.mask for sample in chosen], np.dtype(np.bool_))
+    for first, sample in zip(firsts, chosen, strict=True):
+        if sample.num_prompt == 0:  # nothing predicts its first token
+            on[first : first + min(1, len(sample.mask))] = False
+    at = np.flatnonzero(on)
+    seq_id = np.repeat(np.arange(len(chosen)), lengths)[at]
+    names = chosen[0].token_fields if chosen else {}
+    inputs = {}
+    for name in names if len(at) else ():
+        values = _joined([sample.token_fields[name] for sample in chosen], np.dtype(np.float32))
+        if len(values) != len(on):
+            raise ValueError(f"`{name}` has {len(values)} values for {len(on)} tokens")
+        inputs[name] = values[at]
+    inputs["last"] = np.diff(seq_id, append=-1) != 0
+    starts = [begins[i] + sample.num_prompt for i, sample in zip(members, chosen, strict=True)]
+    where = at + (np.array(starts, dtype=np.int64) - firsts)[seq_id]
     for name in samples[members[0]].sequence_fields if members else ():
-        values = [samples[i].sequence_fields[name] for i in members]
-        inputs[name] = np.array(values, dtype=np.float32)
+        numbers = [samples[i].sequence_fields[name] for i in members]
+        inputs[name] = np.array(numbers, dtype=np.float32)
     return {
         "of_tokens": (*names, "last"),
         "index": torch.from_numpy(where - 1),
         "labels": torch.from_numpy(tokens[where]),
-        "seq_id": torch.from_numpy(np.repeat(np.arange(len(members)), counts)),
+        "seq_id": torch.from_numpy(seq_id),
         "inputs": {name: torch.from_numpy(values) for name, values in inputs.items()},
     }
+
+
+def _joined(parts: Sequence[Sequence[Any]], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    """Concatenate lists to an array."""
+    return np.concatenate([np.asarray(part, dtype) for part in parts or [()]])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ from fake_endpoints import job
 
 from forgedsl.errors import LaunchError, RunError
 from forgedsl.lower import job as spec
-from forgedsl.runs.whatif import Completion, LossValues, Step, loss_tables, page, render, summarize
+from forgedsl.runs.whatif import Completions, LossValues, Step, loss_tables, page, render, summarize
 from forgedsl.runtime.data_types import Batch, Prompt, Rollout, Sample
 from forgedsl.runtime.losses import compile_loss
 from forgedsl.runtime.modules import load_module
@@ -42,7 +44,7 @@ def test_a_loss_from_logprobs_has_the_value_reports_and_gradient_of_its_definiti
     clipped to 1.2, the last to 0.8; only the second has a gradient."""
     loss = compile_loss(CLIPPED)
     samples = [sample([-1.0, -1.0], 1.0), sample([-1.0], -2.0)]
-    found = Packed(loss, samples, [[-0.5, -1.0], [-1.5]]).measure()
+    found = Packed(loss, samples, [[-0.5, -1.0], [-1.5]]).measured
     assert found.loss == pytest.approx(-(1.2 + 1.0 - 2 * 0.8) / 3)
     assert found.reports == {"clip_frac": pytest.approx(2 / 3)}
     assert found.gradient == pytest.approx(1 / 3)
@@ -52,10 +54,22 @@ def test_some_samples_are_measured_as_if_they_were_all() -> None:
     loss = compile_loss(CLIPPED)
     samples = [sample([-1.0, -1.0, -2.0], 1.0), sample([-1.0], -2.0), sample([-1.0, -3.0], 0.5)]
     logprobs = [[-0.5, -1.0, -1.9], [-1.5], [-1.1, -2.0]]
-    part = Packed(loss, samples, logprobs).measure([0, 2])
-    alone = Packed(loss, samples[::2], logprobs[::2]).measure()
-    assert (part.loss, part.gradient) == pytest.approx((alone.loss, alone.gradient))
-    assert part.reports == pytest.approx(alone.reports)
+    whole = Packed(loss, samples, logprobs)
+    alone = Packed(loss, samples[::2], logprobs[::2]).measured
+    assert whole.reports([0, 2]) == pytest.approx(alone.reports)
+    assert whole.reports([0, 1, 2]) == whole.measured.reports
+
+
+def test_another_advantage_of_the_same_tokens_is_measured_as_if_packed_alone() -> None:
+    loss = compile_loss(CLIPPED)
+    logprobs = [[-0.5, -1.0, -1.9], [-1.5]]
+    first = [sample([-1.0, -1.0, -2.0], 1.0), sample([-1.0], -2.0)]
+    second = [sample([-1.0, -1.0, -2.0], 0.5), sample([-1.0], 3.0)]
+    third = [sample([-1.0, -1.0, -3.0], 0.5), sample([-1.0], 3.0)]  # another token field
+    made = Packed(loss, first, logprobs)
+    for samples in (second, third):
+        found = Packed(loss, samples, logprobs, made).measured
+        assert found == Packed(loss, samples, logprobs).measured != made.measured
 
 
 def test_a_step_of_several_updates_has_their_means() -> None:
@@ -129,11 +143,15 @@ def test_another_number_of_completions_is_refused(tmp_path: Path) -> None:
         check(tmp_path, run, run.model_copy(update={"nodes": nodes}), {1: path})
 
 
-def completion(number: int, before: float | None, after: float | None) -> Completion:
-    return Completion(
-        group=number // 2, sibling=number % 2, row=number // 2, prompt="<1 + 1>", response="2",
-        target="2", age=0, tokens=3, before=before, after=after, parts_before={},
-        parts_after={"short": 1.0}, fields_before={}, fields_after={},
+def completions(scores: list[tuple[float | None, float | None]]) -> Completions:
+    """Two completions in a group."""
+    count = len(scores)
+    groups = [i // 2 for i in range(count)]
+    before, after = zip(*scores, strict=True)
+    return Completions(
+        group=groups, sibling=[i % 2 for i in range(count)], row=groups, prompt=["<1 + 1>"] * count,
+        response=["2"] * count, target=["2"] * count, before=before, after=after,
+        parts={"short": ([None] * count, [1.0] * count)}, fields={},
     )  # fmt: skip
 
 
@@ -145,11 +163,10 @@ def values(loss: float, clip: float) -> LossValues:
 
 
 def step() -> Step:
-    made = [(0.0, 0.5), (1.0, 1.0), (0.5, 0.5), (0.5, None)]
     return Step(
         step=1, groups=2, kept_before=2, kept_after=1, before=(values(0.1, 0.2),),
         after=(values(0.2, 0.1),),
-        completions=tuple(completion(i, *pair) for i, pair in enumerate(made)),
+        completions=completions([(0.0, 0.5), (1.0, 1.0), (0.5, 0.5), (0.5, None)]),
     )  # fmt: skip
 
 
@@ -238,3 +255,18 @@ def test_a_reward_that_fails_is_left_to_the_pools(tmp_path: Path) -> None:
     failing = PROGRAM.replace("return 0.5", "return 1 / 0")
     assert services(tmp_path, failing).score_at_once("total", rollout(), None) is None
     assert services(tmp_path).score_at_once("total", rollout(fixed=1.0), None) is None
+
+
+def test_an_asynchronous_reward_is_awaited(tmp_path: Path) -> None:
+    text = "import asyncio\nasync def slow(response):\n    await asyncio.sleep(0)\n    return 0.5\n"
+    (tmp_path / "slow.py").write_text(text)
+    reward = spec.Reward(
+        kind="python", function="slow", path="slow.py", sha256=sha256(text.encode()).hexdigest(),
+        inputs={"response": "response"}, concurrency=4,
+    )  # fmt: skip
+    made = services(tmp_path, r=reward)
+    assert made.score_at_once("total", rollout(), None) is None
+    node = next(node for node in job().nodes if node.op == "score")
+    asked = made.score(node.model_copy(update={"target": "total"}), rollout(), None)
+    score = asyncio.run(asked)
+    assert score.parts == {"r": 0.5, "s": pytest.approx(0.7)}

@@ -76,10 +76,10 @@ def test_a_whatif_says_what_a_run_with_another_reward_and_another_clip_reports(
         for row in read(path_of(files[1], 1))
     }
     assert len(wanted) == 64
-    assert {
-        (c.group, c.sibling): (c.response, c.after, c.fields_after["adv"])
-        for c in found.completions
-    } == wanted
+    made = found.completions
+    keys = zip(made.group, made.sibling, strict=True)
+    values = zip(made.response, made.after, made.fields["adv"][1], strict=True)
+    assert dict(zip(keys, values, strict=True)) == wanted
     assert (tmp_path / "a" / "whatif" / "score.html").read_text().count("<svg") >= 3
 
 

@@ -19,6 +19,8 @@ from forgedsl.cli.parser import Parser, whole
 from forgedsl.cli.replay import DEVICES
 
 if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
     from forgedsl.lower.build import Lowered
     from forgedsl.lower.job import Job
     from forgedsl.runs.retrained import Retrained
@@ -99,9 +101,9 @@ def command(
       forgec whatif runs/sums-20261120-120000 --with sums.forge eps=0.1 --train --steps 201:204
     """
     from forgedsl.cli.overrides import SideError
-    from forgedsl.cli.planning import read_job
     from forgedsl.errors import ForgeError
     from forgedsl.runs.checkpoints import no_run
+    from forgedsl.runtime.whatif.parallel import helpers
 
     title = f"{run.name} with {with_.name}"
     given = {"--procs": procs != 1, "--device": device != "cpu", "--most-gap": most_gap is not None}
@@ -110,15 +112,15 @@ def command(
             raise SideError(f"{unread[0]} needs --train: add --train, or leave {unread[0]} out")
         if not (run / "job.json").is_file():
             raise SideError(no_run(run))
-        old = read_job(run / "job.json")
-        lowered = _compiled(with_, old, profile, tuple(set_ or ()), tuple(set_file or ()), run)
+        asked = run, with_, profile, tuple(set_ or ()), tuple(set_file or ())
         if train:
             target = out or run / "whatif" / f"{with_.stem}-train"
-            _show_trained(_trained(run, old, lowered, steps, target, procs, device, most_gap),
+            _show_trained(_trained(run, *_jobs(*asked), steps, target, procs, device, most_gap),
                           title, format_)  # fmt: skip
         else:
-            target = out or run / "whatif" / f"{with_.stem}.html"
-            _show(_rescored(run, old, lowered, steps), title, target, format_)
+            with helpers(run) as pool:
+                found = _rescored(run, *_jobs(*asked), steps, pool)
+            _show(found, title, out or run / "whatif" / f"{with_.stem}.html", format_)
     except (SideError, ForgeError) as error:
         raise SystemExit(_refused(error)) from error
 
@@ -156,20 +158,23 @@ def _show_trained(found: Sequence[Retrained], title: str, format_: Format) -> No
         sys.stdout.write(render(found, title))
 
 
-def _compiled(
-    file: Path, old: Job, profile: str | None, overrides: tuple[str, ...],
-    set_files: tuple[Path, ...], run: Path,
-) -> Lowered:  # fmt: skip
-    """Compile the file under the profile of the run."""
-    from forgedsl.cli.planning import compile_side
+def _jobs(
+    run: Path, file: Path, profile: str | None, overrides: tuple[str, ...],
+    set_files: tuple[Path, ...],
+) -> tuple[Job, Lowered]:  # fmt: skip
+    """Return the job of the run, and the file compiled under the profile of the run."""
+    from forgedsl.cli.planning import compile_side, read_job
 
-    return compile_side(
+    old = read_job(run / "job.json")
+    return old, compile_side(
         file, profile=profile or old.profile or "none", overrides=overrides, set_files=set_files,
         profile_of="" if profile else str(run),
     )  # fmt: skip
 
 
-def _rescored(run: Path, old: Job, lowered: Lowered, steps: str | None) -> list[Step]:
+def _rescored(
+    run: Path, old: Job, lowered: Lowered, steps: str | None, pool: Executor | None
+) -> list[Step]:
     """Return the steps, computed in a temporary folder with the files of the job."""
     from forgedsl.runtime.whatif.chosen import check, chosen
     from forgedsl.runtime.whatif.parallel import rescore
@@ -177,7 +182,7 @@ def _rescored(run: Path, old: Job, lowered: Lowered, steps: str | None) -> list[
     files = chosen(run, old, steps)
     check(run, old, lowered.job, files)
     with _inputs(lowered) as folder:
-        return rescore(old, lowered.job, folder, files, tell=_progress(len(files)))
+        return rescore(old, lowered.job, folder, files, pool, tell=_progress(len(files)))
 
 
 def _trained(

@@ -6,11 +6,17 @@ Steps --summarize--> Summary --render--> text
 
 from __future__ import annotations
 
+import heapq
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from decimal import Decimal, localcontext
+from fractions import Fraction
 from functools import partial
 from html import escape
+from itertools import chain
+from operator import itemgetter
 from typing import Any
 
 from forgedsl.diagnostics import counted
@@ -21,29 +27,42 @@ from forgedsl.runs.text import number
 
 SHOWN = 8
 """completions shown whose score changes most"""
+SIDES = ("before", "after")
 TOLERANCE = 1e-9
 """scores that differ by less are equal"""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Completion:
-    """A recorded completion. Scores are None where there is none; `fields` are the numbers that
-    losses read, such as the advantage, empty if it is in no batch."""
+Values = Sequence[float | None]
+"""a quantity of each completion; None where there is none"""
 
-    group: int
-    sibling: int
-    row: int
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Completions:
+    """Recorded completions, a column for each quantity. `before` and `after` are scores. `parts`
+    (rewards) and `fields` (numbers that losses read, such as the advantage) have two columns for
+    each name, before and after."""
+
+    group: Sequence[int]
+    sibling: Sequence[int]
+    row: Sequence[int]
+    prompt: Sequence[str]
+    response: Sequence[str]
+    target: Sequence[str]
+    before: Values
+    after: Values
+    parts: Mapping[str, tuple[Values, Values]]
+    fields: Mapping[str, tuple[Values, Values]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Example:
+    """A completion that is shown, with both of its scores."""
+
+    before: float
+    after: float
     prompt: str
     response: str
     target: str
-    age: int | None
-    tokens: int
-    before: float | None
-    after: float | None
-    parts_before: Mapping[str, float]
-    parts_after: Mapping[str, float]
-    fields_before: Mapping[str, float]
-    fields_after: Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +87,7 @@ class Step:
     groups: int
     kept_before: int
     kept_after: int
-    completions: tuple[Completion, ...]
+    completions: Completions
     before: tuple[LossValues, ...]
     after: tuple[LossValues, ...]
 
@@ -94,59 +113,90 @@ class Summary:
     """quantities that only one side has: name, "before" or "after", mean"""
     dead: tuple[float, float]
     """share of groups of the batches whose scores are all equal"""
-
-    @property
-    def completions(self) -> list[Completion]:
-        return [each for step in self.steps for each in step.completions]
-
-    @property
-    def most(self) -> list[Completion]:
-        """Return the completions whose score changes most."""
-        having = [c for c in self.completions if c.before is not None and c.after is not None]
-        ranked = sorted(having, key=lambda c: -abs(_change(c)))
-        return [c for c in ranked[:SHOWN] if abs(_change(c)) > TOLERANCE]
-
-
-def _change(completion: Completion) -> float:
-    assert completion.before is not None
-    assert completion.after is not None
-    return completion.after - completion.before
+    most: tuple[Example, ...]
+    """completions whose score changes most"""
 
 
 def summarize(steps: Sequence[Step]) -> Summary:
     """Compare all steps."""
-    completions = [each for step in steps for each in step.completions]
-    columns = [("score", [(c.before, c.after) for c in completions])]
-    for kind in ("parts", "fields"):
-        pairs = [(getattr(c, f"{kind}_before"), getattr(c, f"{kind}_after")) for c in completions]
-        names = dict.fromkeys(name for pair in pairs for side in pair for name in side)
-        columns += [
-            (name if kind == "fields" else f"reward {name}",
-             [(old.get(name), new.get(name)) for old, new in pairs])
-            for name in names
-        ]  # fmt: skip
+    scores = [[*chain.from_iterable(getattr(s.completions, n) for s in steps)] for n in SIDES]
+    columns = {"score": scores}
+    columns |= {f"reward {name}": both for name, both in _columns(steps, "parts").items()}
+    columns |= _columns(steps, "fields")
     lines, only = [], []
-    for name, values in columns:
-        both = [(a, b) for a, b in values if a is not None and b is not None]
+    for name, (old, new) in columns.items():
+        both = [(a, b) for a, b in zip(old, new, strict=True) if a is not None and b is not None]
         if both:
             lines.append(_line(name, both))
-        for side, word in enumerate(("before", "after")):
-            alone = [value for pair in values if (value := pair[side]) is not None]
-            if alone and not both:
-                only.append((name, word, statistics.fmean(alone)))
+            continue
+        for side, values in zip(SIDES, (old, new), strict=True):
+            if alone := [value for value in values if value is not None]:
+                only.append((name, side, statistics.fmean(alone)))
     return Summary(
-        steps=tuple(steps), lines=tuple(lines), only=tuple(only),
-        dead=(_dead(completions, "before"), _dead(completions, "after")),
+        steps=tuple(steps), lines=tuple(lines), only=tuple(only), most=tuple(_most(steps)),
+        dead=(_dead(steps, "before"), _dead(steps, "after")),
     )  # fmt: skip
+
+
+def _columns(steps: Sequence[Step], kind: str) -> dict[str, list[list[float | None]]]:
+    """Join the columns of all steps, by name; a step may lack a name."""
+    tables = [getattr(step.completions, kind) for step in steps]
+    found: dict[str, list[list[float | None]]] = {}
+    for name in dict.fromkeys(chain.from_iterable(tables)):
+        both: list[list[float | None]] = [[], []]
+        for step, table in zip(steps, tables, strict=True):
+            lacks = [None] * len(step.completions.row)
+            for side, values in zip(both, table.get(name, (lacks, lacks)), strict=True):
+                side += values
+        found[name] = both
+    return found
+
+
+def _most(steps: Sequence[Step]) -> Iterator[Example]:
+    """Yield the completions whose score changes most, with the largest change first."""
+    changes = (
+        (abs(after - before), step.completions, i)
+        for step in steps
+        for i, (before, after) in enumerate(
+            zip(step.completions.before, step.completions.after, strict=True)
+        )
+        if before is not None and after is not None
+    )
+    for change, of, i in heapq.nlargest(SHOWN, changes, key=itemgetter(0)):
+        before, after = of.before[i], of.after[i]
+        if change > TOLERANCE and before is not None and after is not None:
+            yield Example(
+                before=before, after=after, prompt=of.prompt[i], response=of.response[i],
+                target=of.target[i],
+            )  # fmt: skip
 
 
 def _line(name: str, both: Sequence[tuple[float, float]]) -> Line:
     old, new = [a for a, _ in both], [b for _, b in both]
     return Line(
         name=name, count=len(both), mean=(statistics.fmean(old), statistics.fmean(new)),
-        spread=(statistics.pstdev(old), statistics.pstdev(new)), correlation=_correlation(old, new),
+        spread=(_deviation(old), _deviation(new)), correlation=_correlation(old, new),
         changed=sum(abs(a - b) > TOLERANCE for a, b in both) / len(both),
     )  # fmt: skip
+
+
+def _deviation(values: Sequence[float]) -> float:
+    """Return what `statistics.pstdev` returns, which takes each value by itself: scores repeat."""
+    counts, total = Counter(values), len(values)
+    if not all(map(math.isfinite, counts)):
+        return statistics.pstdev(values)
+    sums: Counter[int] = Counter()
+    squares: Counter[int] = Counter()
+    for value, count in counts.items():
+        numerator, denominator = value.as_integer_ratio()
+        sums[denominator] += numerator * count
+        squares[denominator**2] += numerator**2 * count
+    mean, square = (
+        sum((Fraction(n, d) for d, n in of.items()), Fraction()) / total for of in (sums, squares)
+    )
+    variance: Fraction = square - mean * mean
+    with localcontext(prec=400):  # so many digits that the result is rounded once
+        return float((Decimal(variance.numerator) / Decimal(variance.denominator)).sqrt())
 
 
 def _correlation(old: Sequence[float], new: Sequence[float]) -> float | None:
@@ -156,12 +206,12 @@ def _correlation(old: Sequence[float], new: Sequence[float]) -> float | None:
     return statistics.correlation(old, new)
 
 
-def _dead(completions: Sequence[Completion], side: str) -> float:
+def _dead(steps: Sequence[Step], side: str) -> float:
     scores: dict[tuple[int, int], set[float]] = {}
-    for each in completions:
-        value = getattr(each, side)
-        if value is not None:
-            scores.setdefault((each.group, each.row), set()).add(value)
+    for of in (step.completions for step in steps):
+        for group, row, value in zip(of.group, of.row, getattr(of, side), strict=True):
+            if value is not None:
+                scores.setdefault((group, row), set()).add(value)
     return sum(len(found) == 1 for found in scores.values()) / max(1, len(scores))
 
 
@@ -216,9 +266,6 @@ def notes(found: Summary) -> list[str]:
     return lines
 
 
-SIDES = ("before", "after")
-
-
 def loss_tables(found: Summary) -> dict[str, list[tuple[str, ...]]]:
     """Return tables of the losses: means over the steps, then reports by age and by length."""
     sides = {side: [v for s in found.steps for v in getattr(s, side)] for side in SIDES}
@@ -269,7 +316,7 @@ def _mean_text(values: Sequence[LossValues], of: Callable[[LossValues], float | 
     return number(statistics.fmean(known)) if known else "-"
 
 
-def _sample_text(each: Completion) -> str:
+def _sample_text(each: Example) -> str:
     prompt, response = (_short(text) for text in (each.prompt, each.response))
     return (
         f"  {each.before:.3f} -> {each.after:.3f}  {prompt!r}  {response!r}  target {each.target}"
@@ -355,7 +402,7 @@ def _charts(found: Summary) -> list[Any]:
 
 
 def _mean_score(step: Step, side: str) -> float | None:
-    known = [v for c in step.completions if (v := getattr(c, side)) is not None]
+    known = [value for value in getattr(step.completions, side) if value is not None]
     return statistics.fmean(known) if known else None
 
 

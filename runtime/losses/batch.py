@@ -157,8 +157,9 @@ def pack(
 def drop_invalid(rows: Rows) -> Rows:
     """Return only the valid rows. Waits for the device."""
     index = rows.valid.nonzero().squeeze(1)
-    kept = index if index.numel() < rows.num_rows else None
-    return replace(select_rows(rows, index), index=kept, mask=None)
+    if index.numel() == rows.num_rows:
+        return replace(rows, index=None, mask=None, packed_id=rows.seq_id, seq_len=0)
+    return replace(select_rows(rows, index), mask=None)
 
 
 def select_rows(rows: Rows, index: Tensor) -> Rows:

@@ -250,14 +250,7 @@ class LossFunction:
         Raises:
             TypeError: the loss reads more of the model than is given.
         """
-        if missing := sorted({field.name for field in self.fields if field.diff} - {*statistics}):
-            raise TypeError(f"loss {self.name} also reads {', '.join(missing)}")
-        dtype = next(iter(statistics.values())).dtype
-        given = {**inputs, **({"value": statistics["value"]} if self.reads_value else {})}
-        rows = self._pack(given, labels, mask, seq_id, IGNORE_INDEX, dtype, compact=True)
-        step = self._step(rows, {}, clamped=True)
-        found = {n: _kept(v, rows) for n, v in statistics.items() if n in ROW_STATISTICS}
-        x = rows.namespace(step, found)
+        rows, step, x = self._at(statistics, labels, mask, seq_id, inputs)
         loss, reports = self.module.loss(x)
         gradient: dict[str, Tensor] = {}
         if not self.of_values_alone:
@@ -266,6 +259,39 @@ class LossFunction:
             gradient["value"] = self.module.value_gradient(x)
         by = {name: _unpacked(gradient[name], rows, like=v) for name, v in statistics.items()}
         return loss, {n: torch.as_tensor(v) for n, v in reports.items()}, by
+
+    def reports_at_statistics(
+        self,
+        statistics: Mapping[str, Tensor],
+        *,
+        labels: Tensor,
+        mask: Tensor | None = None,
+        seq_id: Tensor | None = None,
+        **inputs: Tensor,
+    ) -> dict[str, Tensor]:
+        """Return only the reports of `at_statistics`, which takes half the time.
+
+        Raises:
+            TypeError: as `at_statistics`.
+        """
+        _, _, x = self._at(statistics, labels, mask, seq_id, inputs)
+        _, reports = self.module.loss(x)
+        return {name: torch.as_tensor(value) for name, value in reports.items()}
+
+    def _at(
+        self, statistics: Mapping[str, Tensor], labels: Tensor, mask: Tensor | None,
+        seq_id: Tensor | None, inputs: Mapping[str, Tensor],
+    ) -> tuple[Rows, SimpleNamespace, SimpleNamespace]:  # fmt: skip
+        """Return the rows of a batch, the counts of its step, and what a generated function
+        reads."""
+        if missing := sorted({field.name for field in self.fields if field.diff} - {*statistics}):
+            raise TypeError(f"loss {self.name} also reads {', '.join(missing)}")
+        dtype = next(iter(statistics.values())).dtype
+        given = {**inputs, **({"value": statistics["value"]} if self.reads_value else {})}
+        rows = self._pack(given, labels, mask, seq_id, IGNORE_INDEX, dtype, compact=True)
+        step = self._step(rows, {}, clamped=True)
+        found = {n: _kept(v, rows) for n, v in statistics.items() if n in ROW_STATISTICS}
+        return rows, step, rows.namespace(step, found)
 
     def _by_value(self, loss: Tensor, rows: Rows, value: Tensor, counts: Any) -> Tensor:
         """Add the gradient with respect to the value head, which no kernel computes; the value of

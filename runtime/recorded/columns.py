@@ -18,14 +18,11 @@ from typing import Any
 from forgedsl.runtime.data_types import Prompt, Rollout
 from forgedsl.runtime.flow import Flow
 from forgedsl.runtime.group import MISSING, Column, Dropped, GroupState
+from forgedsl.runtime.recorded.files import AS_JSON, Row
 
-Row = dict[str, Any]
 LOST = "not recorded"
 """A value that JSON cannot hold is replaced by an object with this key. Its value is the name of
 the type"""
-
-AS_JSON = ("messages", "target", "columns", "versions", "rewards", "turn_rewards", "kept")
-"""columns whose values are JSON"""
 
 
 def rows_of(flow: Flow, group: GroupState, dropped: str | None) -> Iterator[Row]:

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from forgedsl.runtime.recorded.columns import AS_JSON, Row
-
+Row = dict[str, Any]
+AS_JSON = ("messages", "target", "columns", "versions", "rewards", "turn_rewards", "kept")
+"""columns whose values are JSON"""
 FOLDER = "recorded"
 HIDDEN = ".partial"
 
@@ -55,8 +56,8 @@ def read(path: Path) -> list[Row]:
     """Return the rows of a step. Columns that a row does not have are None."""
     import pyarrow.parquet as pq
 
-    # read_table would import pandas, which takes half a second
-    found: list[Row] = pq.ParquetFile(path).read().to_pylist()
+    # read_table would import pandas, which takes half a second; a step is too small for threads
+    found: list[Row] = pq.ParquetFile(path).read(use_threads=False).to_pylist()
     return found
 
 

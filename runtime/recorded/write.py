@@ -17,8 +17,8 @@ from forgedsl.lower.job import Job
 from forgedsl.runtime.data_types import Batch, StepResult
 from forgedsl.runtime.flow import Flow
 from forgedsl.runtime.group import GroupState
-from forgedsl.runtime.recorded.columns import Row, rows_of
-from forgedsl.runtime.recorded.files import partial_files, path_of, steps_in, write
+from forgedsl.runtime.recorded.columns import rows_of
+from forgedsl.runtime.recorded.files import Row, partial_files, path_of, steps_in, write
 from forgedsl.runtime.recorded.weights import WeightsWriter
 from forgedsl.runtime.updates import members_by_update
 

@@ -51,6 +51,8 @@ class RewardFunction:
 
     def __call__(self, rollout: Rollout, target: Any) -> Any:
         value = self.function(rollout, target)
+        if type(value) is float:
+            return self._as_number(value)
         return self._await_number(value) if inspect.isawaitable(value) else self._as_number(value)
 
     async def _await_number(self, value: Awaitable[Any]) -> float:

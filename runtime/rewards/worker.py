@@ -156,11 +156,15 @@ def _serve(stream: socket.socket, recipe: Recipe, functions: Mapping[str, Functi
             os._exit(0)
 
 
-def call_reward(function: Callable[[], Any], reward: spec.Reward) -> Outcome:
-    """Call a reward within its timeout, in the main thread of a process."""
+def call_reward(
+    function: Callable[[], Any], reward: spec.Reward, *, install: bool = True
+) -> Outcome:
+    """Call a reward within its timeout, in the main thread of a process. Without `install`,
+    `interrupt` must be the handler of SIGALRM."""
     began = time.monotonic()
     try:
-        signal.signal(signal.SIGALRM, interrupt)  # a library may have replaced the handler
+        if install:  # a library may have replaced the handler
+            signal.signal(signal.SIGALRM, interrupt)
         signal.setitimer(signal.ITIMER_REAL, reward.timeout)
         try:
             value = function()
@@ -182,16 +186,17 @@ async def _serve_together(
     async def answer(item: Item) -> tuple[list[Outcome], bool]:
         names, rollout, target = item
         found = [
-            await _call_together(functions[n], rollout, target, recipe.rewards[n]) for n in names
+            await call_together(functions[n], rollout, target, recipe.rewards[n]) for n in names
         ]
         return found, any(_out_of_memory(outcome) for outcome in found)
 
     await serve_together(stream, answer)
 
 
-async def _call_together(
+async def call_together(
     function: Function, rollout: Rollout, target: Any, reward: spec.Reward
 ) -> Outcome:
+    """Call an asynchronous reward within its timeout."""
     began = time.monotonic()
     clock = asyncio.timeout(reward.timeout)
     try:

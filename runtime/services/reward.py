@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from forgedsl.lower import job as spec
 from forgedsl.runtime.coalesce import Coalescer
@@ -28,8 +28,10 @@ from forgedsl.runtime.guards import DeadlinePassed, RewardGuard, deadline
 from forgedsl.runtime.rewards.process import GRACE
 from forgedsl.runtime.rewards.requests import Requests
 from forgedsl.runtime.rewards.worker import Item, Outcome
-from forgedsl.runtime.services.judge import ServiceReward
-from forgedsl.runtime.upstream.monarch import Mesh
+
+if TYPE_CHECKING:  # a what-if has rewards, and no meshes
+    from forgedsl.runtime.services.judge import ServiceReward
+    from forgedsl.runtime.upstream.monarch import Mesh
 
 DEPTH = 2
 """number of calls of a synchronous Python reward that are sent to a process at a time: it works on

@@ -1,16 +1,30 @@
-"""Compute steps again in several processes, one for each core."""
+"""Compute steps again in several processes, one for each core.
+
+    helpers --fork--> processes that import torch, while this one compiles the file
+    steps --rescore--> from the first on in this process, from the last on in the helpers
+
+A step is given to whoever is free, so that all processes end at the same time.
+"""
 
 from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
+import pickle
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from contextlib import contextmanager
+from functools import lru_cache
+from multiprocessing import active_children, get_context
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from forgedsl.lower import job as spec
-from forgedsl.runs.whatif import Step
+from forgedsl.runtime.recorded.files import steps_in
+
+if TYPE_CHECKING:
+    from forgedsl.lower import job as spec
+    from forgedsl.runs.whatif import Step
+    from forgedsl.runtime.whatif.rescore import Rescorer
 
 COLLECT = (100_000, 100, 100)
 """thresholds of the garbage collector: the objects of a step are acyclic"""
@@ -18,56 +32,79 @@ FEW = 24
 """with fewer steps, further processes would take longer to start than they save"""
 
 
+@contextmanager
+def helpers(run_dir: Path) -> Iterator[Executor | None]:
+    """Start processes that help with the recorded steps of a run; None if there are few steps, or
+    one core. Call it early: they start while this process compiles, and a fork is safe only before
+    there are threads. If the block fails, they are killed."""
+    count = min(len(os.sched_getaffinity(0)), len(steps_in(run_dir)) // FEW + 1) - 1
+    if not count:
+        yield None
+        return
+    with ProcessPoolExecutor(count, mp_context=get_context("fork")) as pool:
+        try:
+            for _ in range(count):
+                pool.submit(_import)
+            yield pool
+        except BaseException:
+            for process in active_children():
+                process.kill()
+            raise
+
+
 def rescore(
     run: spec.Job,
     job: spec.Job,
     folder: Path,
     files: Mapping[int, Path],
+    pool: Executor | None = None,
     *,
     tell: Callable[[int], None] = lambda done: None,
 ) -> list[Step]:
     """Return recorded steps, computed again under `job`; the files of `job` are in `folder`. `tell`
-    gets the approximate number of steps that are done.
+    gets the number of steps that are done.
 
     Raises:
         RunError: the job needs a value that is not recorded, or a reward fails too often.
         LaunchError: a reward cannot be loaded.
     """
-    numbers = list(files)
-    count = min(len(os.sched_getaffinity(0)), len(numbers) // FEW + 1)
-    if count == 1:
-        return _steps(run, job, folder, [(n, files[n]) for n in numbers], tell)
-    shares = [[(n, files[n]) for n in numbers[i::count]] for i in range(count)]
+    task = pickle.dumps((run, job, folder))
+    numbers = [*files]
+    helped: dict[int, Future[Step]] = {}
+    done: list[Future[Step]] = []  # by a helper, or taken from it and done here
+    if pool is not None and len(numbers) >= FEW:
+        for number in reversed(numbers):
+            helped[number] = pool.submit(_step, task, number, files[number])
+            helped[number].add_done_callback(done.append)
     found: list[Step] = []
-    from forgedsl.runtime.whatif.rescore import Rescorer  # noqa: F401 once, before the fork
+    for number in numbers:
+        if number in helped and not helped[number].cancel():
+            break
+        found.append(_step(task, number, files[number]))
+        tell(len(done) if helped else len(found))
+    for number in numbers[len(found) :]:
+        found.append(helped[number].result())
+    tell(len(found))
+    return found
 
-    with ProcessPoolExecutor(count - 1, mp_context=get_context("fork")) as pool:
-        others = [pool.submit(_steps, run, job, folder, share) for share in shares[1:]]
-        all_ = len(numbers)
-        found += _steps(run, job, folder, shares[0], lambda done: tell(min(done * count, all_)))
-        for other in others:
-            found += other.result()
-    tell(len(numbers))
-    return sorted(found, key=lambda step: step.step)
+
+def _import() -> None:
+    import forgedsl.runtime.whatif.rescore  # noqa: F401
 
 
-def _steps(
-    run: spec.Job,
-    job: spec.Job,
-    folder: Path,
-    files: Sequence[tuple[int, Path]],
-    tell: Callable[[int], None] = lambda done: None,
-) -> list[Step]:
+def _step(task: bytes, number: int, path: Path) -> Step:
+    return _rescorer(task).step(number, path)
+
+
+@lru_cache(maxsize=1)
+def _rescorer(task: bytes) -> Rescorer:
+    """Make what computes the steps of a task in this process."""
     import torch
 
     from forgedsl.runtime.whatif.rescore import Rescorer
 
     torch.set_num_threads(1)  # tensors of a step are small
-    made = Rescorer(run, job, folder)
+    made = Rescorer(*pickle.loads(task))
     gc.freeze()
     gc.set_threshold(*COLLECT)
-    found = []
-    for done, (number, path) in enumerate(files, 1):
-        found.append(made.step(number, path))
-        tell(done)
-    return found
+    return made

@@ -13,11 +13,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from forgedsl.lower import job as spec
-from forgedsl.runs.whatif import Completion, LossValues, Step
+from forgedsl.runs.whatif import Completions, LossValues, Step, Values
 from forgedsl.runtime.controller.assembly import Assembled, assemble
 from forgedsl.runtime.controller.context import Context
 from forgedsl.runtime.controller.firing import Firing
@@ -31,14 +32,16 @@ from forgedsl.runtime.guards import FailureGuard
 from forgedsl.runtime.losses import LossFunction
 from forgedsl.runtime.modules import load_module
 from forgedsl.runtime.proofs.watch import Proofs
-from forgedsl.runtime.recorded.columns import Row, rollout_of
-from forgedsl.runtime.recorded.files import read
-from forgedsl.runtime.services.trainer import TrainerClient
+from forgedsl.runtime.recorded.columns import rollout_of
+from forgedsl.runtime.recorded.files import Row, read
 from forgedsl.runtime.state import ControllerState
 from forgedsl.runtime.step_metrics import Meter
 from forgedsl.runtime.versions import Versions
 from forgedsl.runtime.whatif.losses import Measured, Packed, Traced, measure
 from forgedsl.types.flow import Role
+
+if TYPE_CHECKING:  # only `--train` has a trainer
+    from forgedsl.runtime.services.trainer import TrainerClient
 
 Key = tuple[int, str, int]
 LOST = Dropped("not recorded")
@@ -120,11 +123,12 @@ class Rescorer:
         trained = [group for group in old if not _dropped(rows, group)]
         before = _batches(self._old, trained, rows, number)
         after = _batches(self._new, kept, rows, number)
+        packed: dict[str, list[Packed]] = {}
         return Step(
             step=number, groups=len(new), kept_before=len(trained), kept_after=len(kept),
-            completions=tuple(_completions(rows, self._old, self._new, new, before, after)),
-            before=tuple(_measured(self._old, before, rows, number)),
-            after=tuple(_measured(self._new, after, rows, number)),
+            completions=_completions(rows, self._old, self._new, new, before, after),
+            before=tuple(_measured(self._old, before, rows, number, packed)),
+            after=tuple(_measured(self._new, after, rows, number, packed)),
         )  # fmt: skip
 
     async def batches(self, number: int, path: Path) -> dict[str, Assembled]:
@@ -273,25 +277,44 @@ def _batches(
 def _completions(
     rows: Sequence[Row], old: Side, new: Side, groups: Sequence[GroupState],
     before: Mapping[str, Assembled], after: Mapping[str, Assembled],
-) -> Iterator[Completion]:  # fmt: skip
-    """Yield every completion with its scores and advantages, in the run and under the other job."""
+) -> Completions:  # fmt: skip
+    """Return all completions with their scores and advantages, in the run and under the other
+    job."""
     by_group = {group.id: group for group in groups}
-    was, now = (_fields(each) for each in (before, after))
-    named = [name for name in (rows[0] if rows else ()) if name.startswith("part/")]
+    nodes = {
+        edge: [_score_node(side.flow, edge) for side in (old, new)]
+        for edge in {row["edge"] for row in rows}
+    }
+    scores: list[Score | None] = []
     for row in rows:
         group = by_group.get(row["unit"])
-        key = _key(row)
-        first, second = (_score_node(side.flow, row["edge"]) for side in (old, new))
-        score = None if group is None else group.scores.get(second, {}).get(row["cell"])
-        yield Completion(
-            group=row["unit"], sibling=row["sibling"], row=row["row"], prompt=row["prompt"],
-            response=row["response"], target=row["target"], age=row["age"],
-            tokens=len(row["token_ids"]) - row["num_observed"],
-            before=row.get(f"score/{first}"), after=None if score is None else score.value,
-            parts_before={n.removeprefix("part/"): row[n] for n in named if row[n] is not None},
-            parts_after={} if score is None else dict(score.parts),
-            fields_before=was.get(key, {}), fields_after=now.get(key, {}),
-        )  # fmt: skip
+        mine = {} if group is None else group.scores.get(nodes[row["edge"]][1], {})
+        scores.append(mine.get(row["cell"]))
+    columns = [name for name in (rows[0] if rows else ()) if name.startswith("part/")]
+    keys = [_key(row) for row in rows]
+    was, now = (_fields(each) for each in (before, after))
+    return Completions(
+        **{name: [row[name] for row in rows] for name in SHOWN},
+        before=[row.get(f"score/{nodes[row['edge']][0]}") for row in rows],
+        after=[None if score is None else score.value for score in scores],
+        parts=_pairs(
+            [{n[5:]: value for n in columns if (value := row[n]) is not None} for row in rows],
+            [{} if score is None else score.parts for score in scores],
+        ),
+        fields=_pairs([was.get(key, {}) for key in keys], [now.get(key, {}) for key in keys]),
+    )  # fmt: skip
+
+
+SHOWN = ("group", "sibling", "row", "prompt", "response", "target")
+"""columns of a recorded step that are shown"""
+
+
+def _pairs(
+    before: Sequence[Mapping[str, float]], after: Sequence[Mapping[str, float]]
+) -> dict[str, tuple[Values, Values]]:
+    """Return two columns for each name; names are in the order in which completions have them."""
+    names = dict.fromkeys(chain.from_iterable(chain.from_iterable(zip(before, after, strict=True))))
+    return {name: ([v.get(name) for v in before], [v.get(name) for v in after]) for name in names}
 
 
 def _score_node(flow: Flow, edge: str) -> str:
@@ -318,9 +341,11 @@ def _terms(batch: Batch) -> list[list[Sample]]:
 
 
 def _measured(
-    side: Side, batches: Mapping[str, Assembled], rows: Sequence[Row], step: int
-) -> Iterator[LossValues]:
-    """Yield the values of the first loss of each step node, if its log-probs are recorded."""
+    side: Side, batches: Mapping[str, Assembled], rows: Sequence[Row], step: int,
+    packed: dict[str, list[Packed]],
+) -> Iterator[LossValues]:  # fmt: skip
+    """Yield the values of the first loss of each step node, if its log-probs are recorded. `packed`
+    are the tokens that the other side has packed, by step node; those of this side replace them."""
     by_key = {_key(row): row for row in rows}
     for node in side.flow.steps:
         made = batches.get(node.name)
@@ -338,9 +363,10 @@ def _measured(
                 for epoch in range(node.epochs)
             }
             loss = side.losses[name]
-            found = measure(loss, made.batch, traced)
+            found = measure(loss, made.batch, traced, packed.get(node.name, ()))
             if found is not None:
-                yield _values(step, name, made.batch, traced[0], *found)
+                means, packed[node.name] = found
+                yield _values(step, name, made.batch, traced[0], means, packed[node.name][0])
 
 
 def _values(
@@ -349,7 +375,7 @@ def _values(
 
     def of(chosen: Sequence[int]) -> dict[str, float]:
         tokens = sum(len(traced[i] or ()) for i in chosen)
-        return {"tokens": float(tokens), **whole.measure(chosen).reports}
+        return {"tokens": float(tokens), **whole.reports(chosen)}
 
     ages: dict[int, list[int]] = {}
     for i, age in enumerate(batch.sample_ages):

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Mapping, Sequence
+import signal
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from forgedsl.errors import RunError
 from forgedsl.lower import job as spec
@@ -20,12 +21,17 @@ from forgedsl.runs.compare import function_text
 from forgedsl.runtime.data_types import Rollout, Sample
 from forgedsl.runtime.endpoints import DropRollout, Score, ServiceFailure
 from forgedsl.runtime.events import EventLog
-from forgedsl.runtime.recorded.columns import Row, rollout_of
-from forgedsl.runtime.rewards.worker import Item, Outcome, Recipe, call_reward, load
+from forgedsl.runtime.recorded.columns import rollout_of
+from forgedsl.runtime.recorded.files import Row
+from forgedsl.runtime.rewards.loading import STANDARD
+from forgedsl.runtime.rewards.worker import Item, Outcome, Recipe, call_reward, call_together, load
 from forgedsl.runtime.services.reward import RewardClient
-from forgedsl.runtime.services.trainer import TrainerClient
 from forgedsl.runtime.tensor_calls import call_on_tensors
 from forgedsl.runtime.tracebacks import described
+from forgedsl.runtime.worker_process import interrupt
+
+if TYPE_CHECKING:  # only `--train` has a trainer
+    from forgedsl.runtime.services.trainer import TrainerClient
 
 Key = tuple[int, int]
 """a completion: number of its group, and its number over all samplers of the group"""
@@ -39,27 +45,51 @@ class OwnRewards:
     def __init__(self, recipe: Recipe) -> None:
         self._recipe = recipe
         self._functions = load(recipe)
+        kinds = {each.function if each.kind == "std" else each.kind
+                 for each in recipe.rewards.values()}  # fmt: skip
+        self._install = not kinds <= {"program", *STANDARD}
+        """True if a reward may replace the handler of SIGALRM"""
+        signal.signal(signal.SIGALRM, interrupt)
 
     async def submit(self, item: Item, *, first: bool = False) -> list[Outcome]:
         names, rollout, target = item
-        return [self._call(name, rollout, target) for name in names]
+        return [await self._outcome(name, rollout, target) for name in names]
 
-    def value(self, name: str, rollout: Rollout, target: Any) -> float | None:
-        """Return the value of a reward; None if it fails or is no number."""
-        found = self._call(name, rollout, target)
-        if found.error or not isinstance(found.value, int | float):
-            return None
-        return float(found.value) if math.isfinite(found.value) else None
-
-    def _call(self, name: str, rollout: Rollout, target: Any) -> Outcome:
-        reward = self._recipe.rewards[name]
-        call = partial(self._functions[name], rollout, target)
+    async def _outcome(self, name: str, rollout: Rollout, target: Any) -> Outcome:
+        reward, function = self._recipe.rewards[name], self._functions[name]
+        if reward.concurrency is not None:
+            return await call_together(function, rollout, target, reward)
         if reward.kind != "program":
-            return call_reward(call, reward)
+            return call_reward(partial(function, rollout, target), reward)
         try:  # an expression of the job file always ends: no time limit
-            return Outcome(value=call())
+            return Outcome(value=function(rollout, target))
         except Exception as error:
             return Outcome(error=described(error))
+
+    def at_once(self, name: str) -> Callable[[Rollout, Any], float | None] | None:
+        """Return a function that computes a reward; its result is None if the reward fails or is no
+        finite number. Return None if the reward is asynchronous."""
+        reward, function = self._recipe.rewards[name], self._functions[name]
+        if reward.concurrency is not None:
+            return None
+
+        def program(rollout: Rollout, target: Any) -> float | None:
+            try:
+                return _finite(function(rollout, target))
+            except Exception:
+                return None
+
+        def bounded(rollout: Rollout, target: Any) -> float | None:
+            call = partial(function, rollout, target)
+            return _finite(call_reward(call, reward, install=self._install).value)
+
+        return program if reward.kind == "program" else bounded
+
+
+def _finite(value: Any) -> float | None:
+    if isinstance(value, int | float) and math.isfinite(value):
+        return float(value)
+    return None
 
 
 class RecordedReward:
@@ -101,7 +131,7 @@ class RecordedServices:
         self, run: spec.Job, job: spec.Job, folder: Path, program: ModuleType,
         live: Mapping[str, TrainerClient] | None = None,
     ) -> None:  # fmt: skip
-        self._job, self._unchanged, self._live = job, unchanged(run, job), live or {}
+        self._job, self._live = job, live or {}
         self.failures: asyncio.Queue[ServiceFailure] = asyncio.Queue()
         self.rows: dict[Key, Row] = {}
         self._program = program
@@ -111,6 +141,11 @@ class RecordedServices:
         pool: Any = self._own
         for name in job.rewards:
             self._rewards.judge(name, pool if name in own else RecordedReward(self, name))  # type: ignore[arg-type]
+        self._recorded = unchanged(run, job) | (job.rewards.keys() - own)
+        """rewards whose recorded values are used"""
+        self._at_once = {n: call for n in own if (call := self._own.at_once(n)) is not None}
+        self._monitors = tuple(name for name, reward in job.rewards.items() if reward.monitor)
+        self._parts: dict[str, tuple[str, ...]] = {}
 
     def use(self, rows: Sequence[Row]) -> None:
         """Answer with the rows of another step from now on."""
@@ -149,23 +184,28 @@ class RecordedServices:
         if rollout.fixed is not None:
             return None
         rubric = self._job.rubrics.get(target)
-        names = [target] if rubric is None else [*rubric.rewards]
         cut = None if rubric is None or not rollout.truncated else rubric.on_truncated
         row = self.rows[rollout.group, rollout.sibling]
         parts: dict[str, float] = {}
-        watched = [name for name, reward in self._job.rewards.items() if reward.monitor]
-        for name in dict.fromkeys([*(names if cut is None else ()), *watched]):
-            known = name in self._unchanged or self._job.rewards[name].kind in OF_MODELS
-            value = row.get(f"part/{name}") if known else None
-            if value is None and self._job.rewards[name].kind not in OF_MODELS:
-                value = self._own.value(name, rollout, answer)
+        for name in self._monitors if cut is not None else self._parts_of(target):
+            value = row.get(f"part/{name}") if name in self._recorded else None
+            if value is None and (compute := self._at_once.get(name)) is not None:
+                value = compute(rollout, answer)
             if value is None:
                 return None
             parts[name] = value
         if cut is not None or rubric is None:
             return Score(value=parts[target] if cut is None else cut, parts=parts)
         combine = getattr(self._program, rubric.function)
-        return Score(value=float(combine({n: parts[n] for n in names})), parts=parts)
+        return Score(value=float(combine({n: parts[n] for n in rubric.rewards})), parts=parts)
+
+    def _parts_of(self, target: str) -> tuple[str, ...]:
+        """Return the rewards of a score, then the monitors, each once."""
+        if (known := self._parts.get(target)) is None:
+            rubric = self._job.rubrics.get(target)
+            names = [target] if rubric is None else rubric.rewards
+            known = self._parts[target] = tuple(dict.fromkeys([*names, *self._monitors]))
+        return known
 
     async def call(self, node: spec.Node, args: dict[str, Any]) -> Any:
         return call_on_tensors(getattr(self._program, node.target), args)
