@@ -204,6 +204,31 @@ def test_an_agent_that_is_broken_does_not_start(folder):
     assert "NameError: name 'nowhere' is not defined" in said
 
 
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (
+            '["sh", "-c", "echo pip install desk >&2; exit 1"]',
+            "pip install desk (its program ended",
+        ),
+        ('["sh", "-c", "exit 2"]', "its program ended with exit code 2"),
+    ],
+)
+def test_a_program_that_never_starts_does_not_start(folder, command, said):
+    def replaced(text):
+        environment = "environment game = guesser.Guesser(guesses = guesses)"
+        assert environment in text
+        text = text.replace(environment, f"environment game = program({command})")
+        return (
+            text.replace('"solved"', "")
+            .replace("r.rewards.solved", "r.rewards.reward")
+            .replace("r.rewards.early", "r.rewards.reward")
+        )
+
+    guessed(folder, pipeline=replaced)
+    assert said in refused("agent.forge", "--dry-run")
+
+
 JUDGE = """service judge : openai("m") { url = "http://127.0.0.1:9/v1" }
 reward early = judge.score(prompt = "Grade {response} from 1 to 5", scale = [1, 5]) {
   effects = [net], timeout = 2s, retries = 0

@@ -12,10 +12,12 @@ from test_programs import TEXT
 
 from forgedsl.api import load_text
 from forgedsl.cli.resuming import differences, note_changes, package_changes
+from forgedsl.lint.engine import lint_source
 from forgedsl.lower import job as spec
 from forgedsl.lower.build import lower
 from forgedsl.lower.lock import drift, lock_text, read_lock
-from forgedsl.lower.packages import changed, versions
+from forgedsl.lower.packages import changed, lacking, versions
+from forgedsl.source import SourceFile
 
 AGENT = """
 import json
@@ -153,3 +155,46 @@ def test_a_reward_in_python_has_the_versions_of_what_it_and_its_modules_import(
     assert differences(before, job) == []
     (told,) = package_changes(before)
     assert (told.setting, told.before, told.after) == ("rewards.right.packages.PyYAML", "1.0", now)
+
+
+def test_what_an_interpreter_lacks_is_told_with_the_line_of_the_script(tmp_path: Path) -> None:
+    """A file of pipelines/, with an interpreter that has nothing, and with one that has it."""
+    pipelines = Path(__file__).parents[2] / "pipelines"
+    site = tmp_path / "venv/lib/python3.12/site-packages"
+    site.mkdir(parents=True)
+    (tmp_path / "venv/bin").mkdir()
+    python = tmp_path / "venv/bin/python"
+    python.write_text("#!/bin/sh\n")
+    python.chmod(0o755)
+
+    def told(name: str) -> list[tuple[str, str]]:
+        text = (pipelines / f"{name}.forge").read_text("utf-8")
+        text = text.replace('= "python3" ', f'= "{python}" ')
+        assert str(python) in text
+        found = lint_source(SourceFile(f"{name}.forge", text), pipelines, on_disk=True)
+        return [(d.message, d.help or "") for d in found.diagnostics if d.code == "X834"]
+
+    line = f"{python} -m pip install "
+    for name, script, module, package in (
+        ("verifiers", "verify.py", "openai, verifiers", "verifiers==0.4.0"),
+        ("inspect", "evaluate.py", "inspect_ai", "inspect-ai==0.3.285 openai"),
+        ("harbor", "harbor_host.py", "harbor, openai", "harbor==0.26.0"),
+    ):
+        message = f"{python} lacks {module}, which `{script}` of agent `game` imports"
+        assert told(name) == [(message, line + package)]
+    for module in ("verifiers", "inspect_ai", "harbor", "openai"):
+        (site / module).mkdir()
+    assert [told(name) for name in ("verifiers", "inspect", "harbor")] == [[], [], []]
+
+
+def test_what_a_script_goes_on_without_is_not_lacking(tmp_path: Path) -> None:
+    (tmp_path / "lib/python3.12/site-packages").mkdir(parents=True)
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "a.py").write_text(
+        "import json\nimport needed\n"
+        "try:\n    import faster\nexcept ImportError:\n    faster = None\n"
+        "try:\n    import asked\nexcept ImportError as error:\n    raise SystemExit(1) from error\n"
+        "if TYPE_CHECKING:\n    import typed\n"
+    )
+    assert lacking(tmp_path / "a.py", str(tmp_path / "bin/python3")) == ["asked", "needed"]
+    assert lacking(tmp_path / "a.py", "python3") == []

@@ -61,6 +61,16 @@ def test_a_program_is_part_of_the_job_with_its_files(tmp_path: Path) -> None:
     assert hashlib.sha256(b"# desk.sh\n").hexdigest() in lock_text(job)
 
 
+def test_a_folder_of_the_target_is_part_of_the_job(tmp_path: Path) -> None:
+    job, said = lowered(tmp_path, '["sh", "agents/{target}", "{\\"a\\": 1}", "{target}"]')
+    assert said == []
+    assert job is not None
+    desk = job.environments["desk"]
+    assert desk.program is not None
+    assert desk.program.command == ("sh", "inputs/agents/{target}", '{"a": 1}', "{target}")
+    assert {*desk.scripts} == {"inputs/agents/desk.sh", "inputs/agents/helper.py"}
+
+
 def test_a_program_without_reward_has_no_parts(tmp_path: Path) -> None:
     _, said = lowered(tmp_path, '["sh"], reward = none')
     assert [(code, message) for code, message, _ in said] == [
@@ -83,6 +93,8 @@ WRONG = [
     ('["sh", "{key}"]', "`{key}` in an argument can be read", "variables = ["),
     ('["sh"], files = ["/etc"]', "write the path of `/etc` relative", ""),
     ('["sh"], files = ["agent"]', "`agent` does not exist", "did you mean `agents`?"),
+    ('["sh", "{taks}"]', "`{taks}` is no placeholder", "did you mean `{task}`?"),
+    ('["sh", "agent/{target}"]', "`agent` does not exist beside", "did you mean `agents`?"),
     ('["sh"], parts = []', "name one reward part", ""),
     ('["sh"], parts = ["a b"]', "`a b` is no name of a reward part", ""),
     ('["sh"], parts = ["a", "a"]', "several different ones", ""),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import hashlib
 import os
 import signal
@@ -101,6 +102,34 @@ def test_a_program_leaves_its_reward(
     tmp_path: Path, script: str, given: dict[str, Any], value: dict[str, float]
 ) -> None:
     assert ended(tmp_path, script, **given) == Reply(value=value)
+
+
+def targeted(folder: Path, name: str) -> Reply:
+    """How a program ends that gets the folder of the row, whose target is 2."""
+    for each in (name, "20"):
+        (folder / f"inputs/tasks/{each}").mkdir(parents=True)
+        (folder / f"inputs/tasks/{each}/says").write_text("0.5")
+    served = program(
+        folder, 'cat "$1/says"', command=("sh", "inputs/a.sh", "inputs/tasks/{target}")
+    )
+    scripts = {**served.environment.scripts, "inputs/tasks/20/says": ""}
+    environment = served.environment.model_copy(update={"scripts": scripts})
+    found: list[Reply] = []
+
+    async def use(pool: Pool) -> None:
+        found.append(await pool.end("1+1=", target="2"))
+
+    with_pool(dataclasses.replace(served, environment=environment), use)
+    return found[0]
+
+
+def test_a_program_gets_the_folder_of_the_row(tmp_path: Path) -> None:
+    assert targeted(tmp_path, "2") == Reply(value={"reward": 0.5})
+
+
+def test_a_row_whose_folder_is_missing_is_told_with_the_nearest(tmp_path: Path) -> None:
+    said = targeted(tmp_path, "2x").error
+    assert "the target '2' is no name in tasks; did you mean 2" in said
 
 
 FAILURES = [

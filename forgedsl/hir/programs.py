@@ -28,8 +28,10 @@ SCRIPTS = (".py", ".sh", ".js", ".mjs", ".ts", ".rb", ".pl")
 """endings of words that name a file to be run"""
 OWN_PREFIX = "FORGE"
 """first letters of the variables that a run sets; VARIABLE=... may set all others"""
-WORDS = ("url", "anthropic_url", "model", "task", "task_file")
+TARGET = "{target}"
+WORDS = ("url", "anthropic_url", "model", "task", "task_file", "target")
 """placeholders in words of the command: `{url}`"""
+PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +60,10 @@ def resolve_program(resolver: File, call: ast.Call | None, span: Span) -> Python
         return None
     files = [*_files(bound, resolver.folder)]
     moved = {word: resolver.rebase(word) for word in files}
-    command = [moved.get(word, word) for word in bound["command"]]
+    command = [
+        resolver.rebase(word) if target_folder(word) else moved.get(word, word)
+        for word in bound["command"]
+    ]
     return PythonEnvironment(
         module="",
         name=PROGRAM.name,
@@ -127,6 +132,13 @@ def _placeholders(command: list[str]) -> Iterator[Problem]:
             message="`{key}` in an argument can be read by all users of the host",
             help='give it as a variable: `variables = ["OPENAI_KEY={key}"]`',
         )
+    for index, word in enumerate(command):
+        for name in PLACEHOLDER.findall(word):
+            close = nearest(name, WORDS) if name not in (*WORDS, "key") else []
+            if close:  # other braces stay, so that a command may contain JSON
+                message = f"`{{{name}}}` is no placeholder"
+                help_text = did_you_mean(tuple(f"{{{each}}}" for each in close))
+                yield Problem(name="command", message=message, help=help_text, word=index)
 
 
 def _first_word(command: list[str], folder: Path) -> Iterator[Problem]:
@@ -164,6 +176,10 @@ def _missing(bound: dict[str, Any], folder: Path) -> Iterator[Problem]:
         scripted = word.endswith(SCRIPTS) and not word.startswith("-") and "{" not in word
         if scripted and not os.path.isabs(word) and not (folder / word).is_file():
             yield _not_there(word, folder, "command")
+    for word in bound["command"]:
+        place = target_folder(word)
+        if place and not (folder / place).is_dir():
+            yield _not_there(place, folder, "command")
     for word in bound["files"]:
         if os.path.isabs(word):
             message = f"write the path of `{word}` relative to the .forge file"
@@ -182,6 +198,14 @@ def _arguments(command: list[str], folder: Path) -> Iterator[Problem]:
         yield Problem(name="command", message=message, help=help_text, word=word)
 
 
+def target_folder(word: str) -> str:
+    """Return the folder of a path beside the .forge file whose end is the target of a row,
+    `tasks/{target}`; "" for another word."""
+    before, target, _ = word.partition(TARGET)
+    place = before.rpartition("/")[0]
+    return place if target and place and not os.path.isabs(word) and "{" not in place else ""
+
+
 def _not_there(word: str, folder: Path, name: str) -> Problem:
     beside = (folder / word).parent
     known = [each.name for each in beside.iterdir()] if beside.is_dir() else []
@@ -197,7 +221,8 @@ def _files(bound: dict[str, Any], folder: Path | None) -> Iterator[str]:
         named = "/" in word or (index > 0 and Path(word).suffix)
         if named and not os.path.isabs(word) and (folder / word).is_file():
             yield word
-    for word in bound["files"]:
+    targets = [place for word in bound["command"] if (place := target_folder(word))]
+    for word in (*bound["files"], *targets):
         path = folder / word
         if path.is_file():
             yield word

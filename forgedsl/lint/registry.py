@@ -71,9 +71,8 @@ def _has_made_rows(program: Program) -> bool:
 
 def _has_packages(program: Program) -> bool:
     """True if the program needs a package that is not installed with the compiler."""
-    return any(e.body.is_gymnasium for e in program.environments.values()) or _has_made_rows(
-        program
-    )
+    played = [env.body for env in program.environments.values()]
+    return any(e.is_gymnasium or e.is_program for e in played) or _has_made_rows(program)
 
 
 def _has_python_losses(program: Program) -> bool:
@@ -142,7 +141,7 @@ SUBJECTS: tuple[tuple[Callable[[Program], bool], tuple[str, ...]], ...] = (
         (
             "D647", "D648", "D649", "D661", "R511", "R535", "X802", "X811", "X812", "X813", "X814",
             "X815", "X816", "X817", "X818", "X819", "X820", "X821", "X822", "X823", "X824", "X825",
-            "X826", "X827", "X828", "X829", "X830", "X831",
+            "D666", "X826", "X827", "X828", "X829", "X830", "X831",
             "X835", "X836", "X837", "X838", "X839", "X840", "X841", "X842", "X843", "X844", "X845",
             "X846",
             "R540", "X832", "X833",

@@ -192,7 +192,7 @@ def _program(decl: EnvironmentDecl, files: InputFiles) -> job.Environment:
         agent=True,
         scripts=dict(named.values()),
         program=job.Program(
-            command=tuple(named[word][0] if word in named else word for word in args["command"]),
+            command=tuple(_word_of_job(word, named) for word in args["command"]),
             variables=tuple(args["variables"]),
             stdin=args["stdin"],
             reward=args["reward"],
@@ -204,6 +204,18 @@ def _program(decl: EnvironmentDecl, files: InputFiles) -> job.Environment:
         ),
         **{key: setting.value for key, setting in decl.settings.items()},
     )
+
+
+def _word_of_job(word: str, named: Mapping[str, tuple[str, str]]) -> str:
+    """Return a word of a command with the place in the job of the file, or of the folder of
+    `folder/{target}`, that it names."""
+    from forgedsl.hir.programs import target_folder
+
+    if word in named:
+        return named[word][0]
+    place = target_folder(word)
+    inside = next((each for each in named if place and each.startswith(f"{place}/")), "")
+    return named[inside][0].removesuffix(inside) + word if inside else word
 
 
 def _gymnasium(decl: EnvironmentDecl, files: InputFiles) -> job.Environment:

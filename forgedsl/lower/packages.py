@@ -33,6 +33,20 @@ def installed(modules: Iterable[str]) -> dict[str, str]:
     return {name: found for module in modules for name, found in _installing(module, sys.path)}
 
 
+def lacking(file: Path, command: str) -> list[str]:
+    """Return the top-level modules that a Python file needs and that the interpreter `command` does
+    not have; none if it is not the absolute path of a Python on this machine."""
+    site = _site_packages(command) if command else None
+    needed = sorted({*_imported(file, needed=True)}) if site else []
+    return [name for name in needed if not any(_is_in(Path(each), name) for each in site or ())]
+
+
+def _is_in(folder: Path, module: str) -> bool:
+    """Return True if a folder of packages has a module, or may have it: an editable install."""
+    names = (module, f"{module}.py", "*.egg-link", "__editable__*", f"{module}.*.so")
+    return any(next(folder.glob(name), None) is not None for name in names)
+
+
 def changed(recorded: Mapping[str, str], command: str = "") -> dict[str, tuple[str, str | None]]:
     """Return recorded packages whose installed version differs: (recorded, installed or None)."""
     site = _site_packages(command)
@@ -42,14 +56,18 @@ def changed(recorded: Mapping[str, str], command: str = "") -> dict[str, tuple[s
     return {name: pair for name, pair in found.items() if pair[0] != pair[1]}
 
 
-def _imported(file: Path) -> Iterator[str]:
-    """Yield the top-level modules that a Python file imports, wherever it does."""
+def _imported(file: Path, *, needed: bool = False) -> Iterator[str]:
+    """Yield the top-level modules that a Python file imports, wherever it does. With `needed`,
+    leave out those that it goes on without."""
     try:
         tree = ast.parse(file.read_text("utf-8"))
     except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
         return  # F115 and P210 report it
+    optional = {id(node) for part in ast.walk(tree) for node in _optional(part)} if needed else ()
     for node in ast.walk(tree):
         modules: list[str] = []
+        if id(node) in optional:
+            continue
         if isinstance(node, ast.Import):
             modules = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
@@ -59,6 +77,21 @@ def _imported(file: Path) -> Iterator[str]:
             beside = (file.parent / f"{name}.py").exists() or (file.parent / name).is_dir()
             if name not in sys.stdlib_module_names and name != "forgedsl" and not beside:
                 yield name
+
+
+def _optional(part: ast.AST) -> Iterator[ast.AST]:
+    """Yield what is only imported for types, or in a `try` that does not end without it."""
+    if isinstance(part, ast.If) and "TYPE_CHECKING" in ast.unparse(part.test):
+        yield from ast.walk(part)
+    elif isinstance(part, ast.Try):
+        handled = [node for handler in part.handlers for node in ast.walk(handler)]
+        ends = any(
+            isinstance(node, ast.Raise)
+            or (isinstance(node, ast.Call) and ast.unparse(node.func).endswith("exit"))
+            for node in handled
+        )
+        if not ends:
+            yield from ast.walk(part)
 
 
 def _site_packages(command: str) -> list[str] | None:

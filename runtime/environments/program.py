@@ -14,8 +14,10 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import difflib
 import json
 import os
+import re
 import secrets
 import shutil
 import signal
@@ -49,6 +51,9 @@ INHERITED = (
 )  # fmt: skip
 """environment variables that a program inherits from the run. It gets others, such as keys or
 PYTHONPATH, only if its declaration names them"""
+ROWS = ("task", "target")
+"""placeholders whose values are those of a row. They are replaced last, since they may contain
+`{url}`"""
 LOOPBACK = "127.0.0.1,localhost"
 GRACE = 1.0
 """seconds between the signals TERM and KILL"""
@@ -84,6 +89,8 @@ class ProgramAgent(Agent):
                 await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
 
     async def _run(self, task: Task, model: Model, folder: Path) -> Any:
+        for word in self._program.in_job:
+            _checked_target(word, str(task.target))
         mark = secrets.token_hex(8)
         seed = self.rng.getrandbits(32)
         places = _placeholders(task, model, folder)
@@ -163,7 +170,13 @@ class _Program:
         self.spec, self._scripts = served, scripts
         self.slots = asyncio.Semaphore(served.concurrency or 1 << 30)
         self.command = [
-            str(locate(word, folder)) if word in scripts else word for word in served.command
+            str(locate(word, folder)) if word in scripts or _in_job(word, scripts) else word
+            for word in served.command
+        ]
+        self.in_job = [
+            made
+            for word, made in zip(served.command, self.command, strict=True)
+            if _in_job(word, scripts) and word.endswith("/{target}")
         ]
         self.inherited = {name: os.environ[name] for name in INHERITED if name in os.environ}
         self.inherited |= {k: v for k, v in os.environ.items() if k.startswith("LC_")}
@@ -217,15 +230,35 @@ def _placeholders(task: Task, model: Model, folder: Path) -> dict[str, str]:
     return {
         "url": model.url, "anthropic_url": model.url.removesuffix("/v1"), "key": model.key,
         "model": model.name, "task": task.text, "task_file": str(folder / "task.json"),
+        "target": "" if task.target is None else str(task.target),
     }  # fmt: skip
 
 
 def _filled(text: str, places: Mapping[str, str]) -> str:
     """Replace `{url}` and the like. Other braces stay, so that a command may contain JSON."""
     for name, value in places.items():
-        if name != "task":
+        if name not in ROWS:
             text = text.replace(f"{{{name}}}", value)
-    return text.replace("{task}", places["task"])  # last: a task may contain `{url}`
+    return re.sub(r"\{(task|target)\}", lambda found: places[found[1]], text)
+
+
+def _in_job(word: str, scripts: Mapping[str, str]) -> bool:
+    """Return True for `tasks/{target}` if the job has files in `tasks`."""
+    before, target, _ = word.partition("{target}")
+    return bool(target) and "/" in before and any(each.startswith(before) for each in scripts)
+
+
+def _checked_target(word: str, target: str) -> None:
+    """Check that the row names a file or folder beside others.
+
+    Raises:
+        ProgramFailed: there is none of this name.
+    """
+    place, name = Path(word.partition("{target}")[0]), Path(target)
+    if len(name.parts) != 1 or name.parts[0] == ".." or not (place / name).exists():
+        close = difflib.get_close_matches(target, [each.name for each in place.iterdir()], n=1)
+        near = f"; did you mean {close[0]}?" if close else ""
+        raise ProgramFailed(f"the target {target!r} is no name in {place.name}{near}")
 
 
 # ---- output
