@@ -31,11 +31,19 @@ def _tensor(value: Any, whole: bool) -> Any:
         bools = any(isinstance(row[0], bool) for row in value if row)
         rows = [torch.tensor(row, dtype=torch.bool if bools else torch.float64) for row in value]
         return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
-    if isinstance(value, list) and all(isinstance(v, int | float | bool) for v in value):
+    if isinstance(value, list) and _are_numbers(value):
         if value and all(isinstance(v, bool) for v in value):  # `rollout.truncated`
             return torch.tensor(value)
         return torch.tensor(value, dtype=torch.int64 if whole else torch.float64)
     return value
+
+
+def _are_numbers(values: list[Any]) -> bool:
+    kinds = set(map(type, values))
+    return kinds <= NUMBERS or all(isinstance(value, int | float) for value in values)
+
+
+NUMBERS = {int, float, bool}
 
 
 def _ragged(value: Any) -> bool:

@@ -80,7 +80,12 @@ def _completion(rollout: Rollout) -> Row:
 
 def rollout_of(row: Mapping[str, Any]) -> Rollout:
     """Return the completion that a row holds."""
-    known = {name: _parsed(row[name]) for name in AS_JSON}
+    # most are empty
+    known = {
+        name: json.loads(text) if (made := EMPTY.get(text)) is None else made()
+        for name in AS_JSON
+        for text in [row[name]]
+    }
     prompt = Prompt(
         group=row["group"], row=row["row"], text=row["prompt"], token_ids=row["prompt_ids"],
         target=known["target"], cursor=row["cursor"], messages=known["messages"],
@@ -97,12 +102,6 @@ def rollout_of(row: Mapping[str, Any]) -> Rollout:
         versions=tuple((version, count) for version, count in known["versions"]),
         kept=known["kept"], fixed=row["fixed"], others=tuple(row["others"]),
     )  # fmt: skip
-
-
-def _parsed(text: str) -> Any:
-    """Return the value of a JSON text; most are empty."""
-    made = EMPTY.get(text)
-    return json.loads(text) if made is None else made()
 
 
 EMPTY: dict[str, Callable[[], Any]] = {"null": lambda: None, "[]": list, "{}": dict}

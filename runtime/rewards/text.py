@@ -28,8 +28,8 @@ def think_tags(
     text around them. With `which = any`, return 1.0 for a non-blank `<think>` block; several or
     nested ones are allowed. Otherwise return `partial` if any of the tags occurs, else 0.0. Case
     and spaces in a tag do not matter."""
-    text, name = rollout.response, re.escape(tag)
-    tags = list(_tags(name if which == "any" else f"{name}|answer").finditer(text))
+    text = rollout.response
+    tags = list(_tags(tag, which).finditer(text))
     full = _has_block(text, tags) if which == "any" else _is_pair(text, tags, tag)
     if full:
         return 1.0
@@ -57,7 +57,8 @@ def _has_block(text: str, tags: list[re.Match[str]]) -> bool:
 
 
 @lru_cache(maxsize=64)
-def _tags(names: str) -> re.Pattern[str]:
+def _tags(tag: str, which: str) -> re.Pattern[str]:
+    names = re.escape(tag) if which == "any" else f"{re.escape(tag)}|answer"
     return re.compile(TAG.format(names), re.IGNORECASE)
 
 

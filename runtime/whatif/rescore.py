@@ -117,7 +117,8 @@ class Rescorer:
             RunError: the other job needs a value that is not recorded, or a reward fails too often.
         """
         rows = read(path)
-        made = {_key(row): rollout_of(row) for row in rows}
+        by_key = {_key(row): row for row in rows}
+        made = {key: rollout_of(row) for key, row in by_key.items()}
         old = list(_groups(self._old.flow, rows, made, {*self._old.flow.edges}))
         new, kept = asyncio.run(self._again(rows, made))
         trained = [group for group in old if not _dropped(rows, group)]
@@ -126,9 +127,9 @@ class Rescorer:
         packed: dict[str, list[Packed]] = {}
         return Step(
             step=number, groups=len(new), kept_before=len(trained), kept_after=len(kept),
-            completions=_completions(rows, self._old, self._new, new, before, after),
-            before=tuple(_measured(self._old, before, rows, number, packed)),
-            after=tuple(_measured(self._new, after, rows, number, packed)),
+            completions=_completions(by_key, self._old, self._new, new, before, after),
+            before=tuple(_measured(self._old, before, by_key, number, packed)),
+            after=tuple(_measured(self._new, after, by_key, number, packed)),
         )  # fmt: skip
 
     async def batches(self, number: int, path: Path) -> dict[str, Assembled]:
@@ -182,7 +183,8 @@ class Rescorer:
             if (reason := await self._firing.group(group, known)) is not None:
                 gone[group.id] = reason
         kept = [group for group in groups if group.id not in gone]
-        await self._firing.batch(kept)
+        if self._new.flow.batch_nodes:
+            await self._firing.batch(kept)
         return gone | {group.id: "left the batch" for group in kept if group.abandoned}
 
 
@@ -275,11 +277,12 @@ def _batches(
 
 
 def _completions(
-    rows: Sequence[Row], old: Side, new: Side, groups: Sequence[GroupState],
+    by_key: Mapping[Key, Row], old: Side, new: Side, groups: Sequence[GroupState],
     before: Mapping[str, Assembled], after: Mapping[str, Assembled],
 ) -> Completions:  # fmt: skip
     """Return all completions with their scores and advantages, in the run and under the other
     job."""
+    rows = [*by_key.values()]
     by_group = {group.id: group for group in groups}
     nodes = {
         edge: [_score_node(side.flow, edge) for side in (old, new)]
@@ -291,7 +294,6 @@ def _completions(
         mine = {} if group is None else group.scores.get(nodes[row["edge"]][1], {})
         scores.append(mine.get(row["cell"]))
     columns = [name for name in (rows[0] if rows else ()) if name.startswith("part/")]
-    keys = [_key(row) for row in rows]
     was, now = (_fields(each) for each in (before, after))
     return Completions(
         **{name: [row[name] for row in rows] for name in SHOWN},
@@ -301,7 +303,7 @@ def _completions(
             [{n[5:]: value for n in columns if (value := row[n]) is not None} for row in rows],
             [{} if score is None else score.parts for score in scores],
         ),
-        fields=_pairs([was.get(key, {}) for key in keys], [now.get(key, {}) for key in keys]),
+        fields=_pairs([was.get(key, {}) for key in by_key], [now.get(key, {}) for key in by_key]),
     )  # fmt: skip
 
 
@@ -341,12 +343,11 @@ def _terms(batch: Batch) -> list[list[Sample]]:
 
 
 def _measured(
-    side: Side, batches: Mapping[str, Assembled], rows: Sequence[Row], step: int,
+    side: Side, batches: Mapping[str, Assembled], by_key: Mapping[Key, Row], step: int,
     packed: dict[str, list[Packed]],
 ) -> Iterator[LossValues]:  # fmt: skip
     """Yield the values of the first loss of each step node, if its log-probs are recorded. `packed`
     are the tokens that the other side has packed, by step node; those of this side replace them."""
-    by_key = {_key(row): row for row in rows}
     for node in side.flow.steps:
         made = batches.get(node.name)
         if made is None:
