@@ -90,7 +90,7 @@ TRANSPORTS = (
     Transport(
         name="peer",
         where="GPUs of one host that reach each other's memory",
-        bytes_per_s=30e9,
+        bytes_per_s=50e9,
         gpus=True,
         linked=True,
     ),

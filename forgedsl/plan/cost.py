@@ -46,11 +46,11 @@ CHARACTERS = 4
 FP8_READ = 1.4
 """cost of reading a byte of an fp8 KV cache relative to bf16 (H200: 101 us per layer, bf16 144
 us)"""
-SYNC_LAYER = 4e-3
+SYNC_LAYER = 3.7e-3
 """seconds of a weight sync for each layer, whatever its bytes, to engines on GPUs: tensors are
-gathered, copied and loaded one by one. Fitted on H200 together with the rates of `ipc` and `peer`:
-1.2 GB of 28 layers in 0.12 s by `ipc` and 0.14 s by `peer`, both without proofs; 8.5 GB of 24
-layers in 0.37 s by `peer`, with them"""
+copied and loaded one by one. Fitted on H200 together with the rates of `ipc` and `peer`, all with
+proofs: 1.2 GB of 28 layers in 0.10 s by `ipc` and 0.13 s by `peer`; 8.5 GB of 24 layers in 0.26 to
+0.29 s by `peer`"""
 SLOW = 1.5
 """A307 is reported if a frozen model takes more than this times as long as all other stages
 together"""
