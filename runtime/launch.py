@@ -88,14 +88,14 @@ def run(
     # Otherwise the tokenizers library warns when a process that has tokenized is forked.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     _remove_dead()
-    log, backing = _open_log_and_backend(run_dir, rehearsal)
+    log, backend = _open_log_and_backend(run_dir, rehearsal)
     own = (
         open_run_folder(job, run_dir, job_dir or run_dir)
         if readers is None
         else contextlib.nullcontext(readers)
     )
-    with own as hearing, log as events:
-        for reader in hearing:
+    with own as open_readers, log as events:
+        for reader in open_readers:
             events.subscribe(reader)
 
         def session(left: int, resume: bool) -> Outcome | None:
@@ -103,10 +103,10 @@ def run(
             with _scratch() as (scratch, clean_up):
                 this = Run(
                     job=job, run_dir=run_dir.resolve(), job_dir=(job_dir or run_dir).resolve(),
-                    resume=last, events=events, record_batches=record_batches, backing=backing,
+                    resume=last, events=events, record_batches=record_batches, backend=backend,
                     scratch=scratch, clean_up=clean_up, changed_data=changed_data,
                 )  # fmt: skip
-                return _run(this, left, heard=bool(readers))
+                return _run(this, left, has_readers=bool(readers))
 
         return _sessions(session, job.schedule.restarts, run_dir, resume)
 
@@ -146,10 +146,10 @@ def _sessions(
     return outcome.code
 
 
-def _run(this: Run, left: int, *, heard: bool) -> Outcome | None:
+def _run(this: Run, left: int, *, has_readers: bool) -> Outcome | None:
     """Run from `run.start` to `run.end`. `left` is the number of restarts that remain; return None
-    if a service failed and the run starts again. If `heard`, readers show the event `run.end`;
-    otherwise the reason of a failure is printed to stderr."""
+    if a service failed and the run starts again. If it `has_readers`, they show the event
+    `run.end`; otherwise the reason of a failure is printed to stderr."""
     _announce(this)
     start = time.monotonic()
     outcome = _outcome(this)
@@ -168,7 +168,7 @@ def _run(this: Run, left: int, *, heard: bool) -> Outcome | None:
     except RunError as error:
         outcome = _outcome_of(error)
     # If readers show events, the summary prints the outcome from the event `run.end`.
-    if outcome.message and not (heard and this.events.whole):
+    if outcome.message and not (has_readers and this.events.whole):
         words = (outcome.message, outcome.origin, outcome.remedy)
         print("\n  ".join(filter(None, words)), file=sys.stderr)
     return outcome
@@ -300,11 +300,11 @@ async def _execute(this: Run, interrupt: Interrupt) -> Outcome:
         check_checkpoint(this.run_dir, this.resume, kind.spoilt)
     this.events.emit("phase", text="starting services", services=list(this.job.services))
     gpus = any(service.mesh.device == "gpu" for service in this.job.services.values())
-    usage = Usage(this.events, gpus=gpus) if this.backing.loads_models else None
-    fleet = this.backing.spawn(this)
+    usage = Usage(this.events, gpus=gpus) if this.backend.loads_models else None
+    fleet = this.backend.spawn(this)
     cancelled_at_start = False
     try:
-        data = await this.backing.prepare(this, fleet)
+        data = await this.backend.prepare(this, fleet)
         watching = None if usage is None else asyncio.create_task(usage.watch(), name="usage")
         try:
             return await _run_controller(this, fleet, data, interrupt)
@@ -326,16 +326,16 @@ async def _run_controller(this: Run, fleet: Any, data: Any, interrupt: Interrupt
     from forgedsl.runtime.services.supervisor import Supervisor
 
     state = None if this.resume is None else read_state(this.run_dir, this.resume)
-    endpoints = await this.backing.connect(this, fleet, data)
-    keeper = Supervisor(
-        fleet, endpoints, this.events, lambda dead: this.backing.restart(this, dead)
+    endpoints = await this.backend.connect(this, fleet, data)
+    supervisor = Supervisor(
+        fleet, endpoints, this.events, lambda dead: this.backend.restart(this, dead)
     )
-    keeper.start()
+    supervisor.start()
     try:
         controller = Controller(
             this.job, endpoints, this.events, state=state, changed_data=this.changed_data,
             replay=_replay(this.run_dir, this.resume),
-            record_to=this.run_dir if this.backing.loads_models else None,
+            record_to=this.run_dir if this.backend.loads_models else None,
         )  # fmt: skip
         grace = this.job.checkpoint.grace_s
         interrupt.act = lambda noticed: controller.interrupt(grace if noticed else None)
@@ -350,7 +350,7 @@ async def _run_controller(this: Run, fleet: Any, data: Any, interrupt: Interrupt
         return Outcome(code=EXIT_OK, status="done")
     finally:
         gc.unfreeze()
-        keeper.close()
+        supervisor.close()
         await endpoints.close()
 
 

@@ -49,7 +49,7 @@ class Run:
     events: EventLog
     resume: int | None
     record_batches: int
-    backing: ServiceBackend
+    backend: ServiceBackend
     scratch: Scratch
     clean_up: Callable[[], None]
     """kills every process of the run and removes its files outside of the run folder"""

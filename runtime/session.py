@@ -98,7 +98,7 @@ async def _start_services(job: spec.Job, run_dir: Path) -> Services:
         nothing: Callable[[], None] = lambda: None  # noqa: E731
         this = Run(
             job=_loading_folders(job), run_dir=run_dir, job_dir=run_dir, resume=None, events=events,
-            record_batches=0, backing=backend, scratch=scratch, clean_up=nothing,
+            record_batches=0, backend=backend, scratch=scratch, clean_up=nothing,
         )  # fmt: skip
         events.emit(
             "run.start", name=job.name, steps=None, profile=job.profile,

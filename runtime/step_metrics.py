@@ -52,8 +52,8 @@ class Meter:
         self._clock = clock
         self.running = 0
         """completions in progress"""
-        self.life = 0
-        """progress counter; it grows whenever the run makes progress"""
+        self.progress = 0
+        """grows whenever the run makes progress"""
         self.trainer_idle_s = 0.0
         self.groups_dropped: Counter[str] = Counter()
         self.rollouts_dropped = 0

@@ -198,7 +198,7 @@ class WorkerProcess(CallClient):
     def __init__(self, process: subprocess.Popen[bytes], memory: int | None = None) -> None:
         super().__init__()
         self._process, self._memory, self._killed = process, memory, ""
-        self._said: asyncio.Queue[str | None] = asyncio.Queue()
+        self._messages: asyncio.Queue[str | None] = asyncio.Queue()
         """the two messages before the first call: "" when the process runs; then "" when it has
         loaded, or the error of loading"""
 
@@ -228,10 +228,10 @@ class WorkerProcess(CallClient):
             limit = LOADING if seconds is None else seconds
             async with asyncio.timeout(LOADING):
                 # the process runs; importing this package does not count towards `limit`
-                await made._hear()
+                await made._next_message()
             made.post((served, max(limit - 5.0, limit / 2)))
             async with asyncio.timeout(limit):
-                problem = await made._hear()
+                problem = await made._next_message()
         except TimeoutError:
             problem = (
                 f"{names}: not loaded within {limit:g} s; check for code that does not end "
@@ -248,18 +248,18 @@ class WorkerProcess(CallClient):
 
     def received(self, value: Any) -> None:
         if isinstance(value, str):
-            self._said.put_nowait(value)
+            self._messages.put_nowait(value)
         else:
             super().received(value)
 
     def connection_lost(self, error: Exception | None) -> None:
         super().connection_lost(error)
-        self._said.put_nowait(None)
+        self._messages.put_nowait(None)
 
-    async def _hear(self) -> str:
-        if (said := await self._said.get()) is None:
+    async def _next_message(self) -> str:
+        if (message := await self._messages.get()) is None:
             raise ConnectionError("the process has disconnected")
-        return said
+        return message
 
     async def ask(self, value: Any, limit: float) -> Any:
         """Return the answer, or `ProcessEnded` if the process ended."""

@@ -155,7 +155,7 @@ def play(
             given[tally.name] = [tally.token_ids, tally.logprobs, str(tally.reason)]
         pool = made.kv_cache_manager.block_pool
         steps.append([pool.get_num_free_blocks(), len(pool.cached_block_hash_to_block)])
-        assert not short or made.tallies.keys() <= made.requests.keys()
+        assert not short or made.followed.keys() <= made.requests.keys()
     ended = {name: value for name, value in given.items() if value[2] not in (None, "None")}
     return steps, ended, made.num_short if short else 0
 

@@ -65,7 +65,7 @@ class Evals:
             value = finite({"value": found.value})["value"]
             end.update(value=value, std=None, samples=found.samples, failed=0)
             end["metrics"] = finite(dict(found.reports))
-        self._meter.life += 1
+        self._meter.progress += 1
         return EvalResult(name=name, version=version, value=value)
 
     async def run(self, name: str, *, version: int, step: int) -> EvalResult:
@@ -124,7 +124,7 @@ class Evals:
             else:
                 self._failures.succeeded(node)
                 scores.append(score.value)
-                self._meter.life += 1
+                self._meter.progress += 1
 
 
 def _node(name: str, spec: Eval, job: Job, samplers: list[Node]) -> Node:

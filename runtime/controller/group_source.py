@@ -212,7 +212,7 @@ class GroupSource:
             return
         self.waiting[group.local] = self.fresh[group.local] = self.in_flight.pop(group.local)
         self.credits.finalize(group.local)
-        self._meter.life += 1
+        self._meter.progress += 1
         self._events.emit("group.ready", group=group.id)
         self._pulse.fire()
 
@@ -246,7 +246,7 @@ class Pool:
                 the nodes' timeouts.
         """
         loop = asyncio.get_running_loop()
-        life = self._meter.life
+        progress = self._meter.progress
         try:
             async with asyncio.timeout(self._patience) as clock:
                 while True:
@@ -259,8 +259,8 @@ class Pool:
                     if over and all(i in over or i.credits.ready() for i in self.intakes):
                         return self._last_batch()
                     await self._pulse.wait()
-                    if self._meter.life != life:
-                        life = self._meter.life
+                    if self._meter.progress != progress:
+                        progress = self._meter.progress
                         clock.reschedule(loop.time() + self._patience)
         except TimeoutError as error:
             if not clock.expired():

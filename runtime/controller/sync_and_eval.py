@@ -129,7 +129,7 @@ class SyncsAndEvals:
             warnings.append(context.recorder.record_weights(step, sync.target, result.digests))
         for warned in filter(None, warnings):
             context.events.emit("warning", service=sync.to, text=warned)
-        context.meter.life += 1
+        context.meter.progress += 1
         for intake in self._intakes:
             intake.record_sync(sync, step)
 

@@ -196,7 +196,7 @@ def open_source(
     return Table(rows, shuffle, name)
 
 
-ROWS = {
+ROW_FORMATS = {
     "csv": ": the first line must name the columns, and each line after it is a row",
     "jsonl": ": each row must be a line with a JSON object",
     "json": ": it is an empty list",
@@ -204,7 +204,7 @@ ROWS = {
 
 
 def _rows_label(spec: job.DataSource) -> str:
-    return ROWS.get(spec.kind, "")
+    return ROW_FORMATS.get(spec.kind, "")
 
 
 def _file_rows(spec: job.FileSource, job_dir: Path) -> Sequence[Row]:

@@ -22,7 +22,7 @@ from forgedsl.runtime.guards import GapGuard, UnchangedWeightsGuard
 from forgedsl.runtime.proofs.failures import failure
 
 FILE = "proofs.jsonl"
-AT_ONCE = "gap/age_0"
+GAP_AT_AGE_0 = "gap/age_0"
 
 
 class Proofs:
@@ -78,7 +78,7 @@ class Proofs:
         self._first += result.proofs
         if failed := next(filter(None, map(failure, result.proofs)), ""):
             raise GuardError(failed, origin=step.origin)
-        gap = result.gaps.get(AT_ONCE)
+        gap = result.gaps.get(GAP_AT_AGE_0)
         if gap is not None:
             self._steps += 1
             self._largest = max(gap, self._largest or 0.0)

@@ -107,7 +107,7 @@ class GeneratorClient:
         self._pace = StragglerDetector(tell, text, WINDOW, SLOW)
         self._ids = itertools.count()
         self._turn = itertools.count()
-        self._nobody: list[OpenRequest] = []
+        self._unassigned: list[OpenRequest] = []
         """requests that wait because no replica is alive"""
         self._weights: tuple[Manifest, bool] | None = None
         self._first_gap: float | None = None
@@ -131,19 +131,19 @@ class GeneratorClient:
         replica. `grades` are token ids: the log-prob of each as the first token of the completion
         is returned too. A call that is cancelled ends its request in the engine."""
         ident = str(next(self._ids))
-        owed = OpenRequest(
+        open_request = OpenRequest(
             self._request(ident, token_ids, sampling, seed, grades),
             asyncio.get_running_loop().create_future(),
             home or ReplicaAffinity(token_ids),
         )
-        self._hand_out(owed)
+        self._hand_out(open_request)
         try:
-            return await owed.future
+            return await open_request.future
         finally:
-            if owed.replica is not None:
-                owed.replica.outstanding.pop(ident, None)
-                if owed.future.cancelled() and owed.replica.aborter is not None:
-                    owed.replica.aborter.post(ident).add_done_callback(_aborted)
+            if open_request.replica is not None:
+                open_request.replica.outstanding.pop(ident, None)
+                if open_request.future.cancelled() and open_request.replica.aborter is not None:
+                    open_request.replica.aborter.post(ident).add_done_callback(_aborted)
 
     async def load(self, manifest: Manifest, *, keep: bool, host: int = 0) -> Arrival:
         """Load weights that are published on `host` into all replicas; return when all live ones
@@ -171,10 +171,10 @@ class GeneratorClient:
         for task in replica.tasks:
             task.cancel()
         replica.tasks.clear()
-        owed, replica.outstanding = list(replica.outstanding.values()), {}
-        for each in owed:
-            self._hand_out(each)
-        return len(owed)
+        open_requests, replica.outstanding = list(replica.outstanding.values()), {}
+        for open_request in open_requests:
+            self._hand_out(open_request)
+        return len(open_requests)
 
     async def restore(self, dead: Mesh, mesh: Mesh) -> None:
         """Add the replica on `mesh`, which replaces `dead`."""
@@ -185,9 +185,9 @@ class GeneratorClient:
             if self._weights is not None:
                 await self._load(replica)
             self.replicas[index] = replica
-        waiting, self._nobody = self._nobody, []
-        for owed in waiting:
-            self._hand_out(owed)
+        waiting, self._unassigned = self._unassigned, []
+        for open_request in waiting:
+            self._hand_out(open_request)
 
     def close(self) -> None:
         for replica in self.replicas:
@@ -273,18 +273,18 @@ class GeneratorClient:
             ServiceFailure(service=mesh.service, origin=mesh.origin, message=message)
         )
 
-    def _hand_out(self, owed: OpenRequest) -> None:
-        if owed.future.done():
+    def _hand_out(self, open_request: OpenRequest) -> None:
+        if open_request.future.done():
             return
-        replica = self._route(owed.home)
+        replica = self._route(open_request.home)
         if replica is None:
-            self._nobody.append(owed)
+            self._unassigned.append(open_request)
             return
-        replica.outstanding[owed.request.id] = owed
-        owed.replica = owed.home.replica = replica
+        replica.outstanding[open_request.request.id] = open_request
+        open_request.replica = open_request.home.replica = replica
         assert replica.submitter is not None
-        sent = replica.submitter.post(owed.request)
-        sent.add_done_callback(lambda done: _submitted(done, owed))
+        sent = replica.submitter.post(open_request.request)
+        sent.add_done_callback(lambda done: _submitted(done, open_request))
 
     def _route(self, home: ReplicaAffinity) -> Replica | None:
         alive = [replica for replica in self.replicas if replica.alive]
@@ -326,9 +326,9 @@ class GeneratorClient:
                     self._pace.record_time(
                         where, (completion.finished - completion.started) / taken
                     )
-                owed = replica.outstanding.get(completion.id)
-                if owed is not None and not owed.future.done():
-                    owed.future.set_result(completion)
+                open_request = replica.outstanding.get(completion.id)
+                if open_request is not None and not open_request.future.done():
+                    open_request.future.set_result(completion)
 
 
 def _aborted(done: asyncio.Future[None]) -> None:
@@ -339,10 +339,10 @@ def _aborted(done: asyncio.Future[None]) -> None:
         raise error
 
 
-def _submitted(done: asyncio.Future[None], owed: OpenRequest) -> None:
+def _submitted(done: asyncio.Future[None], open_request: OpenRequest) -> None:
     """Fail a request that could not be delivered. If the process is dead, `lost` routes it
     again."""
     error = None if done.cancelled() else done.exception()
     died = isinstance(error, ServiceError) and error.died
-    if error is not None and not died and not owed.future.done():
-        owed.future.set_exception(error)
+    if error is not None and not died and not open_request.future.done():
+        open_request.future.set_exception(error)

@@ -26,7 +26,7 @@ from forgedsl.runtime.services.generator import GeneratorClient
 from forgedsl.runtime.services.trainer import TrainerClient
 from forgedsl.runtime.worker_process import timeout_message
 
-AT_ONCE = 1024
+MAX_CALLS = 1024
 """calls of a reward model in progress, at most"""
 LEAST_MASS = 0.01
 """least total probability of all grades; below it, the judge's answer is no grade"""
@@ -73,7 +73,7 @@ class Scorer(ServiceReward):
 
     def __init__(self, name: str, job: spec.Job, client: TrainerClient) -> None:
         reward = job.rewards[name]
-        super().__init__(reward, AT_ONCE)
+        super().__init__(reward, MAX_CALLS)
         self._client, self._longest = client, job.trainers[str(reward.service)].batch.seq_len
 
     async def _outcome(self, rollout: Any, target: Any) -> Outcome:

@@ -16,7 +16,7 @@ import math
 from forgedsl.sim.engine import Batching
 from forgedsl.sim.latency import Engine
 
-NOTICE = 10.0
+NOTICE_SECONDS = 10.0
 """seconds until the death of a process is noticed"""
 
 
@@ -79,7 +79,7 @@ class Fleet:
         self.deaths = 0
         self._in_turn = in_turn
         self._turn = 0
-        self._nobody: list[Request] = []
+        self._unassigned: list[Request] = []
         """requests that wait because no engine is alive"""
         self.replicas = [Replica(spec) for _ in range(replicas)]
         self._by_load = [(0, i) for i in range(replicas)]
@@ -118,8 +118,8 @@ class Fleet:
         replica.alive, replica.noticed = False, False
         replica.engine.advance(now)
         replica.owed = replica.engine.lose()
-        self._loop.call_at(now + NOTICE, self._notice, index)
-        self._loop.call_at(now + max(NOTICE, self.spec.start), self._return, index)
+        self._loop.call_at(now + NOTICE_SECONDS, self._notice, index)
+        self._loop.call_at(now + max(NOTICE_SECONDS, self.spec.start), self._return, index)
 
     def advance(self) -> None:
         """Account for the work of all engines up to now."""
@@ -131,7 +131,7 @@ class Fleet:
     def _hand_out(self, request: Request) -> None:
         index = self._route()
         if index is None:
-            self._nobody.append(request)
+            self._unassigned.append(request)
             return
         replica = self.replicas[index]
         request.version = self.version
@@ -155,7 +155,7 @@ class Fleet:
         replica.alive, replica.noticed = True, False
         replica.engine.now = self._loop.time()
         self._push_load(index)
-        waiting, self._nobody = self._nobody, []
+        waiting, self._unassigned = self._unassigned, []
         for request in waiting:
             self._hand_out(request)
 

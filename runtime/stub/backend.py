@@ -7,12 +7,10 @@ from forgedsl.runtime.hosts.base import Hosts
 from forgedsl.runtime.hosts.registry import start_hosts
 from forgedsl.runtime.meshes import Fleet
 from forgedsl.runtime.service_backend import Run
+from forgedsl.runtime.sim.fleet import NOTICE_SECONDS
 from forgedsl.runtime.stub import endpoints, meshes
 from forgedsl.runtime.stub.rehearsal import Rehearsal
 from forgedsl.runtime.upstream.monarch import Mesh
-
-NOTICE = 10.0
-"""seconds until a death is noticed; `Engine.start` includes them"""
 
 
 class RehearsalBackend:
@@ -38,5 +36,6 @@ class RehearsalBackend:
 
     async def restart(self, this: Run, dead: Mesh) -> Mesh:
         engine = self.rehearsal.latencies.engines.get(dead.service)
-        start = engine.start - NOTICE if engine is not None else 0.0
+        # `Engine.start` includes the time until the death is noticed.
+        start = engine.start - NOTICE_SECONDS if engine is not None else 0.0
         return await meshes.restart(dead, max(0.0, start), this.tell)

@@ -212,7 +212,7 @@ class Engine:
     @property
     def num_running(self) -> int:
         """Return the number of unfinished requests in the engine."""
-        return self._engine.get_num_unfinished_requests() + len(self._scheduler.tallies)
+        return self._engine.get_num_unfinished_requests() + len(self._scheduler.followed)
 
     def broadcast_decisions(self, decisions: T) -> T:
         """Return rank 0's decisions on all ranks of the replica; arguments of other ranks are
@@ -289,11 +289,11 @@ class Engine:
     def abort(self, request_ids: Sequence[str]) -> None:
         """End unfinished requests without an output."""
         ids = {*request_ids}
-        tallies = self._scheduler.tallies
-        followed = [key for key, tally in tallies.items() if tally.name in ids]
-        for key in followed:
-            ids.discard(tallies.pop(key).name)
-        self._core.abort_requests(followed)
+        followed = self._scheduler.followed
+        keys = [key for key, samples in followed.items() if samples.name in ids]
+        for key in keys:
+            ids.discard(followed.pop(key).name)
+        self._core.abort_requests(keys)
         self._engine.abort_request(sorted(ids))
         for ident in ids:
             self._watched.discard(ident)
@@ -316,7 +316,7 @@ class Engine:
     def step(self) -> list[Finished]:
         """Run one engine step; return the requests that finished in it."""
         watched = [self._finished(output) for output in self._engine.step() if output.finished]
-        return watched + [_as_finished(tally) for tally in self._scheduler.take_finished()]
+        return watched + [_as_finished(samples) for samples in self._scheduler.take_finished()]
 
     def _finished(self, output: Any) -> Finished:
         """Convert one vLLM RequestOutput."""
@@ -356,7 +356,7 @@ class Engine:
         while True:
             output: Any
             found = self._engine.step()
-            others += [_as_finished(tally) for tally in self._scheduler.take_finished()]
+            others += [_as_finished(samples) for samples in self._scheduler.take_finished()]
             for output in found:
                 if output.request_id != request_id:
                     others += [self._finished(output)] if output.finished else []
@@ -368,7 +368,7 @@ class Engine:
     def progress(self, *, keep: bool) -> dict[str, int]:
         """Return how many tokens each request has so far; call before new weights are loaded. With
         `keep`, tokens of the step in flight count; without it, that step is dropped."""
-        named = {tally.name: key for key, tally in self._scheduler.tallies.items()}
+        named = {samples.name: key for key, samples in self._scheduler.followed.items()}
         for name, keys in self._engine.output_processor.external_req_ids.items():
             named[name] = keys[0]
         found = {name: self._scheduler.requests[key] for name, key in named.items()}
@@ -488,10 +488,10 @@ def _drop_custom_scheduler_warning(record: logging.LogRecord) -> bool:
     return not str(record.msg).startswith("Using custom scheduler class")
 
 
-def _as_finished(tally: RequestSamples) -> Finished:
+def _as_finished(samples: RequestSamples) -> Finished:
     return Finished(
-        request_id=tally.name, token_ids=tally.token_ids, logprobs=tally.logprobs,
-        text=None, truncated=str(tally.reason) == "length", routes=tally.routes,
+        request_id=samples.name, token_ids=samples.token_ids, logprobs=samples.logprobs,
+        text=None, truncated=str(samples.reason) == "length", routes=samples.routes,
     )  # fmt: skip
 
 

@@ -55,7 +55,7 @@ class FastDecodeScheduler(Scheduler):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.tallies: dict[str, RequestSamples] = {}
+        self.followed: dict[str, RequestSamples] = {}
         """samples of followed, unfinished requests, by vLLM's id"""
         self.num_short = 0
         """number of steps scheduled on the fast path"""
@@ -102,7 +102,7 @@ class FastDecodeScheduler(Scheduler):
         super().add_request(request)
         name = self._names.pop(request.request_id, None)
         if name is not None:
-            self.tallies[request.request_id] = RequestSamples(name, request._output_token_ids)
+            self.followed[request.request_id] = RequestSamples(name, request._output_token_ids)
 
     def take_finished(self) -> list[RequestSamples]:
         """Return the followed requests that have finished since the last call."""
@@ -111,7 +111,7 @@ class FastDecodeScheduler(Scheduler):
 
     @property
     def _follows_all(self) -> bool:
-        return self._is_plain and len(self.tallies) == len(self.requests)
+        return self._is_plain and len(self.followed) == len(self.requests)
 
     # ---- scheduling
 
@@ -221,20 +221,20 @@ class FastDecodeScheduler(Scheduler):
 
     def _kept(self, output: Any) -> bool:
         """Take vLLM's output for a followed request; False if the request is not followed."""
-        tally = self.tallies.get(output.request_id)
-        if tally is None:
+        samples = self.followed.get(output.request_id)
+        if samples is None:
             return False
         if output.new_logprobs is not None:
-            tally.logprobs += output.new_logprobs.logprobs[:, 0].tolist()
+            samples.logprobs += output.new_logprobs.logprobs[:, 0].tolist()
         if output.finish_reason is not None:
             self._end(output.request_id, output.finish_reason)
         return True
 
     def _end(self, request_id: str, reason: FinishReason | None) -> None:
-        tally = self.tallies.pop(request_id)
-        tally.reason = reason
-        tally.routes = self.routes.pop(request_id, None)
-        self._ended.append(tally)
+        samples = self.followed.pop(request_id)
+        samples.reason = reason
+        samples.routes = self.routes.pop(request_id, None)
+        self._ended.append(samples)
 
     def _free_request(self, request: Request, delay_free_blocks: bool = False) -> Any:
         """Free the blocks of a request that ended; read its routes first."""
@@ -287,7 +287,7 @@ class FastDecodeScheduler(Scheduler):
             own.append(token)
             if len(tokens) % size == 0:
                 request.update_block_hashes()
-            self.tallies[request_id].logprobs.append(logprobs[at])
+            self.followed[request_id].logprobs.append(logprobs[at])
             params, was_running = request.sampling_params, request.status == RequestStatus.RUNNING
             assert params is not None
             may_end = (
