@@ -215,7 +215,8 @@ async def set_up(
     mesh: Mesh, args: tuple[Any, ...], tell: Callable[..., Any], folder: Path | None = None
 ) -> None:
     """Wait until a mesh is ready, then call `tell(mesh, seconds, facts)`. If the facts of a frozen
-    model have digests of its weights, compare these with the files in `folder` first.
+    model have digests of its weights, or of the parts of them that its ranks hold, compare these
+    with the files in `folder` first.
 
     Raises:
         StartError: one of its processes died.
@@ -240,11 +241,14 @@ async def set_up(
             remedy=mesh.last_words(),
             service=mesh.service if error.died else "",
         ) from error
-    digests = facts.pop("digests", None)
-    if digests is not None and folder is not None:
-        dtype = facts.pop("digests_of")
+    digests, held = facts.pop("digests", None), facts.pop("held", None)
+    dtype = facts.pop("digests_of", "")
+    if folder is not None and (digests is not None or held is not None):
         try:
-            proof = await asyncio.to_thread(frozen.check, folder, digests, dtype)
+            if digests is not None:
+                proof = await asyncio.to_thread(frozen.check, folder, digests, dtype)
+            else:
+                proof = await asyncio.to_thread(frozen.check_parts, folder, held, dtype)
         except RunError as error:
             words = f"service {mesh.service} could not start: {error}"
             raise RunError(words, origin=mesh.origin, remedy=error.remedy) from error

@@ -11,7 +11,9 @@ from torch import Tensor
 
 from forgedsl.errors import RunError
 from forgedsl.runtime.proofs import frozen
-from forgedsl.runtime.proofs.frozen import check, digests
+from forgedsl.runtime.proofs.digest import digest, unsigned
+from forgedsl.runtime.proofs.frozen import check, check_parts, digests
+from forgedsl.runtime.proofs.publication import Held
 
 
 def state(seed: int = 3) -> dict[str, Tensor]:
@@ -66,3 +68,31 @@ def test_of_large_files_some_tensors_are_read(
     monkeypatch.setattr(frozen, "MOST_BYTES", (size + 1) // 2)
     found = check(folder, digests(state().items()), "float32")
     assert (found.tensors, found.proved) == (5, 3)
+
+
+def parts(weights: dict[str, Tensor]) -> list[Held]:
+    """What two ranks of an engine hold: half of the rows of each tensor."""
+    return [
+        Held(name=name, row=row, rows=3, column=0, columns=4, where=f"rank {row // 3}",
+             value=unsigned(int(digest(value[row : row + 3], row))))
+        for name, value in weights.items()
+        for row in (0, 3)
+    ]  # fmt: skip
+
+
+def test_parts_of_the_ranks_of_an_engine_are_compared_with_the_files(folder: Path) -> None:
+    found = check_parts(folder, parts(state()), "float32")
+    assert (found.tensors, found.proved) == (5, 5)
+    with pytest.raises(RunError, match=r"layers\.0\.weight has other values.*and 1 more"):
+        check_parts(folder, parts(state(seed=4)), "float32")
+
+
+def test_a_part_that_an_engine_lacks_is_named(folder: Path) -> None:
+    with pytest.raises(RunError, match=r"layers\.4\.weight: the engine holds 50% of its elements"):
+        check_parts(folder, parts(state())[:-1], "float32")
+
+
+def test_tensors_that_an_engine_has_joined_are_not_compared(folder: Path) -> None:
+    held = parts(state() | {"experts.gate_up_proj": torch.zeros(6, 4)})
+    found = check_parts(folder, held, "float32")
+    assert (found.tensors, found.proved) == (6, 5)

@@ -1,5 +1,6 @@
 """Prints how far vLLM's log-probs are from those of transformers, for each folder named, and how
-far they move when the same weights are loaded again, and after others were.
+far they move when the same weights are loaded again, and after others were. Also how many tensors
+of its files an engine holds bit for bit, of how many.
 
 Run by test_family_logits: engines take a process for themselves, and share its imports here.
 """
@@ -12,6 +13,7 @@ from pathlib import Path
 from safetensors.torch import load_file
 
 from forgedsl.lower import job as spec
+from forgedsl.runtime.proofs import frozen
 from forgedsl.runtime.services.vllm.upstream import engine as upstream
 
 TOKENS = list(range(3, 43))
@@ -27,7 +29,7 @@ def theirs(folder: Path) -> list[float]:
     return [float(found[i, token]) for i, token in enumerate(TOKENS[1:])]
 
 
-def scored(folder: Path) -> list[list[float]]:
+def scored(folder: Path) -> tuple[list[list[float]], frozen.Frozen]:
     service = spec.VllmService(
         model="m",
         mesh=spec.Mesh(name="m", device="cpu"),
@@ -37,14 +39,15 @@ def scored(folder: Path) -> list[list[float]]:
     )
     model = spec.Model(source=spec.LocalModel(path="", sha256=""), dtype="f32", context=64)
     engine_rank = upstream.EngineRank(rank=0, ranks=1, rendezvous_file=folder / "rendezvous")
-    engine = upstream.Engine(service, model, folder, 1, engine_rank)
+    engine = upstream.Engine(service, model, folder, 1, engine_rank, record=True)
+    held = frozen.check_parts(folder, engine.base, engine.dtype)
     found = [engine.score("a", TOKENS)[0]]
     weights = load_file(folder / "model.safetensors")
     for name, factor in (("same", 1.0), ("others", 1.1), ("first", 1.0)):
         loaded = ((key, factor * value) for key, value in weights.items())
         engine.load_weights(loaded, keep=False)
         found.append(engine.score(name, TOKENS)[0])
-    return found
+    return found, held
 
 
 def apart(one: list[float], other: list[float]) -> float:
@@ -55,11 +58,12 @@ def main() -> None:
     upstream.prepare_environment("cpu")
     found = {}
     for folder in map(Path, sys.argv[1:]):
-        expected, (got, same, others, again) = theirs(folder), scored(folder)
+        expected, ((got, same, others, again), held) = theirs(folder), scored(folder)
         found[folder.name] = {
             "gap": apart(got, expected),
             "reloaded": max(apart(got, same), apart(got, again)),
             "changed": apart(got, others),
+            "proved": (held.proved, held.tensors),
         }
         gc.collect()
     print("RESULT" + json.dumps(found))

@@ -8,11 +8,12 @@ from forgedsl.runtime.services.vllm.upstream import engine as upstream
 
 
 def small_engine(
-    model: Path, rendezvous_file: Path, *, device: str = "cpu", random: bool = False, **changed: Any
-) -> upstream.Engine:
+    model: Path, rendezvous_file: Path, *, device: str = "cpu", random: bool = False,
+    record: bool = False, **changed: Any,
+) -> upstream.Engine:  # fmt: skip
     """Start an engine of the model in a folder. `rendezvous_file` does not exist yet; `random`
-    weights are replaced by the first publication; `changed` are other settings of the service. On a
-    CPU it computes in f32, on a GPU in bf16."""
+    weights are replaced by the first publication; with `record` it keeps digests of what it loads;
+    `changed` are other settings of the service. On a CPU it computes in f32, on a GPU in bf16."""
     dtype = "f32" if device == "cpu" else "bf16"
     upstream.prepare_environment(device)
     service = spec.VllmService(
@@ -22,4 +23,4 @@ def small_engine(
     )  # fmt: skip
     source = spec.Model(source=spec.LocalModel(path="", sha256=""), dtype=dtype, context=96)
     engine_rank = upstream.EngineRank(rank=0, ranks=1, rendezvous_file=rendezvous_file)
-    return upstream.Engine(service, source, model, 1, engine_rank, random=random)
+    return upstream.Engine(service, source, model, 1, engine_rank, random=random, record=record)

@@ -108,4 +108,5 @@ def test_vllm_loads_what_is_exported(compared: dict[str, Any], folder: Path) -> 
         assert found["gap"] < close_of(label) * compared[label]["largest"]
         assert found["reloaded"] == 0.0
         assert found["changed"] > 100 * close_of(label) * compared[label]["largest"]
+        assert found["proved"][0] > 0
     assert list(gaps) == served

@@ -67,3 +67,6 @@ def test_a_judge_of_the_run_gives_the_expected_grade(tmp_path: Path) -> None:
     for sample in samples:
         wanted = expected(sample["prompt"], sample["response"])
         assert sample["score"] == pytest.approx(wanted, abs=1e-4)
+    proofs = (tmp_path / "run/proofs.jsonl").read_text("utf-8").splitlines()
+    (frozen,) = [line for line in map(json.loads, proofs) if line["proof"] == "frozen"]
+    assert (frozen["service"], frozen["proved"], frozen["tensors"]) == ("judge", 35, 35)

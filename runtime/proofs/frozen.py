@@ -4,13 +4,15 @@
                                                        +--> `check`: `Frozen`, or a RunError
     controller: digests of the files in the folder ----'
 
+An engine (a judge, say) tells digests of the parts of tensors that its ranks hold: `check_parts`.
+
 The two sides read the folder independently. So a model that was loaded from another folder, in
 part, or under wrong names ends the run before its first step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -18,8 +20,9 @@ from typing import Any
 from torch import Tensor
 
 from forgedsl.errors import RunError
+from forgedsl.runtime.proofs import publication
 from forgedsl.runtime.proofs.digest import Digests, digest, unsigned
-from forgedsl.runtime.proofs.publication import text
+from forgedsl.runtime.proofs.publication import Digest, Held
 
 MOST_BYTES = 1 << 30
 """approximate limit of the bytes of files that the controller reads: 1 GiB takes a CPU some 4 s in
@@ -34,7 +37,8 @@ class Frozen:
     tensors: int
     """number of tensors that the model holds"""
     proved: int
-    """number of tensors that were compared: all, unless the files are larger than MOST_BYTES"""
+    """number of tensors that were compared: all, unless the files are larger than MOST_BYTES, or
+    an engine has joined tensors"""
 
     def record(self, service: str) -> dict[str, Any]:
         """Return the line of proofs.jsonl."""
@@ -57,26 +61,67 @@ def check(folder: Path, held: Mapping[str, int], dtype: str) -> Frozen:
     Raises:
         RunError: they differ.
     """
-    import torch
+    where, size = _open(folder)
+    chosen = _chosen(sorted(held.keys() & where.keys()), size)
+    faults = [f"{name} is in the model, but not in these files" for name in held.keys() - where]
+    faults += [
+        f"{name} has other values in the model"
+        for name in chosen
+        if unsigned(int(digest(_read(where, name, dtype)))) != held[name]
+    ]
+    if faults:
+        raise _error(folder, sorted(faults))
+    return Frozen(folder=str(folder), tensors=len(held), proved=len(chosen))
+
+
+def check_parts(folder: Path, held: Sequence[Held], dtype: str) -> Frozen:
+    """Compare what the ranks of an engine hold, in `dtype`, with the safetensors files in the
+    folder of its model. Tensors that the engine joins from several of a file, such as experts, have
+    other names there; they are not compared.
+
+    Raises:
+        RunError: they differ.
+    """
+    where, size = _open(folder)
+    names = {part.name for part in held}
+    published = {}
+    for name in _chosen(sorted(names & where.keys()), size):
+        value = _read(where, name, dtype)
+        published[name] = Digest(
+            len(value), value.numel() // len(value), unsigned(int(digest(value)))
+        )
+    faults = publication.faults(published, (part for part in held if part.name in published))
+    if faults:
+        raise _error(folder, faults)
+    return Frozen(folder=str(folder), tensors=len(names), proved=len(published))
+
+
+def _open(folder: Path) -> tuple[dict[str, Any], int]:
+    """Open the safetensors files of a folder: the file of each tensor, and their bytes in all."""
     from safetensors import safe_open
 
     files: dict[Path, Any] = {
         path: safe_open(path, framework="pt") for path in sorted(folder.glob("*.safetensors"))
     }
     where = {name: file for file in files.values() for name in file.keys()}  # noqa: SIM118
-    names = sorted(held.keys() & where.keys())
-    read = sum(path.stat().st_size for path in files)
-    chosen = names[:: max(1, -(-read // MOST_BYTES))]
-    faults = [f"{name} is in the model, but not in these files" for name in held.keys() - where]
-    for name in chosen:
-        value = where[name].get_tensor(name)
-        value = value.to(getattr(torch, dtype)) if value.is_floating_point() else value
-        if unsigned(int(digest(value))) != held[name]:
-            faults.append(f"{name} has other values in the model")
-    if faults:
-        raise RunError(
-            f"its weights are not those in {folder}: {text(sorted(faults))}",
-            remedy="check that no other process writes this folder, and that it holds one model; "
-            "if both are true, report this as a bug",
-        )
-    return Frozen(folder=str(folder), tensors=len(held), proved=len(chosen))
+    return where, sum(path.stat().st_size for path in files)
+
+
+def _chosen(names: Sequence[str], size: int) -> Sequence[str]:
+    """Return the tensors to read, of files of so many bytes in all."""
+    return names[:: max(1, -(-size // MOST_BYTES))]
+
+
+def _read(where: Mapping[str, Any], name: str, dtype: str) -> Tensor:
+    import torch
+
+    value: Tensor = where[name].get_tensor(name)
+    return value.to(getattr(torch, dtype)) if value.is_floating_point() else value
+
+
+def _error(folder: Path, faults: list[str]) -> RunError:
+    return RunError(
+        f"its weights are not those in {folder}: {publication.text(faults)}",
+        remedy="check that no other process writes this folder, and that it holds one model; "
+        "if both are true, report this as a bug",
+    )

@@ -13,6 +13,7 @@ step it broadcasts what it took from its inbox, so that all ranks do the same in
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 import queue
 import threading
@@ -80,6 +81,15 @@ class _InFlight:
         return tuple((version, count) for version, count in runs if count)
 
 
+def _keeps_files(service: spec.VllmService, folder: Path) -> bool:
+    """Return True if an engine holds the weights of the files in the model's folder as they are:
+    there are files, and nothing quantizes them."""
+    config = folder / "config.json"
+    quantized = config.is_file() and "quantization_config" in json.loads(config.read_text("utf-8"))
+    asked = service.weight_dtype != "auto" or "quantization" in service.extra
+    return any(folder.glob("*.safetensors")) and not quantized and not asked
+
+
 class Generator(ForgeActor):
     """One rank of one replica of a vllm service; `token` identifies the replica in the run."""
 
@@ -100,8 +110,10 @@ class Generator(ForgeActor):
         """True as long as the engine has the random weights of its start"""
         self._base_known = service.adapter_rank is None
         """False until the base weights are compared with the trainer's"""
-        self._starts_random = "start" not in job.proofs.off and any(
-            Role.TRANSFERS in node.roles and node.to == name for node in job.nodes
+        synced = any(Role.TRANSFERS in node.roles and node.to == name for node in job.nodes)
+        self._starts_random = synced and "start" not in job.proofs.off
+        self._is_proved = (
+            not synced and "frozen" not in job.proofs.off and _keeps_files(service, self.folder)
         )
         self._port: Port[Message] | None = None
         self._sender = ThreadPoolExecutor(1, "sender")
@@ -176,6 +188,7 @@ class Generator(ForgeActor):
             self.seed,
             engine_rank,
             random=self._starts_random,
+            record=self._is_proved,
         )
         self._random = self._engine.random
         self.classes = {"engine": self._engine.class_name}
@@ -188,7 +201,11 @@ class Generator(ForgeActor):
         taken = self._engine.seconds | {
             "imports": self._imported.result(), "first tokens": time.perf_counter() - begin
         }  # fmt: skip
-        return {"seconds": {phase: round(s, 1) for phase, s in taken.items()}}
+        facts: dict[str, Any] = {"seconds": {phase: round(s, 1) for phase, s in taken.items()}}
+        if self._is_proved:
+            held = self._engine.gather_lists(self._engine.base)
+            facts |= {"held": held, "digests_of": self._engine.dtype}
+        return facts
 
     # ---- on the engine thread
 

@@ -98,11 +98,11 @@ def prepare_environment(device: str) -> None:
 
 class Engine:
     """An in-process vLLM engine for one model, or one rank of it. With `random`, or if `folder` has
-    no weights, it starts from random weights."""
+    no weights, it starts from random weights. With `record`, it keeps digests of what it loads."""
 
     def __init__(
         self, service: spec.VllmService, model: spec.Model, folder: Path, seed: int,
-        rank: EngineRank, *, random: bool = False,
+        rank: EngineRank, *, random: bool = False, record: bool = False,
     ):  # fmt: skip
         self.seconds = {"imports": preload(service.mesh.device)}
         """by startup phase: its seconds"""
@@ -130,8 +130,10 @@ class Engine:
             attention_backend.install()
             logprobs.install()
         self.base: list[Held] = []
-        """digests of the base weights that were loaded, if a trainer publishes an adapter"""
-        base = adapter.recording_base(self.base) if adapted else contextlib.nullcontext()
+        """digests of the weights that were loaded, if they stay as they are: those to which a
+        published adapter is added, or all with `record`"""
+        kept = adapted or record
+        base = adapter.recording_base(self.base) if kept else contextlib.nullcontext()
         try:
             with contextlib.chdir(folder.parent), fast_start(service.sampling, self.seconds), base:
                 config = _configured(arguments)
@@ -156,6 +158,11 @@ class Engine:
         """Full name of vLLM's engine class."""
         made = type(self._engine)
         return f"{made.__module__}.{made.__qualname__}"
+
+    @property
+    def dtype(self) -> str:
+        """Dtype of the weights, by its name in torch."""
+        return str(self._engine.model_config.dtype).removeprefix("torch.")
 
     def _holding(self, rank: int | None) -> HeldWeights | adapter.HeldAdapter:
         """Return the reader of the weights that the engine holds; with a `rank`, of its adapter."""
