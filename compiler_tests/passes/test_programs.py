@@ -52,7 +52,7 @@ def test_a_program_is_part_of_the_job_with_its_files(tmp_path: Path) -> None:
     assert said == []
     assert job is not None
     desk = job.environments["desk"]
-    assert desk.program == spec.Program(
+    assert desk.program == spec.AgentProgram(
         command=("sh", "inputs/agents/desk.sh", "-v"), variables=("A=1", "HF_TOKEN"),
         reward="file", stdin=True, concurrency=4,
     )  # fmt: skip

@@ -31,7 +31,7 @@ def program(folder: Path, script: str, **given: Any) -> ServedEnvironment:
     command = given.pop("command", ("sh", "inputs/a.sh"))
     environment = spec.Environment(
         type_name="program", path="", sha256="", parts=parts, agent=True, deadline=60.0,
-        scripts={"inputs/a.sh": sha256}, program=spec.Program(command=command, **given),
+        scripts={"inputs/a.sh": sha256}, program=spec.AgentProgram(command=command, **given),
     )  # fmt: skip
     return ServedEnvironment(name="desk", environment=environment, job_dir=str(folder))
 

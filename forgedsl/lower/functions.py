@@ -191,7 +191,7 @@ def _program(decl: EnvironmentDecl, files: InputFiles) -> job.Environment:
         parts=body.parts,
         agent=True,
         scripts=dict(named.values()),
-        program=job.Program(
+        program=job.AgentProgram(
             command=tuple(_word_of_job(word, named) for word in args["command"]),
             variables=tuple(args["variables"]),
             stdin=args["stdin"],

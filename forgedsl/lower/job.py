@@ -161,7 +161,7 @@ class Reward(Spec):
         return self.procs * (self.concurrency or 1)
 
 
-class Program(Spec):
+class AgentProgram(Spec):
     """Command of an agent that is a program, and how it is started. Words of the `command` that are
     keys of `Environment.scripts` are files of the job. `variables` are NAME=VALUE, or NAME alone,
     which keeps the value of the run. `reward` says where the program leaves its reward. At most
@@ -201,7 +201,7 @@ class Environment(Spec):
     history: Literal["append", "template"] = "append"
     on_error: Literal["drop"] | float = "drop"
     agent: bool = Field(default=False, exclude_if=operator.not_)
-    program: Program | None = Field(default=None, exclude_if=operator.not_)
+    program: AgentProgram | None = Field(default=None, exclude_if=operator.not_)
     gymnasium: bool = Field(default=False, exclude_if=operator.not_)
     packages: dict[str, str] = Field(default_factory=dict, exclude_if=operator.not_)
     """packages that its files import, with their versions when the job was compiled"""

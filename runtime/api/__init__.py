@@ -13,6 +13,7 @@ is the place of a declaration or node in the .forge file: errors name it.
 """
 
 from forgedsl.lower.job import (
+    AgentProgram,
     Arch,
     BatchShape,
     Lora,
@@ -40,7 +41,8 @@ from forgedsl.runtime.api.sources import (
 )
 
 __all__ = [
-    "Arch", "BatchShape", "Dataset", "Edge", "Generator", "Lora", "Mesh", "Model", "Optimizer",
-    "Place", "Program", "Sampling", "Titan", "TitanParallel", "VllmParallel", "Wandb", "csv",
-    "disk", "hf", "json", "jsonl", "local", "mixture", "parquet", "random", "reasoning_gym",
+    "AgentProgram", "Arch", "BatchShape", "Dataset", "Edge", "Generator", "Lora", "Mesh",
+    "Model", "Optimizer", "Place", "Program", "Sampling", "Titan", "TitanParallel",
+    "VllmParallel", "Wandb", "csv", "disk", "hf", "json", "jsonl", "local", "mixture",
+    "parquet", "random", "reasoning_gym",
 ]  # fmt: skip

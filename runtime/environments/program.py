@@ -166,7 +166,7 @@ class _Program:
     """The checked command and its environment variables, shared by all trajectories of a
     process."""
 
-    def __init__(self, served: spec.Program, scripts: Mapping[str, str], folder: Path) -> None:
+    def __init__(self, served: spec.AgentProgram, scripts: Mapping[str, str], folder: Path) -> None:
         self.spec, self._scripts = served, scripts
         self.slots = asyncio.Semaphore(served.concurrency or 1 << 30)
         self.command = [
@@ -203,7 +203,7 @@ class _Program:
         return {**self.inherited, **given, **self.own}
 
 
-def load_program(served: spec.Program, scripts: Mapping[str, str], folder: Path) -> _Program:
+def load_program(served: spec.AgentProgram, scripts: Mapping[str, str], folder: Path) -> _Program:
     """Return a program whose command exists on this host.
 
     Raises:

@@ -147,9 +147,12 @@ def _is(layer: Any, kind: str) -> bool:
 
 
 @contextmanager
-def recording_base(found: list[Held]) -> Iterator[None]:
+def recording_base(found: list[Held], *, wanted: bool = True) -> Iterator[None]:
     """While an engine starts, add the digests of the weights that it loads to `found`, before vLLM
-    packs them."""
+    packs them; nothing if they are not `wanted`."""
+    if not wanted:
+        yield
+        return
     from vllm.model_executor.model_loader import base_loader
 
     loader: Any = base_loader

@@ -130,10 +130,8 @@ class Engine:
             attention_backend.install()
             logprobs.install()
         self.base: list[Held] = []
-        """digests of the weights that were loaded, if they stay as they are: those to which a
-        published adapter is added, or all with `record`"""
-        kept = adapted or record
-        base = adapter.recording_base(self.base) if kept else contextlib.nullcontext()
+        """digests of the weights that were loaded: the base of an adapter, or all with `record`"""
+        base = adapter.recording_base(self.base, wanted=adapted or record)
         try:
             with contextlib.chdir(folder.parent), fast_start(service.sampling, self.seconds), base:
                 config = _configured(arguments)
