@@ -7,20 +7,16 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
-import time
-import urllib.error
-import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent / "frameworks"))
 from install import LINE, folder, is_installed
+from serving import serving
 
 pytestmark = [
     pytest.mark.skipif(os.environ.get("FORGE_DEEP") != "1", reason="minutes; FORGE_DEEP=1"),
@@ -58,27 +54,12 @@ def test_a_program_of_another_project_trains_three_steps(name: str, tmp_path: Pa
     trains(tmp_path, name, f"interpreter={python(name)}")
 
 
-@contextmanager
-def nemo_gym(*words: str) -> Iterator[str]:
+def nemo_gym(*words: str) -> AbstractContextManager[str]:
     """Run a resources server of NeMo-Gym; give its address."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    script = str(PIPELINES / "environments/nemo_gym_server.py")
-    process = subprocess.Popen([python("nemo-gym"), script, *words, "--port", str(port)])
-    url = f"http://127.0.0.1:{port}"
-    try:
-        for _ in range(1200):
-            assert process.poll() is None
-            try:
-                urllib.request.urlopen(f"{url}/openapi.json", timeout=5).close()
-                break
-            except urllib.error.URLError:
-                time.sleep(0.1)
-        yield url
-    finally:
-        process.kill()
-        process.wait()
+    script, interpreter = str(PIPELINES / "environments/nemo_gym_server.py"), python("nemo-gym")
+    return serving(
+        lambda port: [interpreter, script, *words, "--port", str(port)], page="openapi.json"
+    )
 
 
 def test_a_resources_server_of_nemo_gym_trains_three_steps(tmp_path: Path) -> None:

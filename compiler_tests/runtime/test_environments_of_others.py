@@ -6,14 +6,10 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import socket
 import subprocess
 import sys
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -26,6 +22,7 @@ from forgedsl.source import SourceFile
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "deep/frameworks"))
 from install import LINE, folder, is_installed, packages
+from serving import serving
 
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"^```(?:python|forge) (\S+)\n(.*?)^```$", re.S | re.M)
@@ -200,31 +197,15 @@ def test_the_file_in_pipelines_has_the_class_of_the_guide(name: str) -> None:
 def server(tmp_path: Path) -> Iterator[str]:
     script = tmp_path / "server.py"
     script.write_text(SERVER, "utf-8")
-    with serving(script) as url:
+    with openenv(script) as url:
         yield url
 
 
-@contextmanager
-def serving(script: Path) -> Iterator[str]:
+def openenv(script: Path) -> AbstractContextManager[str]:
     """Run a server of OpenEnv; give its address."""
     needs("openenv")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    process = subprocess.Popen([str(folder("openenv") / "bin/python"), str(script), str(port)])
-    url = f"http://127.0.0.1:{port}"
-    try:
-        for _ in range(600):
-            assert process.poll() is None
-            try:
-                urllib.request.urlopen(f"{url}/schema", timeout=5).close()
-                break
-            except urllib.error.URLError:
-                time.sleep(0.1)
-        yield url
-    finally:
-        process.kill()
-        process.wait()
+    interpreter = str(folder("openenv") / "bin/python")
+    return serving(lambda port: [interpreter, str(script), str(port)], page="schema")
 
 
 def test_sessions_of_openenv_are_played_side_by_side(server: str) -> None:
@@ -278,7 +259,7 @@ def test_an_environment_of_openenv_trains_for_three_steps(server: str, tmp_path:
 @pytest.mark.full
 @pytest.mark.timeout(600)
 def test_the_file_of_openenv_in_pipelines_trains(tmp_path: Path) -> None:
-    with serving(SHIPPED / "environments/openenv_server.py") as url:
+    with openenv(SHIPPED / "environments/openenv_server.py") as url:
         steps = shipped(tmp_path, "openenv", f'url="{url}"')
     assert [step["step"] for step in steps] == [1, 2, 3]
 

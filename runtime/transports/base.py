@@ -297,7 +297,7 @@ class Sender:
         new, old = (self._made[each][0].view(WORDS[size])[::step] for each in (turn, 1 - turn))
         # What lies between tensors is zero in both buffers, so it adds no difference.
         compared = sum(
-            -(-(entry.offset + size_of(entry)) // (size * step)) - -(-entry.offset // (size * step))
+            _multiples(size * step, entry.offset, entry.offset + size_of(entry))
             for entry in entries
         )
         return int((new != old).sum()), compared
@@ -365,6 +365,11 @@ def _grouped(entries: Sequence[Entry]) -> Iterator[list[Entry]]:
         total += size
     if group:
         yield group
+
+
+def _multiples(number: int, start: int, end: int) -> int:
+    """Return how many multiples of a number are in [start, end)."""
+    return -(-end // number) - -(-start // number)
 
 
 def _sum_counts(counts: Sequence[tuple[int, int] | None]) -> tuple[int, int] | None:

@@ -76,7 +76,7 @@ class OwnRewards:
         def program(rollout: Rollout, target: Any) -> float | None:
             try:
                 return _finite(function(rollout, target))
-            except Exception:
+            except Exception:  # a failed score, which the rubric drops or replaces as in a run
                 return None
 
         def bounded(rollout: Rollout, target: Any) -> float | None:
