@@ -242,13 +242,12 @@ async def set_up(
             service=mesh.service if error.died else "",
         ) from error
     digests, held = facts.pop("digests", None), facts.pop("held", None)
-    dtype = facts.pop("digests_of", "")
     if folder is not None and (digests is not None or held is not None):
         try:
             if digests is not None:
-                proof = await asyncio.to_thread(frozen.check, folder, digests, dtype)
+                proof = await asyncio.to_thread(frozen.check, folder, digests)
             else:
-                proof = await asyncio.to_thread(frozen.check_parts, folder, held, dtype)
+                proof = await asyncio.to_thread(frozen.check_parts, folder, held)
         except RunError as error:
             words = f"service {mesh.service} could not start: {error}"
             raise RunError(words, origin=mesh.origin, remedy=error.remedy) from error

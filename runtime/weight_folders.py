@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from forgedsl.families import registry
 from forgedsl.lower import job as spec
 from forgedsl.runtime.models import HF_DTYPES, TOKENIZER_FILES, tokenizer_folder
 
@@ -18,7 +19,7 @@ KEPT = (".json", ".txt", ".model", ".jinja", ".py")
 
 def write_folder(state: dict[str, Any], target: Path, folder: Path, dtype: str) -> None:
     """Write the weights to `target`, and copy the other files of the model's `folder` there. The
-    copied config names `dtype`."""
+    copied config names `dtype`, and no layers that the weights lack (`Family.written`)."""
     from huggingface_hub import save_torch_state_dict
 
     target.mkdir(parents=True, exist_ok=True)
@@ -33,6 +34,9 @@ def write_folder(state: dict[str, Any], target: Path, folder: Path, dtype: str) 
     config = json.loads((target / "config.json").read_text(encoding="utf-8"))
     config.pop("torch_dtype", None)
     config["dtype"] = HF_DTYPES[dtype]
+    for family in registry.FAMILIES:
+        if family.model_type == config.get("model_type"):
+            config |= family.written
     (target / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 
 

@@ -55,7 +55,8 @@ def kept(parts, folder, layers, mode, dtype, dims, rows, seq_len, cp=1):
         parallel=spec.TitanParallel(cp=cp),
         optimizer=spec.Optimizer(lr=1e-3),
     )
-    family = registry.family("qwen3_moe" if "experts" in dims else "qwen3")
+    kind = "glm4_moe" if "shared" in dims else "qwen3_moe" if "experts" in dims else "qwen3"
+    family = registry.family(kind)
     config = family.write(family.dims(None, {**dims, "layers": layers}, seq_len))
     (folder / "config.json").write_text(json.dumps(config))
     model = spec.Model(source=spec.RandomModel(seed=1), dtype=dtype, context=seq_len)

@@ -8,7 +8,15 @@ from forge_texts import GRPO, plan_of
 
 from forgedsl.families import registry
 from forgedsl.families.base import Dims, Family, Unsupported, difference
-from forgedsl.sizes.params import active_params, adapter_params, num_params
+from forgedsl.sizes.params import (
+    active_params,
+    adapter_params,
+    layer_params,
+    layers_of_stage,
+    num_params,
+    stage_params,
+    vocab_params,
+)
 
 PUBLISHED = {
     ("qwen2", "0.5B"): 494_032_768, ("qwen2", "1.5B"): 1_543_714_304,
@@ -19,6 +27,7 @@ PUBLISHED = {
     ("qwen3", "4B"): 4_022_468_096, ("qwen3", "8B"): 8_190_735_360,
     ("qwen3", "14B"): 14_768_307_200, ("qwen3", "32B"): 32_762_123_264,
     ("qwen3_moe", "30B-A3B"): 30_532_122_624, ("qwen3_moe", "235B-A22B"): 235_093_634_560,
+    ("glm4_moe", "106B-A12B"): 110_468_824_832, ("glm4_moe", "355B-A32B"): 358_337_791_296,
     ("llama3", "1B"): 1_235_814_400, ("llama3", "3B"): 3_212_749_824,
     ("llama3", "8B"): 8_030_261_248, ("llama3", "70B"): 70_553_706_496,
     ("llama3", "405B"): 405_853_388_800,
@@ -35,12 +44,41 @@ SIZES = [(f, size) for f in registry.FAMILIES for size in f.sizes]
 
 @pytest.mark.parametrize(("family", "size"), SIZES, ids=lambda v: getattr(v, "name", v))
 def test_a_published_size_has_the_parameters_of_its_weights(family: Family, size: str) -> None:
-    assert num_params(family.sizes[size]) == PUBLISHED[family.name, size]
+    dims = family.sizes[size]
+    assert num_params(dims) + not_counted(family, dims) == PUBLISHED[family.name, size]
+
+
+def not_counted(family: Family, dims: Dims) -> int:
+    """Parameters in published files that no run loads: the layer of GLM that predicts a further
+    token, with an embedding and a head of its own. And the correction biases, which are not
+    trained."""
+    if family.name != "glm4_moe":
+        return 0
+    layer = layer_params(dims) + 2 * dims.hidden**2 + 3 * dims.hidden + 2 * vocab_params(dims)
+    return layer + dims.experts * (dims.layers - dims.dense_first + 1)
 
 
 def test_a_token_goes_through_the_active_experts_only() -> None:
     dims = registry.family("qwen3_moe").sizes["30B-A3B"]
     assert active_params(dims) == pytest.approx(3.35e9, rel=0.01)
+
+
+@pytest.mark.parametrize(("size", "active"), [("106B-A12B", 12e9), ("355B-A32B", 32e9)])
+def test_the_names_of_glm_say_how_many_parameters_are_active(size: str, active: float) -> None:
+    """Without embedding and head."""
+    dims = registry.family("glm4_moe").sizes[size]
+    assert active_params(dims) - 2 * vocab_params(dims) == pytest.approx(active, rel=0.02)
+
+
+@pytest.mark.parametrize("pp", [2, 3, 8])
+def test_stages_have_the_layers_of_both_kinds(pp: int) -> None:
+    for dims in registry.family("glm4_moe").sizes.values():
+        stages = [stage_params(dims, stage, pp) for stage in range(pp)]
+        assert sum(stages) == num_params(dims)
+        dense = 3 * dims.hidden * (dims.dense_ffn - dims.ffn * (dims.experts + 1))
+        lacking = dims.dense_first * (dense - dims.hidden * dims.experts)
+        first = layers_of_stage(dims, 0, pp)
+        assert stages[0] == len(first) * layer_params(dims) + lacking + vocab_params(dims)
 
 
 @pytest.mark.parametrize(("family", "size"), SIZES, ids=lambda v: getattr(v, "name", v))
@@ -54,6 +92,9 @@ def test_a_config_json_says_all_of_a_model(family: Family, size: str) -> None:
     [
         ("Qwen/Qwen3-4B-Base", "qwen3", "4B", {}),
         ("Qwen/Qwen3-30B-A3B", "qwen3_moe", "30B-A3B", {}),
+        ("zai-org/GLM-4.5-Air", "glm4_moe", "106B-A12B", {}),
+        ("zai-org/GLM-4.5-Base", "glm4_moe", "355B-A32B", {}),
+        ("zai-org/GLM-4.6", "glm4_moe", "355B-A32B", {"context": 202_752}),
         ("Qwen/Qwen2.5-7B-Instruct", "qwen2", "7B", {}),
         ("Qwen/Qwen2.5-Math-1.5B", "qwen2", "1.5B", {"context": 4096, "rope_theta": 1e4}),
         ("meta-llama/Llama-3.2-1B-Instruct", "llama3", "1B", {}),
@@ -103,12 +144,30 @@ LLAMA = {
         ({"partial_rotary_factor": 0.75}, "partial_rotary_factor = 0.75"),
         ({"model_type": "phi3", "rope_scaling": {"rope_type": "longrope"}}, '"longrope"'),
         ({"model_type": "phi3", "sliding_window": 2047}, "sliding_window = 2047"),
+        ({"model_type": "glm4_moe"}, "no intermediate_size|no moe_intermediate_size"),
+        ({"model_type": "glm4_moe", "n_group": 8}, "n_group = 8"),
         ({"model_type": "smollm3", "no_rope_layers": [0, 1]}, "not every n-th layer"),
     ],
 )
 def test_what_is_not_carried_out_is_refused(changes: dict, why: str) -> None:
     with pytest.raises(Unsupported, match=why):
         registry.by_config(LLAMA | changes)
+
+
+def test_what_glm_leaves_out_of_its_config_is_what_transformers_assumes() -> None:
+    family = registry.family("glm4_moe")
+    full = family.write(family.dims(None, {"layers": 2, "hidden": 64, "heads": 2, "vocab": 80,
+                                           "experts": 8, "active": 2, "head_dim": 32}))  # fmt: skip
+    optional = {
+        "rope_parameters", "rms_norm_eps", "attention_bias", "use_qk_norm", "norm_topk_prob",
+        "n_shared_experts", "first_k_dense_replace", "routed_scaling_factor",
+        "num_nextn_predict_layers", "tie_word_embeddings",
+    }  # fmt: skip
+    few = {key: value for key, value in full.items() if key not in optional} | {"rope_theta": 1e4}
+    dims = family.read(few | {"num_nextn_predict_layers": 1})
+    assert (dims.eps, dims.qkv_bias, dims.qk_norm, dims.normalized) == (1e-5, False, False, True)
+    assert (dims.shared, dims.dense_first, dims.route_scale, dims.rotated) == (1, 1, 1.0, 0.5)
+    assert dims.corrected
 
 
 def test_the_old_keys_of_a_stretched_rotation_are_read() -> None:
@@ -199,15 +258,19 @@ def test_alpha_without_a_rank_is_an_error() -> None:
 
 
 @pytest.mark.parametrize(
-    ("dims", "why"),
+    ("family", "dims", "why"),
     [
-        ("heads = 5, kv_heads = 2", "not a multiple of kv_heads = 2"),
-        ("heads = 4, head_dim = 7", "odd"),
+        ("qwen3", "heads = 5, kv_heads = 2", "not a multiple of kv_heads = 2"),
+        ("qwen3", "heads = 4, head_dim = 7", "odd"),
+        ("qwen3_moe", "heads = 4, experts = 4, active = 5", "active = 5 is not within experts = 4"),
+        ("glm4_moe", "heads = 4, head_dim = 18, experts = 4, active = 2", "0.5 of head_dim = 18"),
+        ("glm4_moe", "heads = 4, experts = 4, active = 2, dense_first = 2",
+         "dense_first = 2 leaves none of 2 layers with experts"),
     ],
-)
-def test_dimensions_that_make_no_model_are_refused(dims: str, why: str) -> None:
+)  # fmt: skip
+def test_dimensions_that_make_no_model_are_refused(family: str, dims: str, why: str) -> None:
     start = GRPO.index("model policy")
-    arch = f"qwen3(layers = 2, hidden = 64, vocab = 80, {dims})"
+    arch = f"{family}(layers = 2, hidden = 64, vocab = 80, {dims})"
     line = f'model policy {{ source = random(1), arch = {arch}, tokenizer = local("t") }}\n'
     _, found = plan_of(GRPO[:start] + line + GRPO[GRPO.index("\n", start) + 1 :])
     (found,) = [d for d in found if d.code == "P213"]

@@ -30,6 +30,9 @@ MIXTURE = {"hidden": 512, "heads": 4, "kv_heads": 2, "head_dim": 32, "ffn": 96, 
            "experts": 8, "active": 3}  # fmt: skip
 
 
+SHARED = {**MIXTURE, "shared": 1, "dense_ffn": 640}
+
+
 def counts(dims):
     pytest.importorskip("torchtitan")
     request = {"dims": {**dims, "rope_theta": 1e4}, "rows": ROWS, "seq_len": SEQ_LEN}
@@ -71,6 +74,23 @@ def test_what_a_layer_keeps(counted, mode, dtype, itemsize, cp):
 )
 def test_what_a_layer_of_experts_keeps(counted_with_experts, mode, dtype, itemsize, cp):
     keeps(MIXTURE, counted_with_experts, mode, dtype, itemsize, cp)
+
+
+@pytest.fixture(scope="module")
+def counted_with_shared_experts():
+    return counts({**SHARED, "qk_norm": True})
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("mode", ["none", "selective", "full"])
+@pytest.mark.parametrize(
+    ("dtype", "itemsize", "cp"), [("f32", 4, 1), ("bf16", 2, 1), ("shared", 4, 2)]
+)
+def test_what_a_layer_with_a_shared_expert_keeps(
+    counted_with_shared_experts, mode, dtype, itemsize, cp
+):
+    dims = {**SHARED, "corrected": True, "qkv_bias": True, "rotated": 0.5}
+    keeps(dims, counted_with_shared_experts, mode, dtype, itemsize, cp)
 
 
 def keeps(dims, counted, mode, dtype, itemsize, cp):

@@ -26,6 +26,21 @@ def test_places_found_once_give_the_digests_of_new_weights() -> None:
     assert changed == ["2.weight"]
 
 
+def test_a_bias_that_an_engine_has_widened_is_compared_as_it_was_loaded() -> None:
+    own = model().bfloat16()
+    own[0].params_dtype = torch.bfloat16
+    before = HeldWeights(own, in_place=False).take()
+    own[0].bias.data = own[0].bias.data.float()
+    assert HeldWeights(own, in_place=False).take() == before
+    own[0].bias.data[3] += 1e-5  # no value of bf16
+    changed = [
+        a.name
+        for a, b in zip(before, HeldWeights(own, in_place=False).take(), strict=True)
+        if a != b
+    ]
+    assert changed == ["0.bias"]
+
+
 def test_weights_that_have_moved_are_found() -> None:
     own = model()
     kept = HeldWeights(own, in_place=True)

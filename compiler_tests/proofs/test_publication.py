@@ -15,6 +15,8 @@ from forgedsl.runtime.endpoints import SyncResult
 from forgedsl.runtime.guards import GuardError, UnchangedWeightsGuard
 from forgedsl.runtime.proofs.digest import digest, unsigned
 from forgedsl.runtime.proofs.publication import Digest, Held, arrival, faults, text
+from forgedsl.runtime.services.titan.upstream.gathering import gather_tensors
+from forgedsl.runtime.services.titan.upstream.router import InF32
 from forgedsl.runtime.transports import base
 from forgedsl.runtime.transports.base import Manifest, Ranks, Sender, Transport
 
@@ -43,7 +45,7 @@ def held(weights: dict[str, Tensor], ranks: int = 2) -> list[Held]:
         found = unsigned(int(digest(value, row)))
         columns = value.numel() // len(value)
         return Held(name=name, row=row, rows=len(value), column=0, columns=columns, value=found,
-                    where="fused")  # fmt: skip
+                    dtype="float32", where="fused")  # fmt: skip
 
     found = []
     for rank in range(ranks):
@@ -135,6 +137,21 @@ def sender(dtype: torch.dtype = torch.float32) -> Sender:
 def test_a_manifest_has_the_digests_of_what_is_sent() -> None:
     manifest = sender(torch.bfloat16).publish(state(), 0)
     assert manifest.digests == published({k: v.bfloat16() for k, v in state().items()})
+
+
+def test_the_tensors_of_a_router_are_published_in_f32() -> None:
+    """A correction bias exactly; weights with the values of the service's dtype."""
+    gate, bias = torch.randn(4, 8), torch.randn(4) + 100
+    here = Transport(name="here", buffers=lambda key: Buffers(), open=lambda m: iter(()))
+    way = Sender(here, "key", torch.bfloat16, gather_tensors)
+    given = {"w": torch.randn(3, 5), "gate": InF32(gate, rounded=True),
+             "bias": InF32(bias, rounded=False)}  # fmt: skip
+    manifest = way.publish(given, 0)  # type: ignore[arg-type]
+    (part,) = manifest.parts
+    assert [entry.dtype for entry in part.entries] == ["bfloat16", "float32", "float32"]
+    assert manifest.digests == published(
+        {"w": given["w"].bfloat16(), "gate": gate.bfloat16().float(), "bias": bias}
+    )
 
 
 def test_digests_are_of_the_tensors_and_not_of_the_buffer(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,9 +16,9 @@ from forgedsl.runtime.proofs import frozen
 from forgedsl.shipped import shipped_root
 
 
-def told(folder: Path, held: list, dtype: str) -> dict:
+def told(folder: Path, held: list) -> dict:
     try:
-        found = frozen.check_parts(folder, held, dtype)
+        found = frozen.check_parts(folder, held)
     except RunError as error:
         return {"error": str(error).replace(str(folder), "FOLDER")}
     return {"tensors": found.tensors, "proved": found.proved}
@@ -30,11 +30,11 @@ def main() -> None:
     (file,) = model.glob("*.safetensors")
     weights = load_file(file)
     last = max(weights)
-    found = {"own": told(model, engine.base, engine.dtype)}
+    found = {"own": told(model, engine.base)}
     weights[last].view(torch.uint8).view(-1)[7] ^= 1
     (place / "one_bit").mkdir()
     save_file(weights, place / "one_bit/model.safetensors")
-    found["one bit"] = told(place / "one_bit", engine.base, engine.dtype)
+    found["one bit"] = told(place / "one_bit", engine.base)
     found["named"] = last in json.dumps(found["one bit"])
     print("RESULT" + json.dumps(found), flush=True)
 

@@ -1,7 +1,7 @@
 """Samples with an engine that records routes; prints them, and those of the same texts read anew.
 
 Run by test_router_replay: vLLM takes a process for itself. Arguments: an empty folder, for a
-small mixture of experts, and its sizes.
+small mixture of experts, its family and its sizes.
 """
 
 import json
@@ -25,12 +25,12 @@ PROMPTS = [[3 + (7 * i + at) % 40 for at in range(34 + i % 3)] for i in range(6)
 """the first block of 32 tokens is full, so that siblings find it in the prefix cache"""
 
 
-def write_model(folder: Path, sizes: dict[str, Any]) -> None:
+def write_model(folder: Path, name: str, sizes: dict[str, Any]) -> None:
     """Write a model with random weights, large enough to choose clearly."""
-    for name in TOKENIZER_FILES:
-        if (TINY / name).exists():
-            shutil.copyfile(TINY / name, folder / name)
-    family = registry.family("qwen3_moe")
+    for file in TOKENIZER_FILES:
+        if (TINY / file).exists():
+            shutil.copyfile(TINY / file, folder / file)
+    family = registry.family(name)
     config = family.write(family.dims(None, sizes, 256)) | {"max_position_embeddings": 256}
     (folder / "config.json").write_text(json.dumps(config))
     torch.manual_seed(0)
@@ -90,7 +90,7 @@ def sorted_ids(routes: Any) -> Any:
 
 def main() -> None:
     folder = Path(sys.argv[1])
-    write_model(folder, json.loads(sys.argv[2]))
+    write_model(folder, sys.argv[2], json.loads(sys.argv[3]))
     own = small_engine(folder, folder / "rendezvous", record_routes=True)
     weights = load_file(folder / "model.safetensors")
     other = {name: value * (1.2 if "gate.weight" in name else 1.0) + 0.02 * ("gate" in name)

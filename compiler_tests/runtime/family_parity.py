@@ -54,6 +54,9 @@ def published(family: str, changes: dict, folder: Path) -> None:
     model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder))
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.2)
+    for name, buffer in model.named_buffers():
+        if name.endswith("e_score_correction_bias"):
+            torch.nn.init.normal_(buffer, std=0.05)  # about as far apart as scores
     model.save_pretrained(folder)
 
 

@@ -40,7 +40,7 @@ def scored(folder: Path) -> tuple[list[list[float]], frozen.Frozen]:
     model = spec.Model(source=spec.LocalModel(path="", sha256=""), dtype="f32", context=64)
     engine_rank = upstream.EngineRank(rank=0, ranks=1, rendezvous_file=folder / "rendezvous")
     engine = upstream.Engine(service, model, folder, 1, engine_rank, record=True)
-    held = frozen.check_parts(folder, engine.base, engine.dtype)
+    held = frozen.check_parts(folder, engine.base)
     found = [engine.score("a", TOKENS)[0]]
     weights = load_file(folder / "model.safetensors")
     for name, factor in (("same", 1.0), ("others", 1.1), ("first", 1.0)):

@@ -14,6 +14,7 @@ from forgedsl.lower import job as spec
 from forgedsl.runtime.rendezvous import rendezvous_store
 from forgedsl.runtime.services.titan.upstream import lora as adapters
 from forgedsl.runtime.services.titan.upstream import model as titan
+from forgedsl.runtime.services.titan.upstream.gathering import gather_tensor, gather_tensors
 from forgedsl.runtime.services.titan.upstream.optimizers import build_optimizer
 from forgedsl.runtime.transports.base import Sender
 from forgedsl.runtime.transports.registry import transport
@@ -61,7 +62,7 @@ def learn(built: titan.TitanModel, parts: object) -> list[float]:
 def published(built: titan.TitanModel, lora: spec.Lora) -> float | None:
     """The share of elements that a publication after the training changes, if `lora` says how the
     adapters are merged into it."""
-    sender = Sender(transport("shm"), f"lora-{lora.alpha}", torch.float32, titan.gather_tensors)
+    sender = Sender(transport("shm"), f"lora-{lora.alpha}", torch.float32, gather_tensors)
     sender.publish(replace(built, lora=LORA.model_copy(update={"alpha": 0.0})).hf_state(), 0)
     found = sender.publish(replace(built, lora=lora).hf_state(), 1).changed
     sender.close()
@@ -71,12 +72,12 @@ def published(built: titan.TitanModel, lora: spec.Lora) -> float | None:
 def weights(built: titan.TitanModel) -> dict[str, torch.Tensor]:
     """What must not move."""
     found = {n: p for n, p in built.model.named_parameters() if "lora" not in n}
-    return {n: titan.gather_tensor(p, torch.float32).clone() for n, p in found.items()}
+    return {n: gather_tensor(p, torch.float32).clone() for n, p in found.items()}
 
 
 def written(built: titan.TitanModel, folder: Path) -> None:
     """Write the adapter alone."""
-    values = {n: titan.gather_tensor(p, torch.float32) for n, p in built.model.named_parameters()}
+    values = {n: gather_tensor(p, torch.float32) for n, p in built.model.named_parameters()}
     layers = adapters.peft_layers(values, built.adapter.to_hf)
     write_adapter(layers, folder, base="tiny", lora=LORA)
 
@@ -86,7 +87,7 @@ def main() -> None:
     store = rendezvous_store()
     parts = titan.init_distributed("cpu", 0, 0, 1, store.host, store.port)
     found = {}
-    for family in ("qwen2", "llama3", "qwen3_moe"):
+    for family in ("qwen2", "llama3", "qwen3_moe", "glm4_moe"):
         place = folder / family
         tiny.published(family, {}, place)
         built = trained(place, parts)

@@ -24,6 +24,7 @@ from forgedsl.lower import job as spec
 from forgedsl.runtime.losses import LossFunction, token_logprobs
 from forgedsl.runtime.rendezvous import rendezvous_store
 from forgedsl.runtime.services.titan.upstream import model as titan
+from forgedsl.runtime.services.titan.upstream.gathering import gather_tensor
 from forgedsl.runtime.services.titan.upstream.optimizers import build_optimizer
 
 ODD = {"hidden": 63, "ffn": 97, "vocab": 83}
@@ -79,7 +80,7 @@ def used(model: titan.TitanModel, parts: object) -> None:
         model.hidden_to(partial(of_rows, grpo.using(backend)), *given).backward()
         gradients = [p.grad for p in model.model.parameters() if p.grad is not None]
         assert gradients
-        assert all(titan.gather_tensor(g, g.dtype).isfinite().all() for g in gradients)
+        assert all(gather_tensor(g, g.dtype).isfinite().all() for g in gradients)
         optimizers.step()
         optimizers.zero_grad()
     assert all(v.isfinite().all() for _, v in model.export_tensors(torch.float32))

@@ -17,6 +17,7 @@ from torch.distributed.fsdp import CPUOffloadPolicy
 from forgedsl.lower import job as spec
 from forgedsl.runtime.rendezvous import rendezvous_store
 from forgedsl.runtime.services.titan.upstream import model as titan
+from forgedsl.runtime.services.titan.upstream.gathering import gather_tensor
 from forgedsl.runtime.services.titan.upstream.optimizers import build_optimizer
 from forgedsl.services.titan.facts import KIND
 from forgedsl.services.titan.memory import TrainerShape, state_items
@@ -77,7 +78,7 @@ def beyond(found: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
 
 
 def local(value: torch.Tensor) -> torch.Tensor:
-    return titan.gather_tensor(value, value.dtype).clone()
+    return gather_tensor(value, value.dtype).clone()
 
 
 def trained(folder: Path, parts: object, case: str) -> dict:

@@ -15,7 +15,7 @@ from test_publication import result, sync_node
 from forgedsl.runtime.guards import GuardError, UnchangedWeightsGuard
 from forgedsl.sizes.params import adapter_params
 
-FAMILIES = ("qwen2", "llama3", "qwen3_moe")
+FAMILIES = ("qwen2", "llama3", "qwen3_moe", "glm4_moe")
 
 
 @pytest.fixture(scope="module")

@@ -174,12 +174,12 @@ def test_gradients_reach_the_gate_through_the_given_experts(router: Any) -> None
 # ---- the engine
 
 
-@pytest.fixture(scope="module")
-def recorded(tmp_path_factory: pytest.TempPathFactory) -> Any:
+@pytest.fixture(scope="module", params=["qwen3_moe", "glm4_moe"])
+def recorded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """What an engine recorded of a model with random weights, large enough to choose clearly."""
     pytest.importorskip("vllm")
     folder = tmp_path_factory.mktemp("mixture")
-    return printed("engine_routes.py", str(folder), json.dumps(DIMS))
+    return printed("engine_routes.py", str(folder), request.param, json.dumps(DIMS))
 
 
 @pytest.mark.full

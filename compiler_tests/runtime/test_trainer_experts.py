@@ -23,6 +23,7 @@ DIMS = {
     "layers": 2, "hidden": 64, "heads": 4, "kv_heads": 2, "head_dim": 32, "ffn": 32, "vocab": 64,
     "experts": 8, "active": 3,
 }  # fmt: skip
+"""two layers of experts"""
 MODEL = spec.Model(
     source=spec.RandomModel(seed=3),
     arch=Arch(family="qwen3_moe", dims=DIMS),
@@ -30,9 +31,15 @@ MODEL = spec.Model(
     dtype="f32",
     context=256,
 )
-ADDITIONS = 2 * (4 * 64 + 64 + 3 * 32 + 8) + 2 * 64 + 64 + 24 * 14
-"""of the recorded batch through this model: `tolerance.of_model` written out, with the router"""
+GLM = {
+    **DIMS, "layers": 3, "rope_theta": 1e4, "route_scale": 2.5, "qk_norm": True, "dense_ffn": 96,
+    "tied": True, "context": 256,
+}  # fmt: skip
+"""a dense layer, and two with a shared expert"""
+ADDITIONS = 3 * (4 * 64 + 64 + 4 * 32 + 8) + 2 * 64 + 64 + 24 * 14
+"""of the recorded batch through these models: `tolerance.of_model` written out, with the router"""
 NEAR = tolerance.near(torch.float32, ADDITIONS)
+CORRECTION = "mlp.gate.e_score_correction_bias"
 
 
 def of(degrees: dict[str, int], model: spec.Model = MODEL) -> tuple[spec.Job, int]:
@@ -63,6 +70,15 @@ def run(
     return asyncio.run(two_steps(*of(degrees, model), folder, resume, partial(asked, folder)))
 
 
+def glm(folder: Path) -> spec.Model:
+    """A model with correction biases, as transformers writes it."""
+    from family_parity import published
+
+    published("glm4_moe", GLM, folder)
+    source = spec.LocalModel(path=str(folder), sha256="")
+    return MODEL.model_copy(update={"source": source, "arch": None})
+
+
 def whole(results: Any) -> None:
     """Generators get a layer's experts as two tensors."""
     name = "model.layers.1.mlp.experts"
@@ -84,23 +100,35 @@ def agree(one: Any, several: Any) -> None:
             torch.testing.assert_close(weights_b[name], value, **close)
 
 
-@pytest.fixture(scope="module")
-def one(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """What one rank does, and its folder."""
+@pytest.fixture(
+    scope="module", params=["qwen3_moe", pytest.param("glm4_moe", marks=pytest.mark.full)]
+)
+def one(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """What one rank does, its folder, and its model."""
     folder = tmp_path_factory.mktemp("one")
-    return *run(folder, {}), folder
+    model = MODEL if request.param == "qwen3_moe" else glm(tmp_path_factory.mktemp("m") / "glm")
+    return *run(folder, {}, model=model), folder, model
 
 
 def test_one_rank_exports_every_expert_and_counts_their_tokens(one: Any) -> None:
-    facts, results, _ = one
+    facts, results, _, model = one
     exported = facts["asked"][1]
     experts = [name for name in exported if ".mlp.experts." in name]
     assert len(experts) == 2 * 8 * 3
-    assert exported["model.layers.0.mlp.experts.7.up_proj.weight"].shape == (32, 64)
+    assert exported["model.layers.1.mlp.experts.7.up_proj.weight"].shape == (32, 64)
     whole(results)
-    fused = results[-1][1]["model.layers.0.mlp.experts.gate_up_proj"]
-    parts = [exported[f"model.layers.0.mlp.experts.7.{n}_proj.weight"] for n in ("gate", "up")]
+    fused = results[-1][1]["model.layers.1.mlp.experts.gate_up_proj"]
+    parts = [exported[f"model.layers.1.mlp.experts.7.{n}_proj.weight"] for n in ("gate", "up")]
     assert fused[7].equal(torch.cat(parts))
+    if model.arch is None:
+        biases = {name for name in exported if name.endswith(CORRECTION)}
+        assert biases == {f"model.layers.{i}.{CORRECTION}" for i in (1, 2)}
+        (file,) = Path(model.source.path).glob("*.safetensors")
+        for name in biases:  # nothing trains them
+            as_loaded = load_file(file)[name]
+            assert as_loaded.abs().max() > 0.01
+            assert all(weights[name].equal(as_loaded) for _, weights in results)
+            assert exported[name].equal(as_loaded)
     assert all(1.0 < result.experts_load <= 8 / 3 for result, _ in results)
 
 
@@ -121,16 +149,16 @@ DEGREES = [
 def test_ranks_agree_with_one_which_goes_on_from_their_checkpoint(
     tmp_path: Path, one: Any, degrees: dict[str, int]
 ) -> None:
-    facts, results, folder = one
-    told, several = run(tmp_path / "several", degrees)
+    facts, results, folder, model = one
+    told, several = run(tmp_path / "several", degrees, model=model)
     assert told["parameters"] == facts["parameters"]
     agree(results, several)
     for a, b in zip(told["asked"], facts["asked"], strict=True):
         torch.testing.assert_close(a, b, rtol=NEAR["rel"], atol=2e-4 * 2 * NEAR["rel"] + 1e-5)
     # a checkpoint of these goes on on one rank as one of its own does
     shutil.copytree(folder / "checkpoints", tmp_path / "own" / "checkpoints")
-    _, again = run(tmp_path / "several", {}, 2)
-    _, own = run(tmp_path / "own", degrees, 2)
+    _, again = run(tmp_path / "several", {}, 2, model=model)
+    _, own = run(tmp_path / "own", degrees, 2, model=model)
     agree(again, own)
     assert [result.version for result, _ in again] == [3, 4]
 
@@ -153,7 +181,7 @@ def test_stages_have_the_experts_of_their_layers(
 @pytest.mark.timeout(300)
 def test_ranks_load_the_files_of_one(tmp_path: Path, one: Any) -> None:
     """A published model has a tensor per expert: each rank reads those that it has."""
-    facts, _, folder = one
+    facts, _, folder, _ = one
     source = spec.LocalModel(path=str(folder / "export"), sha256="")
     model = spec.Model(source=source, dtype="f32", context=256)
 

@@ -38,7 +38,9 @@ class RopeScaling:
 class Dims:
     """A decoder: grouped-query attention and a gated MLP, or experts, under RMS norms.
 
-    With `experts`, of which a token uses `active`, `ffn` is the width of one expert.
+    With `experts`, of which a token uses `active`, `ffn` is the width of one expert. All tokens use
+    the `shared` experts too. The first `dense_first` layers have an MLP of width `dense_ffn`
+    instead of experts.
     """
 
     layers: int
@@ -53,10 +55,21 @@ class Dims:
     active: int = 0
     normalized: bool = False
     """weights of the chosen experts sum to 1"""
+    shared: int = 0
+    """experts that all tokens use, computed as one MLP of width `shared * ffn`"""
+    dense_first: int = 0
+    dense_ffn: int = 0
+    corrected: bool = False
+    """scores of experts are sigmoids, not a softmax, and a bias per expert is added to them where
+    experts are chosen (2408.15664). Training does not change the bias"""
+    route_scale: float = 1.0
+    """factor of the weights of the chosen experts"""
     tied: bool = False
     qkv_bias: bool = False
     qk_norm: bool = False
     eps: float = 1e-6
+    rotated: float = 1.0
+    """share of each head's dimensions that rotate, from the first one on"""
     rope_theta: float = 1_000_000.0
     rope_scaling: RopeScaling | None = None
     no_rope_interval: int = 0
@@ -65,6 +78,15 @@ class Dims:
     def rotates(self, layer: int) -> bool:
         """True if a layer, counted from 0, rotates queries and keys."""
         return _rotates(layer, self.no_rope_interval)
+
+    def has_experts(self, layer: int) -> bool:
+        """True if a layer, counted from 0, has experts instead of an MLP."""
+        return self.experts > 0 and layer >= self.dense_first
+
+    @property
+    def rotated_dim(self) -> int:
+        """Number of dimensions of a head that rotate."""
+        return int(self.head_dim * self.rotated)
 
 
 KEYS = {
@@ -84,13 +106,27 @@ EXPERT_KEYS = {
     "active": "num_experts_per_tok",
     "normalized": "norm_topk_prob",
 }
+SHARED_EXPERT_KEYS = {
+    **EXPERT_KEYS,
+    "experts": "n_routed_experts",
+    "shared": "n_shared_experts",
+    "dense_first": "first_k_dense_replace",
+    "dense_ffn": "intermediate_size",
+    "route_scale": "routed_scaling_factor",
+}
+"""keys of families whose first layers have no experts, and whose others have shared ones"""
 NO_ROPE_KEYS = {"no_rope_interval": "no_rope_layer_interval"}
-NEEDED = ("layers", "hidden", "heads", "vocab", "context", "ffn", "experts", "active")
+NEEDED = (
+    "layers", "hidden", "heads", "vocab", "context", "ffn", "experts", "active", "dense_ffn",
+)  # fmt: skip
 CONFIG_DEFAULTS = {"eps": 1e-6, "normalized": False}
 """defaults of transformers for keys that a config.json lacks"""
-ALIASES = {"num_experts": "num_local_experts"}
+ALIASES = {"num_experts": "num_local_experts", "n_routed_experts": "num_local_experts"}
 """keys that newer versions of transformers write"""
-SHAPE = ("layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "experts", "vocab")
+SHAPE = (
+    "layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "experts", "shared", "dense_first",
+    "dense_ffn", "vocab",
+)  # fmt: skip
 """dimensions in which two descriptions of a model must agree"""
 
 
@@ -119,6 +155,17 @@ class Family:
     """dimensions common to the whole family"""
     fixed: Mapping[str, Any] = field(default_factory=dict)
     """required values of further keys of config.json; other values are unsupported"""
+    written: Mapping[str, Any] = field(default_factory=dict)
+    """further keys of config.json, and their values in an export; a model that is read may have
+    others"""
+    remark: str = ""
+    """what its page of the reference says besides"""
+    absent: Mapping[str, Any] = field(default_factory=lambda: CONFIG_DEFAULTS)
+    """dimensions that transformers assumes where a config.json lacks the key"""
+    further_keys: Mapping[str, str] = field(default_factory=dict)
+    """keys of config.json by dimension, where the dimension is fixed in other families"""
+    with_shared: bool = False
+    """True if its experts have shared ones beside them, and its first layers have none"""
     with_no_rope: bool = False
     """True if its config.json says which layers do not rotate"""
     like: str = ""
@@ -129,8 +176,9 @@ class Family:
     def keys(self) -> Mapping[str, str]:
         """Return the keys of config.json by dimension."""
         experts = any(dims.experts for dims in self.sizes.values())
-        keys = KEYS | (EXPERT_KEYS if experts else {"ffn": "intermediate_size"})
-        return keys | (NO_ROPE_KEYS if self.with_no_rope else {})
+        mlp = SHARED_EXPERT_KEYS if self.with_shared else EXPERT_KEYS
+        keys = KEYS | (mlp if experts else {"ffn": "intermediate_size"})
+        return {**keys, **(NO_ROPE_KEYS if self.with_no_rope else {}), **self.further_keys}
 
     def dims(self, size: str | None, given: Mapping[str, Any], context: int | None = None) -> Dims:
         """Return a published size with changes, or explicit dimensions.
@@ -147,6 +195,7 @@ class Family:
         filled = {
             "kv_heads": given["heads"],
             "ffn": 4 * given["hidden"],
+            **({"dense_ffn": 4 * given["hidden"]} if self.with_shared else {}),
             "head_dim": given["hidden"] // given["heads"],
             "context": context or 4096,
             "tied": True,
@@ -162,6 +211,17 @@ class Family:
             raise Misshapen(
                 f"head_dim = {dims.head_dim} is odd, but rotary embeddings need an even number"
             )
+        if dims.rotated_dim < 2 or dims.rotated_dim % 2:
+            raise Misshapen(
+                f"{dims.rotated:g} of head_dim = {dims.head_dim} rotates, but rotary embeddings "
+                "need an even number"
+            )
+        if self.with_shared and dims.dense_first >= dims.layers:
+            raise Misshapen(
+                f"dense_first = {dims.dense_first} leaves none of {dims.layers} layers with experts"
+            )
+        if dims.experts and not 0 < dims.active <= dims.experts:
+            raise Misshapen(f"active = {dims.active} is not within experts = {dims.experts}")
         return dims
 
     def read(self, config: Mapping[str, Any]) -> Dims:
@@ -190,14 +250,22 @@ class Family:
             found["no_rope_interval"] = _no_rope_interval(config, found)
         found.setdefault("kv_heads", found["heads"])
         found.setdefault("head_dim", found["hidden"] // found["heads"])
-        theta, scaling = _rope(config)
-        found |= {"rope_theta": theta, "rope_scaling": scaling}
-        return Dims(**{**self.defaults, **CONFIG_DEFAULTS, **found})
+        theta, scaling, rotated = _rope(config)
+        assumed = {**self.defaults, **self.absent}
+        rotated = assumed.get("rotated", 1.0) if rotated is None else rotated
+        if "rotated" not in assumed and rotated != 1.0:
+            raise Unsupported(
+                f"partial_rotary_factor = {rotated} in its config.json is not supported, only 1.0"
+            )
+        found |= {"rope_theta": theta, "rope_scaling": scaling, "rotated": rotated}
+        return Dims(**{**assumed, **found})
 
     def write(self, dims: Dims) -> dict[str, Any]:
         """Return the keys of a config.json that describe `dims`."""
         scaling = dims.rope_scaling
         rope: dict[str, Any] = {"rope_theta": float(dims.rope_theta), "rope_type": "default"}
+        if dims.rotated != 1.0:
+            rope["partial_rotary_factor"] = dims.rotated
         if scaling is not None:
             rope |= {
                 "rope_type": "llama3",
@@ -215,6 +283,7 @@ class Family:
             "use_cache": True,
             "pad_token_id": None,  # the default of some families is beyond a small vocabulary
             **self.fixed,
+            **self.written,
             **{key: getattr(dims, name) for name, key in self.keys.items()},
             **(_no_rope_keys(dims) if self.with_no_rope else {}),
             "rope_parameters": rope,
@@ -247,28 +316,26 @@ def _no_rope_interval(config: Mapping[str, Any], found: Mapping[str, Any]) -> in
     return interval
 
 
-def _rope(config: Mapping[str, Any]) -> tuple[float, RopeScaling | None]:
-    """Read base and scaling of RoPE, from the old or the new keys."""
+def _rope(config: Mapping[str, Any]) -> tuple[float, RopeScaling | None, float | None]:
+    """Read base and scaling of RoPE, and the share of a head that rotates (None: it is not there),
+    from the old or the new keys."""
     rope = {**(config.get("rope_scaling") or {}), **(config.get("rope_parameters") or {})}
     theta = float(rope.get("rope_theta") or config.get("rope_theta") or 10_000.0)
     kind = rope.get("rope_type") or rope.get("type") or "default"
-    part = rope.get("partial_rotary_factor", config.get("partial_rotary_factor")) or 1.0
-    if part != 1.0:
-        raise Unsupported(
-            f"partial_rotary_factor = {part} in its config.json is not supported, only 1.0"
-        )
+    rotated = rope.get("partial_rotary_factor", config.get("partial_rotary_factor"))
     if kind == "default":
-        return theta, None
+        return theta, None, rotated
     if kind != "llama3":
         raise Unsupported(
             f'rotary embeddings of type "{kind}" are not supported, only "default" and "llama3"'
         )
-    return theta, RopeScaling(
+    scaling = RopeScaling(
         factor=float(rope["factor"]),
         low=float(rope["low_freq_factor"]),
         high=float(rope["high_freq_factor"]),
         original=int(rope["original_max_position_embeddings"]),
     )
+    return theta, scaling, rotated
 
 
 def difference(ours: Dims, theirs: Dims) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from forgedsl.families import (
+    glm4_moe,
     llama3,
     mistral,
     phi3,
@@ -24,6 +25,7 @@ FAMILIES: tuple[Family, ...] = (
     qwen2.FAMILY,
     qwen3.FAMILY,
     qwen3_moe.FAMILY,
+    glm4_moe.FAMILY,
     llama3.FAMILY,
     smollm2.FAMILY,
     smollm3.FAMILY,

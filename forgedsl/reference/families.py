@@ -21,19 +21,21 @@ a model of another family, or with an unsupported feature ([P213](rules.md#p213-
 
 Numbers of parameters are exact; *active* counts those used for one token. KV bytes are for one
 token in bf16. GFLOPs are for the forward pass of one token with 4,096 tokens of context; a training
-step takes three times as many. Attention and MLP are parameters of one layer."""
+step takes three times as many. Attention and MLP are parameters of one layer; in a model with two
+kinds of layers, of one with experts."""
 PARITY = """\
 ## Parity
 
 Tiny models of each family with random weights, norms and biases included, in float32 on a CPU
-(2026-11-24): the largest difference of logits between the trainer and transformers, and that of
-log-probs between vLLM's engine and transformers; an export of the trainer gave the same logits in
-transformers, to the bit. `compiler_tests/runtime/test_family_logits.py` checks this, up to
-rounding in float32. `-`: not measured separately, because the engine runs it as the family with
-the same layers."""
+(2026-11-24; `glm4_moe` 2026-11-27): the largest difference of logits between the trainer and
+transformers, and that of log-probs between vLLM's engine and transformers; an export of the trainer
+gave the same logits in transformers, to the bit. `compiler_tests/runtime/test_family_logits.py`
+checks this, up to rounding in float32. `-`: not measured separately, because the engine runs it as
+the family with the same layers."""
 GAPS = {
     "qwen2": ("4.8e-7", "4.8e-7"), "qwen3": ("4.2e-7", "4.8e-7"),
-    "qwen3_moe": ("4.8e-7", "4.8e-7"), "llama3": ("5.1e-7", "4.8e-7"), "smollm2": ("3.6e-7", "-"),
+    "qwen3_moe": ("4.8e-7", "4.8e-7"), "glm4_moe": ("4.8e-7", "4.8e-7"),
+    "llama3": ("5.1e-7", "4.8e-7"), "smollm2": ("3.6e-7", "-"),
     "smollm3": ("4.8e-7", "4.8e-7"), "mistral": ("4.2e-7", "-"),
     "seed_oss": ("7.2e-7", "4.8e-7"), "phi3": ("5.1e-7", "4.8e-7"),
 }  # fmt: skip
@@ -57,9 +59,10 @@ def page() -> str:
 def _about(family: Family) -> str:
     names = ", ".join(code(pattern) for pattern, _ in family.hub)
     fixed = ", ".join(code(f"{key} = {value}") for key, value in family.fixed.items())
+    remark = f" {family.remark}" if family.remark else ""
     return (
         f"{family.doc}: `model_type` {code(family.model_type)}, {code(family.architecture)} in "
-        f"transformers. Names on the hub: {names}. Only with {fixed}."
+        f"transformers. Names on the hub: {names}. Only with {fixed}.{remark}"
     )
 
 

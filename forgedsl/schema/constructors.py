@@ -69,6 +69,7 @@ _DIMS = (
     ("tied", BOOL),
 )
 _EXPERTS = (("experts", COUNT), ("active", COUNT))
+_SHARED = (("shared", COUNT), ("dense_first", NATURAL), ("dense_ffn", COUNT))
 _NO_ROPE = (("no_rope_interval", COUNT),)
 
 
@@ -77,6 +78,7 @@ def architecture(family: Family) -> Signature:
     rows = (
         *_DIMS,
         *(_EXPERTS if "experts" in family.keys else ()),
+        *(_SHARED if family.with_shared else ()),
         *(_NO_ROPE if family.with_no_rope else ()),
     )
     return _signature(

@@ -12,29 +12,40 @@ from __future__ import annotations
 from forgedsl.families.base import Dims
 from forgedsl.sizes.devices import LINK, REDUCE
 from forgedsl.sizes.meshes import MeshPlan
-from forgedsl.sizes.params import layer_params, vocab_params
+from forgedsl.sizes.params import (
+    dense_layer,
+    layer_params,
+    layers_with_experts,
+    vocab_params,
+)
 
 INDEX = 28
 """additional bytes per token and expert: indices, weights, counts (measured)"""
 
 
 def expert_params(dims: Dims) -> int:
-    """Return the parameters of all experts of a layer."""
+    """Return the parameters of all experts of a layer, without shared ones, which ranks do not
+    divide."""
     return 3 * dims.hidden * dims.ffn * dims.experts
 
 
 def mlp_bytes(dims: Dims, itemsize: int) -> int:
     """Return the bytes per token that a gated MLP keeps for its backward pass; for experts, those
-    of the chosen ones: each has its own hidden states, and a copy in f32 for the weighted sum."""
+    of the chosen and the shared ones: each chosen one has its own hidden states, and a copy in f32
+    for the weighted sum."""
     if not dims.experts:
         return 4 * dims.ffn * itemsize
     each = 4 * dims.ffn * itemsize + dims.hidden * (itemsize + 4) + INDEX
-    return dims.active * each + dims.experts * itemsize
+    shared = 4 * dims.shared * dims.ffn * itemsize
+    router = 4 * dims.hidden if dims.corrected and itemsize < 4 else 0  # it multiplies in f32
+    return dims.active * each + dims.experts * itemsize + shared + router
 
 
 def gathered(dims: Dims, ep: int) -> int:
-    """Return the parameters of a layer that FSDP gathers on a rank; of the experts only its own."""
-    return layer_params(dims) - expert_params(dims) + expert_params(dims) // ep
+    """Return the parameters of the largest layer that FSDP gathers on a rank; of the experts only
+    its own."""
+    own = layer_params(dims) - expert_params(dims) + expert_params(dims) // ep
+    return max(own, layer_params(dense_layer(dims))) if dims.dense_first else own
 
 
 def largest_tensor(dims: Dims) -> int:
@@ -56,7 +67,8 @@ def expert_bytes(mesh: MeshPlan, dims: Dims, tokens: int, size: int, passes: flo
     if not dims.experts or mesh.ep == 1:
         return 0
     rounds = max(1.0, passes - 1)
-    return round(rounds * 2 * dims.layers * exchanged(dims, tokens, mesh.ep, size))
+    trips = 2 * layers_with_experts(dims)
+    return round(rounds * trips * exchanged(dims, tokens, mesh.ep, size))
 
 
 def expert_seconds(mesh: MeshPlan, dims: Dims, tokens: int, size: int, passes: float) -> float:
@@ -69,7 +81,7 @@ def expert_seconds(mesh: MeshPlan, dims: Dims, tokens: int, size: int, passes: f
     trips = exchanged(dims, tokens, ep, size)
     rounds = max(1.0, passes - 1)  # a backward pass communicates as often as a forward pass
     waits = 2 * REDUCE if ep > 1 else 0.0
-    return dims.layers * rounds * (waits + (2 * trips + weights) / LINK)
+    return layers_with_experts(dims) * rounds * (waits + (2 * trips + weights) / LINK)
 
 
 def fitting(dims: Dims, shard: int) -> list[int]:

@@ -6,7 +6,7 @@ kind, precision, parameters -> bytes of moments, and of a checkpoint
 from __future__ import annotations
 
 from forgedsl.families.base import Dims
-from forgedsl.sizes.params import PRECISIONS, layer_matrices, num_params
+from forgedsl.sizes.params import PRECISIONS, layer_matrices, num_params, over_layers
 
 
 def moment_bytes(kind: str, precision: str, *, momentum: float, params: int, matrices: int) -> int:
@@ -24,7 +24,7 @@ def checkpoint_bytes(
     """Return the bytes of weights and moments in a checkpoint. With `adapters`, only these have
     moments."""
     params = num_params(dims)
-    matrices = adapters or dims.layers * layer_matrices(dims)
+    matrices = adapters or over_layers(dims, layer_matrices)
     moments = moment_bytes(kind, precision, momentum=momentum, params=adapters or params,
                            matrices=matrices)  # fmt: skip
     return PRECISIONS[precision][0] * (params + adapters) + moments

@@ -5,10 +5,11 @@ Dims -> numbers, exact for the decoders of `families`
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from math import lcm
 
 from forgedsl.families.base import Dims
+from forgedsl.records import replace
 
 ITEMSIZE = {"f32": 4, "bf16": 2, "f16": 2}
 PRECISIONS = {"f32": (4, 8, 4), "bf16_moments": (4, 4, 4), "bf16": (2, 4, 2)}
@@ -27,13 +28,24 @@ def kv_width(dims: Dims) -> int:
     return dims.kv_heads * dims.head_dim
 
 
+def dense_layer(dims: Dims) -> Dims:
+    """Return the dimensions of a layer without experts in a model that has both kinds."""
+    return replace(dims, ffn=dims.dense_ffn, experts=0, active=0, shared=0, dense_first=0)
+
+
+def layers_with_experts(dims: Dims) -> int:
+    """Return the number of layers that have experts."""
+    return dims.layers - dims.dense_first if dims.experts else 0
+
+
 def parts_of_layer(dims: Dims) -> dict[str, int]:
-    """Return the parameters of a layer by part, all experts included."""
+    """Return the parameters of a layer by part, all experts included; in a model with both kinds of
+    layers, of one with experts."""
     query, kv = query_width(dims), kv_width(dims)
     bias = (query + 2 * kv) if dims.qkv_bias else 0
     return {
         "attention": dims.hidden * (2 * query + 2 * kv) + bias,
-        "mlp": 3 * dims.hidden * dims.ffn * max(1, dims.experts),
+        "mlp": 3 * dims.hidden * dims.ffn * max(1, dims.experts + dims.shared),
         "router": dims.hidden * dims.experts,
         "norms": 2 * dims.hidden + (2 * dims.head_dim if dims.qk_norm else 0),
     }
@@ -43,18 +55,28 @@ def layer_matrices(dims: Dims) -> int:
     """Return the parameters of a layer's matrices, without stacked experts, router, biases and
     norms."""
     attention = dims.hidden * (2 * query_width(dims) + 2 * kv_width(dims))
-    return attention + (0 if dims.experts else 3 * dims.hidden * dims.ffn)
+    return attention + 3 * dims.hidden * dims.ffn * (dims.shared if dims.experts else 1)
 
 
 def layer_params(dims: Dims) -> int:
-    """Parameters of one layer."""
+    """Parameters of one layer, of one with experts in a model with both kinds."""
     return sum(parts_of_layer(dims).values())
 
 
 def active_layer_params(dims: Dims) -> int:
-    """Return the parameters of a layer that a token uses: of the experts only the chosen ones."""
+    """Return the parameters of a layer that a token uses: of the experts only the chosen ones and
+    the shared ones."""
     idle = 3 * dims.hidden * dims.ffn * (dims.experts - dims.active)
     return layer_params(dims) - idle
+
+
+def over_layers(dims: Dims, size: Callable[[Dims], int], layers: range | None = None) -> int:
+    """Return the sum of `size` over layers, by default all, each with the dimensions of its
+    kind."""
+    some = range(dims.layers) if layers is None else layers
+    dense = sum(1 for layer in some if layer < dims.dense_first)
+    total = (len(some) - dense) * size(dims)
+    return total + (dense * size(dense_layer(dims)) if dense else 0)
 
 
 def vocab_params(dims: Dims) -> int:
@@ -65,13 +87,13 @@ def vocab_params(dims: Dims) -> int:
 def num_params(dims: Dims) -> int:
     """Return the number of all parameters; tied embeddings count once."""
     ends = vocab_params(dims) * (1 if dims.tied else 2) + dims.hidden
-    return dims.layers * layer_params(dims) + ends
+    return over_layers(dims, layer_params) + ends
 
 
 def weight_bytes(dims: Dims, itemsize: int, *, rounded: bool) -> int:
     """Return the bytes of an engine's weights. If `rounded`, layers are in fp8; embedding and head
     keep their dtype."""
-    saved = (itemsize - 1) * dims.layers * layer_params(dims) if rounded else 0
+    saved = (itemsize - 1) * over_layers(dims, layer_params) if rounded else 0
     return itemsize * num_params(dims) - saved
 
 
@@ -79,16 +101,28 @@ def stage_params(dims: Dims, stage: int, pp: int) -> int:
     """Return the parameters of a pipeline stage. The first has the embedding, the last norm and
     head; tied weights are on both."""
     ends = vocab_params(dims) * ((stage == 0) + (stage == pp - 1)) + dims.hidden * (stage == pp - 1)
-    return stage_layers(dims, pp)[stage] * layer_params(dims) + ends
+    return over_layers(dims, layer_params, layers_of_stage(dims, stage, pp)) + ends
+
+
+def layers_of_stage(dims: Dims, stage: int, pp: int) -> range:
+    """Return the layers of a pipeline stage, counted from 0."""
+    counts = stage_layers(dims, pp)
+    start = sum(counts[:stage])
+    return range(start, start + counts[stage])
 
 
 def adapter_params(dims: Dims, rank: int) -> int:
-    """Return the parameters of LoRA adapters of `rank` on every linear layer, except experts."""
+    """Return the parameters of LoRA adapters of `rank` on every linear layer, except routed
+    experts."""
+    return rank * over_layers(dims, _adapter_widths)
+
+
+def _adapter_widths(dims: Dims) -> int:
+    """Return the sum of inputs and outputs of the linear layers of a layer that have adapters."""
     query, kv = query_width(dims), kv_width(dims)
     widths = 2 * (dims.hidden + query) + 2 * (dims.hidden + kv)
-    if not dims.experts:
-        widths += 3 * (dims.hidden + dims.ffn)
-    return dims.layers * rank * widths
+    ffn = dims.shared * dims.ffn if dims.experts else dims.ffn
+    return widths + (3 * (dims.hidden + ffn) if ffn else 0)
 
 
 def adapter_slot_rank(rank: int) -> int:
@@ -99,7 +133,8 @@ def adapter_slot_rank(rank: int) -> int:
 
 def active_params(dims: Dims) -> int:
     """Return the number of parameters that a token uses."""
-    return num_params(dims) - dims.layers * (layer_params(dims) - active_layer_params(dims))
+    ends = num_params(dims) - over_layers(dims, layer_params)
+    return ends + over_layers(dims, active_layer_params)
 
 
 def largest_unit(dims: Dims) -> int:
@@ -130,7 +165,7 @@ def kv_bytes(dims: Dims, *, tp: int, pp: int, itemsize: int) -> int:
 def forward_flops(dims: Dims, context: int) -> float:
     """Return the FLOPs of a token's forward pass: 2 per weight of a matrix product, and attention
     over half of `context`."""
-    weights = dims.layers * active_layer_params(dims) + vocab_params(dims)
+    weights = over_layers(dims, active_layer_params) + vocab_params(dims)
     return 2.0 * weights + 2.0 * dims.layers * query_width(dims) * context
 
 

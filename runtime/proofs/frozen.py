@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -45,18 +45,28 @@ class Frozen:
         return {"proof": "frozen", "service": service, **asdict(self)}
 
 
-def digests(weights: Iterable[tuple[str, Tensor]]) -> dict[str, int]:
+class Whole(NamedTuple):
+    """Digest of a whole tensor, and its dtype by its name in torch, such as "bfloat16"."""
+
+    digest: int
+    dtype: str
+
+
+def digests(weights: Iterable[tuple[str, Tensor]]) -> dict[str, Whole]:
     """Return the digest of each tensor, by its name in files."""
-    names, found = [], Digests()
+    dtypes, found = {}, Digests()
     for name, value in weights:
-        names.append(name)
+        dtypes[name] = str(value.dtype).removeprefix("torch.")
         found.add(value)
-    return dict(zip(names, found.read(), strict=True))
+    return {
+        name: Whole(value, dtype)
+        for (name, dtype), value in zip(dtypes.items(), found.read(), strict=True)
+    }
 
 
-def check(folder: Path, held: Mapping[str, int], dtype: str) -> Frozen:
-    """Compare the digests of a loaded model, whose floating-point weights are of `dtype` (a name
-    in torch, such as "bfloat16"), with the safetensors files in its folder.
+def check(folder: Path, held: Mapping[str, Whole]) -> Frozen:
+    """Compare the digests of a loaded model with the safetensors files in its folder, each tensor
+    in the dtype in which the model has it.
 
     Raises:
         RunError: they differ.
@@ -67,33 +77,33 @@ def check(folder: Path, held: Mapping[str, int], dtype: str) -> Frozen:
     faults += [
         f"{name} has other values in the model"
         for name in chosen
-        if unsigned(int(digest(_read(where, name, dtype)))) != held[name]
+        if unsigned(int(digest(_read(where, name, held[name].dtype)))) != held[name].digest
     ]
     if faults:
         raise _error(folder, sorted(faults))
     return Frozen(folder=str(folder), tensors=len(held), proved=len(chosen))
 
 
-def check_parts(folder: Path, held: Sequence[Held], dtype: str) -> Frozen:
-    """Compare what the ranks of an engine hold, in `dtype`, with the safetensors files in the
-    folder of its model. Tensors that the engine joins from several of a file, such as experts, have
-    other names there; they are not compared.
+def check_parts(folder: Path, held: Sequence[Held]) -> Frozen:
+    """Compare what the ranks of an engine hold with the safetensors files in the folder of its
+    model, each tensor in the dtype in which the engine has it. Tensors that the engine joins from
+    several of a file, such as experts, have other names there; they are not compared.
 
     Raises:
         RunError: they differ.
     """
     where, size = _open(folder)
-    names = {part.name for part in held}
+    dtypes = {part.name: part.dtype for part in held}
     published = {}
-    for name in _chosen(sorted(names & where.keys()), size):
-        value = _read(where, name, dtype)
+    for name in _chosen(sorted(dtypes.keys() & where.keys()), size):
+        value = _read(where, name, dtypes[name])
         published[name] = Digest(
             len(value), value.numel() // len(value), unsigned(int(digest(value)))
         )
     faults = publication.faults(published, (part for part in held if part.name in published))
     if faults:
         raise _error(folder, faults)
-    return Frozen(folder=str(folder), tensors=len(names), proved=len(published))
+    return Frozen(folder=str(folder), tensors=len(dtypes), proved=len(published))
 
 
 def _open(folder: Path) -> tuple[dict[str, Any], int]:

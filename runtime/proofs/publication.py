@@ -37,6 +37,8 @@ class Held:
     column: int
     columns: int
     value: int
+    dtype: str
+    """name in torch, such as "bfloat16\""""
     where: str
     """name in the engine"""
 

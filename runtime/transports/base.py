@@ -321,7 +321,8 @@ class Sender:
         return tuple(layout)
 
     def _entry(self, name: str, value: Tensor) -> Entry:
-        dtype = self._dtype if value.is_floating_point() else value.dtype
+        own = getattr(value, "published_dtype", None)
+        dtype = own or (self._dtype if value.is_floating_point() else value.dtype)
         text = str(dtype).removeprefix("torch.")
         return Entry(name=name, shape=tuple(value.shape), dtype=text, offset=0)
 

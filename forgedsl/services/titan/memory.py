@@ -33,9 +33,12 @@ from forgedsl.sizes.optimizers import moment_bytes
 from forgedsl.sizes.params import (
     PRECISIONS,
     adapter_params,
+    dense_layer,
     kv_width,
     layer_matrices,
+    layers_of_stage,
     num_params,
+    over_layers,
     query_width,
     repeated,
     stage_layers,
@@ -124,11 +127,22 @@ class TrainerShape:
 
     @property
     def layers(self) -> int:
-        return stage_layers(self.dims, self.degrees["pp"])[self.stage]
+        return len(self.own_layers)
+
+    @property
+    def own_layers(self) -> range:
+        """The layers of this pipeline stage, counted from 0."""
+        return layers_of_stage(self.dims, self.stage, self.degrees["pp"])
+
+    @property
+    def layers_with_experts(self) -> int:
+        """Number of layers of this stage that have experts."""
+        return sum(self.dims.has_experts(layer) for layer in self.own_layers)
 
 
 def layer_bytes(shape: TrainerShape, checkpointing: str) -> float:
-    """Return the bytes per token that a layer keeps for its backward pass, rotary tables included.
+    """Return the bytes per token that a layer keeps for its backward pass, rotary tables included;
+    in a model with two kinds of layers, one with experts.
 
     Without checkpointing, norms and rotary embeddings keep float32 (4 bytes), matrix products the
     dtype of the model.
@@ -139,8 +153,9 @@ def layer_bytes(shape: TrainerShape, checkpointing: str) -> float:
     if checkpointing == "full":
         total = b * h
     elif checkpointing == "selective":
-        routed = (b + 8) * shape.dims.active - b * h  # experts are recomputed
-        total = b * (2 * h + q + 2 * kv) + (routed if shape.dims.experts else b * f)
+        experts = (b + 8) * shape.dims.active  # experts are recomputed, shared ones are not
+        experts += b * shape.dims.shared * f if shape.dims.shared else -b * h
+        total = b * (2 * h + q + 2 * kv) + (experts if shape.dims.experts else b * f)
     else:
         total = 4 * (4 * h + 2 * q + 2 * kv) + b * (2 * h + 2 * q + 2 * kv)
         total += mlp_bytes(shape.dims, b)
@@ -150,7 +165,26 @@ def layer_bytes(shape: TrainerShape, checkpointing: str) -> float:
         sent_kv = kv * repeated(shape.dims, shape.degrees)
         kept = {"none": q + 4 * sent_kv - 2 * kv, "selective": 2 * q + 2 * sent_kv, "full": 0}
         total += b * kept[checkpointing]
-    return total / shape.degrees["tp"] + 4 * shape.dims.head_dim
+    return total / shape.degrees["tp"] + 4 * shape.dims.rotated_dim
+
+
+def stage_bytes(shape: TrainerShape, checkpointing: str) -> float:
+    """Return the bytes per token that all layers of the stage keep for their backward pass."""
+    return sum(count * layer_bytes(kind, checkpointing) for kind, count in _kinds(shape))
+
+
+def largest_layer_bytes(shape: TrainerShape) -> float:
+    """Return the bytes per token of the largest layer of the stage, without checkpointing."""
+    return max(layer_bytes(kind, "none") for kind, count in _kinds(shape) if count)
+
+
+def _kinds(shape: TrainerShape) -> list[tuple[TrainerShape, int]]:
+    """Return the shapes of the kinds of layers of the stage, and their numbers."""
+    if not shape.dims.dense_first:
+        return [(shape, shape.layers)]
+    experts = sum(shape.dims.has_experts(layer) for layer in shape.own_layers)
+    dense = replace(shape, dims=dense_layer(shape.dims))
+    return [(shape, experts), (dense, shape.layers - experts)]
 
 
 def head_rows(shape: TrainerShape) -> int:
@@ -162,7 +196,7 @@ def head_rows(shape: TrainerShape) -> int:
 def activation_items(shape: TrainerShape) -> tuple[Item, ...]:
     """Return the memory that forward and backward of one microbatch add."""
     dims, tokens, mode = shape.dims, shape.tokens, shape.checkpointing
-    per_layer = layer_bytes(shape, mode)
+    per_layer = stage_bytes(shape, mode) / shape.layers
     times, batches = shape.in_flight, ""
     kept = times * tokens * (per_layer * shape.layers + 8 * dims.hidden)
     if times > 1:
@@ -175,7 +209,7 @@ def activation_items(shape: TrainerShape) -> tuple[Item, ...]:
         )
     ]
     if mode != "none":
-        whole = layer_bytes(shape, "none")
+        whole = largest_layer_bytes(shape)
         items.append(
             item_of("recomputed layer", tokens * whole, f"{tokens:,} tokens x {whole:,.0f} B")
         )
@@ -257,7 +291,9 @@ def state_items(shape: TrainerShape) -> list[Item]:
 
 def _moments(shape: TrainerShape, learnt: int) -> list[Item]:
     """Return the optimizer state of `learnt` parameters on this rank."""
-    matrices = learnt if shape.adapters is not None else shape.layers * layer_matrices(shape.dims)
+    matrices = learnt
+    if shape.adapters is None:
+        matrices = over_layers(shape.dims, layer_matrices, shape.own_layers)
     size = moment_bytes(shape.optimizer, shape.precision, momentum=shape.momentum, params=learnt,
                         matrices=matrices)  # fmt: skip
     if not size:
@@ -283,7 +319,7 @@ def _frozen_phases(shape: TrainerShape) -> tuple[Phase, ...]:
     of = f"{count_text(total)}" + (f" / {shape.shard}" if shape.shard > 1 else "")
     size = 0 if shape.offload else shape.itemsize * total / shape.shard
     resident = [item_of("weights", size, f"{shape.itemsize} x {of}")]
-    whole = layer_bytes(shape, "none")
+    whole = largest_layer_bytes(shape)
     formula = f"{shape.tokens:,} tokens x {whole:,.0f} B"
     rows = head_rows(shape)
     vocab = shape.dims.vocab // shape.degrees["tp"]
@@ -311,7 +347,7 @@ def _gathered(shape: TrainerShape) -> Item:
     microbatch, with gradients in f32."""
     if shape.degrees["pp"] > 1:
         size, away = shape.itemsize + 4 * shape.trained, expert_params(shape.dims)
-        away = shape.layers * (away - away // shape.ep)
+        away = shape.layers_with_experts * (away - away // shape.ep)
         count = (shape.params - away) // shape.degrees["tp"]
         return item_of("gathered by FSDP", size * count, f"{size} x {count_text(count)}, a stage")
     whole = max(gathered(shape.dims, shape.ep), vocab_params(shape.dims))

@@ -105,7 +105,7 @@ def fixed(shape: EngineShape) -> tuple[Item, ...]:
     total = num_params(dims)
     of = f"{count_text(total)}" + (f" / {split}" if split > 1 else "")
     tokens = batched_tokens(shape.device, shape.context)
-    width = (dims.hidden + 3 * dims.ffn) // shape.degrees["tp"]
+    width = (dims.hidden + 3 * max(dims.ffn, dims.dense_ffn)) // shape.degrees["tp"]
     logits = 8 * MAX_RUNNING * dims.vocab // shape.degrees["tp"]
     items = [
         item_of("weights", size / split, f"{each} x {of}"),

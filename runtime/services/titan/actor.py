@@ -37,6 +37,7 @@ from forgedsl.runtime.services.titan.frozen import TitanActor, rows_of
 from forgedsl.runtime.services.titan.upstream import model as titan
 from forgedsl.runtime.services.titan.upstream import optimizers, value_head
 from forgedsl.runtime.services.titan.upstream.experts import Load
+from forgedsl.runtime.services.titan.upstream.gathering import gather_tensor, gather_tensors
 from forgedsl.runtime.services.titan.upstream.router import ReplayedShare
 from forgedsl.runtime.services.titan.upstream.saving import Saver
 from forgedsl.runtime.transports.base import Manifest, Probe, Ranks, Sender
@@ -194,7 +195,7 @@ class TitanTrainer(TitanActor):
         self.load = Load(self.titan.model, self.titan.config, self.titan.device)
         way = transport(self._transport())
         self._proves = "publications" not in self.job.proofs.off
-        self.sender = Sender(way, run_key, dtype, titan.gather_tensors, ranks, proves=self._proves)
+        self.sender = Sender(way, run_key, dtype, gather_tensors, ranks, proves=self._proves)
         self.titan.model.train()
         return {
             "parameters": self.titan.size,
@@ -527,7 +528,7 @@ class TitanTrainer(TitanActor):
         for name, gathered in self.titan.export_tensors(kind):
             if first:
                 state[name] = gathered.contiguous().cpu()
-        head = {name: titan.gather_tensor(value, kind).cpu()
+        head = {name: gather_tensor(value, kind).cpu()
                 for name, value in value_head.state(self.titan.model).items()}  # fmt: skip
         if self.titan.pipeline is not None:
             state, head = (self.titan.pipeline.collect_on_first(part) for part in (state, head))

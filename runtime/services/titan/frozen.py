@@ -24,7 +24,7 @@ from forgedsl.runtime.data_types import Sample
 from forgedsl.runtime.losses import token_logprobs
 from forgedsl.runtime.losses.logprobs import whole_tiles
 from forgedsl.runtime.packing import Microbatch, pack
-from forgedsl.runtime.proofs.frozen import digests
+from forgedsl.runtime.proofs.frozen import Whole, digests
 from forgedsl.runtime.services.titan.upstream import model as titan
 from forgedsl.runtime.services.titan.upstream import value_head
 from forgedsl.runtime.services.titan.upstream.attention import Segments
@@ -213,14 +213,14 @@ class ReferenceModel(TitanActor):
         return facts | (self._digests() if proved else {})
 
     def _digests(self) -> dict[str, Any]:
-        """Return the digest of each tensor by its name in files, and their dtype (a collective)."""
+        """Return the digest of each tensor by its name in files (a collective)."""
         dtype = next(p.dtype for p in self.titan.model.parameters() if p.is_floating_point())
         found = digests(self.titan.export_tensors(dtype))
         if self.titan.pipeline is not None:
-            stages: list[dict[str, int]] = [{} for _ in range(dist.get_world_size())]
+            stages: list[dict[str, Whole]] = [{} for _ in range(dist.get_world_size())]
             dist.all_gather_object(stages, found)
             found = {name: value for stage in stages for name, value in stage.items()}
-        return {"digests": found, "digests_of": str(dtype).removeprefix("torch.")}
+        return {"digests": found}
 
 
 def _token_logprobs(

@@ -203,8 +203,7 @@ class Generator(ForgeActor):
         }  # fmt: skip
         facts: dict[str, Any] = {"seconds": {phase: round(s, 1) for phase, s in taken.items()}}
         if self._is_proved:
-            held = self._engine.gather_lists(self._engine.base)
-            facts |= {"held": held, "digests_of": self._engine.dtype}
+            facts["held"] = self._engine.gather_lists(self._engine.base)
         return facts
 
     # ---- on the engine thread

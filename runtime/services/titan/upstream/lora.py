@@ -33,8 +33,9 @@ def with_adapters(config: Any, lora: spec.Lora | None) -> Any:
 
     for layer in config.layers:
         layer.attention.qkv_linear = _apart(layer.attention.qkv_linear)
-    experts = config.layers[0].moe is not None
-    names = LAYERS[:3] if experts else LAYERS
+    # the linear layers of an MLP, or of shared experts
+    mlp = any(each.moe is None or each.moe.shared_experts is not None for each in config.layers)
+    names = LAYERS if mlp else LAYERS[:3]
     converter = LoRAConverter.Config(rank=lora.rank, alpha=lora.alpha, target_modules=names)
     return converter.build().convert(config)
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import pickle
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -39,6 +39,8 @@ from forgedsl.runtime.services.titan.upstream.attention import Segments
 from forgedsl.runtime.services.titan.upstream.checkpoints import spoilt
 from forgedsl.runtime.services.titan.upstream.context import share_rows
 from forgedsl.runtime.services.titan.upstream.draws import WholeDraws
+from forgedsl.runtime.services.titan.upstream.gathering import gather_tensor
+from forgedsl.runtime.services.titan.upstream.router import InF32
 from forgedsl.sizes.params import stage_layers
 from forgedsl.syntax import cache
 
@@ -153,86 +155,22 @@ class TitanModel:
 
     def export_tensors(self, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
         """Yield all weights whole, under the names that they have in files (a collective)."""
-        state = self.hf_state()
+        state = {
+            name: value.value if isinstance(value, InF32) and value.rounded else value
+            for name, value in self.hf_state().items()
+        }
         gathered = (
             part
             for name, value in state.items()
             for part in experts.split(name, gather_tensor(value, dtype))
         )
         for name, found in self.adapter.in_files(gathered):
-            # safetensors cannot store a view of a larger tensor
-            shares = found.untyped_storage().nbytes() != found.nbytes
-            yield name, found.clone() if shares else found
+            yield name, _with_own_storage(found)
 
 
-def gather_tensor(value: Any, dtype: torch.dtype) -> Tensor:
-    """Gather one tensor of `hf_state` from all ranks (a collective) as `dtype`."""
-    (found,) = gather_tensors([value], dtype)
-    return found
-
-
-@torch.no_grad()
-def gather_tensors(values: Sequence[Any], dtype: torch.dtype) -> list[Tensor]:
-    """Gather tensors of `hf_state` from all ranks (a collective) as `dtype`. Shards are cast first,
-    so that ranks send no more bytes than needed; a single rank has the whole tensors. Tensors whose
-    rows are spread evenly over the same ranks are sent together."""
-    split = [v.parts if isinstance(v, experts.Stacked) else (v,) for v in values]
-    parts = [part for some in split for part in some]
-    meshes = [_mesh_of_even_rows(part) for part in parts]
-    wholes: dict[int, Tensor] = {}
-    for mesh in dict.fromkeys(meshes):  # the order is the same on all ranks
-        here = [i for i, each in enumerate(meshes) if each == mesh]
-        some = [parts[i] for i in here]
-        gathered = (
-            [_gather_alone(part, dtype) for part in some]
-            if mesh is None
-            else _gather_rows(some, mesh, dtype)
-        )
-        wholes |= zip(here, gathered, strict=True)
-    in_order = iter([wholes[i] for i in range(len(parts))])
-    by_value = [[next(in_order) for _ in some] for some in split]
-    return [some[0] if len(some) == 1 else torch.cat(some, 1) for some in by_value]
-
-
-def _mesh_of_even_rows(value: Any) -> Any:
-    """Return the mesh over whose ranks the rows of a floating-point tensor are spread evenly, if
-    the shards are on the mesh's devices; None for all other tensors."""
-    # The import takes half a second, and the controller does not need it.
-    from torch.distributed.tensor import DTensor, Shard
-
-    if not isinstance(value, DTensor) or not value.is_floating_point():
-        return None
-    mesh = value.device_mesh
-    even = mesh.ndim == 1 and mesh.size() > 1 and value.shape[0] % mesh.size() == 0
-    by_rows = type(value.placements[0]) is Shard and value.placements[0].dim == 0
-    return mesh if even and by_rows and value.to_local().device.type == mesh.device_type else None
-
-
-def _gather_rows(parts: Sequence[Any], mesh: Any, dtype: torch.dtype) -> list[Tensor]:
-    """Gather tensors whose rows are spread evenly over the ranks of a mesh, in one transfer."""
-    own = torch.cat([part.to_local().flatten() for part in parts]).to(dtype)
-    found = own.new_empty(mesh.size() * len(own))
-    torch.distributed.all_gather_into_tensor(found, own, group=mesh.get_group())
-    by_rank = found.view(mesh.size(), len(own))
-    sizes = [part.numel() // mesh.size() for part in parts]
-    by_tensor = zip(parts, torch.split(by_rank, sizes, dim=1), strict=True)
-    return [rows.reshape(part.shape) for part, rows in by_tensor]
-
-
-def _gather_alone(value: Any, dtype: torch.dtype) -> Tensor:
-    """Gather one tensor from all ranks."""
-    from torch.distributed.tensor import DTensor
-
-    if isinstance(value, DTensor) and value.device_mesh.size() == 1:
-        value = value.to_local()
-    part: Tensor = value.detach()
-    cast = part.to(dtype) if part.is_floating_point() else part
-    if not isinstance(cast, DTensor):
-        return cast
-    # Offloaded tensors are gathered through the GPUs, which are faster.
-    here: Any = cast.to(cast.device_mesh.device_type)
-    gathered: Tensor = here.full_tensor()
-    return gathered
+def _with_own_storage(value: Tensor) -> Tensor:
+    """Return a tensor, copied if it is a view of a larger one, which safetensors cannot store."""
+    return value.clone() if value.untyped_storage().nbytes() != value.nbytes else value
 
 
 def init_distributed(
@@ -425,8 +363,11 @@ def checkpoint_weights(
     """
     read = _read_checkpoint(model, service, folder, checkpoint)
     kept = PUBLISHED[model.dtype]
-    weights = read.to_hf(lora.merged(read.state, service.lora))
-    return {name: value.to(kept) for name, value in weights.items()}, {
+    weights = {
+        name: value if name in read.buffers else value.to(kept)
+        for name, value in lora.merged(read.state, service.lora).items()
+    }
+    return {name: _with_own_storage(value) for name, value in read.to_hf(weights).items()}, {
         name: read.state[f"{value_head.NAME}.{name}"].to(kept) for name in read.head
     }
 
@@ -449,6 +390,8 @@ class _Read(NamedTuple):
     """maps torchtitan's names and layouts to those of Hugging Face"""
     head: tuple[str, ...]
     """names of the tensors of the value head"""
+    buffers: frozenset[str]
+    """names in `state` of tensors that are not trained and keep their dtype"""
 
 
 def _read_checkpoint(
@@ -468,8 +411,12 @@ def _read_checkpoint(
         if service.value_head:
             value_head.attach(module, config.dim)
     dtype = PUBLISHED[model.dtype] if service.lora is None else torch.float32
+    buffers = frozenset(name for name, _ in module.named_buffers())
     state = {
-        name: torch.empty(value.shape, dtype=dtype if value.is_floating_point() else value.dtype)
+        name: torch.empty(
+            value.shape,
+            dtype=dtype if value.is_floating_point() and name not in buffers else value.dtype,
+        )
         for name, value in module.state_dict().items()
     }
     try:
@@ -483,7 +430,8 @@ def _read_checkpoint(
             "checkpoint with --step"
         ) from error
     to_hf = arch.state_dict_adapter(config, str(folder)).to_hf
-    return _Read(state=state, to_hf=to_hf, head=tuple(value_head.state(module)))
+    head = tuple(value_head.state(module))
+    return _Read(state=state, to_hf=to_hf, head=head, buffers=buffers)
 
 
 def clip_grad_norm(titan: TitanModel, max_norm: float, parts: SimpleNamespace) -> Tensor:

@@ -21,6 +21,25 @@ OWN = -1
 """in place of an expert number: this token has no route, and the router chooses its experts"""
 
 
+@dataclass(frozen=True, slots=True)
+class InF32:
+    """A tensor of a router that generators keep in float32, whatever the dtype of the service.
+    `rounded`: its values are those of the service's dtype, as the trainer computes with them, and
+    files have it in that dtype. Else it is exact everywhere."""
+
+    value: Tensor
+    rounded: bool
+    published_dtype = torch.float32
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.value.shape)
+
+    @property
+    def device(self) -> torch.device:
+        return self.value.device
+
+
 def as_replaying(config: Any) -> Any:
     """Return the config of a torchtitan router as one that can replay."""
     return _replaying().Config(

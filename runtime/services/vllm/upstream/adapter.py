@@ -139,6 +139,7 @@ def _held(part: Part, value: int, rank: int, where: str) -> Held:
     return Held(
         name=part.name, row=part.row, rows=rank if a else rows, column=part.column,
         columns=columns if a else rank, value=value, where=where,
+        dtype=str(part.value.dtype).removeprefix("torch."),
     )  # fmt: skip
 
 

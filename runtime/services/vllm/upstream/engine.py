@@ -157,11 +157,6 @@ class Engine:
         made = type(self._engine)
         return f"{made.__module__}.{made.__qualname__}"
 
-    @property
-    def dtype(self) -> str:
-        """Dtype of the weights, by its name in torch."""
-        return str(self._engine.model_config.dtype).removeprefix("torch.")
-
     def _holding(self, rank: int | None) -> HeldWeights | adapter.HeldAdapter:
         """Return the reader of the weights that the engine holds; with a `rank`, of its adapter."""
         from forgedsl.runtime.services.vllm.upstream.held import HeldWeights

@@ -22,6 +22,8 @@ from forgedsl.runtime.proofs.publication import Held
 PARTS = {"qkv_proj": ["q_proj", "k_proj", "v_proj"], "gate_up_proj": ["gate_proj", "up_proj"]}
 """parts of fused layers, for models whose files hold the fused tensor (Phi-3): vLLM's class then
 does not name the parts"""
+CORRECTION = "e_score_correction_bias"
+"""bias that a router adds to the scores of experts where it chooses (GLM)"""
 LORA_SUFFIX = ".base_layer"
 """suffix that vLLM adds to the names of layers with adapters"""
 
@@ -127,7 +129,8 @@ class HeldWeights:
 
     def _held_parts(self, name: str, module: nn.Module) -> Iterator[Part]:
         for parameter, value in module.named_parameters(recurse=False):
-            for part in self._parts(name, parameter, module, value.data):
+            own = _as_loaded(parameter, module, value.data)
+            for part in self._parts(name, parameter, module, own):
                 if part.value.numel():
                     yield part
 
@@ -136,6 +139,8 @@ class HeldWeights:
         if parameter in ("w13_weight", "w2_weight"):
             layer = path[: path.index(".experts") + len(".experts")]
             return [f"{layer}.{'down_proj' if parameter == 'w2_weight' else 'gate_up_proj'}"]
+        if parameter == CORRECTION:  # the router has it, and its experts refer to it
+            return [f"{path.partition('.experts')[0].removesuffix('.gate')}.gate.{parameter}"]
         above, _, last = path.rpartition(".")
         fused = [f"{above}.{each}" for each in self._fused.get(last, ())]
         return [f"{each}.{parameter}" for each in fused or [self._tied.get(path, path)]]
@@ -165,6 +170,16 @@ class HeldWeights:
             yield Part(name=names[0], value=value, column=module.tp_rank * value.shape[1])
         else:
             yield Part(name=names[0], value=value)
+
+
+def _as_loaded(parameter: str, module: Any, value: Tensor) -> Tensor:
+    """Return a parameter in the dtype in which it was loaded. On CPUs with AMX, vLLM widens the
+    bias of a small layer to float32 after the first load, and later loads copy into that tensor."""
+    dtype = getattr(module, "params_dtype", value.dtype)
+    if parameter != "bias" or value.dtype == dtype:
+        return value
+    narrow = value.to(dtype)
+    return narrow if narrow.to(value.dtype).equal(value) else value
 
 
 def _cut(names: list[str], value: Tensor, rows: tuple[int, ...], at: list[int]) -> Iterator[Part]:
@@ -199,4 +214,5 @@ def _held(where: str, part: Part, value: int) -> Held:
     return Held(
         name=part.name, row=part.row, rows=rows, column=part.column,
         columns=part.value.numel() // rows, value=value, where=where,
+        dtype=str(part.value.dtype).removeprefix("torch."),
     )  # fmt: skip

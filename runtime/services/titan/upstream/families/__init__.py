@@ -9,6 +9,7 @@ from typing import Any
 
 from forgedsl.families.base import Dims, Family
 from forgedsl.runtime.services.titan.upstream.families import (
+    glm4_moe,
     llama3,
     phi3,
     qwen2,
@@ -21,6 +22,7 @@ BUILDERS: tuple[tuple[str, Builder], ...] = (
     ("qwen2", qwen2.build),
     ("qwen3", qwen3.build),
     ("qwen3_moe", qwen3_moe.build),
+    ("glm4_moe", glm4_moe.build),
     ("llama3", llama3.build),
     ("phi3", phi3.build),
 )

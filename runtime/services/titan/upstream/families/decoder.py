@@ -25,10 +25,14 @@ def decoder_spec(
     dims: Dims, like: Any, block: Any, *, feed_forward: Any = None, adapter: Any = None
 ) -> Any:
     """Return a copy of torchtitan's ModelSpec `like` with a model of `dims`. `block` is the layer
-    class. `feed_forward(dims)` makes the part after attention; default: a gated MLP. `adapter`
-    maps parameter names to those in files; default: the names of Llama and Qwen."""
+    class. `feed_forward(dims)` makes the part after attention; default: a gated MLP, which the
+    first `dense_first` layers have in any case. `adapter` maps parameter names to those in files;
+    default: the names of Llama and Qwen."""
     from torchtitan.models import qwen3
     from torchtitan.models.common import Embedding, Linear
+
+    def has_own(layer: int) -> bool:
+        return feed_forward is not None and layer >= dims.dense_first
 
     init = qwen3._EMBEDDING_SKIP_INIT if dims.tied else qwen3._EMBEDDING_INIT
     model = type(like.model)(
@@ -47,7 +51,7 @@ def decoder_spec(
                 attention_norm=norm(dims, dims.hidden),
                 ffn_norm=norm(dims, dims.hidden),
                 attention=_attention(dims, layer),
-                **(feed_forward or _mlp)(dims),
+                **(feed_forward(dims) if has_own(layer) else _mlp(dims)),
             )
             for layer in range(dims.layers)
         ],
@@ -76,7 +80,8 @@ def _attention(dims: Dims, layer: int) -> Any:
         "high_freq_factor": scaling.high,
         "original_max_position_embeddings": scaling.original,
     }  # fmt: skip
-    rope = rope_classes().halves if dims.rotates(layer) else rope_classes().none
+    kind = "none" if not dims.rotates(layer) else "halves" if dims.rotated == 1.0 else "part"
+    rope = getattr(rope_classes(), kind)
     config = make_gqa_config(
         dim=dims.hidden,
         n_heads=dims.heads,
@@ -87,7 +92,7 @@ def _attention(dims: Dims, layer: int) -> Any:
         inner_attention=get_attention_config("flex"),
         fuse_qkv=True,
         rope=rope.Config(
-            dim=dims.head_dim, max_seq_len=dims.context, theta=dims.rope_theta, **stretched
+            dim=dims.rotated_dim, max_seq_len=dims.context, theta=dims.rope_theta, **stretched
         ),
         qk_norm=norm(dims, dims.head_dim) if dims.qk_norm else None,
     )
@@ -96,16 +101,20 @@ def _attention(dims: Dims, layer: int) -> Any:
 
 
 def _mlp(dims: Dims) -> dict[str, Any]:
+    return {"feed_forward": mlp_config(dims, dims.dense_ffn or dims.ffn)}
+
+
+def mlp_config(dims: Dims, width: int) -> Any:
+    """Return the config of a gated MLP."""
     from torchtitan.models import qwen3
     from torchtitan.models.common.config_utils import make_ffn_config
 
-    mlp = make_ffn_config(
+    return make_ffn_config(
         dim=dims.hidden,
-        hidden_dim=dims.ffn,
+        hidden_dim=width,
         w1_param_init=qwen3._LINEAR_INIT,
         w2w3_param_init=qwen3._LINEAR_INIT,
     )
-    return {"feed_forward": mlp}
 
 
 @cache
@@ -136,7 +145,22 @@ def rope_classes() -> SimpleNamespace:
         def forward(self, query: Any, key: Any, positions: Any = None) -> tuple[Any, Any]:
             return query, key
 
-    return SimpleNamespace(halves=HalvesRoPE, none=NoRoPE)
+    class PartRoPE(HalvesRoPE):
+        """Rotates the first `dim` dimensions of each head, by halves."""
+
+        @dataclass(kw_only=True, slots=True)
+        class Config(HalvesRoPE.Config):
+            pass
+
+        @staticmethod
+        def apply_rotary_emb(query: Any, key: Any, rope_cache: Any) -> tuple[Any, Any]:
+            width = rope_cache.shape[-1] // 2
+            turned = HalvesRoPE.apply_rotary_emb(query[..., :width], key[..., :width], rope_cache)
+            rest = (query[..., width:], key[..., width:])
+            query, key = (torch.cat(parts, -1) for parts in zip(turned, rest, strict=True))
+            return query, key
+
+    return SimpleNamespace(halves=HalvesRoPE, none=NoRoPE, part=PartRoPE)
 
 
 @cache

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch.distributed.tensor import DTensor
 
 from forgedsl.families.base import Dims
-from forgedsl.runtime.services.titan.upstream.families.decoder import decoder_spec
+from forgedsl.runtime.services.titan.upstream.families.decoder import decoder_spec, mlp_config
 from forgedsl.runtime.services.titan.upstream.router import as_replaying
 
 
@@ -24,10 +24,11 @@ def build(dims: Dims) -> Any:
     from torchtitan.models.qwen3 import Qwen3TransformerBlock, model_registry
 
     like = model_registry("debugmodel_moe")
-    return decoder_spec(dims, like, Qwen3TransformerBlock, feed_forward=_experts)
+    return decoder_spec(dims, like, Qwen3TransformerBlock, feed_forward=experts)
 
 
-def _experts(dims: Dims) -> dict[str, Any]:
+def experts(dims: Dims) -> dict[str, Any]:
+    """Return the config of a layer's experts, with their router."""
     from torchtitan.models import qwen3
     from torchtitan.models.common.config_utils import (
         make_moe_config,
@@ -53,15 +54,19 @@ def _experts(dims: Dims) -> dict[str, Any]:
             num_experts=dims.experts,
             gate_param_init=qwen3._LINEAR_INIT,
             top_k=dims.active,
-            score_func="softmax",
+            score_func="sigmoid" if dims.corrected else "softmax",
             route_norm=dims.normalized,
+            route_scale=dims.route_scale,
         )
     )
     return {
         "moe": make_moe_config(
-            num_experts=dims.experts, router=router, routed_experts=routed, load_balance_coeff=None
+            num_experts=dims.experts, router=router, routed_experts=routed,
+            shared_experts=mlp_config(dims, dims.shared * dims.ffn) if dims.shared else None,
+            # with a coefficient, torchtitan has a bias; the hook that would change it is not used
+            load_balance_coeff=1e-3 if dims.corrected else None,
         )
-    }
+    }  # fmt: skip
 
 
 @cache
