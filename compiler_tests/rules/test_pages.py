@@ -30,7 +30,7 @@ FOLDER = Path(__file__).parent
 LOSS_RULES = [f"L{number}" for number in (403, 405, *range(407, 415))]
 THREAD = re.compile(r"#\d+|\b\d{4}\.\d{5}\b")
 NO_ACCIDENT = {  # no run goes wrong
-    "F104", "N901", "N906", "P210", "P215", "D608", "D644", "D645", "D646", "D647", "T701", "X802",
+    "F104", "N901", "N906", "P210", "P215", "D608", "D644", "D645", "D647", "T701", "X802",
     "X803", "A316", "A319", "D657", "P225", "P226", "P227", "X831", "D658", "X834", "D664",
     "D665", "D666",
     "L428", "L434", "P224", "R507", "R510",  # found by edits at random, or refused before that

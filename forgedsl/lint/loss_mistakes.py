@@ -5,6 +5,7 @@ LossView -> the value, advantage or bounds that show the mistake; None or () wit
 """
 
 import math
+from collections.abc import Callable
 
 from forgedsl.lint.losses import LossView
 from forgedsl.losses.forward_mode import Point
@@ -36,7 +37,9 @@ def wrong_sign_advantage(loss: LossView) -> float | None:
         alone = bool(loss.fields("reference")) and max(map(abs, at)) < 1e-9
         return -1.0 if alone or loss.slope(side="rejected") < -1e-9 else None
     if not any(name in loss.read for name in loss.fields("weight")):
-        return None
+        alone = not loss.fields("weight") and not loss.older and not loss.fields("reference")
+        at = [loss.slope(logprob=logprob) for logprob in (-0.5, -1.0, -3.0)]
+        return 1.0 if alone and max(map(abs, at)) < 1e-12 else None
     bad = loss.gain(weight=-1.0)
     for adv, here in ((1.0, gain), (-1.0, bad)):
         learns = any(abs(loss.gain(weight=adv, ratio=ratio)) > 1e-12 for ratio in OTHER_RATIOS)
@@ -45,6 +48,19 @@ def wrong_sign_advantage(loss: LossView) -> float | None:
     if loss.slope(weight=-1.0) < 0.5 * loss.slope() < 0.0 and abs(bad) < 1e-9 < abs(gain):
         return -1.0  # all tokens are made likelier; the advantage only changes by how much
     return -1.0 if bad < -1e-9 else None
+
+
+def turns_at(loss: LossView, test: Callable[[int], bool]) -> int | None:
+    """Return the last update at which a test is false, if it is false at the first update and true
+    at the last one of the run; None without such an update, or if the loss has no `num_steps`."""
+    end = loss.updates_of_run
+    if end < 2 or "num_steps" not in loss.read or loss.is_pairs or test(1) or not test(end):
+        return None
+    low, high = 1, end
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if test(middle) else (middle, high)
+    return low
 
 
 def wrong_clip_bounds(loss: LossView) -> tuple[tuple[int, float, float, str], ...]:

@@ -85,6 +85,13 @@ class LossView:
         settings = self.step.settings
         return int(settings["epochs"].value) * int(settings["minibatches"].value)
 
+    @property
+    def updates_of_run(self) -> int:
+        """Number of updates of the run; 0 if it is not known, or if no step minimizes this loss."""
+        schedule = self.program.schedule
+        steps = schedule.settings["steps"].value if schedule is not None else None
+        return steps * self.updates if isinstance(steps, int) else 0
+
     # ---- fields
 
     @cached_property
@@ -211,12 +218,14 @@ class LossView:
     def point(
         self, *, ratio: float = 1.0, weight: float = 1.0, distance: float = 0.0, side: str = "",
         logprob: float = -1.0, entropy: float = 0.5, masked: bool = False, wrt: str = "logprob",
-        num_steps: float = 1.0, older: float = 1.0,
+        num_steps: float = 1.0, older: float = 1.0, truncated: float = 0.0,
     ) -> Point:  # fmt: skip
         """Return the loss of a single token at a ratio to the sampler and a log-ratio `distance` to
         the reference. `logprob` is its log-prob; a `masked` token was not written by the policy.
-        `older` is the ratio of `proximal` to `behavior`, `num_steps` counts updates before it."""
-        key = (ratio, weight, distance, side, logprob, entropy, masked, wrt, num_steps, older)
+        `older` is the ratio of `proximal` to `behavior`, `num_steps` counts updates before it, and
+        `truncated` is 1 if its answer was cut."""
+        key = (ratio, weight, distance, side, logprob, entropy, masked, wrt, num_steps, older,
+               truncated)  # fmt: skip
         if key not in self._points:
             at = {
                 "policy": logprob,
@@ -227,6 +236,7 @@ class LossView:
             }
             inputs = self._inputs(at, entropy, masked=masked)
             inputs["num_steps"] = num_steps
+            inputs |= {name: truncated for name in inputs if name.startswith("truncated")}
             if older != 1.0:
                 inputs["behavior"] = at["sampler"] - math.log(older)
             wrt = f"{wrt}.{side}" if side else wrt

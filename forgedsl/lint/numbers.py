@@ -259,6 +259,15 @@ def _answers_of_an_eval(view: View) -> Iterator[Number]:
             yield Number(value=float(answers), span=place(limit, each), message=message)
 
 
+def _evals_of_a_run(view: View) -> Iterator[Number]:
+    schedule = view.program.schedule
+    steps = schedule.settings["steps"].value if schedule is not None else None
+    for each in view.program.evals.values() if (steps or 0) >= SEVERAL / 2 else ():
+        every = each.settings["every"]
+        message = f"`{each.name}` runs every {every.value} steps, and the run has {steps}"
+        yield Number(value=every.value / steps, span=place(every, each), message=message)
+
+
 def _age(view: View) -> Iterator[Number]:
     schedule = view.program.schedule
     syncs = [s.settings["every"].value for s in view.program.flow if Role.TRANSFERS in s.roles]
@@ -339,6 +348,9 @@ RANGES = (
     NumberRange(name="answers of an eval", numbers=_answers_of_an_eval, low=20.0,
         source="rllm #143: the standard error of a share of 8 answers is up to 0.18",
         help="`limit = 200`: a standard error of at most 0.035"),
+    NumberRange(name="evals of a run", numbers=_evals_of_a_run, high=1.0,
+        source="such a run is measured before its first step alone",
+        help="`every` of a tenth of `steps`"),
     NumberRange(name="policy age", numbers=_age, high=16.0,
         source="AReaL (2505.24298) bounds it at 8; slime #1800 trained on older ones",
         help="`max_policy_age = 1` to 8"),

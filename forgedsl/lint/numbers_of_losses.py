@@ -215,6 +215,38 @@ def _readers(tree: Tree, field: str) -> Iterator[Span]:
             yield value.span
 
 
+def _sum_of_tokens(view: View) -> Iterator[Number]:
+    for loss in _losses(view):
+        longest = view.program.services[loss.step.receiver].settings.get("batch.seq_len")  # type: ignore[union-attr]
+        learned = loss.is_pairs or loss.samplers or loss.fields("weight") or loss.older
+        if learned or longest is None or not isinstance(longest.value, int):
+            continue
+        if loss.cached(_sums_tokens):
+            message = (
+                f"loss `{loss.name}` adds up the tokens of a demonstration: one of "
+                f"{longest.value} tokens has {longest.value} times the gradient of one of 1"
+            )
+            yield Number(value=float(longest.value), span=loss.place, message=message)
+
+
+def _sums_tokens(loss: LossView) -> bool:
+    """True if the loss is a sum over the tokens of a sequence, divided by the sequences alone."""
+    values = loss.tree.values
+    for node in loss.objective:
+        value = values[node]
+        if value.op != "div" or values[value.args[1]].attr != "num_sequences":
+            continue
+        pending = [value.args[0]]
+        while pending:
+            inner = values[pending.pop()]
+            summed = inner.op in ("total_sum", "seq_sum") and values[inner.args[0]].type.diff
+            if summed and values[inner.args[0]].type.tokens:
+                return True
+            through = ("neg", "add", "sub", "mul", "expand", "total_sum")
+            pending += inner.args if inner.op in through else ()
+    return False
+
+
 def _horizon(view: View) -> Iterator[Number]:
     turns, new = view.turns.hi, view.max_tokens or 0
     for loss in _losses(view) if new and 1 < turns < INF else ():
@@ -321,6 +353,9 @@ LOSS_RANGES = (
     NumberRange(name="divergence of large scores", numbers=_divergence_of_large_scores, low=1e-3,
         source="2402.03300 has 0.04 for advantages of about 1",
         help="scores from 0 to 1, advantages divided by their spread, or a larger `beta`"),
+    NumberRange(name="sum of tokens", numbers=_sum_of_tokens, high=64.0,
+        source="nanochat #582, TRL #2995: demonstrations are learned by the mean over their tokens",
+        help="`token_mean(-logprob, mask)`"),
     NumberRange(name="horizon", numbers=_horizon, low=0.5,
         source="2503.20783: the constant is the budget of a whole completion",
         help="`horizon` = `max_turns` times `max_tokens`"),

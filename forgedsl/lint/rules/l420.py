@@ -14,10 +14,15 @@ sign or the order.
     minimize token_mean(pg + beta * ratio * rl.k3(logprob, ref) - 0.001 * entropy, mask)   # silent
 
 The rule probes each term alone: the derivative for a token at advantage 0, as the distance to the
-reference or the entropy changes.
+reference or the entropy changes. It does so at the first update and, if the loss reads `num_steps`,
+at the last one: a weight that falls along a line becomes negative before the run ends.
+
+    weight = 0.003 * (1.0 - num_steps / 100)               # fires in a run of 500 steps
+    weight = 0.003 * max(0.0, 1.0 - num_steps / 100)       # silent
 """
 
 from forgedsl.lint.finding import Findings, rule
+from forgedsl.lint.loss_mistakes import turns_at
 from forgedsl.lint.losses import LossView
 from forgedsl.lint.view import View
 
@@ -35,6 +40,16 @@ def check(view: View) -> Findings:
                 loss.spot(loss.cached(_charges)),  # type: ignore[arg-type]
                 notes=("d loss / d entropy is positive",),
                 help="a bonus is subtracted: `- 0.001 * entropy`",
+            )
+        late = _turns(loss)
+        if late is not None:
+            name, update = late
+            yield finding(
+                f"the weight of the {name} is negative after {update} of {loss.updates_of_run} "
+                "updates",
+                loss.spot(loss.tree.output("loss")),
+                notes=("`num_steps` counts updates; below 0 the term does the opposite",),
+                help="stop at 0: `max(0.0, ...)` around what falls",
             )
         away = loss.cached(_leaves)
         if away is not None:
@@ -89,6 +104,31 @@ def _charges(loss: LossView) -> int | None:
     # the entropy itself is positive too; the finding belongs to the first value added to others
     sums = [n for n in loss.objective if loss.tree.values[n].op in ("add", "sub") and positive(n)]
     return min(sums, default=end)
+
+
+def _turns(loss: LossView) -> tuple[str, int] | None:
+    """Return the term, entropy or KL, whose sign changes during the run, and the update at which it
+    does."""
+    out = loss.tree.output("loss")
+
+    def charges(update: int) -> float:
+        at = float(update)
+        return loss.point(weight=0.0, wrt="entropy", num_steps=at)(out).slope
+
+    def pulls(update: int) -> float:
+        far, near = (
+            loss.slope(weight=0.0, distance=d, num_steps=float(update)) for d in (1.0, -1.0)
+        )
+        return near - far
+
+    kinds = [("entropy", charges)] if "entropy" in loss.read else []
+    if any(name in loss.read for name in loss.fields("reference")) and "logprob" in loss.read:
+        kinds.append(("KL", pulls))
+    for name, wrong in kinds:
+        update = turns_at(loss, lambda each, wrong=wrong: wrong(each) > 1e-12)  # type: ignore[misc]
+        if update is not None and wrong(1) < -1e-12:
+            return name, update
+    return None
 
 
 def reversed_kl(loss: LossView) -> tuple[int, bool] | None:
