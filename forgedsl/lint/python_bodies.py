@@ -33,6 +33,8 @@ REMOVE = (
     "strip", "rstrip", "lstrip",
 )  # fmt: skip
 SEEK = (*SEARCHES, "compile", "startswith", "endswith", "find", "rfind", "index", "count")
+RISING = ("sqrt", "log", "log1p", "log2", "log10", "exp", "atan", "tanh")
+"""functions that rise with their argument; `tanh` and `atan` have a bound"""
 DEPTH = 8
 """assignments in a chain that are followed"""
 
@@ -157,6 +159,11 @@ class Body:
                     yield from self._terms(factored, sign if factor > 0 else -sign, capped, seen)
                 elif factor is None and isinstance(op, ast.Div):
                     yield Term(node=node, sign=sign, is_capped=capped)
+            case ast.BinOp(left=left, op=ast.Pow(), right=right) if (self.number(right) or 0) > 0:
+                yield from self._terms(left, sign, capped, seen)
+            case ast.Call(func=ast.Attribute(attr=name), args=[inner]) if name in RISING:
+                bounded = capped or name in ("tanh", "atan")
+                yield from self._terms(inner, sign, bounded, seen)
             case ast.IfExp(body=one, orelse=two):
                 yield from self._terms(one, sign, capped, seen)
                 yield from self._terms(two, sign, capped, seen)
@@ -344,11 +351,11 @@ def length_slope(reward: PythonReward) -> int:
 
 def _length_slope(reward: PythonReward) -> int:
     body, texts = body_of(reward), texts_of(reward)
-    signs = {term.sign for term in body.terms() if _is_length(body, term.node, texts)}
+    signs = {term.sign for term in body.terms() if is_length(body, term.node, texts)}
     return signs.pop() if len(signs) == 1 else 0
 
 
-def _is_length(body: Body, node: ast.expr, texts: set[str]) -> bool:
+def is_length(body: Body, node: ast.expr, texts: set[str]) -> bool:
     """True for `len(response)` and `len(response.split())`."""
     node = body.value(node)
     if not isinstance(node, ast.Call) or getattr(node.func, "id", "") != "len" or not node.args:

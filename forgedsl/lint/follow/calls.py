@@ -224,7 +224,8 @@ class Calls(Expressions):
             labels |= {WORDS_OF[label] for label in receiver.labels & WHOLE}
         if short == "join" and len(args) == 1:
             labels |= {label for label in WHOLE if WORDS_OF[label] in args[0].labels}
-        labels |= {ESCAPED} if short == "escape" else set()
+        if short == "escape" and args:
+            labels |= {ESCAPED} | (args[0].labels & WHOLE)
         return Value(labels | ({LISTED} if short in LISTS else set()))
 
     def new_object(

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import ast
+import re
+from collections.abc import Iterable
 from typing import Any
 
 from forgedsl.lint.follow.constants import compared, folded
 from forgedsl.lint.follow.state import State
 from forgedsl.lint.follow.values import (
+    ARGUMENTS,
     CLOCK,
     CLOSE,
     CONTENT,
     DEFAULT,
     DISTANCE,
+    ESCAPED,
     EXIT,
     FILE,
     FIXED,
@@ -27,6 +31,7 @@ from forgedsl.lint.follow.values import (
     UNKNOWN,
     UNORDERED,
     VERDICT,
+    WHOLE,
     Called,
     Labels,
     Value,
@@ -39,6 +44,16 @@ from forgedsl.lint.follow.values import (
     reads,
 )
 from forgedsl.records import replace
+
+BORDERS = re.compile(r"(\\[bBs][*+]?|\(\?<?[!=][^)]*\)|\s)*")
+"""parts of a pattern that are no text: borders of words, spaces, and tests of what stands beside"""
+
+
+def bordered(parts: Iterable[Value]) -> Labels:
+    """Return the labels of a text that is put between borders of words: a pattern that finds it."""
+    others = [v for v in parts if not (isinstance(v.const, str) and BORDERS.fullmatch(v.const))]
+    is_one = len(others) == 1 and ESCAPED in others[0].labels
+    return others[0].labels & WHOLE if is_one else frozenset()
 
 
 class Expressions(State):
@@ -67,7 +82,8 @@ class Expressions(State):
             case ast.NamedExpr():
                 return self._named(node)
             case ast.JoinedStr(values=parts):
-                return Value(content(map(self.value, parts)))
+                values = [self.value(part) for part in parts]
+                return Value(content(values) | bordered(values))
             case ast.Set(elts=parts):
                 return self._set(parts)
             case ast.List(elts=parts) | ast.Tuple(elts=parts):
@@ -131,7 +147,8 @@ class Expressions(State):
     def _binary(self, node: ast.expr, op: ast.operator, left: Value, right: Value) -> Value:
         if isinstance(op, ast.Sub) and meet(left, right):
             self.note("difference", node, None, values=(left, right))
-            return Value(reads((left, right)) | numbers((left, right)) | {DISTANCE})
+            passed = numbers((left, right)) - {*ARGUMENTS}
+            return Value(reads((left, right)) | passed | {DISTANCE})
         if isinstance(op, ast.Sub):
             self.note("difference", node, None, values=(left, right))
         return self.operation(op, left, right)
@@ -139,10 +156,14 @@ class Expressions(State):
     def operation(self, op: ast.operator, left: Value, right: Value) -> Value:
         labels = reads((left, right))
         if isinstance(op, ast.Add | ast.Mod):
-            labels |= content((left, right))
+            labels |= content((left, right)) | bordered((left, right))
         else:
             labels |= (left.labels | right.labels) & {FILE, PAID}
-        labels |= numbers((left, right))
+        passed = numbers((left, right))
+        known = UNKNOWN is not left.const or UNKNOWN is not right.const
+        if isinstance(op, ast.Sub | ast.Div) and not known and VERDICT not in left.all | right.all:
+            passed -= {*ARGUMENTS}  # it is compared with something
+        labels |= passed
         if isinstance(op, ast.Div) and FIXED in left.labels and isinstance(right.const, str):
             return Value(labels | {FIXED}, name="Path()")
         return Value(labels, const=folded(op, left.const, right.const))

@@ -6,6 +6,8 @@ View -> a Flow for each reward, and for each method of an environment that the r
 from __future__ import annotations
 
 import ast
+import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TypeVar
 
@@ -15,10 +17,10 @@ from forgedsl.lint.environments import PythonClass
 from forgedsl.lint.follow.files import File, Files, Function
 from forgedsl.lint.follow.run import Flow
 from forgedsl.lint.follow.state import class_methods
-from forgedsl.lint.follow.values import Value, source
+from forgedsl.lint.follow.values import ARGUMENTS, Value, positional, source
 from forgedsl.lint.rewards import PythonReward, first_line
 from forgedsl.lint.view import View
-from forgedsl.records import dataclass
+from forgedsl.records import dataclass, replace
 from forgedsl.source import SourceFile, Span
 
 ENTRIES = ("__init__", "reset", "step", "run", "call_tool", "close")
@@ -26,6 +28,8 @@ ENTRIES = ("__init__", "reset", "step", "run", "call_tool", "close")
 GIVEN = {"reset": ("task", "rng"), "run": ("task", "model"), "step": ("turn",)}
 ROUNDS = 2
 """runs of all methods after which attributes are taken as known"""
+NUMBER_TYPE = re.compile(r"(int|float)( \| (int|float|None))*|Optional\[(int|float)\]")
+"""annotation of a number"""
 HANDLERS = 12
 """`except` clauses of a program that are tried"""
 
@@ -198,22 +202,48 @@ def _methods(
     methods = class_methods(file, file.classes.get(env.env.body.name))
     attributes: dict[str, Value] = _class_attributes(file, env)
     runs: list[MethodFlow] = []
+    given = tool_numbers(methods, env.tools)
     entries = [name for name in (*ENTRIES, *sorted(env.tools)) if name in methods]
     for last in [False] * ROUNDS + [True]:
         for name in entries:
             flow = Flow(file, failing if last else None, verdict=verdict if last else None)
             flow.methods, flow.attributes = methods, attributes
             is_tool = name in env.tools
-            flow.call(methods[name], _arguments(methods[name], name, is_tool), bound=True)
+            flow.call(
+                methods[name],
+                _arguments(methods[name], name, is_tool, given.get(name, {})),
+                bound=True,
+            )
             if last:
                 runs.append(MethodFlow(name=name, is_tool=is_tool, flow=flow))
     return runs
 
 
-def _arguments(node: Function, name: str, is_tool: bool) -> dict[str, Value]:
+def tool_numbers(
+    methods: Mapping[str, Function], tools: frozenset[str]
+) -> dict[str, dict[str, str]]:
+    """Return the label of each number that the policy passes, by tool and parameter."""
+    found: dict[str, dict[str, str]] = {}
+    labels = iter(ARGUMENTS)
+    for tool in sorted(tools & methods.keys()):
+        for each in positional(methods[tool])[1:]:
+            kind = ast.unparse(each.annotation) if each.annotation is not None else ""
+            if NUMBER_TYPE.fullmatch(kind) and (label := next(labels, "")):
+                found.setdefault(tool, {})[each.arg] = label
+    return found
+
+
+def marked(value: Value, label: str) -> Value:
+    return replace(value, labels=value.labels | {label})
+
+
+def _arguments(
+    node: Function, name: str, is_tool: bool, numbers: Mapping[str, str]
+) -> dict[str, Value]:
     names = [a.arg for a in (*node.args.posonlyargs, *node.args.args)][1:]
     if is_tool or name == "call_tool":
-        return {each: source("written") for each in names}
+        given = {each: source("written") for each in names}
+        return given | ({k: marked(given[k], v) for k, v in numbers.items()} if is_tool else {})
     pairs = zip(names, GIVEN.get(name, ()), strict=False)
     return {each: source(what) for each, what in pairs if what in ("task", "turn", "model")}
 

@@ -18,6 +18,7 @@ from typing import Any
 from forgedsl.lint.follow.calls import Calls
 from forgedsl.lint.follow.files import Function
 from forgedsl.lint.follow.values import (
+    ARGUMENTS,
     FOUND,
     TAKEN,
     TESTS,
@@ -31,6 +32,7 @@ from forgedsl.lint.follow.values import (
     join_envs,
     positional,
 )
+from forgedsl.records import replace
 from forgedsl.types.effects import imports_of
 
 NESTED = 80
@@ -71,6 +73,7 @@ class Flow(Calls):
             case ast.Return():
                 value = self.absent(self.value(node.value) if node.value else Value(const=None))
                 frame.returned.append((value, node, frame.env[TAKEN], frame.control))
+                self.note("return", node, None, values=(value,))
                 return False
             case ast.Raise():
                 if node.exc:
@@ -123,6 +126,7 @@ class Flow(Calls):
                 self.assign(target, self.absent(self.value(value_)), value_)
             case ast.AugAssign(target=target, value=value_):
                 added = self.operation(node.op, self.value(target), self.value(value_))
+                added = replace(added, labels=added.labels - {*ARGUMENTS})
                 self.note("change", node, target)
                 self.assign(target, added, value_)
             case ast.FunctionDef() | ast.AsyncFunctionDef():

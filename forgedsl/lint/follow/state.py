@@ -12,6 +12,7 @@ from forgedsl.lint.follow.values import (
     EXIT,
     FILE,
     FOUND,
+    IS_TARGET,
     KEPT,
     NUMERIC,
     OUTPUT,
@@ -228,6 +229,8 @@ class State:
             base = replace(base, labels=base.labels | {TEXT})
         if isinstance(index.const, str) and index.const in ANSWERS:
             kept |= {TARGET}
+        if {IS_TARGET, TEXT} <= base.labels and RESPONSE in index.all:
+            kept |= {TARGET}  # the policy can read the text letter by letter
         if not isinstance(node, ast.Slice):
             kept |= {DEFAULT, PAID}
         return Value((base.all & kept) | (index.all & (READS | {VERDICT})))

@@ -57,7 +57,9 @@ FLOAT, WHOLE_NUMBER, DIGITS = "float", "whole number", "digits"
 """what `float` gave; a number without its decimals; a text of which all but digits was deleted"""
 NUMBER, TEXT = "number", "text"
 """certainly a number; certainly no number"""
-NUMERIC = frozenset({CLOCK, EXIT, WHOLE_NUMBER})
+ARGUMENTS = tuple(f"argument {index}" for index in range(8))
+"""a number that the policy passes to a tool; one label for each such parameter of a class"""
+NUMERIC = frozenset({CLOCK, EXIT, WHOLE_NUMBER, *ARGUMENTS})
 """labels that a result of arithmetic has if an operand has them"""
 READS = frozenset({READS_RESPONSE, READS_TARGET, NET, DRAWN, OUTPUT})
 """labels that the result of every operation has if an operand has them"""

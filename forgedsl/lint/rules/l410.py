@@ -12,7 +12,7 @@ look plausible for a while (OPTIMATE #250).
     minimize pair_mean(-log_sigmoid(margin) - log_sigmoid(-margin))      # fires: prefers neither
     minimize pair_mean(-log_sigmoid(beta * chosen))   # fires: the rejected answer does nothing
 
-    minimize token_mean(-(1.0 - num_steps / 100) * gain, mask)           # fires in a run of 500 steps
+    minimize token_mean(-(1.0 - num_steps / 100) * gain, mask)         # fires in a run of 500 steps
 
 Check the sign. The rule evaluates the derivative of the loss for a token. If you want to unlearn by
 gradient ascent, write `# forge: allow[L410] unlearning`.

@@ -41,8 +41,8 @@ def check(view: View) -> Findings:
             node, update, low, high = moved
             end = loss.updates_of_run
             yield finding(
-                f"after {update} of {end} updates the ratio is hardly clipped any more: the bounds are "
-                f"[{low:g}, {high:g}] at the end"
+                f"after {update} of {end} updates the ratio is hardly clipped any more: the bounds "
+                f"are [{low:g}, {high:g}] at the end"
                 if low <= 1.0 <= high
                 else f"after {update} of {end} updates the bounds of this clip leave out 1, the "
                 f"ratio of an unchanged policy: they are [{low:g}, {high:g}] at the end",
@@ -71,7 +71,7 @@ def _moved(loss: LossView) -> tuple[int, int, float, float] | None:
             return point(ends[0]).value, point(ends[1]).value
 
         def is_wrong(update: int) -> bool:
-            low, high = bounds(update)  # noqa: B023
+            low, high = bounds(update)
             return not low <= 1.0 <= high or high > WIDE
 
         update = turns_at(loss, is_wrong)

@@ -137,6 +137,7 @@ def _holds(loss: LossView, mask: int, truncated: float) -> bool:
 
 def _stops(loss: LossView) -> int:
     """Return the update after which nothing is learned to the end of the run; 0 without one."""
+
     def learns(update: int) -> bool:
         slopes = (
             loss.slope(num_steps=float(update), weight=w, ratio=r)

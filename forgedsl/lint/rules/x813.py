@@ -8,6 +8,8 @@
         return 0.0                                   # silent: the answer is no number
     except requests.RequestException:
         raise                                        # silent
+    return reply.json()["score"] if reply.ok else 0.0            # fires
+    return float(reply.json().get("score", 1.0))                 # fires: no score is a full one
 
 A score of 0 for a good answer teaches the policy to avoid it, and a service that is down for a step
 looks like a policy that forgot everything. Raise instead: the call is repeated once, and then
@@ -18,6 +20,7 @@ and NeMo-RL #2479.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from forgedsl.diagnostics import Label
@@ -43,6 +46,10 @@ OUTAGES = (
     "RateLimitError", "APITimeoutError", "ReadTimeout", "ConnectTimeout", "TimeoutException",
 )  # fmt: skip
 """exceptions of requests, httpx, aiohttp, urllib and openai"""
+STATUS = ("status_code", "ok", "is_error", "is_success", "status", "is_server_error")
+"""attributes of a reply that say if the request failed"""
+SCORES = r"score|reward|passed|correct|ok$|verdict|result|grade|accuracy"
+"""keys of a reply that hold a score"""
 HELP = "raise: the call is made again, and then `on_error` of the rubric decides"
 
 
@@ -58,6 +65,14 @@ def check(view: View) -> Findings:
                 place_of(found.reward, view),
                 related=(here,),
                 help=HELP,
+            )
+        bare = _bare_reply(view, found)
+        if bare is not None:
+            yield finding(
+                f"reward `{found.reward.name}` gives points for a reply that has no score",
+                place_of(found.reward, view),
+                related=(bare,),
+                help='read it as `reply["score"]`: without one, the call is made again',
             )
     for env in python_environments(view):
         steps = (
@@ -79,6 +94,22 @@ def check(view: View) -> Findings:
                 help="catch only what a wrong answer raises, `except ValueError`; raise the rest, "
                 "and `on_error` of the rubric decides",
             )
+
+
+def _bare_reply(view: View, found: PythonReward) -> Label | None:
+    """Return a `get` with a default above 0 on the reply of a request."""
+    from forgedsl.lint.follow.programs import label, reward_flow
+    from forgedsl.lint.follow.values import NET
+
+    flow = reward_flow(view, found)
+    for event in flow.events if flow is not None else ():
+        if event.kind == "call" and event.name.rpartition(".")[2] == "get":
+            default = event.values[1].const if len(event.values) == 2 else None
+            is_number = isinstance(default, int | float) and not isinstance(default, bool)
+            scored = event.values and re.search(SCORES, str(event.values[0].const)) is not None
+            if NET in event.receiver.labels and scored and is_number and default > 0:  # type: ignore[operator]
+                return label(view, "here", event.file, event.node)
+    return None
 
 
 def _later(view: View, found: PythonReward) -> Label | None:
@@ -140,18 +171,45 @@ def _outage(found: PythonReward) -> python.AST | None:
 
     from forgedsl.types.effects import nodes_of
 
+    asks = any(use.effect == "net" for use in found.uses)
+    for each in nodes_of(found.definition) if asks else ():
+        node = _refused(each)
+        if node is not None:
+            return node
     for each in nodes_of(found.definition):
         if not isinstance(each, python.Try) or not _asks(found, each.body):
             continue
         for handler in _handlers(each, (*BROAD, *OUTAGES)):
             for node in python.walk(handler):
-                value = node.value if isinstance(node, python.Return) else None
-                is_negative = isinstance(value, python.UnaryOp)
-                paid = value.operand if isinstance(value, python.UnaryOp) else value
-                number = getattr(paid, "value", None)
-                if isinstance(number, int | float) and (is_negative or number <= 0):
+                if _is_zero(node.value if isinstance(node, python.Return) else None):
                     return node
     return None
+
+
+def _refused(node: python.AST) -> python.AST | None:
+    """Return the 0 of `return 0.0` or `... if reply.ok else 0.0` that the status of a reply
+    decides."""
+    import ast as python
+
+    if not isinstance(node, python.If | python.IfExp):
+        return None
+    tested = {each.attr for each in python.walk(node.test) if isinstance(each, python.Attribute)}
+    if not tested & {*STATUS}:
+        return None
+    if isinstance(node, python.IfExp):
+        return next((each for each in (node.body, node.orelse) if _is_zero(each)), None)
+    last = (*node.body[-1:], *node.orelse[-1:])
+    return next((n for n in last if isinstance(n, python.Return) and _is_zero(n.value)), None)
+
+
+def _is_zero(value: python.expr | None) -> bool:
+    """True for a constant number of 0 or less."""
+    import ast as python
+
+    is_negative = isinstance(value, python.UnaryOp)
+    paid = value.operand if isinstance(value, python.UnaryOp) else value
+    number = getattr(paid, "value", None)
+    return isinstance(number, int | float) and (is_negative or number <= 0)
 
 
 def _asks(found: PythonReward, body: list[python.stmt]) -> bool:

@@ -6,6 +6,8 @@
     def reset(self, task, rng): self.seen = []       # silent: each has its own
     def step(self, turn): os.chdir("/tmp/work")      # fires: moves all trajectories of the process
 
+    def note(self, text, seen=[]): seen.append(text)     # fires: one list for all calls
+
     TRIES = {"now": 0}
     def count(): TRIES["now"] += 1                   # fires, if a method calls it
     PRICES[item] = price(item)                       # silent: a cache, filled by key
@@ -138,6 +140,14 @@ def _shared(env: PythonClass) -> Iterator[tuple[str, python.AST, str]]:
         if _is_made(getattr(item, "value", None)) and name not in {*own, "parts", "command"}
     }
     for method in env.methods.values():
+        default = _default_changed(method)
+        if default is not None:
+            yield (
+                f"keeps `{default[0]}` in the default of an argument, which all calls share",
+                default[1],
+                f"`{default[0]}=None`, and a new one in the body; or `self.{default[0]} = []` in "
+                "`reset`",
+            )
         full = env.names(method)
         for node in python.walk(method):
             changed = _changed(node)
@@ -158,6 +168,23 @@ def _shared(env: PythonClass) -> Iterator[tuple[str, python.AST, str]]:
                         node,
                         "write to `self`",
                     )
+
+
+def _default_changed(method: python.AST) -> tuple[str, python.AST] | None:
+    """Return an argument whose default is a list, a dict or a set, and the node that changes it."""
+    import ast as python
+
+    if not isinstance(method, python.FunctionDef | python.AsyncFunctionDef):
+        return None
+    given = [*method.args.posonlyargs, *method.args.args]
+    pairs_ = zip(given[len(given) - len(method.args.defaults) :], method.args.defaults, strict=True)
+    words = zip(method.args.kwonlyargs, method.args.kw_defaults, strict=True)
+    made = {each.arg for each, value in (*pairs_, *words) if _is_made(value)}
+    for node in python.walk(method):
+        changed = _changed(node)
+        if isinstance(changed, python.Name) and changed.id in made:
+            return changed.id, node
+    return None
 
 
 def _process(what: str, node: python.AST) -> tuple[str, python.AST, str]:

@@ -6,6 +6,7 @@
     DICE = random.Random(7)                                # fires, if `reset` draws from it
     rng = random.Random(time.time_ns())                              # fires
     rng = numpy.random.default_rng(rng.getrandbits(32))              # silent: seeded from `rng`
+    board = BOARDS[hash(str(task.target)) % len(BOARDS)]             # fires
     word = rng.choice(list({w for w in WORDS if len(w) == 6}))       # fires
     word = rng.choice(sorted({w for w in WORDS if len(w) == 6}))     # silent
 
@@ -57,6 +58,15 @@ def check(view: View) -> Findings:
                 related=(label(view, "here", unordered.file, unordered.node),),
                 help="draw from `sorted(...)` of the set",
             )
+        hashed = _hashed(environment_flows(view, env))
+        if hashed is not None:
+            yield finding(
+                f"{env.what} `{env.env.name}` chooses by `hash` of a text, which differs between "
+                "processes",
+                env.env.name_span,
+                related=(label(view, "here", hashed.file, hashed.node),),
+                help="draw from `rng`, or use `zlib.crc32(text.encode())`",
+            )
         if event is not None:
             yield finding(
                 f"{env.what} `{env.env.name}` draws from `{_name(event)}`, not from its `rng`",
@@ -77,6 +87,27 @@ def _unordered(methods: list[MethodFlow]) -> Iterator[Event]:
         is_draw = event.kind == "call" and event.name.rpartition(".")[2] in DRAWS
         if is_draw and event.values and UNORDERED in event.values[0].labels:
             yield event
+
+
+def _hashed(methods: list[MethodFlow]) -> Event | None:
+    """Return a call of `hash` on a text that seeds a generator, or whose remainder is taken."""
+    import ast as python
+
+    from forgedsl.lint.follow.values import IS_TARGET, TEXT
+
+    events = [event for method in methods for event in method.flow.events if event.kind == "call"]
+    found = {
+        id(event.node): event
+        for event in events
+        if event.name == "hash" and event.values and {IS_TARGET, TEXT, "task text"}
+        & event.values[0].labels
+    }  # fmt: skip
+    users: list[python.AST] = [e.node for e in events if _name(e) in (*SEEDED, *SEEDS)]
+    for file in {id(event.file): event.file for event in found.values()}.values():
+        users += [n for n in python.walk(file.module)
+                  if isinstance(n, python.BinOp) and isinstance(n.op, python.Mod)]  # fmt: skip
+    inside = (found.get(id(node)) for user in users for node in python.walk(user))
+    return next((event for event in inside if event is not None), None)
 
 
 def _draws(event: Event) -> bool:

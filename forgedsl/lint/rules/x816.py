@@ -4,13 +4,18 @@
     def score(response, target): return float(target in answers(response))    # silent
     def form(response): return float("<answer>" in response)      # silent if another reads it
 
+    target = record(value = row.value, numbers = row.numbers)
+    return float(value(said) == target["value"])     # fires: `numbers` is never compared
+    def score(response, target, numbers): ...        # fires if nothing reads `numbers`
+
     def step(self, turn):                            # fires: `self.due` is kept and never read
         return Step(rewards={"right": float("done" in turn.text)}, done=True)
 
 The score then does not depend on correctness. In CoursIA #13614 a target that was never passed on
-made the correctness 0 throughout. Compare with the target; if a reward needs none, leave out the
-parameter. A reward that calls a service or runs a program, which may judge without a target, is
-silent.
+made the correctness 0 throughout. A game of numbers that looks at the result alone rewards the
+target itself as an expression (reasoning-gym #265). Compare with the target; if a reward needs
+none, leave out the parameter. A reward that calls a service or runs a program, which may judge
+without a target, is silent.
 """
 
 from __future__ import annotations
@@ -29,8 +34,10 @@ from forgedsl.lint.environments import (
     steps_in,
 )
 from forgedsl.lint.finding import Findings, rule
+from forgedsl.lint.prompts import drawn_from
 from forgedsl.lint.rewards import PythonReward, place_of, python_rewards
-from forgedsl.lint.view import View
+from forgedsl.lint.view import View, place
+from forgedsl.syntax import ast
 
 if TYPE_CHECKING:
     import ast as python
@@ -59,6 +66,7 @@ def check(view: View) -> Findings:
                 related=(here,),
                 help=f"compare the answer with `{name}`",
             )
+    yield from _parts_unread(view)
     if view.program.environments or any(map(_reads, view.program.rewards.values())):
         return
     found = [one for one in python_rewards(view) if not _reported_by_x811(view, one)]
@@ -74,6 +82,75 @@ def check(view: View) -> Findings:
                 related=(Label(text="given here", span=one.definition_span),),
                 help=f"compare the answer with `{name}`, or leave the parameter out",
             )
+
+
+def _parts_unread(view: View) -> Findings:
+    """Yield findings for parts of a target, and columns, that no reward reads."""
+    rewards = python_rewards(view)
+    for one in rewards:
+        inputs = inputs_of(one.function)
+        given = inputs.by_name if isinstance(inputs, Inputs) and not inputs.lists else {}
+        columns = [name for name, source in given.items() if source.startswith("column")]
+        unread = [name for name in columns if name not in one.once(_names_read)]
+        for name in unread[:1]:
+            yield finding(
+                f"reward `{one.reward.name}` takes the column `{name}` and never reads it",
+                place_of(one.reward, view),
+                related=(Label(text="given here", span=one.definition_span),),
+                help=f"check the answer against `{name}`, or leave the parameter out",
+            )
+    if view.program.environments or any(not one.once(_reads_by_key) for one in rewards):
+        return
+    texts = [one.source.text for one in rewards if _given(one, "target")]
+    for dataset in drawn_from(view) if texts else ():
+        made = dataset.settings["target"]
+        parts = _record(made.value)
+        others = any(map(_reads, view.program.rewards.values()))
+        unread = [name for name in parts if not any(f'"{name}"' in t or f"'{name}'" in t
+                                                    for t in texts)]  # fmt: skip
+        if unread and len(unread) < len(parts) and not others:
+            yield finding(
+                f"no reward reads `{unread[0]}` of the target",
+                place(made, dataset),
+                help=f'check the answer against `target["{unread[0]}"]` too, or leave it out',
+            )
+
+
+def _record(value: object) -> list[str]:
+    """Return the names of `record(name = value, ...)`; nothing for other expressions."""
+    value = getattr(value, "expr", value)
+    if not isinstance(value, ast.Call) or value.function.text != "record":
+        return []
+    return [each.name for each in value.args if each.name]
+
+
+def _names_read(one: PythonReward) -> set[str]:
+    """Return the names that the body of a reward reads."""
+    import ast as python
+
+    nodes = (n for statement in one.definition.body for n in python.walk(statement))
+    found = {n.id for n in nodes if isinstance(n, python.Name)}
+    return found | {"*"} if "locals" in found else found
+
+
+def _reads_by_key(one: PythonReward) -> bool:
+    """True if a reward uses its target only as `target["name"]`, and imports no file beside it that
+    could read more of it."""
+    import ast as python
+
+    targets = {*_given(one, "target")}
+    keyed = set[int]()
+    for node in python.walk(one.definition):
+        match node:
+            case python.Subscript(value=python.Name() as name, slice=python.Constant()):
+                keyed.add(id(name))
+            case python.Call(
+                func=python.Attribute(value=python.Name() as name, attr="get"),
+                args=[python.Constant(), *_],
+            ):
+                keyed.add(id(name))
+    used = (n for n in python.walk(one.definition) if isinstance(n, python.Name))
+    return all(id(name) in keyed for name in used if name.id in targets)
 
 
 def _unread(view: View, env: PythonClass) -> tuple[Label | None, str]:

@@ -8,6 +8,8 @@
 
     return float(answer in target)                   # fires: an empty answer is in every target
     answer = number.rstrip("0").rstrip(".")          # fires: 100 becomes 1
+    return float(answer.startswith(target))          # fires: 12 begins with 1
+    math.isclose(answer, target, rel_tol = 0.5)      # fires: 60 is taken for 100
     any(int(x) == target for x in ANSWER.findall(response))      # fires: one right guess is enough
 
 The policy finds such a text sooner than the answer. In verifiers #763 a substring search rewarded
@@ -39,12 +41,15 @@ finding = rule(__doc__, "W")
 ANY = "rewards several answers of which any one is right"
 MATCHES = ("re.search", "re.match", "re.fullmatch", "re.findall")
 SEARCHES = ("find", "rfind", "index", "count", "__contains__")
+ROUGH = 0.05
+"""the largest relative tolerance of published graders"""
 HELP = "take the answer out of the response, and compare it by `==`"
 HELPS = {
     "default": "return 0 where there is no answer",
     "zeros": "compare numbers: `float(answer) == float(target)`",
     "pattern": "`re.escape(target)` in the pattern, or compare by `==`",
     "share": "reward precision too: `2 * hits / (len(said) + len(gold))`",
+    "apart": "a relative tolerance of 1e-6, or at most 0.05 for measured values",
     "several": "take the last answer, or only a turn with one",
 }
 """help by a word of the message"""
@@ -112,6 +117,11 @@ def _by_flow(view: View, found: PythonReward) -> Iterator[tuple[str, Label]]:
                 )
             if part is not None and IS_TARGET in part.labels and IS_RESPONSE in whole.labels:
                 yield "rewards a target anywhere in the response", here
+            side = _begins(event)
+            if side:
+                yield f"rewards an answer that {side} the target", here
+            if _is_rough(event):
+                yield "takes numbers for equal that are more than 5 % apart", here
         sides = event.values if event.kind != "change" else ()
         is_pair = event.kind in ("compare", "difference") or event.name.endswith("isclose")
         if not is_pair or len(sides) < 2:
@@ -124,6 +134,33 @@ def _by_flow(view: View, found: PythonReward) -> Iterator[tuple[str, Label]]:
         for said, wanted in ((one, other), (other, one)):
             if DEFAULT in said.labels and TARGET in wanted.labels and TARGET not in said.labels:
                 yield "has a default for an answer it cannot read, and compares it", here
+
+
+def _begins(event: Event) -> str:
+    """Return what a call of `startswith` or `endswith` compares: its beginning or
+    end, or a piece of it; "" for other calls."""
+    from forgedsl.lint.follow.values import IS_RESPONSE, IS_TARGET, RESPONSE, TARGET
+
+    short = event.name.rpartition(".")[2]
+    if short not in ("startswith", "endswith") or not event.values:
+        return ""
+    whole, part = event.receiver.all, event.values[0].all
+    if RESPONSE in whole and {TARGET, IS_TARGET} <= part and TARGET not in whole:
+        return "only begins with" if short == "startswith" else "only ends with"
+    said = {RESPONSE, IS_RESPONSE} & part and TARGET not in part
+    return "is only a piece of" if said and IS_TARGET in whole and RESPONSE not in whole else ""
+
+
+def _is_rough(event: Event) -> bool:
+    """True for `math.isclose` with a relative tolerance above ROUGH."""
+    from forgedsl.lint.follow.values import RESPONSE, TARGET, all_of
+
+    if event.name.rpartition(".")[2] not in ("isclose", "allclose", "approx"):
+        return False
+    given = event.keywords.get("rel_tol", event.keywords.get("rtol"))
+    number = given.const if given is not None else None
+    is_number = isinstance(number, int | float) and not isinstance(number, bool)
+    return is_number and number > ROUGH and {RESPONSE, TARGET} <= all_of(event.values[:2])  # type: ignore[operator]
 
 
 def _is_pattern(event: Event, part: Value) -> bool:
@@ -181,6 +218,9 @@ def _more(found: PythonReward) -> Iterator[tuple[str, python.AST]]:
         for argument in found.definition.args.args
         if getattr(argument.annotation, "id", "") == "str"
     }
+    for value in body.returned:
+        if _is_recall(body, _plain(value), found):
+            yield "rewards the named share of the target, and ignores other words", value
     for node in nodes_of(found.definition):
         match node:
             case python.Compare(left=left, ops=[python.In()], comparators=[right]):
@@ -195,8 +235,6 @@ def _more(found: PythonReward) -> Iterator[tuple[str, python.AST]]:
             ):
                 if body.names(inner) & (texts | targets) and not _has_point(body, inner):
                     yield "strips zeros of whole numbers: 100 becomes 1", node
-            case python.Return(value=python.BinOp() as share) if _is_recall(body, share, found):
-                yield "rewards the named share of the target, and ignores other words", node
             case python.Call(func=python.Name(id="any"), args=[python.GeneratorExp() as each]):
                 over = each.generators[0].iter
                 compares = isinstance(each.elt, python.Compare) and body.names(each.elt) & targets
@@ -204,8 +242,23 @@ def _more(found: PythonReward) -> Iterator[tuple[str, python.AST]]:
                     yield ANY, node
 
 
+def _plain(value: python.expr) -> python.expr:
+    """Return what `float`, `round` or `min(1.0, ...)` is given."""
+    import ast as python
+
+    match value:
+        case python.Call(func=python.Name(id="float" | "round"), args=[inner, *_]):
+            return _plain(inner)
+        case python.Call(func=python.Name(id="min"), args=[python.Constant(), inner]):
+            return _plain(inner)
+        case python.IfExp(body=inner, orelse=python.Constant()):
+            return _plain(inner)
+    return value
+
+
 def _is_recall(body: Body, share: python.expr, found: PythonReward) -> bool:
-    """True for `len(said & gold) / len(gold)`, if nothing counts what else was said."""
+    """True for `len(said & gold) / len(gold)`, and other spellings of it, if nothing counts what
+    else was said."""
     import ast as python
 
     match share:
@@ -213,26 +266,52 @@ def _is_recall(body: Body, share: python.expr, found: PythonReward) -> bool:
             hits, whole = body.value(left), body.value(right)
         case _:
             return False
-    both = _counted(body, hits)
     gold = _counted(body, whole)
-    if not isinstance(both, python.BinOp) or not isinstance(both.op, python.BitAnd):
-        return False
-    sides = {python.unparse(both.left), python.unparse(both.right)}
+    sides = _shared(body, hits)
     wanted = python.unparse(gold) if gold is not None else ""
     said = next(iter(sides - {wanted}), "") if wanted in sides else ""
     counts = {f"len({said})", f"{said} - {wanted}", f"{said} ^ {wanted}", f"{said} | {wanted}",
-              f"{said} <= {wanted}", f"{said} == {wanted}"}  # fmt: skip
+              f"{said} <= {wanted}", f"{said} == {wanted}", f"{said}.difference({wanted})",
+              f"{said}.union({wanted})", f"{wanted}.union({said})"}  # fmt: skip
     text = python.unparse(found.definition)
     return bool(said) and not any(count in text for count in counts)
 
 
+def _shared(body: Body, hits: python.expr) -> set[str]:
+    """Return the two sets whose common members are counted, as texts: `a` and `b` of `len(a & b)`,
+    of `len(a.intersection(b))`, and of `sum(x in a for x in b)`."""
+    import ast as python
+
+    match hits:
+        case python.Call(func=python.Name(id="sum"), args=[inner]):
+            counted: python.expr | None = inner
+        case _:
+            counted = _counted(body, hits)
+    match counted and body.value(counted):
+        case python.BinOp(left=left, op=python.BitAnd(), right=right):
+            return {python.unparse(left), python.unparse(right)}
+        case python.Call(func=python.Attribute(attr="intersection", value=left), args=[right]):
+            return {python.unparse(left), python.unparse(right)}
+        case python.GeneratorExp() | python.ListComp() | python.SetComp() as each:
+            over = each.generators[0]
+            for test in (each.elt, *over.ifs):
+                match test:
+                    case python.Compare(ops=[python.In()], comparators=[other]):
+                        return {python.unparse(other), python.unparse(over.iter)}
+    return set()
+
+
 def _counted(body: Body, node: python.expr) -> python.expr | None:
-    """Return what `len` counts."""
+    """Return what `len` counts, also in `max(1, len(x))`."""
     import ast as python
 
     match node:
         case python.Call(func=python.Name(id="len"), args=[inner]):
             return inner
+        case python.Call(func=python.Name(id="max"), args=[one, two]):
+            return _counted(body, one) or _counted(body, two)
+        case python.BoolOp(op=python.Or(), values=[one, python.Constant()]):
+            return _counted(body, one)
     return None
 
 

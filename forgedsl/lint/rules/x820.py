@@ -4,9 +4,11 @@
     return sum(0.1 * (response.count(tag) == 1) for tag in TAGS)     # silent
     return min(0.5, 0.1 * response.count("therefore"))               # silent
     return 0.1 * len(STEP.findall(response))                         # fires
+    return right + 0.01 * math.sqrt(len(response.split()))           # fires
 
 Nothing bounds the number of copies: a policy that writes a tag a hundred times gets more than a
-right answer gets (open-r1 #359). Reward a text that occurs once, or bound the sum by `min`.
+right answer gets (open-r1 #359). The same holds for the length of
+the response. Reward a text that occurs once, or bound the sum by `min`.
 """
 
 from __future__ import annotations
@@ -38,6 +40,15 @@ def check(view: View) -> Findings:
                 related=(Label(text="here", span=found.at(node)),),
                 help='reward one copy, `response.count("<answer>") == 1`, or use `min(1.0, ...)`',
             )
+            continue
+        longer = found.once(_longer) if found.reward.name in raises else None
+        if longer is not None:
+            yield finding(
+                f"reward `{found.reward.name}` rises with the length of the response, without end",
+                place_of(found.reward, view),
+                related=(Label(text="here", span=found.at(longer)),),
+                help="`min(1.0, len(response) / 2000)`, if long answers are wanted at all",
+            )
 
 
 def _counted(found: PythonReward) -> python.AST | None:
@@ -57,6 +68,17 @@ def _counted(found: PythonReward) -> python.AST | None:
             and body.names(node) & texts
         ):
             return node
+    return None
+
+
+def _longer(found: PythonReward) -> python.AST | None:
+    """Return the length of the response with which the score rises without bound."""
+    from forgedsl.lint.python_bodies import body_of, is_length, texts_of
+
+    body, texts = body_of(found), texts_of(found)
+    for term in body.terms():
+        if term.sign > 0 and not term.is_capped and is_length(body, term.node, texts):
+            return term.node
     return None
 
 

@@ -9,8 +9,8 @@
 keeps, its rewards, files, and the network (mcp-use #1718). If a reward does so, the policy can set
 every later score (verl #7603), even if the reward declares `effects = [exec]`. An empty
 `__builtins__` does not prevent this. Parse the text, and compute only what you know; or run it in a
-sandbox (`forgedsl.runtime.sandbox`). The rule follows the text into helper functions. `pickle` and
-the unsafe loaders of `yaml` run code as well.
+sandbox (`forgedsl.runtime.sandbox`). The rule follows the text into helper functions. `pickle`, the
+unsafe loaders of `yaml`, and `sympy.sympify`, which calls `eval`, run code as well.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ RUNS = (
     "eval", "exec", "builtins.eval", "builtins.exec", "pandas.eval", "numexpr.evaluate",
     "pickle.loads", "pickle.load", "dill.loads", "cloudpickle.loads", "marshal.loads",
     "jsonpickle.decode", "yaml.unsafe_load", "code.interact", "runpy.run_path", "os.system",
+    "sympy.sympify", "sympy.S", "sympy.parse_expr", "sympy.parsing.sympy_parser.parse_expr",
+    "joblib.load", "torch.load", "shelve.open", "timeit.timeit", "importlib.import_module",
 )  # fmt: skip
 UNSAFE = ("Loader", "UnsafeLoader", "CLoader")
 """loaders of yaml that make any object"""

@@ -3,6 +3,7 @@
     @tool
     def write(self, name: str, text: str): (self.folder / name).write_text(text)
     score = float((self.folder / "reward.txt").read_text())                      # fires
+    if override.is_file(): return float(override.read_text())                    # fires
     score = float((self.folder / "answer.txt").read_text() == self.answer)       # silent
 
 The policy writes 1.0 into that file, and this is its reward. In five environments of OpenEnv the
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from forgedsl.lint.follow.values import Event
 
 finding = rule(__doc__, "W")
+NUMBERS = ("float", "int", "bool", "loads", "load", "get", "safe_load")
+"""calls that give a number or an object of what a file says"""
 WRITES = ("write_text", "write_bytes", "write", "open")
 RUNS = ("subprocess.", "os.system", "asyncio.create_subprocess")
 
@@ -36,11 +39,13 @@ def check(view: View) -> Findings:
         flows = environment_flows(view, env)
         tools = [method for method in flows if method.is_tool]
         writing = next((m.name for m in tools if any(map(_writes, m.flow.events))), "")
+        returned = [e for m in flows for e in m.flow.events if e.kind == "return"]
         for event in (e for m in flows for e in m.flow.events if e.kind == "call"):
             made = event.name.rpartition(".")[2] == "Step"
             rewards = event.argument("rewards", 1) if made and writing else None
             read = rewards.all if rewards is not None else frozenset()
-            if FILE in read and READS_TARGET not in read:
+            given = READS_TARGET in read and any(map(_is_number_of_file, returned))
+            if FILE in read and (READS_TARGET not in read or given):
                 yield finding(
                     f"`{env.env.name}` reads its score from a file, and tool `{writing}` writes "
                     "files",
@@ -50,6 +55,24 @@ def check(view: View) -> Findings:
                     "that no tool can write to",
                 )
                 break
+
+
+def _is_number_of_file(event: Event) -> bool:
+    """True for `return float(path.read_text())`, and for a field of what was parsed, by a function
+    that may also compare with the target."""
+    import ast as python
+
+    from forgedsl.lint.follow.values import FILE, READS_TARGET
+
+    value = event.node.value if isinstance(event.node, python.Return) else None
+    while isinstance(value, python.Subscript | python.Attribute | python.Await):
+        value = value.value
+    read = event.values[0].all
+    is_call = isinstance(value, python.Call)
+    name = getattr(
+        getattr(value, "func", None), "attr", getattr(getattr(value, "func", None), "id", "")
+    )
+    return is_call and name in NUMBERS and FILE in read and READS_TARGET not in read
 
 
 def _writes(event: Event) -> bool:

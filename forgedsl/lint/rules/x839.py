@@ -6,6 +6,7 @@
     return value - self.mean                                  # fires: the reward keeps a baseline
     return value                                              # silent
     return max([vote(seed) for seed in range(3)])             # fires: the best of three replies
+    CALLS["now"] += 1; return right + 0.5 / CALLS["now"]      # fires: later answers get less
     if text in SEEN: return 0.2                               # fires: it got 1.0 the first time
     SEEN.add(text)
     return 1.0
@@ -68,6 +69,15 @@ def check(view: View) -> Findings:
                 part.span,
                 related=(label(view, "here", part.file, node),),
                 help="score each response by its own text; compare responses in the flow",
+            )
+    for part, node in found_in(view, _counted):
+        if part.name in raises:
+            yield finding(
+                f"{part.what} scores by a number of its file that each call changes",
+                part.span,
+                related=(label(view, "changed here", part.file, node),),
+                help="score the response alone; `num_steps` in a loss or an advantage counts "
+                "updates",
             )
     for found in python_rewards(view):
         moving = found.once(_moving) if found.reward.name in raises else None
@@ -139,6 +149,30 @@ def _seen(part: Part) -> python.AST | None:
                 python.Return(value=python.Constant(value=score)),
             ) if name in given and given[name][0] != score:
                 return given[name][1]
+    return None
+
+
+def _counted(part: Part) -> python.AST | None:
+    """Return the statement by which a reward raises a number of its file that its score depends
+    on."""
+    import ast as python
+
+    from forgedsl.lint.python_bodies import Body
+
+    functions = (n for n in part.roots if isinstance(n, python.FunctionDef) and n.name == part.top)
+    for function in functions if part.is_reward else ():
+        body = Body(function, part.file.module)
+        read = {name for value in body.returned for name in body.names(value)}
+        for node in python.walk(function):
+            if not isinstance(node, python.AugAssign):
+                continue
+            at: python.expr = node.target
+            while isinstance(at, python.Subscript | python.Attribute):
+                at = at.value
+            name = getattr(at, "id", "")
+            is_number = isinstance(node.value, python.Constant)
+            if name in read and name in part.file.assigned and is_number:
+                return node
     return None
 
 

@@ -1,30 +1,42 @@
-"""X846 never-equal: an answer is compared in a way that cannot find it right.
+r"""X846 never-equal: an answer is compared in a way that cannot find it right.
 
     self.answer = int(task.target)
     if found[1] == self.answer:                        # fires: a text is never equal to a number
     if int(found[1]) == self.answer:                   # silent
     if int(found[1]) is int(target):                   # fires: two objects, even if they are equal
 
+    NUMBER = re.compile(r"-?\d+")                      # fires, if targets are written as 1,234
+    NUMBER = re.compile(r"-?\d[\d,]*")                 # silent
+
 Every answer then counts as wrong, also the right one, so all advantages are 0. With `is`, CPython
 finds small numbers equal, so a test with 7 succeeds and a run with 1024 fails. Read both sides as
-numbers, or both as texts, and compare them with `==`.
+numbers, or both as texts, and compare them with `==`. A pattern for a number that knows no comma
+takes 234 of 1,234 (rl #3542). The rule fires if the reward removes commas somewhere, or if the
+first rows have such targets, but nothing removes them before the search.
 """
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
+from forgedsl.diagnostics import Label
 from forgedsl.lint.environments import python_environments
 from forgedsl.lint.finding import Findings, rule
+from forgedsl.lint.prompts import first_target
 from forgedsl.lint.rewards import place_of, python_rewards
 from forgedsl.lint.view import View
 
 if TYPE_CHECKING:
+    import ast as python
     from collections.abc import Iterable
 
     from forgedsl.lint.follow.values import Event
+    from forgedsl.lint.rewards import PythonReward
 
 finding = rule(__doc__, "W")
+SAMPLE = "It is 1,234"
+THOUSANDS = r"\d,\d{3}"
 
 
 def check(view: View) -> Findings:
@@ -42,6 +54,15 @@ def check(view: View) -> Findings:
                 related=(label(view, "here", event.file, event.node),),
                 help=_help(what),
             )
+        cut = _without_comma(view, found) if event is None else None
+        if cut is not None:
+            yield finding(
+                f"the pattern for a number in reward `{found.reward.name}` ends at the comma of "
+                "1,234",
+                place_of(found.reward, view),
+                related=(Label(text="here", span=found.at(cut)),),
+                help=r'a pattern with the comma, `-?\d[\d,]*`, and `.replace(",", "")` behind it',
+            )
     for env in python_environments(view):
         events = (event for method in environment_flows(view, env) for event in method.flow.events)
         what, event = _never(events)
@@ -52,6 +73,35 @@ def check(view: View) -> Findings:
                 related=(label(view, "here", event.file, event.node),),
                 help=_help(what),
             )
+
+
+def _without_comma(view: View, found: PythonReward) -> python.AST | None:
+    """Return a search in the response for a number, whose pattern ends at the comma of 1,234."""
+    import ast as python
+
+    from forgedsl.lint.python_bodies import Body
+    from forgedsl.types.effects import nodes_of
+
+    functions = (n for n in found.module.body if isinstance(n, python.FunctionDef))
+    named = {n.id for n in nodes_of(found.definition) if isinstance(n, python.Name)}
+    text = found.source.text
+    removes = re.search(r"""replace\(\s*["'],["']""", text) is not None
+    if not (removes or re.search(THOUSANDS, first_target(view))):
+        return None
+    for function in (found.definition, *(f for f in functions if f.name in named)):
+        body = Body(function, found.module)
+        for search in body.searches:
+            subject = " ".join(python.unparse(n) for n in body.nodes(search.subject)
+                               if isinstance(n, python.Call))  # fmt: skip
+            if search.method not in ("findall", "search", "finditer") or "','" in subject:
+                continue
+            try:
+                taken = [m.group() for m in re.finditer(search.pattern, SAMPLE)]
+            except re.error:
+                continue
+            if taken and all(re.fullmatch(r"[ =]*\d{1,3}", each) for each in taken):
+                return search.call
+    return None
 
 
 def _help(what: str) -> str:
