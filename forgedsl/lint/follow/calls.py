@@ -12,6 +12,7 @@ from forgedsl.lint.follow.expressions import Expressions
 from forgedsl.lint.follow.files import File
 from forgedsl.lint.follow.state import class_methods
 from forgedsl.lint.follow.values import (
+    ARGUMENTS,
     CLOCK,
     CONTENT,
     DEFAULT,
@@ -174,6 +175,7 @@ class Calls(Expressions):
             return known if known is not None else replace(default, labels=default.labels | labels)
         if short in ROUNDS and receiver is None:
             labels |= all_of(args) & {VERDICT, FILE, DEFAULT, PAID, DISTANCE} | numbers(args)
+            labels -= {*ARGUMENTS} if short == "abs" else set()
             return Value(labels, const=bounded(short, args))
         if short in ("any", "all"):
             return Value(labels | (all_of(args) & {VERDICT, EXIT, CLOCK}))
@@ -184,7 +186,7 @@ class Calls(Expressions):
             )
             labels |= {TEXT} if short == "group" else set()
             return Value(labels)
-        labels |= numbers(args) if name.startswith("math.") else set()
+        labels |= numbers(args) - {*ARGUMENTS} if name.startswith("math.") else set()
         labels |= {NET} if name.startswith(REQUESTS) else set()
         labels |= {FILE} if short in READERS else set()
         if short in AWAITS or short.endswith(("Error", "Exception")):

@@ -56,6 +56,10 @@ def bordered(parts: Iterable[Value]) -> Labels:
     return others[0].labels & WHOLE if is_one else frozenset()
 
 
+def _text_of(parts: list[Value]) -> Value:
+    return Value(content(parts) | bordered(parts))
+
+
 class Expressions(State):
     """The part of a symbolic run that evaluates expressions; see `lint.follow.run`."""
 
@@ -82,8 +86,7 @@ class Expressions(State):
             case ast.NamedExpr():
                 return self._named(node)
             case ast.JoinedStr(values=parts):
-                values = [self.value(part) for part in parts]
-                return Value(content(values) | bordered(values))
+                return _text_of([self.value(part) for part in parts])
             case ast.Set(elts=parts):
                 return self._set(parts)
             case ast.List(elts=parts) | ast.Tuple(elts=parts):
@@ -161,8 +164,11 @@ class Expressions(State):
             labels |= (left.labels | right.labels) & {FILE, PAID}
         passed = numbers((left, right))
         known = UNKNOWN is not left.const or UNKNOWN is not right.const
-        if isinstance(op, ast.Sub | ast.Div) and not known and VERDICT not in left.all | right.all:
+        is_distance = isinstance(op, ast.Sub | ast.Div) and VERDICT not in left.all | right.all
+        if (is_distance and not known) or isinstance(op, ast.Pow):
             passed -= {*ARGUMENTS}  # it is compared with something
+        if isinstance(op, ast.Mult):
+            passed -= left.labels & right.labels & {*ARGUMENTS}  # a square
         labels |= passed
         if isinstance(op, ast.Div) and FIXED in left.labels and isinstance(right.const, str):
             return Value(labels | {FIXED}, name="Path()")

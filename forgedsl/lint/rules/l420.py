@@ -41,16 +41,7 @@ def check(view: View) -> Findings:
                 notes=("d loss / d entropy is positive",),
                 help="a bonus is subtracted: `- 0.001 * entropy`",
             )
-        late = _turns(loss)
-        if late is not None:
-            name, update = late
-            yield finding(
-                f"the weight of the {name} is negative after {update} of {loss.updates_of_run} "
-                "updates",
-                loss.spot(loss.tree.output("loss")),
-                notes=("`num_steps` counts updates; below 0 the term does the opposite",),
-                help="stop at 0: `max(0.0, ...)` around what falls",
-            )
+        yield from _late(loss)
         away = loss.cached(_leaves)
         if away is not None:
             yield finding(
@@ -84,6 +75,18 @@ def check(view: View) -> Findings:
                 if swapped
                 else "a KL is a penalty: add it with a positive weight",
             )
+
+
+def _late(loss: LossView) -> Findings:
+    late = _turns(loss)
+    if late is not None:
+        name, update = late
+        yield finding(
+            f"the weight of the {name} is negative after {update} of {loss.updates_of_run} updates",
+            loss.spot(loss.tree.output("loss")),
+            notes=("`num_steps` counts updates; below 0 the term does the opposite",),
+            help="stop at 0: `max(0.0, ...)` around what falls",
+        )
 
 
 def _charges(loss: LossView) -> int | None:

@@ -20,6 +20,7 @@ without a target, is silent.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from forgedsl.diagnostics import Label
@@ -46,6 +47,11 @@ if TYPE_CHECKING:
 
 finding = rule(__doc__, "W")
 ANSWERS = ("math_equal", "exact", "contains")
+TOLD = (
+    "id", "idx", "index", "uid", "uuid", "key", "name", "source", "dataset", "split", "level",
+    "difficulty", "category", "subject", "topic", "type", "kind", "task", "domain", "question",
+)  # fmt: skip
+"""parts of a target that say which row it is, and nothing about the answer"""
 MAY_HOLD = ("row", "rollout", "messages")
 """sources that may contain the answer too, as columns may"""
 
@@ -91,7 +97,9 @@ def _parts_unread(view: View) -> Findings:
         inputs = inputs_of(one.function)
         given = inputs.by_name if isinstance(inputs, Inputs) and not inputs.lists else {}
         columns = [name for name, source in given.items() if source.startswith("column")]
-        unread = [name for name in columns if name not in one.once(_names_read)]
+        read = one.once(_names_read)
+        looks = any(name in read for name in given if name not in columns)
+        unread = [name for name in columns if name not in read] if looks else []
         for name in unread[:1]:
             yield finding(
                 f"reward `{one.reward.name}` takes the column `{name}` and never reads it",
@@ -106,8 +114,8 @@ def _parts_unread(view: View) -> Findings:
         made = dataset.settings["target"]
         parts = _record(made.value)
         others = any(map(_reads, view.program.rewards.values()))
-        unread = [name for name in parts if not any(f'"{name}"' in t or f"'{name}'" in t
-                                                    for t in texts)]  # fmt: skip
+        read = {name for name in parts for text in texts if re.search(f"[\"']{name}[\"']", text)}
+        unread = [name for name in parts if name not in {*read, *TOLD}]
         if unread and len(unread) < len(parts) and not others:
             yield finding(
                 f"no reward reads `{unread[0]}` of the target",
@@ -129,8 +137,7 @@ def _names_read(one: PythonReward) -> set[str]:
     import ast as python
 
     nodes = (n for statement in one.definition.body for n in python.walk(statement))
-    found = {n.id for n in nodes if isinstance(n, python.Name)}
-    return found | {"*"} if "locals" in found else found
+    return {n.id for n in nodes if isinstance(n, python.Name)}
 
 
 def _reads_by_key(one: PythonReward) -> bool:

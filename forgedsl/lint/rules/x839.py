@@ -70,15 +70,7 @@ def check(view: View) -> Findings:
                 related=(label(view, "here", part.file, node),),
                 help="score each response by its own text; compare responses in the flow",
             )
-    for part, node in found_in(view, _counted):
-        if part.name in raises:
-            yield finding(
-                f"{part.what} scores by a number of its file that each call changes",
-                part.span,
-                related=(label(view, "changed here", part.file, node),),
-                help="score the response alone; `num_steps` in a loss or an advantage counts "
-                "updates",
-            )
+    yield from _by_calls(view)
     for found in python_rewards(view):
         moving = found.once(_moving) if found.reward.name in raises else None
         file = files_of(view).read(found.function.module)
@@ -89,6 +81,23 @@ def check(view: View) -> Findings:
                 place_of(found.reward, view),
                 related=(label(view, "here", file, node),),
                 help="return the score alone; the advantage subtracts the baseline",
+            )
+
+
+def _by_calls(view: View) -> Findings:
+    """Yield rewards that count their calls in the file."""
+    from forgedsl.lint.follow.programs import label
+    from forgedsl.lint.follow.reached import found_in
+
+    raises = positive_rewards(view)
+    for part, node in found_in(view, _counted):
+        if part.name in raises:
+            yield finding(
+                f"{part.what} scores by a number of its file that each call changes",
+                part.span,
+                related=(label(view, "changed here", part.file, node),),
+                help="score the response alone; `num_steps` in a loss or an advantage counts "
+                "updates",
             )
 
 
