@@ -260,6 +260,8 @@ class StepResult:
     routes_changed: float | None = None
     """share of the replayed tokens, over all layers, for which the trainer would have chosen other
     experts; None if no routes are replayed"""
+    peak_bytes: int | None = None
+    """most bytes that tensors took at a time on a GPU during the step; None on a CPU"""
     skipped: bool = False
     gaps: dict[str, float] = field(default_factory=dict)
     """distance of the sampler's log-probs from those of the trainer before the step, by age"""

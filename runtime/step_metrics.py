@@ -188,7 +188,7 @@ def replay_record(ages: Sequence[int], fresh: int) -> Record:
 def step_record(result: StepResult) -> Record:
     """Return the metrics of a step result; `entropy` is a field of its own."""
     reports = {f"loss/{k}": v for k, v in sorted(result.metrics.items()) if k != "entropy"}
-    load, changed = result.experts_load, result.routes_changed
+    load, changed, peak = result.experts_load, result.routes_changed, result.peak_bytes
     return {
         "policy_version": result.version,
         "loss": result.loss,
@@ -200,6 +200,7 @@ def step_record(result: StepResult) -> Record:
         "kernel": result.kernel,
         **({} if load is None else {"experts_load": load}),
         **({} if changed is None else {"routes_changed": changed}),
+        **({} if peak is None else {"trainer_peak_gib": round(peak / 2**30, 3)}),
         **reports,
         **result.gaps,
     }

@@ -14,7 +14,7 @@ from forgedsl.lower.job import Node
 from forgedsl.runtime.data_types import Batch, Sample, StepResult
 from forgedsl.runtime.endpoints import SyncResult
 from forgedsl.runtime.guards import GapGuard, GuardError
-from forgedsl.runtime.proofs.gaps import FEW, chosen, gaps
+from forgedsl.runtime.proofs.gaps import FEW, Compared, chosen, gaps
 from forgedsl.runtime.proofs.watch import Proofs
 
 
@@ -32,12 +32,12 @@ def batch(*ages: int | None) -> Batch:
 
 def test_youngest_and_oldest_are_compared() -> None:
     found = chosen(batch(0, 1, 2, 0, None))
-    assert [age for _, age in found] == [0, 0, 2]
+    assert [each.age for each in found] == [0, 0, 2]
 
 
 def test_a_few_of_each_are_enough_and_spread_over_the_batch() -> None:
     many = batch(*[0] * 100)
-    found = [sample.token_fields["behavior"][0] for sample, _ in chosen(many)]
+    found = [each.sample.token_fields["behavior"][0] for each in chosen(many)]
     assert found == [-1.0, -26.0, -51.0, -76.0]
     assert len(found) == FEW
 
@@ -52,12 +52,12 @@ def test_what_was_not_sampled_is_not_compared() -> None:
 
 def test_tokens_that_the_mask_leaves_out_do_not_count() -> None:
     one = sample([-1.0, -2.0, 0.0], [True, True, False])
-    found = gaps([(one, 0)], [[-1.5, -2.1, -7.0]])
+    found = gaps([Compared(0, one, 0)], [[-1.5, -2.1]])
     assert found == pytest.approx({"gap/age_0": 0.3, "gap/age_0_max": 0.5})
 
 
 def test_each_age_has_its_own() -> None:
-    found = gaps([(sample([-1.0]), 0), (sample([-1.0]), 3)], [[-1.0], [-3.0]])
+    found = gaps([Compared(0, sample([-1.0]), 0), Compared(1, sample([-1.0]), 3)], [[-1.0], [-3.0]])
     assert found == {"gap/age_0": 0.0, "gap/age_0_max": 0.0, "gap/age_3": 2.0, "gap/age_3_max": 2.0}
 
 

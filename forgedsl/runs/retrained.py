@@ -8,7 +8,14 @@ from typing import Any
 from forgedsl.records import dataclass
 from forgedsl.runs.text import number
 
-HIDDEN = ("policy_version", "skipped", "kernel", "routes_changed", "experts_load")
+HIDDEN = (
+    "policy_version",
+    "skipped",
+    "kernel",
+    "routes_changed",
+    "experts_load",
+    "trainer_peak_gib",
+)
 """keys of a step's metrics that are not compared"""
 GAP = "gap/age_"
 

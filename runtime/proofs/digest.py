@@ -81,8 +81,8 @@ def digest(value: Tensor, row: int = 0, column: int = 0) -> Tensor:
     found = torch.zeros((), dtype=torch.int64)
     step = max(1, CHUNK // columns)
     for start in range(0, rows, step):
-        part = (bits[start : start + step] * by_column).sum(1)  # int64, by promotion
-        found += (part * by_row[start : start + step]).sum()
+        part = torch.mv(bits[start : start + step].to(torch.int64), by_column)
+        found += torch.dot(part, by_row[start : start + step])
     return found
 
 

@@ -14,4 +14,6 @@ class TitanService(Trainer):
     activation_checkpoint: Literal["none", "selective", "full"] = "none"
     offload: bool = False
     """True if weights, gradients and moments are kept in the host's memory"""
+    keep_weights: bool = False
+    """True if gathered weights are kept until the last microbatch of an update"""
     compile: bool = False

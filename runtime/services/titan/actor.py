@@ -12,10 +12,10 @@ from __future__ import annotations
 import asyncio
 import math
 import random
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ from forgedsl.runtime.losses import LossFunction
 from forgedsl.runtime.packing import Microbatch
 from forgedsl.runtime.proofs import first_batch, gaps
 from forgedsl.runtime.proofs.publication import Digest
+from forgedsl.runtime.services.titan.device import PeakMemory, gauge
 from forgedsl.runtime.services.titan.frozen import TitanActor, rows_of
 from forgedsl.runtime.services.titan.upstream import model as titan
 from forgedsl.runtime.services.titan.upstream import optimizers, value_head
@@ -62,7 +63,10 @@ class TitanTrainer(TitanActor):
     """loss and reports of the passes whose gradients wait for `apply`"""
     _kernel = ""
     _trace: list[list[tuple[Microbatch, Tensor]]] | None = None
-    """by loss of the step: log-probs of each microbatch of the update; None if not recorded"""
+    """by loss of the step: log-probs of each microbatch of the update; None if they are not kept"""
+    _gap_in_pass = False
+    """True if the last step kept the log-probs of all samples, so that the gap needs no forward
+    pass of its own"""
     _term = 0
     """number of the loss whose passes run"""
     _compared: list[first_batch.Compared] | None = None
@@ -132,7 +136,7 @@ class TitanTrainer(TitanActor):
     async def gauge(self) -> float:
         """Return the seconds for a fixed computation, the same on all ranks and without
         communication, to compare the speed of ranks."""
-        return await self.run(_gauge, self.titan.device)
+        return await self.run(gauge, self.titan.device)
 
     @concurrent_endpoint
     async def publish(self) -> Manifest | None:
@@ -168,9 +172,10 @@ class TitanTrainer(TitanActor):
 
     def _setup(self, run_dir: Path, run_key: str, resume_step: int | None) -> dict[str, Any]:
         torch.set_num_threads(self._threads)
+        self._traces = self.job.logging.record is not None or "gap" not in self.job.proofs.off
         self.losses = {name: LossFunction.from_job(loss) for name, loss in self.job.losses.items()}
         for loss in self.losses.values():
-            loss.keeps_logprobs = self.job.logging.record is not None
+            loss.keeps_logprobs = self._traces
         self._build()
         assert self.service.optimizer is not None
         steps = (self.job.schedule.steps or 10**9) * self._updates()
@@ -262,23 +267,44 @@ class TitanTrainer(TitanActor):
             raise RunError(
                 "gradients of forward_backward were not applied: call optim_step before step"
             )
+        peak = PeakMemory(self.titan.device, self.world)
         results: list[StepResult] = []
         traces: list[list[list[list[float]]]] = []
         stopped = False
-        compared = () if "gap" in self.job.proofs.off else gaps.chosen(batch)
-        found = gaps.gaps(compared, self._logprobs([sample for sample, _ in compared]))
+        compared = [] if "gap" in self.job.proofs.off else gaps.chosen(batch)
+        # After the first of several updates the weights are no longer those of the gap.
+        in_pass = self._gap_in_pass and batch.epochs * batch.minibatches == 1
+        found = {} if in_pass else self._gaps(compared)
         proved = self._prove([(loss_name, batch.samples), *batch.beside])
         for samples in samples_by_update(batch):
             terms = [(loss_name, samples), *batch.beside]
-            self._trace = [[] for _ in terms] if self.job.logging.record is not None else None
+            self._trace = [[] for _ in terms] if self._traces else None
             results.append(self._update(terms, opt))
             traces += self._traced([part for _, part in terms])
             if stopped := results[-1].skipped and opt.on_nan == "stop":
                 break
         self.version += any(not result.skipped for result in results)
         self._trace = None
+        if in_pass and traces:
+            found = gaps.gaps(compared, [traces[0][0][each.at] for each in compared])
+        self._gap_in_pass = bool(traces)
+        recorded = traces if self.job.logging.record is not None else []
         whole = combine_results(results, batch, stopped=stopped)
-        return replace(whole, version=self.version, gaps=found, logprobs=traces, proofs=proved)
+        return replace(
+            whole, version=self.version, gaps=found, logprobs=recorded, proofs=proved,
+            peak_bytes=peak.read(),
+        )  # fmt: skip
+
+    def _gaps(self, compared: Sequence[gaps.Compared]) -> dict[str, float]:
+        """Return the gaps of a few samples, after a forward pass of them."""
+        if not compared:
+            return {}
+        every = self._logprobs([each.sample for each in compared])
+        return gaps.gaps(
+            compared,
+            [list(compress(found, gaps.scored(each.sample)))
+             for found, each in zip(every, compared, strict=True)],
+        )  # fmt: skip
 
     def _prove(self, terms: Sequence[tuple[str, Sequence[Sample]]]) -> list[first_batch.Line]:
         """Check each loss on its first batch, once; return the results (a collective)."""
@@ -550,20 +576,6 @@ def _by_sample(passes: Sequence[tuple[Microbatch, Tensor]]) -> dict[int, list[fl
         for sequence, value in zip(micro.seq_id.tolist(), logprob.tolist(), strict=True):
             found[micro.members[sequence]].append(value)
     return found
-
-
-def _gauge(device: torch.device) -> float:
-    on_gpu = device.type != "cpu"
-    size, dtype, times = (4096, torch.bfloat16, 64) if on_gpu else (512, torch.float32, 16)
-    own = torch.Generator(device).manual_seed(0)  # do not advance the random generator of training
-    factor = torch.randn(size, size, dtype=dtype, device=device, generator=own)
-    wait = torch.cuda.synchronize if on_gpu else int
-    wait()
-    start = time.perf_counter()
-    for _ in range(times):
-        torch.mm(factor, factor)
-    wait()
-    return time.perf_counter() - start
 
 
 def _named(found: dict[str, Tensor], name: str) -> dict[str, Tensor]:

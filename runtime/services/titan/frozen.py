@@ -28,6 +28,7 @@ from forgedsl.runtime.proofs.frozen import Whole, digests
 from forgedsl.runtime.services.titan.upstream import model as titan
 from forgedsl.runtime.services.titan.upstream import value_head
 from forgedsl.runtime.services.titan.upstream.attention import Segments
+from forgedsl.runtime.services.titan.upstream.kept_weights import KeptWeights
 from forgedsl.runtime.services.titan.upstream.router import set_routes
 
 
@@ -91,18 +92,16 @@ class TitanActor(ForgeActor):
         )  # fmt: skip
         self.titan = titan.build_model(self.model_spec, self.service, self.folder, self.parts)
         self.classes = self.titan.classes
+        self._kept = KeptWeights(self.titan.model) if self.service.keep_weights else None
 
     def _pack(
         self, samples: Sequence[Sample], *, pairs: bool = False, batch_invariant: bool = False
     ) -> list[Microbatch]:
         shape = self.service.batch
-        degrees = self.service.parallel
-        # With `ep`, ranks of `tp` divide the tokens of a row among them, and need as many each.
-        parts = self.titan.context.size * (degrees.tp if degrees.ep > 1 else 1)
         return pack(
             samples, seq_len=shape.seq_len, rows=shape.rows, rank=self.titan.dp_rank,
             world=self.titan.dp_size, pairs=pairs, flat=self.titan.flat, share=shape.pack,
-            batch_invariant=batch_invariant, parts=parts,
+            batch_invariant=batch_invariant, parts=self.titan.context.size,
         )  # fmt: skip
 
     def _logprobs(
@@ -177,13 +176,19 @@ class TitanActor(ForgeActor):
             shapes = [tuple(micro.tokens.shape) for micro in micros]
             self.titan.pipeline.run(self.titan.model, shapes, of, train=train)
             return
-        for i in range(len(micros)):
-            if train:
-                self._begin_microbatch()
-            with self._replaying(micros[i]):
-                value = of(i, None)
+        try:
+            for i in range(len(micros)):
                 if train:
-                    value.backward()
+                    self._begin_microbatch()
+                    if self._kept is not None:
+                        self._kept.begin(last=i == len(micros) - 1)
+                with self._replaying(micros[i]):
+                    value = of(i, None)
+                    if train:
+                        value.backward()
+        finally:
+            if self._kept is not None:
+                self._kept.release()
 
     @contextmanager
     def _replaying(self, micro: Microbatch) -> Iterator[None]:
