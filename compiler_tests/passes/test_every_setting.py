@@ -170,6 +170,7 @@ CHANGES: dict[str, dict[str, object]] = {
         "optimizer.momentum": (MUON, "0.8"), "optimizer.nesterov": (MUON, "false"),
         "optimizer.ns_steps": (MUON, "4"), "optimizer.adjust_lr": (MUON, "original"),
         "optimizer.precision": "bf16_moments", "memory.offload": "true",
+        "memory.keep_weights": "false",
         "lora.rank": "8", "lora.alpha": (changed(
             EVALUATED, ("procs = 4,", "procs = 4, lora.rank = 8,")), "64.0"),
         "batch.seq_len": "2048", "batch.rows": "2", "batch.tokens": (changed(
@@ -398,7 +399,10 @@ def test_a_setting_changes_the_job_and_is_read(kind: str, name: str, folder: Pat
     ("written", "said"),
     [
         ("generator.sampling.seed=3", "here it is `run.seed`"),
-        ("trainer.memory.logits=chunked", "known are `activation_checkpoint`, `offload`"),
+        (
+            "trainer.memory.logits=chunked",
+            "known are `activation_checkpoint`, `keep_weights`, `offload`",
+        ),
         ("cluster.rdma=true", "known are `cpus`, `gpu`"),
         ('launcher=pbs("a")', "known are `kubernetes`, `local`, `process`, `slurm`, `ssh`"),
     ],

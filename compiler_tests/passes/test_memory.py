@@ -114,6 +114,44 @@ def test_largest_microbatch_fits_and_one_more_row_does_not():
     assert only(loud, "P205").severity is Severity.WARNING
 
 
+def keeps(made):
+    return made.request.program.services["trainer"].settings["memory.keep_weights"].value is True
+
+
+def test_gathered_weights_are_kept_where_they_fit():
+    made, quiet = plan_of(GRPO)
+    assert keeps(made)
+    assert quiet == []
+    params = num_params(family("qwen3").sizes["1.7B"])
+    gathered = items(made, "trainer", "train")["gathered by FSDP"]
+    assert gathered > 2 * params
+    off = plan_of(GRPO, "trainer.memory.keep_weights=false")[0]
+    assert items(off, "trainer", "train")["gathered by FSDP"] < 2 * params
+
+
+def test_gathered_weights_give_way_to_larger_microbatches():
+    rows = plan_of(GRPO)[0].memory.fitting_rows("trainer") + 1
+    made, found = plan_of(GRPO, f"trainer.batch.rows={rows}")
+    assert only(found, "P205").severity is Severity.WARNING
+    assert not keeps(made)
+    kept, told = plan_of(GRPO, f"trainer.batch.rows={rows}", "trainer.memory.keep_weights=true")
+    assert keeps(kept)
+    needs = [float(only(each, "P205").message.split(" GiB")[0].split()[-1])
+             for each in (found, told)]  # fmt: skip
+    assert needs[1] > needs[0] + 2
+
+
+def test_a_pipeline_keeps_its_weights_by_itself():
+    assert not keeps(plan_of(GRPO, "trainer.parallel.pp=2")[0])
+
+
+def test_gradients_of_whole_weights_add_up_beside_those_of_fsdp():
+    alone = plan_of(GRPO, "trainer.procs=1", "trainer.batch.rows=1")[0]
+    params = num_params(family("qwen3").sizes["1.7B"])
+    assert items(alone, "trainer", "train")["added gradients f32"] == 4 * params
+    assert "added gradients f32" not in items(plan_of(GRPO)[0], "trainer", "train")
+
+
 def test_too_large_a_microbatch_names_the_one_that_fits():
     made, diagnostics = plan_of(GRPO, "trainer.batch.rows=64")
     assert made is None

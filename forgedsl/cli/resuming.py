@@ -113,9 +113,8 @@ def _of_placement(found: Difference) -> bool:
     """True for a setting of placement: it changes where and in which order things are computed."""
     path = found.setting.split(".")
     if path[0] == "services":
-        return path[2] in ("mesh", "parallel", "activation_checkpoint", "gpu_memory") or (
-            path[2:] == ["batch", "rows"]
-        )
+        parts = ("mesh", "parallel", "activation_checkpoint", "keep_weights", "gpu_memory")
+        return path[2] in parts or path[2:] == ["batch", "rows"]
     return path[0] in ("launcher", "colocate") or path[0::2] == ["nodes", "transport"]
 
 

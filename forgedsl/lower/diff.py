@@ -30,6 +30,7 @@ MISSING = "-"
 SETTINGS = {
     "activation_checkpoint": "memory.activation_checkpoint",
     "offload": "memory.offload",
+    "keep_weights": "memory.keep_weights",
     "gpu_memory": "engine.gpu_memory",
     "prefix_caching": "engine.prefix_caching",
     "cuda_graphs": "engine.cuda_graphs",

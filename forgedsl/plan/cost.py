@@ -448,7 +448,12 @@ def rates_of(request: Request, mesh: MeshPlan) -> Rates:
     if mesh.device == "gpu":
         decl = request.program.services[mesh.service]
         graphs = bool(value(decl, "engine.cuda_graphs", True))
-        return gpu_rates(request.host.gpu, graphs=graphs)
+        dims = request.dims[mesh.service]
+        if dims is None:
+            return gpu_rates(request.host.gpu, graphs=graphs)
+        return gpu_rates(
+            request.host.gpu, graphs=graphs, hidden=dims.hidden, experts=bool(dims.experts)
+        )
     if mesh.cpus is not None:
         return cpu_rates(mesh.cpus)
     mine, schedule = cores_of(request, mesh), request.program.schedule

@@ -20,6 +20,7 @@ from forgedsl.plan.capacity import MemoryPlan, plan_memory
 from forgedsl.plan.cost import Cost, check_bottleneck, plan_cost
 from forgedsl.plan.environments import check_environments, check_tools, played
 from forgedsl.plan.host import launcher_of, resolve_host
+from forgedsl.plan.kept_weights import with_kept_weights
 from forgedsl.plan.liveness import check_liveness
 from forgedsl.plan.memory_checks import check_memory, check_pools
 from forgedsl.plan.meshes import CHOSEN, Advice, place, plan_mesh
@@ -141,7 +142,7 @@ def _planned(
     found = _checks(request, graph, colocate, schedule, base_dir)
     if not _report(reporter, found, start) or schedule is None:
         return None
-    memory = plan_memory(request)
+    request, memory = with_kept_weights(request, plan_memory(request))
     limits = capacities(graph, schedule.staleness)
     found = check_memory(request, memory) + check_liveness(graph, schedule, limits)
     if not _report(reporter, found, start):

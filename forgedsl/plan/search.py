@@ -23,6 +23,7 @@ from forgedsl.ir.program import Decl, Program, Ref, model_of
 from forgedsl.plan import capacity, checks, cost, meshes
 from forgedsl.plan.capacity import Store
 from forgedsl.plan.cost import Cost
+from forgedsl.plan.kept_weights import with_kept_weights, with_weights
 from forgedsl.plan.meshes import CHOSEN
 from forgedsl.plan.schedule import SchedulePlan
 from forgedsl.plan.sizes import data_ranks, step_tokens
@@ -347,7 +348,10 @@ class _Search:
         return replace(self.base, program=program, meshes=others, rows=sizes)
 
     def _seconds(self, decl: Decl, mesh: MeshPlan, rows: int = 0, cores: float = 0.0) -> float:
-        """Return the seconds of a step in which a service works, without weight transfers."""
+        """Return the seconds of a step in which a service works, without weight transfers. A
+        trainer is as fast as with kept weights, if the plan may choose them."""
+        if decl.name == self.base.trainer:
+            decl = with_weights(decl, mesh)
         request = self._alone(decl, mesh, rows, cores)
         stages = [
             cost.stage_of(request, self.graph, self.schedule, node)
@@ -458,6 +462,8 @@ class _Search:
         if not _fit(held, ranks):
             return None
         sharing = tuple(name for name in pool if request.mesh(name).gpus)
+        request, memory = with_kept_weights(request, capacity.plan_memory(request))
+        ranks, held = memory.ranks, memory.stores
         whole = cost.plan_cost(request, self.graph, self.schedule, sharing, ranks)
         used = {(p.host, g) for m in request.meshes for p in m.places for g in p.gpus}
         procs = sum(mesh.total_procs for mesh in request.meshes)

@@ -360,7 +360,7 @@ def _looser(graph: Graph, plan: Plan, slowest: Stage) -> Iterator[str]:
     then = plan_cost(request, graph, more, plan.colocate, plan.memory.ranks).step_seconds
     if then < SHORTER * cost.step_seconds:
         batches = "" if cost.waits else " batches in flight"
-        why = "" if cost.waits else "it decodes more sequences at once, and "
+        why = "" if cost.waits else "it decodes more at once, and "
         yield (
             f"  with {more.staleness.lag + 1}{batches} (`max_policy_age = {more.max_policy_age}`) "
             f"{why}a step takes {time_text(then)}"

@@ -156,10 +156,10 @@ class TrainingCost:
     passes: float = 1.0
     """cost of a microbatch, in forward passes"""
     fetched: float = 0.0
-    """seconds per microbatch to fetch weights from the host's memory, or experts from other
-    ranks"""
+    """seconds per microbatch to copy weights and gradients, to fetch weights from the host's
+    memory, or experts from other ranks"""
     updated: float = 0.0
-    """seconds per update on the host's CPU"""
+    """seconds per update to copy weights and gradients, and on the host's CPU"""
     sent: int = 0
     """bytes per microbatch that a rank sends to experts on other ranks and back"""
     sent_s: float = 0.0

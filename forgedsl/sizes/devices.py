@@ -1,11 +1,13 @@
 """Peak rates of devices, and the fractions of them that are reached.
 
 The rates are published dense bf16 rates and memory bandwidths. The fractions were measured on one
-and two H200 (docs/benchmarks.md: training reaches 41 to 52 % of the peak) and are assumed for other
-GPUs. The rate of a CPU core was measured with float32 matrix products.
+and two H200 (docs/benchmarks.md) and are assumed for other GPUs. The rate of a CPU core was
+measured with float32 matrix products.
 """
 
 from __future__ import annotations
+
+from math import log2
 
 from forgedsl.records import dataclass
 
@@ -60,16 +62,27 @@ def linked(model: str | None) -> bool:
     return bool(words & LINKED) and not words & {"PCIE", "NVL"}
 
 
-def gpu_rates(model: str | None, *, graphs: bool) -> Rates:
-    """Return the rates of a GPU by its marketing name; an unknown GPU counts as an A100."""
+def trained_fraction(hidden: int, *, experts: bool) -> float:
+    """Return the fraction of a GPU's peak that the products and the attention of training reach, by
+    the width of the model: 46 % at 1,024, 57 % at 2,048, 60 % at 2,560 (measured). Products of
+    experts have fewer rows each. What FSDP copies is not part of it (`services/titan/cost.py`)."""
+    dense = min(0.62, max(0.3, 0.46 + 0.11 * log2(hidden / 1024)))
+    return 0.6 * dense if experts else dense
+
+
+def gpu_rates(
+    model: str | None, *, graphs: bool, hidden: int = 2048, experts: bool = False
+) -> Rates:
+    """Return the rates of a GPU by its marketing name, for a model of this width; an unknown GPU
+    counts as an A100."""
     words = (model or "").upper().replace("-", " ").split()
     name = next((word for word in words if word in PEAKS), DEFAULT)
     flops, bandwidth = PEAKS[name]
     return Rates(
-        train=0.42 * flops,
+        train=trained_fraction(hidden, experts=experts) * flops,
         prefill=0.5 * flops,
         bandwidth=0.9 * bandwidth,
-        launch=0.004,
+        launch=0.001,
         layer=40e-6 if graphs else 400e-6,
         token=4.5e-6,
         again=1e-6,

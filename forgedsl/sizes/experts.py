@@ -41,6 +41,17 @@ def mlp_bytes(dims: Dims, itemsize: int) -> int:
     return dims.active * each + dims.experts * itemsize + shared + router
 
 
+def compiled_mlp_bytes(dims: Dims, itemsize: int) -> int:
+    """Return the bytes per token that a compiled gated MLP keeps for its backward pass: gate, up
+    and their product. Chosen experts keep their inputs too, and the router its scores."""
+    own = 3 * dims.ffn * itemsize
+    if not dims.experts:
+        return own
+    each = own + dims.hidden * itemsize + INDEX
+    router = 4 * dims.hidden if dims.corrected and itemsize < 4 else 0  # it multiplies in f32
+    return dims.active * each + dims.shared * own + 12 * dims.experts + router
+
+
 def gathered(dims: Dims, ep: int) -> int:
     """Return the parameters of the largest layer that FSDP gathers on a rank; of the experts only
     its own."""

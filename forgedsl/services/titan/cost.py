@@ -1,12 +1,13 @@
-"""Cost facts of a torchtitan model: recomputation, offload, experts on other ranks."""
+"""Cost facts of a torchtitan model: recomputation, copies of FSDP, offload, exchange of experts."""
 
 from __future__ import annotations
 
 from forgedsl.families.base import Dims
 from forgedsl.ir.program import Decl
 from forgedsl.services.base import TrainingCost
+from forgedsl.services.titan.memory import added_gradients, shape_of, whole_params
 from forgedsl.services.titan.optimizers import momentum
-from forgedsl.sizes.devices import HOST_BANDWIDTH, PCIE
+from forgedsl.sizes.devices import HOST_BANDWIDTH, PCIE, gpu_rates
 from forgedsl.sizes.experts import expert_bytes, expert_seconds
 from forgedsl.sizes.memory import Request, itemsize
 from forgedsl.sizes.meshes import MeshPlan, value
@@ -15,6 +16,11 @@ from forgedsl.sizes.params import PRECISIONS, num_params
 
 RECOMPUTE = {"none": 3.0, "selective": 3.3, "full": 4.0}
 """cost of a forward and backward pass with activation checkpointing, in forward passes"""
+
+GATHERED, REDUCED, ADDED = 40, 30, 10
+"""bytes that a GPU reads and writes for each parameter: to cast and gather the weights of a
+microbatch twice, to cast and reduce its gradients, and only to add its gradients (measured on one
+H200 by torch.profiler)"""
 
 
 def training(request: Request, mesh: MeshPlan, dims: Dims, *, trained: bool) -> TrainingCost:
@@ -26,17 +32,35 @@ def training(request: Request, mesh: MeshPlan, dims: Dims, *, trained: bool) -> 
     tokens, size = rows * seq_len // mesh.degrees["cp"], itemsize(request.program, decl)
     seconds = expert_seconds(mesh, dims, tokens, size, passes)
     sent = expert_bytes(mesh, dims, tokens, size, passes)
+    copied, once = copy_seconds(request, mesh) if trained and mesh.device == "gpu" else (0.0, 0.0)
     return TrainingCost(
-        passes=passes, fetched=fetched + seconds, updated=updated, sent=sent, sent_s=seconds
-    )
+        passes=passes, fetched=copied + fetched + seconds, updated=once + updated, sent=sent,
+        sent_s=seconds,
+    )  # fmt: skip
+
+
+def copy_seconds(request: Request, mesh: MeshPlan) -> tuple[float, float]:
+    """Return the seconds in which FSDP casts and copies weights and gradients: those of a
+    microbatch, and those of an update."""
+    shape = shape_of(request, mesh)
+    weights = whole_params(shape) / mesh.degrees["tp"]
+    learnt = weights if shape.adapters is None else shape.adapters
+    bandwidth = gpu_rates(request.host.gpu, graphs=True).bandwidth
+    if mesh.degrees["pp"] > 1:  # a stage gathers and reduces once an update
+        return ADDED * learnt / bandwidth, (GATHERED * weights / 2 + REDUCED * learnt) / bandwidth
+    if not shape.keeps_weights:
+        return (GATHERED * weights + REDUCED * learnt) / bandwidth, 0.0
+    alone = min(learnt, added_gradients(shape))
+    each = ADDED * alone + REDUCED * (learnt - alone)
+    return each / bandwidth, (GATHERED * weights / 2 + REDUCED * alone) / bandwidth
 
 
 def offload_seconds(
     request: Request, decl: Decl, mesh: MeshPlan, dims: Dims, *, trained: bool
 ) -> tuple[float, float]:
     """Return the seconds that offload adds to a microbatch and to an update. Microbatch: weights
-    move to the GPU for each pass, gradients back. Update: the CPU reads and writes weights and
-    moments.
+    move to the GPU for each pass, gradients back; weights that are kept move only once. Update: the
+    CPU reads and writes weights and moments.
     """
     if not value(decl, "memory.offload"):
         return 0.0, 0.0
@@ -47,4 +71,6 @@ def offload_seconds(
     weight, _, gradient = PRECISIONS[precision]
     moments = moment_bytes(kind, precision, momentum=momentum(decl), params=1, matrices=0)
     update = (2 * (weight + moments) + gradient) * held * mesh.procs / HOST_BANDWIDTH
+    if value(decl, "memory.keep_weights"):
+        return gradient * held / PCIE, update + weight * held / PCIE
     return (2 * weight + gradient) * held / PCIE, update

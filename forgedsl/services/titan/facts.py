@@ -59,6 +59,8 @@ SCHEMA = Kind(
               instead="use `parallel.dp_shard` to shard the weights of each stage over ranks"),
         Limit(setting="memory.offload", most=0, beside="parallel.pp",
               instead="use more stages: each stores only the weights and moments of its layers"),
+        Limit(setting="memory.keep_weights", most=0, beside="parallel.pp",
+              instead="remove it: a pipeline stage keeps its gathered weights anyway"),
         Limit(setting="router_replay", most=0, beside="parallel.pp",
               instead="use `parallel.ep` or `parallel.dp_shard` instead of a pipeline"),
         Limit(setting="parallel.tp", head=True,
@@ -128,6 +130,9 @@ SCHEMA = Kind(
         row("memory.offload", BOOL, False, PLACE,
              "keep weights, gradients and moments in host memory and update there; a GPU holds "
              "only the layers in use"),
+        row("memory.keep_weights", replace(BOOL, auto=True), AUTO, PLACE,
+             "keep gathered weights, in the dtype of computation, until the last microbatch of an "
+             "update, instead of gathering them for each one; auto: on GPUs, if they fit"),
     ),
 )  # fmt: skip
 
@@ -186,6 +191,7 @@ KIND = Titan(
         "lora.",
         "batch.accumulate",
         "memory.activation_checkpoint",
+        "memory.keep_weights",
         "router_replay",
     ),
 )

@@ -32,6 +32,7 @@ def lowered(placed: PlannedService) -> TitanService:
         ),
         activation_checkpoint=plain(decl, "memory.activation_checkpoint"),
         offload=plain(decl, "memory.offload"),
+        keep_weights=placed.trained and bool(value(decl, "memory.keep_weights")),
         compile=bool(value(decl, "compile", mesh.device == "gpu")),
         router_replay=placed.replays_routes,
     )

@@ -4,9 +4,11 @@
 
 The formulas describe the components that run: torchtitan with FSDP and float32 master weights, and
 the loss head in chunks. The tensors that a layer keeps for its backward pass were counted one by
-one (`compiler_tests/passes/test_memory_model.py` counts them again). Phases of a step: rollout
-(sampling, log-probs of frozen models), sync (weights are sent), train (the optimizer step).
-Allocators do not return freed memory to the system; idle phases have an item for it.
+one (`compiler_tests/passes/test_memory_model.py` counts them again); those of compiled layers were
+measured on an H200 (docs/benchmarks.md). Phases of a step: rollout (sampling, log-probs of frozen
+models), sync (weights are sent), train (the optimizer step). Allocators do not return freed memory
+to the system; idle phases have an item for it. While training, CUDA's caching allocator also holds
+blocks that fit no tensor.
 """
 
 from __future__ import annotations
@@ -14,9 +16,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from forgedsl.families.base import Dims
+from forgedsl.ir.graph import losses_of
+from forgedsl.ir.program import Program
 from forgedsl.records import dataclass, replace
 from forgedsl.services.titan.optimizers import momentum
-from forgedsl.sizes.experts import expert_params, gathered, largest_tensor, mlp_bytes
+from forgedsl.sizes.experts import (
+    compiled_mlp_bytes,
+    expert_params,
+    gathered,
+    largest_tensor,
+    mlp_bytes,
+)
 from forgedsl.sizes.memory import (
     Item,
     Phase,
@@ -52,6 +62,9 @@ HEAD_ELEMENTS = {"cpu": 1 << 22, "gpu": 1 << 29}
 HEAD_MIN_ROWS = 64
 FREED_KEPT = {"cpu": 0.7, "gpu": 1.0}
 """fraction of freed memory that the allocator keeps: glibc (measured), CUDA caching allocator"""
+UNUSED_BLOCKS = 0.3
+"""memory that CUDA's caching allocator holds without using it while a rank trains, as a fraction of
+what a microbatch needs (measured: 0.15 to 0.46)"""
 FRAGMENTED = {"cpu": 0.5, "gpu": 0.0}
 """further fraction of a frozen model's working set that the allocator keeps: its calls differ in
 size, so that memory freed by one does not fit the next (measured: 0.0 to 1.2)"""
@@ -71,6 +84,12 @@ class TrainerShape:
     rows: int
     precision: str = "f32"
     offload: bool = False
+    compiled: bool = False
+    """True if layers are compiled"""
+    fused: bool = False
+    """True if the loss runs as generated kernels"""
+    keeps_weights: bool = False
+    """True if gathered weights are kept until the last microbatch of an update"""
     adapters: int | None = None
     """number of LoRA parameters, which are trained instead of the weights"""
     ep: int = 1
@@ -145,7 +164,9 @@ def layer_bytes(shape: TrainerShape, checkpointing: str) -> float:
     in a model with two kinds of layers, one with experts.
 
     Without checkpointing, norms and rotary embeddings keep float32 (4 bytes), matrix products the
-    dtype of the model.
+    dtype of the model. A compiled layer keeps everything in the dtype of the model: inputs of norms
+    and of matrix products, queries and keys before and after rotation, values, and the output of
+    attention.
     """
     h, f = shape.dims.hidden, shape.dims.ffn
     q, kv, b = query_width(shape.dims), kv_width(shape.dims), shape.itemsize
@@ -156,6 +177,9 @@ def layer_bytes(shape: TrainerShape, checkpointing: str) -> float:
         experts = (b + 8) * shape.dims.active  # experts are recomputed, shared ones are not
         experts += b * shape.dims.shared * f if shape.dims.shared else -b * h
         total = b * (2 * h + q + 2 * kv) + (experts if shape.dims.experts else b * f)
+    elif shape.compiled and shape.device == "gpu":
+        rotated = q + kv if shape.dims.qk_norm else 0
+        total = b * (4 * h + 2 * q + 2 * kv + rotated) + compiled_mlp_bytes(shape.dims, b)
     else:
         total = 4 * (4 * h + 2 * q + 2 * kv) + b * (2 * h + 2 * q + 2 * kv)
         total += mlp_bytes(shape.dims, b)
@@ -221,10 +245,11 @@ def activation_items(shape: TrainerShape) -> tuple[Item, ...]:
 
 def _head_item(shape: TrainerShape) -> Item:
     """Return the item of the loss head: logits, softmax and gradient of one chunk, and the
-    gradients of its weight and of the hidden states."""
+    gradients of its weight and of the hidden states. Generated kernels overwrite logits by their
+    gradient."""
     dims, rows = shape.dims, head_rows(shape)
     vocab = dims.vocab // shape.degrees["tp"]
-    chunk = rows * vocab * (8 if shape.itemsize == 4 else 10)
+    chunk = rows * vocab * (4 if shape.fused else 8 if shape.itemsize == 4 else 10)
     weight = 4 * vocab * dims.hidden * (1 if shape.itemsize == 4 or shape.device == "gpu" else 2)
     # ranks of context parallelism exchange whole sequences if the loss reads them
     hidden = 2 * max(shape.tokens, shape.seq_len) * dims.hidden * shape.itemsize
@@ -246,11 +271,15 @@ def _trainer_phases(shape: TrainerShape) -> tuple[Phase, ...]:
         formula = f"2 buffers x {shape.published} x {count_text(shape.num_published)}"
         formula += f" / {ranks}" * (ranks > 1) + ", shared memory" * (shape.device == "cpu")
         resident.append(item_of("published weights", size, formula))
-    working = [*([] if shape.offload else [gradients]), _gathered(shape)]
+    working = [*([] if shape.offload else [gradients]), _gathered(shape), *_added_gradients(shape)]
     if shape.device == "cpu" and shape.precision == "bf16_moments":
         size = 2 * next(item.bytes for item in kept if "moments" in item.name)
         working.append(item_of("moments f32", size, "on a CPU, AdamW computes in f32"))
     working += activation_items(shape)
+    if shape.device == "gpu":
+        needed = sum(item.bytes for item in working if "gradients" not in item.name)
+        unused = UNUSED_BLOCKS * needed
+        working.append(item_of("unused blocks", unused, "of the CUDA allocator"))
     freed = FREED_KEPT[shape.device] * sum(item.bytes for item in working)
     unit = largest_tensor(shape.dims)
     copy = shape.published * unit if shape.shard > 1 else 0
@@ -343,19 +372,49 @@ def _frozen_phases(shape: TrainerShape) -> tuple[Phase, ...]:
 
 def _gathered(shape: TrainerShape) -> Item:
     """Return the memory of parameters that FSDP has gathered: the unit in use and the next one, and
-    the gradient of one. A pipeline stage keeps all its parameters gathered until its last
-    microbatch, with gradients in f32."""
+    the gradient of one, which a GPU reduces in f32. A pipeline stage keeps all its parameters
+    gathered until its last microbatch, with gradients in f32."""
     if shape.degrees["pp"] > 1:
-        size, away = shape.itemsize + 4 * shape.trained, expert_params(shape.dims)
-        away = shape.layers_with_experts * (away - away // shape.ep)
-        count = (shape.params - away) // shape.degrees["tp"]
+        size = shape.itemsize + 4 * shape.trained
+        count = whole_params(shape) // shape.degrees["tp"]
         return item_of("gathered by FSDP", size * count, f"{size} x {count_text(count)}, a stage")
     whole = max(gathered(shape.dims, shape.ep), vocab_params(shape.dims))
     unit = whole // shape.degrees["tp"]
+    reduced = 4 * (shape.trained and shape.device == "gpu")
+    if shape.keeps_weights:
+        count = whole_params(shape) // shape.degrees["tp"]
+        formula = f"{shape.itemsize} x {count_text(count)} kept, 1 gradient"
+        size = shape.itemsize * (count + unit) + reduced * unit
+        return item_of("gathered by FSDP", size, formula)
     count = 3 if shape.trained else 2
     formula = f"{count} x {shape.itemsize} x {count_text(unit)} of the largest unit"
     on_the_way = 8 * unit / shape.shard if shape.offload else 0
-    return item_of("gathered by FSDP", count * shape.itemsize * unit + on_the_way, formula)
+    needed = (count * shape.itemsize + reduced) * unit + on_the_way
+    return item_of("gathered by FSDP", needed, formula)
+
+
+def whole_params(shape: TrainerShape) -> int:
+    """Return the number of parameters that ranks of this stage compute with, if all are gathered:
+    without the experts that expert parallelism has elsewhere."""
+    experts = expert_params(shape.dims)
+    return shape.params - shape.layers_with_experts * (experts - experts // shape.ep)
+
+
+def added_gradients(shape: TrainerShape) -> int:
+    """Return the number of gradients that add up over microbatches before FSDP reduces them: those
+    of weights that are not sharded, if weights are kept."""
+    if not shape.keeps_weights:
+        return 0
+    if shape.shard == 1:
+        return shape.params if shape.adapters is None else shape.adapters
+    alone = shape.ep == shape.shard and shape.adapters is None
+    return shape.layers_with_experts * expert_params(shape.dims) // shape.ep if alone else 0
+
+
+def _added_gradients(shape: TrainerShape) -> list[Item]:
+    count = added_gradients(shape)
+    formula = f"4 x {count_text(count)} over microbatches"
+    return [item_of("added gradients f32", 4 * count, formula)] if count else []
 
 
 def shape_of(request: Request, mesh: MeshPlan) -> TrainerShape:
@@ -372,6 +431,9 @@ def shape_of(request: Request, mesh: MeshPlan) -> TrainerShape:
         checkpointing=str(value(decl, "memory.activation_checkpoint")) if trained else "none",
         seq_len=seq_len, rows=rows, precision=str(value(decl, "optimizer.precision")),
         offload=bool(value(decl, "memory.offload")),
+        compiled=bool(value(decl, "compile", mesh.device == "gpu")),
+        fused=mesh.device == "gpu" and not _has_python_loss(request.program),
+        keeps_weights=trained and bool(value(decl, "memory.keep_weights")),
         optimizer=str(value(decl, "optimizer.kind", "adamw")), momentum=momentum(decl),
         adapters=adapter_params(dims, rank) if trained and rank else None,
         published=itemsize(request.program, targets[0]) if trained and targets else 0,
@@ -380,6 +442,12 @@ def shape_of(request: Request, mesh: MeshPlan) -> TrainerShape:
     )  # fmt: skip
     stages = [replace(shape, stage=stage) for stage in range(mesh.degrees["pp"])]
     return max(stages, key=lambda each: peak(each))
+
+
+def _has_python_loss(program: Program) -> bool:
+    """True if a loss of the flow is a Python class: these have no generated kernels."""
+    functions = (program.functions.get(name) for name in losses_of(program))
+    return any(function is not None and function.python is not None for function in functions)
 
 
 def publishes_on_gpus(request: Request, mesh: MeshPlan) -> bool:
@@ -421,6 +489,11 @@ def remedies(request: Request, mesh: MeshPlan, available: float, host: int) -> I
     each with a single row if needed. A rank may take `available` bytes; the host has `host` bytes
     free."""
     name, shape = mesh.service, shape_of(request, mesh)
+    if shape.keeps_weights:
+        shape = replace(shape, keeps_weights=False)
+        if peak(shape) <= available:
+            yield f"`{name}.memory.keep_weights = false` fits"
+            return
     if shape.checkpointing != "full":
         full = replace(shape, checkpointing="full")
         for rows in (shape.rows, 1):
