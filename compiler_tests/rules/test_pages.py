@@ -34,7 +34,7 @@ NO_ACCIDENT = {  # no run goes wrong
     "X803", "A316", "A319", "D657", "P225", "P226", "P227", "X831", "D658", "X834", "D664",
     "D665", "D666",
     "L428", "L434", "P224", "R507", "R510",  # found by edits at random, or refused before that
-    "X832", "X851", "X858", "X859",  # of a list that names no thread
+    "X832", "X848", "X851", "X858", "X859",  # of a list that names no thread
 }  # fmt: skip
 SPELLINGS = ("renamed", "split over several steps", "moved into an imported module")
 RULES = [rule_of(code) for code in CODES]

@@ -16,7 +16,7 @@ from forgedsl.hir.pycalls import Inputs, inputs_of
 from forgedsl.lint.rewards import PythonReward
 from forgedsl.records import dataclass
 from forgedsl.types.effects import nodes_of
-from forgedsl.types.intervals import ANY, BOOL, COUNT, Interval, interval, point
+from forgedsl.types.intervals import ANY, BOOL, COUNT, INF, Interval, interval, point
 from forgedsl.types.ops import TRANSFER
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -35,6 +35,7 @@ REMOVE = (
 SEEK = (*SEARCHES, "compile", "startswith", "endswith", "find", "rfind", "index", "count")
 RISING = ("sqrt", "log", "log1p", "log2", "log10", "exp", "atan", "tanh")
 """functions that rise with their argument; `tanh` and `atan` have a bound"""
+NOT_NEGATIVE = interval(0.0, INF)
 DEPTH = 8
 """assignments in a chain that are followed"""
 
@@ -204,6 +205,8 @@ class Body:
                 return TRANSFER["neg"](*ranges)
             case ast.Call(func=ast.Name(id="len")):
                 return COUNT
+            case ast.Call(func=ast.Name(id="abs")):
+                return NOT_NEGATIVE
             case ast.Call(func=ast.Name(id="float" | "bool" | "int"), args=[arg]):
                 return BOOL if isinstance(self.value(arg), ast.Compare | ast.BoolOp) else ANY
             case ast.Call(func=ast.Name(id="min"), args=[_, _]) if ranges:

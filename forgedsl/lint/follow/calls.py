@@ -29,7 +29,9 @@ from forgedsl.lint.follow.values import (
     LOWERED,
     NET,
     NUMBER,
+    OTHER,
     PAID,
+    POLICY,
     RAISED,
     READS,
     READS_TARGET,
@@ -98,6 +100,8 @@ DRAWS = ("random.sample", "random.choice", "random.choices")
 NOT_DIGITS = (r"\D", r"\D+", r"[^0-9]", r"[^0-9]+", r"[^\d]", r"[^\d]+")
 """patterns that match everything but digits"""
 REQUESTS = ("requests.", "httpx.", "urllib.request.", "aiohttp.", "openai.", "anthropic.")
+MODEL, HOST = ("model", "model_name", "model_id"), ("base_url", "api_base", "endpoint")
+"""arguments that name the model of a request, and its server"""
 DEPTH = 7
 """maximum depth of nested calls that are followed"""
 
@@ -150,7 +154,7 @@ class Calls(Expressions):
         """Return the value of a call of a function whose source was not read."""
         short = name.rpartition(".")[2]
         everything = [*args, *words.values(), *([receiver] if receiver is not None else [])]
-        labels = reads(everything)
+        labels = self.asked(receiver, args, words, reads(everything))
         if name == "vars" and args and args[0].name == "self":
             return Value(fields=self.attributes)
         if name == "getattr" and len(args) > 1 and isinstance(args[1].const, str):
@@ -192,6 +196,23 @@ class Calls(Expressions):
         if short in AWAITS or short.endswith(("Error", "Exception")):
             labels |= content(args)
         return Value(labels, name=f"{name}()" if "." in name or name[:1].isupper() else "")
+
+    @staticmethod
+    def asked(
+        receiver: Value | None, args: list[Value], words: Mapping[Any, Value], labels: Labels
+    ) -> Labels:
+        """Return the labels of a reply: POLICY and OTHER say which model gave it."""
+        named = [words[key] for key in MODEL if key in words]
+        hosts = [words[key] for key in HOST if key in words]
+        is_own = receiver is not None and POLICY in receiver.labels
+        if any(each.name in ("model.url", "model.name") for each in (*args, *words.values())):
+            foreign = receiver is not None and OTHER in receiver.labels
+            return (labels if foreign else labels - {OTHER}) | {POLICY}
+        if is_own:
+            return labels
+        if any(isinstance(each.const, str) for each in named) or any(map(_is_remote, hosts)):
+            labels |= {OTHER}
+        return labels - {POLICY}
 
     def _trimmed(
         self, name: str, receiver: Value | None, args: list[Value], labels: Labels
@@ -366,3 +387,11 @@ def _marked(name: str, args: list[Value], everything: list[Value]) -> Value | No
         left = {DIGITS} if args[0].const in NOT_DIGITS else set[str]()
         return Value(content(args[2:]) | left)
     return None
+
+
+def _is_remote(value: Value) -> bool:
+    """True for the constant address of another machine."""
+    address = value.const if isinstance(value.const, str) else ""
+    return address.startswith("http") and not any(
+        near in address for near in ("localhost", "127.0.0.1", "0.0.0.0")
+    )

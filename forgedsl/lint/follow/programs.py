@@ -206,7 +206,7 @@ def _methods(
     entries = [name for name in (*ENTRIES, *sorted(env.tools)) if name in methods]
     for last in [False] * ROUNDS + [True]:
         for name in entries:
-            flow = Flow(file, failing if last else None, verdict=verdict if last else None)
+            flow = Flow(file, failing if last else None, verdict=verdict)
             flow.methods, flow.attributes = methods, attributes
             is_tool = name in env.tools
             flow.call(

@@ -61,7 +61,9 @@ ARGUMENTS = tuple(f"argument {index}" for index in range(8))
 """a number that the policy passes to a tool; one label for each such parameter of a class"""
 NUMERIC = frozenset({CLOCK, EXIT, WHOLE_NUMBER, *ARGUMENTS})
 """labels that a result of arithmetic has if an operand has them"""
-READS = frozenset({READS_RESPONSE, READS_TARGET, NET, DRAWN, OUTPUT})
+OTHER, POLICY = "another model", "policy endpoint"
+"""depends on a reply of a model that is not trained; a client of the endpoint of the policy"""
+READS = frozenset({READS_RESPONSE, READS_TARGET, NET, DRAWN, OUTPUT, OTHER, POLICY})
 """labels that the result of every operation has if an operand has them"""
 TESTS = READS | {VERDICT, EXIT}
 """labels that a test gives to everything inside its branches"""
@@ -75,6 +77,8 @@ WHOLE = frozenset({IS_RESPONSE, IS_TARGET})
 WORDS_OF = {label: f"words of {label}" for label in WHOLE}
 """the list of all words of a text, which may be joined again"""
 
+FEW = 6
+"""numbers that are kept of a value that is one of several"""
 UNKNOWN = object()
 """stands for a constant that is not known"""
 TAKEN = "\0taken"
@@ -96,6 +100,15 @@ class Value:
     """arguments that `functools.partial` has given it"""
     made_of: Class | None = None
     """class of the files of which it is an object; its fields are its attributes"""
+    choices: frozenset[float] = frozenset()
+    """the numbers it can be, if it is one of a few; empty if they are unknown"""
+
+    @property
+    def numbers(self) -> frozenset[float]:
+        """The numbers it can be, also of a constant; empty if they are unknown."""
+        const = self.const
+        is_number = isinstance(const, int | float) and const == const
+        return frozenset({float(const)}) if is_number else self.choices
 
     @property
     def all(self) -> Labels:
@@ -287,8 +300,11 @@ def join(values: list[Value]) -> Value:
     names = {value.name for value in values}
     functions = [value.function for value in values if value.function is not None]
     classes = [value.made_of for value in values if value.made_of is not None]
+    each_number = [value.numbers for value in values]
+    choices = frozenset[float]().union(*each_number) if all(each_number) else frozenset[float]()
     return Value(
         labels,
+        choices=choices if len(choices) <= FEW else frozenset(),
         const=first.const if is_same else UNKNOWN,
         name=first.name if len(names) == 1 else "",
         fields=fields if has_fields else None,

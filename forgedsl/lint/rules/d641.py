@@ -14,6 +14,7 @@ where the prompt asks for reasoning, which has paragraphs (vllm #14170).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,7 @@ from forgedsl.diagnostics import Diagnostic, Label
 from forgedsl.ir.program import Constructor, Decl
 from forgedsl.lint.environments import PythonClass, python_environments
 from forgedsl.lint.finding import Findings, rule
-from forgedsl.lint.prompts import asked_to_reason
+from forgedsl.lint.prompts import asked_to_reason, drawn_from, said_to
 from forgedsl.lint.rewards import place_of
 from forgedsl.lint.view import View, place
 
@@ -68,6 +69,14 @@ def check(view: View) -> Findings:
                         help="leave it out of `stop`: the model's end token ends an answer",
                     )
                     break
+            asked = (d for d in drawn_from(view) if text in said_to(d))
+            if re.fullmatch(r"<\w+>", text) and next(asked, None) is not None:
+                yield finding(
+                    f"answers end before `{text}`, which the prompt asks for",
+                    place(stop, service),
+                    help=f"stop at the closing tag, `</{text[1:]}`, or leave it out",
+                )
+                continue
             yield from _environments(view, service, text)
 
 

@@ -20,7 +20,7 @@ from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.view import View, place
 
 finding = rule(__doc__, "D")
-QUANTIZED_KV, SETS_SAMPLING = "keys and values are quantized", "it sets temperature and top_p"
+QUANTIZED_KV, SETS_SAMPLING = "it sets parameters of sampling", "it sets temperature and top_p"
 OTHER_POSITIONS = "positions differ from those in training"
 OTHER_TOKENIZER = "it may load another tokenizer than the trainer's"
 CHANGES = {
@@ -44,7 +44,9 @@ def check(view: View) -> Findings:
     for service in view.samplers():
         yield from _speculates(view, service)
         for key, why in CHANGES.items():
-            value = service.settings.get(f"engine.extra.{key}")
+            name = f"engine.extra.{key}"
+            within = (v for k, v in service.settings.items() if k.startswith(f"{name}."))
+            value = service.settings.get(name) or next(within, None)
             if value is not None:
                 yield finding(
                     f"`{key}` lets `{service.name}` differ from the trainer's model: {why}",

@@ -99,6 +99,10 @@ def _reveals(view: View, env: PythonClass) -> tuple[str, Label] | None:
                 return f"{what} of {quoted} reveals the target", label(
                     view, text, event.file, event.node
                 )
+        if method.is_tool and TARGET in method.flow.thrown:
+            return f"an error of tool `{method.name}` of {quoted} reveals the target", Label(
+                text="the policy reads its text", span=env.at(env.methods[method.name])
+            )
         for returned in method.flow.returned if method.is_tool else ():
             here = label(view, text, method.flow.file, returned.node)
             if TARGET in returned.value.all:

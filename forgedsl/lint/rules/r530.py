@@ -22,16 +22,21 @@ from forgedsl.lint.view import View
 
 finding = rule(__doc__, "W")
 RANGE = re.compile(r"\bfrom (\d+)\b[^.\n{}]{0,120}?\bto (\d+)\b", re.IGNORECASE)
-OF = r"\s*(?:\(|=|:|means|is)\s*(?:an?\s+)?"
+OF = r"\s*(?:\(|=|:|means|is|being|for|-|\u2013|\u2014)\s*(?:an?\s+|the\s+)?"
+VERY = r"(?:very |completely |entirely |perfectly |fully |extremely |highly )?"
 GOOD = (
-    r"(?:very |completely |entirely )?(?:good|well|clear|helpful|correct|right|excellent|perfect"
-    r"|outstanding|great|best)\b"
+    rf"{VERY}(?:good|well|clear|helpful|correct|right|excellent|perfect|outstanding|great|best"
+    r"|harmless|safe|flawless|polite|accurate|fluent|easy|acceptable|honest|truthful|readable"
+    r"|no (?:mistakes?|errors?|problems?|issues?))\b"
 )
 BAD = (
-    r"(?:very |completely |entirely )?(?:bad|badly|failure|fail|failing|failed|poor|poorly|unclear"
-    r"|useless|wrong|terrible"
-    r"|awful|worst|not at all|insufficient|unhelpful)\b"
+    rf"{VERY}(?:bad|badly|failure|fail|failing|failed|poor|poorly|unclear|useless|wrong|terrible"
+    r"|awful|worst|not at all|insufficient|unhelpful|dangerous|harmful|toxic|unsafe|rude|confusing"
+    r"|incomprehensible|unreadable|incorrect|false|inaccurate|unacceptable|nonsense|biased"
+    r"|offensive|many (?:mistakes?|errors?|problems?|issues?))\b"
 )
+BEST = r"best|excellent|perfect|flawless|outstanding"
+"""words for a grade above which there is none"""
 
 
 def check(view: View) -> Findings:
@@ -60,8 +65,7 @@ def check(view: View) -> Findings:
         elif reward.name in positive_rewards(view) and (best := _is_upside_down(judge)):
             least, most = judge.args["scale"]
             yield finding(
-                f"the prompt of `{reward.name}` calls {least} `{best[0]}` and {most} `{best[1]}`, "
-                f"but the reward is highest for {most}",
+                f"the prompt of `{reward.name}` calls {best}, but the reward is highest for {most}",
                 judge.span,
                 help=f"let {most} be the best grade in the prompt",
             )
@@ -77,10 +81,17 @@ def _other_range(judge: Constructor) -> str:
     return f"grades from {others[0][0]} to {others[0][1]}"
 
 
-def _is_upside_down(judge: Constructor) -> tuple[str, str] | None:
+def _is_upside_down(judge: Constructor) -> str:
     """Return the words of a prompt for the least and the greatest grade, if they say that the least
-    is the best; None if they do not."""
+    is the best; "" if they do not."""
     (least, most), text = judge.args["scale"], judge.args["prompt"]
-    best = re.search(rf"(?<![\w.]){least}{OF}({GOOD})", text, re.IGNORECASE)
-    worst = re.search(rf"(?<![\w.]){most}{OF}({BAD})", text, re.IGNORECASE)
-    return (best[1], worst[1]) if best and worst else None
+    words = [
+        [re.search(rf"(?<![\w.]){grade}{OF}({kind})", text, re.IGNORECASE) for kind in (GOOD, BAD)]
+        for grade in (least, most)
+    ]
+    (good, bad), (better, worse) = words
+    is_best = good is not None and re.search(rf"\b({BEST})$", good[1], re.IGNORECASE) is not None
+    if not ((good and worse) or (is_best and better is None) or (worse and bad is None)):
+        return ""
+    told = [f"{least} `{good[1]}`"] if good is not None else []
+    return " and ".join([*told, *([f"{most} `{worse[1]}`"] if worse is not None else [])])

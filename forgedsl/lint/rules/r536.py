@@ -21,6 +21,12 @@ QUESTION = re.compile(
     r"\b(?:the|this|that|its)\s+(?:\w+\s+)?(question|problem|task|instructions?|request|prompt)\b",
     re.IGNORECASE,
 )
+REFERENCE = re.compile(
+    r"\b(?:compare|agrees?|match(?:es)?|same|equals?|differs?|close|consistent|against)\b[^.?!{}]{0,40}"
+    r"\b((?:reference|gold|correct|right|expected|official|true|model)\s+"
+    r"(?:answer|solution|result|output|response))\b",
+    re.IGNORECASE,
+)
 SHOWN = ("{prompt}", "{messages}", "{row.")
 
 
@@ -35,4 +41,12 @@ def check(view: View) -> Findings:
                 "shown it",
                 place_of(reward, view),
                 help="put `{prompt}` into the prompt of the judge",
+            )
+        compared = REFERENCE.search(text)
+        if compared is not None and not any(mark in text for mark in ("{target}", "{row.")):
+            yield finding(
+                f"the judge of `{reward.name}` is to compare with the {compared[1].lower()}, and "
+                "is not shown it",
+                place_of(reward, view),
+                help="put `{target}` into the prompt of the judge",
             )

@@ -78,12 +78,12 @@ def check(view: View) -> Findings:
         steps = (
             place
             for method in env.methods.values()
-            for handler in _handlers(method, BROAD)
+            for handler in (*_handlers(method, BROAD), *_kept(method))
             for place, numbers in scored_in(handler)
             if isinstance(place, python.Call) or scores_by_return(env, method)
             if not any(number > 0 for number in numbers)  # X811 reports positive ones
         )
-        step = next(steps, None)
+        step = next(steps, None) or _suppressed(env)
         here = Label(text="here", span=env.at(step)) if step is not None else _any(view, env)
         if here is not None:
             yield finding(
@@ -148,6 +148,37 @@ def _any(view: View, env: PythonClass) -> Label | None:
                 scores = rewards_of(event) if event.taken else []
                 if scores and UNKNOWN not in scores and id(event.node) in computed:
                     return label(view, "here", method.flow.file, handler)
+    return None
+
+
+def _kept(method: python.AST) -> list[python.If]:
+    """Return the tests for any exception that `gather(..., return_exceptions=True)` has kept."""
+    import ast as python
+
+    return [
+        node
+        for node in python.walk(method)
+        if isinstance(node, python.If)
+        and isinstance(node.test, python.Call)
+        and getattr(node.test.func, "id", "") == "isinstance"
+        and len(node.test.args) == 2
+        and getattr(node.test.args[1], "id", "") in BROAD
+    ]
+
+
+def _suppressed(env: PythonClass) -> python.AST | None:
+    """Return a `with suppress(Exception)` in what a run calls for its scores."""
+    import ast as python
+
+    for name in ("reset", "step", "run"):
+        for node in python.walk(env.methods[name]) if name in env.methods else ():
+            for item in node.items if isinstance(node, python.With | python.AsyncWith) else ():
+                call = item.context_expr
+                called = getattr(call, "func", None)
+                is_suppress = getattr(called, "attr", getattr(called, "id", "")) == "suppress"
+                given = call.args if isinstance(call, python.Call) and is_suppress else []
+                if any(getattr(each, "id", "") in BROAD for each in given):
+                    return call
     return None
 
 

@@ -37,6 +37,11 @@ SEEDED = (
     "numpy.random.Generator", "numpy.random.SeedSequence", "numpy.random.PCG64",
 )  # fmt: skip
 DRAWS = ("choice", "choices", "sample", "shuffle", "next")
+OF_THE_HOST = (
+    "uuid.uuid4", "uuid.uuid1", "os.urandom", "torch.rand", "torch.randint", "torch.randn",
+    "torch.randperm",
+)  # fmt: skip
+"""calls that draw without a seed"""
 SEEDS = ("random.seed", "numpy.random.seed")
 """calls that set a seed, which X814 reports"""
 
@@ -115,6 +120,8 @@ def _draws(event: Event) -> bool:
     from forgedsl.lint.follow.values import CLOCK
 
     name = _name(event)
+    if event.kind == "call" and name in OF_THE_HOST:
+        return True
     if event.kind != "call" or not name.startswith(("random.", "numpy.random.", "secrets.")):
         return False
     if name in SEEDS:

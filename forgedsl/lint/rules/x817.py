@@ -70,6 +70,15 @@ def check(view: View) -> Findings:
             )
             break
     for env in python_environments(view):
+        loose = _loose(view, env)
+        if loose is not None:
+            yield finding(
+                f"environment `{env.env.name}` {loose[0]}",
+                env.env.name_span,
+                related=(loose[1],),
+                help="compare the answer with the target by `==`",
+            )
+            continue
         guess = _any_guess(env)
         if guess is not None:
             yield finding(
@@ -78,6 +87,34 @@ def check(view: View) -> Findings:
                 related=(Label(text="here", span=env.at(guess)),),
                 help=HELPS["several"],
             )
+
+
+def _loose(view: View, env: PythonClass) -> tuple[str, Label] | None:
+    """Return a score of an environment that asks only if one text is part of another one."""
+    import ast as python
+
+    from forgedsl.lint.follow.programs import environment_flows, label
+    from forgedsl.lint.follow.values import IS_TARGET, LISTED, RESPONSE, TEXT
+
+    own = [item for name, item in env.methods.items() if name not in env.tools]
+    given = {
+        id(each)
+        for method in own
+        for node in python.walk(method)
+        if isinstance(node, python.Return) and node.value is not None
+        for each in python.walk(node.value)
+    }
+    for event in (e for m in environment_flows(view, env) for e in m.flow.events):
+        if event.kind != "compare" or id(event.node) not in given or not _is_in(event.node):
+            continue
+        part, whole = (value.labels for value in event.values[:2])
+        here = label(view, "here", event.file, event.node)
+        said = RESPONSE in event.values[1].all and LISTED not in whole
+        if {IS_TARGET, TEXT} <= part and said and TEXT in whole:
+            return "rewards a target anywhere in the answer", here
+        if RESPONSE in part and TEXT in part and {IS_TARGET, TEXT} <= whole:
+            return "rewards an answer that is a part of the target, an empty one too", here
+    return None
 
 
 def _mistakes(found: PythonReward) -> list[tuple[str, python.AST]] | None:
@@ -97,7 +134,15 @@ def _by_flow(view: View, found: PythonReward) -> Iterator[tuple[str, Label]]:
     """Yield searches for the target in the whole response, and comparisons of it with a default,
     also those in helper functions and under other names."""
     from forgedsl.lint.follow.programs import label, reward_flow
-    from forgedsl.lint.follow.values import DEFAULT, IS_RESPONSE, IS_TARGET, TARGET
+    from forgedsl.lint.follow.values import (
+        DEFAULT,
+        FOUND,
+        IS_RESPONSE,
+        IS_TARGET,
+        LISTED,
+        RESPONSE,
+        TARGET,
+    )
     from forgedsl.lint.python_bodies import unpaid
 
     flow = reward_flow(view, found)
@@ -109,19 +154,7 @@ def _by_flow(view: View, found: PythonReward) -> Iterator[tuple[str, Label]]:
         if event.kind == "any" and _is_any_guess(event):
             yield ANY, here
         if event.kind == "call":
-            part, whole = _searched(event)
-            if part is not None and _is_pattern(event, part):
-                yield (
-                    "searches for the target as a pattern: in 3.5 the point is any character",
-                    here,
-                )
-            if part is not None and IS_TARGET in part.labels and IS_RESPONSE in whole.labels:
-                yield "rewards a target anywhere in the response", here
-            side = _begins(event)
-            if side:
-                yield f"rewards an answer that {side} the target", here
-            if _is_rough(event):
-                yield "takes numbers for equal that are more than 5 % apart", here
+            yield from ((what, here) for what in _called(event))
         sides = event.values if event.kind != "change" else ()
         is_pair = event.kind in ("compare", "difference") or event.name.endswith("isclose")
         if not is_pair or len(sides) < 2:
@@ -130,10 +163,28 @@ def _by_flow(view: View, found: PythonReward) -> Iterator[tuple[str, Label]]:
         if event.kind == "compare" and _is_in(event.node):
             if IS_TARGET in one.labels and IS_RESPONSE in other.labels:
                 yield "rewards a target anywhere in the response", here
+            elif IS_TARGET in one.labels and {FOUND, LISTED, RESPONSE} <= other.labels:
+                yield ANY, here
             continue
         for said, wanted in ((one, other), (other, one)):
             if DEFAULT in said.labels and TARGET in wanted.labels and TARGET not in said.labels:
                 yield "has a default for an answer it cannot read, and compares it", here
+
+
+def _called(event: Event) -> Iterator[str]:
+    """Yield what is wrong with a call that searches or compares."""
+    from forgedsl.lint.follow.values import IS_RESPONSE, IS_TARGET
+
+    part, whole = _searched(event)
+    if part is not None and _is_pattern(event, part):
+        yield "searches for the target as a pattern: in 3.5 the point is any character"
+    if part is not None and IS_TARGET in part.labels and IS_RESPONSE in whole.labels:
+        yield "rewards a target anywhere in the response"
+    side = _begins(event)
+    if side:
+        yield f"rewards an answer that {side} the target"
+    if _is_rough(event):
+        yield "takes numbers for equal that are more than 5 % apart"
 
 
 def _begins(event: Event) -> str:
@@ -235,6 +286,14 @@ def _more(found: PythonReward) -> Iterator[tuple[str, python.AST]]:
             ):
                 if body.names(inner) & (texts | targets) and not _has_point(body, inner):
                     yield "strips zeros of whole numbers: 100 becomes 1", node
+            case python.Compare(
+                left=python.Subscript(slice=python.Slice(lower=None) as one),
+                ops=[python.Eq()],
+                comparators=[python.Subscript(slice=python.Slice(lower=None) as two)],
+            ) if one.upper is not None and two.upper is not None:
+                sides = [body.names(each) for each in (node.left, node.comparators[0])]
+                if any(a & texts and b & targets for a, b in (sides, sides[::-1])):
+                    yield "compares the first characters of answer and target alone", node
             case python.Call(func=python.Name(id="any"), args=[python.GeneratorExp() as each]):
                 over = each.generators[0].iter
                 compares = isinstance(each.elt, python.Compare) and body.names(each.elt) & targets

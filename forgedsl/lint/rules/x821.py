@@ -24,33 +24,51 @@ if TYPE_CHECKING:
     from forgedsl.lint.rewards import PythonReward
 
 finding = rule(__doc__, "W")
+ALIKE = ("ratio", "quick_ratio", "partial_ratio", "token_sort_ratio", "token_set_ratio",
+         "sentence_bleu", "cosine_similarity", "jaro_winkler", "jaccard")  # fmt: skip
+"""functions that give more the more alike two texts are"""
 RISES = ("sqrt", "log1p", "tanh", "atan", "min", "float", "round")
 
 
 def check(view: View) -> Findings:
+    import ast as python
+
     raises = positive_rewards(view)
     for found in python_rewards(view):
         node = _distance(found) if found.reward.name in raises else None
         if node is not None:
+            alike = isinstance(node, python.Call) and called_name(node) in ALIKE
             yield finding(
-                f"reward `{found.reward.name}` rises with a distance, so the farthest answer "
-                f"scores highest",
+                f"reward `{found.reward.name}` falls with similarity, so the farthest answer "
+                "scores highest"
+                if alike
+                else f"reward `{found.reward.name}` rises with a distance, so the farthest answer "
+                "scores highest",
                 place_of(found.reward, view),
-                related=(Label(text="the distance", span=found.at(node)),),
-                help="subtract it: `1.0 - min(1.0, abs(...))`",
-            )
+                related=(Label(text="the similarity" if alike else "the distance",
+                               span=found.at(node)),),
+                help="return it as it is: 1 for equal texts"
+                if alike
+                else "subtract it: `1.0 - min(1.0, abs(...))`",
+            )  # fmt: skip
 
 
 def _distance(found: PythonReward) -> python.AST | None:
     """Return `abs` of a difference that reads the response, with which the score rises."""
 
-    from forgedsl.lint.python_bodies import body_of, texts_of
+    import ast as python
+
+    from forgedsl.lint.python_bodies import body_of, parameters, texts_of
 
     body, texts = body_of(found), texts_of(found)
+    targets = parameters(found, "target")
     for term in body.terms():
         distance = _rising(body, term.node)
         if distance is not None and term.sign > 0 and body.names(distance) & texts:
             return distance
+        alike = body.value(term.node)
+        if term.sign < 0 and isinstance(alike, python.Call) and called_name(alike) in ALIKE:
+            return alike if body.names(alike) & texts and body.names(alike) & targets else None
     return None
 
 

@@ -12,12 +12,16 @@ that it is wrong:
 
     return float(said != target)                         # fires: 0 for a right answer
 
+    try: return -abs(float(said) - float(target))
+    except ValueError: return 0.0                        # fires: as much as the right answer
+
 The rule is silent if the only comparison is `target in response`, and the reward is 0 where it is
 true. The prompt of such a task asks for a text that does not name the target.
 """
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from forgedsl.diagnostics import Label
@@ -56,6 +60,14 @@ def check(view: View) -> Findings:
                 related=(Label(text="here", span=found.at(node)),),
                 help="add a number to the right side, so that it is always the larger one",
             )
+        elif found.reward.name in raises and (failed := found.once(_failure)) is not None:
+            yield finding(
+                f"reward `{found.reward.name}` gives an answer that it cannot read as much as the "
+                "best one",
+                place_of(found.reward, view),
+                related=(Label(text="here", span=found.at(failed)),),
+                help="give it less than every number that can be read",
+            )
         elif found.reward.name in raises:
             best = _best(judged_rewards(view, found))
             if best is not None:
@@ -76,6 +88,31 @@ def check(view: View) -> Findings:
                 env.env.name_span,
                 help=HELP,
             )
+
+
+def _failure(found: PythonReward) -> python.AST | None:
+    """Return what an `except` clause returns, if no other score is higher and some are lower."""
+    import ast as python
+
+    from forgedsl.lint.python_bodies import body_of
+
+    body = body_of(found)
+    failed = [
+        node
+        for handler in python.walk(found.definition)
+        if isinstance(handler, python.ExceptHandler)
+        for node in python.walk(handler)
+        if isinstance(node, python.Return) and node.value is not None
+    ]
+    caught = {id(node.value) for node in failed}
+    ranges = [body.range(value) for value in body.returned if id(value) not in caught]
+    most = max((each.hi for each in ranges), default=math.inf)
+    for node in failed:
+        number = body.number(node.value) if node.value is not None else None
+        lower = math.isfinite(most) and min(each.lo for each in ranges) < most
+        if number is not None and number >= most and lower:
+            return node
+    return None
 
 
 def _best(runs: list[Flow]) -> tuple[float, float] | None:
@@ -126,18 +163,21 @@ def _part(view: View, env: PythonClass) -> tuple[str, float, float] | None:
     if not all(any(method.flow.judged for method in run) for run in runs):
         return None
     for name in env.env.body.parts:
-        best = [_most(events, name) for events in steps]
+        best = [_numbers(events, name) for events in steps]
         if None in best:
             continue
-        right, wrong = (each or 0.0 for each in best)
+        given = [each for each in best if each is not None]
+        right, wrong = (max(max(numbers) for numbers in each) for each in given)
+        if given[0] == given[1] and any(len(numbers) > 1 for numbers in given[0]):
+            continue  # what decides is not known
         if right < wrong or (right == wrong and len(env.env.body.parts) == 1):
             return name, right, wrong
     return None
 
 
-def _most(events: list[Event], part: str) -> float | None:
-    """Return the largest reward that a step gives of a part; None if it is not known."""
-    given = [0.0]
+def _numbers(events: list[Event], part: str) -> list[frozenset[float]] | None:
+    """Return the numbers that each step can give of a part; None if they are not known."""
+    given = [frozenset({0.0})]
     for event in events:
         if event.name.rpartition(".")[2] != "Step":
             continue
@@ -145,14 +185,10 @@ def _most(events: list[Event], part: str) -> float | None:
         if rewards is None:
             continue
         value = (rewards.fields or {}).get(part)
-        if rewards.fields is None or (value is not None and not _is_number(value.const)):
+        if rewards.fields is None or (value is not None and not value.numbers):
             return None
-        given += [float(value.const)] if value is not None else []
-    return max(given)
-
-
-def _is_number(const: object) -> bool:
-    return isinstance(const, int | float)
+        given += [value.numbers] if value is not None else []
+    return given
 
 
 def _crossed(found: PythonReward) -> tuple[python.AST | None, float, float]:

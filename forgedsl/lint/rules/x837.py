@@ -40,16 +40,46 @@ def check(view: View) -> Findings:
     target = first_target(view)
     is_no_number = target != "" and not re.fullmatch(NUMBER, target.strip())
     for scorer in scorers(view):
-        for event in (event for flow in scorer.flows for event in flow.events):
-            what = _alike(event)
+        events = [event for flow in scorer.flows for event in flow.events]
+        compares = any(map(_is_verdict, events))
+        for event in events:
+            what = _alike(event) or ("" if compares else _lengths(event))
             if what and not (DIGITS_ONLY in what and is_no_number):
                 yield finding(
                     f"{scorer.what} compares {what}",
                     scorer.span,
                     related=(label(view, "here", event.file, event.node),),
-                    help="`math.isclose(float(said), float(target))`",
+                    help="compare the texts themselves by `==`"
+                    if "lengths" in what
+                    else "`math.isclose(float(said), float(target))`",
                 )
                 break
+
+
+def _is_verdict(event: Event) -> bool:
+    """True if contents of an answer and of the target are compared."""
+    from forgedsl.lint.follow.values import meet
+
+    pair = event.values[:2]
+    return event.kind in ("compare", "difference", "any", "call") and len(pair) == 2 and meet(*pair)
+
+
+def _lengths(event: Event) -> str:
+    """Return a message for `len(said) == len(target)`, if nothing else compares their contents."""
+    import ast as python
+
+    from forgedsl.lint.follow.values import READS_RESPONSE, READS_TARGET
+
+    node = event.node
+    if event.kind != "compare" or not event.is_equality or not isinstance(node, python.Compare):
+        return ""
+    sides = (node.left, *node.comparators)
+    counted = [getattr(getattr(each, "func", None), "id", "") == "len" for each in sides]
+    one, two = (value.all for value in event.values[:2])
+    both = (READS_RESPONSE in one and READS_TARGET in two) or (
+        READS_TARGET in one and READS_RESPONSE in two
+    )
+    return "only the lengths of answer and target" if both and all(counted) else ""
 
 
 def _alike(event: Event) -> str:
