@@ -138,6 +138,29 @@ def test_the_plan_bounds_the_size_of_a_file(tmp_path: Path) -> None:
     assert found.step_bytes / 2 < size < found.step_bytes
 
 
+def test_the_plan_knows_the_usual_size_of_a_file(tmp_path: Path) -> None:
+    """Most tokens of a trained policy are almost certain, and their log-probs compress."""
+    over = ("generator.sampling.max_tokens=256", "gsm8k.max_prompt_tokens=64")
+    planned, _ = plan_of(GRPO, *over)
+    found = recording(graph_of(GRPO, *over)[0], planned)
+    assert found is not None
+    assert found.usual_bytes < found.step_bytes / 2
+    chance = random.Random(6)
+    flow = analyse(job())
+
+    def certain() -> list[float]:
+        return [-chance.random() if chance.random() < 0.35 else 0.0 for _ in range(256)]
+
+    rows = [
+        row | {name: certain() for name in ("logprob/step/0/0", "behavior", "tokens/ref_lp")}
+        for number in range(32)
+        for row in rows_of(flow, _group(flow, number, 256, chance, prompt=64), None)
+    ]
+    write(tmp_path / "step.parquet", rows)
+    size = (tmp_path / "step.parquet").stat().st_size
+    assert found.usual_bytes / 2 < size < 2 * found.usual_bytes
+
+
 def _group(
     flow: Flow, number: int, length: int, chance: random.Random, *, prompt: int = 2,
     target: Any = 1,

@@ -290,8 +290,12 @@ def _recorded(graph: Graph, plan: Plan) -> Iterator[str]:
     if found is None:
         return
     last = "all" if found.steps is None else f"the last {found.steps}"
-    total = "" if found.bytes is None else f", {size_text(found.bytes)} in all"
-    yield f"{last}, at most {size_text(found.step_bytes)} a step{total}"
+    step = f"about {size_text(found.usual_bytes)} a step (at most {size_text(found.step_bytes)})"
+    if found.bytes is None or found.usual is None:
+        yield f"{last}, {step}"
+    else:
+        most = f" (at most {size_text(found.bytes)})" if found.bytes > found.usual else ""
+        yield f"{last}, {step}, {size_text(found.usual)} in all{most}"
 
 
 def _liveness(graph: Graph, plan: Plan) -> Iterator[str]:
