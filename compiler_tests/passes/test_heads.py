@@ -1,4 +1,5 @@
-"""P216: attention of some sizes of heads has no kernel on a CPU."""
+"""P216: attention of some sizes of heads has no kernel on a CPU, and experts of some widths take no
+published weights there."""
 
 from __future__ import annotations
 
@@ -37,3 +38,31 @@ def test_the_sizes_are_those_of_vllm() -> None:
     from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
 
     assert list(kind_of("vllm").cpu_heads) == CPUAttentionBackend.get_supported_head_sizes()
+
+
+MIXTURE = changed(
+    SMALL,
+    ("arch = qwen3(", "arch = glm4_moe("),
+    ("head_dim = 16", "head_dim = 32, experts = 8, active = 2, ffn = 32"),
+)
+
+
+def test_experts_that_an_engine_pads_on_a_cpu_are_refused(tmp_path: Path) -> None:
+    cpu = ("generator.device=cpu", "generator.parallel.tp=2", "generator.procs=2")
+    (message,) = told(MIXTURE, tmp_path, *cpu)
+    assert message == (
+        "experts of the model of `generator` have a width of 32 / tp 2, into which its engine "
+        "cannot load published weights on a CPU"
+    )
+    assert told(changed(MIXTURE, ("ffn = 32", "ffn = 64")), tmp_path, *cpu) == []
+    assert told(MIXTURE, tmp_path, "generator.device=cpu", "generator.parallel.tp=1") == []
+    assert told(MIXTURE, tmp_path, *cpu[1:]) == []
+
+
+def test_the_width_is_that_of_vllm() -> None:
+    pytest.importorskip("vllm")
+    from vllm.model_executor.layers.fused_moe.experts.cpu_moe import CPUUnquantizedExperts
+
+    unit = kind_of("vllm").cpu_expert_width
+    kinds = (CPUUnquantizedExperts, *CPUUnquantizedExperts.__subclasses__())
+    assert max(kind._intermediate_alignment() for kind in kinds) == unit

@@ -1,7 +1,7 @@
 """P216: settings and models that this version does not support, from the tables of services.
 
-schema.support  settings           cpu_heads  sizes of attention heads on a CPU
-WITHOUT_CUDA    GPUs of `cluster`
+schema.support  settings           cpu_heads         sizes of attention heads on a CPU
+WITHOUT_CUDA    GPUs of `cluster`  cpu_expert_width  widths of experts on a CPU
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ def check_support(request: Request, graph: Graph) -> list[Diagnostic]:
         found += _settings(decl, roles, mesh)
         if mesh is not None:
             found += _heads(request, decl, mesh)
+            found += _experts(request, decl, mesh)
     return found + _gpu(request)
 
 
@@ -83,5 +84,27 @@ def _heads(request: Request, decl: Decl, mesh: MeshPlan) -> list[Diagnostic]:
             decl.name_span,
             help=f"on a CPU, `head_dim` must be {', '.join(map(str, known[:-1]))} or {known[-1]}; "
             "a GPU supports others, too",
+        )
+    ]
+
+
+def _experts(request: Request, decl: Decl, mesh: MeshPlan) -> list[Diagnostic]:
+    """Report experts whose width an engine on a CPU pads: it cannot load new weights into them."""
+    dims, unit = request.dims.get(decl.name), kind_of(mesh.kind).cpu_expert_width
+    if mesh.device != "cpu" or dims is None or not dims.experts or not unit:
+        return []
+    tp = mesh.degrees["tp"]
+    if decl.name not in request.synced or dims.ffn % (unit * tp) == 0:
+        return []
+    each = f" / tp {tp}" if tp > 1 else ""
+    return [
+        error(
+            "P216",
+            "not-carried-out",
+            f"experts of the model of `{decl.name}` have a width of {dims.ffn}{each}, into which "
+            "its engine cannot load published weights on a CPU",
+            decl.name_span,
+            help=f"on a CPU, the width on each rank must be a multiple of {unit}; a GPU takes "
+            "others, too",
         )
     ]

@@ -204,6 +204,9 @@ class ServiceKind:
     """name of the setting with the fraction of a GPU's memory that it claims"""
     cpu_heads: tuple[int, ...] = ()
     """supported head dimensions of attention on a CPU; empty: any"""
+    cpu_expert_width: int = 0
+    """number that must divide an expert's width on a rank on a CPU, if weights are published to the
+    service; 0: none"""
     records_routes: bool = False
     """True if its completions can carry the experts of each token"""
     adds_adapters: bool = False

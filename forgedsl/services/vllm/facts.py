@@ -143,5 +143,6 @@ KIND = Vllm(
     records_routes=True,
     adds_adapters=True,
     process=round(0.8 * GIB),
+    cpu_expert_width=32,
     cpu_heads=(32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512),
 )
