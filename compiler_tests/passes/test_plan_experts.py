@@ -46,6 +46,17 @@ def test_ranks_get_as_many_experts_each(settings: list[str], message: Any, remed
     assert errors(MIXTURE, *settings) == expected
 
 
+def test_an_engine_cuts_the_mlps_of_both_kinds_of_layers() -> None:
+    sizes = "heads = 12, kv_heads = 1, head_dim = 32, vocab = 64, experts = 8, active = 2"
+    arch = f"glm4_moe(layers = 2, hidden = 64, {sizes}, ffn = 32, dense_ffn = 98)"
+    text = changed(GRPO, ('hf("Qwen/Qwen3-1.7B")', "random(1)"), ('qwen3("1.7B")', arch))
+    (found,) = errors(text, "generator.parallel.tp=4", "generator.procs=4")
+    assert found[1:] == (
+        "tp = 4 does not divide 98 columns of an MLP in the first layers of model `policy`",
+        "set tp to one of 1, 2",
+    )
+
+
 def test_a_dense_model_has_no_experts_to_share() -> None:
     found = errors(GRPO, "trainer.parallel.ep=2")
     assert found == [("F113", "`parallel.ep = 2` has no effect: model `policy` has no experts",

@@ -139,6 +139,7 @@ DEGREES = [
                  marks=pytest.mark.deep),
     pytest.param({"dp_shard": 4, "ep": 2}, id="ep 2 of 4", marks=pytest.mark.deep),
     pytest.param({"tp": 2, "ep": 2}, id="ep 2 of tp", marks=pytest.mark.deep),
+    pytest.param({"tp": 2}, id="tp alone", marks=pytest.mark.deep),
     pytest.param({"dp_replicate": 2, "dp_shard": 2, "ep": 2}, id="ep 2, replicas",
                  marks=pytest.mark.deep),
 ]  # fmt: skip

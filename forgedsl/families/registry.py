@@ -81,6 +81,16 @@ def by_hub_name(model_id: str) -> tuple[Family, Dims] | None:
     return None
 
 
+ROLES = ("<|user|>", "<|observation|>")
+"""end tokens of GLM, which templates of other models have as plain text"""
+
+
+def end_tokens() -> dict[str, str]:
+    """Return the end tokens of all families, each with the name of a family, without those that are
+    plain text elsewhere."""
+    return {end: each.name for each in FAMILIES for end in each.ends if end not in ROLES}
+
+
 def names() -> str:
     """The names of all families, for messages."""
     return ", ".join(f"{f.name} (model_type {f.model_type})" for f in FAMILIES)

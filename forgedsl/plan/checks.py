@@ -31,7 +31,10 @@ from forgedsl.sizes.meshes import MeshPlan, number, setting_label, spots, value,
 from forgedsl.transports import TRANSPORTS, Spot, choose
 from forgedsl.types.flow import Role
 
-PARTS = {"heads": "heads", "kv_heads": "kv heads", "vocab": "vocabulary entries"}
+PARTS = {
+    "heads": "heads", "kv_heads": "kv heads", "vocab": "vocabulary entries",
+    "ffn": "columns of an MLP", "dense_ffn": "columns of an MLP in the first layers",
+}  # fmt: skip
 
 
 def check_divisibility(

@@ -11,7 +11,7 @@ family is never found, and completions run on to `max_tokens` (TRL #7039). Remov
 """
 
 from forgedsl.diagnostics import Diagnostic
-from forgedsl.families.registry import FAMILIES, family
+from forgedsl.families.registry import end_tokens, family
 from forgedsl.ir.program import Constructor, Decl
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.models import arch_of
@@ -21,7 +21,7 @@ finding = rule(__doc__, "W")
 
 
 def check(view: View) -> Findings:
-    known = {end for each in FAMILIES for end in each.ends}
+    known = set(end_tokens())
     for service in view.samplers():
         arch = arch_of(view.program.models[service.ctor_args[0].name])
         if isinstance(arch, Constructor):

@@ -14,7 +14,7 @@ cut off before its end.
 
 import re
 
-from forgedsl.families.registry import FAMILIES
+from forgedsl.families.registry import end_tokens
 from forgedsl.ir.program import Constructor, Function
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.rewards import place_of, python_rewards
@@ -33,7 +33,7 @@ HELP = (
 
 
 def check(view: View) -> Findings:
-    known = sorted({end for family in FAMILIES for end in family.ends})
+    known = sorted(end_tokens())
     for reward in view.program.rewards.values():
         body, texts = reward.body, list[str]()
         if isinstance(body, Constructor):

@@ -10,7 +10,7 @@ families that `forgec` trains, and reports a template only if it has none of the
 tokens.
 """
 
-from forgedsl.families.registry import FAMILIES, family
+from forgedsl.families.registry import end_tokens, family
 from forgedsl.ir.program import Constructor
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.models import arch_of
@@ -22,7 +22,7 @@ SHARED = ("<|endoftext|>", "</s>")
 
 
 def check(view: View) -> Findings:
-    markers = {end: each.name for each in FAMILIES for end in each.ends if end not in SHARED}
+    markers = {end: name for end, name in end_tokens().items() if end not in SHARED}
     for model in view.program.models.values():
         template, arch = model.settings["chat_template"], arch_of(model)
         text, source = template.value, model.settings["source"].value

@@ -139,6 +139,7 @@ KIND = Vllm(
     can=frozenset({Capability.SAMPLES, Capability.JUDGES}),
     needs=((Capability.SAMPLES, "sampling.max_tokens", "it samples"),),
     degrees=("tp", "pp", "dp"),
+    even=("heads", "ffn", "dense_ffn"),
     measure="sampling.",
     records_routes=True,
     adds_adapters=True,

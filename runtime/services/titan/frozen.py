@@ -98,10 +98,13 @@ class TitanActor(ForgeActor):
         self, samples: Sequence[Sample], *, pairs: bool = False, batch_invariant: bool = False
     ) -> list[Microbatch]:
         shape = self.service.batch
+        degrees = self.service.parallel
+        # With `ep`, ranks of `tp` divide the tokens of a row among them, and need as many each.
+        parts = self.titan.context.size * (degrees.tp if degrees.ep > 1 else 1)
         return pack(
             samples, seq_len=shape.seq_len, rows=shape.rows, rank=self.titan.dp_rank,
             world=self.titan.dp_size, pairs=pairs, flat=self.titan.flat, share=shape.pack,
-            batch_invariant=batch_invariant, parts=self.titan.context.size,
+            batch_invariant=batch_invariant, parts=parts,
         )  # fmt: skip
 
     def _logprobs(
