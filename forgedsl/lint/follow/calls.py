@@ -207,8 +207,8 @@ class Calls(Expressions):
         is_own = receiver is not None and POLICY in receiver.labels
         if any(each.name in ("model.url", "model.name") for each in (*args, *words.values())):
             foreign = receiver is not None and OTHER in receiver.labels
-            return (labels if foreign else labels - {OTHER}) | {POLICY}
-        if is_own:
+            return labels if foreign else (labels - {OTHER}) | {POLICY}
+        if is_own or (receiver is not None and "embed" in receiver.name):
             return labels
         if any(isinstance(each.const, str) for each in named) or any(map(_is_remote, hosts)):
             labels |= {OTHER}

@@ -115,7 +115,7 @@ class Expressions(State):
             case ast.Yield() | ast.YieldFrom():
                 self._yield(node)
             case ast.Slice(lower=low, upper=high, step=step):
-                list(map(self.value, filter(None, (low, high, step))))
+                return Value(content(map(self.value, filter(None, (low, high, step)))))
         return Value()
 
     def _named(self, node: ast.NamedExpr) -> Value:

@@ -9,7 +9,7 @@
 The tokens of the policy then get rewards for what another model has answered: such a run learns
 nothing, or learns to leave the work to the other model. Ask `model.name` at `model.url`, which are
 the policy. A model that only judges, or that plays the user, is silent: its text is not what is
-compared with the target.
+compared with the target. So is a list of messages of both models.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def check(view: View) -> Findings:
     if not agents:
         return
     from forgedsl.lint.follow.programs import environment_flows, label
-    from forgedsl.lint.follow.values import OTHER, READS_TARGET, TARGET
+    from forgedsl.lint.follow.values import OTHER, POLICY, READS_TARGET, TARGET
 
     for env in agents:
         for event in (e for m in environment_flows(view, env) for e in m.flow.events):
@@ -34,7 +34,7 @@ def check(view: View) -> Findings:
                 continue
             one, two = event.values
             if any(
-                TARGET in wanted.all and OTHER in said.all and READS_TARGET not in said.all
+                TARGET in wanted.all and OTHER in said.all and not {READS_TARGET, POLICY} & said.all
                 for said, wanted in ((one, two), (two, one))
             ):
                 yield finding(
