@@ -352,11 +352,10 @@ def _model(request: Request, graph: Graph, schedule: SchedulePlan, node: Node) -
         bytes=micros * passes * itemsize(request.program, decl) * num_params(dims),
         seconds=bubble
         * (
-            flops / (rates.train * mesh.world)
+            _computed(mesh, flops / (rates.train * mesh.world), micros * passes * rates.launch)
             + micros
             * (
-                passes * rates.launch
-                + epochs * work.fetched
+                epochs * work.fetched
                 + forwards
                 * split_seconds(mesh, dims, rows * seq_len, itemsize(request.program, decl))
             )
@@ -441,6 +440,13 @@ def sync_seconds(request: Request, schedule: SchedulePlan, node: Node, way: str)
     copies = max(1, copies_of(request.meshes, node, way))
     fixed = SYNC_LAYER * dims.layers if dims is not None and device == "gpu" else 0.0
     return times * (fixed + size * copies / RATES[way]) / (schedule.every or 1)
+
+
+def _computed(mesh: MeshPlan, products: float, launches: float) -> float:
+    """Return the seconds of a model's passes: of its products, and of what the host does for each
+    pass. Only a GPU does both at the same time."""
+    launches /= mesh.degrees["pp"]
+    return max(products, launches) if mesh.device == "gpu" else products + launches
 
 
 def rates_of(request: Request, mesh: MeshPlan) -> Rates:

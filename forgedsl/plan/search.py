@@ -14,7 +14,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations, product
-from math import ceil, inf, prod
+from math import ceil, prod
 from typing import Any
 
 from forgedsl.diagnostics import Reporter
@@ -65,7 +65,8 @@ class Space:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
     """A way to distribute a service over processes, with (seconds, checkpointing, rows) for each
-    size of microbatch, the fastest first."""
+    size of microbatch, the fastest first, and that with the least memory last. Seconds are those
+    with kept weights, if the plan may choose them."""
 
     decl: Decl
     mesh: MeshPlan
@@ -299,8 +300,9 @@ class _Search:
     def _options(
         self, decl: Decl, mesh: MeshPlan, cores: float = 0.0
     ) -> tuple[tuple[float, str, int], ...]:
-        """Return the sizes of a layout to consider: the fastest first, each further one with less
-        memory than all before it. Settings outside of the space are unchanged."""
+        """Return the sizes of a layout to consider: the fastest first, and that with the least
+        memory last. A size is left out if another one takes no more memory, and no more time with
+        kept weights and without. Settings outside of the space are unchanged."""
         name, trained = decl.name, decl.name == self.base.trainer
         if name not in self.base.rows:
             return ((self._seconds(decl, mesh, cores=cores), "", 0),)
@@ -316,16 +318,20 @@ class _Search:
         if (name, CHECKPOINT) in self.space.free:
             modes = MODES if trained else MODES[:1]
         found: list[tuple[float, str, int]] = []
-        least = inf
+        known: list[tuple[int, float]] = []
         for option in sorted(
             (self._seconds(self._with(decl, mode), mesh, size, cores), mode, size)
             for mode in modes for size in sizes
         ):  # fmt: skip
-            request = self._alone(self._with(decl, option[1]), mesh, option[2])
-            peak = _peak(request, mesh)
-            if peak < least:
-                found, least = [*found, option], peak
-        return tuple(found)
+            _, mode, size = option
+            new = self._with(decl, mode)
+            peak = _peak(self._alone(new, mesh, size), mesh)
+            plain = self._seconds(new, mesh, size, cores, keeps=False)
+            if not any(less <= peak and sooner <= plain for less, sooner in known):
+                found.append(option)
+                known.append((peak, plain))
+        smallest = found[known.index(min(known))]
+        return tuple(found if found[-1] == smallest else [*found, smallest])
 
     def _with(self, decl: Decl, mode: str, rows: int = 0) -> Decl:
         new = changed(decl, {CHECKPOINT: mode}) if mode else decl
@@ -347,10 +353,12 @@ class _Search:
         others = tuple(mesh if m.service == decl.name else m for m in self.base.meshes)
         return replace(self.base, program=program, meshes=others, rows=sizes)
 
-    def _seconds(self, decl: Decl, mesh: MeshPlan, rows: int = 0, cores: float = 0.0) -> float:
-        """Return the seconds of a step in which a service works, without weight transfers. A
-        trainer is as fast as with kept weights, if the plan may choose them."""
-        if decl.name == self.base.trainer:
+    def _seconds(
+        self, decl: Decl, mesh: MeshPlan, rows: int = 0, cores: float = 0.0, *, keeps: bool = True
+    ) -> float:
+        """Return the seconds of a step in which a service works, without weight transfers. With
+        `keeps`, a trainer keeps its weights, if the plan may choose this."""
+        if keeps and decl.name == self.base.trainer:
             decl = with_weights(decl, mesh)
         request = self._alone(decl, mesh, rows, cores)
         stages = [

@@ -204,7 +204,7 @@ def _titan(plan: Plan, graph: Graph, name: str, *, trained: bool) -> Titan:
     if dims is None:
         raise UnknownModelError(name)
     rows, seq_len = request.rows[name]
-    rates = rates_of(request, mesh)
+    rates, on_gpu = rates_of(request, mesh), mesh.device == "gpu"
     token = forward_flops(dims, seq_len) / (rates.train * mesh.world)
     each = rows * seq_len * data_ranks(mesh)
     kind = kind_of(decl.ctor)
@@ -212,7 +212,8 @@ def _titan(plan: Plan, graph: Graph, name: str, *, trained: bool) -> Titan:
     passes = work.passes
     epochs, many = graph.updates
     reduce = reduce_seconds(mesh, dims, rows * seq_len, itemsize(request.program, decl))
-    token += (rates.launch + (reduce if not trained else reduce * (passes - 1) / passes)) / each
+    token = max(token, rates.launch / each) if on_gpu else token + rates.launch / each
+    token += (reduce if not trained else reduce * (passes - 1) / passes) / each
     token += work.fetched / each / passes
     synced = [node for node in graph.syncs if node.target == name]
     step, logprobs = (factor(request.host, mesh.device, op) for op in ("step", "logprobs"))

@@ -16,7 +16,7 @@ from forgedsl.records import dataclass
 class Rates:
     """Rates that work reaches: FLOP/s (`train`, `prefill`), bytes/s (`bandwidth`), and seconds.
 
-    launch   for each pass of a trainer
+    launch   for each pass of a trainer; on a GPU, what the host needs while the GPU computes
     decode   for each decode step; in addition `layer` for each layer of the model, and `token` for
              each sampled token, on the host
     again    for each token whose keys and values are recomputed after a sync, in addition to the
@@ -82,7 +82,7 @@ def gpu_rates(
         train=trained_fraction(hidden, experts=experts) * flops,
         prefill=0.5 * flops,
         bandwidth=0.9 * bandwidth,
-        launch=0.001,
+        launch=0.004,
         layer=40e-6 if graphs else 400e-6,
         token=4.5e-6,
         again=1e-6,
