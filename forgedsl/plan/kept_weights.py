@@ -19,19 +19,23 @@ LEAST_POOL = 0.9
 """fraction of its tokens that the KV pool of an engine must keep"""
 
 
-def with_kept_weights(request: Request, memory: MemoryPlan) -> tuple[Request, MemoryPlan]:
-    """Return the request in which the trainer keeps its gathered weights, with its memory; both as
-    given if the file decides itself, or they do not fit."""
+def with_kept_weights(request: Request) -> tuple[Request, MemoryPlan]:
+    """Return the request in which the trainer keeps its gathered weights, with its memory; both
+    without them if the file decides itself, or they do not fit."""
     services = request.program.services
     trainer, mesh = services[request.trainer], request.mesh(request.trainer)
     keeping = with_weights(trainer, mesh)
     if keeping is trainer:
-        return request, memory
+        return request, plan_memory(request)
     program = replace(request.program, services={**services, request.trainer: keeping})
     kept = replace(request, program=program)
     planned = plan_memory(kept)
-    if not _fits(planned) or _crowds(memory, planned):
-        return request, memory
+    if not _fits(planned):
+        return request, plan_memory(request)
+    if _has_pool_beside(request, planned):
+        without = plan_memory(request)
+        if _crowds(without, planned):
+            return request, without
     # Larger microbatches are judged without kept weights, which give way to them.
     return kept, replace(planned, request=request)
 
@@ -51,6 +55,16 @@ def _fits(plan: MemoryPlan) -> bool:
     """True if no memory is tight, and no engine has too small a KV pool."""
     names = [rank.service for rank in plan.ranks]
     return all(s.share < TIGHT for s in plan.stores) and not starved(plan.ranks, names)
+
+
+def _has_pool_beside(request: Request, plan: MemoryPlan) -> bool:
+    """True if an engine has a KV pool on a GPU of the trainer."""
+    own = _gpus(request.mesh(request.trainer))
+    return any(rank.pool and own & _gpus(request.mesh(rank.service)) for rank in plan.ranks)
+
+
+def _gpus(mesh: MeshPlan) -> set[tuple[int, int]]:
+    return {(place.host, gpu) for place in mesh.places for gpu in place.gpus}
 
 
 def _crowds(before: MemoryPlan, after: MemoryPlan) -> bool:

@@ -142,7 +142,7 @@ def _planned(
     found = _checks(request, graph, colocate, schedule, base_dir)
     if not _report(reporter, found, start) or schedule is None:
         return None
-    request, memory = with_kept_weights(request, plan_memory(request))
+    request, memory = with_kept_weights(request)
     limits = capacities(graph, schedule.staleness)
     found = check_memory(request, memory) + check_liveness(graph, schedule, limits)
     if not _report(reporter, found, start):

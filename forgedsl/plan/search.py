@@ -470,7 +470,7 @@ class _Search:
         if not _fit(held, ranks):
             return None
         sharing = tuple(name for name in pool if request.mesh(name).gpus)
-        request, memory = with_kept_weights(request, capacity.plan_memory(request))
+        request, memory = with_kept_weights(request)
         ranks, held = memory.ranks, memory.stores
         whole = cost.plan_cost(request, self.graph, self.schedule, sharing, ranks)
         used = {(p.host, g) for m in request.meshes for p in m.places for g in p.gpus}
