@@ -39,4 +39,6 @@ def test_no_earlier_module_loads_triton() -> None:
 @pytest.mark.timeout(240)
 def test_a_module_that_loads_triton_is_named(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text("import triton.language\n\ndef test_it(): ...\n")
-    assert "triton is loaded by test_it.py" in collected(str(tmp_path / "test_it.py"))
+    found = collected(str(tmp_path / "test_it.py"))
+    (line,) = (each for each in found.splitlines() if each.startswith("triton is loaded by "))
+    assert line.endswith("test_it.py")  # relative to a folder that holds both, if there is one

@@ -19,21 +19,24 @@ LEAST_POOL = 0.9
 """fraction of its tokens that the KV pool of an engine must keep"""
 
 
-def with_kept_weights(request: Request) -> tuple[Request, MemoryPlan]:
+def with_kept_weights(
+    request: Request, known: MemoryPlan | None = None
+) -> tuple[Request, MemoryPlan]:
     """Return the request in which the trainer keeps its gathered weights, with its memory; both
-    without them if the file decides itself, or they do not fit."""
+    without them if the file decides itself, or they do not fit. `known` is the memory without them,
+    if it was planned before."""
     services = request.program.services
     trainer, mesh = services[request.trainer], request.mesh(request.trainer)
     keeping = with_weights(trainer, mesh)
     if keeping is trainer:
-        return request, plan_memory(request)
+        return request, known or plan_memory(request)
     program = replace(request.program, services={**services, request.trainer: keeping})
     kept = replace(request, program=program)
     planned = plan_memory(kept)
     if not _fits(planned):
-        return request, plan_memory(request)
+        return request, known or plan_memory(request)
     if _has_pool_beside(request, planned):
-        without = plan_memory(request)
+        without = known or plan_memory(request)
         if _crowds(without, planned):
             return request, without
     # Larger microbatches are judged without kept weights, which give way to them.

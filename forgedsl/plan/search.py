@@ -326,7 +326,9 @@ class _Search:
             _, mode, size = option
             new = self._with(decl, mode)
             peak = _peak(self._alone(new, mesh, size), mesh)
-            plain = self._seconds(new, mesh, size, cores, keeps=False)
+            plain = option[0]
+            if trained:
+                plain = self._seconds(new, mesh, size, cores, keeps=False)
             if not any(less <= peak and sooner <= plain for less, sooner in known):
                 found.append(option)
                 known.append((peak, plain))
@@ -465,18 +467,17 @@ class _Search:
         if self.space.colocate:
             program = _sharing(program, pool)
         request = replace(fixed, program=program, rows=rows)
-        ranks = capacity.ranks_of(request)
-        held = capacity.stores(request, ranks)
-        if not _fit(held, ranks):
+        known = capacity.plan_memory(request)
+        if not _fit(known.stores, known.ranks):
             return None
         sharing = tuple(name for name in pool if request.mesh(name).gpus)
-        request, memory = with_kept_weights(request)
-        ranks, held = memory.ranks, memory.stores
-        whole = cost.plan_cost(request, self.graph, self.schedule, sharing, ranks)
+        request, memory = with_kept_weights(request, known)
+        whole = cost.plan_cost(request, self.graph, self.schedule, sharing, memory.ranks)
         used = {(p.host, g) for m in request.meshes for p in m.places for g in p.gpus}
         procs = sum(mesh.total_procs for mesh in request.meshes)
         return Candidate(key=(_rounded(whole.step_seconds), len(used), procs), program=program,
-                         colocate=pool, request=request, stores=held, cost=whole)  # fmt: skip
+                         colocate=pool, request=request, stores=memory.stores,
+                         cost=whole)  # fmt: skip
 
 
 def _peak(request: Request, mesh: MeshPlan) -> int:
