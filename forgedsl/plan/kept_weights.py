@@ -27,7 +27,7 @@ def with_kept_weights(
     if it was planned before."""
     services = request.program.services
     trainer, mesh = services[request.trainer], request.mesh(request.trainer)
-    keeping = with_weights(trainer, mesh)
+    keeping = keeping_weights(trainer, mesh)
     if keeping is trainer:
         return request, known or plan_memory(request)
     program = replace(request.program, services={**services, request.trainer: keeping})
@@ -43,12 +43,12 @@ def with_kept_weights(
     return kept, replace(planned, request=request)
 
 
-def with_weights(trainer: Decl, mesh: MeshPlan) -> Decl:
+def keeping_weights(trainer: Decl, mesh: MeshPlan) -> Decl:
     """Return the trainer with kept weights, if the plan may choose this; else as given."""
     setting = trainer.settings.get(KEEP)
-    open_ = setting is not None and isinstance(setting.value, Auto)
+    is_open = setting is not None and isinstance(setting.value, Auto)
     keeps_by_itself = mesh.degrees.get("pp", 1) > 1
-    if not open_ or not mesh.gpus or keeps_by_itself or value(trainer, "memory.offload"):
+    if not is_open or not mesh.gpus or keeps_by_itself or value(trainer, "memory.offload"):
         return trainer
     assert setting is not None
     return replace(trainer, settings={**trainer.settings, KEEP: replace(setting, value=True)})

@@ -23,7 +23,7 @@ from forgedsl.ir.program import Decl, Program, Ref, model_of
 from forgedsl.plan import capacity, checks, cost, meshes
 from forgedsl.plan.capacity import Store
 from forgedsl.plan.cost import Cost
-from forgedsl.plan.kept_weights import with_kept_weights, with_weights
+from forgedsl.plan.kept_weights import keeping_weights, with_kept_weights
 from forgedsl.plan.meshes import CHOSEN
 from forgedsl.plan.schedule import SchedulePlan
 from forgedsl.plan.sizes import data_ranks, step_tokens
@@ -361,7 +361,7 @@ class _Search:
         """Return the seconds of a step in which a service works, without weight transfers. With
         `keeps`, a trainer keeps its weights, if the plan may choose this."""
         if keeps and decl.name == self.base.trainer:
-            decl = with_weights(decl, mesh)
+            decl = keeping_weights(decl, mesh)
         request = self._alone(decl, mesh, rows, cores)
         stages = [
             cost.stage_of(request, self.graph, self.schedule, node)

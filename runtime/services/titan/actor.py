@@ -65,8 +65,8 @@ class TitanTrainer(TitanActor):
     _trace: list[list[tuple[Microbatch, Tensor]]] | None = None
     """by loss of the step: log-probs of each microbatch of the update; None if they are not kept"""
     _gap_in_pass = False
-    """True if the last step kept the log-probs of all samples, so that the gap needs no forward
-    pass of its own"""
+    """True if the loss of the last step kept log-probs, so that the gap needs no forward pass of
+    its own"""
     _term = 0
     """number of the loss whose passes run"""
     _compared: list[first_batch.Compared] | None = None
@@ -270,6 +270,7 @@ class TitanTrainer(TitanActor):
         peak = PeakMemory(self.titan.device, self.world)
         results: list[StepResult] = []
         traces: list[list[list[list[float]]]] = []
+        by_sample: list[dict[int, list[float]]] = []
         stopped = False
         compared = [] if "gap" in self.job.proofs.off else gaps.chosen(batch)
         # After the first of several updates the weights are no longer those of the gap.
@@ -280,14 +281,15 @@ class TitanTrainer(TitanActor):
             terms = [(loss_name, samples), *batch.beside]
             self._trace = [[] for _ in terms] if self._traces else None
             results.append(self._update(terms, opt))
-            traces += self._traced([part for _, part in terms])
+            by_sample = self._trace_by_sample(len(terms))
+            traces += _complete(by_sample, [part for _, part in terms])
             if stopped := results[-1].skipped and opt.on_nan == "stop":
                 break
         self.version += any(not result.skipped for result in results)
         self._trace = None
-        if in_pass and traces:
-            found = gaps.gaps(compared, [traces[0][0][each.at] for each in compared])
-        self._gap_in_pass = bool(traces)
+        self._gap_in_pass = bool(by_sample and by_sample[0])
+        if in_pass and self._gap_in_pass:
+            found = gaps.gaps(compared, [by_sample[0][each.at] for each in compared])
         recorded = traces if self.job.logging.record is not None else []
         whole = combine_results(results, batch, stopped=stopped)
         return replace(
@@ -328,19 +330,15 @@ class TitanTrainer(TitanActor):
                 found.append(first_batch.line_of(name, every, len(chosen)))
         return found
 
-    def _traced(self, terms: Sequence[Sequence[Sample]]) -> list[list[list[list[float]]]]:
-        """Gather the log-probs of the last update from all ranks; return a list with them as its
-        only item, or an empty list if they were not recorded."""
+    def _trace_by_sample(self, terms: int) -> list[dict[int, list[float]]]:
+        """Gather the log-probs of the last update from all ranks (a collective): by loss, those of
+        each sample. An empty list if they are not kept, or if ranks share samples."""
         known = self.titan.context.size == 1 and self.titan.pipeline is None
         if self._trace is None or not known:
             return []
         mine = [_by_sample(passes) for passes in self._trace]
         parts = self._gather_objects(mine) if self.world > 1 else [mine]
-        found = [{k: v for part in parts for k, v in part[at].items()} for at in range(len(terms))]
-        if any(len(each) < len(samples) for each, samples in zip(found, terms, strict=True)):
-            return []
-        return [[[each[i] for i in range(len(samples))]
-                 for each, samples in zip(found, terms, strict=True)]]  # fmt: skip
+        return [{k: v for part in parts for k, v in part[at].items()} for at in range(terms)]
 
     def _update(
         self, terms: Sequence[tuple[str, Sequence[Sample]]], opt: spec.Optimizer
@@ -567,6 +565,16 @@ class TitanTrainer(TitanActor):
     def _close(self) -> None:
         self.sender.close()
         self.checkpointer.close()
+
+
+def _complete(
+    found: Sequence[Mapping[int, list[float]]], terms: Sequence[Sequence[Sample]]
+) -> list[list[list[list[float]]]]:
+    """Return a list with the log-probs of all samples of an update as its only item, or an empty
+    list if those of a sample are missing."""
+    if not found or any(len(f) < len(t) for f, t in zip(found, terms, strict=True)):
+        return []
+    return [[[f[i] for i in range(len(t))] for f, t in zip(found, terms, strict=True)]]
 
 
 def _by_sample(passes: Sequence[tuple[Microbatch, Tensor]]) -> dict[int, list[float]]:
