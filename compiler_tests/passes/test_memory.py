@@ -141,6 +141,21 @@ def test_gathered_weights_give_way_to_larger_microbatches():
     assert needs[1] > needs[0] + 2
 
 
+def test_gathered_weights_are_kept_with_offload():
+    """Measured on one H200, 0.6 B parameters: 2.08 s of training, 8.14 s without kept weights."""
+    one = "trainer.procs=1", "trainer.memory.offload=true"
+    kept, dropped = (plan_of(GRPO, *one, *edits)[0]
+                     for edits in ([], ["trainer.memory.keep_weights=false"]))  # fmt: skip
+    assert keeps(kept)
+    times = [next(s.seconds for s in made.cost.stages if s.node == "step")
+             for made in (kept, dropped)]  # fmt: skip
+    assert times[0] < times[1] / 2
+
+
+def test_a_full_gpu_of_another_service_does_not_matter():
+    assert keeps(plan_of(GRPO, "generator.engine.gpu_memory=0.99")[0])
+
+
 def test_a_pipeline_keeps_its_weights_by_itself():
     assert not keeps(plan_of(GRPO, "trainer.parallel.pp=2")[0])
 

@@ -74,7 +74,7 @@ def over_layers(dims: Dims, size: Callable[[Dims], int], layers: range | None = 
     """Return the sum of `size` over layers, by default all, each with the dimensions of its
     kind."""
     some = range(dims.layers) if layers is None else layers
-    dense = sum(1 for layer in some if layer < dims.dense_first)
+    dense = max(0, min(some.stop, dims.dense_first) - some.start)
     total = (len(some) - dense) * size(dims)
     return total + (dense * size(dense_layer(dims)) if dense else 0)
 

@@ -440,6 +440,8 @@ def shape_of(request: Request, mesh: MeshPlan) -> TrainerShape:
         on_gpus=publishes_on_gpus(request, mesh),
         adapter_alone=trained and request.adapter_rank(mesh.service) is not None,
     )  # fmt: skip
+    if mesh.degrees["pp"] == 1:
+        return shape
     stages = [replace(shape, stage=stage) for stage in range(mesh.degrees["pp"])]
     return max(stages, key=lambda each: peak(each))
 
