@@ -67,23 +67,23 @@ class Case:
         self.scale = WIDTH**-0.5
 
     def ours(self, alone: bool = False, **how):
-        teams = attention.SharedPageGroups(ROWS, HEADS // KV_HEADS, self.queries.device)
+        groups = attention.SharedPageGroups(ROWS, HEADS // KV_HEADS, self.queries.device)
         if not alone:
-            teams.form(self.table, self.lengths, self.page)
+            groups.form(self.table, self.lengths, self.page)
 
         def work() -> None:
             for cache in self.caches:
-                batch = (self.queries, cache, self.table, self.lengths, self.out, teams)
+                batch = (self.queries, cache, self.table, self.lengths, self.out, groups)
                 attention.decode(*batch, self.scale, **how)
 
         return work
 
     def forming(self):
-        teams = attention.SharedPageGroups(ROWS, HEADS // KV_HEADS, self.queries.device)
+        groups = attention.SharedPageGroups(ROWS, HEADS // KV_HEADS, self.queries.device)
 
         def work() -> None:
             for _ in self.caches:
-                teams.form(self.table, self.lengths, self.page)
+                groups.form(self.table, self.lengths, self.page)
 
         return work
 
@@ -145,7 +145,7 @@ def main() -> None:
         row("ours", case, case.ours())
         print("largest difference", (theirs - case.out).abs().max().item())
         row("ours, nothing shared", case, case.ours(alone=True))
-        row("forming teams, once a step", case, case.forming())
+        row("forming page groups, once a step", case, case.forming())
         if sweep and own == 512 and siblings > 1:
             found = []
             for block, stages, warps in itertools.product((32, 64, 128), (2, 3), (2, 4)):

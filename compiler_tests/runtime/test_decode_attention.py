@@ -28,7 +28,7 @@ def batch(rows, siblings, prompt, longest):
     return table[order].to(torch.int32), lengths[order].to(torch.int32), table.numel() + 1
 
 
-def check(teams, heads, kv_heads, width, dtype, *shape):
+def check(groups, heads, kv_heads, width, dtype, *shape):
     eps, longest = torch.finfo(dtype).eps, shape[2] + shape[3]
     # float32 is added up; weights of narrow numbers are rounded, of float8 in float16
     tolerance = {torch.float32: 2 * apart(torch.float32, longest + width),
@@ -39,8 +39,8 @@ def check(teams, heads, kv_heads, width, dtype, *shape):
     cache = torch.randn(pages, kv_heads, PAGE, 2 * width, generator=generator).to(dtype)
     queries = torch.randn(rows, heads, width, generator=generator).to(dtype)
     out = torch.full((rows, heads, width), 7.0)
-    teams.form(table, lengths, PAGE)
-    attention.decode(queries, cache, table, lengths, out, teams, width**-0.5, 2.0)
+    groups.form(table, lengths, PAGE)
+    attention.decode(queries, cache, table, lengths, out, groups, width**-0.5, 2.0)
     for row in range(rows):
         length = int(lengths[row])
         if not length:
@@ -52,7 +52,7 @@ def check(teams, heads, kv_heads, width, dtype, *shape):
         scores = torch.einsum("hd,lhd->hl", queries[row].double(), keys) * width**-0.5
         wanted = 2 * torch.einsum("hl,lhd->hd", scores.softmax(-1), values)
         torch.testing.assert_close(out[row].double(), wanted, rtol=0, atol=tolerance)
-    return teams.starts[:rows]
+    return groups.starts[:rows]
 
 
 pairs = attention.SharedPageGroups(24, 2, torch.device("cpu"))
@@ -80,12 +80,12 @@ backend = AttentionBackendEnum.FLASH_ATTN.get_class()
 assert backend is ours.SharedPageBackend and backend.get_name() == "FLASH_ATTN"
 seen = []
 flash_attn.FlashAttentionImpl.forward = lambda self, *given: seen.append(given) or given[6]
-teams = ours.attention.SharedPageGroups(4, 2, torch.device("cpu"))
+groups = ours.attention.SharedPageGroups(4, 2, torch.device("cpu"))
 impl = object.__new__(backend.get_impl_cls())
 impl.__dict__.update(_ours=True, scale=0.25, kv_cache_dtype="auto")
 table, lengths = torch.tensor([[1, 0], [2, 3]], dtype=torch.int32), torch.tensor([5, 20]).int()
-teams.form(table, lengths, 16)
-step = SimpleNamespace(teams=teams, block_table=table, seq_lens=lengths)
+groups.form(table, lengths, 16)
+step = SimpleNamespace(groups=groups, block_table=table, seq_lens=lengths)
 query, cache = torch.randn(4, 4, 16), torch.randn(4, 2, 16, 32)
 keys, values = cache[[2, 3]].transpose(1, 2).reshape(32, 2, 32)[:20].split(16, -1)
 scores = torch.einsum("hd,lhd->hl", query[1], keys.repeat_interleave(2, 1)) * 0.25
@@ -106,11 +106,11 @@ from triton.compiler import ASTSource
 from forgedsl.runtime.services.vllm.upstream import attention
 
 NUMBERS = ("q_row", "q_head", "c_page", "c_head", "c_token", "t_row")
-WHOLE = ("table", "lengths", "mates", "captains", "starts")
+WHOLE = ("table", "lengths", "members", "first_rows", "starts")
 
 
 def ptx(pages, **fixed):
-    fixed |= dict(G=2, GP=2, D=128, PAGE=16, MATES=8, TILE=16, BLOCK=64, CHUNK=512, SHARED=8)
+    fixed |= dict(G=2, GP=2, D=128, PAGE=16, MEMBERS=8, TILE=16, BLOCK=64, CHUNK=512, SHARED=8)
     names = attention._attend.arg_names
     kinds = dict.fromkeys(NUMBERS, "i32") | dict.fromkeys(WHOLE, "*i32") | {"scale": "fp32"}
     kinds |= {"queries": "*bf16", "cache": pages} | dict.fromkeys(fixed, "constexpr")

@@ -42,7 +42,7 @@ class AgentProcess(EnvironmentProcess):
         self.endpoint = Endpoint()
         self._sessions: dict[str, Session] = {}
         self._running: set[asyncio.Task[None]] = set()
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         self._notes: list[str] = []
 
     async def answer(self, asked: PoolRequest) -> tuple[Any, bool]:
@@ -111,6 +111,6 @@ class AgentProcess(EnvironmentProcess):
 
     def _note(self, name: str, why: str) -> None:
         """Note a request field that is ignored, once for each field."""
-        if name not in self._told:
-            self._told.add(name)
+        if name not in self._reported:
+            self._reported.add(name)
             self._notes.append(f"a request has `{name}`, which is ignored: {why}")

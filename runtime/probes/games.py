@@ -212,7 +212,7 @@ class _Games:
         if self.form:
             for name, value in (("right", target), ("wrong", wrong)):
                 yield name, self._saying(value, tools)
-            yield "told", self._told(index, tools)
+            yield "told", self._answers_once_seen(index, tools)
             yield from self._calling_again(target, wrong, tools)
             yield from self._cheating(index)
         yield "silent", lambda last, read, number: ""
@@ -226,9 +226,11 @@ class _Games:
     def _saying(self, value: str, tools: Sequence[Any]) -> Player:
         return _saying(self.form, value, tools)
 
-    def _told(self, index: int, tools: Sequence[Any]) -> Player:
+    def _answers_once_seen(self, index: int, tools: Sequence[Any]) -> Player:
         target, wrong = self.targets[index] or "", self._wrong(index)
-        return _told(self.form, wrong, target, self.asked.prompts[index].text, tools, self.turns)
+        return _answers_once_seen(
+            self.form, wrong, target, self.asked.prompts[index].text, tools, self.turns
+        )
 
     def _cheating(self, index: int) -> Iterator[tuple[str, Player]]:
         """Yield players who give, in the form of a text, what is not right and may be rewarded."""
@@ -367,7 +369,7 @@ def _calling(call: Call) -> Player:
     return lambda last, read, number: Turn(text="", calls=(call,))
 
 
-def _told(
+def _answers_once_seen(
     form: str, wrong: str, target: str, prompt: str, tools: Sequence[Any], turns: int
 ) -> Player:  # fmt: skip
     """Make a player who answers wrong until an observation shows the target. If the prompt has the

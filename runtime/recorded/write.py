@@ -34,7 +34,7 @@ class Recorder:
         self._flow, self._run_dir = flow, run_dir
         self._dropped: list[Row] = []
         self._writing: asyncio.Task[str] | None = None
-        self._told = False
+        self._reported = False
         self._weights = WeightsWriter(run_dir, step)
         for path in partial_files(run_dir):
             path.unlink()
@@ -103,9 +103,9 @@ class Recorder:
             cut += 1
         for number in found.keys() - {*keep[cut:]}:
             found[number].unlink()
-        if not cut or self._told:
+        if not cut or self._reported:
             return ""
-        self._told = True
+        self._reported = True
         return (
             f"recorded steps take more than logging.record.disk ({room} bytes): only the last "
             f"{len(keep) - cut} are kept"

@@ -62,7 +62,7 @@ class EnvironmentClient:
         self._bridges: dict[str, PoolRequest] = {}
         """by driver: the bridge message that the processes get"""
         self._opening = asyncio.Lock()
-        self._told: Counter[str] = Counter()
+        self._reported: Counter[str] = Counter()
         remedy = (
             "fix the environment: it must answer every turn, even a nonsensical one; if it is too "
             "slow, set a larger `tool_timeout` or more `procs`, or `shared = True` for an MCP "
@@ -233,8 +233,8 @@ class EnvironmentClient:
 
     def _warn(self, what: str, text: str) -> None:
         """Warn on the first, the tenth, the hundredth time, ..."""
-        self._told[what] += 1
-        if str(count := self._told[what]).strip("0") == "1":
+        self._reported[what] += 1
+        if str(count := self._reported[what]).strip("0") == "1":
             times = "" if count == 1 else f" ({count} times so far)"
             text = f"environment {self.name} ({self.mesh.origin}) {what}{times}: {text}"
             self._events.emit("warning", service=self.name, text=text)

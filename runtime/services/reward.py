@@ -153,7 +153,7 @@ class RewardClient:
         events: EventLog,
     ) -> None:
         self._events = events
-        self._told: Counter[tuple[str, str]] = Counter()
+        self._reported: Counter[tuple[str, str]] = Counter()
         self._job = job
         self._program = program
         self._monitors = tuple(name for name, reward in job.rewards.items() if reward.monitor)
@@ -309,8 +309,8 @@ class RewardClient:
     def _tell(self, name: str, what: str, text: str, *, failed: bool = False) -> None:
         """Warn on the first, tenth, hundredth time, ... that something happens to a reward.
         `failed`: the text is the reason why it gave no value."""
-        self._told[name, what] += 1
-        count = self._told[name, what]
+        self._reported[name, what] += 1
+        count = self._reported[name, what]
         if str(count).strip("0") == "1":
             times = "" if count == 1 else f" ({count} times so far)"
             cause = {"error": text} if failed else {}

@@ -33,11 +33,11 @@ class StragglerDetector:
         self._window, self._slow, self._least = window, slow, least
         self._recent: dict[str, deque[float]] = {}
         self._counts: dict[str, int] = {}
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
     def record_time(self, who: str, seconds: float) -> None:
         """Record a time of one peer."""
-        if who in self._told:
+        if who in self._reported:
             return
         recent = self._recent.setdefault(who, deque(maxlen=self._window))
         recent.append(seconds)
@@ -51,5 +51,5 @@ class StragglerDetector:
             return
         mine, peers = statistics.median(recent), max(statistics.median(others), 1e-9)
         if mine >= self._slow * peers and mine - peers >= self._least:
-            self._told.add(who)
+            self._reported.add(who)
             self._tell(self._text.format(who, mine / peers, self._window) + REMEDY)

@@ -137,9 +137,11 @@ class Supervisor:
             message = f"{failure.message}; no other host is left to restart {dead.name} on"
             self._endpoints.failures.put_nowait(replace(failure, message=message))
             return
-        owed = client.lost(dead)
+        unfinished = client.lost(dead)
         self._fleet.remove(dead)
-        self._events.emit("service.lost", service=dead.service, mesh=dead.name, owed=owed)
+        self._events.emit(
+            "service.lost", service=dead.service, mesh=dead.name, unfinished=unfinished
+        )
         text = (
             f"{failure.message}; no other host has free devices for it: {dead.service} "
             "continues with {}"
@@ -151,15 +153,17 @@ class Supervisor:
     async def _replace(self, dead: Mesh, message: str, pool: Pool | None) -> Mesh:
         """Start a replica or pool in place of a dead one."""
         if pool is not None:
-            owed, what, fate = pool.lost(), "calls", "wait for its replacement"
+            unfinished, what, fate = pool.lost(), "calls", "wait for its replacement"
         else:
             client, what = self._endpoints.samplers[dead.service], "completions"
-            owed = client.lost(dead)
+            unfinished = client.lost(dead)
             others = any(replica.alive for replica in client.replicas)
             fate = "go to the other replicas" if others else "wait for its replacement"
         where = f" on host {dead.on.start}" if len(self._fleet.hosts.gone) else ""
-        text = f"{message}; it is restarted{where}; its unfinished {what} ({owed}) {fate}"
-        self._events.emit("service.lost", service=dead.service, mesh=dead.name, owed=owed)
+        text = f"{message}; it is restarted{where}; its unfinished {what} ({unfinished}) {fate}"
+        self._events.emit(
+            "service.lost", service=dead.service, mesh=dead.name, unfinished=unfinished
+        )
         self._events.emit("warning", service=dead.service, text=text)
         with self._events.span("restart", service=dead.service, mesh=dead.name):
             fresh = await self._restart(dead)

@@ -52,10 +52,10 @@ class Request:
 
 
 class Replica:
-    """One engine. If it dies, requests sent to it wait in `owed` until its death is noticed; then
-    other replicas get them."""
+    """One engine. If it dies, requests sent to it wait in `undelivered` until its death is noticed;
+    then other replicas get them."""
 
-    __slots__ = ("alive", "due", "engine", "noticed", "owed")
+    __slots__ = ("alive", "due", "engine", "noticed", "undelivered")
 
     def __init__(self, spec: Engine) -> None:
         self.engine: Batching[Request] = Batching(
@@ -63,7 +63,7 @@ class Replica:
         )
         self.alive = True
         self.noticed = False
-        self.owed: list[Request] = []
+        self.undelivered: list[Request] = []
         self.due = math.inf
         """time of the next scheduled event of this engine"""
 
@@ -117,7 +117,7 @@ class Fleet:
         self.deaths += 1
         replica.alive, replica.noticed = False, False
         replica.engine.advance(now)
-        replica.owed = replica.engine.lose()
+        replica.undelivered = replica.engine.lose()
         self._loop.call_at(now + NOTICE_SECONDS, self._notice, index)
         self._loop.call_at(now + max(NOTICE_SECONDS, self.spec.start), self._return, index)
 
@@ -139,15 +139,15 @@ class Fleet:
             replica.engine.add(self._loop.time(), request, request.tokens, request.prefill)
             self._schedule_end(index)
         else:
-            replica.owed.append(request)
+            replica.undelivered.append(request)
         self._push_load(index)
 
     def _notice(self, index: int) -> None:
         replica = self.replicas[index]
         replica.noticed = True
-        owed, replica.owed = replica.owed, []
-        self.lost += len(owed)
-        for request in owed:
+        undelivered, replica.undelivered = replica.undelivered, []
+        self.lost += len(undelivered)
+        for request in undelivered:
             self._hand_out(request)
 
     def _return(self, index: int) -> None:
@@ -161,7 +161,7 @@ class Fleet:
 
     def _load(self, index: int) -> int:
         replica = self.replicas[index]
-        return replica.engine.load + len(replica.owed)
+        return replica.engine.load + len(replica.undelivered)
 
     def _route(self) -> int | None:
         if self._in_turn:

@@ -218,7 +218,7 @@ class Judge(Link):
         self._known: dict[str, type] = {}
         self._given: list[Any] = []
         self._errors: dict[int, type[BaseException]] = {}
-        self._told = False
+        self._reported = False
 
     def _from_program(self, name: str) -> Any:
         return _maker(name, self.ask("name", name))
@@ -254,8 +254,8 @@ class Judge(Link):
         """Define a class of the case in the program's process, before the class or an instance of
         it is sent there."""
         heap = self._heap
-        if not self._told:
-            self._told = True
+        if not self._reported:
+            self._reported = True
             self.ask("imports", self.imports)
         self.ask("class", name, source)
         self._heap = heap

@@ -20,7 +20,7 @@ import triton.language as tl
 
 TILE = 16
 """number of rows of a matrix product on tensor cores. A product covers one KV head. It has one row
-for each query head of that KV head and each request of a team (requests that share KV pages)"""
+for each query head of that KV head and each request of a group (requests that share KV pages)"""
 CHUNK = 512
 """least number of tokens of a part. If there are too few rows to fill the GPU, parts may have half
 of that"""
@@ -33,19 +33,19 @@ WORTH = 64
 
 @triton.jit
 def _group_rows(  # type: ignore[no-untyped-def]
-    table, stride, lengths, mates, captains, common, rows,
-    PAGE: tl.constexpr, ROWS: tl.constexpr, MATES: tl.constexpr, STEP: tl.constexpr,
+    table, stride, lengths, members, first_rows, common, rows,
+    PAGE: tl.constexpr, ROWS: tl.constexpr, MEMBERS: tl.constexpr, STEP: tl.constexpr,
 ):  # fmt: skip
     """For batch row i, find all rows whose page table begins with the same page. Put them into
-    teams of at most MATES rows; the first row of a team is its captain. Also count the tokens in
-    the pages that row i shares with the first of these rows."""
+    groups of at most MEMBERS rows. Also count the tokens in the pages that row i shares with the
+    first of these rows."""
     i = tl.program_id(0)
     at = tl.arange(0, ROWS)
-    slot = tl.arange(0, MATES)
+    slot = tl.arange(0, MEMBERS)
     if i >= rows:  # a captured graph may have more rows than the batch
-        tl.store(captains + i, i)
+        tl.store(first_rows + i, i)
         tl.store(common + i, 0)
-        tl.store(mates + i * MATES + slot, tl.where(slot == 0, i, -1))
+        tl.store(members + i * MEMBERS + slot, tl.where(slot == 0, i, -1))
         return
     key = tl.load(table + i.to(tl.int64) * stride)
     keys = tl.load(table + at.to(tl.int64) * stride, mask=at < rows, other=-1)
@@ -55,8 +55,8 @@ def _group_rows(  # type: ignore[no-untyped-def]
     before = tl.cumsum(same_page.to(tl.int32), 0) - 1
     rank = tl.sum(tl.where(at == i, before, 0), 0)
     size = tl.sum(same_page.to(tl.int32), 0)
-    team = rank // MATES * MATES
-    captain = tl.min(tl.where(same_page & (before == team), at, ROWS), 0)
+    group_start = rank // MEMBERS * MEMBERS
+    first_row = tl.min(tl.where(same_page & (before == group_start), at, ROWS), 0)
     leader = tl.min(tl.where(same_page, at, ROWS), 0)
     pages = tl.minimum(pages, tl.load(lengths + leader) // PAGE)
     same = 0
@@ -70,22 +70,22 @@ def _group_rows(  # type: ignore[no-untyped-def]
         same += differs
         open_ = differs == STEP
     tl.store(common + i, tl.where(size > 1, same * PAGE, 0))
-    tl.store(captains + i, captain)
-    tl.store(mates + captain * MATES + rank - team, i)
-    tl.store(mates + i * MATES + slot, -1, mask=(captain == i) & (slot >= size - rank))
+    tl.store(first_rows + i, first_row)
+    tl.store(members + first_row * MEMBERS + rank - group_start, i)
+    tl.store(members + i * MEMBERS + slot, -1, mask=(first_row == i) & (slot >= size - rank))
 
 
 @triton.jit
 def _own_starts(  # type: ignore[no-untyped-def]
-    mates, captains, common, starts, MATES: tl.constexpr, WORTH: tl.constexpr
+    members, first_rows, common, starts, MEMBERS: tl.constexpr, WORTH: tl.constexpr
 ):
     """Compute the token index at which a row's own (not shared) part starts."""
     i = tl.program_id(0)
-    captain = tl.load(captains + i)
-    mate = tl.load(mates + captain * MATES + tl.arange(0, MATES))
-    shared = tl.load(common + tl.maximum(mate, 0))
-    start = tl.min(tl.where(mate >= 0, shared, 2147483647), 0)
-    several = tl.sum((mate >= 0).to(tl.int32), 0) > 1
+    first_row = tl.load(first_rows + i)
+    member = tl.load(members + first_row * MEMBERS + tl.arange(0, MEMBERS))
+    shared = tl.load(common + tl.maximum(member, 0))
+    start = tl.min(tl.where(member >= 0, shared, 2147483647), 0)
+    several = tl.sum((member >= 0).to(tl.int32), 0) > 1
     tl.store(starts + i, tl.where(several & (start >= WORTH), start, 0))
 
 
@@ -154,8 +154,8 @@ def _attend_range(  # type: ignore[no-untyped-def]
 @triton.jit
 def _attend(  # type: ignore[no-untyped-def]
     queries, q_row, q_head, cache, c_page, c_head, c_token, table, t_row, lengths,
-    mates, captains, starts, tops, sums, sides, scale,
-    G: tl.constexpr, GP: tl.constexpr, D: tl.constexpr, PAGE: tl.constexpr, MATES: tl.constexpr,
+    members, first_rows, starts, tops, sums, sides, scale,
+    G: tl.constexpr, GP: tl.constexpr, D: tl.constexpr, PAGE: tl.constexpr, MEMBERS: tl.constexpr,
     TILE: tl.constexpr, BLOCK: tl.constexpr, CHUNK: tl.constexpr,
     SHARED: tl.constexpr, OWN: tl.constexpr, FP8: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
@@ -163,7 +163,7 @@ def _attend(  # type: ignore[no-untyped-def]
     heads = tl.num_programs(0)
     start = tl.load(starts + row)
     shared = part < SHARED
-    leads = tl.load(captains + row) == row
+    leads = tl.load(first_rows + row) == row
     length = tl.load(lengths + row)
     first = tl.where(shared, 0, start)
     last = tl.where(shared, start, length)
@@ -176,9 +176,10 @@ def _attend(  # type: ignore[no-untyped-def]
         low = first + piece * width
         high = tl.minimum(low + width, last)
         r = tl.arange(0, TILE)
-        mate, g = r // GP, r % GP
-        team = tl.load(mates + row * MATES + mate, mask=shared & (mate < MATES), other=-1)
-        who = tl.where(shared, team, tl.where(mate == 0, row, -1))
+        member, g = r // GP, r % GP
+        known = shared & (member < MEMBERS)
+        grouped = tl.load(members + row * MEMBERS + member, mask=known, other=-1)
+        who = tl.where(shared, grouped, tl.where(member == 0, row, -1))
         valid = (who >= 0) & (g < G)
         who = tl.maximum(who, 0).to(tl.int64)
         step: tl.constexpr = 2 if FP8 else 1
@@ -236,10 +237,10 @@ class SharedPageGroups:
     def __init__(self, rows: int, group: int, device: torch.device):
         self.group = group
         self.padded = triton.next_power_of_2(group)
-        self.mates_per_team = max(1, TILE // self.padded)
+        self.max_members = max(1, TILE // self.padded)
         self._rows = rows
-        self.mates = torch.full((rows, self.mates_per_team), -1, dtype=torch.int32, device=device)
-        self.captains = torch.arange(rows, dtype=torch.int32, device=device)
+        self.members = torch.full((rows, self.max_members), -1, dtype=torch.int32, device=device)
+        self.first_rows = torch.arange(rows, dtype=torch.int32, device=device)
         self.common = torch.zeros(rows, dtype=torch.int32, device=device)
         self.starts = torch.zeros(rows, dtype=torch.int32, device=device)
 
@@ -248,12 +249,12 @@ class SharedPageGroups:
         rows = lengths.shape[0]
         padded = max(16, triton.next_power_of_2(rows))
         _group_rows[(self._rows,)](
-            table, table.stride(0), lengths, self.mates, self.captains, self.common, rows,
-            PAGE=page, ROWS=padded, MATES=self.mates_per_team, STEP=64,
+            table, table.stride(0), lengths, self.members, self.first_rows, self.common, rows,
+            PAGE=page, ROWS=padded, MEMBERS=self.max_members, STEP=64,
         )  # fmt: skip
         _own_starts[(self._rows,)](
-            self.mates, self.captains, self.common, self.starts,
-            MATES=self.mates_per_team, WORTH=WORTH, num_warps=1,
+            self.members, self.first_rows, self.common, self.starts,
+            MEMBERS=self.max_members, WORTH=WORTH, num_warps=1,
         )  # fmt: skip
 
 
@@ -273,7 +274,7 @@ def decode(
     table: torch.Tensor,
     lengths: torch.Tensor,
     out: torch.Tensor,
-    teams: SharedPageGroups,
+    groups: SharedPageGroups,
     scale: float,
     value_scale: float = 1.0,
     **how: int,
@@ -287,7 +288,7 @@ def decode(
         table: [B, pages of a row], int32.
         lengths: tokens of each row including the new one, int32 [B].
         out: [B, H, D].
-        teams: formed from this table and these lengths.
+        groups: formed from this table and these lengths.
         scale: factor of the scores, including the scales of quantized queries and keys.
         value_scale: scale of quantized values.
         **how: replaces settings of `_chosen`: block (tokens at a time), stages, warps, chunk,
@@ -305,14 +306,14 @@ def decode(
     _attend[(kv_heads, rows, parts)](
         queries, queries.stride(0), queries.stride(1),
         cache, cache.stride(0), cache.stride(1), cache.stride(2), table, table.stride(0), lengths,
-        teams.mates, teams.captains, teams.starts, bounds[0], bounds[1], sides,
+        groups.members, groups.first_rows, groups.starts, bounds[0], bounds[1], sides,
         scale * math.log2(math.e),
-        G=teams.group, GP=teams.padded, D=size, PAGE=page, MATES=teams.mates_per_team,
-        TILE=max(TILE, teams.padded), BLOCK=chosen["block"], CHUNK=chunk, SHARED=shared_parts,
+        G=groups.group, GP=groups.padded, D=size, PAGE=page, MEMBERS=groups.max_members,
+        TILE=max(TILE, groups.padded), BLOCK=chosen["block"], CHUNK=chunk, SHARED=shared_parts,
         OWN=own_parts, FP8=fp8, STAGES=chosen["stages"], num_warps=chosen["warps"],
     )  # fmt: skip
     _merge_parts[(rows, heads)](
-        bounds[0], bounds[1], sides, lengths, teams.starts,
+        bounds[0], bounds[1], sides, lengths, groups.starts,
         out, out.stride(0), out.stride(1), value_scale,
         D=size, CHUNK=chunk, SHARED=shared_parts, OWN=own_parts,
         PARTS=triton.next_power_of_2(parts), num_warps=2,

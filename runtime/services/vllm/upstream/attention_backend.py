@@ -26,16 +26,16 @@ class SharedPageBuilder(flash_attn.FlashAttentionMetadataBuilder):
         super().__init__(*args, **named)
         rows = max(self.vllm_config.scheduler_config.max_num_seqs, self.max_cudagraph_size or 0)
         group = self.num_heads_q // self.num_heads_kv
-        self._teams = attention.SharedPageGroups(rows, group, self.device)
+        self._groups = attention.SharedPageGroups(rows, group, self.device)
 
     def build(
         self, common_prefix_len: int, common_attn_metadata: Any, fast_build: bool = False
     ) -> flash_attn.FlashAttentionMetadata:
-        """Build vLLM's metadata; add the page groups (`teams`) if each row has one query."""
+        """Build vLLM's metadata; add the page groups (`groups`) if each row has one query."""
         found = super().build(common_prefix_len, common_attn_metadata, fast_build)
         if found.max_query_len == 1 and found.causal is True:
-            self._teams.form(found.block_table, found.seq_lens, self.block_size)
-            found.teams = self._teams  # type: ignore[attr-defined]
+            self._groups.form(found.block_table, found.seq_lens, self.block_size)
+            found.groups = self._groups  # type: ignore[attr-defined]
         return found
 
 
@@ -68,8 +68,8 @@ class SharedPageImpl(flash_attn.FlashAttentionImpl):
         output_block_scale: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """See FlashAttentionImpl.forward."""
-        teams = getattr(attn_metadata, "teams", None)
-        if teams is None or not self._ours or output_scale is not None:
+        groups = getattr(attn_metadata, "groups", None)
+        if groups is None or not self._ours or output_scale is not None:
             found: torch.Tensor = super().forward(
                 layer, query, key, value, kv_cache, attn_metadata, output,
                 output_scale, output_block_scale,
@@ -83,7 +83,7 @@ class SharedPageImpl(flash_attn.FlashAttentionImpl):
         rows = attn_metadata.seq_lens.shape[0]
         attention.decode(
             query[:rows], kv_cache, attn_metadata.block_table, attn_metadata.seq_lens,
-            output[:rows], teams, scale, value_scale,
+            output[:rows], groups, scale, value_scale,
         )  # fmt: skip
         return output
 
