@@ -14,6 +14,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -183,17 +184,37 @@ def bystander() -> Iterator[int]:
         other.kill()
 
 
+OURS = f"of test process {os.getpid()}"
+
+
+@pytest.fixture(autouse=True)
+def marked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Mark the command line of each sandbox that this process starts: others may test beside it."""
+    monkeypatch.setattr(process, "BOOT", f"{process.BOOT}  # {OURS}")
+
+
 def leftovers() -> list[int]:
-    """Processes of a sandbox of this checkout: they all have its command line."""
-    here, found = os.fsencode(str(Path(process.__file__).parent)), []
+    """Processes of sandboxes that this process started."""
+    found = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             line, pid = (folder / "cmdline").read_bytes(), int(folder.name)
         except OSError:
             continue
-        if b"inside.main" in line and here in line:
+        if b"inside.main" in line and OURS.encode() in line:
             found.append(pid)
     return found
+
+
+def test_a_running_sandbox_is_found() -> None:
+    limits = replace(QUICK, wall=3.0)
+    with ThreadPoolExecutor() as pool:
+        code = "import time\ndef double(x): time.sleep(100)"
+        running = pool.submit(judge, code, ["assert double(2) == 4"], limits=limits)
+        while not leftovers() and not running.done():
+            time.sleep(0.01)
+        assert leftovers()
+    assert leftovers() == []
 
 
 def text_of(code: str, **values: object) -> str:
@@ -426,7 +447,8 @@ for _ in range(100):
 @pytest.mark.parametrize("level", LEVELS)
 def test_a_killed_caller_takes_the_program_with_it(level: str) -> None:
     text = (
-        "from forgedsl.runtime.sandbox import Limits, evaluate\n"
+        "from forgedsl.runtime.sandbox import Limits, evaluate, process\n"
+        f"process.BOOT = {process.BOOT!r}\n"
         f"evaluate('import time; time.sleep(60)', [], level={level!r}, limits=Limits())"
     )
     caller = subprocess.Popen([sys.executable, "-c", text])
