@@ -46,7 +46,7 @@ def faulty_manifests(manifest: Any) -> dict[str, Any]:
     offsets = {entry.name: entry.offset for entry in manifest.parts[0].entries}
     other = offsets[up.replace("layers.1", "layers.2")]
     digests = dict(manifest.digests)
-    digests[norm] = dataclasses.replace(digests[norm], value=digests[norm].value ^ 1)
+    digests[norm] = digests[norm]._replace(value=digests[norm].value ^ 1)
     return {
         k: entries(lambda entry: None if entry.name == k else entry),
         up: entries(
