@@ -24,6 +24,7 @@ from forgedsl.plan.sizes import completions, data_ranks, lengths, step_tokens
 from forgedsl.records import dataclass, replace
 from forgedsl.services.registry import kind_of
 from forgedsl.sizes.devices import LINK, REDUCE, Rates, cpu_rates, gpu_rates
+from forgedsl.sizes.experts import routed_seconds
 from forgedsl.sizes.memory import RankMemory, Request, itemsize
 from forgedsl.sizes.meshes import MeshPlan, copies_of, number, transport_of, value
 from forgedsl.sizes.params import (
@@ -293,6 +294,7 @@ def _sample(
         + dims.layers * rates.layer
         + width * rates.token
         + reduce_seconds(mesh, dims, width, size)
+        + (routed_seconds(dims, size, rates.bandwidth * mesh.world) if mesh.gpus else 0.0)
         + max(fetched / (rates.bandwidth * mesh.world), width * prefill)
     )
     begun = lag * each * (prompt / shared + new / 2)

@@ -27,6 +27,7 @@ from forgedsl.plan.sizes import data_ranks, lengths
 from forgedsl.services.registry import kind_of
 from forgedsl.sim.latency import Data, Engine, Filter, Latencies, Play, Reward, Titan
 from forgedsl.sim.values import Dist, constant
+from forgedsl.sizes.experts import routed_seconds
 from forgedsl.sizes.memory import itemsize
 from forgedsl.sizes.meshes import transport_of
 from forgedsl.sizes.params import forward_flops, kv_bytes, num_params
@@ -150,6 +151,8 @@ def _engine(plan: Plan, graph: Graph, name: str, prompt: float, tokens: Dist) ->
     if mesh.device == "gpu":  # the decode time counts a shared prompt once
         cache *= (prompt / shared + tokens.mean) / context
     launch = rates.decode + dims.layers * rates.layer + reduce_seconds(mesh, dims, width, size)
+    if mesh.gpus:
+        launch += routed_seconds(dims, size, rates.bandwidth * mesh.world)
     fixed = launch + read / (rates.bandwidth * mesh.world)
     full = (
         launch
