@@ -26,7 +26,8 @@ SUMS = re.search(r"```forge sums.forge\n(.*?)```", (ROOT / "README.md").read_tex
 assert SUMS is not None
 TEXT = SUMS[1]
 # SGD: Adam would blow a difference of rounding up to a whole step
-PLAIN = ("trainer.optimizer.kind=sgd", "trainer.optimizer.lr=0.1", "trainer.batch.rows=16")
+PLAIN = ("trainer.optimizer.kind=sgd", "trainer.optimizer.lr=0.1", "trainer.batch.rows=16",
+         "schedule.steps=2", "trainer.optimizer.decay=linear")  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -109,6 +110,20 @@ def test_a_learning_rate_of_zero_moves_nothing_and_counts(s: Session, groups: li
     trainer.load_state("before").result()
 
 
+def test_after_the_last_step_of_the_schedule_its_rate_stays(
+    s: Session, groups: list[Group]
+) -> None:
+    trainer = s["trainer"]
+    rates = []
+    for _ in range(4):
+        trainer.forward_backward(s.batch(groups, adv="adv"), "clipped")
+        rates.append(trainer.optim_step().result().lr)
+    assert rates[2] == rates[3] > 0
+    trainer.save_state("late").result()
+    trainer.load_state("late").result()
+    trainer.load_state("before").result()
+
+
 def test_order_of_calls_is_asked_for(s: Session, groups: list[Group]) -> None:
     trainer = s["trainer"]
     with pytest.raises(RunError, match="call forward_backward before optim_step"):
@@ -171,6 +186,26 @@ def test_mistakes_are_told(s: Session, groups: list[Group]) -> None:
         s["generator"].sample(s["sums"].draw(1), heat=2.0)
     with pytest.raises(forgedsl.PipelineError, match="max_tokens"):
         s["generator"].sample(s["sums"].draw(1), max_tokens="many")
+    asked = s["sums"].draw(1)
+    for wrong, told in (
+        ({"temperature": -1}, "`temperature` must be at least 0, not -1"),
+        ({"top_p": 0.0}, "`top_p` must be more than 0"),
+        ({"n": 0}, "`n` must be a whole number of at least 1, not 0"),
+        ({"n": "a"}, "`n` must be a whole number of at least 1, not 'a'"),
+    ):
+        with pytest.raises(forgedsl.PipelineError, match=told):
+            s["generator"].sample(asked, **wrong)
+    for few in (["12 + 30 ="], "12 + 30 ="):
+        with pytest.raises(forgedsl.PipelineError, match="must be prompts of a dataset, such as"):
+            s["generator"].sample(few)
+    with pytest.raises(forgedsl.PipelineError, match="`count` must be a whole number"):
+        s["sums"].draw(-1)
+    with pytest.raises(forgedsl.PipelineError, match="`lr` must be a number of at least 0, not -1"):
+        s["trainer"].optim_step(lr=-1)
+    with pytest.raises(forgedsl.PipelineError, match="`step` must be a whole number"):
+        s.log(step="a", reward=1.0)
+    with pytest.raises(forgedsl.PipelineError, match="metric `reward` must be a number"):
+        s.log(step=1, reward="high")
     with pytest.raises(forgedsl.PipelineError, match="no state `there` was saved"):
         s["trainer"].load_state("there")
     with pytest.raises(forgedsl.PipelineError, match=r"no `sums.batches\(\)`"):

@@ -127,8 +127,9 @@ def best_step(run: Path, name: str, steps: list[int]) -> int:
 
     data = load_run(run)
     if name not in data.job.evals:
-        known = ", ".join(data.job.evals) or "none"
-        raise UsageError(f"{run} has no eval {name}; its evals are {known}")
+        known = ", ".join(data.job.evals)
+        has = f"its evals are {known}" if known else "it has no evals: leave out --best"
+        raise UsageError(f"{run} has no eval {name}; {has}")
     values = {step: value for step, value in evals(data).get(name, ()) if step in steps}
     if not values:
         kept = ", ".join(map(str, steps))

@@ -46,7 +46,8 @@ def command(folder: Path, format_: str) -> None:
         print(f"forgec runs: --format knows text and json, not `{format_}`", file=sys.stderr)
         raise SystemExit(2)
     if not folder.is_dir():
-        print(f"forgec runs: the folder {folder} does not exist", file=sys.stderr)
+        text = f"there is no folder {folder}; name the folder that holds the runs"
+        print(f"forgec runs: {text}", file=sys.stderr)
         raise SystemExit(2)
     paths = [path.parent for path in folder.glob("*/job.json")]
     rows = (_row(path) for path in paths)

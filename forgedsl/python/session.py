@@ -18,6 +18,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from forgedsl.python.arguments import (
+    change_sampling,
+    check_count,
+    check_metrics,
+    check_rate,
+    list_prompts,
+)
 from forgedsl.python.groups import Buffer, Group, assembled
 from forgedsl.python.pages import PipelineError
 from forgedsl.python.work import Work, as_run_error, settle
@@ -201,6 +208,7 @@ class Session:
     def log(self, *, step: int, **fields: float) -> None:
         """Write a row of metrics.jsonl, and to the sinks of the file's `logging`. Fields that have
         the names of a run's metrics, such as `reward_mean` and `loss`, are drawn in the report."""
+        check_metrics(step, fields)
 
         async def emit() -> None:
             self._opened_services().this.events.emit("metrics", step=step, **fields)
@@ -329,6 +337,7 @@ class Trainer(Reference):
 
     def optim_step(self, *, lr: float | None = None) -> Work[StepResult]:
         """Clip the gradients and update the weights; `lr` replaces the schedule's rate, once."""
+        lr = check_rate("lr", lr)
 
         async def run() -> StepResult:
             return self._note_version(await self._services.ask.trainers[self.name].apply(lr))
@@ -434,10 +443,9 @@ class Generator(Handle):
         """Sample `n` completions of each prompt: a group per prompt. `sampling` changes the file's
         settings, such as `temperature=0.7`; this is refused if the generator plays in an
         environment."""
-        from forgedsl.runtime.data_types import Prompt
         from forgedsl.runtime.endpoints import seed_of
 
-        asked = [prompts] if isinstance(prompts, Prompt) else list(prompts)
+        asked, n = list_prompts(prompts), check_count("n", n, 1)
         settings = self._sampling(sampling)
         nodes = self.session._nodes(Role.SAMPLES, self.name)
         played = nodes[0] if nodes and nodes[0].env is not None else None
@@ -491,18 +499,7 @@ class Generator(Handle):
 
     def _sampling(self, given: Mapping[str, Any]) -> Any:
         """The file's sampling settings with some of them changed."""
-        from pydantic import ValidationError
-
-        base = self.session.job.samplers[self.name].sampling
-        unknown = [name for name in given if name not in type(base).model_fields]
-        if unknown:
-            known = ", ".join(type(base).model_fields)
-            raise PipelineError(f"sampling has no `{unknown[0]}`; it has {known}")
-        try:
-            return type(base).model_validate({**base.model_dump(), **given})
-        except ValidationError as error:
-            first = error.errors()[0]
-            raise PipelineError(f"sampling: {first['loc'][0]}: {first['msg']}") from error
+        return change_sampling(self.session.job.samplers[self.name].sampling, given)
 
 
 class Dataset(Handle):
@@ -510,6 +507,7 @@ class Dataset(Handle):
 
     def draw(self, count: int) -> list[Prompt]:
         """The next prompts; fewer at the end of `schedule.epochs`."""
+        count = check_count("count", count, 1)
 
         async def run() -> list[Prompt]:
             found = []

@@ -297,6 +297,8 @@ def render(found: Comparison) -> str:
     total = sum(len(group.runs) for group in found.groups)
     title = f"{counted(total, 'run')}, {counted(len(found.groups), 'group')}"
     kinds = "values: mean +- standard deviation over seeds, at the end of each run"
+    if not found.measures:
+        kinds = "nothing to compare: no run has a reward or an eval"
     return "\n".join([title, "", *table(rows(found)), "", kinds, *found.notes])
 
 

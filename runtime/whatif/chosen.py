@@ -24,12 +24,12 @@ def chosen(run_dir: Path, job: spec.Job, steps: str | None) -> dict[int, Path]:
     """
     found = steps_in(run_dir)
     if not found:
-        off = job.logging.record is None
-        why = (
-            "`logging.record.steps` is none"
-            if off
-            else "it did no step, or an older version of forgedsl wrote it"
-        )
+        if job.logging.record is None:
+            why = "`logging.record.steps` is none"
+        elif not job.samplers:
+            why = "only completions of a generator are recorded, and it has none"
+        else:
+            why = "it did no step, or an older version of forgedsl wrote it"
         raise LaunchError(f"{run_dir} has no recorded steps: {why}")
     if steps is None:
         return found

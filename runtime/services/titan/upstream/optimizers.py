@@ -49,10 +49,18 @@ def build_optimizer(
         decay_ratio=0.0 if opt.decay == "none" else None,
         decay_type="linear" if opt.decay == "none" else opt.decay,
     ).build(optimizers=optimizers, training_steps=steps)
+    for scheduler in schedulers.schedulers:
+        scheduler.lr_lambdas = [_held_after(each, steps - 1) for each in scheduler.lr_lambdas]
     base = parts.OptimizersContainer
     titan.classes["optimizer"] = f"{base.__module__}.{base.__qualname__}"
     titan.classes["scheduler"] = f"{type(schedulers).__module__}.{type(schedulers).__qualname__}"
     return optimizers, schedulers
+
+
+def _held_after(factor: Callable[[int], float], last: int) -> Callable[[int], float]:
+    """Return a schedule that stays at its value of step `last`, counted from 0: torchtitan's ends
+    there, but the loop of a Session may go on."""
+    return lambda step: factor(min(step, max(0, last)))
 
 
 def _groups(model: nn.Module, opt: spec.Optimizer) -> Iterator[tuple[str, str, dict[str, Any]]]:
