@@ -56,8 +56,8 @@ def main() -> None:
 
 async def pool(given: argparse.Namespace) -> None:
     """Serve trajectories: a request, its answer, the next request, ..., the end."""
-    from forgedsl.runtime.environments.connection import PoolRequest, listen
-    from forgedsl.runtime.environments.worker import Reply
+    from forgedsl_runtime.environments.connection import PoolRequest, listen
+    from forgedsl_runtime.environments.worker import Reply
 
     turns: dict[str, int] = {}
     gates: dict[str, asyncio.Event] = {}
@@ -128,7 +128,7 @@ class PoolSession:
         self._connection.tell(self._asked("close"))
 
     def _asked(self, op: str, given: Any = None) -> tuple[Any, ...]:
-        from forgedsl.runtime.environments.connection import PoolRequest
+        from forgedsl_runtime.environments.connection import PoolRequest
 
         return tuple(PoolRequest(op, self.key, given))
 
@@ -151,10 +151,10 @@ async def measured(given: argparse.Namespace) -> list[float]:
 
 async def one_round(given: argparse.Namespace, address: Any) -> float:
     from forgedsl.lower import job as spec
-    from forgedsl.runtime.agents.play import AgentDriver
-    from forgedsl.runtime.data_types import Prompt
-    from forgedsl.runtime.environments.connection import connect
-    from forgedsl.runtime.environments.driver import Limits
+    from forgedsl_runtime.agents.play import AgentDriver
+    from forgedsl_runtime.data_types import Prompt
+    from forgedsl_runtime.environments.connection import connect
+    from forgedsl_runtime.environments.driver import Limits
 
     connection = await connect(address, on_message=lambda _: None)
     environment = spec.Environment(

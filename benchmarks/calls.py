@@ -23,8 +23,8 @@ LOOKS, WARM = 40, 10
 
 
 async def measure(given: argparse.Namespace, folder: Path) -> str:
-    from forgedsl.runtime.actors.base import ForgeActor
-    from forgedsl.runtime.upstream.monarch import Mesh, bootstrap
+    from forgedsl_runtime.actors.base import ForgeActor
+    from forgedsl_runtime.upstream.monarch import Mesh, bootstrap
 
     mesh = Mesh.spawn(
         service="actor", origin="", name="actor", size=given.ranks, actor=ForgeActor, args=(),

@@ -64,7 +64,7 @@ class Wire:
 
 
 def rollout(prompt: Any, sibling: int) -> Any:
-    from forgedsl.runtime.data_types import Rollout
+    from forgedsl_runtime.data_types import Rollout
 
     return Rollout(
         group=prompt.group, sibling=sibling, prompt=prompt, token_ids=list(range(TOKENS)),
@@ -76,8 +76,8 @@ def rollout(prompt: Any, sibling: int) -> Any:
 def services(job: Any) -> Any:
     from fake_endpoints import FakeEndpoints
 
-    from forgedsl.runtime.data_types import StepResult
-    from forgedsl.runtime.endpoints import Score, SyncResult
+    from forgedsl_runtime.data_types import StepResult
+    from forgedsl_runtime.endpoints import Score, SyncResult
 
     class Instant(FakeEndpoints):
         """Every completion and score goes over the wire; the rest answers at once."""
@@ -118,9 +118,9 @@ async def controlled(in_flight: int, steps: int, folder: Path) -> tuple[int, int
     """(completions, the most that were in flight) of a run."""
     from fake_endpoints import job, math_nodes
 
-    from forgedsl.runtime.controller import Controller
-    from forgedsl.runtime.events import EventLog
-    from forgedsl.runtime.readers import close_readers, open_readers
+    from forgedsl_runtime.controller import Controller
+    from forgedsl_runtime.events import EventLog
+    from forgedsl_runtime.readers import close_readers, open_readers
 
     prompts = max(1, in_flight // (2 * GROUP))
     nodes = [
@@ -140,7 +140,7 @@ async def controlled(in_flight: int, steps: int, folder: Path) -> tuple[int, int
 
 async def bare(in_flight: int, completions: int) -> None:
     """The same messages without a controller."""
-    from forgedsl.runtime.data_types import Prompt
+    from forgedsl_runtime.data_types import Prompt
 
     prompt = Prompt(group=0, row=0, text="", token_ids=[1, 2], target=None)
     wire, room = Wire(rollout), asyncio.Semaphore(in_flight)

@@ -52,11 +52,11 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=1024)
     args = parser.parse_args()
     from forgedsl.lower import job as spec
-    from forgedsl.runtime.services.vllm.upstream import engine as upstream
+    from forgedsl_runtime.services.vllm.upstream import engine as upstream
 
     upstream.prepare_environment("gpu")
     if args.attention == "theirs":
-        from forgedsl.runtime.services.vllm.upstream import attention_backend
+        from forgedsl_runtime.services.vllm.upstream import attention_backend
 
         attention_backend.install = lambda: None
     begun = time.perf_counter()

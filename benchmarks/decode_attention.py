@@ -15,7 +15,7 @@ import statistics
 
 import torch
 
-from forgedsl.runtime.services.vllm.upstream import attention
+from forgedsl_runtime.services.vllm.upstream import attention
 
 ROWS, SIBLINGS, PROMPT = 128, 8, 256
 HEADS, KV_HEADS, WIDTH, LAYERS = 16, 8, 128, 8

@@ -21,7 +21,7 @@ from collections.abc import Callable
 
 import torch
 
-from forgedsl.runtime.proofs.digest import Digests, digest, unsigned
+from forgedsl_runtime.proofs.digest import Digests, digest, unsigned
 
 SHAPES = {"tiny": (3, 128, 384, 128, 64, 48), "0.6B": (28, 1024, 3072, 2048, 1024, 151_936),
           "4B": (36, 2560, 9728, 4096, 1024, 151_936)}  # fmt: skip

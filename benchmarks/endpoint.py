@@ -168,9 +168,9 @@ async def bridge() -> Any:
 async def served(given: argparse.Namespace) -> dict[str, float]:
     """Serve the endpoint; sessions begin and end with the answers they get."""
     from forgedsl.lower import job as spec
-    from forgedsl.runtime.agents.endpoint import Endpoint
-    from forgedsl.runtime.agents.session import Session, Terms
-    from forgedsl.runtime.agents.tree import Tree
+    from forgedsl_runtime.agents.endpoint import Endpoint
+    from forgedsl_runtime.agents.session import Session, Terms
+    from forgedsl_runtime.agents.tree import Tree
 
     endpoint, tokenizer = Endpoint(), await bridge()
     await endpoint.start()

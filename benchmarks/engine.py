@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from forgedsl.lower import job as spec
-from forgedsl.runtime.services.vllm.upstream import engine as upstream
+from forgedsl_runtime.services.vllm.upstream import engine as upstream
 
 MODEL = Path(__file__).parents[1] / "pipelines" / "models" / "tiny_math"
 PARTS = ("executor", "schedule", "update", "outputs")

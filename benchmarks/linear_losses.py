@@ -12,7 +12,7 @@ from loss_timing import LENGTH, LONG_SLEEP, above, interleaved, report
 from torch import Tensor
 
 import forgedsl
-from forgedsl.runtime.losses import token_logprobs
+from forgedsl_runtime.losses import token_logprobs
 
 WORKSPACE = 2**28
 CHUNK = 4096

@@ -10,7 +10,7 @@ from loss_timing import INVENTED, LOSSES, VOCABULARIES, Batch, make
 from torch import Tensor
 
 import forgedsl
-from forgedsl.runtime.losses import token_logprobs
+from forgedsl_runtime.losses import token_logprobs
 
 SMOOTHED = {"label_smoothing": 0.1, "z_loss": 0.01}
 

@@ -42,8 +42,8 @@ from loss_timing import (
 from torch import Tensor
 
 import forgedsl
-from forgedsl.runtime.losses import LossFunction
-from forgedsl.runtime.losses import kernels as launching
+from forgedsl_runtime.losses import LossFunction
+from forgedsl_runtime.losses import kernels as launching
 
 
 def ours(name: str, batch: Batch) -> Callable[[], str]:
@@ -282,7 +282,7 @@ def only(
 
 
 def launching_config(function: Callable[..., launching.Config]) -> None:
-    from forgedsl.runtime.losses import fused
+    from forgedsl_runtime.losses import fused
 
     fused.config = function
 

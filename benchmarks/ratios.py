@@ -24,7 +24,7 @@ import torch
 from training import trainer
 
 from forgedsl.lower import job as spec
-from forgedsl.runtime.data_types import Sample
+from forgedsl_runtime.data_types import Sample
 
 PIPELINES = Path(__file__).parents[1] / "pipelines"
 LOSSES = (

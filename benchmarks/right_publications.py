@@ -20,9 +20,9 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 
-from forgedsl.runtime.proofs.publication import arrival
-from forgedsl.runtime.transports.base import Sender
-from forgedsl.runtime.transports.registry import open_weights, transport
+from forgedsl_runtime.proofs.publication import arrival
+from forgedsl_runtime.transports.base import Sender
+from forgedsl_runtime.transports.registry import open_weights, transport
 from forgedsl.shipped import shipped_root
 
 sys.path[:0] = [str(Path(__file__).parents[1] / "compiler_tests/runtime")]

@@ -57,7 +57,7 @@ def model(made: Any, assumed: tuple[str, ...] = ()) -> Any:
 
 def speed() -> None:
     """Cost per event, for jobs of growing size and length."""
-    from forgedsl.runtime.sim.simulation import simulate
+    from forgedsl_runtime.sim.simulation import simulate
 
     print("| GPUs | completions a step | steps | events | CPU s | us per event |")
     print("|---|---|---|---|---|---|")
@@ -77,7 +77,7 @@ def speed() -> None:
 
 def stub() -> None:
     """Step times of rehearsals and of the simulator, from one latency model."""
-    from forgedsl.runtime.sim.simulation import simulate
+    from forgedsl_runtime.sim.simulation import simulate
 
     print("| setting | rehearsal s/step | simulator s/step | off |")
     print("|---|---|---|---|")
@@ -99,7 +99,7 @@ def stub() -> None:
 
 def real(folders: list[Path]) -> None:
     """Calibrated on the first run, the step times of all."""
-    from forgedsl.runtime.sim.simulation import simulate
+    from forgedsl_runtime.sim.simulation import simulate
     from forgedsl.sim.calibrate import calibrated
 
     print("| run | measured s/step | simulated s/step | off |")

@@ -27,8 +27,8 @@ import rl_step
 import torch
 
 from forgedsl.lower import job as spec
-from forgedsl.runtime.data_types import Batch, Sample
-from forgedsl.runtime.models import resolve_model
+from forgedsl_runtime.data_types import Batch, Sample
+from forgedsl_runtime.models import resolve_model
 
 HERE = Path(__file__).parent
 PEAK = rl_step.PEAK
@@ -84,9 +84,9 @@ def compiled(args: argparse.Namespace, folder: Path) -> spec.Job:
 
 def trainer(job: spec.Job, folder: Path) -> Any:
     """The trainer's actor, without a mesh around it."""
-    from forgedsl.runtime.actors.abandon_step import AbandonStep
-    from forgedsl.runtime.rendezvous import rendezvous_store
-    from forgedsl.runtime.services.titan.actor import TitanTrainer
+    from forgedsl_runtime.actors.abandon_step import AbandonStep
+    from forgedsl_runtime.rendezvous import rendezvous_store
+    from forgedsl_runtime.services.titan.actor import TitanTrainer
 
     actor = TitanTrainer.__new__(TitanTrainer)
     service = job.services["trainer"]

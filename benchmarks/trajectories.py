@@ -72,7 +72,7 @@ class Engine:
     """A rehearsal's engine in this process. Every turn calls a tool."""
 
     def __init__(self, given: argparse.Namespace, tool: str, step: float) -> None:
-        from forgedsl.runtime.actors.stub_engine import StubEngine
+        from forgedsl_runtime.actors.stub_engine import StubEngine
         from forgedsl.sim.latency import Engine as Spec
         from forgedsl.sim.values import Dist
 
@@ -93,7 +93,7 @@ class Engine:
         return batching.tokens
 
     async def sample(self, token_ids: list[int], sampling: Any, seed: int) -> Any:
-        from forgedsl.runtime.actors.stub_engine import StubRequest
+        from forgedsl_runtime.actors.stub_engine import StubRequest
 
         self._count += 1
         ident, tokens = str(self._count), round(random.uniform(0.5, 1.5) * self._tokens)
@@ -119,7 +119,7 @@ class Timed:
         self.reset, self.close = session.reset, session.close
 
     async def step(self, turn: Any) -> Any:
-        from forgedsl.runtime.environments.driver import TokenizedStep
+        from forgedsl_runtime.environments.driver import TokenizedStep
 
         began = time.monotonic()
         step = await self._session.step(turn)
@@ -149,11 +149,11 @@ async def pool(folder: Path, most: float, procs: int) -> tuple[Any, Any]:
     """The processes of the environment, and the client of all of them."""
     from fake_endpoints import job
 
-    from forgedsl.runtime.actors.environment import EnvironmentPool
-    from forgedsl.runtime.events import EventLog
-    from forgedsl.runtime.meshes import set_up
-    from forgedsl.runtime.services.environment import EnvironmentClient
-    from forgedsl.runtime.upstream.monarch import Mesh, bootstrap
+    from forgedsl_runtime.actors.environment import EnvironmentPool
+    from forgedsl_runtime.events import EventLog
+    from forgedsl_runtime.meshes import set_up
+    from forgedsl_runtime.services.environment import EnvironmentClient
+    from forgedsl_runtime.upstream.monarch import Mesh, bootstrap
 
     played = environment(folder, most, procs)
     name = f"environment_{most:g}".replace(".", "_")
@@ -207,9 +207,9 @@ async def played(
 ) -> dict[str, float]:
     """Trajectories of the real driver, for so many seconds."""
     from forgedsl.lower import job as spec
-    from forgedsl.runtime.data.chat import ChatTokenizer
-    from forgedsl.runtime.data_types import Prompt
-    from forgedsl.runtime.environments.driver import Limits
+    from forgedsl_runtime.data.chat import ChatTokenizer
+    from forgedsl_runtime.data_types import Prompt
+    from forgedsl_runtime.environments.driver import Limits
 
     tokenizer = ChatTokenizer.load(str(ROOT / "pipelines/tokenizers/arithmetic"), QWEN)
     driver, engine, delays = await client.driver(tokenizer), Engine(given, tool, step), []
@@ -271,7 +271,7 @@ async def bare(given: argparse.Namespace, in_flight: int, most: float, step: flo
 
 async def measure(given: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
     """All rows of the table."""
-    from forgedsl.runtime.controller.core import COLLECT
+    from forgedsl_runtime.controller.core import COLLECT
 
     pools = {most: await pool(folder, most, given.procs) for most in (0.0, MOST)}
     found = []

@@ -54,7 +54,7 @@ class End:
     def __init__(self, way: str, device: str, size: float, bucket: int) -> None:
         import torch
 
-        from forgedsl.runtime.transports import nccl, registry
+        from forgedsl_runtime.transports import nccl, registry
 
         self.torch, self.device = torch, torch.device(device)
         if way == "gloo":
@@ -79,7 +79,7 @@ class End:
             self.torch.cuda.synchronize()
 
     def publish(self, version: int) -> tuple[float, Any]:
-        from forgedsl.runtime.transports.base import Sender
+        from forgedsl_runtime.transports.base import Sender
 
         if self.sender is None:
             key = f"benchmark-{os.getpid()}"

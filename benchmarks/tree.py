@@ -28,7 +28,7 @@ PIECE = 1 << 20
 
 def limit(rate: float) -> None:
     """Send so many bytes a second from this process."""
-    from forgedsl.runtime.transports import tcp
+    from forgedsl_runtime.transports import tcp
 
     lock, free = Lock(), [0.0]
 
@@ -47,7 +47,7 @@ def limit(rate: float) -> None:
 def replica(name: str, rate: float, pipe: Connection) -> None:
     """A receiver: tells its relay, then a checksum for each manifest."""
     os.environ["FORGEDSL_ACTOR"], os.environ["FORGEDSL_RANK"] = name, "0"
-    from forgedsl.runtime.transports import registry, tree
+    from forgedsl_runtime.transports import registry, tree
 
     limit(rate)
     pipe.send(tree.relay().address)
@@ -59,9 +59,9 @@ def replica(name: str, rate: float, pipe: Connection) -> None:
 def measure(way: str, count: int, given: argparse.Namespace, *, kill: bool = False) -> list[float]:
     import torch
 
-    from forgedsl.runtime.temporary_files import remove_buffers
-    from forgedsl.runtime.transports import registry, tree
-    from forgedsl.runtime.transports.base import Sender
+    from forgedsl_runtime.temporary_files import remove_buffers
+    from forgedsl_runtime.transports import registry, tree
+    from forgedsl_runtime.transports.base import Sender
 
     context, rate = multiprocessing.get_context("spawn"), given.uplink * 1e6
     pipes, processes, members, key = [], [], [], f"bench{os.getpid()}"

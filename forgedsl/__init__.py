@@ -19,7 +19,7 @@ HOMES = {
     "Pipeline": "forgedsl.python.pipeline",
     "PipelineError": "forgedsl.python.pages",
     "compare": "forgedsl.python.compared",
-    "compile_loss": "forgedsl.runtime.losses",
+    "compile_loss": "forgedsl_runtime.losses",
     "load": "forgedsl.python.pipeline",
     "open_run": "forgedsl.python.results",
 }
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from forgedsl.python.pages import PipelineError
     from forgedsl.python.pipeline import Pipeline, load
     from forgedsl.python.results import open_run
-    from forgedsl.runtime.losses import compile_loss
+    from forgedsl_runtime.losses import compile_loss
 
 
 def __getattr__(name: str) -> Any:

@@ -17,7 +17,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from forgedsl.runtime.losses import LossFunction, LossOutput
+    from forgedsl_runtime.losses import LossFunction, LossOutput
 
 AGGREGATES = {
     "token_mean": "token_mean({}, mask)",
@@ -58,7 +58,7 @@ class PolicyLoss:
     text = ""
 
     def __init__(self, agg_type: str) -> None:
-        from forgedsl.runtime.losses import compile_loss
+        from forgedsl_runtime.losses import compile_loss
 
         self.agg_type = agg_type
         self.loss: LossFunction = compile_loss(self.text)
@@ -217,7 +217,7 @@ class ReinforceLoss:
     """
 
     def __init__(self, clip_ratio: tuple[float, float] = (0.1, 10.0)) -> None:
-        from forgedsl.runtime.losses import compile_loss
+        from forgedsl_runtime.losses import compile_loss
 
         low, high = clip_ratio
         body = RATIO + f"  weight = stop(clip(ratio, {float(low)}, {float(high)}))\n"

@@ -13,7 +13,7 @@ from torch.nn.functional import logsigmoid
 
 import forgedsl
 from forgedsl.cli.certify import main
-from forgedsl.runtime.losses.certify import CallError, Verdict, certify
+from forgedsl_runtime.losses.certify import CallError, Verdict, certify
 
 PPO = "ppo"
 

@@ -15,12 +15,12 @@ from forgedsl.cli.bisect import main
 from forgedsl.lower import job as spec
 from forgedsl.lower.job import Node
 from forgedsl.runs.bisect import differences, equal, weights
-from forgedsl.runtime.controller import Controller
-from forgedsl.runtime.data_types import Rollout
-from forgedsl.runtime.endpoints import Score, SyncResult
-from forgedsl.runtime.events import EventLog
-from forgedsl.runtime.recorded.files import path_of
-from forgedsl.runtime.recorded.weights import WeightsWriter, read_weights
+from forgedsl_runtime.controller import Controller
+from forgedsl_runtime.data_types import Rollout
+from forgedsl_runtime.endpoints import Score, SyncResult
+from forgedsl_runtime.events import EventLog
+from forgedsl_runtime.recorded.files import path_of
+from forgedsl_runtime.recorded.weights import WeightsWriter, read_weights
 
 STEPS, PROMPTS = 40, 4
 PLANTED = PROMPTS * 36 + 1

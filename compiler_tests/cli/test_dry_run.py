@@ -12,7 +12,7 @@ from forgedsl.cli import data_checks, host
 from forgedsl.cli.app import app
 from forgedsl.errors import LaunchError
 from forgedsl.passes import Request, compile_program
-from forgedsl.runtime import disk_space
+from forgedsl_runtime import disk_space
 
 GRPO = str(Path(__file__).parents[2] / "pipelines/grpo_math.forge")
 

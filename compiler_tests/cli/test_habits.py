@@ -124,7 +124,7 @@ def test_arguments_that_the_runtime_sets_are_no_extras(name):
 @pytest.mark.parametrize("device", ["cpu", "gpu"])
 def test_whatever_the_runtime_sets_is_refused_as_an_extra(device):
     from forgedsl.lower import job
-    from forgedsl.runtime.services.vllm.upstream.engine import EngineRank, _arguments
+    from forgedsl_runtime.services.vllm.upstream.engine import EngineRank, _arguments
 
     service = job.VllmService(
         model="policy", mesh=job.Mesh(name="gen", device=device), dtype="f32", gpu_memory=0.5,

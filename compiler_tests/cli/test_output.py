@@ -65,7 +65,7 @@ def test_a_reader_that_has_gone_is_no_bug(words: str) -> None:
 
 ENDED = """
 from forgedsl.cli.main import main
-from forgedsl.runtime import launch
+from forgedsl_runtime import launch
 launch.run = lambda *given, **more: 0  # it has trained, and all is saved
 main()
 """

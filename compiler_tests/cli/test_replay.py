@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from forge_commands import CliRunner
 
-import forgedsl.runtime.replay
+import forgedsl_runtime.replay
 from forgedsl.cli.app import app
-from forgedsl.runtime.recording import FOLDER
+from forgedsl_runtime.recording import FOLDER
 
 
 def test_log_probs_are_written_and_not_printed(
@@ -27,7 +27,7 @@ def test_log_probs_are_written_and_not_printed(
         out.mkdir(parents=True, exist_ok=True)
         return found
 
-    monkeypatch.setattr(forgedsl.runtime.replay, "replay", replayed)
+    monkeypatch.setattr(forgedsl_runtime.replay, "replay", replayed)
     done = CliRunner().invoke(app, ["replay", str(tmp_path)])
     assert done.exit_code == 0, done.output
     told = json.loads(done.stdout)

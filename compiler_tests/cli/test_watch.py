@@ -76,7 +76,7 @@ def test_a_killed_run_is_called_so() -> None:
 
 
 def test_a_run_that_has_not_begun_has_taken_no_time() -> None:
-    from forgedsl.runtime.readers.view import View
+    from forgedsl_runtime.readers.view import View
 
     view = View("x", 4, began=0.0, now=1.8e9)
     assert view.elapsed == 0.0

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 
 from forgedsl.lower import job as spec
-from forgedsl.runtime.rendezvous import rendezvous_store
-from forgedsl.runtime.services.titan.upstream import model as upstream
+from forgedsl_runtime.rendezvous import rendezvous_store
+from forgedsl_runtime.services.titan.upstream import model as upstream
 
 CONTEXT = 6144
 

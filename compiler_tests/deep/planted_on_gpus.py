@@ -49,7 +49,7 @@ WAYS = {
 
 def weights_transport(way: str) -> Any:
     """Return the transport; `gloo` is nccl with another net, and is added to the registry."""
-    from forgedsl.runtime.transports import registry
+    from forgedsl_runtime.transports import registry
 
     if way == "gloo" and all(each.name != way for each in registry.TRANSPORTS):
         import gloo_wire
@@ -65,7 +65,7 @@ def trainer(way: str, rank: int, folder: str, orders: Connection) -> None:
     from planted_publications import TINY, planting
     from safetensors.torch import load_file
 
-    from forgedsl.runtime.transports import base
+    from forgedsl_runtime.transports import base
 
     how, plant = WAYS[way], planting()
     world = len(how.ranks)

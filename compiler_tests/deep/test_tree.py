@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from hurt import PIPELINES, SMALL, Hurt, hard
 
-from forgedsl.runtime.temporary_files import SHM
+from forgedsl_runtime.temporary_files import SHM
 
 pytestmark = [
     pytest.mark.skipif(os.environ.get("FORGE_DEEP") != "1", reason="minutes; FORGE_DEEP=1"),

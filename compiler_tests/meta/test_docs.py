@@ -94,8 +94,8 @@ def test_exported_names_are_pinned() -> None:
 
 
 def test_every_field_of_metrics_is_documented() -> None:
-    from forgedsl.runtime.data_types import Batch, StepResult
-    from forgedsl.runtime.step_metrics import Meter, batch_record, step_record
+    from forgedsl_runtime.data_types import Batch, StepResult
+    from forgedsl_runtime.step_metrics import Meter, batch_record, step_record
 
     result = StepResult(
         version=1, loss=0.0, grad_norm=1.0, lr=1e-6, tokens=1, metrics={}, kernel="torch/linear"

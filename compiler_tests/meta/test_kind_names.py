@@ -8,15 +8,15 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 UNITS = (
     "forgedsl/services/titan/", "forgedsl/services/vllm/", "forgedsl/services/registry.py",
-    "runtime/services/titan/", "runtime/services/vllm/", "runtime/services/registry.py",
+    "runtime/forgedsl_runtime/services/titan/", "runtime/forgedsl_runtime/services/vllm/", "runtime/forgedsl_runtime/services/registry.py",
 )  # fmt: skip
-PACKAGES = ("forgedsl/cli/machine.py", "forgedsl/lower/lock.py", "runtime/actors/base.py")
+PACKAGES = ("forgedsl/cli/machine.py", "forgedsl/lower/lock.py", "runtime/forgedsl_runtime/actors/base.py")
 """which name the Python packages"""
 LEFT = {
     "forgedsl/schema/constructors.py",  # `vllm("NAME")` names a tool parser of the package
     "forgedsl/lower/job.py",  # has the names of all that a job is made of
-    "runtime/api/program.py",  # methods `titan` and `vllm` of programs in Python
-    "runtime/replay.py",  # a trainer alone, with other memory settings than its own
+    "runtime/forgedsl_runtime/api/program.py",  # methods `titan` and `vllm` of programs in Python
+    "runtime/forgedsl_runtime/replay.py",  # a trainer alone, with other memory settings than its own
 }
 
 

@@ -19,15 +19,15 @@ from pathlib import Path
 from forgedsl.operations.registry import OPERATIONS
 
 ROOT = Path(__file__).parents[2]
-UNITS = ("forgedsl/operations", "runtime/operations")
+UNITS = ("forgedsl/operations", "runtime/forgedsl_runtime/operations")
 NAMES = {e.name for e in OPERATIONS} | {f.method for e in OPERATIONS for f in e.forms if f.method}
 
 OTHER = {
     "forgedsl/graph/dataflow.py": 2,  # names of settings
     "forgedsl/sim/calibrate.py": 2,  # names of estimated times
     "forgedsl/sim/estimate.py": 2,
-    "runtime/environments/process.py": 1,  # what an environment is asked
-    "runtime/services/trainer.py": 2,  # endpoints of the trainer's actor
+    "runtime/forgedsl_runtime/environments/process.py": 1,  # what an environment is asked
+    "runtime/forgedsl_runtime/services/trainer.py": 2,  # endpoints of the trainer's actor
 }
 """words of other vocabularies that happen to be the same"""
 LEFT = {
@@ -38,8 +38,8 @@ LEFT = {
     "forgedsl/runs/verdict.py": 2,
     "forgedsl/sim/calibrate.py": 7,
     # methods of a program that is written in Python
-    "runtime/api/handles.py": 9,
-    "runtime/api/program.py": 5,
+    "runtime/forgedsl_runtime/api/handles.py": 9,
+    "runtime/forgedsl_runtime/api/program.py": 5,
 }
 MOST = 30
 KNOWN = {path: OTHER.get(path, 0) + LEFT.get(path, 0) for path in OTHER | LEFT}

@@ -115,7 +115,7 @@ def test_a_checkout_without_links_imports(tmp_path: Path) -> None:
     (tree / "forgedsl/__init__.py").write_bytes((ROOT / "forgedsl/__init__.py").read_bytes())
     assert not (tree / "forgedsl/runtime").is_dir()
     for program in (
-        "import forgedsl.runtime.data_types, forgedsl.pipelines; print(forgedsl.__path__[1:])",
+        "import forgedsl_runtime.data_types, forgedsl.pipelines; print(forgedsl.__path__[1:])",
         "from forgedsl.cli import start; start()",
     ):
         done = subprocess.run(

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import forgedsl
-from forgedsl.runtime.losses import LossFunction
+from forgedsl_runtime.losses import LossFunction
 
 # Triton decides once, when it is imported, whether its own library is interpreted, and so do our
 # kernels that are no template, whoever imports them first. Child processes of other tests must not
@@ -19,10 +19,10 @@ with pytest.MonkeyPatch.context() as patch:
     patch.setenv("TRITON_INTERPRET", "1")
     import triton.language  # noqa: F401
 
-    import forgedsl.runtime.losses.counts
-    import forgedsl.runtime.losses.product_kernels
-    import forgedsl.runtime.losses.rescale
-    import forgedsl.runtime.proofs.digest_kernel
+    import forgedsl_runtime.losses.counts
+    import forgedsl_runtime.losses.product_kernels
+    import forgedsl_runtime.losses.rescale
+    import forgedsl_runtime.proofs.digest_kernel
 
 PARAMS = {"dr_grpo": {"horizon": 7.0}}
 VARIANTS = {

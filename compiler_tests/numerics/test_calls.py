@@ -8,7 +8,7 @@ from tolerance import EXACT
 
 import forgedsl
 from forgedsl.errors import SourceError
-from forgedsl.runtime.losses import token_logprobs
+from forgedsl_runtime.losses import token_logprobs
 
 TEXT = """forge 1
 param eps : float = 0.2

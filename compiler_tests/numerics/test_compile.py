@@ -9,7 +9,7 @@ import torch
 import torch._dynamo.testing
 from torch import distributed as dist
 
-from forgedsl.runtime.losses.autograd import evaluate
+from forgedsl_runtime.losses.autograd import evaluate
 
 BACKEND = "inductor" if os.environ.get("FORGE_DEEP") == "1" else "aot_eager"
 

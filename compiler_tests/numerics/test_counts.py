@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from forgedsl.runtime.losses import counts, function
-from forgedsl.runtime.losses.batch import Rows
-from forgedsl.runtime.losses.counts import row_counts
-from forgedsl.runtime.losses.kernels import Kernels
+from forgedsl_runtime.losses import counts, function
+from forgedsl_runtime.losses.batch import Rows
+from forgedsl_runtime.losses.counts import row_counts
+from forgedsl_runtime.losses.kernels import Kernels
 
 IGNORED = 3
 FREE = {

@@ -10,7 +10,7 @@ import forgedsl
 import forgedsl.pipelines
 from forgedsl.api import load_text
 from forgedsl.emit.python import emit_program
-from forgedsl.runtime.tensor_calls import call_on_tensors
+from forgedsl_runtime.tensor_calls import call_on_tensors
 
 PIPELINE = Path(forgedsl.pipelines.__file__).parent / "ppo_critic.forge"
 MASKS = [[1, 1, 0, 0, 1, 1], [1, 0, 1], [1], [0, 1, 1, 1], [1, 1, 1, 1, 1, 1, 1, 0]]

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from forgedsl.runtime.proofs.digest import COLUMNS, ROWS, WORDS, digest, factors
+from forgedsl_runtime.proofs.digest import COLUMNS, ROWS, WORDS, digest, factors
 
 SHAPES = [(9, 40), (130, 1), (1, 1), (3, 150), (17, 103), (0, 4)]
 DTYPES = [torch.float32, torch.bfloat16, torch.int8, torch.float64]
@@ -14,8 +14,8 @@ DTYPES = [torch.float32, torch.bfloat16, torch.int8, torch.float64]
 
 def test_the_kernel_finds_the_digests_of_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRITON_INTERPRET", "1")
-    from forgedsl.runtime.proofs import digest_kernel
-    from forgedsl.runtime.proofs.digest_kernel import Matrix, digest_matrices
+    from forgedsl_runtime.proofs import digest_kernel
+    from forgedsl_runtime.proofs.digest_kernel import Matrix, digest_matrices
 
     monkeypatch.setattr(digest_kernel, "WIDTH", 64)
     monkeypatch.setattr(digest_kernel, "PROGRAMS", 3)

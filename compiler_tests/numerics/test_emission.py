@@ -16,7 +16,7 @@ from forgedsl.emit.python import emit_program
 from forgedsl.errors import SourceError
 from forgedsl.losses import text as tree_text
 from forgedsl.lower.loss import lower_loss
-from forgedsl.runtime.program import Row, RowError
+from forgedsl_runtime.program import Row, RowError
 
 PROGRAM = '''forge 1
 import "std/rl" as rl

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import forgedsl
-from forgedsl.runtime.losses.function import _logprob
+from forgedsl_runtime.losses.function import _logprob
 
 
 @pytest.fixture(autouse=True)

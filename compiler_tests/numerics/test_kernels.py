@@ -10,7 +10,7 @@ import torch
 from tolerance import EXACT
 
 import forgedsl
-from forgedsl.runtime.losses import function
+from forgedsl_runtime.losses import function
 
 TOKENS = "logprob: diff [B, T] f32, adv: [B] f32, mask: [B, T] bool"
 
@@ -180,7 +180,7 @@ def test_lengths_and_counts_do_not_recompile(losses):
 
 @pytest.mark.parametrize("weight", [1.0, -0.5])
 def test_a_gradient_is_rescaled_in_several_turns(weight):
-    from forgedsl.runtime.losses.rescale import BLOCK, rescale
+    from forgedsl_runtime.losses.rescale import BLOCK, rescale
 
     gradient = torch.arange(2.0 * BLOCK + 3)
     want = weight * gradient

@@ -8,7 +8,7 @@ from forgedsl.api import load_functions
 from forgedsl.diagnostics import Reporter
 from forgedsl.errors import SourceError
 from forgedsl.losses.infer import infer
-from forgedsl.runtime.losses import compile_loss
+from forgedsl_runtime.losses import compile_loss
 
 HEAD = "loss l(logprob: diff [B, T] f32, behavior: [B, T] f32, adv: [B] f32, mask: [B, T] bool) {\n"
 SCAN = "advantage a(x: [B, T] f32, mask: [B, T] bool) -> [B, T] f32"

@@ -11,10 +11,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from forgedsl.runtime.losses import kernels
-from forgedsl.runtime.losses.fused import Evaluation
-from forgedsl.runtime.losses.kernels import SEQUENCE_BLOCK, SEQUENCE_OPTIONS
-from forgedsl.runtime.losses.product import BLOCKS
+from forgedsl_runtime.losses import kernels
+from forgedsl_runtime.losses.fused import Evaluation
+from forgedsl_runtime.losses.kernels import SEQUENCE_BLOCK, SEQUENCE_OPTIONS
+from forgedsl_runtime.losses.product import BLOCKS
 
 SASS = Path(__file__).with_name("sass.py")
 OTHER = {"PYTHONPATH": os.environ["FORGE_TRITON"]} if "FORGE_TRITON" in os.environ else {}

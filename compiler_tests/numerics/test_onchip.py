@@ -132,7 +132,7 @@ def test_without_gradient_only_statistics_are_formed(losses):
 
 
 def test_token_logprobs(losses, monkeypatch):
-    from forgedsl.runtime.losses import head, logprobs
+    from forgedsl_runtime.losses import head, logprobs
 
     monkeypatch.setattr(logprobs, "ROWS_AT_A_TIME", 20)
     _, case = case_of(losses, "sft")
@@ -144,7 +144,7 @@ def test_token_logprobs(losses, monkeypatch):
 
 def test_a_label_outside_of_the_vocabulary_is_nan_and_reads_nothing(losses):
     """On a GPU labels are not looked at before; what stands behind the weight is not read."""
-    from forgedsl.runtime.losses import head, logprobs
+    from forgedsl_runtime.losses import head, logprobs
 
     _, case = case_of(losses, "sft")
     labels = case.labels.clone()
@@ -180,7 +180,7 @@ def test_rows_that_the_copy_engine_cannot_fetch(losses, more):
 
 
 def test_tiles_fit_into_the_workspace():
-    from forgedsl.runtime.losses import onchip
+    from forgedsl_runtime.losses import onchip
 
     for workspace in (1 << 26, 1 << 28):
         for width in (512, 2048, 4096):
@@ -195,7 +195,7 @@ def test_tiles_fit_into_the_workspace():
 
 
 def test_the_workspace_that_an_error_names_suffices():
-    from forgedsl.runtime.losses import onchip
+    from forgedsl_runtime.losses import onchip
 
     for width in (64, 512, 4096):
         weight = torch.empty(151936, width, device="meta", dtype=torch.bfloat16)
@@ -208,7 +208,7 @@ def test_the_workspace_that_an_error_names_suffices():
 
 
 def test_tiles_keep_all_processors_busy():
-    from forgedsl.runtime.losses import onchip
+    from forgedsl_runtime.losses import onchip
 
     # 64 * 33 tiles: 16 for each of 132
     assert onchip.balanced_columns(8192, 12288, 132) == 33 * 256

@@ -72,7 +72,7 @@ def run(losses, loss, backend, way, dtype):
 
 @pytest.mark.parametrize("on_chip", [False, True])
 def test_of_log_probs(watched, losses, on_chip):
-    from forgedsl.runtime.losses import head, logprobs
+    from forgedsl_runtime.losses import head, logprobs
 
     case = losses.make_case(losses.standard("sft"), lengths=(9, 12, 7, 11))
     hidden, weight, call = narrow(case, torch.bfloat16)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from forgedsl.runtime.losses import LossFunction
+from forgedsl_runtime.losses import LossFunction
 
 PAGE = Path(__file__).parents[2] / "docs/losses.md"
 TEXT = PAGE.read_text(encoding="utf-8")

@@ -12,7 +12,7 @@ import pytest
 import torch
 from tolerance import EXACT
 
-from forgedsl.runtime.losses import token_logprobs
+from forgedsl_runtime.losses import token_logprobs
 
 WORKER = Path(__file__).with_name("vocabulary_rank.py")
 
@@ -129,7 +129,7 @@ def test_extreme_shards_and_mistakes(losses, tmp_path):
 
 
 def test_shards_are_those_of_chunk(monkeypatch):
-    from forgedsl.runtime.losses import parallel
+    from forgedsl_runtime.losses import parallel
 
     monkeypatch.setattr(parallel.dist, "get_rank", lambda group: 1)
     monkeypatch.setattr(parallel.dist, "get_world_size", lambda group: 2)

@@ -11,9 +11,9 @@ import torch
 from tolerance import EXACT
 
 import forgedsl
-from forgedsl.runtime.losses.onchip import OnChipEvaluation
-from forgedsl.runtime.losses.product import Product
-from forgedsl.runtime.losses.ranked import OnHost, RankedEvaluation
+from forgedsl_runtime.losses.onchip import OnChipEvaluation
+from forgedsl_runtime.losses.product import Product
+from forgedsl_runtime.losses.ranked import OnHost, RankedEvaluation
 
 FIELDS = (
     "logprob: diff [B, T] f32, entropy: diff [B, T] f32, behavior: [B, T] f32, adv: [B] f32, "

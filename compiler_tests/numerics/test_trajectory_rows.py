@@ -14,8 +14,8 @@ from torch import Tensor
 from torch.nn.functional import linear, scaled_dot_product_attention
 
 import forgedsl
-from forgedsl.runtime.data_types import Sample
-from forgedsl.runtime.packing import pack
+from forgedsl_runtime.data_types import Sample
+from forgedsl_runtime.packing import pack
 
 VOCABULARY, WIDTH = 23, 8
 ROWS = (

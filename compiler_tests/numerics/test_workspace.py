@@ -9,7 +9,7 @@ import torch
 from tolerance import EXACT
 
 import forgedsl
-from forgedsl.runtime.losses import tiled
+from forgedsl_runtime.losses import tiled
 
 WIDTH, VOCABULARY = 6, 11
 
@@ -18,7 +18,7 @@ WIDTH, VOCABULARY = 6, 11
 def small_tiles(monkeypatch):
     """Tiles of 4 columns and 5 rows, where they are of 128 and more."""
     monkeypatch.setenv("TRITON_INTERPRET", "1")  # before kernels are imported
-    from forgedsl.runtime.losses import onchip
+    from forgedsl_runtime.losses import onchip
 
     monkeypatch.setattr(
         tiled.Tiles, "of",

@@ -35,7 +35,7 @@ def evaluate(call: dict, rank: int, ranks: int) -> dict:
     (2 * out.loss).backward()
     logprobs = None
     if call["split"] == "weight":
-        from forgedsl.runtime.losses import token_logprobs
+        from forgedsl_runtime.losses import token_logprobs
 
         logprobs = token_logprobs(
             given["hidden"], given["weight"], given["labels"], 0.7,

@@ -18,8 +18,8 @@ from torch.utils._pytree import tree_leaves
 
 from forgedsl.families import registry
 from forgedsl.lower import job as spec
-from forgedsl.runtime.rendezvous import rendezvous_store
-from forgedsl.runtime.services.titan.upstream import model as titan
+from forgedsl_runtime.rendezvous import rendezvous_store
+from forgedsl_runtime.services.titan.upstream import model as titan
 
 CP = 2
 

@@ -128,8 +128,8 @@ def test_stages_of_a_pipeline_hold_the_model_between_them():
 
 
 def test_sizes_are_those_of_the_runtime():
-    heads = pytest.importorskip("forgedsl.runtime.losses.head")
-    engine = pytest.importorskip("forgedsl.runtime.services.vllm.upstream.engine")
+    heads = pytest.importorskip("forgedsl_runtime.losses.head")
+    engine = pytest.importorskip("forgedsl_runtime.services.vllm.upstream.engine")
     assert {
         "cpu": heads.CHUNK_ELEMENTS["cpu"],
         "gpu": heads.CHUNK_ELEMENTS["cuda"],

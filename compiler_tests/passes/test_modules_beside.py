@@ -81,7 +81,7 @@ def test_they_are_files_of_the_job_and_a_run_imports_them(folder: Path) -> None:
     code = """
 from pathlib import Path
 from forgedsl.lower.job import Job
-from forgedsl.runtime.rewards.loading import _python_function
+from forgedsl_runtime.rewards.loading import _python_function
 import sys
 
 out = Path(sys.argv[1])
@@ -101,7 +101,7 @@ print(sorted(reward.modules), _python_function(reward, out)("4", "4"))
 
 def test_a_name_that_is_taken_in_the_process_is_refused(folder: Path) -> None:
     from forgedsl.errors import LaunchError
-    from forgedsl.runtime.modules import JobModules
+    from forgedsl_runtime.modules import JobModules
 
     (folder / "pytest.py").write_text("")
     with pytest.raises(LaunchError, match=r"`pytest` beside .* is hidden by .*another name"):

@@ -4,9 +4,9 @@ import pytest
 import torch
 from forge_texts import GRPO, changed, edited
 
-from forgedsl.runtime.losses import LossFunction
-from forgedsl.runtime.losses.pymodule import ModuleError
-from forgedsl.runtime.losses.trial import failure
+from forgedsl_runtime.losses import LossFunction
+from forgedsl_runtime.losses.pymodule import ModuleError
+from forgedsl_runtime.losses.trial import failure
 
 CLASS = """
 import torch

@@ -7,10 +7,10 @@ import pytest
 from forgedsl.api import load_text
 from forgedsl.emit.python import emit_program
 from forgedsl.errors import SourceError
-from forgedsl.runtime.data_types import Prompt, Rollout
-from forgedsl.runtime.modules import load_module
-from forgedsl.runtime.program import Row, RowError
-from forgedsl.runtime.tracebacks import described
+from forgedsl_runtime.data_types import Prompt, Rollout
+from forgedsl_runtime.modules import load_module
+from forgedsl_runtime.program import Row, RowError
+from forgedsl_runtime.tracebacks import described
 
 TEXT = """
 import "std/rl" as rl

@@ -10,7 +10,7 @@ import pytest
 from forge_commands import CliRunner
 
 from forgedsl.cli.app import app
-from forgedsl.runtime.sim.clock import Deadlock, run
+from forgedsl_runtime.sim.clock import Deadlock, run
 from forgedsl.sim.engine import Batching
 from forgedsl.sim.fit import Crowd, least_squares, overlap, union
 from forgedsl.sim.inject import Fault, parse

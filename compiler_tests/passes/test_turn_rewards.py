@@ -7,7 +7,7 @@ import pytest
 import forgedsl.pipelines
 from forgedsl.api import load_text
 from forgedsl.lower.build import lower
-from forgedsl.runtime.group import Dropped, _attribute
+from forgedsl_runtime.group import Dropped, _attribute
 
 FOLDER = Path(forgedsl.pipelines.__file__).parent
 TEXT = (FOLDER / "guess_math.forge").read_text()

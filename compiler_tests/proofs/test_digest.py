@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from forgedsl.runtime.proofs import digest as module
-from forgedsl.runtime.proofs.digest import digest, factors, unsigned
+from forgedsl_runtime.proofs import digest as module
+from forgedsl_runtime.proofs.digest import digest, factors, unsigned
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.int8, torch.float64)
 

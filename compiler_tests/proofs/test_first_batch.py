@@ -18,11 +18,11 @@ import forgedsl
 from forgedsl.errors import GuardError
 from forgedsl.lower.job import Node
 from forgedsl.runs import proofs
-from forgedsl.runtime.data_types import Sample, StepResult
-from forgedsl.runtime.losses import LossFunction
-from forgedsl.runtime.proofs import first_batch
-from forgedsl.runtime.proofs.failures import failure
-from forgedsl.runtime.proofs.watch import Proofs
+from forgedsl_runtime.data_types import Sample, StepResult
+from forgedsl_runtime.losses import LossFunction
+from forgedsl_runtime.proofs import first_batch
+from forgedsl_runtime.proofs.failures import failure
+from forgedsl_runtime.proofs.watch import Proofs
 
 B, T, H, V = 3, 5, 8, 19
 

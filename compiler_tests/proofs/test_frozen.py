@@ -10,10 +10,10 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from forgedsl.errors import RunError
-from forgedsl.runtime.proofs import frozen
-from forgedsl.runtime.proofs.digest import digest, unsigned
-from forgedsl.runtime.proofs.frozen import check, check_parts, digests
-from forgedsl.runtime.proofs.publication import Held
+from forgedsl_runtime.proofs import frozen
+from forgedsl_runtime.proofs.digest import digest, unsigned
+from forgedsl_runtime.proofs.frozen import check, check_parts, digests
+from forgedsl_runtime.proofs.publication import Held
 
 
 def state(seed: int = 3) -> dict[str, Tensor]:

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from forgedsl.lower.job import Node
-from forgedsl.runtime.data_types import Batch, Sample, StepResult
-from forgedsl.runtime.endpoints import SyncResult
-from forgedsl.runtime.guards import GapGuard, GuardError
-from forgedsl.runtime.proofs.gaps import FEW, Compared, chosen, gaps
-from forgedsl.runtime.proofs.watch import Proofs
+from forgedsl_runtime.data_types import Batch, Sample, StepResult
+from forgedsl_runtime.endpoints import SyncResult
+from forgedsl_runtime.guards import GapGuard, GuardError
+from forgedsl_runtime.proofs.gaps import FEW, Compared, chosen, gaps
+from forgedsl_runtime.proofs.watch import Proofs
 
 
 def sample(behavior: list[float], mask: list[bool] | None = None) -> Sample:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from forgedsl.runtime.services.vllm.upstream.held import HeldWeights
+from forgedsl_runtime.services.vllm.upstream.held import HeldWeights
 
 
 def model() -> nn.Module:

@@ -11,14 +11,14 @@ from meeting import Meeting
 from torch import Tensor
 
 from forgedsl.lower.job import Node
-from forgedsl.runtime.endpoints import SyncResult
-from forgedsl.runtime.guards import GuardError, UnchangedWeightsGuard
-from forgedsl.runtime.proofs.digest import digest, unsigned
-from forgedsl.runtime.proofs.publication import Digest, Held, arrival, faults, text
-from forgedsl.runtime.services.titan.upstream.gathering import gather_tensors
-from forgedsl.runtime.services.titan.upstream.router import InF32
-from forgedsl.runtime.transports import base
-from forgedsl.runtime.transports.base import Manifest, Ranks, Sender, Transport
+from forgedsl_runtime.endpoints import SyncResult
+from forgedsl_runtime.guards import GuardError, UnchangedWeightsGuard
+from forgedsl_runtime.proofs.digest import digest, unsigned
+from forgedsl_runtime.proofs.publication import Digest, Held, arrival, faults, text
+from forgedsl_runtime.services.titan.upstream.gathering import gather_tensors
+from forgedsl_runtime.services.titan.upstream.router import InF32
+from forgedsl_runtime.transports import base
+from forgedsl_runtime.transports.base import Manifest, Ranks, Sender, Transport
 
 Q, K, NORM = "layers.0.q_proj.weight", "layers.0.k_proj.weight", "layers.0.norm.weight"
 

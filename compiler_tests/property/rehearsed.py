@@ -22,15 +22,15 @@ from fake_endpoints import FakeEndpoints, drive
 
 from forgedsl.lower import job as spec
 from forgedsl.rows import ROLES
-from forgedsl.runtime.data.reader import reader_of
-from forgedsl.runtime.data_types import Batch, Prompt, Rollout, Sample, StepResult
-from forgedsl.runtime.endpoints import Score, SyncResult
-from forgedsl.runtime.losses import LossFunction
-from forgedsl.runtime.modules import load_module
-from forgedsl.runtime.rewards.worker import Recipe, load
-from forgedsl.runtime.services.endpoints import step_shape
-from forgedsl.runtime.tensor_calls import call_on_tensors
-from forgedsl.runtime.updates import combine_results, samples_by_update
+from forgedsl_runtime.data.reader import reader_of
+from forgedsl_runtime.data_types import Batch, Prompt, Rollout, Sample, StepResult
+from forgedsl_runtime.endpoints import Score, SyncResult
+from forgedsl_runtime.losses import LossFunction
+from forgedsl_runtime.modules import load_module
+from forgedsl_runtime.rewards.worker import Recipe, load
+from forgedsl_runtime.services.endpoints import step_shape
+from forgedsl_runtime.tensor_calls import call_on_tensors
+from forgedsl_runtime.updates import combine_results, samples_by_update
 
 V = 67
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}

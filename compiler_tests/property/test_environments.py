@@ -17,9 +17,9 @@ from test_environment_driver import TOKENIZER, Done
 from forgedsl.environment import Start, Step
 from forgedsl.errors import RunError
 from forgedsl.lower import job as spec
-from forgedsl.runtime.data.chat import ChatTokenizer
-from forgedsl.runtime.environments.bridge import Bridge
-from forgedsl.runtime.environments.driver import Crash, Driver, Late, Limits
+from forgedsl_runtime.data.chat import ChatTokenizer
+from forgedsl_runtime.environments.bridge import Bridge
+from forgedsl_runtime.environments.driver import Crash, Driver, Late, Limits
 
 BRIDGE = Bridge(ChatTokenizer.load(str(TOKENIZER)))
 STEPS = 6

@@ -17,15 +17,15 @@ import aiohttp
 from forgedsl.agent import Model
 from forgedsl.environment import Task
 from forgedsl.lower import job as spec
-from forgedsl.runtime.agents.endpoint import Endpoint
-from forgedsl.runtime.agents.play import AgentDriver
-from forgedsl.runtime.agents.session import Event, Session, Terms
-from forgedsl.runtime.agents.tree import Tree
-from forgedsl.runtime.data.chat import ChatTokenizer
-from forgedsl.runtime.data_types import Prompt
-from forgedsl.runtime.environments.bridge import Bridge
-from forgedsl.runtime.environments.driver import Limits
-from forgedsl.runtime.environments.worker import Reply
+from forgedsl_runtime.agents.endpoint import Endpoint
+from forgedsl_runtime.agents.play import AgentDriver
+from forgedsl_runtime.agents.session import Event, Session, Terms
+from forgedsl_runtime.agents.tree import Tree
+from forgedsl_runtime.data.chat import ChatTokenizer
+from forgedsl_runtime.data_types import Prompt
+from forgedsl_runtime.environments.bridge import Bridge
+from forgedsl_runtime.environments.driver import Limits
+from forgedsl_runtime.environments.worker import Reply
 
 TOKENIZER = Path(__file__).parents[2] / "pipelines/tokenizers/arithmetic"
 EOS = 2

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from small_engine import small_engine
 
 from forgedsl.errors import RunError
-from forgedsl.runtime.proofs import frozen
+from forgedsl_runtime.proofs import frozen
 from forgedsl.shipped import shipped_root
 
 

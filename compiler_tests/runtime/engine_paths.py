@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 
 from forgedsl.lower import job as spec
-from forgedsl.runtime.services.vllm.upstream import engine as upstream
+from forgedsl_runtime.services.vllm.upstream import engine as upstream
 
 CONTEXT = 96
 PROMPTS = [[3 + (7 * i + at) % 20 for at in range(3 + i % 5)] for i in range(24)]

@@ -17,8 +17,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from forgedsl.families import registry
 from forgedsl.lower import job as spec
-from forgedsl.runtime.models import TOKENIZER_FILES
-from forgedsl.runtime.services.vllm.upstream import engine as upstream
+from forgedsl_runtime.models import TOKENIZER_FILES
+from forgedsl_runtime.services.vllm.upstream import engine as upstream
 
 TINY = Path(__file__).parents[2] / "pipelines/models/tiny_math"
 PROMPTS = [[3 + (7 * i + at) % 40 for at in range(34 + i % 3)] for i in range(6)]

@@ -28,7 +28,7 @@ from vllm.v1.outputs import LogprobsLists, ModelRunnerOutput
 from vllm.v1.request import Request
 from vllm.v1.structured_output import StructuredOutputManager
 
-from forgedsl.runtime.services.vllm.upstream.scheduling import (
+from forgedsl_runtime.services.vllm.upstream.scheduling import (
     FastDecodeAsyncScheduler,
     FastDecodeScheduler,
 )

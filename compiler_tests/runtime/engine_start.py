@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from forgedsl.lower import job as spec
-from forgedsl.runtime.services.vllm.upstream import engine as upstream
+from forgedsl_runtime.services.vllm.upstream import engine as upstream
 
 
 class Configured(Exception):

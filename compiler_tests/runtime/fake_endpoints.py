@@ -1,6 +1,6 @@
 """Services that sleep instead of computing, and jobs to run on them on simulated time.
 
-    FakeEndpoints   implements runtime/endpoints.py; checks the rules the controller must keep
+    FakeEndpoints   implements runtime/forgedsl_runtime/endpoints.py; checks the rules the controller must keep
     job, node, ...  small jobs
 
 A completion is a pure function of (seed, version the sampler serves), so that two runs that sample
@@ -19,9 +19,9 @@ from typing import Any
 
 from forgedsl.lower import job as spec
 from forgedsl.lower.job import Job, Node
-from forgedsl.runtime.controller import Controller, Outcome
-from forgedsl.runtime.data_types import Batch, Prompt, Rollout, Sample, StepResult
-from forgedsl.runtime.endpoints import (
+from forgedsl_runtime.controller import Controller, Outcome
+from forgedsl_runtime.data_types import Batch, Prompt, Rollout, Sample, StepResult
+from forgedsl_runtime.endpoints import (
     GROUP,
     DropRollout,
     HeldOutLoss,
@@ -30,8 +30,8 @@ from forgedsl.runtime.endpoints import (
     ServiceFailure,
     SyncResult,
 )
-from forgedsl.runtime.events import Event, EventLog
-from forgedsl.runtime.sim.clock import run
+from forgedsl_runtime.events import Event, EventLog
+from forgedsl_runtime.sim.clock import run
 
 # ---- jobs
 

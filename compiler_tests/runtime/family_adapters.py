@@ -17,8 +17,8 @@ from safetensors.torch import load_file
 
 from forgedsl.adapters import A, B
 from forgedsl.lower import job as spec
-from forgedsl.runtime.services.vllm.upstream import adapter
-from forgedsl.runtime.services.vllm.upstream import engine as upstream
+from forgedsl_runtime.services.vllm.upstream import adapter
+from forgedsl_runtime.services.vllm.upstream import engine as upstream
 
 RANK = 4
 ADAPTED = re.compile(rf"(model\.layers\.\d+\.\w+\.({'|'.join(adapter.LAYERS)}))\.weight")

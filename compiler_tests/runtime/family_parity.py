@@ -18,9 +18,9 @@ from forgedsl.families import registry
 from forgedsl.families.base import Dims, RopeScaling
 from forgedsl.lower import job as spec
 from forgedsl.records import replace
-from forgedsl.runtime.rendezvous import rendezvous_store
-from forgedsl.runtime.services.titan.upstream import families
-from forgedsl.runtime.services.titan.upstream import model as titan
+from forgedsl_runtime.rendezvous import rendezvous_store
+from forgedsl_runtime.services.titan.upstream import families
+from forgedsl_runtime.services.titan.upstream import model as titan
 
 TINY = {
     "layers": 2, "hidden": 64, "heads": 4, "kv_heads": 2, "head_dim": 24, "ffn": 96, "vocab": 80,

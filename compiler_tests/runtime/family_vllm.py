@@ -13,8 +13,8 @@ from pathlib import Path
 from safetensors.torch import load_file
 
 from forgedsl.lower import job as spec
-from forgedsl.runtime.proofs import frozen
-from forgedsl.runtime.services.vllm.upstream import engine as upstream
+from forgedsl_runtime.proofs import frozen
+from forgedsl_runtime.services.vllm.upstream import engine as upstream
 
 TOKENS = list(range(3, 43))
 

@@ -14,8 +14,8 @@ from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
-from forgedsl.runtime.services.titan.upstream import experts
-from forgedsl.runtime.services.titan.upstream.gathering import gather_tensors
+from forgedsl_runtime.services.titan.upstream import experts
+from forgedsl_runtime.services.titan.upstream.gathering import gather_tensors
 
 RANKS = 4
 ROWS = ((8, 3), (12,), (5, 2), (4, 2, 3))

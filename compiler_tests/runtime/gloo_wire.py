@@ -11,9 +11,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from forgedsl.runtime.hosts.addresses import own_address
-from forgedsl.runtime.transports import nccl, tcp
-from forgedsl.runtime.upstream.nccl import INVITATION
+from forgedsl_runtime.hosts.addresses import own_address
+from forgedsl_runtime.transports import nccl, tcp
+from forgedsl_runtime.upstream.nccl import INVITATION
 
 _met: dict[int, Any] = {}
 """by port: where a sender waits for its receiver"""

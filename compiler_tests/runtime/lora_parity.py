@@ -11,14 +11,14 @@ import torch
 from safetensors.torch import save_file
 
 from forgedsl.lower import job as spec
-from forgedsl.runtime.rendezvous import rendezvous_store
-from forgedsl.runtime.services.titan.upstream import lora as adapters
-from forgedsl.runtime.services.titan.upstream import model as titan
-from forgedsl.runtime.services.titan.upstream.gathering import gather_tensor, gather_tensors
-from forgedsl.runtime.services.titan.upstream.optimizers import build_optimizer
-from forgedsl.runtime.transports.base import Sender
-from forgedsl.runtime.transports.registry import transport
-from forgedsl.runtime.weight_folders import write_adapter
+from forgedsl_runtime.rendezvous import rendezvous_store
+from forgedsl_runtime.services.titan.upstream import lora as adapters
+from forgedsl_runtime.services.titan.upstream import model as titan
+from forgedsl_runtime.services.titan.upstream.gathering import gather_tensor, gather_tensors
+from forgedsl_runtime.services.titan.upstream.optimizers import build_optimizer
+from forgedsl_runtime.transports.base import Sender
+from forgedsl_runtime.transports.registry import transport
+from forgedsl_runtime.weight_folders import write_adapter
 
 LORA = spec.Lora(rank=4, alpha=16.0)
 

@@ -18,7 +18,7 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
-from forgedsl.runtime.services.titan.upstream.optimizers import Muon
+from forgedsl_runtime.services.titan.upstream.optimizers import Muon
 
 RANKS = 4
 SETTINGS = {"lr": 1e-2, "weight_decay": 0.1, "adjust_lr_fn": "match_rms_adamw"}

@@ -14,9 +14,9 @@ from lora_parity import loss_of
 from precision_parity import local
 
 from forgedsl.lower import job as spec
-from forgedsl.runtime.rendezvous import rendezvous_store
-from forgedsl.runtime.services.titan.upstream import model as titan
-from forgedsl.runtime.services.titan.upstream.optimizers import build_optimizer, complete_moments
+from forgedsl_runtime.rendezvous import rendezvous_store
+from forgedsl_runtime.services.titan.upstream import model as titan
+from forgedsl_runtime.services.titan.upstream.optimizers import build_optimizer, complete_moments
 from forgedsl.services.titan.facts import KIND
 from forgedsl.services.titan.memory import TrainerShape, state_items
 

@@ -21,11 +21,11 @@ from padding import FinitePadding, nothing_written
 
 import forgedsl
 from forgedsl.lower import job as spec
-from forgedsl.runtime.losses import LossFunction, token_logprobs
-from forgedsl.runtime.rendezvous import rendezvous_store
-from forgedsl.runtime.services.titan.upstream import model as titan
-from forgedsl.runtime.services.titan.upstream.gathering import gather_tensor
-from forgedsl.runtime.services.titan.upstream.optimizers import build_optimizer
+from forgedsl_runtime.losses import LossFunction, token_logprobs
+from forgedsl_runtime.rendezvous import rendezvous_store
+from forgedsl_runtime.services.titan.upstream import model as titan
+from forgedsl_runtime.services.titan.upstream.gathering import gather_tensor
+from forgedsl_runtime.services.titan.upstream.optimizers import build_optimizer
 
 ODD = {"hidden": 63, "ffn": 97, "vocab": 83}
 CASES = {

@@ -16,10 +16,10 @@ import torch
 from safetensors.torch import load_file
 from small_engine import small_engine
 
-from forgedsl.runtime.proofs.publication import Arrival, arrival
-from forgedsl.runtime.services.vllm.upstream import engine as upstream
-from forgedsl.runtime.transports import base
-from forgedsl.runtime.transports.registry import open_weights, transport
+from forgedsl_runtime.proofs.publication import Arrival, arrival
+from forgedsl_runtime.services.vllm.upstream import engine as upstream
+from forgedsl_runtime.transports import base
+from forgedsl_runtime.transports.registry import open_weights, transport
 
 HERE = Path(__file__).parent
 TINY = HERE.parents[1] / "pipelines/models/tiny_math"

@@ -15,10 +15,10 @@ from lora_parity import loss_of
 from torch.distributed.fsdp import CPUOffloadPolicy
 
 from forgedsl.lower import job as spec
-from forgedsl.runtime.rendezvous import rendezvous_store
-from forgedsl.runtime.services.titan.upstream import model as titan
-from forgedsl.runtime.services.titan.upstream.gathering import gather_tensor
-from forgedsl.runtime.services.titan.upstream.optimizers import build_optimizer
+from forgedsl_runtime.rendezvous import rendezvous_store
+from forgedsl_runtime.services.titan.upstream import model as titan
+from forgedsl_runtime.services.titan.upstream.gathering import gather_tensor
+from forgedsl_runtime.services.titan.upstream.optimizers import build_optimizer
 from forgedsl.services.titan.facts import KIND
 from forgedsl.services.titan.memory import TrainerShape, state_items
 

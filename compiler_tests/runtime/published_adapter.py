@@ -16,10 +16,10 @@ from safetensors.torch import load_file
 
 from forgedsl.adapters import B
 from forgedsl.lower import job as spec
-from forgedsl.runtime.proofs.publication import Arrival, Digest, arrival, with_base
-from forgedsl.runtime.services.vllm.upstream import engine as upstream
-from forgedsl.runtime.transports import base
-from forgedsl.runtime.transports.registry import open_weights, transport
+from forgedsl_runtime.proofs.publication import Arrival, Digest, arrival, with_base
+from forgedsl_runtime.services.vllm.upstream import engine as upstream
+from forgedsl_runtime.transports import base
+from forgedsl_runtime.transports.registry import open_weights, transport
 
 LAYER = "model.layers.1.mlp.down_proj"
 FUSED = "model.layers.0.self_attn.qkv_proj"

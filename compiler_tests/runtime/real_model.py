@@ -32,14 +32,14 @@ MODEL = spec.Model(source=spec.LocalModel(path="", sha256=""), dtype="f32", cont
 
 
 def prompts(folder: Path) -> list[list[int]]:
-    from forgedsl.runtime.data import ChatTokenizer
+    from forgedsl_runtime.data import ChatTokenizer
 
     chat = ChatTokenizer.load(str(folder))
     return [chat.prompt_tokens([{"role": "user", "content": text}]) for text in ASKED]
 
 
 def vllm(folder: Path, dtype: Any) -> dict[str, Any]:
-    from forgedsl.runtime.services.vllm.upstream import engine as upstream
+    from forgedsl_runtime.services.vllm.upstream import engine as upstream
 
     upstream.prepare_environment("cpu")
     mesh = spec.Mesh(name="m", device="cpu")
@@ -106,9 +106,9 @@ def titan(request: dict[str, Any]) -> dict[str, Any]:
     import torch
     from transformers import AutoModelForCausalLM
 
-    from forgedsl.runtime.rendezvous import rendezvous_store
-    from forgedsl.runtime.services.titan.upstream import model as upstream
-    from forgedsl.runtime.weight_folders import write_folder
+    from forgedsl_runtime.rendezvous import rendezvous_store
+    from forgedsl_runtime.services.titan.upstream import model as upstream
+    from forgedsl_runtime.weight_folders import write_folder
 
     folder, out = Path(request["folder"]), Path(request["out"])
     store = rendezvous_store()

@@ -7,14 +7,14 @@ import json
 
 import torch
 
-from forgedsl.runtime.services.titan.upstream.model import select_device
+from forgedsl_runtime.services.titan.upstream.model import select_device
 
 select_device("cpu")
 
 from torchtitan.models import qwen3  # noqa: E402
 from torchtitan.models.common.config_utils import make_router_config  # noqa: E402
 
-from forgedsl.runtime.services.titan.upstream.router import as_replaying  # noqa: E402
+from forgedsl_runtime.services.titan.upstream.router import as_replaying  # noqa: E402
 
 ACTIVE = 3
 

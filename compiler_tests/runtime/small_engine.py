@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from forgedsl.lower import job as spec
-from forgedsl.runtime.services.vllm.upstream import engine as upstream
+from forgedsl_runtime.services.vllm.upstream import engine as upstream
 
 
 def small_engine(

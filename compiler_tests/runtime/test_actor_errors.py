@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from monarch.actor import ActorError
 
-from forgedsl.runtime.actors.base import ForgeActor
-from forgedsl.runtime.upstream.monarch import cause_of
+from forgedsl_runtime.actors.base import ForgeActor
+from forgedsl_runtime.upstream.monarch import cause_of
 
 
 class HoldsALock(Exception):

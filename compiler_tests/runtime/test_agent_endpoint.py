@@ -28,13 +28,13 @@ from agent_loopback import (
 
 from forgedsl.environment import Task
 from forgedsl.errors import RunError
-from forgedsl.runtime.agents.endpoint import Endpoint
-from forgedsl.runtime.agents.protocol import canonical
-from forgedsl.runtime.data.chat import ChatTokenizer
-from forgedsl.runtime.endpoints import seed_of
-from forgedsl.runtime.environments.bridge import Bridge
-from forgedsl.runtime.events import EventLog
-from forgedsl.runtime.services.environment import EnvironmentClient
+from forgedsl_runtime.agents.endpoint import Endpoint
+from forgedsl_runtime.agents.protocol import canonical
+from forgedsl_runtime.data.chat import ChatTokenizer
+from forgedsl_runtime.endpoints import seed_of
+from forgedsl_runtime.environments.bridge import Bridge
+from forgedsl_runtime.events import EventLog
+from forgedsl_runtime.services.environment import EnvironmentClient
 
 # ---- rows
 

@@ -37,7 +37,7 @@ def test_a_stream_has_the_pieces_of_the_whole_answer() -> None:
 
 
 def test_a_stream_that_waits_shows_that_it_lives(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("forgedsl.runtime.agents.endpoint.KEEP_ALIVE", 0.01)
+    monkeypatch.setattr("forgedsl_runtime.agents.endpoint.KEEP_ALIVE", 0.01)
     engine = Engine()
 
     async def run(client: Client, task: Task) -> None:

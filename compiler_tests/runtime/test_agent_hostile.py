@@ -18,11 +18,11 @@ from agent_loopback import USER, Client, Engine, Here, bridge, environment, ids,
 
 from forgedsl.environment import Task
 from forgedsl.lower import job as spec
-from forgedsl.runtime.agents import endpoint as served
-from forgedsl.runtime.agents.endpoint import Endpoint
-from forgedsl.runtime.agents.play import AgentDriver
-from forgedsl.runtime.data_types import Prompt
-from forgedsl.runtime.environments.driver import Limits
+from forgedsl_runtime.agents import endpoint as served
+from forgedsl_runtime.agents.endpoint import Endpoint
+from forgedsl_runtime.agents.play import AgentDriver
+from forgedsl_runtime.data_types import Prompt
+from forgedsl_runtime.environments.driver import Limits
 
 TURNS = 8
 ROOM = 400

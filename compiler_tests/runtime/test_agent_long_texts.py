@@ -11,10 +11,10 @@ import pytest
 from agent_loopback import EOS, PLAIN, bridge, user
 
 from forgedsl.lower import job as spec
-from forgedsl.runtime.agents.protocol import ApiError, Chat
-from forgedsl.runtime.agents.session import Ask, Session, Terms
-from forgedsl.runtime.agents.tree import LONG_TEXT, Tree
-from forgedsl.runtime.environments.worker import Reply
+from forgedsl_runtime.agents.protocol import ApiError, Chat
+from forgedsl_runtime.agents.session import Ask, Session, Terms
+from forgedsl_runtime.agents.tree import LONG_TEXT, Tree
+from forgedsl_runtime.environments.worker import Reply
 
 LONG = "1" * LONG_TEXT
 

@@ -15,12 +15,12 @@ from agent_loopback import bridge
 from forgedsl.environment import Task
 from forgedsl.errors import LaunchError
 from forgedsl.lower import job as spec
-from forgedsl.runtime.agents.process import AgentProcess
-from forgedsl.runtime.agents.protocol import Chat
-from forgedsl.runtime.agents.session import Session, Terms
-from forgedsl.runtime.agents.tree import Tree
-from forgedsl.runtime.environments.connection import PoolRequest
-from forgedsl.runtime.environments.worker import Reply, ServedEnvironment
+from forgedsl_runtime.agents.process import AgentProcess
+from forgedsl_runtime.agents.protocol import Chat
+from forgedsl_runtime.agents.session import Session, Terms
+from forgedsl_runtime.agents.tree import Tree
+from forgedsl_runtime.environments.connection import PoolRequest
+from forgedsl_runtime.environments.worker import Reply, ServedEnvironment
 
 AGENT = """
 import asyncio

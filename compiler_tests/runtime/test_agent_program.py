@@ -17,9 +17,9 @@ from test_agent_process import Pool, with_pool
 
 from forgedsl.errors import LaunchError
 from forgedsl.lower import job as spec
-from forgedsl.runtime.environments.program import POOL, kill_orphans
-from forgedsl.runtime.environments.worker import Reply, ServedEnvironment
-from forgedsl.runtime.temporary_files import RUN
+from forgedsl_runtime.environments.program import POOL, kill_orphans
+from forgedsl_runtime.environments.worker import Reply, ServedEnvironment
+from forgedsl_runtime.temporary_files import RUN
 
 
 def program(folder: Path, script: str, **given: Any) -> ServedEnvironment:

@@ -11,8 +11,8 @@ from typing import Any
 import psutil
 import pytest
 
-from forgedsl.runtime.upstream import answers
-from forgedsl.runtime.upstream.answers import Callee
+from forgedsl_runtime.upstream import answers
+from forgedsl_runtime.upstream.answers import Callee
 
 FEW = 0.2
 """KiB a call; Monarch's own keep twice as much on either side"""
@@ -108,8 +108,8 @@ def test_a_death_fails_all_that_is_asked_and_will_be(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.timeout(120)
 def test_ten_thousand_calls_leave_next_to_nothing_in_either_process(tmp_path: Path) -> None:
-    from forgedsl.runtime.actors.base import ForgeActor
-    from forgedsl.runtime.upstream.monarch import Mesh, bootstrap
+    from forgedsl_runtime.actors.base import ForgeActor
+    from forgedsl_runtime.upstream.monarch import Mesh, bootstrap
 
     async def main() -> list[float]:
         mesh = Mesh.spawn(

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from forgedsl.runtime.worker_process import NO_REPLY, CallClient, CallServer, packed
+from forgedsl_runtime.worker_process import NO_REPLY, CallClient, CallServer, packed
 
 SECRET = b"0123456789abcdef"
 

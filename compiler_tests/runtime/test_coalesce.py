@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from forgedsl.runtime.coalesce import Coalescer
+from forgedsl_runtime.coalesce import Coalescer
 
 
 def test_results_reach_their_callers_and_calls_merge() -> None:

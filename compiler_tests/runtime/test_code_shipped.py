@@ -14,7 +14,7 @@ import pytest
 import forgedsl.pipelines
 from forgedsl.pipelines import make_code
 from forgedsl.pipelines.rewards.sandbox import run_unit_tests
-from forgedsl.runtime.data import ChatTokenizer
+from forgedsl_runtime.data import ChatTokenizer
 
 ROOT = Path(forgedsl.pipelines.__file__).parent
 

@@ -14,11 +14,11 @@ from test_packing import samples
 from forgedsl import api
 from forgedsl.diagnostics import Reporter
 from forgedsl.lower.loss import lower_loss
-from forgedsl.runtime import context_parallel
-from forgedsl.runtime.context_parallel import Context, RowExchange, shard_microbatch
-from forgedsl.runtime.data_types import Sample
-from forgedsl.runtime.losses import LossFunction
-from forgedsl.runtime.packing import pack
+from forgedsl_runtime import context_parallel
+from forgedsl_runtime.context_parallel import Context, RowExchange, shard_microbatch
+from forgedsl_runtime.data_types import Sample
+from forgedsl_runtime.losses import LossFunction
+from forgedsl_runtime.packing import pack
 
 GROUP: Any = SimpleNamespace()
 

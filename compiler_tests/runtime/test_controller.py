@@ -16,7 +16,7 @@ from fake_endpoints import (
 )
 
 from forgedsl.lower import job as spec
-from forgedsl.runtime.endpoints import RewardError, Score
+from forgedsl_runtime.endpoints import RewardError, Score
 
 CONTRACT = (
     "step", "policy_version", "reward_mean", "reward_std", "loss", "grad_norm", "entropy", "tokens",
@@ -360,7 +360,7 @@ def test_a_group_that_waits_is_looked_at_once_for_each_version(monkeypatch):
         looks[group, age] += 1
         return False
 
-    monkeypatch.setattr("forgedsl.runtime.guards.AgeGuard.is_stale", is_stale)
+    monkeypatch.setattr("forgedsl_runtime.guards.AgeGuard.is_stale", is_stale)
     the_job = job(math_nodes(24, 2), prompts=24, credits=48, steps=3)
     drive(the_job, FakeEndpoints(the_job, jitter=1))
     assert len(looks) >= 72
@@ -388,7 +388,7 @@ def test_no_algorithm_is_named_in_the_executor():
     import re
     from pathlib import Path
 
-    import forgedsl.runtime.controller as package
+    import forgedsl_runtime.controller as package
 
     folder = Path(package.__file__).parent
     text = "".join(path.read_text().lower() for path in sorted(folder.glob("*.py")))

@@ -21,9 +21,9 @@ from fake_endpoints import (
 )
 
 from forgedsl.errors import GuardError, RunError
-from forgedsl.runtime.controller.group_source import starvation_remedy
-from forgedsl.runtime.data_types import StepResult
-from forgedsl.runtime.endpoints import CheckpointError, RewardError, ServiceError
+from forgedsl_runtime.controller.group_source import starvation_remedy
+from forgedsl_runtime.data_types import StepResult
+from forgedsl_runtime.endpoints import CheckpointError, RewardError, ServiceError
 
 
 def failing(op, error, *, after=0, only=lambda about: True):
@@ -387,8 +387,8 @@ def test_an_interrupt_before_the_first_step_saves_what_was_drawn():
 
 def test_nothing_is_left_running_after_an_interrupt():
     async def main():
-        from forgedsl.runtime.controller import Controller
-        from forgedsl.runtime.events import EventLog
+        from forgedsl_runtime.controller import Controller
+        from forgedsl_runtime.events import EventLog
 
         the_job = job(steps=50)
         controller = Controller(the_job, FakeEndpoints(the_job, jitter=1), EventLog())

@@ -11,9 +11,9 @@ import pytest
 
 from forgedsl.errors import RunError
 from forgedsl.lower import job
-from forgedsl.runtime.data import ChatTokenizer, DatasetReader
-from forgedsl.runtime.data.reader import Wanted
-from forgedsl.runtime.data.sources import Mixture, Table
+from forgedsl_runtime.data import ChatTokenizer, DatasetReader
+from forgedsl_runtime.data.reader import Wanted
+from forgedsl_runtime.data.sources import Mixture, Table
 
 ARITHMETIC = Path(__file__).parents[2] / "pipelines" / "tokenizers" / "arithmetic"
 SOURCE = job.FileSource(kind="jsonl", path="unused", sha256="")

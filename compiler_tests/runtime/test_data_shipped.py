@@ -10,8 +10,8 @@ import pytest
 
 import forgedsl.pipelines
 from forgedsl.pipelines import make_data
-from forgedsl.runtime.data import ChatTokenizer
-from forgedsl.runtime.rewards import answer_of
+from forgedsl_runtime.data import ChatTokenizer
+from forgedsl_runtime.rewards import answer_of
 
 ROOT = Path(forgedsl.pipelines.__file__).parent
 

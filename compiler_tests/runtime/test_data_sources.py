@@ -12,8 +12,8 @@ from pyarrow import parquet
 
 from forgedsl.errors import LaunchError
 from forgedsl.lower import job
-from forgedsl.runtime.data import sources
-from forgedsl.runtime.data.sources import Source, Unreadable, open_source
+from forgedsl_runtime.data import sources
+from forgedsl_runtime.data.sources import Source, Unreadable, open_source
 
 
 def file_source(path: Path, kind: str = "jsonl") -> job.FileSource:

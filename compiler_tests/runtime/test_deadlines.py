@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forgedsl.runtime.controller.deadlines import deadline
-from forgedsl.runtime.sim.clock import Deadlock, run
+from forgedsl_runtime.controller.deadlines import deadline
+from forgedsl_runtime.sim.clock import Deadlock, run
 
 
 async def timed(seconds: float, takes: float, begins: float = 0.0) -> tuple[str, float]:

@@ -7,7 +7,7 @@ import pytest
 
 KERNELS = """
 import torch
-from forgedsl.runtime.services.vllm.upstream import attention
+from forgedsl_runtime.services.vllm.upstream import attention
 from tolerance import apart
 
 PAGE = 16
@@ -72,7 +72,7 @@ from types import SimpleNamespace
 import torch
 from vllm.v1.attention.backends import flash_attn
 from vllm.v1.attention.backends.registry import AttentionBackendEnum
-from forgedsl.runtime.services.vllm.upstream import attention_backend as ours
+from forgedsl_runtime.services.vllm.upstream import attention_backend as ours
 from tolerance import close
 
 ours.install()
@@ -103,7 +103,7 @@ COMPILED = """
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from forgedsl.runtime.services.vllm.upstream import attention
+from forgedsl_runtime.services.vllm.upstream import attention
 
 NUMBERS = ("q_row", "q_head", "c_page", "c_head", "c_token", "t_row")
 WHOLE = ("table", "lengths", "members", "first_rows", "starts")

@@ -12,12 +12,12 @@ from forgedsl.errors import GuardError, RunError
 from forgedsl.lower import job as spec
 from forgedsl.lower.paths import digest
 from forgedsl.rows import DroppedRow, messages, sides
-from forgedsl.runtime.data import ChatTokenizer, DatasetReader, open_dataset
-from forgedsl.runtime.data.reader import Wanted
-from forgedsl.runtime.modules import load_module
+from forgedsl_runtime.data import ChatTokenizer, DatasetReader, open_dataset
+from forgedsl_runtime.data.reader import Wanted
+from forgedsl_runtime.modules import load_module
 
 PROGRAM = """
-from forgedsl.runtime.program import after, chat
+from forgedsl_runtime.program import after, chat
 def ask(row):
     return chat(None, row.question)
 def raw(row):

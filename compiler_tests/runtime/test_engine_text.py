@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from forgedsl.runtime.data.chat import ChatTokenizer
-from forgedsl.runtime.services.vllm.upstream.engine import Engine, Finished
+from forgedsl_runtime.data.chat import ChatTokenizer
+from forgedsl_runtime.services.vllm.upstream.engine import Engine, Finished
 
 TOKENIZER = Path(__file__).parents[2] / "pipelines/tokenizers/arithmetic"
 EOS = 2

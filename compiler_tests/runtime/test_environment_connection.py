@@ -10,12 +10,12 @@ import pytest
 from test_environment_driver import EOS, Engine, counted, environment, ids, limits, prompt
 
 from forgedsl.environment import Start, Step, Task, Turn
-from forgedsl.runtime.environments.connection import Address, PoolRequest, connect, listen
-from forgedsl.runtime.environments.driver import Crash, Late
-from forgedsl.runtime.environments.process import TOKENIZER_NOT_SENT
-from forgedsl.runtime.environments.worker import Reply
-from forgedsl.runtime.events import EventLog
-from forgedsl.runtime.services.environment import EnvironmentClient
+from forgedsl_runtime.environments.connection import Address, PoolRequest, connect, listen
+from forgedsl_runtime.environments.driver import Crash, Late
+from forgedsl_runtime.environments.process import TOKENIZER_NOT_SENT
+from forgedsl_runtime.environments.worker import Reply
+from forgedsl_runtime.events import EventLog
+from forgedsl_runtime.services.environment import EnvironmentClient
 
 
 class Mesh:

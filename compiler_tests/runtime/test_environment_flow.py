@@ -14,10 +14,10 @@ from fake_endpoints import FakeEndpoints, drive, job, math_nodes
 
 from forgedsl.environment import Start, Step, Task, Turn
 from forgedsl.lower import job as spec
-from forgedsl.runtime.actors.stub_engine import StubEngine, StubRequest
-from forgedsl.runtime.data.chat import ChatTokenizer
-from forgedsl.runtime.environments.bridge import Bridge
-from forgedsl.runtime.environments.driver import Driver, Limits
+from forgedsl_runtime.actors.stub_engine import StubEngine, StubRequest
+from forgedsl_runtime.data.chat import ChatTokenizer
+from forgedsl_runtime.environments.bridge import Bridge
+from forgedsl_runtime.environments.driver import Driver, Limits
 from forgedsl.sim.latency import Engine
 from forgedsl.sim.values import Dist
 

@@ -14,11 +14,11 @@ import pytest
 from forgedsl.environment import Call, Start, Step, Task, Turn
 from forgedsl.errors import LaunchError
 from forgedsl.lower import job as spec
-from forgedsl.runtime.data.chat import ChatTokenizer
-from forgedsl.runtime.environments.bridge import Bridge, TokenizedObservation
-from forgedsl.runtime.environments.connection import PoolRequest
-from forgedsl.runtime.environments.process import TOKENIZER_NOT_SENT, EnvironmentProcess
-from forgedsl.runtime.environments.worker import (
+from forgedsl_runtime.data.chat import ChatTokenizer
+from forgedsl_runtime.environments.bridge import Bridge, TokenizedObservation
+from forgedsl_runtime.environments.connection import PoolRequest
+from forgedsl_runtime.environments.process import TOKENIZER_NOT_SENT, EnvironmentProcess
+from forgedsl_runtime.environments.worker import (
     LEFT_BEHIND,
     Reply,
     Request,

@@ -50,7 +50,7 @@ def test_the_trainer_scores_what_the_engine_saw(run: Path) -> None:
 
 @pytest.mark.timeout(300)
 def test_the_mask_covers_the_turns_and_what_lies_between_is_the_environments(run: Path) -> None:
-    from forgedsl.runtime.data.chat import ChatTokenizer
+    from forgedsl_runtime.data.chat import ChatTokenizer
 
     tokenizer = ChatTokenizer.load(str(PIPELINES / "models/tiny_math"))
     samples = json.loads((run / "batches/step-1.json").read_text())["batch"]["samples"]

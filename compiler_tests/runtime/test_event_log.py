@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from forgedsl.runtime.events import Event, EventLog, ReaderFailed
+from forgedsl_runtime.events import Event, EventLog, ReaderFailed
 
 
 class Listener:

@@ -20,9 +20,9 @@ from forgedsl.cli.app import app
 from forgedsl.errors import LaunchError
 from forgedsl.lower import job as spec
 from forgedsl.runs.card import write_card
-from forgedsl.runtime.checkpoints import check_checkpoint
-from forgedsl.runtime.export import create_repository, export, push
-from forgedsl.runtime.services.titan.upstream.checkpoints import spoilt
+from forgedsl_runtime.checkpoints import check_checkpoint
+from forgedsl_runtime.export import create_repository, export, push
+from forgedsl_runtime.services.titan.upstream.checkpoints import spoilt
 from forgedsl.shipped import shipped_root
 
 TINY = shipped_root() / "models/tiny_math"
@@ -34,7 +34,7 @@ def save_checkpoint(folder: Path) -> None:
     from safetensors.torch import load_file
     from torchtitan.models.qwen3 import Qwen3StateDictAdapter
 
-    from forgedsl.runtime.services.titan.upstream import model as titan
+    from forgedsl_runtime.services.titan.upstream import model as titan
 
     model = spec.Model(source=spec.LocalModel(path="", sha256=""), dtype="f32", context=256)
     config = titan.model_spec(model, TINY).model
@@ -50,7 +50,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run folder with the checkpoints of two steps."""
     from conftest import job_of, titan
 
-    from forgedsl.runtime.services.titan.upstream.model import select_device
+    from forgedsl_runtime.services.titan.upstream.model import select_device
 
     select_device("cpu")
     folder = tmp_path_factory.mktemp("run")

@@ -17,8 +17,8 @@ from forgedsl import api
 from forgedsl.errors import LaunchError
 from forgedsl.lower.build import lower
 from forgedsl.pipelines import make_smollm
-from forgedsl.runtime.data.reader import DatasetReader, open_dataset
-from forgedsl.runtime.modules import load_module
+from forgedsl_runtime.data.reader import DatasetReader, open_dataset
+from forgedsl_runtime.modules import load_module
 
 FOLDER = make_smollm.home()
 

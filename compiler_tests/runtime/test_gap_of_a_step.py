@@ -16,7 +16,7 @@ from test_trainer_ranks import ADDITIONS, recorded_batch, recorded_loss, trainer
 from tolerance import near
 
 from forgedsl.lower import job as spec
-from forgedsl.runtime.data_types import Batch
+from forgedsl_runtime.data_types import Batch
 
 
 def batch_with_an_unscored_sample() -> Batch:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from forgedsl.runtime.services.vllm.upstream.start import graph_sizes
+from forgedsl_runtime.services.vllm.upstream.start import graph_sizes
 
 
 def test_few_sizes_reach_from_one_request_to_twice_as_many_as_run() -> None:

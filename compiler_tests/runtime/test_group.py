@@ -7,11 +7,11 @@ import pytest
 from fake_endpoints import completion, job
 
 from forgedsl.errors import InternalError, RunError
-from forgedsl.runtime.controller.assembly import _set, choose_examples
-from forgedsl.runtime.controller.flow import analyse
-from forgedsl.runtime.data_types import Prompt, Rollout, Sample
-from forgedsl.runtime.endpoints import Score
-from forgedsl.runtime.group import GroupState
+from forgedsl_runtime.controller.assembly import _set, choose_examples
+from forgedsl_runtime.controller.flow import analyse
+from forgedsl_runtime.data_types import Prompt, Rollout, Sample
+from forgedsl_runtime.endpoints import Score
+from forgedsl_runtime.group import GroupState
 
 
 def in_loop(check):

@@ -14,8 +14,8 @@ import pytest
 from forgedsl.environment import Start, Step, Task, Turn
 from forgedsl.errors import LaunchError
 from forgedsl.lower import job as spec
-from forgedsl.runtime.environments.process import EnvironmentProcess
-from forgedsl.runtime.environments.worker import Request, ServedEnvironment, load
+from forgedsl_runtime.environments.process import EnvironmentProcess
+from forgedsl_runtime.environments.worker import Request, ServedEnvironment, load
 
 pytest.importorskip("gymnasium")
 

@@ -67,7 +67,7 @@ def test_the_trainer_scores_rows_as_the_engine_saw_them(run: Path) -> None:
 @pytest.mark.full
 @pytest.mark.timeout(300)
 def test_every_row_begins_with_what_the_template_makes_of_the_turns_before(run: Path) -> None:
-    from forgedsl.runtime.data.chat import ChatTokenizer
+    from forgedsl_runtime.data.chat import ChatTokenizer
 
     tokenizer = ChatTokenizer.load(str(PIPELINES / "models/tiny_math"))
     several = 0

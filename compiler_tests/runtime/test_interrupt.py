@@ -20,11 +20,11 @@ from forgedsl.runs.checkpoints import (
     resume_command,
     spoilt_steps,
 )
-from forgedsl.runtime import interrupt as module
-from forgedsl.runtime.endpoints import CheckpointError, ServiceError, ServiceFailure
-from forgedsl.runtime.events import EventLog
-from forgedsl.runtime.interrupt import Interrupt
-from forgedsl.runtime.services.endpoints import MonarchEndpoints
+from forgedsl_runtime import interrupt as module
+from forgedsl_runtime.endpoints import CheckpointError, ServiceError, ServiceFailure
+from forgedsl_runtime.events import EventLog
+from forgedsl_runtime.interrupt import Interrupt
+from forgedsl_runtime.services.endpoints import MonarchEndpoints
 
 
 class Stopped(Exception):
@@ -92,8 +92,8 @@ CLOSED = """
 import asyncio, os, signal, sys
 from pathlib import Path
 from types import SimpleNamespace
-from forgedsl.runtime import launch
-from forgedsl.runtime.events import EventLog
+from forgedsl_runtime import launch
+from forgedsl_runtime.events import EventLog
 
 async def execute(this, interrupt):
     os.kill(os.getpid(), signal.SIGHUP)
@@ -247,7 +247,7 @@ def test_a_resumed_run_does_not_write_on_after_half_a_line(tmp_path: Path) -> No
 
 PRESSED = """
 import asyncio, os, signal
-from forgedsl.runtime import launch
+from forgedsl_runtime import launch
 
 class Pressed:
     count = 0

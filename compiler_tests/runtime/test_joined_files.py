@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 from forgedsl.families.base import Dims
-from forgedsl.runtime.services.titan.upstream.families import phi3
+from forgedsl_runtime.services.titan.upstream.families import phi3
 
 FLAGSHIP = Path(__file__).parents[2] / "pipelines/grpo_math.forge"
 DIMS = Dims(layers=2, hidden=8, heads=4, kv_heads=2, head_dim=3, ffn=5, vocab=7, context=16)

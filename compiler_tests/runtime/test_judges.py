@@ -17,13 +17,13 @@ from test_reward_process import rollout
 
 from forgedsl.errors import LaunchError
 from forgedsl.lower import job as spec
-from forgedsl.runtime.data.chat import ChatTokenizer
-from forgedsl.runtime.data_types import Answer
-from forgedsl.runtime.events import EventLog
-from forgedsl.runtime.rewards.process import RewardProcess
-from forgedsl.runtime.rewards.worker import Outcome, Recipe
-from forgedsl.runtime.services.judge import Judge, Scorer
-from forgedsl.runtime.services.reward import RewardClient
+from forgedsl_runtime.data.chat import ChatTokenizer
+from forgedsl_runtime.data_types import Answer
+from forgedsl_runtime.events import EventLog
+from forgedsl_runtime.rewards.process import RewardProcess
+from forgedsl_runtime.rewards.worker import Outcome, Recipe
+from forgedsl_runtime.services.judge import Judge, Scorer
+from forgedsl_runtime.services.reward import RewardClient
 
 MODEL = ChatTokenizer.load("pipelines/models/tiny_math")
 
@@ -317,9 +317,9 @@ def test_fields_of_the_request_have_other_names_or_are_left_out(server: Any) -> 
 
 
 def test_requests_come_into_the_metrics_of_a_step() -> None:
-    from forgedsl.runtime.endpoints import Score
-    from forgedsl.runtime.rewards.requests import Requests
-    from forgedsl.runtime.step_metrics import Meter
+    from forgedsl_runtime.endpoints import Score
+    from forgedsl_runtime.rewards.requests import Requests
+    from forgedsl_runtime.step_metrics import Meter
 
     meter = Meter()
     for _ in range(2):

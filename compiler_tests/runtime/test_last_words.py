@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from forgedsl.runtime.upstream.monarch import Mesh
+from forgedsl_runtime.upstream.monarch import Mesh
 
 
 @pytest.mark.parametrize(("written", "said"), [("", ""), ("a\nb\n", "its log ends with:\na\nb")])

@@ -18,9 +18,9 @@ import torch
 from forgedsl.errors import LaunchError
 from forgedsl.job.parts import Place
 from forgedsl.lower import job as spec
-from forgedsl.runtime import meshes
-from forgedsl.runtime.launch import run
-from forgedsl.runtime.service_backend import check_supported
+from forgedsl_runtime import meshes
+from forgedsl_runtime.launch import run
+from forgedsl_runtime.service_backend import check_supported
 
 PIPELINE = Path(__file__).parents[2] / "pipelines/grpo_math.forge"
 
@@ -80,7 +80,7 @@ def test_a_launcher_that_is_not_here_is_refused(make_job: Any, make_titan: Any) 
 
 TOY = """
 from forgedsl.launchers import base, registry
-from forgedsl.runtime.hosts import registry as hosts
+from forgedsl_runtime.hosts import registry as hosts
 from forgedsl.settings import STR, Parameter
 
 class Toy(hosts.Hosts):
@@ -178,7 +178,7 @@ def test_hosts_of_one_machine_divide_its_gpus(
 TREE = """
 import ctypes, os, subprocess, sys, time
 from pathlib import Path
-from forgedsl.runtime.hosts.process import ProcessHosts
+from forgedsl_runtime.hosts.process import ProcessHosts
 child = '''
 import ctypes, subprocess, sys, time
 follow = lambda: ctypes.CDLL(None).prctl(1, 9)  # as Monarch does

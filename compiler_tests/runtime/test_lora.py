@@ -12,7 +12,7 @@ from family_parity import dims_of
 from test_family_logits import close_of, printed
 from test_publication import result, sync_node
 
-from forgedsl.runtime.guards import GuardError, UnchangedWeightsGuard
+from forgedsl_runtime.guards import GuardError, UnchangedWeightsGuard
 from forgedsl.sizes.params import adapter_params
 
 FAMILIES = ("qwen2", "llama3", "qwen3_moe", "glm4_moe")

@@ -14,8 +14,8 @@ from forgedsl.environment import Call, Start, Task, Turn
 from forgedsl.errors import LaunchError
 from forgedsl.lower import job as spec
 from forgedsl.mcp import MCPTools
-from forgedsl.runtime.environments.process import CALL_GRACE, EnvironmentProcess
-from forgedsl.runtime.environments.worker import Reply, Request, ServedEnvironment
+from forgedsl_runtime.environments.process import CALL_GRACE, EnvironmentProcess
+from forgedsl_runtime.environments.worker import Reply, Request, ServedEnvironment
 
 SERVER = """
 import asyncio

@@ -11,8 +11,8 @@ from safetensors.torch import load_file, save_file
 
 from forgedsl.errors import LaunchError
 from forgedsl.lower import job as spec
-from forgedsl.runtime.adapters import MADE_OF, merged_folder
-from forgedsl.runtime.weight_folders import write_adapter
+from forgedsl_runtime.adapters import MADE_OF, merged_folder
+from forgedsl_runtime.weight_folders import write_adapter
 
 LAYER = "model.layers.0.self_attn.q_proj"
 LORA = spec.Lora(rank=2, alpha=8)

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from forgedsl.errors import RunError
-from forgedsl.runtime.meshes import restart
-from forgedsl.runtime.upstream import monarch
-from forgedsl.runtime.upstream.monarch import Mesh
+from forgedsl_runtime.meshes import restart
+from forgedsl_runtime.upstream import monarch
+from forgedsl_runtime.upstream.monarch import Mesh
 
 
 class Actor:

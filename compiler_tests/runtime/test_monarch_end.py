@@ -11,7 +11,7 @@ import pytest
 ENDLESS = """
 import atexit, os
 from forgedsl.cli import main
-from forgedsl.runtime.upstream import monarch
+from forgedsl_runtime.upstream import monarch
 
 monarch.END_SECONDS = 0.0001
 
@@ -37,7 +37,7 @@ def test_a_client_that_does_not_end_in_time_is_not_told_behind_the_last_lines() 
 ABORTS = """
 import atexit, os, sys
 from forgedsl.cli import main
-sys.modules["forgedsl.runtime.upstream.monarch"] = object()
+sys.modules["forgedsl_runtime.upstream.monarch"] = object()
 atexit.register(os.abort)
 main._call = lambda: sys.exit(int(sys.argv[1]))
 print("the report", flush=False)
@@ -62,7 +62,7 @@ def run():
 
 ctypes.pythonapi.Py_AtExit(ctypes.CDLL(None).abort)  # the last that an interpreter does
 client = SimpleNamespace(this_host=functools.cache(lambda: None))
-sys.modules["forgedsl.runtime.upstream.monarch"] = client
+sys.modules["forgedsl_runtime.upstream.monarch"] = client
 atexit.register(print, "its client has ended")
 main._call = run
 print("the report", flush=False)
@@ -81,9 +81,9 @@ def test_a_run_ends_with_its_code_whatever_happens_as_the_interpreter_ends(code:
 KILLS = """
 import asyncio, os, signal, sys
 from pathlib import Path
-from forgedsl.runtime.actors.base import ForgeActor
-from forgedsl.runtime.endpoints import ServiceError
-from forgedsl.runtime.upstream.monarch import Mesh, bootstrap
+from forgedsl_runtime.actors.base import ForgeActor
+from forgedsl_runtime.endpoints import ServiceError
+from forgedsl_runtime.upstream.monarch import Mesh, bootstrap
 
 async def main(logs):
     mesh = Mesh.spawn(

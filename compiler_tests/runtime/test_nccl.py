@@ -20,15 +20,15 @@ import torch
 from meeting import Meeting
 
 from forgedsl.errors import RunError
-from forgedsl.runtime.transports import nccl
-from forgedsl.runtime.transports.base import Manifest, Ranks, Sender
-from forgedsl.runtime.upstream import nccl as upstream
+from forgedsl_runtime.transports import nccl
+from forgedsl_runtime.transports.base import Manifest, Ranks, Sender
+from forgedsl_runtime.upstream import nccl as upstream
 
 ENGINE = f"""
 import os, pickle, sys
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 import gloo_wire
-from forgedsl.runtime.transports import nccl
+from forgedsl_runtime.transports import nccl
 
 nccl.BUCKET = 1 << 12
 for line in sys.stdin:

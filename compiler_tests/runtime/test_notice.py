@@ -11,7 +11,7 @@ import pytest
 from fake_endpoints import FakeEndpoints, drive, job, metrics
 from test_trainer_ranks import published, recorded_batch, recorded_loss, trainer_of
 
-from forgedsl.runtime.actors.abandon_step import AbandonStep, StepAbandoned
+from forgedsl_runtime.actors.abandon_step import AbandonStep, StepAbandoned
 
 STEP, SAVE = 240.0, 10.0
 

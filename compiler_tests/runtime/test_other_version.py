@@ -11,8 +11,8 @@ from synthetic import make_job
 
 from forgedsl.errors import LaunchError
 from forgedsl.runs.data import load_run
-from forgedsl.runtime.export import export
-from forgedsl.runtime.replay import replay
+from forgedsl_runtime.export import export
+from forgedsl_runtime.replay import replay
 
 COMMANDS: dict[str, Callable[[Path], object]] = {
     "report": load_run,

@@ -10,7 +10,7 @@ import pytest
 
 from forgedsl.runs.data import jsonl, spans
 from forgedsl.runs.packed import Packer, unpacked
-from forgedsl.runtime.events import EventLog
+from forgedsl_runtime.events import EventLog
 
 BEGIN = 1_790_000_000.0
 Events = list[dict[str, Any]]

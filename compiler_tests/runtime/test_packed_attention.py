@@ -6,15 +6,15 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from forgedsl.runtime.data_types import Sample
-from forgedsl.runtime.packing import pack
+from forgedsl_runtime.data_types import Sample
+from forgedsl_runtime.packing import pack
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 
 @pytest.mark.parametrize(("dtype", "bound"), [(torch.bfloat16, 2e-2), (torch.float32, 2e-5)])
 def test_packed_attention_is_attention_under_the_mask(dtype: torch.dtype, bound: float) -> None:
-    from forgedsl.runtime.services.titan.upstream.attention import Segments, packed_attention
+    from forgedsl_runtime.services.titan.upstream.attention import Segments, packed_attention
 
     lengths = [1, 7, 300, 64, 129, 2]
     items = [Sample(token_ids=[1] * n, num_prompt=1, mask=[True] * (n - 1)) for n in lengths]

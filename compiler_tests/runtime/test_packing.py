@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn.functional import linear, scaled_dot_product_attention
 
-from forgedsl.runtime.data_types import Sample
-from forgedsl.runtime.losses import token_logprobs
-from forgedsl.runtime.packing import LANES, pack
+from forgedsl_runtime.data_types import Sample
+from forgedsl_runtime.losses import token_logprobs
+from forgedsl_runtime.packing import LANES, pack
 
 
 @st.composite

@@ -36,7 +36,7 @@ def two_replicas() -> spec.VllmService:
 def test_replicas_see_the_gpus_of_the_plan(
     mask: str | None, wanted: list[str], make_job: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from forgedsl.runtime import meshes
+    from forgedsl_runtime import meshes
 
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if mask is not None:
@@ -48,7 +48,7 @@ def test_replicas_see_the_gpus_of_the_plan(
 
 
 def test_a_host_with_fewer_gpus_is_refused(make_job: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from forgedsl.runtime import meshes
+    from forgedsl_runtime import meshes
 
     monkeypatch.setattr(meshes, "_num_gpus", lambda: 2)
     with pytest.raises(LaunchError, match="GPUs 0 to 7 of this host, but it has 2"):
@@ -56,7 +56,7 @@ def test_a_host_with_fewer_gpus_is_refused(make_job: Any, monkeypatch: pytest.Mo
 
 
 def test_threads_are_those_that_a_service_asks_for(make_job: Any, make_titan: Any) -> None:
-    from forgedsl.runtime import meshes
+    from forgedsl_runtime import meshes
 
     service = make_titan()
     asks = service.model_copy(update={"mesh": service.mesh.model_copy(update={"cpus": 3})})
@@ -67,7 +67,7 @@ def test_threads_are_those_that_a_service_asks_for(make_job: Any, make_titan: An
 def test_processes_and_tests_ask_mkl_for_the_same_bits(
     make_job: Any, make_titan: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from forgedsl.runtime import meshes
+    from forgedsl_runtime import meshes
 
     (spot,) = meshes.place(make_job(services={"t": make_titan()}))["t"]
     assert meshes._environment(spot)["MKL_CBWR"] == os.environ["MKL_CBWR"]  # of conftest.py

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from forgedsl.runtime.modules import load_module
-from forgedsl.runtime.tracebacks import described, places_of
+from forgedsl_runtime.modules import load_module
+from forgedsl_runtime.tracebacks import described, places_of
 
 MODULE = '''"""Generated."""
 
@@ -56,7 +56,7 @@ def test_a_failing_column_names_its_line(make_job, tmp_path):
     from forgedsl.errors import RunError
     from forgedsl.lower import job as spec
     from forgedsl.lower.paths import digest
-    from forgedsl.runtime.data import open_dataset
+    from forgedsl_runtime.data import open_dataset
 
     (tmp_path / "rows.jsonl").write_text('{"question": "1+1="}\n')
     text = "def column(row):\n    return row.qestion  # own.forge:8:12\n"

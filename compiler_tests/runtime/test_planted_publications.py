@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from test_gaps import node
 
-from forgedsl.runtime.guards import GapGuard, GuardError
-from forgedsl.runtime.services.generator import PROBE_GAPS
+from forgedsl_runtime.guards import GapGuard, GuardError
+from forgedsl_runtime.services.generator import PROBE_GAPS
 
 SCRIPT = Path(__file__).parent / "planted_publications.py"
 EMBED, DOWN = "model.embed_tokens.weight", "model.layers.{}.mlp.down_proj.weight"

@@ -15,15 +15,15 @@ import pytest
 from forgedsl.errors import LaunchError
 from forgedsl.launchers.registry import carrier
 from forgedsl.lower import job as spec
-from forgedsl.runtime.hosts import kubernetes
-from forgedsl.runtime.hosts.kubernetes import PodHosts
-from forgedsl.runtime.service_backend import check_supported
+from forgedsl_runtime.hosts import kubernetes
+from forgedsl_runtime.hosts.kubernetes import PodHosts
+from forgedsl_runtime.service_backend import check_supported
 
 CLIENT = """
 import asyncio, os
 from pathlib import Path
 from monarch.actor import Actor, endpoint
-from forgedsl.runtime.hosts.kubernetes import PodHosts
+from forgedsl_runtime.hosts.kubernetes import PodHosts
 
 class Where(Actor):
     @endpoint
@@ -53,7 +53,7 @@ def pods(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[subprocess.Popen[byte
     names = ["127.0.0.11", "127.0.0.12"]
     workers = ",".join(f"tcp://{n}:{p}" for n, p in zip(names, ports, strict=True))
     monkeypatch.setenv("FORGE_WORKERS", workers)
-    command = [sys.executable, "-m", "forgedsl.runtime.hosts.kubernetes"]
+    command = [sys.executable, "-m", "forgedsl_runtime.hosts.kubernetes"]
     started = [
         subprocess.Popen(
             command,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from forgedsl.runtime.probes import answers
+from forgedsl_runtime.probes import answers
 
 PROGRAM = """\
 forge 1

@@ -18,7 +18,7 @@ from test_weight_arrival import REQUESTS, generator
 from tolerance import near, of_shipped
 
 from forgedsl.lower import job as spec
-from forgedsl.runtime.services.generator import PROBE_GAPS
+from forgedsl_runtime.services.generator import PROBE_GAPS
 from forgedsl.shipped import shipped_root
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(300)]
@@ -155,10 +155,10 @@ def test_adapters_arrive_in_engines_on_meshes(
 ) -> None:
     """In one engine, and in one whose layers are split over two ranks."""
     pytest.importorskip("vllm")
-    from forgedsl.runtime import meshes
-    from forgedsl.runtime.endpoints import ServiceError
-    from forgedsl.runtime.services.generator import GeneratorClient
-    from forgedsl.runtime.temporary_files import remove_buffers
+    from forgedsl_runtime import meshes
+    from forgedsl_runtime.endpoints import ServiceError
+    from forgedsl_runtime.services.generator import GeneratorClient
+    from forgedsl_runtime.temporary_files import remove_buffers
 
     services = {
         name: generator(name, tp=tp).model_copy(update={"adapter_rank": LORA.rank})
@@ -230,9 +230,9 @@ def test_trainers_on_any_ranks_publish_the_same_adapter_and_base(
 ) -> None:
     """Before the first step B is 0, and A is drawn alike. After it, B is too, to rounding."""
     pytest.importorskip("torchtitan")
-    from forgedsl.runtime import meshes
-    from forgedsl.runtime.temporary_files import remove_buffers
-    from forgedsl.runtime.transports.registry import open_weights
+    from forgedsl_runtime import meshes
+    from forgedsl_runtime.temporary_files import remove_buffers
+    from forgedsl_runtime.transports.registry import open_weights
 
     async def published(split: dict[str, int]) -> tuple[Any, dict[str, torch.Tensor]]:
         job = lora_job(make_job, make_titan, generator=generator("generator"))

@@ -13,8 +13,8 @@ import torch.distributed as dist
 from forgedsl.errors import LaunchError
 from forgedsl.job.parts import Arch
 from forgedsl.lower import job as spec
-from forgedsl.runtime.models import resolve_model
-from forgedsl.runtime.services.titan.upstream.draws import WholeDraws
+from forgedsl_runtime.models import resolve_model
+from forgedsl_runtime.services.titan.upstream.draws import WholeDraws
 
 TOKENIZER = Path(__file__).parents[2] / "pipelines/tokenizers/arithmetic"
 """of 48 tokens"""

@@ -19,10 +19,10 @@ from synthetic import make_events, make_job
 
 from forgedsl.lower import job as spec
 from forgedsl.runs.text import clock, duration, number, sparkline
-from forgedsl.runtime.events import EventLog
-from forgedsl.runtime.launch import kill_children
-from forgedsl.runtime.readers import close_readers, open_readers, progress
-from forgedsl.runtime.readers.progress import (
+from forgedsl_runtime.events import EventLog
+from forgedsl_runtime.launch import kill_children
+from forgedsl_runtime.readers import close_readers, open_readers, progress
+from forgedsl_runtime.readers.progress import (
     Live,
     Plain,
     eval_line,
@@ -30,8 +30,8 @@ from forgedsl.runtime.readers.progress import (
     phase_text,
     smoothed_metrics,
 )
-from forgedsl.runtime.readers.sinks import JsonlSink, keep_rows, open_sinks
-from forgedsl.runtime.readers.view import View
+from forgedsl_runtime.readers.sinks import JsonlSink, keep_rows, open_sinks
+from forgedsl_runtime.readers.view import View
 
 CONTRACT = (
     "step", "policy_version", "reward_mean", "reward_std", "loss", "grad_norm", "entropy",
@@ -426,7 +426,7 @@ def test_sparkline_averages_down_to_its_width() -> None:
 def test_prometheus_gets_the_last_row() -> None:
     from urllib.request import urlopen
 
-    from forgedsl.runtime.readers.prometheus import PrometheusSink
+    from forgedsl_runtime.readers.prometheus import PrometheusSink
 
     sink = PrometheusSink(0, "x-1")
     sink.write({"step": 2, "reward_mean": 0.5, "eval/held_out": 0.25, "note": None})

@@ -24,10 +24,10 @@ from forgedsl.api import load
 from forgedsl.errors import LaunchError
 from forgedsl.lower.build import lower
 from forgedsl.pipelines import make_smollm
-from forgedsl.runtime.data import ChatTokenizer
-from forgedsl.runtime.data_types import Sample
-from forgedsl.runtime.packing import pack
-from forgedsl.runtime.program import chat
+from forgedsl_runtime.data import ChatTokenizer
+from forgedsl_runtime.data_types import Sample
+from forgedsl_runtime.packing import pack
+from forgedsl_runtime.program import chat
 
 PIPELINE = Path(make_smollm.__file__).parent / "smollm_math.forge"
 CHATS = (

@@ -18,12 +18,12 @@ import pytest
 
 from forgedsl.errors import LaunchError
 from forgedsl.lower import job as spec
-from forgedsl.runtime.data import made_rows
-from forgedsl.runtime.data.sources import Source, open_source
-from forgedsl.runtime.data_types import Prompt, Rollout
-from forgedsl.runtime.rewards.loading import load_reward
-from forgedsl.runtime.rewards.process import RewardProcess
-from forgedsl.runtime.rewards.worker import Recipe
+from forgedsl_runtime.data import made_rows
+from forgedsl_runtime.data.sources import Source, open_source
+from forgedsl_runtime.data_types import Prompt, Rollout
+from forgedsl_runtime.rewards.loading import load_reward
+from forgedsl_runtime.rewards.process import RewardProcess
+from forgedsl_runtime.rewards.worker import Recipe
 
 pytestmark = pytest.mark.skipif(  # importing it takes seconds
     importlib.util.find_spec("reasoning_gym") is None, reason="reasoning-gym is not installed"
@@ -95,7 +95,7 @@ def test_rows_are_the_same_in_every_process_and_are_scored_there() -> None:
 import json
 from pathlib import Path
 from forgedsl.lower import job as spec
-from forgedsl.runtime.data.sources import open_source
+from forgedsl_runtime.data.sources import open_source
 for task in {UNSTABLE!r}:
     made = spec.ReasoningGymSource(task=task, size=20, seed=7)
     source = open_source(made, shuffle=None, streaming=False, job_dir=Path("."))

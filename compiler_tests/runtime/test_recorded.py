@@ -14,15 +14,15 @@ from forge_texts import GRPO, graph_of, plan_of
 
 from forgedsl.lower import job as spec
 from forgedsl.plan.recording import recording
-from forgedsl.runtime.controller import Controller
-from forgedsl.runtime.controller.assembly import sample_of
-from forgedsl.runtime.controller.flow import analyse
-from forgedsl.runtime.data_types import Prompt, Rollout
-from forgedsl.runtime.events import EventLog
-from forgedsl.runtime.flow import Flow
-from forgedsl.runtime.group import GroupState
-from forgedsl.runtime.recorded.columns import rollout_of, rows_of
-from forgedsl.runtime.recorded.files import path_of, read, steps_in, write
+from forgedsl_runtime.controller import Controller
+from forgedsl_runtime.controller.assembly import sample_of
+from forgedsl_runtime.controller.flow import analyse
+from forgedsl_runtime.data_types import Prompt, Rollout
+from forgedsl_runtime.events import EventLog
+from forgedsl_runtime.flow import Flow
+from forgedsl_runtime.group import GroupState
+from forgedsl_runtime.recorded.columns import rollout_of, rows_of
+from forgedsl_runtime.recorded.files import path_of, read, steps_in, write
 
 
 def ran(

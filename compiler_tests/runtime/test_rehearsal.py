@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from forgedsl.runtime.actors.stub_actors import StubRewards
+from forgedsl_runtime.actors.stub_actors import StubRewards
 from forgedsl.sim.latency import Reward
 from forgedsl.sim.values import constant
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from synthetic import make_job
 
-from forgedsl.runtime.replay import changed_since, job_at_step
+from forgedsl_runtime.replay import changed_since, job_at_step
 
 LR = "services.trainer.optimizer.lr"
 FIRST = {"setting": LR, "before": 0.0002, "after": 0.0001}

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from forgedsl.lower import job as spec
-from forgedsl.runtime.replay import fit_degrees, trainer_only
+from forgedsl_runtime.replay import fit_degrees, trainer_only
 
 
 def test_a_step_that_was_not_recorded_is_told_before_anything_starts(tmp_path: Path) -> None:

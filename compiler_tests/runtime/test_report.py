@@ -21,8 +21,8 @@ from forgedsl.runs.data import load_run, overlap
 from forgedsl.runs.summary import summary
 from forgedsl.runs.timeline import timeline
 from forgedsl.runs.topology import place, topology_svg
-from forgedsl.runtime.readers import close_readers, open_readers
-from forgedsl.runtime.readers.sinks import keep_rows
+from forgedsl_runtime.readers import close_readers, open_readers
+from forgedsl_runtime.readers.sinks import keep_rows
 
 VOID = {"meta", "link", "br", "img", "input", "hr"}
 

@@ -13,9 +13,9 @@ from forge_commands import CliRunner
 from forgedsl.cli.app import app
 from forgedsl.errors import RunError, StartError
 from forgedsl.lower.job import read_job
-from forgedsl.runtime import launch
-from forgedsl.runtime.events import EventLog
-from forgedsl.runtime.interrupt import Interrupt
+from forgedsl_runtime import launch
+from forgedsl_runtime.events import EventLog
+from forgedsl_runtime.interrupt import Interrupt
 
 FAILED = {"code": 5, "status": "failed", "message": "service t failed: killed"}
 

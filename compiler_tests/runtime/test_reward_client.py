@@ -13,13 +13,13 @@ from test_reward_process import rollout
 
 from forgedsl.errors import GuardError
 from forgedsl.lower import job as spec
-from forgedsl.runtime.endpoints import RewardError, Score, ServiceError, ServiceFailure
-from forgedsl.runtime.events import EventLog
-from forgedsl.runtime.guards import RewardGuard
-from forgedsl.runtime.rewards.worker import Outcome
-from forgedsl.runtime.services import reward as module
-from forgedsl.runtime.services.reward import RewardClient
-from forgedsl.runtime.step_metrics import Meter
+from forgedsl_runtime.endpoints import RewardError, Score, ServiceError, ServiceFailure
+from forgedsl_runtime.events import EventLog
+from forgedsl_runtime.guards import RewardGuard
+from forgedsl_runtime.rewards.worker import Outcome
+from forgedsl_runtime.services import reward as module
+from forgedsl_runtime.services.reward import RewardClient
+from forgedsl_runtime.step_metrics import Meter
 
 PROGRAM: Any = SimpleNamespace(points=lambda parts: sum(parts.values()))
 NONE = "ValueError: correct returned None, expected a number"

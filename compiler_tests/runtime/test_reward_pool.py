@@ -12,8 +12,8 @@ from test_reward_process import recipe, rollout
 
 @pytest.mark.timeout(120)
 def test_outcomes_come_back_and_a_pool_survives_its_calls(tmp_path: Path, make_job: Any) -> None:
-    from forgedsl.runtime.actors.reward import Outcome, RewardPool
-    from forgedsl.runtime.upstream.monarch import Mesh, bootstrap
+    from forgedsl_runtime.actors.reward import Outcome, RewardPool
+    from forgedsl_runtime.upstream.monarch import Mesh, bootstrap
 
     made = recipe(tmp_path, "ends", timeout=20.0)
     job = make_job(rewards=dict(made.rewards))

@@ -13,10 +13,10 @@ import pytest
 
 from forgedsl.errors import LaunchError
 from forgedsl.lower import job as spec
-from forgedsl.runtime import worker_process as process_module
-from forgedsl.runtime.data_types import Prompt, Rollout
-from forgedsl.runtime.rewards.process import RewardProcess
-from forgedsl.runtime.rewards.worker import Outcome, Recipe
+from forgedsl_runtime import worker_process as process_module
+from forgedsl_runtime.data_types import Prompt, Rollout
+from forgedsl_runtime.rewards.process import RewardProcess
+from forgedsl_runtime.rewards.worker import Outcome, Recipe
 
 REWARDS = """
 import asyncio

@@ -12,8 +12,8 @@ import pytest
 
 from forgedsl.errors import LaunchError
 from forgedsl.lower import job
-from forgedsl.runtime.data_types import Prompt, Rollout
-from forgedsl.runtime.rewards import (
+from forgedsl_runtime.data_types import Prompt, Rollout
+from forgedsl_runtime.rewards import (
     answer_of,
     answers_equal,
     contains,

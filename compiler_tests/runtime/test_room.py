@@ -11,9 +11,9 @@ from conftest import titan
 
 from forgedsl.errors import LaunchError
 from forgedsl.lower import job as spec
-from forgedsl.runtime import disk_space
-from forgedsl.runtime.disk_space import check_room
-from forgedsl.runtime.services import real_backend
+from forgedsl_runtime import disk_space
+from forgedsl_runtime.disk_space import check_room
+from forgedsl_runtime.services import real_backend
 
 STEP = spec.Node(
     id="train/step", name="step", op="step", target="trainer", inputs=(), level="batch", origin=""

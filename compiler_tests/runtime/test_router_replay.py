@@ -17,12 +17,12 @@ import torch
 from test_trainer_experts import DIMS, NEAR, of
 from test_trainer_ranks import recorded_batch, same_step, trainer_of
 
-from forgedsl.runtime.context_parallel import Context, shard_microbatch
-from forgedsl.runtime.data_types import Batch, Prompt, Sample, StepResult
-from forgedsl.runtime.environments.driver import Trajectory
-from forgedsl.runtime.packing import pack
-from forgedsl.runtime.recording import record, recorded_sample
-from forgedsl.runtime.routes import join_routes, missing_route, pad_routes, route_dtype
+from forgedsl_runtime.context_parallel import Context, shard_microbatch
+from forgedsl_runtime.data_types import Batch, Prompt, Sample, StepResult
+from forgedsl_runtime.environments.driver import Trajectory
+from forgedsl_runtime.packing import pack
+from forgedsl_runtime.recording import record, recorded_sample
+from forgedsl_runtime.routes import join_routes, missing_route, pad_routes, route_dtype
 
 HERE = Path(__file__).parent
 LAYERS, ACTIVE = 2, 3

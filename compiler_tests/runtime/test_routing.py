@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from forgedsl.lower import job as spec
-from forgedsl.runtime.services.generator import GeneratorClient, ReplicaAffinity
-from forgedsl.runtime.stub.endpoints import StubClient
+from forgedsl_runtime.services.generator import GeneratorClient, ReplicaAffinity
+from forgedsl_runtime.stub.endpoints import StubClient
 
 PROMPTS = [[1, 2, 3], [4, 5], [6], [7, 8, 9]]
 GROUP = 3

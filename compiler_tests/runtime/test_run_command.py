@@ -347,7 +347,7 @@ def test_resume_changes_nothing_else_even_then() -> None:
 def test_an_optimizer_takes_on_what_the_job_says_after_a_load() -> None:
     import torch
 
-    from forgedsl.runtime.services.titan.upstream.optimizers import set_optimizer
+    from forgedsl_runtime.services.titan.upstream.optimizers import set_optimizer
 
     optimizer = torch.optim.AdamW([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0 / (1 + step))

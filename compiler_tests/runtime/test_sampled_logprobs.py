@@ -5,7 +5,7 @@ import pytest
 KERNELS = """
 import torch
 from tolerance import close
-from forgedsl.runtime.services.vllm.upstream.logprobs import sampled_logprobs
+from forgedsl_runtime.services.vllm.upstream.logprobs import sampled_logprobs
 
 torch.manual_seed(5)
 for rows, vocab, dtype in [(3, 17, "float32"), (2, 50257, "bfloat16"), (1, 151936, "float32")]:
@@ -26,7 +26,7 @@ torch.testing.assert_close(found, wanted, **close(torch.float32, 30))
 HANDED_ON = """
 import torch
 from vllm.v1.worker.gpu.sample import sampler
-from forgedsl.runtime.services.vllm.upstream import logprobs
+from forgedsl_runtime.services.vllm.upstream import logprobs
 from tolerance import close
 
 seen = []

@@ -17,9 +17,9 @@ from forgedsl.api import load
 from forgedsl.errors import LaunchError
 from forgedsl.lower.build import lower
 from forgedsl.pipelines.rewards import sandbox
-from forgedsl.runtime.data_types import Prompt, Rollout
-from forgedsl.runtime.rewards.loading import load_reward
-from forgedsl.runtime.sandbox import CaseError, Limits, judge, levels
+from forgedsl_runtime.data_types import Prompt, Rollout
+from forgedsl_runtime.rewards.loading import load_reward
+from forgedsl_runtime.sandbox import CaseError, Limits, judge, levels
 
 CASES = ["assert double(2) == 4", "assert double(-1) == -2"]
 RIGHT = "def double(x):\n    return 2 * x\n"
@@ -307,8 +307,8 @@ def test_there_are_enough_problems_to_learn_from() -> None:
 @pytest.mark.full
 @pytest.mark.timeout(120)
 def test_the_reward_pool_scores_programs_in_the_sandbox(tmp_path: Path) -> None:
-    from forgedsl.runtime.actors.reward import RewardPool
-    from forgedsl.runtime.upstream.monarch import Mesh, bootstrap
+    from forgedsl_runtime.actors.reward import RewardPool
+    from forgedsl_runtime.upstream.monarch import Mesh, bootstrap
 
     job = _job_in(tmp_path)
     codes = (RIGHT, "def double(x): return 3", "import os; os._exit(0)", RIGHT)
@@ -330,7 +330,7 @@ def test_the_reward_pool_scores_programs_in_the_sandbox(tmp_path: Path) -> None:
 
 
 def _emitted(job: Any, folder: Path) -> list[dict[str, Any]]:
-    from forgedsl.runtime.services.real_backend import _tell_sandbox
+    from forgedsl_runtime.services.real_backend import _tell_sandbox
 
     found: list[dict[str, Any]] = []
     events = SimpleNamespace(emit=lambda kind, **fields: found.append({"kind": kind, **fields}))

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pytest
 
-from forgedsl.runtime.sandbox import Limits, SandboxError, choose, evaluate, judge, levels, process
+from forgedsl_runtime.sandbox import Limits, SandboxError, choose, evaluate, judge, levels, process
 
 LEVELS = [level for level in levels.LEVELS if not levels.problem(level)]
 LIMITS = Limits(wall=20.0, cpu=2, memory=256 << 20, files=4 << 20, file=1 << 20)
@@ -447,7 +447,7 @@ for _ in range(100):
 @pytest.mark.parametrize("level", LEVELS)
 def test_a_killed_caller_takes_the_program_with_it(level: str) -> None:
     text = (
-        "from forgedsl.runtime.sandbox import Limits, evaluate, process\n"
+        "from forgedsl_runtime.sandbox import Limits, evaluate, process\n"
         f"process.BOOT = {process.BOOT!r}\n"
         f"evaluate('import time; time.sleep(60)', [], level={level!r}, limits=Limits())"
     )

@@ -12,8 +12,8 @@ from torch.distributed.checkpoint import state_dict_loader
 
 from compiler_tests.runtime.fake_endpoints import FakeEndpoints, drive, job
 from compiler_tests.runtime.test_controller_ends import failing, later
-from forgedsl.runtime.endpoints import CheckpointError
-from forgedsl.runtime.services.titan.upstream.saving import Saver
+from forgedsl_runtime.endpoints import CheckpointError
+from forgedsl_runtime.services.titan.upstream.saving import Saver
 
 STEP, WRITING = 10.0, 25.0
 

@@ -15,12 +15,12 @@ import psutil
 import pytest
 
 from forgedsl.errors import LaunchError, RunError
-from forgedsl.runtime import temporary_files
-from forgedsl.runtime.transports.shm import SharedMemory
+from forgedsl_runtime import temporary_files
+from forgedsl_runtime.transports.shm import SharedMemory
 
 KILLED = """
 import os, signal
-from forgedsl.runtime.temporary_files import SHM, Scratch
+from forgedsl_runtime.temporary_files import SHM, Scratch
 run = Scratch()
 (SHM / f"forgedsl-{run.key}-0").write_text("weights")
 (run.temp / "vllm_dist_0").write_text("x")
@@ -102,7 +102,7 @@ def test_a_run_that_is_alive_keeps_its_own(tmp_path: Path) -> None:
 
 
 def test_what_a_killed_run_left_is_removed(tmp_path: Path) -> None:
-    text = KILLED.replace("run = ", f"import forgedsl.runtime.temporary_files as s, tempfile\n"
+    text = KILLED.replace("run = ", f"import forgedsl_runtime.temporary_files as s, tempfile\n"
                           f"from pathlib import Path\nSHM = s.SHM = Path({str(tmp_path)!r})\n"
                           f"tempfile.tempdir = {str(tmp_path)!r}\nrun = ")  # fmt: skip
     done = subprocess.run([sys.executable, "-c", text], stdout=subprocess.PIPE, text=True)
@@ -121,7 +121,7 @@ def test_an_owner_that_names_another_folder_does_not_get_it_removed(tmp_path: Pa
 LOCKED = """
 import multiprocessing, os, signal
 from multiprocessing import resource_tracker
-from forgedsl.runtime.temporary_files import own_semaphores
+from forgedsl_runtime.temporary_files import own_semaphores
 own_semaphores({"TMPDIR": "/tmp/forgedsl-KEY"})
 lock = multiprocessing.get_context("spawn").Lock()
 os.kill(resource_tracker._resource_tracker._pid, signal.SIGKILL)
@@ -165,7 +165,7 @@ def test_shared_memory_that_is_too_small_is_named(monkeypatch: pytest.MonkeyPatc
 
 ORPHAN = """
 import os, signal, subprocess
-from forgedsl.runtime.temporary_files import Scratch
+from forgedsl_runtime.temporary_files import Scratch
 own = os.environ | Scratch().environment()
 subprocess.run("setsid sleep 900 >/dev/null 2>&1 & echo $!", shell=True, env=own, check=True)
 os.kill(os.getpid(), signal.SIGKILL)
@@ -196,7 +196,7 @@ def test_what_is_left_is_killed_by_the_next_run_if_the_sweeper_was_killed_too(
 ) -> None:
     edits = (
         ("own = os.environ | Scratch().environment()",
-         f"import forgedsl.runtime.temporary_files as s, tempfile, pathlib\n"
+         f"import forgedsl_runtime.temporary_files as s, tempfile, pathlib\n"
          f"s.SHM, tempfile.tempdir = pathlib.Path({str(tmp_path)!r}), {str(tmp_path)!r}\n"
          "run = Scratch()\nown = os.environ | run.environment()"),
         ("os.kill(os", "run._sweeper.kill()\nos.kill(os"),

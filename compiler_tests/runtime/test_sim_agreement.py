@@ -15,12 +15,12 @@ import pytest
 from fake_endpoints import FakeEndpoints, drive, evaluation, job, math_nodes, node
 
 from forgedsl.lower import job as spec
-from forgedsl.runtime.actors.stub_engine import StubEngine, StubRequest
-from forgedsl.runtime.coalesce import Coalescer
-from forgedsl.runtime.data_types import Rollout
-from forgedsl.runtime.endpoints import Score
-from forgedsl.runtime.sim.simulation import simulate
-from forgedsl.runtime.stub.endpoints import in_turns
+from forgedsl_runtime.actors.stub_engine import StubEngine, StubRequest
+from forgedsl_runtime.coalesce import Coalescer
+from forgedsl_runtime.data_types import Rollout
+from forgedsl_runtime.endpoints import Score
+from forgedsl_runtime.sim.simulation import simulate
+from forgedsl_runtime.stub.endpoints import in_turns
 from forgedsl.sim.latency import (
     Control,
     Data,

@@ -11,8 +11,8 @@ import psutil
 import pytest
 
 from forgedsl.errors import LaunchError
-from forgedsl.runtime.hosts import remote
-from forgedsl.runtime.hosts.ssh import SshHosts
+from forgedsl_runtime.hosts import remote
+from forgedsl_runtime.hosts.ssh import SshHosts
 
 SSH = """#!/bin/sh
 case "$*" in *-G*) echo hostname 127.0.0.2; exit;; esac
@@ -53,7 +53,7 @@ def test_a_path_that_a_machine_does_not_see_is_named(
     hosts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     absent = remote.WORKER.replace("sys.argv[1:]", repr([str(tmp_path / "nowhere")]))
-    monkeypatch.setattr("forgedsl.runtime.hosts.ssh.WORKER", absent)
+    monkeypatch.setattr("forgedsl_runtime.hosts.ssh.WORKER", absent)
     with pytest.raises(
         LaunchError, match=r"(?s)host 0 \(n1\) did not start.*nowhere \(the run fold"
     ):

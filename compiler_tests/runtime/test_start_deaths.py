@@ -35,7 +35,7 @@ def started(
 ) -> tuple[Any, list[tuple[str, str]], BaseException | None]:
     """Start the pool of an environment that is killed so often, and had so many deaths before;
     return its mesh, the warnings, and the error."""
-    from forgedsl.runtime import meshes
+    from forgedsl_runtime import meshes
 
     (folder / "desk.py").write_text(DIES, encoding="utf-8")
     (folder / "left").write_text(str(kills), encoding="utf-8")
@@ -78,7 +78,7 @@ def test_a_pool_that_is_killed_while_it_starts_is_started_again(
 
 @pytest.mark.timeout(180)
 def test_a_pool_that_is_killed_too_often_ends_the_run(tmp_path: Path, make_job: Any) -> None:
-    from forgedsl.runtime.meshes import DEATHS
+    from forgedsl_runtime.meshes import DEATHS
 
     _, told, error = started(tmp_path, make_job(), kills=1, deaths=DEATHS)
     assert told == []

@@ -7,7 +7,7 @@ from pathlib import Path
 CODE = """
 import os, sys
 from pathlib import Path
-from forgedsl.runtime.stderr import native_stderr
+from forgedsl_runtime.stderr import native_stderr
 
 with native_stderr(Path(sys.argv[1]) / "logs" / "controller.log"):
     os.write(2, b"greeting\\n")
@@ -36,7 +36,7 @@ def test_python_and_what_follows_stay_on_stderr(tmp_path: Path) -> None:
 GONE = """
 import sys
 from pathlib import Path
-from forgedsl.runtime.stderr import native_stderr
+from forgedsl_runtime.stderr import native_stderr
 
 with native_stderr(Path(sys.argv[1]) / "logs" / "controller.log"):
     sys.stdin.read()

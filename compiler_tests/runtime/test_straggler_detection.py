@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from forgedsl.runtime.services.straggler_detection import (
+from forgedsl_runtime.services.straggler_detection import (
     LEAST,
     PROBES,
     SLOW,
@@ -17,8 +17,8 @@ from forgedsl.runtime.services.straggler_detection import (
     WINDOW,
     StragglerDetector,
 )
-from forgedsl.runtime.services.trainer import TrainerClient
-from forgedsl.runtime.upstream.monarch import Mesh
+from forgedsl_runtime.services.trainer import TrainerClient
+from forgedsl_runtime.upstream.monarch import Mesh
 
 TEXT = "{} takes {:.1f} times as long (median of {})"
 

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from forgedsl.errors import RunError
-from forgedsl.runtime.endpoints import ServiceError, ServiceFailure
-from forgedsl.runtime.events import EventLog
-from forgedsl.runtime.meshes import Fleet
-from forgedsl.runtime.services import supervisor as module
-from forgedsl.runtime.services.supervisor import DEATHS, Supervisor
+from forgedsl_runtime.endpoints import ServiceError, ServiceFailure
+from forgedsl_runtime.events import EventLog
+from forgedsl_runtime.meshes import Fleet
+from forgedsl_runtime.services import supervisor as module
+from forgedsl_runtime.services.supervisor import DEATHS, Supervisor
 
 FAILURE = ServiceFailure(service="correct", origin="x.forge:3:1", message="killed")
 

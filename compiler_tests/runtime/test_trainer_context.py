@@ -26,7 +26,7 @@ from forgedsl import api
 from forgedsl.diagnostics import Reporter
 from forgedsl.lower import job as spec
 from forgedsl.lower.loss import lower_loss
-from forgedsl.runtime.data_types import Batch
+from forgedsl_runtime.data_types import Batch
 
 NEAR = tolerance.near(torch.float32, ADDITIONS)
 LOSSES = ("dapo", "gspo", "dpo", "ppo_critic")

@@ -19,7 +19,7 @@ from forgedsl import api
 from forgedsl.diagnostics import Reporter
 from forgedsl.lower import job as spec
 from forgedsl.lower.loss import lower_loss
-from forgedsl.runtime.data_types import Batch, Sample, StepResult
+from forgedsl_runtime.data_types import Batch, Sample, StepResult
 
 LOSS = """
 forge 1
@@ -95,11 +95,11 @@ async def trainer_of(
     job: spec.Job, procs: int, folder: Path, resume: int | None = None
 ) -> AsyncIterator[Any]:
     """A trainer on `procs` ranks that is set up, and the facts it returned."""
-    from forgedsl.runtime.meshes import place
-    from forgedsl.runtime.models import resolve_model
-    from forgedsl.runtime.rendezvous import rendezvous_store
-    from forgedsl.runtime.services.titan.actor import TitanTrainer
-    from forgedsl.runtime.upstream.monarch import Mesh, bootstrap
+    from forgedsl_runtime.meshes import place
+    from forgedsl_runtime.models import resolve_model
+    from forgedsl_runtime.rendezvous import rendezvous_store
+    from forgedsl_runtime.services.titan.actor import TitanTrainer
+    from forgedsl_runtime.upstream.monarch import Mesh, bootstrap
 
     store = rendezvous_store()
     model = resolve_model(job, "policy", folder, folder)
@@ -127,7 +127,7 @@ async def trainer_of(
 
 async def published(mesh: Any) -> dict[str, torch.Tensor]:
     """The weights as a generator gets them."""
-    from forgedsl.runtime.transports.registry import open_weights
+    from forgedsl_runtime.transports.registry import open_weights
 
     manifest = await mesh.first("publish")
     return {name: value.clone() for name, value in open_weights(manifest)}
@@ -179,7 +179,7 @@ def test_one_and_two_ranks_agree_and_resume_continues(
 
 
 def test_nobody_else_gets_the_port_where_ranks_meet() -> None:
-    from forgedsl.runtime.rendezvous import rendezvous_store
+    from forgedsl_runtime.rendezvous import rendezvous_store
 
     store = rendezvous_store()
     with socket.socket() as other, pytest.raises(OSError, match="in use"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from agent_loopback import CALL, TOOL, USER, Client, Engine, play
 
 from forgedsl.environment import Task
-from forgedsl.runtime.controller.trajectory_log import log_of
+from forgedsl_runtime.controller.trajectory_log import log_of
 
 
 def test_each_answer_of_an_agent_has_a_record() -> None:

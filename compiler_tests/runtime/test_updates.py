@@ -19,8 +19,8 @@ from forgedsl import api
 from forgedsl.diagnostics import Reporter
 from forgedsl.lower import job as spec
 from forgedsl.lower.loss import lower_loss
-from forgedsl.runtime.data_types import Batch, Sample, StepResult
-from forgedsl.runtime.updates import combine_results, samples_by_update
+from forgedsl_runtime.data_types import Batch, Sample, StepResult
+from forgedsl_runtime.updates import combine_results, samples_by_update
 
 EPOCHS, MINIBATCHES = 2, 4
 NUM_TOKENS = 16 * 14
@@ -176,12 +176,12 @@ async def trained(job: spec.Job, folder: Path) -> tuple[float, list[Any], list[l
     """The loss that a real trainer measures at the start, then three steps of it, one of two losses
     and one with a critic: results, and the weights after each; what the critic says then. Its
     weights lie in a folder, export."""
-    from forgedsl.runtime.meshes import place
-    from forgedsl.runtime.models import resolve_model
-    from forgedsl.runtime.rendezvous import rendezvous_store
-    from forgedsl.runtime.services.titan.actor import TitanTrainer
-    from forgedsl.runtime.transports.registry import open_weights
-    from forgedsl.runtime.upstream.monarch import Mesh, bootstrap
+    from forgedsl_runtime.meshes import place
+    from forgedsl_runtime.models import resolve_model
+    from forgedsl_runtime.rendezvous import rendezvous_store
+    from forgedsl_runtime.services.titan.actor import TitanTrainer
+    from forgedsl_runtime.transports.registry import open_weights
+    from forgedsl_runtime.upstream.monarch import Mesh, bootstrap
 
     store = rendezvous_store()
     model = resolve_model(job, "policy", folder, folder)

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from forgedsl.runtime import usage
-from forgedsl.runtime.events import EventLog
-from forgedsl.runtime.usage import MIB, Usage
+from forgedsl_runtime import usage
+from forgedsl_runtime.events import EventLog
+from forgedsl_runtime.usage import MIB, Usage
 
 SIZE = 64 * MIB
 HOLDS = f"import sys; held = b'x' * {SIZE}; print(flush=True); sys.stdin.read()"

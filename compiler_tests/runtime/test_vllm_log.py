@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from forgedsl.runtime.services.vllm.upstream.adapter import INPUTS_LOGGER, OTHER_TOKENIZER
-from forgedsl.runtime.services.vllm.upstream.engine import (
+from forgedsl_runtime.services.vllm.upstream.adapter import INPUTS_LOGGER, OTHER_TOKENIZER
+from forgedsl_runtime.services.vllm.upstream.engine import (
     NOT_LOADED,
     RELOAD_LOGGER,
     silence_reload_warnings,

@@ -18,11 +18,11 @@ from forgedsl.api import load_text
 from forgedsl.environment import Task
 from forgedsl.errors import RunError
 from forgedsl.lower import job as spec
-from forgedsl.runtime.data.chat import ChatTokenizer
-from forgedsl.runtime.environments.bridge import Bridge, unpickled
-from forgedsl.runtime.environments.connection import bridge_request
-from forgedsl.runtime.environments.process import EnvironmentProcess
-from forgedsl.runtime.environments.worker import ServedEnvironment
+from forgedsl_runtime.data.chat import ChatTokenizer
+from forgedsl_runtime.environments.bridge import Bridge, unpickled
+from forgedsl_runtime.environments.connection import bridge_request
+from forgedsl_runtime.environments.process import EnvironmentProcess
+from forgedsl_runtime.environments.worker import ServedEnvironment
 from forgedsl.vllm_parsers import FORM, NAMES, VERSION
 
 TEXT = """forge 1
@@ -199,7 +199,7 @@ def test_tools_of_an_environment_are_called_as_the_parser_reads(
 ) -> None:
     import hashlib
 
-    from forgedsl.runtime.environments.connection import PoolRequest
+    from forgedsl_runtime.environments.connection import PoolRequest
 
     installed()
     (tmp_path / "desk.py").write_text(DESK, "utf-8")

@@ -15,7 +15,7 @@ from tolerance import near, of_shipped
 
 from forgedsl.errors import LaunchError
 from forgedsl.lower import job as spec
-from forgedsl.runtime.services.generator import PROBE_GAPS, probe_limit
+from forgedsl_runtime.services.generator import PROBE_GAPS, probe_limit
 
 REQUESTS = tuple([5, 6, 7 + i] for i in range(8))
 
@@ -59,10 +59,10 @@ def faulty_manifests(manifest: Any) -> dict[str, Any]:
 @pytest.mark.deep
 @pytest.mark.timeout(300)
 def test_the_gap_to_the_probe(tmp_path: Path, make_job: Any, make_titan: Any) -> None:
-    from forgedsl.runtime import meshes
-    from forgedsl.runtime.endpoints import ServiceError
-    from forgedsl.runtime.services.generator import PROBE_GAPS, GeneratorClient
-    from forgedsl.runtime.temporary_files import remove_buffers
+    from forgedsl_runtime import meshes
+    from forgedsl_runtime.endpoints import ServiceError
+    from forgedsl_runtime.services.generator import PROBE_GAPS, GeneratorClient
+    from forgedsl_runtime.temporary_files import remove_buffers
 
     services = {"twice": generator("twice", replicas=2), "halves": generator("halves", tp=2)}
     job = make_job(
@@ -138,7 +138,7 @@ def test_the_gap_to_the_probe(tmp_path: Path, make_job: Any, make_titan: Any) ->
 
 
 def test_an_engine_split_by_layers_is_refused_with_what_to_use(make_job: Any) -> None:
-    from forgedsl.runtime.service_backend import check_supported
+    from forgedsl_runtime.service_backend import check_supported
 
     deep = generator("deep").model_copy(update={"parallel": spec.VllmParallel(pp=2)})
     with pytest.raises(LaunchError, match=r"parallel\.pp = 2 .*use `parallel.tp` to split a model"):

@@ -16,10 +16,10 @@ from meeting import Meeting
 from test_family_logits import printed
 from torch.multiprocessing import reductions
 
-from forgedsl.runtime.temporary_files import SHM
-from forgedsl.runtime.transports import ipc, registry
-from forgedsl.runtime.transports.base import Ranks, Sender, Transport, open_by_attaching
-from forgedsl.runtime.transports.registry import open_weights, transport
+from forgedsl_runtime.temporary_files import SHM
+from forgedsl_runtime.transports import ipc, registry
+from forgedsl_runtime.transports.base import Ranks, Sender, Transport, open_by_attaching
+from forgedsl_runtime.transports.registry import open_weights, transport
 
 
 def test_round_trip_and_alternation() -> None:
@@ -77,7 +77,7 @@ def test_a_stage_of_a_pipeline_keeps_and_sends_its_own_weights() -> None:
 
 RECEIVER = """
 import pickle, sys, torch
-from forgedsl.runtime.transports.registry import open_weights
+from forgedsl_runtime.transports.registry import open_weights
 
 for line in sys.stdin:
     manifest = pickle.loads(bytes.fromhex(line))

@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 import torch
 
-from forgedsl.runtime.temporary_files import SHM, remove_buffers
-from forgedsl.runtime.transports import tcp, tree
-from forgedsl.runtime.transports.base import Manifest, Sender
-from forgedsl.runtime.transports.registry import open_weights, transport
+from forgedsl_runtime.temporary_files import SHM, remove_buffers
+from forgedsl_runtime.transports import tcp, tree
+from forgedsl_runtime.transports.base import Manifest, Sender
+from forgedsl_runtime.transports.registry import open_weights, transport
 from forgedsl.transports import Spot, row
 
 KEY = f"test-tree-{os.getpid()}"
@@ -28,8 +28,8 @@ SIZE = 3 << 20
 """floats: several times what is handed on at once"""
 REPLICA = """
 import pickle, sys
-from forgedsl.runtime.transports import tree
-from forgedsl.runtime.transports.registry import open_weights
+from forgedsl_runtime.transports import tree
+from forgedsl_runtime.transports.registry import open_weights
 
 print(pickle.dumps(tree.relay().address).hex(), flush=True)
 for line in sys.stdin:

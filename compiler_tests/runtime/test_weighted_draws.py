@@ -6,7 +6,7 @@ import pytest
 from fake_endpoints import FakeEndpoints, drive, job, math_nodes
 
 from forgedsl.errors import RunError
-from forgedsl.runtime.endpoints import Score
+from forgedsl_runtime.endpoints import Score
 
 
 class Weighted(FakeEndpoints):

@@ -15,13 +15,13 @@ from fake_endpoints import job
 from forgedsl.errors import LaunchError, RunError
 from forgedsl.lower import job as spec
 from forgedsl.runs.whatif import Completions, LossValues, Step, loss_tables, page, render, summarize
-from forgedsl.runtime.data_types import Batch, Prompt, Rollout, Sample
-from forgedsl.runtime.losses import compile_loss
-from forgedsl.runtime.modules import load_module
-from forgedsl.runtime.recorded.files import path_of, write
-from forgedsl.runtime.whatif.chosen import check, chosen
-from forgedsl.runtime.whatif.losses import Packed, measure
-from forgedsl.runtime.whatif.services import RecordedServices
+from forgedsl_runtime.data_types import Batch, Prompt, Rollout, Sample
+from forgedsl_runtime.losses import compile_loss
+from forgedsl_runtime.modules import load_module
+from forgedsl_runtime.recorded.files import path_of, write
+from forgedsl_runtime.whatif.chosen import check, chosen
+from forgedsl_runtime.whatif.losses import Packed, measure
+from forgedsl_runtime.whatif.services import RecordedServices
 
 CLIPPED = """forge 1
 loss clipped(logprob: diff [B, T] f32, behavior: [B, T] f32, adv: [B] f32, mask: [B, T] bool) {

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from forgedsl.runtime.recorded.files import path_of, read
+from forgedsl_runtime.recorded.files import path_of, read
 from forgedsl.shipped import shipped_root
 
 pytestmark = pytest.mark.full
@@ -67,7 +67,7 @@ def test_a_whatif_says_what_a_run_with_another_reward_and_another_clip_reports(
     assert clip["after"][0]["reports"]["clip_frac"] > clip["before"][0]["reports"]["clip_frac"] > 0
     forgec(*ask, other_score)
     from forgedsl.lower.job import read_job
-    from forgedsl.runtime.whatif.rescore import Rescorer
+    from forgedsl_runtime.whatif.rescore import Rescorer
 
     files = (tmp_path / "a", tmp_path / "c")
     found = Rescorer(*map(read_job, files), tmp_path).step(1, path_of(files[0], 1))

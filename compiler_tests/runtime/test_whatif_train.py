@@ -12,7 +12,7 @@ import forgedsl
 from forgedsl.cli.app import app
 from forgedsl.errors import LaunchError, RunError
 from forgedsl.runs.retrained import Retrained, as_data, render
-from forgedsl.runtime.whatif.train import startable, trained_node
+from forgedsl_runtime.whatif.train import startable, trained_node
 from forgedsl.shipped import shipped_root
 
 

@@ -1,4 +1,4 @@
-"""Job -> a Python program against `forgedsl.runtime.api`, and the modules beside it.
+"""Job -> a Python program against `forgedsl_runtime.api`, and the modules beside it.
 
     main.py                     models, services, nodes and edges as code
     functions.py                rows, rewards, rubrics, advantages, filters
@@ -111,10 +111,10 @@ class _Main:
             rest=documented("\n".join(rest)),
         )  # fmt: skip
         names = ", ".join(sorted(self.api, key=_isort))
-        imports = f"from forgedsl.runtime.api import {names}"
+        imports = f"from forgedsl_runtime.api import {names}"
         if len(imports) > 100:
             lines = "".join(f"    {name},\n" for name in sorted(self.api, key=_isort))
-            imports = f"from forgedsl.runtime.api import (\n{lines})"
+            imports = f"from forgedsl_runtime.api import (\n{lines})"
         imports = f"from forgedsl.cli.program import main\n{imports}"
         yield f"from pathlib import Path\n\n{imports}\n\nimport {FUNCTIONS}"
         yield f'HERE = Path(__file__).parent\nTOPOLOGY = """\\\n{documented(job.topology)}"""'

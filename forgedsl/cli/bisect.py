@@ -54,7 +54,7 @@ def command(first: Path, second: Path, tolerance: float, format_: Format) -> Non
     from forgedsl.cli.planning import read_side
     from forgedsl.lower.diff import compare
     from forgedsl.runs.bisect import weights
-    from forgedsl.runtime.recorded.weights import read_weights
+    from forgedsl_runtime.recorded.weights import read_weights
 
     try:
         jobs = [read_side(str(path), profile="none").job for path in (first, second)]
@@ -102,7 +102,7 @@ def _first(runs: tuple[Path, Path], tolerance: float) -> tuple[int | None, int, 
     """Return the first step that differs, the number of compared steps, and what differs."""
     from forgedsl.runs.bisect import differences
     from forgedsl.runs.data import jsonl
-    from forgedsl.runtime.recorded.files import read, steps_in
+    from forgedsl_runtime.recorded.files import read, steps_in
 
     metrics = [{row["step"]: row for row in jsonl(run / "metrics.jsonl", [])} for run in runs]
     files = [steps_in(run) for run in runs]

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from forgedsl.cli.parser import Parser
 
 if TYPE_CHECKING:
-    from forgedsl.runtime.losses import LossFunction
-    from forgedsl.runtime.losses.certify import Function, Verdict
+    from forgedsl_runtime.losses import LossFunction
+    from forgedsl_runtime.losses.certify import Function, Verdict
 
 
 class Format(StrEnum):
@@ -75,7 +75,7 @@ def command(
     """
     from forgedsl.cli.overrides import SideError
     from forgedsl.errors import ForgeError
-    from forgedsl.runtime.losses.certify import CallError, certify
+    from forgedsl_runtime.losses.certify import CallError, certify
 
     try:
         if not 0 <= tolerance < 1:
@@ -101,7 +101,7 @@ def _loss(
     without a flow, as it is declared."""
     from forgedsl.cli.overrides import SideError
     from forgedsl.cli.planning import compile_side
-    from forgedsl.runtime.losses import LossFunction, compile_loss
+    from forgedsl_runtime.losses import LossFunction, compile_loss
 
     if not _has_flow(file):
         if overrides or set_files:
@@ -154,7 +154,7 @@ def _function(against: str) -> Function:
     from importlib.util import module_from_spec, spec_from_file_location
 
     from forgedsl.cli.overrides import SideError
-    from forgedsl.runtime.tracebacks import described
+    from forgedsl_runtime.tracebacks import described
 
     path, sign, name = against.rpartition(":")
     if not sign or not Path(path).is_file():

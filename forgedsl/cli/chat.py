@@ -79,7 +79,7 @@ def command(
         asked = sampling_of(run, {n: v for n, v in changes.items() if v is not None})
     except UsageError as error:
         refuse("try", error)
-    from forgedsl.runtime.chat_model import ChatModel
+    from forgedsl_runtime.chat_model import ChatModel
 
     models = {name: ChatModel.load(folder) for name, folder in folders.items()}
     talk = Talk(models, asked, system=system, plain=plain, seed=seed)
@@ -220,7 +220,7 @@ def _other(run: Path, against: str) -> Path:
         return exported(Path(against))
     if not (run / "job.json").is_file():
         raise UsageError(f"--against base needs a run folder, and {run} is a model")
-    from forgedsl.runtime.chat_model import base_folder
+    from forgedsl_runtime.chat_model import base_folder
 
     return base_folder(_job(run), run.resolve())
 

@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     from forgedsl.lint.deep import DatasetCheck
     from forgedsl.lower.build import Lowered
     from forgedsl.lower.job import Job
-    from forgedsl.runtime.data import ChatTokenizer, DatasetReader
-    from forgedsl.runtime.data_types import Rollout
-    from forgedsl.runtime.probes.rewards import ProbeRows
-    from forgedsl.runtime.rewards.process import RewardProcess
-    from forgedsl.runtime.rewards.worker import Recipe
+    from forgedsl_runtime.data import ChatTokenizer, DatasetReader
+    from forgedsl_runtime.data_types import Rollout
+    from forgedsl_runtime.probes.rewards import ProbeRows
+    from forgedsl_runtime.rewards.process import RewardProcess
+    from forgedsl_runtime.rewards.worker import Recipe
 
 
 SECONDS = 35.0
@@ -62,8 +62,8 @@ class InputChecker:
         environments (`runtime.probes`). Rewards in `with_side_effects` are not called."""
         from forgedsl.cli.inputs import copy_inputs
         from forgedsl.lint.call_results import CallResults, EnvironmentPlays, RewardCalls
-        from forgedsl.runtime.probes.games import play_environments
-        from forgedsl.runtime.probes.rewards import call_rewards
+        from forgedsl_runtime.probes.games import play_environments
+        from forgedsl_runtime.probes.rewards import call_rewards
 
         job = lowered.job
         checks = {name: self._data[_of_data(lowered, name)] for name in job.datasets}
@@ -173,9 +173,9 @@ def check_datasets(
     """Read datasets as the run does, with the tokenizer if it is available locally. With `offline`,
     nothing is downloaded; the DatasetCheck names what is missing."""
     from forgedsl.lint.deep import DatasetCheck
-    from forgedsl.runtime.data.reader import load_tokenizer, reader_of
-    from forgedsl.runtime.models import NotAvailableOffline
-    from forgedsl.runtime.modules import load_module
+    from forgedsl_runtime.data.reader import load_tokenizer, reader_of
+    from forgedsl_runtime.models import NotAvailableOffline
+    from forgedsl_runtime.modules import load_module
 
     program = load_module("program", job.program)
 
@@ -241,7 +241,7 @@ def _answers(job: Job, name: str, reader: DatasetReader) -> tuple[Rollout, ...]:
 
 def _asked(job: Job, name: str, reader: DatasetReader) -> ProbeRows | None:
     """Return rows for calls of rewards, with different targets if the dataset has some."""
-    from forgedsl.runtime.probes.rewards import ROWS, ProbeRows
+    from forgedsl_runtime.probes.rewards import ROWS, ProbeRows
 
     if read_by(job, name)[0] is not Role.PROMPTS or not reader.num_rows:
         return None
@@ -259,9 +259,9 @@ def _asked(job: Job, name: str, reader: DatasetReader) -> ProbeRows | None:
 def _published(job: Job, name: str, program: ModuleType) -> ProbeRows | None:
     """Return the first rows of a published dataset that is not on this machine, if they are
     known."""
-    from forgedsl.runtime.data.reader import DatasetReader, Wanted
-    from forgedsl.runtime.data.sources import Table
-    from forgedsl.runtime.probes.published import rows_of
+    from forgedsl_runtime.data.reader import DatasetReader, Wanted
+    from forgedsl_runtime.data.sources import Table
+    from forgedsl_runtime.probes.published import rows_of
 
     dataset = job.datasets[name]
     source, rows = rows_of(dataset.source)
@@ -278,8 +278,8 @@ def _checked_dataset(
     """Read the rows of a dataset: counts, and rows that would be left out."""
     from forgedsl.lint.deep import DatasetCheck
     from forgedsl.rows import BAD
-    from forgedsl.runtime.data.evidence import Evidence, separators
-    from forgedsl.runtime.data.reader import SECONDS, item_maker
+    from forgedsl_runtime.data.evidence import Evidence, separators
+    from forgedsl_runtime.data.reader import SECONDS, item_maker
 
     refused = ""
     of = (job.rewards[reward] for reward in judges(job, name))
@@ -335,8 +335,8 @@ async def _try_rewards(
     job: Job, folder: Path, names: Iterable[str], checks: Mapping[str, DatasetCheck],
     with_side_effects: Collection[str], *, quiet: bool,
 ) -> dict[str, RewardTrial]:  # fmt: skip
-    from forgedsl.runtime.rewards.process import RewardProcess
-    from forgedsl.runtime.rewards.worker import Recipe
+    from forgedsl_runtime.rewards.process import RewardProcess
+    from forgedsl_runtime.rewards.worker import Recipe
 
     found = {}
     for name in names:
@@ -388,7 +388,7 @@ def played_on(job: Job, env: str) -> str:
 def check_losses(folder: Path) -> dict[str, str]:
     """Instantiate the losses in Python and call each once, in another process; errors by name.
     `folder` contains the job."""
-    command = [sys.executable, "-m", "forgedsl.runtime.losses.trial", str(folder / "job.json")]
+    command = [sys.executable, "-m", "forgedsl_runtime.losses.trial", str(folder / "job.json")]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
     except subprocess.TimeoutExpired as error:

@@ -173,8 +173,8 @@ def _host_memory(lowered: Lowered) -> Check:
 def _models(job: Job, folder: Path) -> Iterator[Check]:
     """Check which models are on this machine, and if the disk has room for checkpoints of them."""
     from forgedsl.lower import job as spec
-    from forgedsl.runtime.disk_space import check_room
-    from forgedsl.runtime.models import NotAvailableOffline, check_model_adapter, resolve_model
+    from forgedsl_runtime.disk_space import check_room
+    from forgedsl_runtime.models import NotAvailableOffline, check_model_adapter, resolve_model
 
     local = True
     for name, model in job.models.items():
@@ -304,7 +304,7 @@ def _endpoints(job: Job) -> Iterator[Check]:
 
 def _trackers(job: Job) -> Iterator[Check]:
     """Check the packages of tracking services. A run goes on without them."""
-    from forgedsl.runtime.readers.trackers.registry import TRACKERS
+    from forgedsl_runtime.readers.trackers.registry import TRACKERS
 
     for tracker in TRACKERS:
         if tracker.settings(job.logging) is None:

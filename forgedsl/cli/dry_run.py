@@ -70,7 +70,7 @@ def check_host(job: Job) -> str:
         LaunchError: the run cannot start here.
     """
     from forgedsl.cli.host import detect_gpus
-    from forgedsl.runtime.service_backend import check_supported
+    from forgedsl_runtime.service_backend import check_supported
 
     check_supported(job)
     places = [place for service in job.services.values() for place in service.mesh.places]
@@ -101,7 +101,7 @@ def _packages(job: Job) -> str:
 def _models(job: Job, folder: Path) -> str:
     from forgedsl.families import registry
     from forgedsl.families.base import Unsupported
-    from forgedsl.runtime.models import check_model_adapter, resolve_model, tokenizer_folder
+    from forgedsl_runtime.models import check_model_adapter, resolve_model, tokenizer_folder
 
     found = []
     for name in job.models:
@@ -175,7 +175,7 @@ def _environments(job: Job, folder: Path, seen: dict[str, DatasetCheck]) -> str:
 
 def _run_folder(request: RunOptions, job: Job, folder: Path) -> str:
     """Check that the run folder is writable and has enough disk space."""
-    from forgedsl.runtime.disk_space import check_room
+    from forgedsl_runtime.disk_space import check_room
 
     wanted = request.run_dir or Path("runs") / f"{job.name}-<time>"
     if (wanted / "job.json").exists() and has_begun(wanted):

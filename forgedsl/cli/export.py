@@ -98,7 +98,7 @@ def _write(run: Path, step: int, target: Path, name: str | None, *, adapter: boo
     from contextlib import redirect_stderr
     from io import StringIO
 
-    from forgedsl.runtime.export import create_repository, export, push
+    from forgedsl_runtime.export import create_repository, export, push
 
     said = StringIO()  # output of libraries, shown only if the export fails
     try:

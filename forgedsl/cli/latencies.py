@@ -29,7 +29,7 @@ def latencies_of(lowered: Lowered, assume: list[str], run: Path | None = None) -
     try:
         found = from_plan(lowered.job, lowered.graph, lowered.plan)
         if run is not None:
-            from forgedsl.runtime.sim.simulation import simulate
+            from forgedsl_runtime.sim.simulation import simulate
 
             found = calibrated(found, lowered.job, run, simulate)
         return with_assumptions(found, assume)

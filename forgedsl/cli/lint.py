@@ -165,7 +165,7 @@ def _run(options: Options) -> int:
 
 def _tell_sandbox(sources: dict[str, SourceFile]) -> None:
     """Print which isolation this host offers for code that rewards execute."""
-    from forgedsl.runtime import sandbox
+    from forgedsl_runtime import sandbox
 
     for source in sources.values():
         if sandbox.MARK in source.text:

@@ -18,7 +18,7 @@ from typing import NoReturn
 from forgedsl.cli.app import app
 
 EXIT_FAILED = 5
-MONARCH = "forgedsl.runtime.upstream.monarch"
+MONARCH = "forgedsl_runtime.upstream.monarch"
 
 
 def main(*, whole: bool = False) -> None:

@@ -17,7 +17,7 @@ from forgedsl.cli.overrides import UsageError
 
 if TYPE_CHECKING:
     from forgedsl.lower.job import Job
-    from forgedsl.runtime.api import Program
+    from forgedsl_runtime.api import Program
 
 
 def main(program: Program, arguments: Sequence[str] | None = None) -> NoReturn:

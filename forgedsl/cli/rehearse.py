@@ -36,7 +36,7 @@ def rehearse(request: RunOptions) -> int:
     from forgedsl.cli.latencies import LatencyError, faults_of, latencies_of
     from forgedsl.cli.planning import plan_file
     from forgedsl.cli.running import Prepared, launch, new_run_dir, write_run_dir
-    from forgedsl.runtime.stub.rehearsal import Rehearsal
+    from forgedsl_runtime.stub.rehearsal import Rehearsal
 
     file = _checked(request)
     host = host_of(request.host, "run")
@@ -73,7 +73,7 @@ def rehearse(request: RunOptions) -> int:
 def outlook(job: Job, latencies: Latencies) -> str:
     """Estimate the time of a rehearsal by simulating its first steps; print how to shorten it."""
     from forgedsl.plan.cost import time_text
-    from forgedsl.runtime.sim.simulation import simulate
+    from forgedsl_runtime.sim.simulation import simulate
 
     steps = job.schedule.steps
     result = simulate(job, latencies, steps=min(steps or LOOK, LOOK), seed=job.seed)

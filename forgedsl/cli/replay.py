@@ -53,9 +53,9 @@ def command(run: Path, step: int, procs: int | None, device: str | None, out: Pa
         raise SystemExit(2)
     from forgedsl.diagnostics import counted
     from forgedsl.errors import LaunchError, RunError
-    from forgedsl.runtime.recording import FOLDER
-    from forgedsl.runtime.replay import replay
-    from forgedsl.runtime.stderr import native_stderr
+    from forgedsl_runtime.recording import FOLDER
+    from forgedsl_runtime.replay import replay
+    from forgedsl_runtime.stderr import native_stderr
 
     if not (run / FOLDER / f"step-{step}.json").is_file():
         kept = sorted(int(p.stem[5:]) for p in (run / FOLDER).glob("step-*.json"))

@@ -231,7 +231,7 @@ def _resume(request: RunOptions) -> int:
     from forgedsl.cli.data_checks import check_data
     from forgedsl.cli.resuming import load_run_job, note_changes, package_changes, where_from
     from forgedsl.runs.checkpoints import last_step
-    from forgedsl.runtime.events import replace_text
+    from forgedsl_runtime.events import replace_text
 
     run_dir = request.resume
     assert run_dir is not None

@@ -167,9 +167,9 @@ def launch(
             return code_of_job
     from forgedsl.runs import write_report
     from forgedsl.runs.summary import summary
-    from forgedsl.runtime.launch import run
-    from forgedsl.runtime.readers import close_readers, open_readers
-    from forgedsl.runtime.stderr import native_stderr
+    from forgedsl_runtime.launch import run
+    from forgedsl_runtime.readers import close_readers, open_readers
+    from forgedsl_runtime.stderr import native_stderr
 
     with native_stderr(run_dir / "logs" / "controller.log"):
         if not request.quiet:

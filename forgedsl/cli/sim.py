@@ -125,7 +125,7 @@ def _simulated(
 ) -> str:
     import json
 
-    from forgedsl.runtime.sim.simulation import simulate
+    from forgedsl_runtime.sim.simulation import simulate
     from forgedsl.sim.result import summary
     from forgedsl.sim.text import render
 

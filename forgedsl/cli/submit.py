@@ -112,7 +112,7 @@ class _Job:
         """Follow the job to its end. Ctrl-C asks it to save a checkpoint and end."""
         from forgedsl.runs.follow import follow
         from forgedsl.runs.summary import summary
-        from forgedsl.runtime.readers.progress import open_progress
+        from forgedsl_runtime.readers.progress import open_progress
 
         reader = None
         code: int | None = None

@@ -213,7 +213,7 @@ class Manifest:
         return self.entries[folder]
 
     def write(self) -> None:
-        from forgedsl.runtime.events import replace_text
+        from forgedsl_runtime.events import replace_text
 
         with writing(self.path):
             replace_text(self.path, json.dumps(self.document(), indent=1) + "\n")

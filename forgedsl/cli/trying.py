@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from forgedsl.cli.running import Prepared
     from forgedsl.lint.deep import DatasetCheck
     from forgedsl.lower.job import Job
-    from forgedsl.runtime.agents.process import AgentProcess
-    from forgedsl.runtime.data_types import Prompt
-    from forgedsl.runtime.environments.process import EnvironmentProcess
-    from forgedsl.runtime.environments.worker import Reply
+    from forgedsl_runtime.agents.process import AgentProcess
+    from forgedsl_runtime.data_types import Prompt
+    from forgedsl_runtime.environments.process import EnvironmentProcess
+    from forgedsl_runtime.environments.worker import Reply
 
 ANSWER = "The answer is 42."
 NEVER_WORKS = (
@@ -87,9 +87,9 @@ def _never_works(cause: str) -> bool:
 def load_environments(job: Job, folder: Path) -> dict[str, str]:
     """Load the classes of environments and agents as a run does, without playing; return what is
     wrong with each, "" if nothing is. Programs are left out."""
-    from forgedsl.runtime.agents.process import AgentProcess
-    from forgedsl.runtime.environments.process import EnvironmentProcess
-    from forgedsl.runtime.environments.worker import ServedEnvironment
+    from forgedsl_runtime.agents.process import AgentProcess
+    from forgedsl_runtime.environments.process import EnvironmentProcess
+    from forgedsl_runtime.environments.worker import ServedEnvironment
 
     async def load() -> dict[str, str]:
         found = {}
@@ -114,9 +114,9 @@ def play_environments(
     job: Job, folder: Path, checks: Mapping[str, DatasetCheck]
 ) -> dict[str, Played]:
     """Load environments as a run does, and play one turn of each on the first row."""
-    from forgedsl.runtime.agents.process import AgentProcess
-    from forgedsl.runtime.environments.process import EnvironmentProcess
-    from forgedsl.runtime.environments.worker import ServedEnvironment
+    from forgedsl_runtime.agents.process import AgentProcess
+    from forgedsl_runtime.environments.process import EnvironmentProcess
+    from forgedsl_runtime.environments.worker import ServedEnvironment
 
     async def play() -> dict[str, Played]:
         found = {}
@@ -146,7 +146,7 @@ async def _play_one_turn(
     checks: Mapping[str, DatasetCheck],
 ) -> Played:
     from forgedsl.environment import Task, Turn
-    from forgedsl.runtime.environments.worker import Request
+    from forgedsl_runtime.environments.worker import Request
 
     dataset = played_on(job, name)
     check = checks.get(dataset)
@@ -178,10 +178,10 @@ async def _run_to_first_request(
 
     from forgedsl.environment import Task
     from forgedsl.lower.job import Sampling
-    from forgedsl.runtime.agents.session import Terms
-    from forgedsl.runtime.data.reader import load_tokenizer
-    from forgedsl.runtime.environments.bridge import Bridge
-    from forgedsl.runtime.environments.connection import PoolRequest, bridge_request
+    from forgedsl_runtime.agents.session import Terms
+    from forgedsl_runtime.data.reader import load_tokenizer
+    from forgedsl_runtime.environments.bridge import Bridge
+    from forgedsl_runtime.environments.connection import PoolRequest, bridge_request
 
     dataset = played_on(job, name)
     check = checks.get(dataset)
@@ -233,8 +233,8 @@ def _check_tools_in_prompt(
     tools_reply: Reply,
 ) -> Played:
     """Return a result whose `unseen` says which tools the first prompt does not name."""
-    from forgedsl.runtime.data.reader import load_tokenizer
-    from forgedsl.runtime.environments.bridge import Bridge
+    from forgedsl_runtime.data.reader import load_tokenizer
+    from forgedsl_runtime.environments.bridge import Bridge
 
     tools = [str(tool["function"]["name"]) for tool in tools_reply.value or ()]
     model = job.datasets[dataset].tokenizer

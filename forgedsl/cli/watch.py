@@ -37,7 +37,7 @@ def command(run: Path) -> None:
     from forgedsl.runs.data import is_running
     from forgedsl.runs.follow import follow, last_start
     from forgedsl.runs.summary import summary
-    from forgedsl.runtime.readers.progress import open_progress
+    from forgedsl_runtime.readers.progress import open_progress
 
     reader = open_progress(read_job(run), began=0.0)
     path = run / "events.jsonl"

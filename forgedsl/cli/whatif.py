@@ -103,7 +103,7 @@ def command(
     from forgedsl.cli.overrides import SideError
     from forgedsl.errors import ForgeError
     from forgedsl.runs.checkpoints import no_run
-    from forgedsl.runtime.whatif.parallel import helpers
+    from forgedsl_runtime.whatif.parallel import helpers
 
     title = f"{run.name} with {with_.name}"
     given = {"--procs": procs != 1, "--device": device != "cpu", "--most-gap": most_gap is not None}
@@ -176,8 +176,8 @@ def _rescored(
     run: Path, old: Job, lowered: Lowered, steps: str | None, pool: Executor | None
 ) -> list[Step]:
     """Return the steps, computed in a temporary folder with the files of the job."""
-    from forgedsl.runtime.whatif.chosen import check, chosen
-    from forgedsl.runtime.whatif.parallel import rescore
+    from forgedsl_runtime.whatif.chosen import check, chosen
+    from forgedsl_runtime.whatif.parallel import rescore
 
     files = chosen(run, old, steps)
     check(run, old, lowered.job, files)
@@ -192,9 +192,9 @@ def _trained(
     """Return the steps, trained again; logs of the trainer go to `out`."""
     from forgedsl.diagnostics import counted
     from forgedsl.errors import LaunchError, writing
-    from forgedsl.runtime.stderr import native_stderr
-    from forgedsl.runtime.whatif.chosen import check, chosen
-    from forgedsl.runtime.whatif.train import startable, train
+    from forgedsl_runtime.stderr import native_stderr
+    from forgedsl_runtime.whatif.chosen import check, chosen
+    from forgedsl_runtime.whatif.train import startable, train
 
     if device not in DEVICES:
         raise LaunchError(f"--device is cpu or gpu, not {device}")

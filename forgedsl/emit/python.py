@@ -333,7 +333,7 @@ def scalar_type(type_: ast.Type) -> str:
 
 def helper_import(names: list[str]) -> list[str]:
     """Return the import of the helpers, wrapped as the formatter does."""
-    line = f"from forgedsl.runtime.program import {', '.join(names)}"
+    line = f"from forgedsl_runtime.program import {', '.join(names)}"
     if len(line) <= 100:
         return [line]
-    return ["from forgedsl.runtime.program import (", *(f"    {n}," for n in names), ")"]
+    return ["from forgedsl_runtime.program import (", *(f"    {n}," for n in names), ")"]

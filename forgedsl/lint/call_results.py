@@ -3,7 +3,7 @@
 RewardCalls        a reward: the scores of constructed answers, by row and kind of answer
 EnvironmentPlays   an environment: episodes of scripted players, who answer right, wrong, nothing
 
-`forgedsl.runtime.probes` makes them. Without --deep there are none.
+`forgedsl_runtime.probes` makes them. Without --deep there are none.
 """
 
 from __future__ import annotations

@@ -101,7 +101,7 @@ class Module(Spec):
 class Reward(Spec):
     """One reward function, run in a pool of `procs` processes.
 
-    kind "std": `function` is a name in `forgedsl.runtime.rewards`; `args` are its settings.
+    kind "std": `function` is a name in `forgedsl_runtime.rewards`; `args` are its settings.
 
     kind "program": `function` is the name of `f(rollout) -> float` in `Job.program`.
 
@@ -231,7 +231,7 @@ class LossField(Spec):
 
 
 class Loss(Spec):
-    """The modules generated from the declared expression; see `forgedsl.runtime.losses`.
+    """The modules generated from the declared expression; see `forgedsl_runtime.losses`.
 
     `source` is the text of a torch module, `kernels` of a Triton module; `tree` is the typed
     expression that both come from, in its text form. `kinks` are the places where its gradient
@@ -455,7 +455,7 @@ class Launcher(Spec):
 class Job(Spec):
     """A run. `program` is the text of the generated Python module with the pure functions of the
     job (dataset rows, rewards, rubrics, advantages, filters); it imports only the standard library
-    and `forgedsl.runtime.program`. `origins` maps declaration names to "file.forge:line:column"."""
+    and `forgedsl_runtime.program`. `origins` maps declaration names to "file.forge:line:column"."""
 
     format_version: str = FORMAT_VERSION
     content_hash: str = ""

@@ -10,7 +10,7 @@ from forgedsl.python.pages import PipelineError
 from forgedsl.services.base import SAMPLING
 
 if TYPE_CHECKING:
-    from forgedsl.runtime.data_types import Prompt
+    from forgedsl_runtime.data_types import Prompt
 
 BOUNDS = {each.name.removeprefix("sampling."): each.type for each in SAMPLING}
 """by setting: the values that the language accepts"""
@@ -53,7 +53,7 @@ def list_prompts(given: Any) -> list[Prompt]:
     Raises:
         PipelineError: something else than prompts was given.
     """
-    from forgedsl.runtime.data_types import Prompt
+    from forgedsl_runtime.data_types import Prompt
 
     prompts = list(given) if isinstance(given, Sequence) and not isinstance(given, str) else [given]
     for each in prompts:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from forgedsl.python.pages import PipelineError
 
 if TYPE_CHECKING:
-    from forgedsl.runtime.data_types import Batch, Prompt, Rollout
+    from forgedsl_runtime.data_types import Batch, Prompt, Rollout
 
 
 @dataclass
@@ -63,8 +63,8 @@ class Buffer:
 
 def assembled(groups: Sequence[Group], fields: Mapping[str, str]) -> Batch:
     """The batch of one step: a sample per completion, in order of groups."""
-    from forgedsl.runtime.controller.assembly import sample_of
-    from forgedsl.runtime.data_types import Batch
+    from forgedsl_runtime.controller.assembly import sample_of
+    from forgedsl_runtime.data_types import Batch
 
     batch = Batch(samples=[])
     for number, group in enumerate(groups):

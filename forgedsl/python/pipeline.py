@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from forgedsl.ir.program import Program
     from forgedsl.lower.job import Job
     from forgedsl.python.session import Session
-    from forgedsl.runtime.losses import LossFunction
+    from forgedsl_runtime.losses import LossFunction
     from forgedsl.sizes.hosts import Host
 
 HERE = "here"
@@ -173,7 +173,7 @@ class Pipeline:
 
     def loss(self, name: str | None = None) -> LossFunction:
         """A loss of the job as a function of tensors; without a name, the only one."""
-        from forgedsl.runtime.losses import LossFunction
+        from forgedsl_runtime.losses import LossFunction
 
         losses = self.plan().job.losses
         if name is None and len(losses) == 1:
@@ -254,8 +254,8 @@ class Pipeline:
             advantage = pipeline.function("group_norm")
             advantage([0.0, 1.0])
         """
-        from forgedsl.runtime.modules import load_module
-        from forgedsl.runtime.tensor_calls import call_on_tensors
+        from forgedsl_runtime.modules import load_module
+        from forgedsl_runtime.tensor_calls import call_on_tensors
 
         job = self.plan().job
         targets = [node.target for node in job.nodes if Role.COMPUTES in node.roles]

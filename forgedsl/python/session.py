@@ -32,9 +32,9 @@ from forgedsl.types.flow import Role
 
 if TYPE_CHECKING:
     from forgedsl.lower.job import Job, Node
-    from forgedsl.runtime.data_types import Batch, PassResult, Prompt, StepResult
-    from forgedsl.runtime.losses import LossFunction
-    from forgedsl.runtime.session import Services
+    from forgedsl_runtime.data_types import Batch, PassResult, Prompt, StepResult
+    from forgedsl_runtime.losses import LossFunction
+    from forgedsl_runtime.session import Services
 
 R = TypeVar("R")
 
@@ -118,7 +118,7 @@ class Session:
         return Work(asyncio.run_coroutine_threadsafe(self._opened(), self._loop))
 
     async def _opened(self) -> None:
-        from forgedsl.runtime.session import open_services
+        from forgedsl_runtime.session import open_services
 
         (self.folder / "session.json").write_text("{}", encoding="utf-8")
         self._services = await open_services(self.job, self.folder)
@@ -443,7 +443,7 @@ class Generator(Handle):
         """Sample `n` completions of each prompt: a group per prompt. `sampling` changes the file's
         settings, such as `temperature=0.7`; this is refused if the generator plays in an
         environment."""
-        from forgedsl.runtime.endpoints import seed_of
+        from forgedsl_runtime.endpoints import seed_of
 
         asked, n = list_prompts(prompts), check_count("n", n, 1)
         settings = self._sampling(sampling)
@@ -473,8 +473,8 @@ class Generator(Handle):
 
     def chat(self, messages: str | Sequence[Mapping[str, Any]], **sampling: Any) -> Work[str]:
         """The answer to a chat, or to a plain text: the model's chat template is applied."""
-        from forgedsl.runtime.data.reader import load_tokenizer
-        from forgedsl.runtime.data_types import Prompt
+        from forgedsl_runtime.data.reader import load_tokenizer
+        from forgedsl_runtime.data_types import Prompt
 
         job, folder = self.session.job, self.session.folder
         settings = self._sampling(sampling)
@@ -537,7 +537,7 @@ class Scorer(Handle):
         """The score of each completion of a group. A completion whose reward fails under
         `on_error = drop` is taken out of the group, as in a run. Values of the rewards behind a
         rubric are in `group.parts` then, by name."""
-        from forgedsl.runtime.endpoints import DropRollout, Score
+        from forgedsl_runtime.endpoints import DropRollout, Score
 
         async def one(rollout: Any) -> Score | None:
             try:

@@ -41,7 +41,7 @@ async def settle() -> None:
 
 async def as_run_error(call: Coroutine[Any, Any, R]) -> R:
     """Await a call, and raise the failure of a service as a RunError, as a run does."""
-    from forgedsl.runtime.endpoints import ServiceError
+    from forgedsl_runtime.endpoints import ServiceError
 
     try:
         return await call

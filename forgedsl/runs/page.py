@@ -271,7 +271,7 @@ def spread(samples: tuple[dict[str, Any], ...], step: int) -> list[dict[str, Any
 
 def trajectory(sample: dict[str, Any]) -> list[tuple[str, str, dict[str, Any]]]:
     """Cut the text of a trajectory at its answers: (what came before, what the policy wrote,
-    record of the answer), in order; see runtime/controller/trajectory_log.py."""
+    record of the answer), in order; see runtime/forgedsl_runtime/controller/trajectory_log.py."""
     text, ended, found = sample["response"], 0, []
     for answer in sample["answers"]:
         start, end = answer["at"]

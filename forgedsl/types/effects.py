@@ -26,7 +26,7 @@ BY_PREFIX = {
     "exec": (
         "subprocess", "multiprocessing", "pty", "runpy", "os.system", "os.popen", "os.execv",
         "os.execvp", "os.spawnv", "os.posix_spawn", "os.fork", "asyncio.create_subprocess_exec",
-        "asyncio.create_subprocess_shell", "forgedsl.runtime.sandbox",
+        "asyncio.create_subprocess_shell", "forgedsl_runtime.sandbox",
     ),
     "net": (
         "socket", "requests", "httpx", "aiohttp", "urllib.request", "urllib3", "http.client",

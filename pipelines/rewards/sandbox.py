@@ -2,7 +2,7 @@
 
     completion -> last ```python block -> the calls of the cases in a sandbox -> 1.0 or 0.0
 
-The isolation is `forgedsl.runtime.sandbox`: no network, no files of the host, no processes; the
+The isolation is `forgedsl_runtime.sandbox`: no network, no files of the host, no processes; the
 expected values never enter the process that runs the code. `choose()` takes the strongest level
 that the host has; `choose("namespaces")` refuses to start where there is only a weaker one.
 """
@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from forgedsl.runtime.sandbox import Limits, choose, judge
+from forgedsl_runtime.sandbox import Limits, choose, judge
 
 LEVEL = choose()
 LIMITS = Limits(wall=10.0, cpu=8, memory=1 << 30)

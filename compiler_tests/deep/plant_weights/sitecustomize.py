@@ -14,8 +14,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-BASE = "forgedsl.runtime.transports.base"
-FROZEN = "forgedsl.runtime.services.titan.frozen"
+BASE = "forgedsl_runtime.transports.base"
+FROZEN = "forgedsl_runtime.services.titan.frozen"
 PUBLICATION = 3
 """version 2: versions 0 and 1 arrive whole"""
 FAULTS = (

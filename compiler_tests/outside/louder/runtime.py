@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from forgedsl.lower.job import Job, Node
-from forgedsl.runtime.flow import Edge
-from forgedsl.runtime.operations.base import Call, Operation, Run
+from forgedsl_runtime.flow import Edge
+from forgedsl_runtime.operations.base import Call, Operation, Run
 
 
 class Louder(Operation):

@@ -10,10 +10,10 @@ from typing import Any
 from monarch.actor import concurrent_endpoint
 
 from forgedsl.lower import job as spec
-from forgedsl.runtime.actors.base import ForgeActor
-from forgedsl.runtime.data_types import Batch, Sample, StepResult
-from forgedsl.runtime.services.base import Kind
-from forgedsl.runtime.transports.base import Manifest
+from forgedsl_runtime.actors.base import ForgeActor
+from forgedsl_runtime.data_types import Batch, Sample, StepResult
+from forgedsl_runtime.services.base import Kind
+from forgedsl_runtime.transports.base import Manifest
 
 
 class Table(ForgeActor):

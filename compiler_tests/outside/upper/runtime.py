@@ -8,9 +8,9 @@ from typing import Any
 from monarch.actor import Port, concurrent_endpoint
 
 from forgedsl.lower import job as spec
-from forgedsl.runtime.actors.base import ForgeActor
-from forgedsl.runtime.data_types import Completion, Message, Request
-from forgedsl.runtime.services.base import Kind
+from forgedsl_runtime.actors.base import ForgeActor
+from forgedsl_runtime.data_types import Completion, Message, Request
+from forgedsl_runtime.services.base import Kind
 
 
 class Upper(ForgeActor):

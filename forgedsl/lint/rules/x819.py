@@ -12,7 +12,7 @@
 A program that a tool starts gets the variables of its process: API keys of judges and trackers
 among them. The policy prints them, and the transcripts of the run keep them (koda #1229, electric
 #4362). Pass `env=` with what the program needs, or run it in a sandbox
-(`forgedsl.runtime.sandbox`) or a container.
+(`forgedsl_runtime.sandbox`) or a container.
 """
 
 from __future__ import annotations

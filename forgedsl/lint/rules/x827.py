@@ -9,7 +9,7 @@
 keeps, its rewards, files, and the network (mcp-use #1718). If a reward does so, the policy can set
 every later score (verl #7603), even if the reward declares `effects = [exec]`. An empty
 `__builtins__` does not prevent this. Parse the text, and compute only what you know; or run it in a
-sandbox (`forgedsl.runtime.sandbox`). The rule follows the text into helper functions. `pickle`, the
+sandbox (`forgedsl_runtime.sandbox`). The rule follows the text into helper functions. `pickle`, the
 unsafe loaders of `yaml`, and `sympy.sympify`, which calls `eval`, run code as well.
 """
 

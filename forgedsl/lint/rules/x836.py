@@ -7,7 +7,7 @@
 
 A program that calls `sys.exit(0)`, or `os._exit(0)`, ends before the tests behind it run, with exit
 code 0: the policy needs no solution (skypilot #9836, verl #7853). Let each test report its success
-in a way that the code of the policy cannot imitate, as `forgedsl.runtime.sandbox.judge` does. The
+in a way that the code of the policy cannot imitate, as `forgedsl_runtime.sandbox.judge` does. The
 rule is silent if the score also depends on the output of the program.
 """
 

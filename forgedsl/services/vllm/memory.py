@@ -42,7 +42,7 @@ SHARED = 0.85
 """default fraction of a GPU's memory that an engine and the services it shares the GPU with may
 fill"""
 CPU_POOL = 1 * GIB
-"""bytes of the KV pool on a CPU, as in runtime/services/vllm/upstream/engine.py"""
+"""bytes of the KV pool on a CPU, as in runtime/forgedsl_runtime/services/vllm/upstream/engine.py"""
 GRAPHS = 1.5 * GIB
 
 

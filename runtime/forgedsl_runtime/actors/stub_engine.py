@@ -1,0 +1,95 @@
+"""Stand-in engine for rehearsals: completions come after the time that a real engine would take.
+
+    submit(requests) --> Batching (the simulator's model of an engine) --timer--> done(completions)
+
+Runs in one event loop and never blocks it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from forgedsl_runtime.data_types import Completion
+from forgedsl.sim.engine import Batching
+from forgedsl.sim.latency import Engine
+
+TOKEN = 1
+"""token id used for every token of a rehearsal"""
+
+
+@dataclass(slots=True, kw_only=True)
+class StubRequest:
+    """A request for a made-up completion, with token counts of prompt and completion."""
+
+    id: str
+    prompt: int
+    tokens: int
+    truncated: bool
+
+
+@dataclass(slots=True)
+class _Entry:
+    request: StubRequest
+    version: int
+    started: float
+    running: int
+
+
+class StubEngine:
+    """One replica. `done` is called with completions that have ended."""
+
+    def __init__(self, spec: Engine, done: Callable[[list[Completion]], None]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._done = done
+        self._spec = spec
+        self._timer: asyncio.TimerHandle | None = None
+        self.version = 0
+        self.batching: Batching[_Entry] = Batching(
+            decode=spec.decode, decode_sequence=spec.decode_sequence, max_running=spec.max_running
+        )
+
+    def submit(self, requests: Sequence[StubRequest]) -> None:
+        for request in requests:
+            entry = _Entry(request, self.version, time.time(), self.batching.load)
+            prefill = request.prompt * self._spec.prefill
+            self.batching.add(self._loop.time(), entry, request.tokens, prefill)
+        self._order()
+
+    async def load(self, version: int) -> None:
+        """Pause for new weights; requests that enter from now on have this version."""
+        self.version = version
+        self.batching.stop(self._loop.time(), self._spec.load)
+        self._order()
+        await asyncio.sleep(max(0.0, self.batching.now - self._loop.time()))
+
+    def slow(self, factor: float) -> None:
+        self.batching.advance(self._loop.time())
+        self.batching.slowness = factor
+        self._order()
+
+    def _order(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        end = self.batching.next_end()
+        if end < math.inf:
+            self._timer = self._loop.call_at(end, self._tick)
+
+    def _tick(self) -> None:
+        ended = self.batching.ended(self._loop.time())
+        self._order()
+        if ended:
+            self._done([self._complete(entry) for entry in ended])
+
+    def _complete(self, entry: _Entry) -> Completion:
+        request = entry.request
+        return Completion(
+            id=request.id, token_ids=[TOKEN] * request.tokens, logprobs=[0.0] * request.tokens,
+            mask=[True] * request.tokens, text="", truncated=request.truncated,
+            version_min=entry.version, version_max=self.version, started=entry.started,
+            finished=time.time(), running=entry.running,
+        )  # fmt: skip

@@ -1,0 +1,70 @@
+"""The services of a real run: trainers, engines and rewards on their meshes."""
+
+from __future__ import annotations
+
+import asyncio
+
+from forgedsl.errors import LaunchError
+from forgedsl_runtime import meshes, sandbox
+from forgedsl_runtime.disk_space import check_room
+from forgedsl_runtime.hosts.registry import start_hosts
+from forgedsl_runtime.meshes import Fleet
+from forgedsl_runtime.models import resolve_path
+from forgedsl_runtime.service_backend import Run, check_supported
+from forgedsl_runtime.services.build import Data, build_endpoints, open_data
+from forgedsl_runtime.services.endpoints import MonarchEndpoints
+from forgedsl_runtime.upstream.monarch import Mesh
+
+
+async def _tell_sandbox(this: Run) -> None:
+    """Emit a note on how well code run by rewards is isolated on this host.
+
+    Raises:
+        LaunchError: isolation is missing, or weaker than demanded.
+    """
+    paths = {resolve_path(r.path, this.job_dir) for r in this.job.rewards.values() if r.path}
+    if any(sandbox.MARK in path.read_text("utf-8") for path in paths if path.is_file()):
+        try:
+            text = await asyncio.to_thread(sandbox.description)
+        except sandbox.SandboxError as error:
+            raise LaunchError(str(error)) from error
+        this.events.emit("note", text=text)
+
+
+class RealBackend:
+    """Backend of a real run; implements `service_backend.ServiceBackend`."""
+
+    loads_models = True
+
+    def spawn(self, this: Run) -> Fleet:
+        check_supported(this.job)
+        check_room(this.job, this.job_dir, this.scratch.temp, this.run_dir)
+        environment = this.scratch.environment()
+        hosts = start_hosts(this.job, this.scratch.temp, this.run_dir / "logs")
+        try:
+            return meshes.spawn(this.job, this.run_dir, this.job_dir, environment, hosts)
+        except BaseException:
+            hosts.stop()
+            raise
+
+    async def prepare(self, this: Run, fleet: Fleet) -> Data:
+        """Set up all meshes, report every process, and open the data meanwhile."""
+
+        def warn(service: str, text: str) -> None:
+            this.events.emit("warning", service=service, text=text)
+
+        async with asyncio.TaskGroup() as tasks:
+            data = tasks.create_task(open_data(this.job, this.job_dir, this.run_dir, this.events))
+            tasks.create_task(_tell_sandbox(this))
+            tasks.create_task(
+                meshes.setup(fleet, this.run_dir, this.scratch.key, this.resume, this.tell, warn)
+            )
+        return data.result()
+
+    async def connect(self, this: Run, fleet: Fleet, data: Data) -> MonarchEndpoints:
+        return await build_endpoints(
+            this.job, fleet, this.run_dir, data, this.events, this.record_batches
+        )
+
+    async def restart(self, this: Run, dead: Mesh) -> Mesh:
+        return await meshes.restart(dead, this.scratch.key, this.tell)

@@ -1,0 +1,107 @@
+"""vLLM's FlashAttention backend; pure decode steps go through `attention` instead."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from vllm.platforms import current_platform
+from vllm.utils.torch_utils import is_quantized_kv_cache
+from vllm.v1.attention.backend import AttentionType
+from vllm.v1.attention.backends import flash_attn
+from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
+
+from forgedsl_runtime.services.vllm.upstream import attention
+
+WIDTHS = (64, 128, 256)
+"""supported head dimensions: powers of two"""
+
+
+class SharedPageBuilder(flash_attn.FlashAttentionMetadataBuilder):
+    """Groups the rows of each decode step by the pages they share."""
+
+    supports_update_block_table = False  # another page table has other groups
+
+    def __init__(self, *args: Any, **named: Any):
+        super().__init__(*args, **named)
+        rows = max(self.vllm_config.scheduler_config.max_num_seqs, self.max_cudagraph_size or 0)
+        group = self.num_heads_q // self.num_heads_kv
+        self._groups = attention.SharedPageGroups(rows, group, self.device)
+
+    def build(
+        self, common_prefix_len: int, common_attn_metadata: Any, fast_build: bool = False
+    ) -> flash_attn.FlashAttentionMetadata:
+        """Build vLLM's metadata; add the page groups (`groups`) if each row has one query."""
+        found = super().build(common_prefix_len, common_attn_metadata, fast_build)
+        if found.max_query_len == 1 and found.causal is True:
+            self._groups.form(found.block_table, found.seq_lens, self.block_size)
+            found.groups = self._groups  # type: ignore[attr-defined]
+        return found
+
+
+class SharedPageImpl(flash_attn.FlashAttentionImpl):
+    """Attention over pages: our kernel for decode steps, vLLM's for everything else."""
+
+    def __init__(self, *args: Any, **named: Any):
+        super().__init__(*args, **named)
+        self._ours = (
+            self.head_size in WIDTHS
+            and self.sliding_window == (-1, -1)
+            and self.alibi_slopes is None
+            and self.sinks is None
+            and not self.logits_soft_cap
+            and self.attn_type == AttentionType.DECODER
+            and self.dcp_world_size == 1
+            and not self.batch_invariant_enabled
+        )
+
+    def forward(
+        self,
+        layer: Any,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        kv_cache: torch.Tensor,
+        attn_metadata: Any,
+        output: torch.Tensor,
+        output_scale: torch.Tensor | None = None,
+        output_block_scale: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """See FlashAttentionImpl.forward."""
+        groups = getattr(attn_metadata, "groups", None)
+        if groups is None or not self._ours or output_scale is not None:
+            found: torch.Tensor = super().forward(
+                layer, query, key, value, kv_cache, attn_metadata, output,
+                output_scale, output_block_scale,
+            )  # fmt: skip
+            return found
+        scale, value_scale = self.scale, 1.0
+        if is_quantized_kv_cache(self.kv_cache_dtype):
+            kv_cache = kv_cache.view(current_platform.fp8_dtype())
+            scale *= layer._q_scale_float * layer._k_scale_float
+            value_scale = layer._v_scale_float
+        rows = attn_metadata.seq_lens.shape[0]
+        attention.decode(
+            query[:rows], kv_cache, attn_metadata.block_table, attn_metadata.seq_lens,
+            output[:rows], groups, scale, value_scale,
+        )  # fmt: skip
+        return output
+
+
+class SharedPageBackend(flash_attn.FlashAttentionBackend):
+    """This backend is registered under the name FLASH_ATTN: vLLM then uses it wherever it would
+    use its FlashAttention."""
+
+    @staticmethod
+    def get_impl_cls() -> type[SharedPageImpl]:
+        return SharedPageImpl
+
+    @staticmethod
+    def get_builder_cls() -> type[SharedPageBuilder]:
+        return SharedPageBuilder
+
+
+def install() -> None:
+    """Register our backend as vLLM's FLASH_ATTN."""
+    name = f"{SharedPageBackend.__module__}.{SharedPageBackend.__qualname__}"
+    register_backend(AttentionBackendEnum.FLASH_ATTN, name)

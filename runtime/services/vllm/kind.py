@@ -1,8 +1,0 @@
-"""Kind `vllm`: the actor that runs it."""
-
-from __future__ import annotations
-
-from forgedsl.runtime.services.base import Kind
-from forgedsl.runtime.services.vllm.actor import Generator
-
-KIND = Kind(name="vllm", actor=lambda service: Generator, aborts=True)
