@@ -20,10 +20,10 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 
+from forgedsl.shipped import shipped_root
 from forgedsl_runtime.proofs.publication import arrival
 from forgedsl_runtime.transports.base import Sender
 from forgedsl_runtime.transports.registry import open_weights, transport
-from forgedsl.shipped import shipped_root
 
 sys.path[:0] = [str(Path(__file__).parents[1] / "compiler_tests/runtime")]
 from small_engine import small_engine  # noqa: E402

@@ -99,8 +99,8 @@ def stub() -> None:
 
 def real(folders: list[Path]) -> None:
     """Calibrated on the first run, the step times of all."""
-    from forgedsl_runtime.sim.simulation import simulate
     from forgedsl.sim.calibrate import calibrated
+    from forgedsl_runtime.sim.simulation import simulate
 
     print("| run | measured s/step | simulated s/step | off |")
     print("|---|---|---|---|")

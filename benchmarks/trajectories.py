@@ -72,9 +72,9 @@ class Engine:
     """A rehearsal's engine in this process. Every turn calls a tool."""
 
     def __init__(self, given: argparse.Namespace, tool: str, step: float) -> None:
-        from forgedsl_runtime.actors.stub_engine import StubEngine
         from forgedsl.sim.latency import Engine as Spec
         from forgedsl.sim.values import Dist
+        from forgedsl_runtime.actors.stub_engine import StubEngine
 
         length = Dist(points=(given.tokens,))
         spec = Spec(

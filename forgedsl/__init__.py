@@ -10,8 +10,8 @@ import os
 
 from forgedsl.version import VERSION as __version__
 
-if not os.path.isdir(os.path.join(os.path.dirname(__file__), "runtime")):
-    # a checkout without symbolic links, as on Windows: runtime, grammar and pipelines are siblings
+if not os.path.isdir(os.path.join(os.path.dirname(__file__), "grammar")):
+    # a checkout without symbolic links, as on Windows: grammar and pipelines are siblings
     __path__.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 HOMES = {

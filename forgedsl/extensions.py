@@ -7,7 +7,7 @@ An extension is a Python package beside that pyproject.toml. What it defines und
 added to the tuples of the same names here:
 
     my_rank             OPERATIONS (operations/registry), KINDS (services/registry)
-    my_rank.runtime     OPERATIONS (runtime/forgedsl_runtime/operations/registry), KINDS (runtime/forgedsl_runtime/services/registry)
+    my_rank.runtime     OPERATIONS, KINDS (the same registries in forgedsl_runtime)
 
 The compiler imports `my_rank` alone, which must not import torch. Runs and rehearsals import
 both. A job names its extensions and has copies of their files in `inputs/extensions`; runs, resumed

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 SHIPPED = "forgedsl:"
+PACKAGES = frozenset({"forgedsl", "forgedsl_runtime"})
+"""the import packages of this project"""
 
 
 def shipped_root() -> Path:

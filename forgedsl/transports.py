@@ -1,8 +1,8 @@
 """Weight transports: what each connects and its bandwidth, best first.
 
-Each transport is a row here and a module `runtime/forgedsl_runtime/transports/NAME.py`. Unless the program names
-one, the plan gives a `sync` the first that connects its two ends and is known to work on their
-GPUs.
+Each transport is a row here and a module `runtime/forgedsl_runtime/transports/NAME.py`. Unless the
+program names one, the plan gives a `sync` the first that connects its two ends and is known to work
+on their GPUs.
 """
 
 from __future__ import annotations

@@ -21,9 +21,9 @@ from forgedsl.ir.program import Constructor, PythonFunction
 from forgedsl.losses.tree import ROW_STATISTICS
 from forgedsl.lower.build import _program_text
 from forgedsl.lower.loss import lower_loss
+from forgedsl.types.flow import Role
 from forgedsl_runtime.losses.function import LossFunction
 from forgedsl_runtime.rewards.loading import STANDARD
-from forgedsl.types.flow import Role
 
 from .corpus import PIPELINES
 

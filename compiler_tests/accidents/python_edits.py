@@ -8,8 +8,8 @@ played by players who answer right, wrong, nothing, or with what they were shown
 harmful if a right answer no longer scores more than each of the others, if the program fails, or if
 the player who answers with what it was shown is paid.
 
-The players are its own. `lint --deep` has players too (`runtime/forgedsl_runtime/probes`), and reports what these
-find: as an oracle they would only agree with themselves.
+The players are its own. `lint --deep` has players too (`runtime/forgedsl_runtime/probes`), and
+reports what these find: as an oracle they would only agree with themselves.
 
     python -m compiler_tests.accidents.python_edits 300 [first] [deep]    counts, what is missed or
                                                                           told; deep: by `--deep`

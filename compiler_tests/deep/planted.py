@@ -77,7 +77,7 @@ def is_found(fault: Fault, tree: Path) -> bool:
 def passes(tests: list[str], tree: Path) -> bool:
     """Whether tests of the copy exist and pass."""
     # Bytecode is left out: two changes within a second would share it.
-    env = os.environ | {"PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
+    env = os.environ | {"PYTHONPATH": f"{tree}:{tree}/runtime", "PYTHONDONTWRITEBYTECODE": "1"}
     command = [sys.executable, "-m", "pytest", *tests, "-x", "-p", "no:cacheprovider"]
     try:
         done = subprocess.run(

@@ -6,17 +6,22 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
+RUNTIME = "runtime/forgedsl_runtime"
 UNITS = (
     "forgedsl/services/titan/", "forgedsl/services/vllm/", "forgedsl/services/registry.py",
-    "runtime/forgedsl_runtime/services/titan/", "runtime/forgedsl_runtime/services/vllm/", "runtime/forgedsl_runtime/services/registry.py",
+    f"{RUNTIME}/services/titan/", f"{RUNTIME}/services/vllm/", f"{RUNTIME}/services/registry.py",
 )  # fmt: skip
-PACKAGES = ("forgedsl/cli/machine.py", "forgedsl/lower/lock.py", "runtime/forgedsl_runtime/actors/base.py")
+PACKAGES = (
+    "forgedsl/cli/machine.py",
+    "forgedsl/lower/lock.py",
+    "runtime/forgedsl_runtime/actors/base.py",
+)
 """which name the Python packages"""
 LEFT = {
     "forgedsl/schema/constructors.py",  # `vllm("NAME")` names a tool parser of the package
     "forgedsl/lower/job.py",  # has the names of all that a job is made of
-    "runtime/forgedsl_runtime/api/program.py",  # methods `titan` and `vllm` of programs in Python
-    "runtime/forgedsl_runtime/replay.py",  # a trainer alone, with other memory settings than its own
+    f"{RUNTIME}/api/program.py",  # methods `titan` and `vllm` of programs in Python
+    f"{RUNTIME}/replay.py",  # a trainer alone, with other memory settings than its own
 }
 
 

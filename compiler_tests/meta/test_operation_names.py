@@ -115,8 +115,8 @@ def test_replay_is_taken_out_in_four_files(tmp_path: Path) -> None:
             symlinks=True,
             ignore=shutil.ignore_patterns("__pycache__"),
         )
-    for side in ("forgedsl", "runtime"):
-        folder = tmp_path / side / "operations"
+    for side in UNITS:
+        folder = tmp_path / side
         (folder / "recall.py").unlink()
         registry = folder / "registry.py"
         text = registry.read_text(encoding="utf-8")
@@ -139,7 +139,8 @@ def test_replay_is_taken_out_in_four_files(tmp_path: Path) -> None:
 
 def forgec(tree: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """`forgec` of a tree, in that tree."""
+    env = {**os.environ, "PYTHONPATH": f"{tree}:{tree}/runtime"}
     return subprocess.run(
         [sys.executable, "-m", "forgedsl.cli.main", *words], cwd=tree, capture_output=True,
-        text=True, timeout=120, check=False, env={**os.environ, "PYTHONPATH": str(tree)},
+        text=True, timeout=120, check=False, env=env,
     )  # fmt: skip

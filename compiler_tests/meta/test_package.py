@@ -29,11 +29,11 @@ def tracked() -> set[str]:
         ["git", "ls-files", "forgedsl", "runtime", "grammar", "pipelines"],
         cwd=ROOT, capture_output=True, text=True, check=True,
     ).stdout.split("\n")  # fmt: skip
-    links = {"forgedsl/runtime", "forgedsl/grammar", "forgedsl/pipelines", ""}
-    inside = ("runtime/", "grammar/", "pipelines/")
+    links = {"forgedsl/grammar", "forgedsl/pipelines", ""}
+    inside = ("grammar/", "pipelines/")
     editors = "grammar/editors/"  # set up from a checkout (docs/guide/editors.md)
     return {
-        f"forgedsl/{name}" if name.startswith(inside) else name
+        f"forgedsl/{name}" if name.startswith(inside) else name.removeprefix("runtime/")
         for name in names
         if name not in links and not name.startswith(editors)
     }
@@ -115,7 +115,7 @@ def test_both_hold_every_file_of_the_package(packages: tuple[Path, Path]) -> Non
     inside = names_in(wheel)
     assert tracked() - inside == set()
     with tarfile.open(sdist) as archive:
-        files = {name.partition("/")[2] for name in archive.getnames()}
+        files = {name.partition("/")[2].removeprefix("runtime/") for name in archive.getnames()}
     assert inside - files == set()
 
 

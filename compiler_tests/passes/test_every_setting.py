@@ -306,7 +306,7 @@ def read() -> frozenset[tuple[str, str]]:
         for p in (ROOT / "runtime").rglob("*.py")
         if "stub" not in p.parts and "twin" not in p.stem
     ]
-    paths = {f"forgedsl.{'.'.join(p.relative_to(ROOT).with_suffix('').parts)}": p for p in files}
+    paths = {".".join(p.relative_to(ROOT / "runtime").with_suffix("").parts): p for p in files}
     kinds = {
         f"services.{path.parent.name}.job" for path in (ROOT / "forgedsl").glob("services/*/job.py")
     }

@@ -10,11 +10,11 @@ import pytest
 from forge_commands import CliRunner
 
 from forgedsl.cli.app import app
-from forgedsl_runtime.sim.clock import Deadlock, run
 from forgedsl.sim.engine import Batching
 from forgedsl.sim.fit import Crowd, least_squares, overlap, union
 from forgedsl.sim.inject import Fault, parse
 from forgedsl.sim.values import constant, dist, quantiles, uniform
+from forgedsl_runtime.sim.clock import Deadlock, run
 
 PIPELINE = str(Path(__file__).parents[2] / "pipelines/grpo_math.forge")
 SMALL = ("--profile", "cpu", "--set", "prompts=4", "--set", "held_out.limit=8", "--steps", "8")

@@ -18,11 +18,11 @@ from forgedsl.lower.build import lower
 from forgedsl.plan.credits import Credits
 from forgedsl.plan.liveness import net_of
 from forgedsl.plan.staleness import bound
-from forgedsl_runtime.controller.flow import analyse
-from forgedsl_runtime.sim.simulation import simulate
 from forgedsl.sim.inject import parse
 from forgedsl.sim.latency import Control, Data, Engine, Filter, Latencies, Reward, Titan
 from forgedsl.sim.values import Dist, constant
+from forgedsl_runtime.controller.flow import analyse
+from forgedsl_runtime.sim.simulation import simulate
 
 DEEP = os.environ.get("FORGE_DEEP") == "1"
 NUM_SCHEDULES = 10_000 if DEEP else 200

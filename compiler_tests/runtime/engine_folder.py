@@ -12,8 +12,8 @@ from safetensors.torch import load_file, save_file
 from small_engine import small_engine
 
 from forgedsl.errors import RunError
-from forgedsl_runtime.proofs import frozen
 from forgedsl.shipped import shipped_root
+from forgedsl_runtime.proofs import frozen
 
 
 def told(folder: Path, held: list) -> dict:

@@ -1,6 +1,6 @@
 """Services that sleep instead of computing, and jobs to run on them on simulated time.
 
-    FakeEndpoints   implements runtime/forgedsl_runtime/endpoints.py; checks the rules the controller must keep
+    FakeEndpoints   implements forgedsl_runtime.endpoints; checks the rules the controller must keep
     job, node, ...  small jobs
 
 A completion is a pure function of (seed, version the sampler serves), so that two runs that sample

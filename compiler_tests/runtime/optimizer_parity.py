@@ -14,11 +14,11 @@ from lora_parity import loss_of
 from precision_parity import local
 
 from forgedsl.lower import job as spec
+from forgedsl.services.titan.facts import KIND
+from forgedsl.services.titan.memory import TrainerShape, state_items
 from forgedsl_runtime.rendezvous import rendezvous_store
 from forgedsl_runtime.services.titan.upstream import model as titan
 from forgedsl_runtime.services.titan.upstream.optimizers import build_optimizer, complete_moments
-from forgedsl.services.titan.facts import KIND
-from forgedsl.services.titan.memory import TrainerShape, state_items
 
 STEPS = 4
 COMMON = {"lr": 1e-2, "weight_decay": 0.1}

@@ -15,12 +15,12 @@ from lora_parity import loss_of
 from torch.distributed.fsdp import CPUOffloadPolicy
 
 from forgedsl.lower import job as spec
+from forgedsl.services.titan.facts import KIND
+from forgedsl.services.titan.memory import TrainerShape, state_items
 from forgedsl_runtime.rendezvous import rendezvous_store
 from forgedsl_runtime.services.titan.upstream import model as titan
 from forgedsl_runtime.services.titan.upstream.gathering import gather_tensor
 from forgedsl_runtime.services.titan.upstream.optimizers import build_optimizer
-from forgedsl.services.titan.facts import KIND
-from forgedsl.services.titan.memory import TrainerShape, state_items
 
 OPT = spec.Optimizer(lr=1e-2, eps=1e-6, weight_decay=0.1, betas=(0.9, 0.95))
 STEPS = 4

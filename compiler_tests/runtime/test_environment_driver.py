@@ -14,12 +14,12 @@ from fake_endpoints import run
 
 from forgedsl.environment import Environment, Start, Step, Task, Turn, tool, tools_of
 from forgedsl.lower import job as spec
+from forgedsl.tool_calls import calls_in
 from forgedsl_runtime.data.chat import ChatTokenizer
 from forgedsl_runtime.data_types import Prompt
 from forgedsl_runtime.endpoints import RolloutError, seed_of
 from forgedsl_runtime.environments.bridge import Bridge, Conversation
 from forgedsl_runtime.environments.driver import Crash, Driver, Late, Limits
-from forgedsl.tool_calls import calls_in
 
 TOKENIZER = Path(__file__).parents[2] / "pipelines/tokenizers/arithmetic"
 EOS = 2

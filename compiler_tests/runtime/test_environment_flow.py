@@ -14,12 +14,12 @@ from fake_endpoints import FakeEndpoints, drive, job, math_nodes
 
 from forgedsl.environment import Start, Step, Task, Turn
 from forgedsl.lower import job as spec
+from forgedsl.sim.latency import Engine
+from forgedsl.sim.values import Dist
 from forgedsl_runtime.actors.stub_engine import StubEngine, StubRequest
 from forgedsl_runtime.data.chat import ChatTokenizer
 from forgedsl_runtime.environments.bridge import Bridge
 from forgedsl_runtime.environments.driver import Driver, Limits
-from forgedsl.sim.latency import Engine
-from forgedsl.sim.values import Dist
 
 BRIDGE = Bridge(
     ChatTokenizer.load(str(Path(__file__).parents[2] / "pipelines/tokenizers/arithmetic"))

@@ -20,10 +20,10 @@ from forgedsl.cli.app import app
 from forgedsl.errors import LaunchError
 from forgedsl.lower import job as spec
 from forgedsl.runs.card import write_card
+from forgedsl.shipped import shipped_root
 from forgedsl_runtime.checkpoints import check_checkpoint
 from forgedsl_runtime.export import create_repository, export, push
 from forgedsl_runtime.services.titan.upstream.checkpoints import spoilt
-from forgedsl.shipped import shipped_root
 
 TINY = shipped_root() / "models/tiny_math"
 

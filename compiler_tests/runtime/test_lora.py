@@ -12,8 +12,8 @@ from family_parity import dims_of
 from test_family_logits import close_of, printed
 from test_publication import result, sync_node
 
-from forgedsl_runtime.guards import GuardError, UnchangedWeightsGuard
 from forgedsl.sizes.params import adapter_params
+from forgedsl_runtime.guards import GuardError, UnchangedWeightsGuard
 
 FAMILIES = ("qwen2", "llama3", "qwen3_moe", "glm4_moe")
 

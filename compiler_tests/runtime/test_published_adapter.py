@@ -18,8 +18,8 @@ from test_weight_arrival import REQUESTS, generator
 from tolerance import near, of_shipped
 
 from forgedsl.lower import job as spec
-from forgedsl_runtime.services.generator import PROBE_GAPS
 from forgedsl.shipped import shipped_root
+from forgedsl_runtime.services.generator import PROBE_GAPS
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(300)]
 FAMILIES: dict[str, dict[str, Any]] = {

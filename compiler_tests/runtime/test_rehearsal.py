@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from forgedsl_runtime.actors.stub_actors import StubRewards
 from forgedsl.sim.latency import Reward
 from forgedsl.sim.values import constant
+from forgedsl_runtime.actors.stub_actors import StubRewards
 
 PIPELINE = Path(__file__).parents[2] / "pipelines/grpo_math.forge"
 QUICK = (

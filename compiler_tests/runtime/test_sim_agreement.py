@@ -15,12 +15,6 @@ import pytest
 from fake_endpoints import FakeEndpoints, drive, evaluation, job, math_nodes, node
 
 from forgedsl.lower import job as spec
-from forgedsl_runtime.actors.stub_engine import StubEngine, StubRequest
-from forgedsl_runtime.coalesce import Coalescer
-from forgedsl_runtime.data_types import Rollout
-from forgedsl_runtime.endpoints import Score
-from forgedsl_runtime.sim.simulation import simulate
-from forgedsl_runtime.stub.endpoints import in_turns
 from forgedsl.sim.latency import (
     Control,
     Data,
@@ -34,6 +28,12 @@ from forgedsl.sim.latency import (
     steps,
 )
 from forgedsl.sim.values import KEEPS, REWARD, Dist, constant, uniform
+from forgedsl_runtime.actors.stub_engine import StubEngine, StubRequest
+from forgedsl_runtime.coalesce import Coalescer
+from forgedsl_runtime.data_types import Rollout
+from forgedsl_runtime.endpoints import Score
+from forgedsl_runtime.sim.simulation import simulate
+from forgedsl_runtime.stub.endpoints import in_turns
 
 ENGINE = Engine(
     tokens=Dist(median=60.0, sigma=0.8, most=400.0), prompt=constant(16.0), decode=0.01,

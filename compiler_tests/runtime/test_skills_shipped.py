@@ -18,8 +18,8 @@ from forgedsl.environment import Step, Task, Turn
 from forgedsl.pipelines import make_skills
 from forgedsl.pipelines.environments.desk import Desk
 from forgedsl.pipelines.rewards.writing import alike, different
-from forgedsl_runtime.data import ChatTokenizer
 from forgedsl.tool_calls import calls_in
+from forgedsl_runtime.data import ChatTokenizer
 
 ROOT = Path(forgedsl.pipelines.__file__).parent
 TOKENIZER = ROOT / "tokenizers" / "skills"

@@ -18,12 +18,12 @@ from forgedsl.api import load_text
 from forgedsl.environment import Task
 from forgedsl.errors import RunError
 from forgedsl.lower import job as spec
+from forgedsl.vllm_parsers import FORM, NAMES, VERSION
 from forgedsl_runtime.data.chat import ChatTokenizer
 from forgedsl_runtime.environments.bridge import Bridge, unpickled
 from forgedsl_runtime.environments.connection import bridge_request
 from forgedsl_runtime.environments.process import EnvironmentProcess
 from forgedsl_runtime.environments.worker import ServedEnvironment
-from forgedsl.vllm_parsers import FORM, NAMES, VERSION
 
 TEXT = """forge 1
 import "std/rl" as rl

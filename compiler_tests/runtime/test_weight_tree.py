@@ -17,11 +17,11 @@ from typing import Any
 import pytest
 import torch
 
+from forgedsl.transports import Spot, row
 from forgedsl_runtime.temporary_files import SHM, remove_buffers
 from forgedsl_runtime.transports import tcp, tree
 from forgedsl_runtime.transports.base import Manifest, Sender
 from forgedsl_runtime.transports.registry import open_weights, transport
-from forgedsl.transports import Spot, row
 
 KEY = f"test-tree-{os.getpid()}"
 SIZE = 3 << 20

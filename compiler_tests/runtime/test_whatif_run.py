@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from forgedsl_runtime.recorded.files import path_of, read
 from forgedsl.shipped import shipped_root
+from forgedsl_runtime.recorded.files import path_of, read
 
 pytestmark = pytest.mark.full
 

@@ -12,8 +12,8 @@ import forgedsl
 from forgedsl.cli.app import app
 from forgedsl.errors import LaunchError, RunError
 from forgedsl.runs.retrained import Retrained, as_data, render
-from forgedsl_runtime.whatif.train import startable, trained_node
 from forgedsl.shipped import shipped_root
+from forgedsl_runtime.whatif.train import startable, trained_node
 
 
 @pytest.fixture(scope="module")

@@ -19,6 +19,8 @@ from forgedsl.cli.app import app
 
 EXIT_FAILED = 5
 MONARCH = "forgedsl_runtime.upstream.monarch"
+PACKAGE = r"/(?=forgedsl(?:_runtime)?/)"
+"""where a path in one of the two packages begins"""
 
 
 def main(*, whole: bool = False) -> None:
@@ -159,6 +161,7 @@ def missing(name: str) -> str:
 
 def _crash(error: Exception) -> int:
     """Report an internal error: write the traceback to a file and ask for a bug report."""
+    import re
     import tempfile
     import traceback
 
@@ -170,7 +173,7 @@ def _crash(error: Exception) -> int:
         file.write(f"forgec {VERSION}, Python {sys.version}\n{' '.join(sys.argv)}\n\n")
         file.write("".join(traceback.format_exception(error)))
     last = traceback.extract_tb(error.__traceback__)[-1]
-    place = f"{last.filename.rpartition('forgedsl/')[2]}:{last.lineno}"
+    place = f"{re.split(PACKAGE, last.filename)[-1]}:{last.lineno}"
     print(
         f"forgec: internal error in {place}: {type(error).__name__}: {error}\n"
         f"  this is a bug in forgec, not in your file; the details are in {file.name}",

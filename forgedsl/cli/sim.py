@@ -125,9 +125,9 @@ def _simulated(
 ) -> str:
     import json
 
-    from forgedsl_runtime.sim.simulation import simulate
     from forgedsl.sim.result import summary
     from forgedsl.sim.text import render
+    from forgedsl_runtime.sim.simulation import simulate
 
     def run(faults: list[Fault]) -> Result:
         return simulate(job, latencies, steps=steps, seed=seed, faults=faults)

@@ -1,6 +1,7 @@
 """Facts of a launcher: its settings, which hosts it reaches, what it submits.
 
-How it starts hosts is `runtime/forgedsl_runtime/hosts/NAME.py`. To add one: docs/design/launchers.md.
+How it starts hosts is `runtime/forgedsl_runtime/hosts/NAME.py`. To add one:
+docs/design/launchers.md.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Launcher `kubernetes`: a Job with one pod a host that runs job.json, and a Service for names.
 
-With several hosts, each starts a Monarch worker (runtime/forgedsl_runtime/hosts/kubernetes.py). Their addresses are
-in WORKERS; the first pod runs the controller. No operator and no access to the cluster's API is
-needed.
+With several hosts, each starts a Monarch worker (runtime/forgedsl_runtime/hosts/kubernetes.py).
+Their addresses are in WORKERS; the first pod runs the controller. No operator and no access to the
+cluster's API is needed.
 """
 
 from __future__ import annotations

@@ -3,10 +3,10 @@ trainer computes per token (`logprob`, `entropy`, ...: `ROW_STATISTICS`).
 
     Tree (outputs: loss, reports)  ->  differentiate  ->  Tree (outputs: logprob, entropy, ...)
 
-The vocabulary-sized part of every gradient is fixed (formula: runtime/forgedsl_runtime/losses/head.py), so only the
-small program above it is differentiated. Ties follow PyTorch: minimum and maximum share the
-gradient, clamp passes it at its bounds, |x| and relu have gradient 0 at 0, `where` selects. With a
-constant operand, `min(x, 3.0)` is a clamp.
+The vocabulary-sized part of every gradient is fixed (formula: forgedsl_runtime.losses.head), so
+only the small program above it is differentiated. Ties follow PyTorch: minimum and maximum share
+the gradient, clamp passes it at its bounds, |x| and relu have gradient 0 at 0, `where` selects.
+With a constant operand, `min(x, 3.0)` is a clamp.
 
 A cotangent is kept with the mask of the reduction it came from, and is undefined where the mask is
 false. Before it is summed or returned, it is selected by the mask, not multiplied, so that NaN in a

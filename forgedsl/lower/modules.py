@@ -14,6 +14,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from forgedsl.shipped import PACKAGES
+
 
 def modules_beside(file: Path) -> dict[str, Path]:
     """Return the files of modules in the folder of `file` that it imports, itself or through other
@@ -22,7 +24,7 @@ def modules_beside(file: Path) -> dict[str, Path]:
     while pending:
         for name in _imported(pending.pop(), folder):
             parts = name.split(".")
-            if parts[0] in sys.stdlib_module_names or parts[0] == "forgedsl":
+            if parts[0] in sys.stdlib_module_names or parts[0] in PACKAGES:
                 continue
             for count in range(1, len(parts) + 1):  # a module's packages are imported before it
                 inner = ".".join(parts[:count])

@@ -3,7 +3,7 @@
     desk.py --imported--> {"openai", "sums"} --versions--> {"openai": "3.51.0"}
 
 Files are read, never executed, and packages are not imported. No version is recorded for modules of
-the standard library, for this package, and for files beside the importing one.
+the standard library, for this project, and for files beside the importing one.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
+
+from forgedsl.shipped import PACKAGES
 
 MCP = "forgedsl.mcp"
 """module of this package that needs the package `mcp`"""
@@ -75,7 +77,7 @@ def _imported(file: Path, *, needed: bool = False) -> Iterator[str]:
         for module in modules:
             name = "mcp" if module == MCP else module.partition(".")[0]
             beside = (file.parent / f"{name}.py").exists() or (file.parent / name).is_dir()
-            if name not in sys.stdlib_module_names and name != "forgedsl" and not beside:
+            if name not in sys.stdlib_module_names and name not in PACKAGES and not beside:
                 yield name
 
 

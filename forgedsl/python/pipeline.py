@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from forgedsl.ir.program import Program
     from forgedsl.lower.job import Job
     from forgedsl.python.session import Session
-    from forgedsl_runtime.losses import LossFunction
     from forgedsl.sizes.hosts import Host
+    from forgedsl_runtime.losses import LossFunction
 
 HERE = "here"
 

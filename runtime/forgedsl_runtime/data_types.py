@@ -27,8 +27,8 @@ class Prompt:
     columns: dict[str, Any] = field(default_factory=dict)
     """columns of the row that rewards read"""
     level: str | None = None
-    """key by which a weighted draw averages the scores of earlier rows (runtime/forgedsl_runtime/controller/
-    weighted_draw.py)"""
+    """key by which a weighted draw averages the scores of earlier rows
+    (forgedsl_runtime.controller.weighted_draw)"""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -15,10 +15,10 @@ from forgedsl.families import registry
 from forgedsl.families.base import Unsupported
 from forgedsl.lower import job as spec
 from forgedsl.runs.checkpoints import checkpoint_steps
-from forgedsl_runtime.models import resolve_model
 from forgedsl.sizes.optimizers import checkpoint_bytes
 from forgedsl.sizes.params import ITEMSIZE, adapter_params, num_params
 from forgedsl.types.flow import Role
+from forgedsl_runtime.models import resolve_model
 
 GIB = 2**30
 

@@ -2,7 +2,8 @@
 
     controller --(node, items)--> Endpoints --(Monarch messages)--> meshes
 
-`runtime/forgedsl_runtime/services/endpoints.py` implements it over Monarch, the tests over coroutines that sleep.
+`forgedsl_runtime.services.endpoints` implements it over Monarch, the tests over coroutines that
+sleep.
 Rules:
 - Every call may be cancelled; a cancelled call abandons its remote work.
 - The controller cancels a call at the deadline of its node, so implementations need none. Calls of

@@ -17,9 +17,9 @@ from forgedsl.families.registry import by_config
 from forgedsl.lower import job as spec
 from forgedsl.runs.card import NAME as CARD
 from forgedsl.runs.card import write_card
+from forgedsl.types.flow import Role
 from forgedsl_runtime.models import resolve_model
 from forgedsl_runtime.weight_folders import write_tokenizer
-from forgedsl.types.flow import Role
 
 
 def export(run_dir: Path, step: int, target: Path, *, adapter: bool = False) -> Path:

@@ -9,7 +9,7 @@ from forgedsl.lower.job import Input, Node
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edge:
-    """Static facts about the output of a node (terms: `runtime/forgedsl_runtime/controller/flow.py`)."""
+    """Static facts about the output of a node (terms: `forgedsl_runtime.controller.flow`)."""
 
     node: Node
     root: str

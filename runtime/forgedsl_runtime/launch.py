@@ -74,8 +74,9 @@ def run(
     """Execute `job`, writing everything under `run_dir`; files of the job are in `job_dir`.
     Without `readers`, the folder gets the same files as with `forgec run`: job.json, metrics,
     report. The batches of the first `record_batches` steps are kept for `forgec replay`. With a
-    `rehearsal` (runtime/forgedsl_runtime/stub) no model is loaded. `changed_data`: a resumed run reads other data
-    than before. Returns the exit code. Errors are reported in the event `run.end`, not raised.
+    `rehearsal` (forgedsl_runtime.stub) no model is loaded. `changed_data`: a resumed run reads
+    other data than before. Returns the exit code. Errors are reported in the event `run.end`, not
+    raised.
 
     Raises:
         LaunchError: the folder holds a run with a checkpoint, and `resume` is False.

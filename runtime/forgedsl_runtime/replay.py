@@ -22,12 +22,12 @@ from typing import Any, Literal
 from forgedsl.errors import LaunchError
 from forgedsl.lower import job as spec
 from forgedsl.runs.data import jsonl
+from forgedsl.types.flow import Role
 from forgedsl_runtime import meshes
 from forgedsl_runtime.data_types import Batch, StepResult
 from forgedsl_runtime.recording import FOLDER, recorded_sample
 from forgedsl_runtime.services.trainer import TrainerClient
 from forgedsl_runtime.temporary_files import Scratch
-from forgedsl.types.flow import Role
 
 Device = Literal["cpu", "gpu"]
 

@@ -14,10 +14,10 @@ from forgedsl.errors import LaunchError
 from forgedsl.launchers import registry
 from forgedsl.lower import job as spec
 from forgedsl.lower.hosts import num_hosts
-from forgedsl_runtime.events import EventLog
-from forgedsl_runtime.temporary_files import Scratch
 from forgedsl.schema import SERVICES
 from forgedsl.types.flow import Role
+from forgedsl_runtime.events import EventLog
+from forgedsl_runtime.temporary_files import Scratch
 
 
 class ServiceBackend(Protocol):

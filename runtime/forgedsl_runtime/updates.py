@@ -16,9 +16,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from statistics import fmean
 
+from forgedsl.schema.reports import LAST
 from forgedsl_runtime.data_types import Batch, Sample, StepResult
 from forgedsl_runtime.endpoints import seed_of
-from forgedsl.schema.reports import LAST
 
 
 def samples_by_update(batch: Batch) -> Iterator[Sequence[Sample]]:

@@ -14,6 +14,7 @@ from functools import cached_property
 from pathlib import Path
 
 from forgedsl.hir.pyimport import parsed
+from forgedsl.shipped import PACKAGES
 from forgedsl.types.effects import imports_of, nodes_of
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -108,7 +109,7 @@ class Files:
 
     def _module(self, root: Path, name: str) -> File | None:
         top = name.partition(".")[0]
-        if not name or top in sys.stdlib_module_names or top == "forgedsl":
+        if not name or top in sys.stdlib_module_names or top in PACKAGES:
             return None
         place = root.joinpath(*name.split("."))
         for path in (place / "__init__.py", place.parent / f"{place.name}.py"):

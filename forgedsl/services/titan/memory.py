@@ -58,7 +58,8 @@ from forgedsl.sizes.params import (
 from forgedsl.transports import ON_GPUS
 
 HEAD_ELEMENTS = {"cpu": 1 << 22, "gpu": 1 << 29}
-"""maximum number of logits in a chunk of the loss head; equal to that of runtime/forgedsl_runtime/losses/head.py"""
+"""maximum number of logits in a chunk of the loss head; equal to that of
+runtime/forgedsl_runtime/losses/head.py"""
 HEAD_MIN_ROWS = 64
 FREED_KEPT = {"cpu": 0.7, "gpu": 1.0}
 """fraction of freed memory that the allocator keeps: glibc (measured), CUDA caching allocator"""

@@ -59,7 +59,8 @@ ENGINE_ARGUMENTS = (
         for name in ("temperature", "top_p", "top_k", "min_p", "max_tokens", "min_tokens", "stop")
     ),
 )
-"""arguments of vLLM that runtime/forgedsl_runtime/services/vllm/upstream/engine.py sets, and what decides each"""
+"""arguments of vLLM that runtime/forgedsl_runtime/services/vllm/upstream/engine.py sets, and what
+decides each"""
 
 SCHEMA = Kind(
     name="service",

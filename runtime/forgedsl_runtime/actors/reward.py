@@ -1,7 +1,7 @@
 """RewardPool: reward functions in processes of their own, with limits for every call.
 
-The functions run in a child of each process of the mesh (runtime/forgedsl_runtime/rewards/process.py), so that a
-crash or hang affects only the child.
+The functions run in a child of each process of the mesh (forgedsl_runtime.rewards.process), so that
+a crash or hang affects only the child.
 """
 
 from __future__ import annotations

@@ -16,12 +16,12 @@ from typing import Any
 
 from monarch.actor import Port, concurrent_endpoint
 
+from forgedsl.sim.latency import Engine, Reward, Titan, step_seconds
+from forgedsl.sim.values import REWARD, uniform
 from forgedsl_runtime.actors.base import ForgeActor
 from forgedsl_runtime.actors.stub_engine import StubEngine, StubRequest
 from forgedsl_runtime.data_types import Batch, Message, Rollout, Sample, StepResult
 from forgedsl_runtime.rewards.worker import Outcome
-from forgedsl.sim.latency import Engine, Reward, Titan, step_seconds
-from forgedsl.sim.values import REWARD, uniform
 
 KERNEL = "none (rehearsal)"
 

@@ -13,9 +13,9 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from forgedsl_runtime.data_types import Completion
 from forgedsl.sim.engine import Batching
 from forgedsl.sim.latency import Engine
+from forgedsl_runtime.data_types import Completion
 
 TOKEN = 1
 """token id used for every token of a rehearsal"""

@@ -13,6 +13,8 @@ from typing import Any
 from forgedsl import extensions as outside
 from forgedsl.lower import job as spec
 from forgedsl.lower.paths import digest
+from forgedsl.shipped import locate
+from forgedsl.version import VERSION
 from forgedsl_runtime.api.handles import (
     Buffer,
     Dataset,
@@ -25,8 +27,6 @@ from forgedsl_runtime.api.handles import (
     Titan,
 )
 from forgedsl_runtime.tracebacks import install_places
-from forgedsl.shipped import locate
-from forgedsl.version import VERSION
 
 
 class Program:

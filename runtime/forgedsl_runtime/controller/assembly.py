@@ -15,12 +15,12 @@ from typing import Any
 
 from forgedsl.errors import RunError
 from forgedsl.lower.job import Node
+from forgedsl.types.flow import Role
 from forgedsl_runtime.controller.trajectory_log import log_of
 from forgedsl_runtime.data_types import Batch, Rollout, Sample
 from forgedsl_runtime.endpoints import Score
 from forgedsl_runtime.flow import Flow, Stream
 from forgedsl_runtime.group import GroupState, number
-from forgedsl.types.flow import Role
 
 Completion = tuple[Rollout, Score | None]
 SHOWN = 200

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from forgedsl.errors import RunError
 from forgedsl.lower.job import Eval, Job, Node
+from forgedsl.types.flow import Role
 from forgedsl_runtime.controller.context import Context
 from forgedsl_runtime.controller.firing import ask, demand
 from forgedsl_runtime.data_types import Prompt
@@ -23,7 +24,6 @@ from forgedsl_runtime.endpoints import DropRollout, RolloutError, seed_of
 from forgedsl_runtime.guards import DeadlinePassed
 from forgedsl_runtime.operations.sample import span_fields
 from forgedsl_runtime.step_metrics import finite
-from forgedsl.types.flow import Role
 
 MIN_RUNNING = 64
 TIMEOUT, LOSS_TIMEOUT = 300.0, 3600.0

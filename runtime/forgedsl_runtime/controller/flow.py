@@ -19,9 +19,9 @@ from __future__ import annotations
 
 from forgedsl.errors import InternalError
 from forgedsl.lower.job import Job, Node
+from forgedsl.types.flow import Role
 from forgedsl_runtime.flow import Edge, Flow, Source, Stream
 from forgedsl_runtime.operations.registry import operation_of
-from forgedsl.types.flow import Role
 
 
 def analyse(job: Job) -> Flow:

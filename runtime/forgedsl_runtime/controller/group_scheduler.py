@@ -18,10 +18,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from forgedsl.lower.job import Node
+from forgedsl.types.flow import Role
 from forgedsl_runtime.flow import Flow
 from forgedsl_runtime.group import MISSING, Column, DropGroup, GroupState
 from forgedsl_runtime.operations.registry import operation_of
-from forgedsl.types.flow import Role
 
 Fire = Callable[[GroupState, Node, int], Awaitable[Any]]
 """returns the value of a node for one completion"""

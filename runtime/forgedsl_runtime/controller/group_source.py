@@ -21,6 +21,7 @@ from typing import Any
 from forgedsl.errors import GuardError, RunError
 from forgedsl.lower.job import Node
 from forgedsl.plan.credits import IN_FLIGHT, TRAINING, WAITING, Credits
+from forgedsl.types.flow import Role
 from forgedsl_runtime.controller.context import Context
 from forgedsl_runtime.controller.firing import Firing, demand
 from forgedsl_runtime.controller.weighted_draw import WeightedDraw
@@ -30,7 +31,6 @@ from forgedsl_runtime.group import GroupState
 from forgedsl_runtime.guards import AgeGuard, DeadlinePassed, deadline
 from forgedsl_runtime.ledger import Entry, Ledger
 from forgedsl_runtime.operations.registry import operation_of
-from forgedsl.types.flow import Role
 
 HEALTH_SECONDS = 10.0
 

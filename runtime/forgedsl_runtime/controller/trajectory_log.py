@@ -8,9 +8,9 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import Any
 
-from forgedsl_runtime.data_types import Answer, Rollout
 from forgedsl.tool_calls import Call, calls_in
 from forgedsl.vllm_parsers import FORM
+from forgedsl_runtime.data_types import Answer, Rollout
 
 
 def log_of(rollout: Rollout) -> list[dict[str, Any]]:

@@ -24,13 +24,13 @@ from forgedsl.errors import LaunchError, RunError
 from forgedsl.lower import dataset_columns
 from forgedsl.lower import job as spec
 from forgedsl.rows import NOTHING, TOO_LONG, DroppedRow
+from forgedsl.types.flow import Role
 from forgedsl_runtime.data.chat import ChatTokenizer
 from forgedsl_runtime.data.dropped_rows import DroppedRows
 from forgedsl_runtime.data.sources import Mixture, Source, Unreadable, open_source
 from forgedsl_runtime.data_types import Prompt, Rollout, Sample
 from forgedsl_runtime.models import tokenizer_folder
 from forgedsl_runtime.program import Row, item
-from forgedsl.types.flow import Role
 
 T = TypeVar("T")
 SECONDS = 4.0

@@ -20,10 +20,10 @@ from typing import Any, NamedTuple
 
 from forgedsl.chats import OTHER, PROBE, appends
 from forgedsl.environment import Message
-from forgedsl_runtime.data.chat import ChatTokenizer
-from forgedsl_runtime.data_types import Prompt
 from forgedsl.tool_calls import THOUGHTS_END, Call, Tools, read
 from forgedsl.vllm_parsers import FORM
+from forgedsl_runtime.data.chat import ChatTokenizer
+from forgedsl_runtime.data_types import Prompt
 
 NO_LIMIT = sys.maxsize
 """limit for agents: their messages are not shortened"""

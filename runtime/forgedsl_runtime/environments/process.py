@@ -10,6 +10,8 @@ from functools import partial
 
 from forgedsl.environment import Step, Turn
 from forgedsl.errors import LaunchError
+from forgedsl.tool_calls import DEFAULT, Call, Tools, calls_in
+from forgedsl.vllm_parsers import FORM
 from forgedsl_runtime.environments.bridge import Bridge, unpickled
 from forgedsl_runtime.environments.connection import PoolRequest, Wire
 from forgedsl_runtime.environments.program import POOL
@@ -17,8 +19,6 @@ from forgedsl_runtime.environments.worker import START_SECONDS, Reply, Request, 
 from forgedsl_runtime.temporary_files import kill_marked
 from forgedsl_runtime.tracebacks import described
 from forgedsl_runtime.worker_process import ProcessEnded, RestartingWorker, WorkerProcess
-from forgedsl.tool_calls import DEFAULT, Call, Tools, calls_in
-from forgedsl.vllm_parsers import FORM
 
 WORKER = "forgedsl_runtime.environments.worker"
 TOKENIZER_NOT_SENT = "its process cannot tokenize observations, so the controller does"

@@ -35,9 +35,9 @@ from forgedsl.agent import Agent, Model
 from forgedsl.environment import Task
 from forgedsl.errors import LaunchError
 from forgedsl.lower import job as spec
+from forgedsl.shipped import SHIPPED, locate
 from forgedsl_runtime.temporary_files import RUN, kill_marked, marks
 from forgedsl_runtime.worker_process import PR_SET_PDEATHSIG
-from forgedsl.shipped import SHIPPED, locate
 
 POOL = "FORGEDSL_POOL"
 """environment variable that all agent programs of one environment process have; its value is the

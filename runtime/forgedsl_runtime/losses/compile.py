@@ -21,9 +21,9 @@ from forgedsl.hir.modules import standard_modules
 from forgedsl.ir.program import Function
 from forgedsl.lower.loss import lower_loss
 from forgedsl.mistakes.suggest import did_you_mean, nearest
-from forgedsl_runtime.losses.function import LossFunction
 from forgedsl.source import NO_SPAN, SourceFile
 from forgedsl.syntax import ast, parse
+from forgedsl_runtime.losses.function import LossFunction
 
 BACKENDS = ("auto", "torch", "triton")
 

@@ -33,14 +33,14 @@ from forgedsl.lint.call_results import (
     Worse,
 )
 from forgedsl.lower.job import Environment, Job
+from forgedsl.shipped import locate
+from forgedsl.tool_calls import Call
 from forgedsl_runtime.data_types import Prompt
 from forgedsl_runtime.environments.process import EnvironmentProcess
 from forgedsl_runtime.environments.worker import Reply, Request, ServedEnvironment
 from forgedsl_runtime.probes import answers
 from forgedsl_runtime.probes.confined import REFUSED
 from forgedsl_runtime.probes.rewards import CALL, LOADING, ProbeRows, Stopped
-from forgedsl.shipped import locate
-from forgedsl.tool_calls import Call
 
 SEED = 5
 TURNS = 4

@@ -19,13 +19,13 @@ from typing import Any
 from forgedsl.errors import LaunchError
 from forgedsl.lint.call_results import SAME, Call, CalledRow, Change, RewardCalls
 from forgedsl.lower.job import Job
+from forgedsl.shipped import locate
 from forgedsl_runtime.data_types import Prompt, Rollout
 from forgedsl_runtime.probes import answers
 from forgedsl_runtime.probes.answers import Answer
 from forgedsl_runtime.probes.confined import REFUSED
 from forgedsl_runtime.rewards.process import RewardProcess
 from forgedsl_runtime.rewards.worker import Outcome, Recipe
-from forgedsl.shipped import locate
 
 LOADING = 20.0
 CALL = 2.0

@@ -3,8 +3,8 @@ fails.
 
     syncs, steps --Proofs--> warnings, GuardError; at the end of the run the lines of proofs.jsonl
 
-Wrong weights in a sampler are not handled here: `runtime/forgedsl_runtime/services/generator.py` detects and refuses
-them.
+Wrong weights in a sampler are not handled here: `forgedsl_runtime.services.generator` detects and
+refuses them.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
     run.start, metrics, run.end --row (dict)--> a sink
 
-docs/design/contracts.md lists the fields; `runtime/forgedsl_runtime/step_metrics.py` and the controller fill them.
+docs/design/contracts.md lists the fields; `forgedsl_runtime.step_metrics` and the controller fill
+them.
 """
 
 from __future__ import annotations

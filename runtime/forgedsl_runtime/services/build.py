@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from forgedsl.lower import job as spec
+from forgedsl.types.flow import Role
 from forgedsl_runtime.data import DatasetReader, open_dataset
 from forgedsl_runtime.data.chat import ChatTokenizer
 from forgedsl_runtime.data.reader import SECONDS, item_maker, load_tokenizer
@@ -25,7 +26,6 @@ from forgedsl_runtime.services.judge import Judge, Scorer
 from forgedsl_runtime.services.registry import kind_of
 from forgedsl_runtime.services.reward import RewardClient
 from forgedsl_runtime.services.trainer import TrainerClient
-from forgedsl.types.flow import Role
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""The real `Endpoints` (runtime/forgedsl_runtime/endpoints.py): every call of the controller, over the clients.
+"""The real `Endpoints` (forgedsl_runtime.endpoints): every call of the controller over the clients.
 
 Data and pure functions of the program run here, in the controller's process; models, engines and
 rewards run in their meshes.

@@ -19,6 +19,7 @@ from typing import Any
 from forgedsl.environment import Start, Step, Task, Turn
 from forgedsl.errors import RunError
 from forgedsl.lower import job as spec
+from forgedsl.vllm_parsers import FORM
 from forgedsl_runtime.agents.play import AgentDriver
 from forgedsl_runtime.agents.session import Event, Terms
 from forgedsl_runtime.data.chat import ChatTokenizer
@@ -40,7 +41,6 @@ from forgedsl_runtime.events import EventLog
 from forgedsl_runtime.guards import RewardGuard
 from forgedsl_runtime.upstream.monarch import Mesh
 from forgedsl_runtime.worker_process import CallClient
-from forgedsl.vllm_parsers import FORM
 
 MAX_FAILED = 0.25
 """fraction of the recent trajectories that may crash"""

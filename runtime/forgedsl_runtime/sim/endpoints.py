@@ -15,6 +15,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from forgedsl.lower.job import Job, Node
+from forgedsl.sim.inject import Fault, faults_due
+from forgedsl.sim.latency import (
+    Latencies,
+    completion_tokens,
+    prompt_tokens,
+    step_seconds,
+    steps,
+)
+from forgedsl.sim.values import FAILS, KEEPS, REWARD, uniform
+from forgedsl.types.flow import Role
 from forgedsl_runtime.coalesce import Coalescer
 from forgedsl_runtime.data_types import Batch, Prompt, Rollout, Sample, StepResult
 from forgedsl_runtime.endpoints import (
@@ -26,16 +36,6 @@ from forgedsl_runtime.endpoints import (
     SyncResult,
 )
 from forgedsl_runtime.sim.fleet import Fleet, Places
-from forgedsl.sim.inject import Fault, faults_due
-from forgedsl.sim.latency import (
-    Latencies,
-    completion_tokens,
-    prompt_tokens,
-    step_seconds,
-    steps,
-)
-from forgedsl.sim.values import FAILS, KEEPS, REWARD, uniform
-from forgedsl.types.flow import Role
 
 PURE = "rewards"
 
@@ -64,8 +64,8 @@ class RewardCall:
 
 
 class SimEndpoints:
-    """Simulated services; implements runtime/forgedsl_runtime/endpoints.py. Must be made inside the run's event
-    loop."""
+    """Simulated services; implements forgedsl_runtime.endpoints. Must be made inside the run's
+    event loop."""
 
     def __init__(
         self, job: Job, latencies: Latencies, seed: int, faults: Sequence[Fault] = ()

@@ -3,8 +3,8 @@
     Fleet.sample(tokens, prefill) -> replica -> ... -> version at which the completion began
     Places.work(seconds)          a trainer (one place), a reward pool, the controller's process
 
-They behave like runtime/forgedsl_runtime/services: routing is least loaded or round robin, and a dead replica is
-restarted.
+They behave like forgedsl_runtime.services: routing is least loaded or round robin, and a dead
+replica is restarted.
 """
 
 from __future__ import annotations

@@ -13,15 +13,15 @@ from typing import Any
 
 from forgedsl.errors import RunError
 from forgedsl.lower.job import Job
+from forgedsl.sim.inject import Fault
+from forgedsl.sim.latency import Latencies
+from forgedsl.sim.result import Result, Step
 from forgedsl_runtime.controller import Controller
 from forgedsl_runtime.controller.flow import analyse
 from forgedsl_runtime.events import Event, EventLog, Span
 from forgedsl_runtime.flow import Flow
 from forgedsl_runtime.sim.clock import run
 from forgedsl_runtime.sim.endpoints import SimEndpoints
-from forgedsl.sim.inject import Fault
-from forgedsl.sim.latency import Latencies
-from forgedsl.sim.result import Result, Step
 
 WARM = 3
 

@@ -15,6 +15,10 @@ from typing import Any
 
 from forgedsl.lower import job as spec
 from forgedsl.lower.dataset_columns import read_by
+from forgedsl.sim.inject import Fault, faults_due
+from forgedsl.sim.latency import Latencies, completion_tokens, prompt_tokens, steps
+from forgedsl.sim.values import FAILS, KEEPS, uniform
+from forgedsl.types.flow import Role
 from forgedsl_runtime.actors.stub_engine import StubRequest
 from forgedsl_runtime.data_types import Prompt, Rollout, Sample
 from forgedsl_runtime.endpoints import HeldOutLoss, RewardError, RolloutError, Score
@@ -27,10 +31,6 @@ from forgedsl_runtime.services.trainer import TrainerClient
 from forgedsl_runtime.stub.data import StubReader
 from forgedsl_runtime.stub.rehearsal import Rehearsal
 from forgedsl_runtime.upstream.monarch import Mesh
-from forgedsl.sim.inject import Fault, faults_due
-from forgedsl.sim.latency import Latencies, completion_tokens, prompt_tokens, steps
-from forgedsl.sim.values import FAILS, KEEPS, uniform
-from forgedsl.types.flow import Role
 
 
 class StubClient(GeneratorClient):

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from forgedsl_runtime.events import Event, EventLog
 from forgedsl.sim.inject import Fault
 from forgedsl.sim.latency import Latencies
+from forgedsl_runtime.events import Event, EventLog
 
 MARK = "rehearsal.json"
 """marks the run folder of a rehearsal"""

@@ -25,6 +25,7 @@ from typing import Any
 from torch import Tensor
 
 from forgedsl.errors import RunError
+from forgedsl.transports import BRANCHES
 from forgedsl_runtime.hosts.addresses import own_address
 from forgedsl_runtime.transports import tcp
 from forgedsl_runtime.transports.base import (
@@ -36,7 +37,6 @@ from forgedsl_runtime.transports.base import (
     view,
 )
 from forgedsl_runtime.transports.shm import mapped, reserve
-from forgedsl.transports import BRANCHES
 
 FROM = struct.Struct("!Q")
 """offset of the first requested byte"""

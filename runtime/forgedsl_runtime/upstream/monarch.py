@@ -1,7 +1,8 @@
 """Adapter of Monarch: host and process meshes, and reports of their failures.
 
 `Mesh` is one spawned process mesh with its actor. Everything else of Monarch (actors, endpoints,
-ports) is used by `runtime/forgedsl_runtime/actors` and `runtime/forgedsl_runtime/services/` through the names re-exported here.
+ports) is used by `forgedsl_runtime.actors` and `forgedsl_runtime.services` through the names
+re-exported here.
 """
 
 from __future__ import annotations

@@ -8,9 +8,9 @@ from pathlib import Path
 from forgedsl.errors import LaunchError, RunError
 from forgedsl.lower import job as spec
 from forgedsl.runs.compare import function_text
+from forgedsl.types.flow import Role
 from forgedsl_runtime.recorded.files import steps_in
 from forgedsl_runtime.whatif.services import OF_MODELS
-from forgedsl.types.flow import Role
 
 SAMPLES = frozenset({Role.SUPERVISED, Role.PAIRS, Role.RECALLS})
 """roles of sources whose samples come from a dataset or a buffer: these are not recorded"""

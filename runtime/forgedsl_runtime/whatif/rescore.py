@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from forgedsl.lower import job as spec
 from forgedsl.runs.whatif import Completions, LossValues, Step, Values
+from forgedsl.types.flow import Role
 from forgedsl_runtime.controller.assembly import Assembled, assemble
 from forgedsl_runtime.controller.context import Context
 from forgedsl_runtime.controller.firing import Firing
@@ -38,7 +39,6 @@ from forgedsl_runtime.state import ControllerState
 from forgedsl_runtime.step_metrics import Meter
 from forgedsl_runtime.versions import Versions
 from forgedsl_runtime.whatif.losses import Measured, Packed, Traced, measure
-from forgedsl.types.flow import Role
 
 if TYPE_CHECKING:  # only `--train` has a trainer
     from forgedsl_runtime.services.trainer import TrainerClient

@@ -123,9 +123,9 @@ def unchanged(run: spec.Job, job: spec.Job) -> frozenset[str]:
 
 
 class RecordedServices:
-    """Implements the calls of runtime/forgedsl_runtime/endpoints.py that the nodes of a group make. `rows` are the
-    rows that `run` recorded of the step to recompute. Models in `live` are called; all other models
-    are answered from `rows`."""
+    """Implements the calls of forgedsl_runtime.endpoints that the nodes of a group make. `rows` are
+    the rows that `run` recorded of the step to recompute. Models in `live` are called; all other
+    models are answered from `rows`."""
 
     def __init__(
         self, run: spec.Job, job: spec.Job, folder: Path, program: ModuleType,

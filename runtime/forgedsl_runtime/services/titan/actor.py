@@ -26,6 +26,7 @@ from torch import Tensor
 
 from forgedsl.errors import RunError
 from forgedsl.lower import job as spec
+from forgedsl.types.flow import Role
 from forgedsl_runtime.actors.abandon_step import AbandonStep, StepAbandoned
 from forgedsl_runtime.context_parallel import shard_microbatch
 from forgedsl_runtime.data_types import Batch, PassResult, Sample, StepResult
@@ -45,7 +46,6 @@ from forgedsl_runtime.transports.base import Manifest, Probe, Ranks, Sender
 from forgedsl_runtime.transports.registry import transport
 from forgedsl_runtime.updates import combine_results, samples_by_update
 from forgedsl_runtime.weight_folders import write_folder
-from forgedsl.types.flow import Role
 
 PROBED = range(3)
 """publications with a probe: the initial weights, and those after the first two steps"""

@@ -27,6 +27,7 @@ from typing import Any, Protocol
 from monarch.actor import Port, concurrent_endpoint
 
 from forgedsl.lower import job as spec
+from forgedsl.types.flow import Role
 from forgedsl_runtime.actors.base import ForgeActor
 from forgedsl_runtime.data_types import Completion, Message, Request
 from forgedsl_runtime.proofs.publication import Arrival, arrival, with_base
@@ -35,7 +36,6 @@ from forgedsl_runtime.services.vllm.upstream.start import preload
 from forgedsl_runtime.transports import tree
 from forgedsl_runtime.transports.base import Manifest, buffer_path
 from forgedsl_runtime.transports.registry import fetch_weights, open_weights
-from forgedsl.types.flow import Role
 
 
 @dataclass(frozen=True, slots=True)

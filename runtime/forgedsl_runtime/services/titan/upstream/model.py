@@ -26,6 +26,8 @@ from torch import Tensor, nn
 
 from forgedsl.errors import LaunchError
 from forgedsl.lower import job as spec
+from forgedsl.sizes.params import stage_layers
+from forgedsl.syntax import cache
 from forgedsl_runtime.context_parallel import Context
 from forgedsl_runtime.services.titan.upstream import experts, lora, value_head
 from forgedsl_runtime.services.titan.upstream.arch import (
@@ -41,8 +43,6 @@ from forgedsl_runtime.services.titan.upstream.context import share_rows
 from forgedsl_runtime.services.titan.upstream.draws import WholeDraws
 from forgedsl_runtime.services.titan.upstream.gathering import gather_tensor
 from forgedsl_runtime.services.titan.upstream.router import InF32
-from forgedsl.sizes.params import stage_layers
-from forgedsl.syntax import cache
 
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
 """dtypes of a model in the trainer"""

@@ -19,10 +19,10 @@ from unittest.mock import patch
 from torch import Tensor, nn
 
 from forgedsl.adapters import A, B
+from forgedsl.sizes.params import adapter_slot_rank
 from forgedsl_runtime.proofs.digest import Digests
 from forgedsl_runtime.proofs.publication import Held
 from forgedsl_runtime.services.vllm.upstream.held import HeldWeights, Part
-from forgedsl.sizes.params import adapter_slot_rank
 
 NUMBER = 1
 """vLLM's number of the adapter; its numbers begin at 1"""

@@ -27,13 +27,13 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from forgedsl.errors import LaunchError
 from forgedsl.lower import job as spec
+from forgedsl.services.vllm.memory import batched_tokens
+from forgedsl.tool_calls import FORMS, chosen
+from forgedsl.vllm_parsers import FORM
 from forgedsl_runtime.proofs.publication import Held
 from forgedsl_runtime.services.vllm.upstream import adapter
 from forgedsl_runtime.services.vllm.upstream.start import fast_start, graph_sizes, preload
 from forgedsl_runtime.temporary_files import short_folder
-from forgedsl.services.vllm.memory import batched_tokens
-from forgedsl.tool_calls import FORMS, chosen
-from forgedsl.vllm_parsers import FORM
 
 if TYPE_CHECKING:
     from forgedsl_runtime.services.vllm.upstream.held import HeldWeights
