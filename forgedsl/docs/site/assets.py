@@ -26,7 +26,7 @@ LIBRARIES = ("lark", "jinja2", "markupsafe")
 LINKED = ("grammar", "pipelines")
 """folders that the package has as links"""
 LEFT_OUT = (".safetensors", ".pyc", ".so", ".pyi", ".typed", ".c")
-NO_PARTS = {"__pycache__", "runtime", "requirements"}
+NO_PARTS = {"__pycache__", "requirements"}
 DATE = (1980, 1, 1, 0, 0, 0)
 
 
