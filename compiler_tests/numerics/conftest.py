@@ -19,6 +19,10 @@ with pytest.MonkeyPatch.context() as patch:
     patch.setenv("TRITON_INTERPRET", "1")
     import triton.language  # noqa: F401
 
+    import forgedsl_runtime.losses.counts
+    import forgedsl_runtime.losses.product_kernels
+    import forgedsl_runtime.losses.rescale
+    import forgedsl_runtime.proofs.digest_kernel  # noqa: F401
 
 PARAMS = {"dr_grpo": {"horizon": 7.0}}
 VARIANTS = {
