@@ -536,6 +536,10 @@ def use_extensions(value: Mapping[str, Any], folder: Path) -> None:
         raise LaunchError(str(error)) from error
 
 
+OLD_RUNTIME = "forgedsl.runtime"
+"""package of the runtime until 2026-11-27; it is `forgedsl_runtime` now"""
+
+
 def read_job(run_dir: Path) -> Job:
     """Read the job of a run folder.
 
@@ -547,11 +551,18 @@ def read_job(run_dir: Path) -> Job:
     if '"extensions"' in text:
         use_extensions(json.loads(text), run_dir)
     try:
-        return Job.model_validate_json(text)
+        job = Job.model_validate_json(text)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
-        raise LaunchError(
-            f"{path} is not a job of this version of ForgeDSL ({where}: {first['msg']}); "
-            "use the version that wrote it (forge.lock names it)"
-        ) from error
+        raise _other_version(path, f"{where}: {first['msg']}") from error
+    if OLD_RUNTIME in text:
+        raise _other_version(path, f"its program imports {OLD_RUNTIME}")
+    return job
+
+
+def _other_version(path: Path, why: str) -> LaunchError:
+    return LaunchError(
+        f"{path} is not a job of this version of ForgeDSL ({why}); use the version that wrote it "
+        "(forge.lock names it)"
+    )
