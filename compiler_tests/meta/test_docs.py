@@ -131,3 +131,8 @@ def test_toml_in_documents_can_be_read() -> None:
     assert any(page == "editors.md" for page, _ in found)
     for _, block in found:
         tomllib.loads(block)
+
+
+def test_no_text_has_marks_of_an_unfinished_merge() -> None:
+    marks = re.compile(r"^(<{7}|>{7}) ", re.M)
+    assert [path for path in TEXTS if marks.search(path.read_text(encoding="utf-8"))] == []

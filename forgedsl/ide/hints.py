@@ -111,8 +111,8 @@ def lenses(document: Document) -> list[Lens]:
         f"{rank.service} {rank.peak / GIB:.3g} GiB" for rank in plan.memory.ranks if rank.peak
     ]
     host = plan.request.host
-    place_text = f"{host.hosts * host.gpus} x {host.gpu}" if host.gpus else "no GPU"
-    cost = f"step at most {time_text(plan.cost.step_seconds)} ({place_text}, {host.said})"
+    devices = f"{host.hosts * host.gpus} x {host.gpu}" if host.gpus else "no GPU"
+    cost = f"step at most {time_text(plan.cost.step_seconds)} ({devices}, {host.said})"
     numbers = ", ".join([cost, *(["memory of a rank: " + ", ".join(memory)] if memory else [])])
     return [
         Lens(span=place, text=f"{numbers} | {meshes}"),

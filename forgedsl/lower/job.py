@@ -556,7 +556,8 @@ def read_job(run_dir: Path) -> Job:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
         raise _other_version(path, f"{where}: {first['msg']}") from error
-    if OLD_RUNTIME in text:
+    programs = (job.program, *(loss.source for loss in job.losses.values()))
+    if any(f"from {OLD_RUNTIME}" in each for each in programs):
         raise _other_version(path, f"its program imports {OLD_RUNTIME}")
     return job
 

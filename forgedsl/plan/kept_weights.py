@@ -2,8 +2,9 @@
 
 A trainer then gathers its weights once an update instead of for each microbatch. On H200 this took
 2 % off the training of a dense model of 0.6 B parameters, and 7 to 14 % off that of a mixture of
-4.2 B (docs/benchmarks.md). With `memory.offload` it is 74 %, because weights and gradients cross
-the bus only once. It takes memory, so it must not leave another service too little.
+4.2 B (docs/benchmarks.md). With `memory.offload` it took 74 % off that of the dense model, because
+weights and gradients cross the bus only once an update. It takes memory, so it must not leave
+another service too little.
 """
 
 from __future__ import annotations
