@@ -30,6 +30,8 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "rank_pattern": (None, {}),
 }
 """settings of PEFT, with the values that can be merged; a missing setting is fine"""
+LAYERS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+"""linear layers to which an engine can add adapters; experts have none"""
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -90,6 +92,12 @@ def misfit(adapter: Adapter, shapes: Shapes) -> str:
             there = " x ".join(map(str, found))
             return f"`{name}` is {there} in the model and {rows} x {columns} in the adapter"
     return ""
+
+
+def outside(adapter: Adapter) -> str:
+    """Return the layer of an adapter to which an engine cannot add it; "" if there is none."""
+    layers = (name.removesuffix(".weight") for name in adapter.layers)
+    return next((layer for layer in layers if not layer.endswith(LAYERS)), "")
 
 
 def model_shapes(folder: Path) -> Shapes:

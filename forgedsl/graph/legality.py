@@ -16,7 +16,16 @@ from forgedsl.graph.fields import check_fields
 from forgedsl.graph.streams import check_streams
 from forgedsl.hir.judges import compares, comparing_reward, judge_of, judges
 from forgedsl.ir.graph import Input, Node, Removed, Stream
-from forgedsl.ir.program import Decl, Function, Program, Ref, model_of, rewards_of
+from forgedsl.ir.program import (
+    Decl,
+    Function,
+    Program,
+    Ref,
+    engine_of,
+    is_tenant,
+    model_of,
+    rewards_of,
+)
 from forgedsl.operations.base import Role
 from forgedsl.operations.registry import operation
 from forgedsl.records import replace
@@ -364,6 +373,10 @@ def _check_sync(program: Program, node: Node, nodes: tuple[Node, ...]) -> list[D
         )
         model = model_of(program.services[source])
         help = f"use a separate service as judge: `service judge : vllm({model})`"
+    elif is_tenant(program, target):
+        engine = engine_of(program, target)
+        problem = f"`{target}` never changes: the engine of `{engine}` serves it"
+        help = f"remove the sync, or `served_by` of `{target}`"
     elif model_of(program.services[source]) != model_of(program.services[target]):
         ours, theirs = (model_of(program.services[name]) for name in (source, target))
         problem = f"`{source}` trains model `{ours}`, but `{target}` serves model `{theirs}`"
@@ -395,6 +408,7 @@ def _check_updated(program: Program, nodes: tuple[Node, ...]) -> list[Diagnostic
         if Role.SAMPLES in node.roles
         and model_of(program.services[node.target]) == trained
         and node.target not in synced
+        and not is_tenant(program, node.target)  # it says that it answers with the base
     ]
 
 

@@ -352,6 +352,18 @@ def rewards_of(program: Program, score: str) -> tuple[str, ...]:
     return tuple(name for name in program.rewards if name in found)
 
 
+def engine_of(program: Program, service: str) -> str:
+    """Return the service whose engine serves a service: itself, or the one that `served_by`
+    names."""
+    setting = program.services[service].settings.get("served_by")
+    return setting.value.name if setting is not None and isinstance(setting.value, Ref) else service
+
+
+def is_tenant(program: Program, service: str) -> bool:
+    """True if the engine of another service serves this one."""
+    return engine_of(program, service) != service
+
+
 def model_of(service: Decl) -> str:
     """Return the model of a service: "policy" for `titan(policy)`, "m" for `openai("m")`."""
     argument = service.ctor_args[0]

@@ -289,6 +289,8 @@ class Sampler(Service):
     parallel: VllmParallel = VllmParallel()
     sampling: Sampling
     route: Literal["least_loaded", "round_robin", "sticky"] = "least_loaded"
+    served_by: str | None = Field(default=None, exclude_if=operator.not_)
+    """service whose engine answers its requests; its `mesh` is then the mesh of that service"""
 
     @property
     def hosts(self) -> int:

@@ -505,6 +505,23 @@ class Job(Spec):
         return {n: each for n, each in self.services.items() if isinstance(each, Trainer)}
 
     @property
+    def with_processes(self) -> dict[str, Service]:
+        """The services with processes of their own: all but tenants."""
+        return {n: s for n, s in self.services.items() if getattr(s, "served_by", None) is None}
+
+    def tenants(self, name: str) -> tuple[str, ...]:
+        """Return the services that the engines of service `name` serve besides it."""
+        return tuple(n for n, each in self.samplers.items() if each.served_by == name)
+
+    def own_adapter(self, tenant: str) -> ModelSource | None:
+        """Return the adapter of a tenant's model; None if it answers with the base of its
+        engine."""
+        service = self.samplers[tenant]
+        own = self.models[service.model].adapter
+        base = self.models[self.services[str(service.served_by)].model].adapter
+        return None if own == base else own
+
+    @property
     def trained_service(self) -> str:
         """The name of the service that the flow trains; "" if it trains none."""
         return next((node.target for node in self.nodes if Role.UPDATES in node.roles), "")

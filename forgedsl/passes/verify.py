@@ -13,7 +13,7 @@ from math import prod
 from pathlib import PurePath
 from typing import Any
 
-from forgedsl.ir.program import Ref
+from forgedsl.ir.program import Ref, engine_of
 from forgedsl.passes.state import State
 from forgedsl.records import dataclass
 from forgedsl.schema import KINDS, SERVICES
@@ -160,7 +160,8 @@ def _plan_complete(state: State) -> Iterator[str]:
     yield from (f"queue of {n.name}" for n in graph.nodes
                 if n.stream and plan.capacities.get(n.name, 0) < 1)  # fmt: skip
     planned = {mesh.service for mesh in plan.meshes}
-    yield from (f"mesh of {name}" for name in graph.services if name not in planned)
+    engines = {name: engine_of(plan.request.program, name) for name in graph.services}
+    yield from (f"mesh of {name}" for name, own in engines.items() if own not in planned)
 
 
 def _places_fit(state: State) -> Iterator[str]:

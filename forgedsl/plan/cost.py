@@ -11,17 +11,17 @@ time of rewards is unknown and left out.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from forgedsl.diagnostics import Diagnostic, Label, Severity
 from forgedsl.families.base import Dims
 from forgedsl.hir.judges import judge_of, judges, placeholders
 from forgedsl.ir.graph import Graph, Node
-from forgedsl.ir.program import Constructor, Program, rewards_of
+from forgedsl.ir.program import Constructor, Program, engine_of, rewards_of
 from forgedsl.plan.calibration import factor, share
 from forgedsl.plan.schedule import SchedulePlan
 from forgedsl.plan.sizes import completions, data_ranks, lengths, step_tokens
-from forgedsl.records import dataclass, replace
+from forgedsl.records import dataclass, field, replace
 from forgedsl.services.registry import kind_of
 from forgedsl.sizes.devices import LINK, REDUCE, Rates, cpu_rates, gpu_rates
 from forgedsl.sizes.experts import routed_seconds
@@ -107,6 +107,8 @@ class Cost:
     sharing: tuple[str, ...]
     dead: tuple[DeadGroups, ...]
     unknown: tuple[str, ...]
+    engines: Mapping[str, str] = field(default_factory=dict)
+    """service whose engine serves it, of each service without an engine of its own"""
 
     @property
     def step_seconds(self) -> float:
@@ -126,7 +128,9 @@ class Cost:
         return self.overlapped and self.step_seconds > 1.05 * busiest
 
     def lane(self, service: str) -> str:
-        """Return the lane of a service: the first of the services that share its GPUs."""
+        """Return the lane of a service: the one whose engine serves it, and of these the first of
+        the services that share its GPUs."""
+        service = self.engines.get(service, service)
         return self.sharing[0] if service in self.sharing else service
 
     def _lanes(self) -> dict[str, float]:
@@ -177,6 +181,7 @@ def plan_cost(
         sharing=sharing,
         dead=tuple(_dead_groups(graph)),
         unknown=tuple(dict.fromkeys(unknown)),
+        engines={name: engine_of(request.program, name) for name in request.tenant_ranks},
     )
 
 
@@ -232,7 +237,7 @@ def _judge(request: Request, graph: Graph, node: Node, name: str, judge: Constru
     rivals = siblings - 1 if "other" in placeholders(judge.args["prompt"]) else 1
     count = sum(completions(graph, sample) for sample in samples) * rivals
     flops, rates = count * each * forward_flops(dims, each), rates_of(request, mesh)
-    size = itemsize(request.program, request.program.services[service])
+    size = itemsize(request.program, request.program.services[mesh.service])
     return Stage(
         node=name, service=service, device=mesh.device, tokens=count * each, flops=flops,
         bytes=float(size * num_params(dims)), detail=f"{count} x {each} read",
@@ -252,7 +257,8 @@ def stage_of(
     if Role.TRANSFERS in node.roles:
         return replace(_sync(request, schedule, node), roles=node.roles)
     if Role.SAMPLES in node.roles:
-        held = next((rank for rank in ranks if rank.service == node.target), None)
+        engine = request.mesh(node.target).service
+        held = next((rank for rank in ranks if rank.service == engine), None)
         most = _sample(request, graph, schedule, node, held)
     else:
         most = _model(request, graph, schedule, node)
@@ -268,8 +274,8 @@ def _sample(
 ) -> Stage:
     """Return the cost of sampling: prefill by FLOPs, decode by the larger of FLOPs and bytes read
     per token, plus recomputed KV caches at weight swaps."""
-    decl, mesh = request.program.services[node.target], request.mesh(node.target)
-    dims = request.dims[node.target]
+    mesh, dims = request.mesh(node.target), request.dims[node.target]
+    decl = request.program.services[mesh.service]
     assert dims is not None
     prompt, new = lengths(request, graph, node)
     count, siblings = completions(graph, node), int(node.settings["n"])

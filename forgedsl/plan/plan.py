@@ -14,7 +14,7 @@ from pathlib import Path
 from forgedsl.diagnostics import Diagnostic, Reporter
 from forgedsl.families.base import Dims
 from forgedsl.ir.graph import Graph
-from forgedsl.ir.program import Decl, Program, Ref, model_of
+from forgedsl.ir.program import Decl, Program, Ref, engine_of, is_tenant, model_of
 from forgedsl.plan import checks
 from forgedsl.plan.capacity import MemoryPlan, plan_memory
 from forgedsl.plan.cost import Cost, check_bottleneck, plan_cost
@@ -81,7 +81,7 @@ class Plan:
         return len({place.host for mesh in self.meshes for place in mesh.places}) or 1
 
     def mesh(self, service: str) -> MeshPlan:
-        return next(mesh for mesh in self.meshes if mesh.service == service)
+        return self.request.mesh(service)
 
 
 def plan(
@@ -93,6 +93,12 @@ def plan(
     base_dir: Path | None = None,
 ) -> Plan | None:
     """Plan a legal graph; None after reporting why there is no plan."""
+    if any(is_tenant(program, name) for name in graph.services):
+        from forgedsl.plan.tenants import check_tenants  # few programs have one
+
+        start = len(reporter.diagnostics)
+        if not _report(reporter, check_tenants(program, graph, base_dir), start):
+            return None
     shared = program.singletons["colocate"].settings["value"].value
     services = [program.services[name].settings for name in graph.services]
     values = [settings[key].value for settings in services for key in CHOSEN if key in settings]
@@ -170,7 +176,9 @@ def request_of(
     """Return the placed meshes, and the dimensions of their models."""
     resolved = resolve_host(program, host)
     decls = {name: program.services[name] for name in graph.services}
-    meshes = tuple(plan_mesh(decl, reporter) for decl in decls.values())
+    tenants = [name for name in decls if is_tenant(program, name)]
+    own = {name: decl for name, decl in decls.items() if name not in tenants}
+    meshes = tuple(plan_mesh(decl, reporter) for decl in own.values())
     models = {name: program.models[model_of(decl)] for name, decl in decls.items()}
     dims = {name: dims_of(model, base_dir) for name, model in models.items()}
     contexts = {name: _context(model, dims[name]) for name, model in models.items()}
@@ -207,6 +215,10 @@ def request_of(
         trainer=graph.trainer,
         syncs=tuple(graph.syncs),
     )
+    if tenants:
+        from forgedsl.plan.tenants import adapter_ranks
+
+        request = replace(request, tenant_ranks=adapter_ranks(request, tenants, base_dir))
     return replace(request, held=held_bytes(request, graph), played=played(program, graph))
 
 
@@ -217,9 +229,10 @@ def advice(program: Program, graph: Graph, plan: Plan) -> list[Diagnostic]:
     longest: dict[str, int] = {}
     for node in graph.having(Role.SAMPLES):
         each = min(2, int(node.settings["n"]))
-        wanted[node.target] = wanted.get(node.target, 0) + each * plan.slots[node.name]
+        engine = engine_of(plan.request.program, node.target)
+        wanted[engine] = wanted.get(engine, 0) + each * plan.slots[node.name]
         tokens = sum(lengths(plan.request, graph, node))
-        longest[node.target] = max(longest.get(node.target, 0), tokens)
+        longest[engine] = max(longest.get(engine, 0), tokens)
     found = check_pools(plan.request, plan.memory, wanted, longest)
     return found + check_bottleneck(plan.request.program, plan.cost)
 
@@ -253,6 +266,8 @@ def _checks(
     found += check_tools(program, graph, base_dir)
     if schedule is not None:
         found += checks.check_colocation(program, graph, colocate, schedule.mode)
+    for name in request.tenant_ranks:
+        found += checks.check_sampling(program.services[name])
     for mesh in request.meshes:
         name = mesh.service
         decl = program.services[name]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from forgedsl.diagnostics import Diagnostic, error
 from forgedsl.ir.graph import Graph
-from forgedsl.ir.program import Decl
+from forgedsl.ir.program import Decl, is_tenant
 from forgedsl.operations.registry import operations
 from forgedsl.plan.host import WITH_CUDA, has_no_cuda
 from forgedsl.schema import SERVICES
@@ -23,6 +23,8 @@ def check_support(request: Request, graph: Graph) -> list[Diagnostic]:
     found = []
     mesh_by_service = {mesh.service: mesh for mesh in request.meshes}
     for name in graph.services:
+        if is_tenant(request.program, name):
+            continue  # its engine is that of another service
         decl, mesh = request.program.services[name], mesh_by_service.get(name)
         roles = graph.roles if name == graph.trainer else frozenset[str]()
         found += _settings(decl, roles, mesh)

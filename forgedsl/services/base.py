@@ -135,6 +135,8 @@ class PlannedService:
     """True if it replays the experts of sampled tokens, or records them"""
     adapter_rank: int | None = None
     """rank of the LoRA adapter that it publishes or receives alone"""
+    served_by: str | None = None
+    """service whose engine serves it; settings and placement are then those of that service"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

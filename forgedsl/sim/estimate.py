@@ -130,7 +130,8 @@ def engines(job: Job, graph: Graph, plan: Plan) -> tuple[dict[str, Engine], list
 
 def _engine(plan: Plan, graph: Graph, name: str, prompt: float, tokens: Dist) -> Engine:
     request = plan.request
-    decl, mesh, dims = request.program.services[name], request.mesh(name), request.dims[name]
+    mesh, dims = request.mesh(name), request.dims[name]
+    decl = request.program.services[mesh.service]
     syncs = [node for node in graph.syncs if node.settings["target"] == name]
     if dims is None:
         raise UnknownModelError(name)
@@ -145,7 +146,7 @@ def _engine(plan: Plan, graph: Graph, name: str, prompt: float, tokens: Dist) ->
     shared = siblings if engine.shares_prompts else 1
     cache = context * kv_bytes(dims, tp=1, pp=1, itemsize=engine.kv_itemsize)
     width = engine.most
-    if (pool := _pool(plan, name)) is not None:
+    if (pool := _pool(plan, mesh.service)) is not None:
         width = max(1, min(width, int(pool // (cache / mesh.world))))
     times = factor(request.host, mesh.device, "sample")
     if mesh.device == "gpu":  # the decode time counts a shared prompt once

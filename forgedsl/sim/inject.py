@@ -79,7 +79,8 @@ def parse(text: str) -> Fault:
 
 def check(fault: Fault, job: Job) -> Fault:
     """Return the fault if the job has its target. Raises ValueError with the possible targets."""
-    known = [*job.services, *(job.rewards if fault.kind != "kill" else ())]
+    services = job.services if fault.kind == "fail" else job.with_processes
+    known = [*services, *(job.rewards if fault.kind != "kill" else ())]
     if fault.target not in known:
         raise ValueError(
             f"`{fault.target}` is not a {_what(fault)} here; there is {', '.join(known)}"

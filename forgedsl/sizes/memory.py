@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from forgedsl.families.base import Dims
 from forgedsl.ir.graph import Node
-from forgedsl.ir.program import Decl, Program
+from forgedsl.ir.program import Decl, Program, engine_of
 from forgedsl.records import dataclass, field
 from forgedsl.sizes.hosts import Host
 from forgedsl.sizes.meshes import MeshPlan, number, value
@@ -111,6 +111,12 @@ class Request:
     """bytes of each replay buffer"""
     played: tuple[str, ...] = ()
     """environments in use"""
+    tenant_ranks: Mapping[str, int] = field(default_factory=dict)
+    """rank of the adapter of each service that the engine of another one serves; 0: the base"""
+
+    def tenants(self, service: str) -> tuple[str, ...]:
+        """Return the services that the engine of this one serves besides it."""
+        return tuple(n for n in self.tenant_ranks if engine_of(self.program, n) == service)
 
     @property
     def synced(self) -> frozenset[str]:
@@ -135,7 +141,10 @@ class Request:
         return num_params(dims) if rank is None else adapter_params(dims, rank)
 
     def mesh(self, service: str) -> MeshPlan:
-        return next(mesh for mesh in self.meshes if mesh.service == service)
+        """Return the mesh on which a service computes: its own, or that of the engine that serves
+        it."""
+        engine = engine_of(self.program, service)
+        return next(mesh for mesh in self.meshes if mesh.service == engine)
 
 
 def itemsize(program: Program, decl: Decl) -> int:

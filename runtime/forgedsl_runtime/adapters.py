@@ -23,9 +23,11 @@ from forgedsl.adapters import (
     UnfitAdapter,
     misfit,
     model_shapes,
+    outside,
     read_adapter,
 )
 from forgedsl.errors import LaunchError
+from forgedsl.sizes.params import adapter_slot_rank
 
 MADE_OF = "merged.json"
 
@@ -47,6 +49,19 @@ def check_adapter(folder: Path, adapter: Path, origin: str) -> Adapter:
     if wrong := misfit(found, shapes):
         raise LaunchError(f"{origin}: the adapter does not fit the model: {wrong}")
     return found
+
+
+def check_added(folder: Path, adapter: Path, origin: str) -> None:
+    """Check that an engine with the model in `folder` can add the adapter in folder `adapter`.
+
+    Raises:
+        LaunchError: it does not fit the model, or the engine cannot add it.
+    """
+    found = check_adapter(folder, adapter, origin)
+    if not adapter_slot_rank(found.rank):
+        raise LaunchError(f"{origin}: the adapter has rank {found.rank}, more than an engine takes")
+    if layer := outside(found):
+        raise LaunchError(f"{origin}: an engine cannot add an adapter to `{layer}`")
 
 
 def merged_folder(folder: Path, adapter: Path, target: Path, *, wide: bool, origin: str) -> Path:

@@ -42,6 +42,8 @@ class Request:
     grades: tuple[int, ...] = ()
     """token ids of a judge's grades. For each, the engine returns the log-prob that it is the first
     token of the completion"""
+    tenant: str = ""
+    """service that asks, if the engine of another one serves it"""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -76,7 +76,7 @@ def _merged(job: spec.Job, job_dir: Path, run_dir: Path) -> int:
     """Return bytes of the models with merged adapters that the run still has to write."""
     return sum(
         file.stat().st_size
-        for name in {service.model for service in job.services.values()}
+        for name in {service.model for service in job.with_processes.values()}
         if job.models[name].adapter is not None and not (run_dir / "models" / name).is_dir()
         for file in resolve_model(job, name, job_dir, run_dir).glob("*.safetensors")
     )

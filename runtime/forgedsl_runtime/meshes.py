@@ -26,7 +26,7 @@ from forgedsl_runtime.actors.environment import EnvironmentPool
 from forgedsl_runtime.actors.reward import RewardPool
 from forgedsl_runtime.endpoints import ServiceError
 from forgedsl_runtime.hosts.base import Hosts
-from forgedsl_runtime.models import weights_folder
+from forgedsl_runtime.models import tenant_adapter, weights_folder
 from forgedsl_runtime.proofs import frozen
 from forgedsl_runtime.rendezvous import rendezvous_store
 from forgedsl_runtime.services.registry import kind_of
@@ -115,16 +115,19 @@ def spawn(
     logs = run_dir / "logs"
     logs.mkdir(exist_ok=True)
     fleet = Fleet(samplers={}, trainers={}, rewards={}, hosts=hosts or Hosts())
-    for name, service in job.services.items():
+    for name, service in job.with_processes.items():
         fleet.folders[name] = weights_folder(job, service.model, job_dir, run_dir)
         folder = str(fleet.folders[name])
         spots = placements[name]
         actor = kind_of(service).actor(service)
         if name in job.samplers:
+            tenants = {each: tenant_adapter(job, each, job_dir) for each in job.tenants(name)}
+            others = {"tenants": tenants} if tenants else {}
             fleet.samplers[name] = [
                 _mesh(fleet, job, name, f"{service.mesh.name}{i}" if i else service.mesh.name, spot,
                       actor, (job, name, folder),
-                      {"threads": spot.threads, "token": secrets.token_hex(4)}, logs, shared)
+                      {"threads": spot.threads, "token": secrets.token_hex(4), **others}, logs,
+                      shared)
                 for i, spot in enumerate(spots)
             ]  # fmt: skip
         else:
@@ -266,14 +269,14 @@ def place(job: spec.Job) -> dict[str, list[Placement]]:
     here = launcher.one_machine
     busy = sum(
         s.mesh.procs * s.mesh.replicas * (s.mesh.hosts if here else 1)
-        for name, s in job.services.items()  # frozen models are mostly idle in a run with samplers
+        for name, s in job.with_processes.items()  # frozen models are mostly idle beside samplers
         if not (job.samplers and name in job.trainers and not s.trained)
     )
     threads = max(1, (os.cpu_count() or 1) // max(1, busy))
     width = max((1 + g for s in services for spot in s.mesh.places for g in spot.gpus), default=0)
     apart = width if launcher.splits else 0
     found: dict[str, list[Placement]] = {}
-    for name, service in job.services.items():
+    for name, service in job.with_processes.items():
         mesh = service.mesh
         gpus = {spot.replica: spot.gpus for spot in mesh.places}
         found[name] = [

@@ -90,6 +90,26 @@ def weights_folder(job: spec.Job, name: str, job_dir: Path, run_dir: Path) -> Pa
     )  # fmt: skip
 
 
+def tenant_adapter(job: spec.Job, tenant: str, job_dir: Path) -> str | None:
+    """Return the folder of the adapter with which an engine serves a tenant; None if it answers
+    with the base.
+
+    Raises:
+        LaunchError: the folder is missing or the hub cannot be reached, or the engine has no layer
+            for a part of it.
+    """
+    source = job.own_adapter(tenant)
+    if source is None:
+        return None
+    name = job.services[tenant].model
+    origin = job.origins.get(name, "")
+    folder = _folder(source, job_dir, origin)
+    from forgedsl_runtime.adapters import check_added
+
+    check_added(resolve_model(job, name, job_dir, job_dir), folder, origin)
+    return str(folder)
+
+
 def check_model_adapter(
     job: spec.Job, name: str, folder: Path, job_dir: Path, *, offline: bool = False
 ) -> None:

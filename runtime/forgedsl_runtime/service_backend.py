@@ -62,6 +62,7 @@ class Run:
         """Report that a mesh and its processes are ready."""
         if "frozen" in facts:
             self.frozen[mesh.service] = facts["frozen"]
+        self.frozen |= {line["service"]: line for line in facts.get("tenants", ())}
         self.events.emit(
             "service.ready", service=mesh.service, mesh=mesh.name, seconds=round(seconds, 3),
             facts=facts,

@@ -19,7 +19,17 @@ from forgedsl.services.base import (
     ServiceKind,
     row,
 )
-from forgedsl.settings import AUTO, BOOL, COUNT, POSITIVE_FRACTION, Derived, Kind, Limit, word
+from forgedsl.settings import (
+    AUTO,
+    BOOL,
+    COUNT,
+    POSITIVE_FRACTION,
+    Derived,
+    Kind,
+    Limit,
+    Type,
+    word,
+)
 from forgedsl.sizes.memory import RankMemory, Request
 from forgedsl.sizes.meshes import MeshPlan
 
@@ -89,6 +99,9 @@ SCHEMA = Kind(
         row("route", word("least_loaded", "round_robin", "sticky"), "least_loaded", PLACE,
              "how a replica is chosen for a request; sticky: all requests of a prompt go to the "
              "same replica"),
+        row("served_by", Type(base="ref", kinds=("service",), optional=True), None, PLACE,
+             "service whose engine answers the requests of this one, with the base of its model or "
+             "with another adapter; none: an engine of its own"),
         row("parallel.tp", replace(COUNT, auto=True), 1, PLACE, "tensor-parallel degree"),
         row("parallel.pp", COUNT, 1, PLACE, "pipeline-parallel degree"),
         row("parallel.dp", COUNT, 1, PLACE, "data-parallel degree"),

@@ -30,6 +30,7 @@ def lowered(placed: PlannedService) -> VllmService:
         parallel=VllmParallel(**mesh.degrees),
         sampling=lower_sampling(decl),
         route=plain(decl, "route"),
+        served_by=placed.served_by,
         gpu_memory=_gpu_memory(placed),
         prefix_caching=plain(decl, "engine.prefix_caching"),
         cuda_graphs=mesh.device == "gpu" and plain(decl, "engine.cuda_graphs"),

@@ -64,6 +64,8 @@ class EngineShape:
     """weights of layers are in fp8"""
     adapter_rank: int | None = None
     """rank of the adapter that is added to the weights; it is received instead of them"""
+    other_ranks: tuple[int, ...] = ()
+    """ranks of the adapters of other services that it serves"""
 
     @property
     def phases(self) -> tuple[Phase, ...]:
@@ -123,11 +125,17 @@ def fixed(shape: EngineShape) -> tuple[Item, ...]:
 
 
 def _adapter_item(shape: EngineShape, rank: int) -> Item:
-    """Return the item of the adapter: room for it in each layer, and the copy that vLLM keeps."""
-    room = adapter_slot_rank(rank)
+    """Return the item of the adapters: room for them in each layer, and the copies that vLLM keeps.
+    Each has the room of the largest."""
+    ranks = (rank, *shape.other_ranks)
+    room = adapter_slot_rank(max(ranks))
     count = adapter_params(shape.dims, room) / shape.degrees["tp"]
-    size = shape.itemsize * (count + adapter_params(shape.dims, rank))
-    return item_of("adapter", size, f"{shape.itemsize} x {count_text(count)}, rank {room}; a copy")
+    copies = sum(adapter_params(shape.dims, each) for each in ranks)
+    size = shape.itemsize * (len(ranks) * count + copies)
+    each = f"{shape.itemsize} x {count_text(count)}, rank {room}"
+    if len(ranks) == 1:
+        return item_of("adapter", size, f"{each}; a copy")
+    return item_of("adapters", size, f"{len(ranks)} x {each}; copies")
 
 
 def batched_tokens(device: str, context: int) -> int:
@@ -161,6 +169,8 @@ def shape_of(request: Request, mesh: MeshPlan, fraction: float) -> EngineShape:
         graphs=mesh.device == "gpu" and bool(value(decl, "engine.cuda_graphs")),
         fp8_weights=value(decl, "engine.weight_dtype") == "fp8",
         adapter_rank=request.adapter_rank(mesh.service),
+        other_ranks=tuple(r for t in request.tenants(mesh.service)
+                          if (r := request.tenant_ranks[t])),
         synced=mesh.service in request.synced, claim=floor(fraction * request.host.gpu_memory),
     )  # fmt: skip
 

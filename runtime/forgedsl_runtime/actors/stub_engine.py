@@ -29,6 +29,8 @@ class StubRequest:
     prompt: int
     tokens: int
     truncated: bool
+    fixed: bool = False
+    """True if its weights never change: it is for a tenant of the engine"""
 
 
 @dataclass(slots=True)
@@ -54,7 +56,8 @@ class StubEngine:
 
     def submit(self, requests: Sequence[StubRequest]) -> None:
         for request in requests:
-            entry = _Entry(request, self.version, time.time(), self.batching.load)
+            version = 0 if request.fixed else self.version
+            entry = _Entry(request, version, time.time(), self.batching.load)
             prefill = request.prompt * self._spec.prefill
             self.batching.add(self._loop.time(), entry, request.tokens, prefill)
         self._order()
@@ -87,9 +90,10 @@ class StubEngine:
 
     def _complete(self, entry: _Entry) -> Completion:
         request = entry.request
+        newest = entry.version if request.fixed else self.version
         return Completion(
             id=request.id, token_ids=[TOKEN] * request.tokens, logprobs=[0.0] * request.tokens,
             mask=[True] * request.tokens, text="", truncated=request.truncated,
-            version_min=entry.version, version_max=self.version, started=entry.started,
+            version_min=entry.version, version_max=newest, started=entry.started,
             finished=time.time(), running=entry.running,
         )  # fmt: skip

@@ -88,6 +88,12 @@ async def build_endpoints(
         )
         await client.start()
         endpoints.samplers[name] = client
+    for name, service in job.samplers.items():
+        if service.served_by is not None:
+            endpoints.samplers[name] = GeneratorClient(
+                service, [], endpoints.report_failure, tenant=name,
+                engine=endpoints.samplers[service.served_by],
+            )  # fmt: skip
     for name, reward in job.rewards.items():
         if reward.service is not None and reward.kind == "scorer":
             endpoints.rewards.judge(name, Scorer(name, job, trainers[reward.service]))

@@ -247,7 +247,7 @@ class MonarchEndpoints:
 
     async def health(self) -> dict[str, str]:
         samplers = {
-            name: f"{sum(len(r.outstanding) for r in client.replicas)} completions in flight"
+            name: f"{client.num_open} completions in flight"
             for name, client in self.samplers.items()
         }
         return {**samplers, **dict.fromkeys(self.trainers, "up")}

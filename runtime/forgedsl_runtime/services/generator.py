@@ -88,7 +88,8 @@ class Replica:
 
 class GeneratorClient:
     """All replicas of one vllm service; `tell` is called with a warning about a slow replica.
-    `aborts`: its actors can end requests that nobody waits for any more."""
+    `aborts`: its actors can end requests that nobody waits for any more. A `tenant` has no
+    replicas: its requests go to those of `engine`, under its name."""
 
     def __init__(
         self,
@@ -98,8 +99,14 @@ class GeneratorClient:
         tell: Callable[[str], object] = lambda text: None,
         *,
         aborts: bool = False,
+        engine: GeneratorClient | None = None,
+        tenant: str = "",
     ) -> None:
         self.service = service
+        self.num_open = 0
+        """requests that are not answered yet"""
+        self._engine = engine or self
+        self._tenant = tenant
         self._aborts = aborts
         self.replicas = [Replica(mesh) for mesh in meshes]
         self._on_failure = on_failure
@@ -130,16 +137,18 @@ class GeneratorClient:
         """Sample a completion on the replica that the routing policy picks, or on the `home`
         replica. `grades` are token ids: the log-prob of each as the first token of the completion
         is returned too. A call that is cancelled ends its request in the engine."""
-        ident = str(next(self._ids))
+        ident = str(next(self._engine._ids))
         open_request = OpenRequest(
             self._request(ident, token_ids, sampling, seed, grades),
             asyncio.get_running_loop().create_future(),
             home or ReplicaAffinity(token_ids),
         )
-        self._hand_out(open_request)
+        self._engine._hand_out(open_request)
+        self.num_open += 1
         try:
             return await open_request.future
         finally:
+            self.num_open -= 1
             if open_request.replica is not None:
                 open_request.replica.outstanding.pop(ident, None)
                 if open_request.future.cancelled() and open_request.replica.aborter is not None:
@@ -202,7 +211,10 @@ class GeneratorClient:
         seed: int,
         grades: tuple[int, ...],
     ) -> Any:
-        return Request(id=ident, token_ids=token_ids, sampling=sampling, seed=seed, grades=grades)
+        return Request(
+            id=ident, token_ids=token_ids, sampling=sampling, seed=seed, grades=grades,
+            tenant=self._tenant,
+        )  # fmt: skip
 
     async def _open(self, replica: Replica) -> None:
         port, replica.receiver = Channel.open()

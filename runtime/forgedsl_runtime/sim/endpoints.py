@@ -73,7 +73,12 @@ class SimEndpoints:
         self.failures: asyncio.Queue[ServiceFailure] = asyncio.Queue()
         self._job, self._latencies, self._seed, self._faults = job, latencies, seed, tuple(faults)
         self.controller = Places()
-        self.fleets = {name: _fleet(job, latencies, name) for name in latencies.engines}
+        self._engine = {name: s.served_by or name for name, s in job.samplers.items()}
+        self.fleets = {
+            name: _fleet(job, latencies, name)
+            for name in latencies.engines
+            if self._engine.get(name, name) == name
+        }
         shared: dict[str, Places] = {}  # colocated services take turns
         for name in latencies.titans:
             together = next((group for group in job.colocate if name in group), (name,))
@@ -147,10 +152,11 @@ class SimEndpoints:
     async def _complete(
         self, service: str, prompt: Prompt, group: int, sibling: int, env: str | None
     ) -> Rollout:
-        model, fleet = self._latencies, self.fleets[service]
+        model, spec = self._latencies, self._latencies.engines[service]
+        fleet = self.fleets[self._engine.get(service, service)]
         tokens = completion_tokens(model, service, self._seed, group, sibling)
         before = prompt_tokens(model, service, self._seed, group)
-        turns, prefill = steps(model, env, self._seed, group, sibling), before * fleet.spec.prefill
+        turns, prefill = steps(model, env, self._seed, group, sibling), before * spec.prefill
         versions = []
         for number, seconds in enumerate(turns):  # later turns need no prefill: the cache has it
             each = tokens / len(turns)
@@ -159,10 +165,12 @@ class SimEndpoints:
                 await asyncio.sleep(seconds)
         if model.control.rollout:
             await self.controller.work(model.control.rollout)
+        tenant = self._engine.get(service, service) != service
         made = _simulated_rollout(
-            prompt, sibling, round(before + tokens), (versions[0], fleet.version)
-        )
-        made.group, made.truncated = group, tokens >= fleet.spec.tokens.most
+            prompt, sibling, round(before + tokens),
+            (0, 0) if tenant else (versions[0], fleet.version),
+        )  # fmt: skip
+        made.group, made.truncated = group, tokens >= spec.tokens.most
         return made
 
     def _fails(self, target: str, group: int, sibling: int) -> bool:

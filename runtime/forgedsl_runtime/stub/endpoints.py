@@ -41,7 +41,9 @@ class StubClient(GeneratorClient):
     ) -> StubRequest:
         tokens = sampling.max_tokens
         cut = tokens >= self.service.sampling.max_tokens
-        return StubRequest(id=ident, prompt=len(token_ids), tokens=tokens, truncated=cut)
+        return StubRequest(
+            id=ident, prompt=len(token_ids), tokens=tokens, truncated=cut, fixed=bool(self._tenant)
+        )
 
 
 class _Program:
@@ -199,6 +201,12 @@ async def build(
         client = StubClient(job.samplers[name], meshes, endpoints.report_failure)
         await client.start()
         endpoints.samplers[name] = client
+    for name, service in job.samplers.items():
+        if service.served_by is not None:
+            endpoints.samplers[name] = StubClient(
+                service, [], endpoints.report_failure, tenant=name,
+                engine=endpoints.samplers[service.served_by],
+            )  # fmt: skip
     events.subscribe(FaultInjector(rehearsal.faults, fleet, endpoints))
     return endpoints
 

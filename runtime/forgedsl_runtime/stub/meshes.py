@@ -24,7 +24,7 @@ def spawn(job: spec.Job, rehearsal: Rehearsal, run_dir: Path, hosts: Hosts) -> F
     logs.mkdir(exist_ok=True)
     model = rehearsal.latencies
     fleet = Fleet(samplers={}, trainers={}, rewards={}, hosts=hosts)
-    for name, service in job.services.items():
+    for name, service in job.with_processes.items():
         first = service.mesh.name
         if name in job.samplers:
             names = [f"{first}{i}" if i else first for i in range(service.mesh.replicas)]

@@ -19,6 +19,7 @@ import queue
 import threading
 import time
 import traceback
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -30,7 +31,7 @@ from forgedsl.lower import job as spec
 from forgedsl.types.flow import Role
 from forgedsl_runtime.actors.base import ForgeActor
 from forgedsl_runtime.data_types import Completion, Message, Request
-from forgedsl_runtime.proofs.publication import Arrival, arrival, with_base
+from forgedsl_runtime.proofs.publication import Arrival, arrival, text, with_base
 from forgedsl_runtime.services.vllm.upstream import engine as upstream
 from forgedsl_runtime.services.vllm.upstream.start import preload
 from forgedsl_runtime.transports import tree
@@ -68,6 +69,8 @@ class _InFlight:
     version: int
     started: float
     running: int
+    tenant: str = ""
+    """service that asked, if it is another than that of the engine; its version never changes"""
     swaps: list[tuple[int, int]] = field(default_factory=list)
     """for each swap to newer weights while the request ran: (version before the swap, number of
     tokens that the request had)"""
@@ -91,9 +94,14 @@ def _keeps_files(service: spec.VllmService, folder: Path) -> bool:
 
 
 class Generator(ForgeActor):
-    """One rank of one replica of a vllm service; `token` identifies the replica in the run."""
+    """One rank of one replica of a vllm service; `token` identifies the replica in the run.
+    `tenants` are other services that it serves, each with the folder of its adapter (None: the
+    base)."""
 
-    def __init__(self, job: spec.Job, name: str, folder: str, *, threads: int, token: str) -> None:
+    def __init__(
+        self, job: spec.Job, name: str, folder: str, *, threads: int, token: str,
+        tenants: Mapping[str, str | None] | None = None,
+    ) -> None:  # fmt: skip
         super().__init__()
         service = job.services[name]
         assert isinstance(service, spec.VllmService)
@@ -101,6 +109,10 @@ class Generator(ForgeActor):
         self.model = job.models[service.model]
         self.seed = job.seed
         self.folder = Path(folder)
+        self._tenants = {
+            tenant: None if where is None else Path(where)
+            for tenant, where in (tenants or {}).items()
+        }
         self._threads = threads
         self._token = token
         self._inbox: queue.SimpleQueue[tuple[Action, Reply]] = queue.SimpleQueue()
@@ -115,6 +127,7 @@ class Generator(ForgeActor):
         self._is_proved = (
             not synced and "frozen" not in job.proofs.off and _keeps_files(service, self.folder)
         )
+        self._proves_tenants = bool(self._tenants) and "frozen" not in job.proofs.off
         self._port: Port[Message] | None = None
         self._sender = ThreadPoolExecutor(1, "sender")
         # Import vLLM now, while the controller is still starting other processes.
@@ -189,6 +202,7 @@ class Generator(ForgeActor):
             engine_rank,
             random=self._starts_random,
             record=self._is_proved,
+            tenants=self._tenants,
         )
         self._random = self._engine.random
         self.classes = {"engine": self._engine.class_name}
@@ -196,6 +210,8 @@ class Generator(ForgeActor):
         warm = spec.Sampling(max_tokens=4)
         for i in range(4):  # kernels are compiled at the first generation
             self._engine.add(f"warm-{i}", [1, 2, 3], warm, seed=i)
+        for tenant in self._tenants:
+            self._engine.add(f"warm-{tenant}", [1, 2, 3], warm, seed=0, tenant=tenant)
         while self._engine.num_running:
             self._engine.step()
         taken = self._engine.seconds | {
@@ -204,7 +220,29 @@ class Generator(ForgeActor):
         facts: dict[str, Any] = {"seconds": {phase: round(s, 1) for phase, s in taken.items()}}
         if self._is_proved:
             facts["held"] = self._engine.gather_lists(self._engine.base)
+        if self._proves_tenants:
+            facts["tenants"] = self._prove_tenants()
         return facts
+
+    def _prove_tenants(self) -> list[dict[str, Any]]:
+        """Check that the engine holds the adapters of its tenants as their folders have them;
+        return the lines of proofs.jsonl.
+
+        Raises:
+            RuntimeError: it does not.
+        """
+        lines = []
+        for tenant, faults in self._engine.tenant_faults().items():
+            if faults:
+                raise RuntimeError(
+                    f"the engine does not hold the adapter of {tenant} as {self._tenants[tenant]} "
+                    f"has it: {text(faults)}"
+                )
+            tensors = self._engine.tenant_tensors(tenant)
+            folder = str(self._tenants[tenant])
+            lines.append({"proof": "frozen", "service": tenant, "folder": folder,
+                          "tensors": tensors, "proved": tensors})  # fmt: skip
+        return lines
 
     # ---- on the engine thread
 
@@ -247,11 +285,13 @@ class Generator(ForgeActor):
                 self._engine.abort(known)
             case _Load(manifest, keep):
                 written = self._engine.progress(keep=keep)
-                for name, entry in self._in_flight.items():
+                for name, entry in self._policy_in_flight():
                     entry.swaps.append((self._version, written[name]))
                 held = self._engine.load_weights(
                     open_weights(manifest), keep=keep, prove=manifest.digests is not None
                 )
+                if self._proves_tenants and manifest.digests is not None:
+                    self._prove_tenants()
                 self._version = manifest.version
                 was_random, self._random = self._random, False
                 found = Arrival(was_random=was_random)
@@ -268,22 +308,29 @@ class Generator(ForgeActor):
                 return found
         return None
 
+    def _policy_in_flight(self) -> list[tuple[str, _InFlight]]:
+        return [(name, entry) for name, entry in self._in_flight.items() if not entry.tenant]
+
     def _add(self, requests: list[Request]) -> None:
         for request in requests:
             if request.grades and len(request.token_ids) >= self._engine.max_length:
                 self._refuse(request)
                 continue
             running = self._engine.num_running
-            self._in_flight[request.id] = _InFlight(self._version, time.time(), running)
-            self._engine.add(
-                request.id, request.token_ids, request.sampling, request.seed, request.grades
+            version = 0 if request.tenant else self._version
+            self._in_flight[request.id] = _InFlight(
+                version, time.time(), running, tenant=request.tenant
             )
+            self._engine.add(
+                request.id, request.token_ids, request.sampling, request.seed, request.grades,
+                request.tenant,
+            )  # fmt: skip
 
     def _refuse(self, request: Request) -> None:
         """Answer a judge request without grades, because its prompt exceeds the context. This may
         happen, since the prompt contains text of a policy."""
         if self.rank == 0 and self._port is not None:
-            now, version = time.time(), self._version
+            now, version = time.time(), 0 if request.tenant else self._version
             answer = Completion(
                 id=request.id, token_ids=[], logprobs=[], mask=[], text="", truncated=True,
                 version_min=version, version_max=version, started=now, finished=now, running=0,
@@ -320,6 +367,7 @@ class Generator(ForgeActor):
         self, done: upstream.Finished, entry: _InFlight, version: int, now: float
     ) -> Completion:
         mask = [math.isfinite(value) for value in done.logprobs]
+        version = entry.version if entry.tenant else version
         return Completion(
             id=done.request_id, token_ids=done.token_ids,
             logprobs=[v if ok else 0.0 for v, ok in zip(done.logprobs, mask, strict=True)],

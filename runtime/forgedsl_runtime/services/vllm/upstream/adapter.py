@@ -1,33 +1,32 @@
-"""A LoRA adapter (2106.09685) that a vLLM engine adds to its base weights, swapped in memory.
+"""LoRA adapters (2106.09685) that a vLLM engine adds to its base weights, swapped in memory.
 
     A and B by name --swap--> vLLM's layers --HeldAdapter--> digests of what they hold
 
-The engine loads the base from the model's folder and never changes it. All requests use the one
-adapter, which is empty until the first publication. vLLM loads adapters from files; here they come
-from a publication, so nothing is written. B is published times alpha / rank, and the engine's own
-scale is 1. So the engine holds exactly the published bits.
+The engine loads the base from the model's folder and never changes it. Requests of the policy use
+the published adapter, which is empty until the first publication. vLLM loads adapters from files;
+here they come from a publication, so nothing is written. B is published times alpha / rank, and the
+engine's own scale is 1. So the engine holds exactly the published bits.
+Services that the engine serves besides the policy have slots of their own (`tenants`).
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
 from torch import Tensor, nn
 
-from forgedsl.adapters import A, B
+from forgedsl.adapters import LAYERS, A, B
 from forgedsl.sizes.params import adapter_slot_rank
 from forgedsl_runtime.proofs.digest import Digests
 from forgedsl_runtime.proofs.publication import Held
 from forgedsl_runtime.services.vllm.upstream.held import HeldWeights, Part
 
-NUMBER = 1
-"""vLLM's number of the adapter; its numbers begin at 1"""
-SLOT = 0
-"""place of the adapter in vLLM's layers, which have room for one"""
+POLICY = 1
+"""vLLM's number of the policy's adapter; its numbers begin at 1, and 0 is the base"""
 INPUTS_LOGGER = "vllm.v1.engine.input_processor"
 OTHER_TOKENIZER = (
     "vLLM has deprecated support for supporting different tokenizers for different LoRAs. By "
@@ -35,37 +34,37 @@ OTHER_TOKENIZER = (
     "consider specifying `--tokenizer [lora_path]` to use the LoRA tokenizer."
 )
 """a warning that every engine with adapters logs; ours have no tokenizers"""
-LAYERS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-"""linear layers that have adapters in a trainer; experts have none"""
 
 
-def arguments(rank: int) -> dict[str, Any]:
-    """Return the engine arguments for an adapter of `rank` on the layers that trainers adapt."""
+def arguments(rank: int, others: Sequence[int] = (), *, empty: int = 0) -> dict[str, Any]:
+    """Return the engine arguments for a published adapter of `rank`, and for adapters of tenants
+    with the ranks `others`, on the layers that trainers adapt; with `empty` slots more."""
     return {
         "enable_lora": True,
-        "max_loras": 1,
-        "max_lora_rank": adapter_slot_rank(rank),
+        "max_loras": 1 + len(others) + empty,
+        "max_lora_rank": adapter_slot_rank(max([rank, *others])),
         "lora_target_modules": list(LAYERS),
     }
 
 
-def request() -> Any:
-    """Return the object by which a request of vLLM names its adapter. Its path is never opened."""
+def request(name: str = "policy", number: int = POLICY) -> Any:
+    """Return the object by which a request of vLLM names its adapter. Its path is never opened;
+    together with the name it is a part of the keys of vLLM's prefix cache."""
     from vllm.lora.request import LoRARequest
 
     logging.getLogger(INPUTS_LOGGER).addFilter(lambda record: record.msg != OTHER_TOKENIZER)
-    return LoRARequest(lora_name="policy", lora_int_id=NUMBER, lora_path="(published)")
+    return LoRARequest(lora_name=name, lora_int_id=number, lora_path="(in memory)")
 
 
 def begin(model: Any, rank: int) -> None:
     """Give a model an adapter of zeros, which changes nothing."""
     manager = model.lora_manager
-    _put(manager, manager.create_dummy_lora(NUMBER, rank, {}))
+    _put(manager, manager.create_dummy_lora(POLICY, rank, {}))
 
 
-def swap(model: Any, weights: Iterable[tuple[str, Tensor]]) -> None:
-    """Replace the adapter of a model by A [rank, in] and B [out, rank] of each layer. A layer for
-    which A or B is missing has no adapter from now on."""
+def swap(model: Any, weights: Iterable[tuple[str, Tensor]], number: int = POLICY) -> None:
+    """Replace adapter `number` of a model by A [rank, in] and B [out, rank] of each layer. A layer
+    for which A or B is missing has no adapter from now on."""
     from vllm.lora.lora_model import LoRAModel
     from vllm.lora.lora_weights import LoRALayerWeights
 
@@ -80,23 +79,24 @@ def swap(model: Any, weights: Iterable[tuple[str, Tensor]]) -> None:
         if len(found) == 2
     }
     rank = max((layer.rank for layer in layers.values()), default=1)
-    _put(model.lora_manager, LoRAModel(NUMBER, rank, layers))
+    _put(model.lora_manager, LoRAModel(number, rank, layers))
 
 
 def _put(manager: Any, adapter: Any) -> None:
-    """Replace the adapter in all layers. Running requests continue with the new adapter: they name
-    it by its number, which stays the same."""
-    manager.remove_adapter(NUMBER)
+    """Replace an adapter in all layers. Running requests continue with the new adapter: they name
+    it by its number, which stays the same. There is a slot for each adapter, so vLLM evicts
+    none."""
+    manager.remove_adapter(adapter.id)
     manager.add_adapter(adapter)
-    manager.activate_adapter(NUMBER)
+    manager.activate_adapter(adapter.id)
 
 
 class HeldAdapter:
-    """Digests of the adapter in the layers of one rank of an engine. The interface is that of
+    """Digests of adapter `number` in the layers of one rank of an engine. The interface is that of
     `HeldWeights`."""
 
-    def __init__(self, model: Any, rank: int) -> None:
-        self._manager, self._rank = model.lora_manager, rank
+    def __init__(self, model: Any, rank: int, number: int = POLICY) -> None:
+        self._manager, self._rank, self._number = model.lora_manager, rank, number
 
     def begin(self) -> None:
         """Nothing has to be recorded: layers hold A and B as they were published."""
@@ -118,6 +118,7 @@ class HeldAdapter:
     def _parts(self) -> Iterator[tuple[str, Part]]:
         """Yield A and B of each layer with the places of this rank's share. A fused layer has one
         pair for each of its parts."""
+        slot = self._manager.lora_index_to_id.index(self._number)
         for where, layer in self._manager.modules.items():
             names = self._manager.packed_modules.get(where, [where])
             shares = getattr(layer, "output_ids", None) or [layer.tp_rank] * len(names)
@@ -125,7 +126,7 @@ class HeldAdapter:
             for name, down, up, share in zip(
                 names, layer.lora_a_stacked, layer.lora_b_stacked, shares, strict=True
             ):
-                a, b = down[SLOT, 0], up[SLOT, 0]
+                a, b = down[slot, 0], up[slot, 0]
                 column = layer.tp_rank * a.shape[1] if columns else 0
                 yield where, Part(name=name + A, value=a, column=column)
                 yield where, Part(name=name + B, value=b, row=share * len(b) if rows else 0)

@@ -19,7 +19,7 @@ import contextlib
 import logging
 import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -33,6 +33,7 @@ from forgedsl.vllm_parsers import FORM
 from forgedsl_runtime.proofs.publication import Held
 from forgedsl_runtime.services.vllm.upstream import adapter
 from forgedsl_runtime.services.vllm.upstream.start import fast_start, graph_sizes, preload
+from forgedsl_runtime.services.vllm.upstream.tenants import SALT, Tenants
 from forgedsl_runtime.temporary_files import short_folder
 
 if TYPE_CHECKING:
@@ -98,11 +99,14 @@ def prepare_environment(device: str) -> None:
 
 class Engine:
     """An in-process vLLM engine for one model, or one rank of it. With `random`, or if `folder` has
-    no weights, it starts from random weights. With `record`, it keeps digests of what it loads."""
+    no weights, it starts from random weights. With `record`, it keeps digests of what it loads.
+    `tenants` are other services that it serves, each with the folder of its adapter (None: the
+    base)."""
 
     def __init__(
         self, service: spec.VllmService, model: spec.Model, folder: Path, seed: int,
         rank: EngineRank, *, random: bool = False, record: bool = False,
+        tenants: Mapping[str, Path | None] | None = None,
     ):  # fmt: skip
         self.seconds = {"imports": preload(service.mesh.device)}
         """by startup phase: its seconds"""
@@ -123,7 +127,10 @@ class Engine:
         self._on_cpu = on_cpu = service.mesh.device == "cpu"
         adapted = service.adapter_rank is not None
         self.random = (random and not adapted) or not any(folder.glob("*.safetensors"))
-        arguments = _arguments(service, model, folder, seed, rank, random=self.random)
+        self._tenants = own = Tenants(tenants or {})
+        arguments = _arguments(
+            service, model, folder, seed, rank, random=self.random, tenants=own
+        )
         if not on_cpu:
             from forgedsl_runtime.services.vllm.upstream import attention_backend, logprobs
 
@@ -149,6 +156,7 @@ class Engine:
         self._in_place = not on_cpu and all(self._engine.apply_model(_keeps_weights))
         self._adapter = adapter.request() if adapted else None
         self._held = self._holding(service.adapter_rank)
+        self._tenants.begin(self._engine)
         self._check_parser()
 
     @property
@@ -168,6 +176,15 @@ class Engine:
             self._engine.apply_model(partial(adapter.begin, rank=rank))
             (found,) = self._engine.apply_model(partial(adapter.HeldAdapter, rank=rank))
         return cast("HeldWeights | adapter.HeldAdapter", found)
+
+    def tenant_faults(self) -> dict[str, list[str]]:
+        """Return, for each tenant with an adapter, how what the engine holds differs from its
+        folder: nothing, or a sentence for each tensor (a collective)."""
+        return self._tenants.faults(self.gather_lists)
+
+    def tenant_tensors(self, tenant: str) -> int:
+        """Return the number of tensors of a tenant's adapter."""
+        return self._tenants.num_tensors(tenant)
 
     def _check_parser(self) -> None:
         """Load vLLM's parser of tool calls, if the model names one. Otherwise an error would show
@@ -247,9 +264,10 @@ class Engine:
         sampling: spec.Sampling,
         seed: int,
         grades: tuple[int, ...] = (),
+        tenant: str = "",
     ) -> None:
-        """Queue one request. `grades` are token ids: the log-prob of each as the first token of
-        the completion is returned too."""
+        """Queue one request, of the policy or of a tenant. `grades` are token ids: the log-prob of
+        each as the first token of the completion is returned too."""
         params = self._params(
             n=1,
             temperature=sampling.temperature,
@@ -268,19 +286,22 @@ class Engine:
             skip_special_tokens=not self._left_out,
             output_kind=self._final_only,
         )
-        prompt = self._prompt(prompt_token_ids=token_ids, cache_salt=f"v{self._salt}")
+        salt, added = (SALT, self._tenants.adapter(tenant)) if tenant else (
+            f"v{self._salt}", self._adapter
+        )  # fmt: skip
+        prompt = self._prompt(prompt_token_ids=token_ids, cache_salt=salt)
         if sampling.stop:
             self._watched.add(request_id)
         if grades:
             self._graded[request_id] = grades
         if sampling.stop or grades:
             self._inner_ids[request_id] = self._engine.add_request(
-                request_id, prompt, params, lora_request=self._adapter
+                request_id, prompt, params, lora_request=added
             )
             return
         inputs, tasks = self._engine.input_processor, self._engine.get_supported_tasks()
         request = inputs.process_inputs(
-            request_id, prompt, params, supported_tasks=tasks, lora_request=self._adapter
+            request_id, prompt, params, supported_tasks=tasks, lora_request=added
         )
         inputs.assign_request_id(request)
         self._scheduler.follow(request.request_id, request_id)
@@ -384,8 +405,8 @@ class Engine:
         """Load new weights (Hugging Face names), or a new adapter (PEFT's names), in place, between
         two steps. With `keep`, running requests keep their KV caches; otherwise vLLM recomputes
         these under the new weights. Later requests never reuse cached blocks of older weights,
-        because they have another `cache_salt`. With `prove`, return digests of the new weights on
-        this rank."""
+        because they have another `cache_salt`. Requests of tenants go on as if nothing had
+        happened. With `prove`, return digests of the new weights on this rank."""
         self._salt += 1
         if prove:
             self._held.begin()
@@ -401,7 +422,9 @@ class Engine:
             torch.accelerator.synchronize()  # all copies are done: the sender may reuse its buffer
         elif self._adapter is None:
             self._engine.apply_model(_repack)
-        if not keep:
+        if self._tenants and not keep:
+            self._scheduler.recompute(adapter.POLICY, f"v{self._salt}")
+        elif not keep:
             self._engine.reset_prefix_cache(reset_running_requests=True)
         return self._held.take() if prove else []
 
@@ -425,7 +448,7 @@ class Engine:
 
 def _arguments(
     service: spec.VllmService, model: spec.Model, folder: Path, seed: int, engine_rank: EngineRank,
-    *, random: bool = False,
+    *, random: bool = False, tenants: Tenants,
 ) -> dict[str, Any]:  # fmt: skip
     """Return vLLM's engine arguments; those of `engine.extra` come last. The model path is only
     the name of its folder: it is part of vLLM's compile cache key, and a full path, which differs
@@ -449,7 +472,9 @@ def _arguments(
     if service.weight_dtype == "fp8":
         arguments["quantization"] = FP8
     if service.adapter_rank is not None:
-        arguments |= adapter.arguments(service.adapter_rank)
+        arguments |= adapter.arguments(
+            service.adapter_rank, tenants.ranks, empty=on_cpu and tenants.use_base
+        )
     if service.record_routes:
         arguments["worker_cls"] = RECORDING_WORKER
     if on_cpu:

@@ -15,6 +15,7 @@ pass through vLLM's output processor.
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -112,6 +113,22 @@ class FastDecodeScheduler(Scheduler):
     @property
     def _follows_all(self) -> bool:
         return self._is_plain and len(self.followed) == len(self.requests)
+
+    def recompute(self, adapter: int, salt: str) -> None:
+        """Drop the KV caches of all requests with this adapter. They are computed again, under a
+        new salt, so that they find no block of the older adapter in the prefix cache. Requests with
+        other adapters, or none, keep theirs."""
+        now = time.monotonic()
+        dropped = [request for request in self.running if _has(request, adapter)]
+        self.running = [request for request in self.running if not _has(request, adapter)]
+        for request in reversed(dropped):  # they wait in the order in which they ran
+            self._preempt_request(request, now, drop_stale_output=True)
+            self.prev_step_scheduled_req_ids.discard(request.request_id)
+        for request in self.requests.values():
+            if _has(request, adapter):
+                request.cache_salt = salt
+                request.block_hashes.clear()
+                request.update_block_hashes()
 
     # ---- scheduling
 
@@ -317,6 +334,10 @@ class FastDecodeScheduler(Scheduler):
             self.waiting.remove_requests(waiting)
             self.kv_holding_waiting.remove_requests(waiting)
             self.deferred_waiting.difference_update(waiting)
+
+
+def _has(request: Request, adapter: int) -> bool:
+    return request.lora_request is not None and request.lora_request.lora_int_id == adapter
 
 
 class FastDecodeAsyncScheduler(FastDecodeScheduler, AsyncScheduler):

@@ -1,0 +1,178 @@
+"""P230: a service that the engine of another one cannot serve. F113: its settings without effect.
+
+    service judge : vllm(grader) { served_by = generator }     a tenant of generator
+
+The engine holds the base of the policy's model once, and adds the policy's adapter to it. A tenant
+answers with the base, or with an adapter of its own. So its model differs from the policy's by
+`adapter` and `chat_template` alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+from forgedsl.diagnostics import Diagnostic, Label, error
+from forgedsl.ir.graph import Graph, Node
+from forgedsl.ir.program import Constructor, Decl, Program, engine_of, is_tenant, model_of
+from forgedsl.services.registry import kind_of
+from forgedsl.shipped import locate
+from forgedsl.sizes.memory import Request
+from forgedsl.sizes.meshes import number, setting_label, written_at
+from forgedsl.sizes.params import SLOT_RANKS, adapter_slot_rank
+from forgedsl.source import Span
+
+SAME = ("source", "arch", "dtype", "context", "tokenizer", "tool_calls")
+"""settings of a model that tenant and engine must have in common"""
+OWN = "remove `served_by`: `{}` then has an engine of its own"
+
+
+def check_tenants(program: Program, graph: Graph, base_dir: Path | None) -> list[Diagnostic]:
+    """Report P230 and F113 for the services that the engine of another one is to serve."""
+    found = []
+    for name in graph.services:
+        if not is_tenant(program, name):
+            continue
+        tenant = program.services[name]
+        problems = [*_of_engine(program, graph, tenant)] or [*_of_model(program, tenant, base_dir)]
+        found += [
+            error("P230", "served-by", f"`{name}` cannot be served by "
+                  f"`{engine_of(program, name)}`: {why}", at, related=related, help=remedy)
+            for why, at, related, remedy in problems
+        ]  # fmt: skip
+        found += _without_effect(program, tenant)
+    return found
+
+
+Problem = tuple[str, Span, tuple[Label, ...], str]
+"""why, where it is written, related places, what works instead"""
+
+
+def _of_engine(program: Program, graph: Graph, tenant: Decl) -> Iterator[Problem]:
+    """Yield why a service has no engine that can serve others."""
+    name = engine_of(program, tenant.name)
+    engine, at = program.services[name], written_at(tenant, "served_by")
+    label, own = (Label(text="declared here", span=engine.name_span),), OWN.format(tenant.name)
+    if name == tenant.name:
+        yield "it is the service itself", at, (), own
+    elif is_tenant(program, name):
+        other = engine_of(program, name)
+        why = f"it has no engine, but is served by `{other}`"
+        yield why, at, label, f"`served_by = {other}`"
+    elif not kind_of(engine.ctor).adds_adapters:
+        yield f"it is a {engine.ctor} service", at, label, "name a vllm service"
+    elif all(sync.settings.get("weights") != "adapter" for sync in _syncs(graph, name)):
+        why = "its engine has no base that stays as it is, to which adapters are added"
+        yield why, at, label, (
+            f"`sync TRAINER -> {name} {{ weights = adapter }}` from a trainer with `lora`, or {own}"
+        )
+
+
+def _syncs(graph: Graph, engine: str) -> Iterable[Node]:
+    return (sync for sync in graph.syncs if sync.settings["target"] == engine)
+
+
+def _of_model(program: Program, tenant: Decl, base_dir: Path | None) -> Iterator[Problem]:
+    """Yield how the model of a tenant is not the base of its engine, or that with an adapter."""
+    engine = program.services[engine_of(program, tenant.name)]
+    own, base = (program.models[model_of(decl)] for decl in (tenant, engine))
+    if own.name == base.name:
+        return
+    for key in SAME:
+        if _plain(own.settings[key].value) != _plain(base.settings[key].value):
+            what = f"another base: the `source` of `{own.name}` is" if key == "source" else (
+                f"the `{key}` of `{own.name}` is"
+            )  # fmt: skip
+            why = f"{what} not that of `{base.name}`, which its engine has loaded"
+            remedy = f"write the same `{key}` in both, or {OWN.format(tenant.name)}"
+            yield why, written_at(own, key), setting_label(base, key), remedy
+            return
+    adapter, merged = (model.settings["adapter"].value for model in (own, base))
+    if merged is not None and _plain(adapter) != _plain(merged):
+        why = f"another base: the adapter of `{base.name}` is merged into the weights of its engine"
+        remedy = f"write the same `adapter` in both, or {OWN.format(tenant.name)}"
+        yield why, written_at(own, "adapter"), setting_label(base, "adapter"), remedy
+    elif isinstance(adapter, Constructor) and merged is None:
+        yield from _of_adapter(own, adapter, tenant, base_dir)
+
+
+def _of_adapter(
+    model: Decl, adapter: Constructor, tenant: Decl, base_dir: Path | None
+) -> Iterator[Problem]:
+    """Yield why an engine cannot add the adapter in a folder beside the file."""
+    from forgedsl.adapters import UnfitAdapter, outside, read_adapter
+
+    folder = _folder(adapter, base_dir)
+    if folder is None:
+        return
+    try:
+        found = read_adapter(folder)
+    except UnfitAdapter:
+        return  # P217 reports it
+    at = written_at(model, "adapter")
+    if not adapter_slot_rank(found.rank):
+        why = f"the adapter has rank {found.rank}, and {SLOT_RANKS[-1]} is vLLM's largest"
+        yield why, at, (), OWN.format(tenant.name)
+    if layer := outside(found):
+        why = f"the adapter changes `{layer}`, to which an engine cannot add one"
+        yield why, at, (), OWN.format(tenant.name)
+
+
+def _without_effect(program: Program, tenant: Decl) -> list[Diagnostic]:
+    """Report F113 for the settings of a tenant that its engine decides."""
+    engine = engine_of(program, tenant.name)
+    colocated = program.singletons["colocate"].settings["value"]
+    listed = colocated.value if isinstance(colocated.value, list) else []
+    found = [
+        error("F113", "bad-value", f"`{tenant.name}` in `colocate` has no effect: it has no device "
+              f"of its own, because `{engine}` serves it", colocated.origin.span or tenant.name_span,
+              help="remove it from the list")
+        for ref in listed if ref.name == tenant.name
+    ]  # fmt: skip
+    for key, setting in tenant.settings.items():
+        if setting.origin.layer == "default" or key == "served_by" or key.startswith("sampling."):
+            continue
+        message = f"`{key}` of `{tenant.name}` has no effect: the engine of `{engine}` serves it"
+        label = setting_label(tenant, "served_by")
+        remedy = f"remove it; what `{engine}` sets is true of both"
+        at = setting.origin.span or tenant.name_span
+        found.append(error("F113", "bad-value", message, at, related=label, help=remedy))
+    return found
+
+
+def adapter_ranks(
+    request: Request, tenants: Iterable[str], base_dir: Path | None
+) -> Mapping[str, int]:
+    """Return the rank of the adapter of each tenant; 0 if it answers with the base. The rank of an
+    adapter on the hub is not known before the run, and taken to be the policy's."""
+    from forgedsl.adapters import UnfitAdapter, read_adapter
+
+    found = {}
+    for name in tenants:
+        engine = engine_of(request.program, name)
+        models = [request.program.models[model_of(request.program.services[n])]
+                  for n in (name, engine)]  # fmt: skip
+        adapter, merged = (model.settings["adapter"].value for model in models)
+        found[name] = 0
+        if isinstance(adapter, Constructor) and _plain(adapter) != _plain(merged):
+            trained = number(request.program.services[request.trainer], "lora.rank", 1)
+            folder = _folder(adapter, base_dir)
+            try:
+                found[name] = trained if folder is None else read_adapter(folder).rank
+            except UnfitAdapter:  # P217 reports it
+                found[name] = trained
+    return found
+
+
+def _folder(adapter: Constructor, base_dir: Path | None) -> Path | None:
+    """Return the folder of an adapter beside the file; None if it is elsewhere or missing, which
+    P210 reports."""
+    if adapter.name != "local" or base_dir is None:
+        return None
+    folder = locate(str(adapter.args["path"]), base_dir)
+    return folder if folder.exists() else None
+
+
+def _plain(value: object) -> object:
+    """Return a value that equals that of the same text elsewhere."""
+    return (value.name, dict(value.args)) if isinstance(value, Constructor) else value
