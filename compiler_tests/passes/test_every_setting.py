@@ -72,6 +72,13 @@ ASKED = changed(
     ("filter mixed", 'service remote : openai("m") { url = "http://a/v1" }\nfilter mixed'),
     ("= rl.math_equal(tolerance = 1e-6)", '= remote.score(prompt = "{response} 1 to 5:")'),
 )
+SHARED = changed(
+    EVALUATED,
+    ("procs = 4,", "procs = 2, lora.rank = 8,"),
+    ("sync trainer -> generator", "sync trainer -> generator { weights = adapter }"),
+    ("filter mixed", "service judge : vllm(policy) {}\nfilter mixed"),
+    ("= rl.math_equal(tolerance = 1e-6)", '= judge.score(prompt = "{response} 1 to 5:")'),
+)
 MIXTURE = changed(
     EVALUATED,
     ('hf("Qwen/Qwen3-1.7B")', 'hf("Qwen/Qwen3-30B-A3B")'),
@@ -191,7 +198,7 @@ CHANGES: dict[str, dict[str, object]] = {
         "sampling.min_p": "0.1", "sampling.max_tokens": "99", "sampling.min_tokens": "2",
         "sampling.stop": '["end"]', "engine.gpu_memory": "0.5", "engine.prefix_caching": "false",
         "engine.cuda_graphs": "false", "engine.max_running": "8", "engine.kv_dtype": "fp8",
-        "engine.weight_dtype": "fp8",
+        "engine.weight_dtype": "fp8", "served_by": (SHARED, ["judge.served_by=generator"]),
     },
 }  # fmt: skip
 

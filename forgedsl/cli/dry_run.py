@@ -101,9 +101,16 @@ def _packages(job: Job) -> str:
 def _models(job: Job, folder: Path) -> str:
     from forgedsl.families import registry
     from forgedsl.families.base import Unsupported
-    from forgedsl_runtime.models import check_model_adapter, resolve_model, tokenizer_folder
+    from forgedsl_runtime.models import (
+        check_model_adapter,
+        resolve_model,
+        tenant_adapter,
+        tokenizer_folder,
+    )
 
     found = []
+    for name in job.services.keys() - job.with_processes.keys():
+        tenant_adapter(job, name, folder)
     for name in job.models:
         files = resolve_model(job, name, folder, folder)
         config = (files / "config.json").read_text("utf-8")

@@ -73,6 +73,8 @@ def group_details(mesh: MeshPlan, plan: Plan) -> Details:
         found.append(("parallel", degrees))
     hosts = sorted({place.host for place in mesh.places})
     found.append(("hosts", ", ".join(map(str, hosts)) if len(hosts) < 9 else f"{len(hosts)} hosts"))
+    if served := [name for name, on in plan.cost.engines.items() if on == mesh.service]:
+        found.append(("also serves", ", ".join(served)))
     rank = plan.memory.rank(mesh.service)
     if rank is not None:
         found += [(p.name, f"{p.bytes / GIB:.1f} GiB a process") for p in rank.phases]

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from forgedsl.ir.graph import EdgeKind, Graph, Node
-from forgedsl.ir.program import Program
+from forgedsl.ir.program import Program, engine_of
 from forgedsl.operations.registry import operation
 from forgedsl.plan.plan import Plan
 from forgedsl.plan.sizes import PlannedSizes
@@ -89,7 +89,7 @@ def picture(
             name=node.name,
             title=call_text(node),
             note=note_text(node, plan, graph),
-            group=node.target if node.target in graph.services else "",
+            group=engine_of(program, node.target) if node.target in graph.services else "",
             details=box_details(node, graph, plan),
             origin=place(node.span),
         )

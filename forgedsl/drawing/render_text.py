@@ -148,6 +148,7 @@ def _mesh_lines(plan: Plan) -> list[str]:
         span = f"{hosts[0]}-{hosts[-1]}" if len(hosts) > 1 else f"{hosts[0]}" if hosts else ""
         where = f"hosts {span}" if len(hosts) > 1 else f"host {span}" if hosts else ""
         rows.append((mesh.name, mesh.device, mesh.text, degrees, where))
+    rows += [(name, "", f"served by {on}", "", "") for name, on in plan.cost.engines.items()]
     lines = table(rows)
     if plan.colocate:
         lines.append(f"{', '.join(plan.colocate)} share GPUs and take turns")

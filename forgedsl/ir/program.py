@@ -360,8 +360,9 @@ def engine_of(program: Program, service: str) -> str:
 
 
 def is_tenant(program: Program, service: str) -> bool:
-    """True if the engine of another service serves this one."""
-    return engine_of(program, service) != service
+    """True if `served_by` is set: the engine of another service serves this one."""
+    setting = program.services[service].settings.get("served_by")
+    return setting is not None and isinstance(setting.value, Ref)
 
 
 def model_of(service: Decl) -> str:

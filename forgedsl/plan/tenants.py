@@ -62,7 +62,7 @@ def _of_engine(program: Program, graph: Graph, tenant: Decl) -> Iterator[Problem
     elif not kind_of(engine.ctor).adds_adapters:
         yield f"it is a {engine.ctor} service", at, label, "name a vllm service"
     elif all(sync.settings.get("weights") != "adapter" for sync in _syncs(graph, name)):
-        why = "its engine has no base that stays as it is, to which adapters are added"
+        why = "its engine does not keep the base, because no `sync` sends it an adapter alone"
         yield why, at, label, (
             f"`sync TRAINER -> {name} {{ weights = adapter }}` from a trainer with `lora`, or {own}"
         )

@@ -80,7 +80,7 @@ def placement_lines(plan: Plan) -> list[str]:
         )
         for mesh in plan.meshes
     ]
-    rows += [("", name, f"on the engine of {on}", "") for name, on in plan.cost.engines.items()]
+    rows += [("", name, f"served by {on}", "") for name, on in plan.cost.engines.items()]
     lines += table(rows)
     if plan.chosen:
         text = ", ".join(f"{path} = {value}" for path, value in plan.chosen.items())

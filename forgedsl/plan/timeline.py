@@ -46,7 +46,7 @@ class _Clock:
         seconds = {stage.node: stage.seconds for stage in plan.cost.stages}
         nodes = [node for node in graph.nodes if node.name in seconds]
         self.seconds = seconds
-        self.lane_of = plan.cost.lane
+        self.lane_of, self.engines = plan.cost.lane, plan.cost.engines
         self.before = [
             n for n in nodes if n.roles & {Role.SAMPLES, Role.MEASURES} and not n.at_step
         ]
@@ -67,7 +67,7 @@ class _Clock:
         for node in self.before:
             bar = self._work(node, step, ready)
             ready = bar.end
-            if Role.SAMPLES in node.roles:
+            if Role.SAMPLES in node.roles and node.target not in self.engines:
                 version = max(v for time, v in self.served if time <= bar.start)
         for node in self.steps:
             age = (
@@ -93,7 +93,7 @@ class _Clock:
         lane: str | None = None,
         length: float | None = None,
     ) -> Bar:
-        lane = lane or node.target
+        lane = lane or self.engines.get(node.target, node.target)
         free = self.lane_of(lane)
         start = max(ready, self.free.get(free, 0.0))
         end = start + (self.seconds[node.name] if length is None else length)

@@ -299,6 +299,8 @@ def services(data: RunData) -> list[dict[str, Any]]:
         size = f"{count} process{'es' if count > 1 else ''}"
         if mesh.replicas > 1:
             size = f"{mesh.replicas} replicas of {size}"
+        if on := getattr(service, "served_by", None):
+            size = f"served by {on}"
         rows.append(
             {
                 "name": name, "kind": service.kind, "model": service.model, "size": size,

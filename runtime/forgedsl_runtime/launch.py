@@ -299,7 +299,7 @@ async def _execute(this: Run, interrupt: Interrupt) -> Outcome:
 
         kind = kind_of(this.job.services[this.job.trained_service])
         check_checkpoint(this.run_dir, this.resume, kind.spoilt)
-    this.events.emit("phase", text="starting services", services=list(this.job.services))
+    this.events.emit("phase", text="starting services", services=list(this.job.with_processes))
     gpus = any(service.mesh.device == "gpu" for service in this.job.services.values())
     usage = Usage(this.events, gpus=gpus) if this.backend.loads_models else None
     fleet = this.backend.spawn(this)
