@@ -102,9 +102,7 @@ def test_the_same_adapter_in_both_is_the_base(tmp_path: Path) -> None:
         (("served_by = generator", "served_by = trainer"), "it is a titan service"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_served_is_told(
-    tmp_path: Path, edit: tuple[str, str], message: str
-) -> None:
+def test_what_cannot_be_served_is_told(tmp_path: Path, edit: tuple[str, str], message: str) -> None:
     ((code, said),) = told(tmp_path, edit)
     assert code == "P230"
     assert "`judge` cannot be served by" in said

@@ -1,5 +1,5 @@
-"""One engine with tenants beside the policy (`together`): prints what they answer while the policy's
-adapter changes. Or what an engine of their own answers (`base`, `adapted`).
+"""One engine with tenants beside the policy (`together`): prints what they answer while the
+policy's adapter changes. Or what an engine of their own answers (`base`, `adapted`).
 
 Run by test_tenants.py: vLLM takes a process for itself.
 """

@@ -199,11 +199,7 @@ def request_of(
         turns = is_async and len(checks.concurrent_sharers(graph, names)) > 1
         return f"{full}, with `schedule sync`" if turns else full
 
-    gpu = program.singletons["cluster"].settings["gpu"]
-    host_name = "this host" if resolved.said == "this host" else "the host"
-    if gpu.origin.layer != "default" and gpu.value is not None:
-        host_name = f'host "{gpu.value.lower()}"'
-    advice = Advice(host_name=host_name, fits=fits)
+    advice = Advice(host_name=_host_name(program, resolved), fits=fits)
     spread = launcher_of(program).max_hosts is None
     request = Request(
         program=program,
@@ -220,6 +216,13 @@ def request_of(
 
         request = replace(request, tenant_ranks=adapter_ranks(request, tenants, base_dir))
     return replace(request, held=held_bytes(request, graph), played=played(program, graph))
+
+
+def _host_name(program: Program, host: Host) -> str:
+    gpu = program.singletons["cluster"].settings["gpu"]
+    if gpu.origin.layer != "default" and gpu.value is not None:
+        return f'host "{gpu.value.lower()}"'
+    return "this host" if host.said == "this host" else "the host"
 
 
 def advice(program: Program, graph: Graph, plan: Plan) -> list[Diagnostic]:

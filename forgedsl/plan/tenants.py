@@ -35,11 +35,11 @@ def check_tenants(program: Program, graph: Graph, base_dir: Path | None) -> list
             continue
         tenant = program.services[name]
         problems = [*_of_engine(program, graph, tenant)] or [*_of_model(program, tenant, base_dir)]
+        cannot = f"`{name}` cannot be served by `{engine_of(program, name)}`"
         found += [
-            error("P230", "served-by", f"`{name}` cannot be served by "
-                  f"`{engine_of(program, name)}`: {why}", at, related=related, help=remedy)
+            error("P230", "served-by", f"{cannot}: {why}", at, related=related, help=remedy)
             for why, at, related, remedy in problems
-        ]  # fmt: skip
+        ]
         found += _without_effect(program, tenant)
     return found
 
@@ -63,9 +63,8 @@ def _of_engine(program: Program, graph: Graph, tenant: Decl) -> Iterator[Problem
         yield f"it is a {engine.ctor} service", at, label, "name a vllm service"
     elif all(sync.settings.get("weights") != "adapter" for sync in _syncs(graph, name)):
         why = "its engine does not keep the base, because no `sync` sends it an adapter alone"
-        yield why, at, label, (
-            f"`sync TRAINER -> {name} {{ weights = adapter }}` from a trainer with `lora`, or {own}"
-        )
+        sync = f"`sync TRAINER -> {name} {{ weights = adapter }}`"
+        yield why, at, label, f"{sync} from a trainer with `lora`, or {own}"
 
 
 def _syncs(graph: Graph, engine: str) -> Iterable[Node]:
@@ -80,10 +79,9 @@ def _of_model(program: Program, tenant: Decl, base_dir: Path | None) -> Iterator
         return
     for key in SAME:
         if _plain(own.settings[key].value) != _plain(base.settings[key].value):
-            what = f"another base: the `source` of `{own.name}` is" if key == "source" else (
-                f"the `{key}` of `{own.name}` is"
-            )  # fmt: skip
-            why = f"{what} not that of `{base.name}`, which its engine has loaded"
+            what = "another base: " if key == "source" else ""
+            what += f"the `{key}` of `{own.name}` is not that of `{base.name}`"
+            why = f"{what}, which its engine has loaded"
             remedy = f"write the same `{key}` in both, or {OWN.format(tenant.name)}"
             yield why, written_at(own, key), setting_label(base, key), remedy
             return
@@ -123,12 +121,16 @@ def _without_effect(program: Program, tenant: Decl) -> list[Diagnostic]:
     engine = engine_of(program, tenant.name)
     colocated = program.singletons["colocate"].settings["value"]
     listed = colocated.value if isinstance(colocated.value, list) else []
+    message = (
+        f"`{tenant.name}` in `colocate` has no effect: it has no device of its own, because "
+        f"`{engine}` serves it"
+    )
+    at = colocated.origin.span or tenant.name_span
     found = [
-        error("F113", "bad-value", f"`{tenant.name}` in `colocate` has no effect: it has no device "
-              f"of its own, because `{engine}` serves it", colocated.origin.span or tenant.name_span,
-              help="remove it from the list")
-        for ref in listed if ref.name == tenant.name
-    ]  # fmt: skip
+        error("F113", "bad-value", message, at, help="remove it from the list")
+        for ref in listed
+        if ref.name == tenant.name
+    ]
     for key, setting in tenant.settings.items():
         if setting.origin.layer == "default" or key == "served_by" or key.startswith("sampling."):
             continue

@@ -128,14 +128,9 @@ class Engine:
         adapted = service.adapter_rank is not None
         self.random = (random and not adapted) or not any(folder.glob("*.safetensors"))
         self._tenants = own = Tenants(tenants or {})
-        arguments = _arguments(
-            service, model, folder, seed, rank, random=self.random, tenants=own
-        )
+        arguments = _arguments(service, model, folder, seed, rank, random=self.random, tenants=own)
         if not on_cpu:
-            from forgedsl_runtime.services.vllm.upstream import attention_backend, logprobs
-
-            attention_backend.install()
-            logprobs.install()
+            _install_kernels()
         self.base: list[Held] = []
         """digests of the weights that were loaded: the base of an adapter, or all with `record`"""
         base = adapter.recording_base(self.base, wanted=adapted or record)
@@ -507,6 +502,14 @@ def _configured(arguments: dict[str, Any]) -> Any:
         FastDecodeAsyncScheduler if scheduler.async_scheduling else FastDecodeScheduler
     )
     return config
+
+
+def _install_kernels() -> None:
+    """Replace parts of vLLM that are slower on GPUs: decode attention, log-probs of samples."""
+    from forgedsl_runtime.services.vllm.upstream import attention_backend, logprobs
+
+    attention_backend.install()
+    logprobs.install()
 
 
 def _drop_custom_scheduler_warning(record: logging.LogRecord) -> bool:

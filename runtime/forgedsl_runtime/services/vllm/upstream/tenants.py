@@ -1,6 +1,6 @@
 """Services that an engine serves besides the policy: adapters that it loads once and never swaps.
 
-    folder in the layout of PEFT --begin--> a slot in vLLM's layers --faults--> nothing, or what differs
+    folder in the layout of PEFT --begin--> a slot in vLLM's layers --faults--> what differs
 
 A tenant without a folder answers with the base: its requests name no adapter. vLLM keys its prefix
 cache by adapter, so no request finds keys and values of another adapter.
@@ -98,6 +98,6 @@ def _digests(weights: Mapping[str, Tensor]) -> dict[str, Digest]:
     for value in weights.values():
         found.add(value)
     return {
-        name: Digest(*value.shape, each)
+        name: Digest(len(value), value.shape[1], each)
         for (name, value), each in zip(weights.items(), found.read(), strict=True)
     }
