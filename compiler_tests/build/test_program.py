@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 from forge_texts import GRPO, SFT, edited, loaded
+from test_tenants_of_plans import BIG, SECOND
+from test_tenants_of_plans import TEXT as SHARED
 
 from forgedsl import api
 from forgedsl.build.code import Call, Raw, quoted, statement
@@ -61,6 +63,14 @@ def test_the_program_states_the_same_job(path, profile, tmp_path, monkeypatch):
     job = stated(written(made, tmp_path), monkeypatch)
     assert job.model_dump() == made.job.model_dump()
     assert job.content_hash == made.job.content_hash
+
+
+def test_services_of_one_engine_are_stated(tmp_path, monkeypatch):
+    made, problems = edited(SHARED, *SECOND, folder=tmp_path, host=BIG)
+    assert problems == []
+    job = stated(written(made, tmp_path), monkeypatch)
+    assert job.content_hash == made.job.content_hash
+    assert job.samplers["second"].served_by == "generator"
 
 
 def test_a_loss_in_python_is_stated(tmp_path, monkeypatch):

@@ -15,7 +15,7 @@ from forgedsl.diagnostics import Diagnostic, Reporter
 from forgedsl.families.base import Dims
 from forgedsl.ir.graph import Graph
 from forgedsl.ir.program import Decl, Program, Ref, engine_of, is_tenant, model_of
-from forgedsl.plan import checks
+from forgedsl.plan import checks, tenants
 from forgedsl.plan.capacity import MemoryPlan, plan_memory
 from forgedsl.plan.cost import Cost, check_bottleneck, plan_cost
 from forgedsl.plan.environments import check_environments, check_tools, played
@@ -94,10 +94,8 @@ def plan(
 ) -> Plan | None:
     """Plan a legal graph; None after reporting why there is no plan."""
     if any(is_tenant(program, name) for name in graph.services):
-        from forgedsl.plan.tenants import check_tenants  # few programs have one
-
         start = len(reporter.diagnostics)
-        if not _report(reporter, check_tenants(program, graph, base_dir), start):
+        if not _report(reporter, tenants.check_tenants(program, graph, base_dir), start):
             return None
     shared = program.singletons["colocate"].settings["value"].value
     services = [program.services[name].settings for name in graph.services]
@@ -176,9 +174,8 @@ def request_of(
     """Return the placed meshes, and the dimensions of their models."""
     resolved = resolve_host(program, host)
     decls = {name: program.services[name] for name in graph.services}
-    tenants = [name for name in decls if is_tenant(program, name)]
-    own = {name: decl for name, decl in decls.items() if name not in tenants}
-    meshes = tuple(plan_mesh(decl, reporter) for decl in own.values())
+    own = [decl for name, decl in decls.items() if not is_tenant(program, name)]
+    meshes = tuple(plan_mesh(decl, reporter) for decl in own)
     models = {name: program.models[model_of(decl)] for name, decl in decls.items()}
     dims = {name: dims_of(model, base_dir) for name, model in models.items()}
     contexts = {name: _context(model, dims[name]) for name, model in models.items()}
@@ -211,10 +208,8 @@ def request_of(
         trainer=graph.trainer,
         syncs=tuple(graph.syncs),
     )
-    if tenants:
-        from forgedsl.plan.tenants import adapter_ranks
-
-        request = replace(request, tenant_ranks=adapter_ranks(request, tenants, base_dir))
+    if len(own) < len(decls):
+        request = tenants.with_ranks(request, decls, base_dir)
     return replace(request, held=held_bytes(request, graph), played=played(program, graph))
 
 

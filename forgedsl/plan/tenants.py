@@ -9,12 +9,13 @@ answers with the base, or with an adapter of its own. So its model differs from 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from forgedsl.diagnostics import Diagnostic, Label, error
 from forgedsl.ir.graph import Graph, Node
 from forgedsl.ir.program import Constructor, Decl, Program, engine_of, is_tenant, model_of
+from forgedsl.records import replace
 from forgedsl.services.registry import kind_of
 from forgedsl.shipped import locate
 from forgedsl.sizes.memory import Request
@@ -142,15 +143,13 @@ def _without_effect(program: Program, tenant: Decl) -> list[Diagnostic]:
     return found
 
 
-def adapter_ranks(
-    request: Request, tenants: Iterable[str], base_dir: Path | None
-) -> Mapping[str, int]:
-    """Return the rank of the adapter of each tenant; 0 if it answers with the base. The rank of an
+def with_ranks(request: Request, services: Iterable[str], base_dir: Path | None) -> Request:
+    """Add the rank of the adapter of each tenant; 0 if it answers with the base. The rank of an
     adapter on the hub is not known before the run, and taken to be the policy's."""
     from forgedsl.adapters import UnfitAdapter, read_adapter
 
     found = {}
-    for name in tenants:
+    for name in (n for n in services if is_tenant(request.program, n)):
         engine = engine_of(request.program, name)
         models = [request.program.models[model_of(request.program.services[n])]
                   for n in (name, engine)]  # fmt: skip
@@ -163,7 +162,7 @@ def adapter_ranks(
                 found[name] = trained if folder is None else read_adapter(folder).rank
             except UnfitAdapter:  # P217 reports it
                 found[name] = trained
-    return found
+    return replace(request, tenant_ranks=found)
 
 
 def _folder(adapter: Constructor, base_dir: Path | None) -> Path | None:

@@ -93,6 +93,13 @@ def check_supported(job: spec.Job) -> None:
                     f"{job.origins.get(name, '')}: {limit.setting} = {value} of {name} is not "
                     f"supported by this version{pair}; {limit.instead}"
                 )
+    for name, sampler in job.samplers.items():
+        engine = job.samplers.get(sampler.served_by or name)
+        if engine is None or (sampler.served_by and not getattr(engine, "adapter_rank", None)):
+            raise LaunchError(
+                f"{job.origins.get(name, '')}: {name} cannot be served by {sampler.served_by}, "
+                "which has no engine that an adapter is published to"
+            )
     for node in job.nodes:
         if Role.TRANSFERS in node.roles and node.transport not in transports.NAMES:
             raise LaunchError(

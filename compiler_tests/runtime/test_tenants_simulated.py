@@ -1,0 +1,103 @@
+"""Services of one engine in a simulation, in a rehearsal and in a dry run: they share its time."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from forge_commands import CliRunner
+
+from forgedsl.cli.app import app
+from forgedsl.errors import LaunchError
+from forgedsl.lower import job as spec
+from forgedsl_runtime.service_backend import check_supported
+
+PROGRAM = """forge 1
+import "std/rl" as rl
+model policy { source = local("forgedsl:models/tiny_math"), dtype = f32, context = 64 }
+model frozen { source = local("forgedsl:models/tiny_math"), dtype = f32, context = 64 }
+dataset sums {
+  source = jsonl("forgedsl:data/arithmetic.jsonl")
+  prompt = row.question, target = after(row.answer, "#### ")
+}
+service trainer : titan(policy) {
+  device = cpu, lora { rank = 4 }, optimizer { lr = 5e-3 }, batch { seq_len = 64, rows = 4 }
+}
+service generator : vllm(policy) { device = cpu, sampling { max_tokens = 16 } }
+service second : vllm(frozen) { SETTINGS, sampling { max_tokens = 16 } }
+reward correct = rl.math_equal
+flow train {
+  prompt  = sums.draw(4)
+  rollout = generator.sample(prompt, n = 4)
+  other   = second.sample(prompt, n = 4)
+  score   = correct(rollout, prompt.target)
+  second_score = correct(other, prompt.target)
+  batch   = replay(rollout, adv = rl.group_norm(score))
+  more    = replay(other, adv = rl.group_norm(second_score))
+  trainer.step(batch, loss = rl.dapo, more, loss = rl.dapo)
+  sync trainer -> generator { weights = adapter }
+}
+schedule async { steps = 4, max_policy_age = 1 }
+"""
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    for name, settings in (("shared", "served_by = generator"), ("own", "device = cpu")):
+        (tmp_path / f"{name}.forge").write_text(PROGRAM.replace("SETTINGS", settings))
+    return tmp_path
+
+
+def simulated(file: Path) -> dict[str, Any]:
+    words = ["sim", str(file), "--steps", "20", "--format", "json", "--host", "cpu"]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0, done.output
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def test_a_simulation_has_one_engine(files: Path) -> None:
+    own, shared = (simulated(files / f"{name}.forge") for name in ("own", "shared"))
+    assert own["idle"].keys() == {"trainer", "generator", "second"}
+    assert shared["idle"].keys() == {"trainer", "generator"}
+    assert shared["idle"]["generator"] < own["idle"]["generator"]
+
+
+def test_faults_are_of_the_engine(files: Path) -> None:
+    words = ["sim", str(files / "shared.forge"), "--host", "cpu"]
+    done = CliRunner().invoke(app, [*words, "--inject", "kill:second@step=2"])
+    assert done.exit_code != 0
+    assert "`second` is not a service here; there is trainer, generator" in done.output
+
+
+@pytest.mark.full
+@pytest.mark.timeout(120)
+def test_a_rehearsal_has_one_engine(files: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "forgedsl", "run", "shared.forge", "--stub", "--run-dir", "run"],
+        cwd=files, capture_output=True, text=True, timeout=110, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = (files / "run/events.jsonl").read_text("utf-8").splitlines()
+    events = [json.loads(line) for line in lines]
+    started = {e["service"] for e in events if e["kind"] == "process.start"}
+    assert "generator" in started
+    assert "second" not in started
+    assert sum(e["kind"] == "step.end" for e in events) == 4
+    spans = [span for e in events if e["kind"] == "group" for span in e["spans"]]
+    asked = [name for span in spans if span["span"] == "sample" for name in span["service"]]
+    assert asked.count("second") == asked.count("generator") >= 64
+
+
+def test_a_job_that_names_no_engine_is_refused(make_job: Any) -> None:
+    mesh = spec.Mesh(name="g", device="cpu")
+    judge = spec.VllmService(
+        model="m", mesh=mesh, dtype="f32", sampling=spec.Sampling(max_tokens=1), served_by="g"
+    )
+    for more in ({}, {"g": judge.model_copy(update={"served_by": None})}):
+        with pytest.raises(LaunchError, match="judge cannot be served by g"):
+            check_supported(make_job(services={"judge": judge, **more}))
