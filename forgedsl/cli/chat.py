@@ -203,7 +203,7 @@ def sampling_of(run: Path, changes: dict[str, Any]) -> Sampling:
 
     known: dict[str, Any] = {"max_tokens": MAX_TOKENS}
     if (run / "job.json").is_file():
-        samplers = _job(run).samplers.values()
+        samplers = (s for s in _job(run).samplers.values() if s.served_by is None)
         known |= next((each.sampling.model_dump() for each in samplers), {})
     if changes.get("temperature", 0.0) < 0:
         raise UsageError("--temperature must be at least 0")
