@@ -12,6 +12,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from forgedsl import surface
 from forgedsl.diagnostics import Reporter
 from forgedsl.errors import SourceError, expect
 from forgedsl.hir.context import Context
@@ -155,7 +156,7 @@ def overrides_of(
     for item in overrides:
         override = parse_override(item) if isinstance(item, str) else item
         if override is None:
-            name = "<command line>"
+            name = surface.typed()
             sources[name] = SourceFile(name, str(item))
             message = f"`{item}` is not an override"
             help_text = as_override(str(item))

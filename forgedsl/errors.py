@@ -99,6 +99,17 @@ def expect(given: object, kinds: Any, said: str) -> None:
         raise TypeError(f"{said}, not {given!r}")
 
 
+def write_text(path: Path, text: str) -> None:
+    """Write a file that the user has named; its folder is made if it does not exist.
+
+    Raises:
+        CannotWriteError: it could not be written.
+    """
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8", newline="\n")
+
+
 @contextmanager
 def writing(path: Path | str) -> Iterator[None]:
     """Turn an OSError of the body into a CannotWriteError that names the file.

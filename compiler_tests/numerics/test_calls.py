@@ -105,6 +105,10 @@ def test_triton_never_falls_back(monkeypatch):
         ({"labels": torch.full((2, 3), -1)}, IndexError, r"ignore_index \(-100\) or the mask"),
         ({"temperature": 0.0}, ValueError, "temperature is 0.0; it must be a number above 0"),
         ({"adv": [1.0, -1.0]}, TypeError, "adv is a list, but a tensor is needed"),
+        ({"logits": [[1.0]]}, TypeError, "logits is a list, but a tensor is needed"),
+        ({"labels": [[1, 2]]}, TypeError, "labels is a list, but a tensor is needed"),
+        ({"mask": [[True]]}, TypeError, "mask is a list, but a tensor is needed"),
+        ({"num_tokens": "6"}, TypeError, "num_tokens is '6', but a number or a tensor is needed"),
         (
             {"labels": torch.zeros(2, 3).long().to("meta")},
             ValueError,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from forgedsl.cli import passes
 from forgedsl.cli.parser import Parser
-from forgedsl.errors import writing
+from forgedsl.errors import write_text
 
 if TYPE_CHECKING:
     from forgedsl.build.artifacts import Emit
@@ -112,9 +112,7 @@ def _write(out: Path, state: State, names: list[str]) -> None:
     files = build(state, names)
     for path, text in files.items():
         target = out / path
-        with writing(target):
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_text(text, encoding="utf-8", newline="\n")
+        write_text(target, text)
     copy_inputs(dict(inputs(state, names)), out)
     for path in sorted(files):
         print(out / path)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from forgedsl.cli.parser import Parser
-from forgedsl.errors import writing
+from forgedsl.errors import write_text
 
 
 def parser() -> Parser:
@@ -54,9 +54,7 @@ def command(run: Path, out: Path | None) -> None:
         print(f"forgec calibrate: {error}", file=sys.stderr)
         raise SystemExit(2) from error
     known = {part: {**old.get(part, {}), **new} for part, new in found.known.items()}
-    with writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8")
+    write_text(path, json.dumps(known, indent=1) + "\n")
     before, took, after = map(time_text, found[1:])
     print(f"a step of {run} took {took}; plans estimated {before} so far, and {after} from now on")
     for kind, entry in found.known["devices"].items():

@@ -74,12 +74,19 @@ def command(
       forgec certify grpo.forge --against other.py:loss --name old_log_prob=behavior
     """
     from forgedsl.cli.overrides import SideError
+    from forgedsl.cli.waiting import waiting
     from forgedsl.errors import ForgeError
-    from forgedsl_runtime.losses.certify import CallError, certify
 
     try:
         if not 0 <= tolerance < 1:
             raise SideError(f"--tolerance is at least 0 and less than 1, not {tolerance:g}")
+        _check_files(file, against)
+    except SideError as error:
+        print(f"forgec certify: {error}", file=sys.stderr)
+        raise SystemExit(2) from error
+    with waiting("loading PyTorch"):
+        from forgedsl_runtime.losses.certify import CallError, certify
+    try:
         function = _loss(file, loss, profile, tuple(set_ or ()), tuple(set_file or ()))
         names = _names(name or ())
         found = certify(function, _function(against), names=names, tolerance=tolerance)
@@ -91,6 +98,19 @@ def command(
     else:
         print("\n".join(_lines(function.name, against, found)))
     raise SystemExit(1 if found.what else 0)
+
+
+def _check_files(file: Path, against: str) -> None:
+    """Raise a SideError if one of the two files cannot be read, before PyTorch is loaded."""
+    from forgedsl.cli.compiling import unreadable
+    from forgedsl.cli.overrides import SideError
+
+    if why := unreadable(file):
+        raise SideError(why)
+    path, sign, _ = against.rpartition(":")
+    if not sign or not Path(path).is_file():
+        missing = f"no such file: {path}" if sign else f"not {against}"
+        raise SideError(f"--against is FILE.py:FUNCTION; {missing}")
 
 
 def _loss(
@@ -120,15 +140,11 @@ def _loss(
 
 
 def _has_flow(file: Path) -> bool:
-    from forgedsl.cli.overrides import SideError
     from forgedsl.diagnostics import Reporter
     from forgedsl.source import SourceFile
     from forgedsl.syntax import ast, parse
 
-    try:
-        text = file.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise SideError(f"cannot read {file}: {error}") from error
+    text = file.read_text("utf-8")
     decls = parse(SourceFile(str(file), text), Reporter()).decls
     return any(isinstance(decl, ast.BlockDecl) and decl.kind == "flow" for decl in decls)
 
@@ -149,17 +165,14 @@ def _function(against: str) -> Function:
     """Load the function from its file.
 
     Raises:
-        SideError: the file or the function does not exist, or loading it fails.
+        SideError: the function does not exist, or loading its file fails.
     """
     from importlib.util import module_from_spec, spec_from_file_location
 
     from forgedsl.cli.overrides import SideError
     from forgedsl_runtime.tracebacks import described
 
-    path, sign, name = against.rpartition(":")
-    if not sign or not Path(path).is_file():
-        missing = f"no such file: {path}" if sign else f"not {against}"
-        raise SideError(f"--against is FILE.py:FUNCTION; {missing}")
+    path, _, name = against.rpartition(":")
     spec = spec_from_file_location(Path(path).stem, path)
     if spec is None or spec.loader is None:
         raise SideError(f"{path} is no Python file")

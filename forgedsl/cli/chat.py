@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from forgedsl.cli.overrides import UsageError, refuse
 from forgedsl.cli.parser import Parser, at_least, whole
+from forgedsl.cli.waiting import waiting
 
 if TYPE_CHECKING:
     from forgedsl.lower.job import Job, Sampling
@@ -79,9 +80,13 @@ def command(
         asked = sampling_of(run, {n: v for n, v in changes.items() if v is not None})
     except UsageError as error:
         refuse("try", error)
-    from forgedsl_runtime.chat_model import ChatModel
+    with waiting("loading PyTorch and the model") as say:
+        from forgedsl_runtime.chat_model import ChatModel
 
-    models = {name: ChatModel.load(folder) for name, folder in folders.items()}
+        models = {}
+        for name, folder in folders.items():
+            say(f"loading {folder}")
+            models[name] = ChatModel.load(folder)
     talk = Talk(models, asked, system=system, plain=plain, seed=seed)
     if prompt is not None:
         talk.say(prompt)

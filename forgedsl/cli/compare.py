@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from forgedsl.cli.parser import Parser
-from forgedsl.errors import writing
+from forgedsl.errors import write_text
 
 
 def parser() -> Parser:
@@ -19,9 +19,7 @@ def parser() -> Parser:
     parser.add_argument(
         "-o", "--out", type=Path, metavar="PATH", help="write a page with the curves (HTML)"
     )
-    parser.add_argument(
-        "--format", dest="format_", default="text", metavar="text | json", help="output format"
-    )
+    parser.add_words("format", ("text", "json"), "text", dest="format_", help="output format")
     return parser
 
 
@@ -41,8 +39,6 @@ def command(runs: list[Path], out: Path | None, format_: str) -> None:
       forgec compare runs/* -o compare.html
       forgec compare runs/a runs/b --format json
     """
-    if format_ not in ("text", "json"):
-        _refuse(f"--format knows text and json, not `{format_}`")
     from forgedsl.runs.checkpoints import no_run, with_points
 
     runs = with_points(runs)
@@ -59,8 +55,7 @@ def command(runs: list[Path], out: Path | None, format_: str) -> None:
     else:
         print(compare.render(found))
     if out is not None:
-        with writing(out):
-            out.write_text(compare.page(found), encoding="utf-8")
+        write_text(out, compare.page(found))
         print(out, file=sys.stderr)
 
 

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 from forgedsl.diagnostics import Severity
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from forgedsl.api import Loaded
     from forgedsl.sizes.hosts import Host
 
@@ -28,6 +30,16 @@ def exit_code(loaded: Loaded) -> int:
     if UNREADABLE in codes:
         return 2
     return 4 if codes and codes <= TOO_SMALL else 1
+
+
+def unreadable(file: Path) -> str:
+    """Return why a .forge file cannot be read, with a file that may be meant; "" if it can."""
+    from forgedsl.diagnostics import Reporter
+    from forgedsl.syntax import read_source
+
+    reporter = Reporter()
+    read_source(file, str(file), reporter)
+    return "; ".join(filter(None, (t for d in reporter for t in (d.message, d.help))))
 
 
 def say_profile(loaded: Loaded, asked: str, host: Host) -> None:

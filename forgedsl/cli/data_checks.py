@@ -13,18 +13,18 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from forgedsl.cli.waiting import waiting
 from forgedsl.errors import ForgeError, LaunchError
 from forgedsl.lower.dataset_columns import judges, read_by
 from forgedsl.records import dataclass
 from forgedsl.types.flow import Role
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Mapping
     from types import ModuleType
 
     from forgedsl.lint.call_results import CallResults, EnvironmentPlays, RewardCalls
@@ -74,7 +74,10 @@ class InputChecker:
         if new:
             rewards = {name: rows for name, rows in new.items() if name in job.rewards}
             games = {name: rows for name, rows in new.items() if name in job.environments}
-            with tempfile.TemporaryDirectory(prefix="forgec-lint-") as made, shown() as progress:
+            with (
+                tempfile.TemporaryDirectory(prefix="forgec-lint-") as made,
+                waiting("calling rewards") as progress,
+            ):
                 folder = Path(made)
                 copy_inputs({n: path for path, n in lowered.files}, folder, link=True)
                 began = time.monotonic()
@@ -141,19 +144,6 @@ def _asked_of(
             check = checks.get(played_on(job, name))
             found[name] = check.asked if check is not None else None
     return {name: asked for name, asked in found.items() if asked is not None}
-
-
-@contextmanager
-def shown() -> Iterator[Callable[[str], None]]:
-    """Give a function that shows what is done, on a line of stderr that is removed at the end. It
-    shows nothing if stderr is no terminal."""
-    if not sys.stderr.isatty():
-        yield lambda text: None
-        return
-    try:
-        yield lambda text: print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
-    finally:
-        print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
 def _of_data(lowered: Lowered, name: str) -> object:

@@ -31,6 +31,7 @@ from forgedsl.cli.machine import (
     unreachable,
 )
 from forgedsl.cli.parser import Parser
+from forgedsl.cli.waiting import waiting
 from forgedsl.diagnostics import counted
 from forgedsl.errors import ForgeError
 
@@ -80,14 +81,20 @@ def command(
     if file is not None:
         from forgedsl.cli.planning import compile_file
 
-        found = compile_file(
+        compiled = compile_file(
             file, profile=profile, overrides=tuple(set_ or ()), set_files=tuple(set_file or ())
         )
-        if isinstance(found, int):
-            return found
-        lowered = found
+        if isinstance(compiled, int):
+            return compiled
+        lowered = compiled
     checks = []
-    for check in _all(lowered):
+    found = _all(lowered)
+    what = "the machine" if lowered is None else f"the machine, and what {file} needs"
+    while True:
+        with waiting(f"checking {what}"):
+            check = next(found, None)
+        if check is None:
+            break
         checks.append(check)
         if format_ is Format.TEXT:
             _print(check)

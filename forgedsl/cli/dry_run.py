@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from forgedsl.cli.running import Prepared, RunOptions, has_begun, write_run_dir
+from forgedsl.cli.waiting import waiting
 from forgedsl.diagnostics import counted
 from forgedsl.errors import ForgeError, LaunchError
 
@@ -49,12 +50,14 @@ def dry_run(prepared: Prepared, request: RunOptions) -> int:
         first_with: dict[str, str] = {}
         for what, check in checks:
             try:
-                print(f"  {what:<12} ok      {check()}")
+                with waiting(f"checking {what}"):
+                    result = check()
+                print(f"  {what:<12} ok      {result}", flush=True)
             except (ForgeError, ModuleNotFoundError) as error:
                 failed += 1
                 first = first_with.setdefault(str(error), what)
                 text = error if first == what else f"same error as `{first}`"
-                print(f"  {what:<12} FAILED  {text}")
+                print(f"  {what:<12} FAILED  {text}", flush=True)
     profile = f" (profile {job.profile})" if job.profile else ""
     end = (
         "would start" if not failed else f"would not start: {failed} of {len(checks)} checks failed"

@@ -10,7 +10,9 @@ from pathlib import Path
 
 from forgedsl.cli.overrides import UsageError
 from forgedsl.cli.parser import Parser, whole
+from forgedsl.cli.waiting import waiting
 from forgedsl.errors import REFUSED, CannotWriteError, LaunchError
+from forgedsl.surface import flag, option
 
 
 def parser() -> Parser:
@@ -74,14 +76,15 @@ def export_run(
     """
     found = chosen(run, step, best)
     if adapter and not _has_adapter(run):
-        raise UsageError(f"{run} trained all weights, so it has no adapter: leave out --adapter")
+        without = f"leave out {flag('--adapter')}"
+        raise UsageError(f"{run} trained all weights, so it has no adapter: {without}")
     name = re.fullmatch(r"""hf\(\s*["']?([^"'\s]+?)["']?\s*\)""", to or "")
     if to is not None and name is None and to.startswith("hf("):
         raise UsageError(f"{to} names no repository; write hf(owner/name)")
     own = f"step-{found}-adapter" if adapter else f"step-{found}"
     target = run / "exports" / own if name or to is None else Path(to)
     if target.exists() and to and not name and (target.is_file() or any(target.iterdir())):
-        raise UsageError(f"{target} is not empty; name a new folder with --to")
+        raise UsageError(f"{target} is not empty; name a new folder with {option('--to')}")
     return _write(run, found, target, name[1] if name else None, adapter=adapter)
 
 
@@ -98,14 +101,16 @@ def _write(run: Path, step: int, target: Path, name: str | None, *, adapter: boo
     from contextlib import redirect_stderr
     from io import StringIO
 
-    from forgedsl_runtime.export import create_repository, export, push
+    with waiting("loading PyTorch"):
+        from forgedsl_runtime.export import create_repository, export, push
 
     said = StringIO()  # output of libraries, shown only if the export fails
     try:
-        with redirect_stderr(said):
+        with waiting(f"exporting step {step} of {run}") as say, redirect_stderr(said):
             address = create_repository(name) if name else None  # checked before the work starts
             export(run.resolve(), step, target.resolve(), adapter=adapter)
             if name:
+                say(f"uploading to {name}")
                 push(target, name)
     except LaunchError:
         raise
@@ -113,7 +118,8 @@ def _write(run: Path, step: int, target: Path, name: str | None, *, adapter: boo
         if error.errno not in REFUSED:
             raise
         why = f"cannot write {error.filename or target}: {error.strerror}"
-        raise CannotWriteError(f"{why}; choose another place with --to FOLDER") from error
+        other = option("--to", "FOLDER")
+        raise CannotWriteError(f"{why}; choose another place with {other}") from error
     except BaseException:
         print(said.getvalue(), file=sys.stderr)
         raise
@@ -128,7 +134,8 @@ def best_step(run: Path, name: str, steps: list[int]) -> int:
     data = load_run(run)
     if name not in data.job.evals:
         known = ", ".join(data.job.evals)
-        has = f"its evals are {known}" if known else "it has no evals: leave out --best"
+        none = f"it has no evals: leave out {option('--best')}"
+        has = f"its evals are {known}" if known else none
         raise UsageError(f"{run} has no eval {name}; {has}")
     values = {step: value for step, value in evals(data).get(name, ()) if step in steps}
     if not values:
@@ -158,9 +165,11 @@ def chosen(run: Path, step: int | None, best: str | None = None) -> int:
             "many are kept)"
         )
     if best is not None and step is not None:
-        raise UsageError("--step and --best exclude each other: give one of them")
+        both = f"{option('--step')} and {option('--best')}"
+        raise UsageError(f"{both} exclude each other: give one of them")
     if best is not None:
         return best_step(run, best, steps)
     if step is None and steps[-1] == 0:
-        raise UsageError(f"{run} has not trained yet; `--step 0` exports the initial weights")
+        first = option("--step", "0")
+        raise UsageError(f"{run} has not trained yet; `{first}` exports the initial weights")
     return steps[-1] if step is None else step

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from forgedsl.cli import passes
 from forgedsl.cli.parser import Parser
-from forgedsl.errors import writing
+from forgedsl.errors import write_text
 
 if TYPE_CHECKING:
     from forgedsl.api import Loaded
@@ -96,8 +96,7 @@ def command(
     if out is None:
         sys.stdout.write(text)
     else:
-        with writing(out):
-            out.write_text(text, encoding="utf-8", newline="\n")
+        write_text(out, text)
         print(out, file=sys.stderr)
 
 

@@ -9,6 +9,8 @@ import os
 import subprocess
 from typing import TYPE_CHECKING, Any
 
+from forgedsl import surface
+
 if TYPE_CHECKING:
     from forgedsl.sizes.hosts import Host
 
@@ -40,7 +42,8 @@ def find_host(text: str) -> Host:
 
     host = Host(**detect_host(), said="this host") if text == HERE else described_host(text)
     if isinstance(host, str):
-        raise UsageError(f"--host: {host}")
+        named = surface.option("--host", text if surface.in_python() else "")
+        raise UsageError(f"{named}: {host}")
     try:
         return replace(host, calibration=read_calibration(calibration_path()))
     except ValueError as error:

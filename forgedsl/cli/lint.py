@@ -18,6 +18,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from forgedsl import surface
 from forgedsl.cli.overrides import SET_HELP, expand
 from forgedsl.diagnostics import counted
 from forgedsl.records import dataclass, field
@@ -76,7 +77,7 @@ def parser() -> Parser:
     add = parser.add_argument
     add("files", nargs="*", type=Path, metavar="FILE", help="a file or a folder")
     add("--stdin", action="store_true", help="check standard input as the text of FILE")
-    add("--format", choices=FORMATS, default="full", help="how findings are shown")
+    parser.add_words("format", FORMATS, "full", help="how findings are shown")
     add("--profile", help="check this profile only; `none`: only the file as written")
     add("--set", action="append", default=[], metavar="a.b=v", help=SET_HELP)
     add(
@@ -147,7 +148,8 @@ def _run(options: Options) -> int:
         if options.fix or options.diff:
             changed += _fix(path, options, config)
         if not options.diff:
-            result = _lint(path, options, config)
+            check = _lint_deep if options.deep else _lint
+            result = check(path, options, config)
             diagnostics += result.diagnostics
             sources |= result.sources
             data_reports |= dict.fromkeys(result.data_reports)
@@ -194,6 +196,14 @@ def _config(path: Path, options: Options) -> Config:
 
 def _codes(text: str) -> tuple[str, ...]:
     return tuple(code.strip() for code in text.split(",") if code.strip())
+
+
+def _lint_deep(path: Path, options: Options, config: Config) -> Linted:
+    """Lint with `--deep`, which loads PyTorch, reads data and calls rewards."""
+    from forgedsl.cli.waiting import waiting
+
+    with waiting(f"checking {path}: its data, rewards and environments"):
+        return _lint(path, options, config)
 
 
 def _lint(path: Path, options: Options, config: Config) -> Linted:
@@ -284,7 +294,8 @@ def summary(diagnostics: list[Diagnostic], num_files: int) -> str:
         return f"{counted(num_files, 'file')}, no findings"
     fixes = [d.fix for d in diagnostics if d.fix is not None]
     safe = sum(fix.safe for fix in fixes)
-    hints = [f"{safe} fixed by --fix"] if safe else []
+    fix = "forgec lint --fix" if surface.in_python() else "--fix"
+    hints = [f"{safe} fixed by {fix}"] if safe else []
     if len(fixes) > safe:
-        hints.append(f"{len(fixes) - safe} fixed by --fix --unsafe-fixes")
+        hints.append(f"{len(fixes) - safe} fixed by {fix} --unsafe-fixes")
     return ", ".join(counts.values()) + (f" ({', '.join(hints)})" if hints else "")

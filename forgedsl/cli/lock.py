@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from forgedsl.cli import passes
 from forgedsl.cli.overrides import UsageError
 from forgedsl.cli.parser import Parser
-from forgedsl.errors import writing
+from forgedsl.errors import write_text
 
 if TYPE_CHECKING:
     from forgedsl.lower.job import Job
@@ -69,8 +69,7 @@ def command(
         raise SystemExit(lowered)
     target = out or file.with_suffix(".lock")
     if not check:
-        with writing(target):
-            target.write_text(lock_text(lowered.job), encoding="utf-8")
+        write_text(target, lock_text(lowered.job))
         print(target)
         return
     try:

@@ -73,15 +73,25 @@ class Parser(argparse.ArgumentParser):
 
     def add_choice(self, name: str, kind: type[Any], default: Any, *, help: str) -> None:
         """Add an option whose values are those of an enumeration."""
-        words = [word.value for word in kind]
+        dest = f"{name}_" if name == "format" else name.replace("-", "_")
+        self._add_words(name, [word.value for word in kind], kind, dest, default, help)
 
+    def add_words(
+        self, name: str, words: Sequence[str], default: str, *, help: str, dest: str = ""
+    ) -> None:
+        """Add an option whose value is one of some words."""
+        self._add_words(name, words, str, dest or name, default, help)
+
+    def _add_words(
+        self, name: str, words: Sequence[str], kind: Callable[[str], Any], dest: str, default: Any,
+        help: str,
+    ) -> None:  # fmt: skip
         def chosen(text: str) -> Any:
             if text not in words:
                 raise argparse.ArgumentTypeError(f"must be one of {', '.join(words)}, not `{text}`")
             return kind(text)
 
         chosen.words = tuple(words)  # type: ignore[attr-defined]  # for options.py
-        dest = f"{name}_" if name == "format" else name.replace("-", "_")
         self.add_argument(
             f"--{name}", dest=dest, type=chosen, default=default, metavar=" | ".join(words),
             help=help,

@@ -13,6 +13,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from forgedsl import surface
 from forgedsl.cli.overrides import SideError
 from forgedsl.records import dataclass
 
@@ -179,14 +180,13 @@ def compile_side(
 ) -> Lowered:
     """Compile a file. Raises SideError, with diagnostics printed if the file has errors."""
     from forgedsl.cli.compiling import print_diagnostics
-    from forgedsl.hir.resolver import PROFILE_LINE
 
     planned = plan_file(file, profile=profile, overrides=overrides, set_files=set_files, host=host)
     if planned.lowered is None:
         if planned.code == 2:
             raise SideError(planned.loaded.reporter.diagnostics[0].message)
         spans = [d.span for d in planned.loaded.reporter.diagnostics]
-        if profile_of and any(span and span.file == PROFILE_LINE for span in spans):
+        if profile_of and any(span and span.file == surface.typed("--profile") for span in spans):
             raise SideError(
                 f"{profile_of} ran under profile `{profile}`, which {file} does not have; name one "
                 "with --profile, or --profile none"

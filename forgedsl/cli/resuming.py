@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from forgedsl import surface
 from forgedsl.cli.overrides import UsageError
 from forgedsl.runs.checkpoints import SESSION, WHOLE, last_step, no_run, spoilt_steps
 from forgedsl.runs.settings import leaves
@@ -64,7 +65,8 @@ def load_run_job(run_dir: Path) -> Job:
     if (run_dir / SESSION).is_file():
         raise UsageError(
             f"{run_dir} was written by a Session of the Python API, which `forgec run` cannot "
-            "resume: open another Session and call `load_state`"
+            "resume: its states are of use only to the Session that saved them. To keep weights, "
+            "call `export` of the trainer before the Session ends"
         )
     try:
         job = read_job(path)
@@ -78,7 +80,7 @@ def load_run_job(run_dir: Path) -> Job:
     if not step:
         raise UsageError(
             f"{run_dir} has no checkpoint to continue from; start it again in another folder: "
-            f"forgec run {shlex.quote(str(run_dir))}/job.json"
+            + surface.call(f"run {shlex.quote(str(run_dir))}/job.json", "p.run(folder)")
         )
     return job
 
@@ -126,12 +128,13 @@ def refused(found: list[Difference]) -> str:
     """Return the message about differences that stop a resume, with the `--allow` that would permit
     them."""
     kind = next((kind for kind in ALLOWED_BY_CLASS if not split(found, kind)[0]), "")
-    why = f"--allow {kind} accepts these changes"
+    why = f"{surface.option('--allow', kind)} accepts these changes"
     if not kind:
+        numerics, data, placement = (surface.option("--allow", each) for each in ALLOWED_BY_CLASS)
         why = (
-            "a resumed run may change its length, evals, checkpoints and logging. --allow numerics "
-            "permits changes of the optimizer, --allow data of data, --allow placement of ranks "
-            "and hosts. These settings differ"
+            f"a resumed run may change its length, evals, checkpoints and logging. {numerics} "
+            f"permits changes of the optimizer, {data} of data, {placement} of ranks and hosts. "
+            "These settings differ"
         )
     params = [each for each in found if each.setting.startswith("params.")]
     inner = [each for each in found if each.setting.split(".")[0] in ("nodes", "edges", "program")]

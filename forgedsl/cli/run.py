@@ -16,12 +16,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from forgedsl import surface
 from forgedsl.cli import passes
 from forgedsl.cli.inputs import check_inputs, copy_inputs, inputs_beside
 from forgedsl.cli.overrides import UsageError
 from forgedsl.cli.parser import Parser, at_least, whole
 from forgedsl.cli.run_lock import claim
-from forgedsl.cli.running import Prepared, RunOptions, launch, new_run_dir, write_run_dir
+from forgedsl.cli.running import (
+    Prepared,
+    RunOptions,
+    check_run_dir,
+    launch,
+    new_run_dir,
+    write_run_dir,
+)
 from forgedsl.errors import writing
 from forgedsl.records import replace
 
@@ -132,7 +140,8 @@ def command(
 def allowed(given: str, resume: Path | None) -> str:
     """Return the class of changes that `--allow` permits, besides length and output."""
     if given not in ("", "numerics", "data", "placement"):
-        raise UsageError(f"--allow must be `numerics`, `data` or `placement`, not `{given}`")
+        named = surface.option("--allow")
+        raise UsageError(f"{named} must be `numerics`, `data` or `placement`, not `{given}`")
     if given and resume is None:
         raise UsageError("--allow needs --resume RUN")
     return given
@@ -159,6 +168,8 @@ def execute(request: RunOptions) -> int:
         return _resume(request)
     if request.file is None:
         raise UsageError("needs a .forge file, a plan.json or a job.json (or --resume RUN)")
+    if not request.dry_run:
+        check_run_dir(request.run_dir, request.file)
     prepared = prepare(request, request.file)
     if isinstance(prepared, int):
         return prepared
@@ -247,7 +258,8 @@ def _resume(request: RunOptions) -> int:
         return found
     job, inputs, taken = found[0].job, found[0].inputs, found[1]
     if job.schedule.steps is not None and (done := last_step(run_dir)) >= job.schedule.steps:
-        asked = f"all its {done} steps; for more, add FILE schedule.steps=N"
+        more = 'resume("schedule.steps=N")' if surface.in_python() else "add FILE schedule.steps=N"
+        asked = f"all its {done} steps; for more, {more}"
         if request.file is not None:
             asked = (
                 f"{done} steps, but only {job.schedule.steps} are asked for; for more, set "

@@ -53,6 +53,23 @@ def claim(run_dir: Path) -> None:
     _held[path] = file
 
 
+def check_free(run_dir: Path) -> None:
+    """Raise a UsageError if another process has the folder; the folder is not locked."""
+    path = run_dir.resolve() / NAME
+    if path in _held or not path.is_file():
+        return
+    try:
+        file = path.open("r", encoding="utf-8")
+    except OSError:
+        return  # `claim` says that it cannot be written
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno in (errno.EAGAIN, errno.EACCES):
+                raise UsageError(_in_use(run_dir, file.read())) from error
+
+
 def release(run_dir: Path) -> None:
     """Release the folder, so that another process can run in it."""
     if file := _held.pop(run_dir.resolve() / NAME, None):

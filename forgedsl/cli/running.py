@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from forgedsl import surface
 from forgedsl.cli.inputs import copy_inputs
 from forgedsl.cli.overrides import UsageError, drop_output
-from forgedsl.cli.run_lock import claim, release
+from forgedsl.cli.run_lock import check_free, claim
 from forgedsl.errors import CannotWriteError, writing
 from forgedsl.records import dataclass
 
@@ -74,16 +75,11 @@ def new_run_dir(wanted: Path | None, name: str, file: Path | None = None) -> Pat
     folder must not hold a run that has done a step; files of a run that ended before its first step
     are removed."""
     if wanted is not None:
+        check_run_dir(wanted, file)
         _make(wanted)
         claim(wanted)
         own = wanted / "job.json"
         prepared = file is not None and own.exists() and own.samefile(file)
-        if own.exists() and has_begun(wanted):
-            release(wanted)  # a Python caller may catch the error and resume this run
-            raise UsageError(
-                f"{wanted} already contains a run; name another folder, or continue that run with "
-                f"--resume {wanted}"
-            )
         if own.exists() and (not prepared or (wanted / "events.jsonl").exists()):
             text = f"note: the run in {wanted} ended before its first step; it starts again"
             print(text, file=sys.stderr)
@@ -99,7 +95,29 @@ def new_run_dir(wanted: Path | None, name: str, file: Path | None = None) -> Pat
             continue
         claim(folder)
         return folder
-    raise UsageError(f"{stem} and 98 numbered variants already exist; name a folder with --run-dir")
+    raise UsageError(f"{stem} and 98 numbered variants already exist; name a folder{_by_option()}")
+
+
+def check_run_dir(wanted: Path | None, file: Path | None = None) -> None:
+    """Refuse a run folder that cannot be used, before the file is compiled. Nothing is written.
+
+    Raises:
+        UsageError: another process has it, or it contains a run.
+    """
+    if wanted is None:
+        return
+    check_free(wanted)
+    if (wanted / "job.json").exists() and has_begun(wanted):
+        raise UsageError(
+            f"{wanted} already contains a run; name another folder, or continue that run with "
+            + surface.call(f"run --resume {wanted}", f'forgedsl.open_run("{wanted}").resume()')
+        )
+    if wanted.exists() and not wanted.is_dir():
+        raise UsageError(f"the run folder {wanted} is a file")
+
+
+def _by_option() -> str:
+    return "" if surface.in_python() else " with --run-dir DIR"
 
 
 def has_begun(run_dir: Path) -> bool:
@@ -134,7 +152,7 @@ def _make(folder: Path, *, exist_ok: bool = True) -> None:
         raise UsageError(f"the run folder {folder} is a file") from error
     except OSError as error:
         why = f"cannot make the run folder {folder}: {error.strerror}"
-        raise UsageError(f"{why}; choose another place with --run-dir DIR") from error
+        raise UsageError(f"{why}; choose another place{_by_option()}") from error
 
 
 def write_run_dir(run_dir: Path, prepared: Prepared) -> None:

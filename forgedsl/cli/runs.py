@@ -22,9 +22,7 @@ def parser() -> Parser:
         "folder", nargs="?", type=Path, default=Path("runs"), metavar="FOLDER",
         help="folder with the runs",
     )  # fmt: skip
-    parser.add_argument(
-        "--format", dest="format_", default="text", metavar="text | json", help="output format"
-    )
+    parser.add_words("format", ("text", "json"), "text", dest="format_", help="output format")
     return parser
 
 
@@ -42,9 +40,6 @@ def command(folder: Path, format_: str) -> None:
       forgec runs
       forgec runs /shared/runs --format json
     """
-    if format_ not in ("text", "json"):
-        print(f"forgec runs: --format knows text and json, not `{format_}`", file=sys.stderr)
-        raise SystemExit(2)
     if not folder.is_dir():
         text = f"there is no folder {folder}; name the folder that holds the runs"
         print(f"forgec runs: {text}", file=sys.stderr)

@@ -84,9 +84,7 @@ def parser() -> Parser:
         help="with --stub: a latency, length or share that is simulated",
     )  # fmt: skip
     parser.add_argument("--quiet", action="store_true", help="no progress")
-    parser.add_argument(
-        "--format", dest="format_", choices=("text", "json"), default="text", help="output format"
-    )
+    parser.add_words("format", ("text", "json"), "text", dest="format_", help="output format")
     return parser
 
 
@@ -121,7 +119,11 @@ def command(
       forgec sweep sums.forge group=4,8,16 schedule.steps=100 --at-once 2 --dir runs/groups
       forgec sweep sums.forge eps=0.1,0.2 --format json > sweep.json
     """
+    from forgedsl.cli.compiling import unreadable
+
     try:
+        if file.suffix != ".json" and (why := unreadable(file)):
+            raise UsageError(why)
         axes, fixed = axes_of(set_ or [], seeds)
         if assume and not stub:
             raise UsageError("--assume is about a rehearsal: add --stub")

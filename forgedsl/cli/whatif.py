@@ -19,12 +19,14 @@ from forgedsl.cli.parser import Parser, whole
 from forgedsl.cli.replay import DEVICES
 
 if TYPE_CHECKING:
-    from concurrent.futures import Executor
-
     from forgedsl.lower.build import Lowered
     from forgedsl.lower.job import Job
     from forgedsl.runs.retrained import Retrained
     from forgedsl.runs.whatif import Step
+
+
+Asked = tuple[Path, Path, str | None, tuple[str, ...], tuple[Path, ...]]
+"""the run, the file, its profile, overrides and set files"""
 
 
 class Format(StrEnum):
@@ -100,10 +102,10 @@ def command(
       forgec whatif runs/sums-20261120-120000 --with sums.forge --format json
       forgec whatif runs/sums-20261120-120000 --with sums.forge eps=0.1 --train --steps 201:204
     """
+    from forgedsl.cli.compiling import unreadable
     from forgedsl.cli.overrides import SideError
     from forgedsl.errors import ForgeError
     from forgedsl.runs.checkpoints import no_run
-    from forgedsl_runtime.whatif.parallel import helpers
 
     title = f"{run.name} with {with_.name}"
     given = {"--procs": procs != 1, "--device": device != "cpu", "--most-gap": most_gap is not None}
@@ -112,14 +114,15 @@ def command(
             raise SideError(f"{unread[0]} needs --train: add --train, or leave {unread[0]} out")
         if not (run / "job.json").is_file():
             raise SideError(no_run(run))
+        if why := unreadable(with_):
+            raise SideError(why)
         asked = run, with_, profile, tuple(set_ or ()), tuple(set_file or ())
         if train:
             target = out or run / "whatif" / f"{with_.stem}-train"
             _show_trained(_trained(run, *_jobs(*asked), steps, target, procs, device, most_gap),
                           title, format_)  # fmt: skip
         else:
-            with helpers(run) as pool:
-                found = _rescored(run, *_jobs(*asked), steps, pool)
+            found = _rescored(run, asked, steps)
             _show(found, title, out or run / "whatif" / f"{with_.stem}.html", format_)
     except (SideError, ForgeError) as error:
         raise SystemExit(_refused(error)) from error
@@ -135,13 +138,11 @@ def _refused(error: Exception) -> int:
 
 def _show(steps: Sequence[Step], title: str, target: Path, format_: Format) -> None:
     """Print the comparison, and write its page."""
-    from forgedsl.errors import writing
+    from forgedsl.errors import write_text
     from forgedsl.runs.whatif import as_data, page, render, summarize
 
     found = summarize(steps)
-    with writing(target):
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(page(found, title), encoding="utf-8")
+    write_text(target, page(found, title))
     if format_ is Format.JSON:
         print(json.dumps({"format_version": "1.0", **as_data(found)}, indent=1))
     else:
@@ -172,17 +173,20 @@ def _jobs(
     )  # fmt: skip
 
 
-def _rescored(
-    run: Path, old: Job, lowered: Lowered, steps: str | None, pool: Executor | None
-) -> list[Step]:
-    """Return the steps, computed in a temporary folder with the files of the job."""
-    from forgedsl_runtime.whatif.chosen import check, chosen
-    from forgedsl_runtime.whatif.parallel import rescore
+def _rescored(run: Path, asked: Asked, steps: str | None) -> list[Step]:
+    """Return the steps, computed in a temporary folder with the files of the job. Steps that are
+    not recorded are refused before the file is compiled."""
+    from forgedsl_runtime.whatif.parallel import helpers, rescore
 
-    files = chosen(run, old, steps)
-    check(run, old, lowered.job, files)
-    with _inputs(lowered) as folder:
-        return rescore(old, lowered.job, folder, files, pool, tell=_progress(len(files)))
+    with helpers(run) as pool:
+        from forgedsl.cli.planning import read_job
+        from forgedsl_runtime.whatif.chosen import check, chosen
+
+        files = chosen(run, read_job(run / "job.json"), steps)
+        old, lowered = _jobs(*asked)
+        check(run, old, lowered.job, files)
+        with _inputs(lowered) as folder:
+            return rescore(old, lowered.job, folder, files, pool, tell=_progress(len(files)))
 
 
 def _trained(

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from forgedsl import surface
 from forgedsl.diagnostics import Diagnostic, Label, Reporter, Severity, error
 from forgedsl.graph.fields import check_fields
 from forgedsl.graph.streams import check_streams
@@ -73,7 +74,8 @@ def check_shape(program: Program, nodes: tuple[Node, ...], reporter: Reporter) -
                 "there is nothing to run: the file has no flow",
                 Span(program.file, 0, 0),
                 help="add `flow train { ... }`, which defines a step; a module without a flow "
-                "works only with `forgec lint`, `explain` and `doc`",
+                f"works only with `{surface.call('lint', 'p.lint()')}`, `forgec explain` and "
+                "`forgec doc`",
             )
         )
         return False

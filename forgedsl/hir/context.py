@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from forgedsl import surface
 from forgedsl.diagnostics import Diagnostic, Edit, Fix, Label, Reporter, Severity
 from forgedsl.mistakes.other_tools import equivalent
 from forgedsl.mistakes.suggest import did_you_mean, nearest
@@ -86,8 +87,8 @@ class Context:
                 help=help,
                 notes=notes,
                 related=related,
-                # an override on the command line is in no file that a fix could edit
-                fix=None if span.file.startswith("<command line") else fix,
+                # a typed override is in no file that a fix could edit
+                fix=None if surface.is_typed(span.file) else fix,
                 table=table,
             )
         )

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+from forgedsl import surface
 from forgedsl.hir.file import File
 from forgedsl.hir.instantiate import argument_entries
 from forgedsl.hir.table import Declared, part_span
@@ -181,7 +182,8 @@ def _stays_behind(module: File, alias: str, name: str) -> tuple[str, str] | None
         return message, f"set `{name}` in the program itself"
     if name in table.profiles:
         message = f"`{name}` is a profile of `{alias}`, which cannot be used like this"
-        return message, f"`--profile {name}` applies it to the declarations of the module"
+        option = surface.option("--profile", name)
+        return message, f"`{option}` applies it to the declarations of the module"
     return None
 
 

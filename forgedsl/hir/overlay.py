@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from forgedsl import surface
 from forgedsl.diagnostics import Reporter
 from forgedsl.hir import imports
 from forgedsl.hir.collect import flat
@@ -38,7 +39,7 @@ class Override:
 
     @property
     def detail(self) -> str:
-        return self.shown or f"--set {self.path}={self.text}"
+        return self.shown or surface.override(f"{self.path}={self.text}")
 
 
 def parse_override(text: str) -> Override | None:
@@ -47,7 +48,7 @@ def parse_override(text: str) -> Override | None:
     path = path.removeprefix("--").strip()
     if not equals or not path:
         return None
-    shown = f"{text}" if text.startswith("--") else f"--set {text}"
+    shown = f"{text}" if text.startswith("--") else surface.override(text)
     return Override(path=path.replace("-", "_"), text=value.strip(), shown=shown)
 
 
@@ -181,8 +182,8 @@ class Overlay:
         """Apply one override. Its text becomes a source file of its own, for messages."""
         text = f"{override.path}={override.text}"
         from_file = override.layer == "set-file"
-        name = override.detail.partition(":")[0] if from_file else "command line"
-        file = f"<{name}: {override.path}>"
+        of_file = f"<{override.detail.partition(':')[0]}: {override.path}>"
+        file = of_file if from_file else surface.typed(override.path)
         source = SourceFile(file, text)
         sources[file] = source
         span = Span(file, 0, len(override.path))
@@ -316,7 +317,7 @@ class Overlay:
                 help_text = did_you_mean(meant)
                 self.ctx.error("F101", f"{what} `{address or name}`", span, help=help_text)
                 return None
-            is_typed = span.file.startswith("<command line")
+            is_typed = surface.is_typed(span.file)
             option = misspelt_option(name) if is_typed and not equivalent(name) else ""
             end = address.partition(".")[2]
             help_text = option or did_you_mean(whole_addresses(end, self._settings()))

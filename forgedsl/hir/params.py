@@ -17,6 +17,7 @@ from forgedsl.ir.program import Origin, Scope, Value
 from forgedsl.records import replace
 from forgedsl.settings import BOOL, BYTES, DURATION, FLOAT, INT, STR, Type
 from forgedsl.source import Span
+from forgedsl.surface import override
 from forgedsl.syntax import ast
 
 _TYPES = {
@@ -106,14 +107,14 @@ class Params:
             return
         if self.imported is None:
             message = f"parameter `{param.name}` has no value"
-            help_text = f"give it a default, or `--set {param.name}=VALUE`"
+            help_text = f"give it a default, or `{override(f'{param.name}=VALUE')}`"
             self.ctx.error("F110", message, param.name_span, help=help_text)
             return
         alias, span = self.imported
         message = f"module `{alias}` needs its parameter `{param.name}`"
         short = alias.rpartition(".")[2]
         help_text = f"`import ... as {short}({param.name} = ...)`, or "
-        help_text += f"`--set {alias}.{param.name}=VALUE`"
+        help_text += f"`{override(f'{alias}.{param.name}=VALUE')}`"
         related = (Label(text="declared here", span=param.name_span),)
         self.ctx.error("F110", message, span, help=help_text, related=related)
 

@@ -12,6 +12,7 @@ from collections import ChainMap
 from pathlib import Path
 from typing import Any, Self
 
+from forgedsl import surface
 from forgedsl.hir import imports, requirements
 from forgedsl.hir.context import ERROR
 from forgedsl.hir.derive import DEFAULT, DERIVED, defaults
@@ -29,9 +30,6 @@ from forgedsl.source import SourceFile, Span
 from forgedsl.syntax import ast
 
 ASYNC_ONLY = ("max_policy_age", "window", "on_stale", "starve_timeout")
-
-PROFILE_LINE = "<command line: --profile>"
-"""file name in spans of the option `--profile`"""
 
 
 class Resolver(File):
@@ -200,8 +198,10 @@ class Resolver(File):
         else:
             known = imports.profiles(self)
             if profile not in known:
-                self.loader.sources[PROFILE_LINE] = SourceFile(PROFILE_LINE, f"--profile {profile}")
-                span = Span(PROFILE_LINE, len("--profile "), len(f"--profile {profile}"))
+                place, text = surface.typed("--profile"), surface.option("--profile", profile)
+                self.loader.sources[place] = SourceFile(place, text)
+                begin = text.rindex(profile)
+                span = Span(place, begin, begin + len(profile))
                 what = "there is no profile"
                 none = "" if known else "the file has no profiles"
                 self.ctx.unknown("F101", what, profile, span, known, none)

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+from forgedsl import surface
 from forgedsl.diagnostics import Edit, Fix, Label, counted
 from forgedsl.hir.context import ERROR, Context
 from forgedsl.hir.evaluate import Bytes, Names, Seconds, evaluate, is_auto, show, type_name
@@ -89,7 +90,7 @@ class Coercer:
         """Fold an expression of names and numbers. An undefined word on the command line
         (`--set trainer.procs=abc`) is reported as a value of the wrong type."""
         text = expr.text if isinstance(expr, ast.Path) else ""
-        is_typed = expr.span.file.startswith("<command line") or text == "auto"
+        is_typed = surface.is_typed(expr.span.file) or text == "auto"
         if is_typed and isinstance(expr, ast.Path) and not self.names.knows(expr.parts[0]):
             small = text.lower()
             help_text = f"write `{small}`" if small in ("true", "false", "none") else ""

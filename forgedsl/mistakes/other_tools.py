@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from forgedsl import surface
 from forgedsl.mistakes.suggest import did_you_mean, nearest
 
 MIXED = (
@@ -54,6 +55,8 @@ FUNCTION_EQUIVALENTS = {
 """Functions of torch, numpy and Python."""
 
 OPTIONS = ("--profile", "--set", "--set-file", "--seed", "--run-dir", "--resume", "--quiet")
+ARGUMENTS = ("profile", "set", "set_files", "host")
+"""of `forgedsl.load`"""
 
 EQUIVALENTS = {
     "adam_beta1": "`optimizer.betas` of the trainer, `[0.9, 0.95]`",
@@ -69,7 +72,7 @@ EQUIVALENTS = {
     "beta": "a parameter of the loss: `loss = rl.grpo(beta = 0.1)`",
     "epsilon": "`clip_low` and `clip_high` of the loss",
     "epsilon_high": "`clip_high` of the loss",
-    "env": "an override on the command line: `--set NAME=VALUE`",
+    "env": "an override of a parameter: `NAME=VALUE`",
     "eval_steps": "`every` of an `eval`",
     "fused_opt_states_bf16": "`optimizer.precision = bf16_moments` of the trainer",
     "gpu_memory_utilization": "`engine.gpu_memory` of the generator",
@@ -156,6 +159,8 @@ def whole_addresses(end: str, settings: Iterable[tuple[str, str]]) -> tuple[str,
 
 def misspelt_option(name: str) -> str:
     """Return the help for a misspelt option, which was read as an override: `--profle cpu`."""
+    if surface.in_python():
+        return did_you_mean(nearest(name, ARGUMENTS))
     return did_you_mean(nearest(f"--{name.replace('_', '-')}", OPTIONS))
 
 
@@ -164,9 +169,10 @@ def as_override(text: str) -> str:
     colon = re.fullmatch(r"([\w.]+):\s*(\S+)", text)
     if colon is not None:
         return f"did you mean `{colon[1]}={colon[2]}`?"
-    return "write `--set NAME.SETTING=VALUE`"
+    return f"write `{surface.override('NAME.SETTING=VALUE')}`"
 
 
 def one_by_one(text: str) -> str:
     """Return the help for a value that contains a second override."""
-    return "give one setting per `--set`" if re.search(r",\s*[\w.]+=", text) else ""
+    one = "text" if surface.in_python() else "`--set`"
+    return f"give one setting per {one}" if re.search(r",\s*[\w.]+=", text) else ""

@@ -10,6 +10,7 @@ import os
 import re
 from typing import Any
 
+from forgedsl import surface
 from forgedsl.ir.program import Program
 from forgedsl.launchers import registry
 from forgedsl.launchers.base import Launcher
@@ -19,8 +20,8 @@ from forgedsl.sizes.hosts import GPU_GIB, Host, gpu_bytes, under
 __all__ = ["Host", "described_host", "gpu_mask", "host_text", "resolve_host"]
 
 GIB = 2**30
-ASKED = "assumed: --host"
-"""prefix of the origin of a host that `--host` describes"""
+ASKED = ("assumed: --host ", "assumed: host=")
+"""prefixes of the origin of a host that the caller describes"""
 DESCRIBED = ("hosts", "gpus", "gpu", "gpu_memory")
 """fields that `--host` sets; cores and main memory stay those of the file"""
 WITHOUT_CUDA = ("MI300X",)
@@ -98,7 +99,7 @@ def described_host(text: str) -> Host | str:
         described_host("2x8xH100").gpus == 8
         described_host("cpu").gpus == 0
     """
-    shown = f"{ASKED} {text}"
+    shown = f"assumed: {surface.option('--host', text)}"
     if text == "cpu":
         return Host(gpus=0, gpu=None, gpu_memory=0, said=shown)
     found = re.fullmatch(r"(?:(\d+)x)?(\d+)x([A-Za-z]\w*|\d{4})", text)

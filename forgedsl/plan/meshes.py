@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
 
+from forgedsl import surface
 from forgedsl.diagnostics import Diagnostic, Label, Reporter, counted, error
 from forgedsl.ir.program import Decl
 from forgedsl.records import dataclass, replace
@@ -316,7 +317,8 @@ def _remedy(
 ) -> str:
     """Suggest a change that fits: fewer replicas, or shared GPUs if their memory suffices."""
     if host.gpus == 0:
-        return "choose a profile for hosts without GPUs with --profile NAME, or set `device = cpu`"
+        named = surface.option("--profile", "NAME")
+        return f"choose a profile for hosts without GPUs with {named}, or set `device = cpu`"
     found = []
     many = max(rows, key=lambda mesh: (mesh.replicas, mesh.total_gpus))
     if many.replicas > 1 and many.service not in colocate:

@@ -7,11 +7,18 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from forgedsl.python.pages import PipelineError
+from forgedsl.schema.builtins import ROLLOUT_FIELDS, RUN_FIELDS, TRAINER_FIELDS
 from forgedsl.services.base import SAMPLING
 
 if TYPE_CHECKING:
-    from forgedsl_runtime.data_types import Prompt
+    from forgedsl.lower.job import Loss as JobLoss
+    from forgedsl.python.groups import Group
+    from forgedsl_runtime.data_types import Batch, Prompt
 
+LONGEST = 60
+"""characters of a wrong argument that a message quotes"""
+GIVEN = frozenset((*TRAINER_FIELDS, *ROLLOUT_FIELDS, *RUN_FIELDS)) - {"behavior"}
+"""fields that the trainer computes or that every sample has"""
 BOUNDS = {each.name.removeprefix("sampling."): each.type for each in SAMPLING}
 """by setting: the values that the language accepts"""
 
@@ -60,9 +67,107 @@ def list_prompts(given: Any) -> list[Prompt]:
         if not isinstance(each, Prompt):
             raise PipelineError(
                 "`prompts` must be prompts of a dataset, such as `s['NAME'].draw(4)`, not "
-                f"{repr(each)[:60]}; to ask with a text, use `chat(text)`"
+                f"{_short(each)}; to ask with a text, use `chat(text)`"
             )
     return prompts
+
+
+def check_is(value: Any, kind: type, wanted: str) -> None:
+    """Raise a PipelineError unless an argument is of this kind; `wanted` describes it."""
+    if not isinstance(value, kind):
+        raise PipelineError(f"{wanted}, not {_short(value)}")
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
+
+
+def check_batch(batch: Any) -> Batch:
+    """Return the batch of a call.
+
+    Raises:
+        PipelineError: something else was given.
+    """
+    from forgedsl_runtime.data_types import Batch
+
+    check_is(batch, Batch, '`batch` must be a batch, such as s.batch(groups, adv="adv")')
+    return batch  # type: ignore[no-any-return]
+
+
+def check_loss(loss: Any, losses: Mapping[str, JobLoss]) -> JobLoss:
+    """Return a loss of the file, given its name, or that of a LossFunction.
+
+    Raises:
+        PipelineError: there is no such loss.
+    """
+    if isinstance(loss, str):
+        if loss in losses:
+            return losses[loss]
+        known = ", ".join(losses) or "none"
+        raise PipelineError(f"the pipeline has no loss `{loss}`; it has {known}")
+    if not hasattr(loss, "spec"):
+        wanted = "`loss` must be a name of the file, or a LossFunction as compile_loss returns"
+        raise PipelineError(f"{wanted}, not {_short(loss)}")
+    spec: JobLoss = loss.spec
+    return spec
+
+
+def check_fields(batch: Batch, loss: JobLoss) -> None:
+    """Raise a PipelineError if the samples of a batch lack a field that the loss reads, or have
+    it for tokens in place of completions."""
+    for field in loss.fields:
+        name = field.name
+        if name in GIVEN:
+            continue
+        axes = f"[{', '.join(field.axes)}]"
+        for sample in batch.samples:
+            if name in sample.token_fields and "T" not in field.axes:
+                raise PipelineError(
+                    f"loss `{loss.name}` declares `{name}` as {axes}: one number for each "
+                    "completion, and the batch has one for each token"
+                )
+            if name in sample.sequence_fields and "T" in field.axes:
+                raise PipelineError(
+                    f"loss `{loss.name}` declares `{name}` as {axes}: one number for each token, "
+                    "and the batch has one for each completion"
+                )
+            if name not in sample.token_fields and name not in sample.sequence_fields:
+                raise PipelineError(
+                    f"the batch has no `{name}` {axes}, which loss `{loss.name}` reads: set it on "
+                    f'each group, and name it in s.batch(groups, {name}="{name}")'
+                )
+
+
+def numbers(function: str, name: str, value: Any) -> Any:
+    """Return the values of an argument of an advantage or filter as a list.
+
+    Raises:
+        PipelineError: they are no numbers.
+    """
+    found = value.tolist() if hasattr(value, "tolist") else value
+    if isinstance(found, Sequence) and not isinstance(found, str | bytes):
+        rows = [list(each) if isinstance(each, tuple) else each for each in found]
+        parts = [part for row in rows for part in (row if isinstance(row, list) else [row])]
+        alike = len({isinstance(row, list) for row in rows}) <= 1
+        if alike and all(isinstance(part, int | float) for part in parts):
+            return rows
+    raise PipelineError(
+        f"`{name}` of {function} must be a list of numbers, one for each completion of a group "
+        f"(or lists of numbers, one for each token), not {_short(value)}"
+    )
+
+
+def check_group(group: Any) -> Group:
+    """Return the group of a call.
+
+    Raises:
+        PipelineError: something else was given.
+    """
+    from forgedsl.python.groups import Group
+
+    check_is(group, Group, "`group` must be one group, as `sample` returns a list of them")
+    return group  # type: ignore[no-any-return]
 
 
 def change_sampling(base: Any, given: Mapping[str, Any]) -> Any:

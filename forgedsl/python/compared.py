@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from html import escape
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from forgedsl.errors import writing
+from forgedsl.errors import expect, write_text
 from forgedsl.python.pages import PipelineError
 from forgedsl.python.results import RunResult
+from forgedsl.python.speaking import all_speak_python, speaks_python
 
 if TYPE_CHECKING:
     from forgedsl.runs.compare import Best, Comparison, Group
@@ -17,6 +19,37 @@ HEIGHT = 640
 """pixels of the page in a notebook"""
 
 
+class UnknownMeasure(PipelineError, KeyError):
+    """A measure by which the runs are not compared. It is a KeyError too, as of any mapping."""
+
+
+class Measures(dict[str, "Best"]):
+    """The best group by measure. An error about another measure says which there are."""
+
+    def __init__(self, found: Comparison) -> None:
+        super().__init__({each.measure: each for each in found.best})
+        self._found = found
+
+    def __missing__(self, name: object) -> Best:
+        from forgedsl.mistakes.suggest import did_you_mean, nearest
+
+        found = self._found
+        if name in found.not_compared:
+            why = f"{name!r} is not compared: its definition differs between the runs"
+        elif name in found.measures and len(found.groups) == 1:
+            why = f"{name!r} has no best group: the runs differ in the seed alone"
+        elif name in found.measures:
+            why = f"{name!r} has no best group: only one group has it"
+        else:
+            close = did_you_mean(nearest(str(name), found.measures))
+            why = f"the runs have no measure {name!r}{'; ' * bool(close)}{close}"
+        there = f"compared are {', '.join(self)}" if self else "no measure is compared"
+        if not found.measures:
+            there = "they have neither a reward nor an eval, so nothing can be compared"
+        raise UnknownMeasure(f"{why}; {there}")
+
+
+@all_speak_python
 class Compared:
     """Runs in groups of seeds, and the best group of each measure."""
 
@@ -29,17 +62,16 @@ class Compared:
         return self._found.groups
 
     @property
-    def best(self) -> dict[str, Best]:
+    def best(self) -> Measures:
         """By measure the best group, the next one, and the interval of their difference."""
-        return {each.measure: each for each in self._found.best}
+        return Measures(self._found)
 
     def save(self, path: str | Path) -> Path:
         """Write the page with the curves."""
         from forgedsl.runs.compare import page
 
         path = Path(path)
-        with writing(path):
-            path.write_text(page(self._found), encoding="utf-8")
+        write_text(path, page(self._found))
         return path
 
     def __repr__(self) -> str:
@@ -56,6 +88,7 @@ class Compared:
         )
 
 
+@speaks_python
 def compare(*runs: RunResult | str | Path) -> Compared:
     """Compare two runs or more, given as results or folders; the folder of a sweep is all its runs.
 
@@ -68,6 +101,8 @@ def compare(*runs: RunResult | str | Path) -> Compared:
     from forgedsl.runs import compare as runs_compare
     from forgedsl.runs.checkpoints import no_run, with_points
 
+    for run in runs:
+        expect(run, RunResult | str | PathLike, "`compare` takes results and run folders")
     folders = [run.folder if isinstance(run, RunResult) else Path(run) for run in runs]
     folders = with_points(folders)
     for folder in folders:

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 from forgedsl.diagnostics import Diagnostic, Severity
-from forgedsl.errors import SourceError, writing
+from forgedsl.errors import SourceError, write_text
+from forgedsl.python.speaking import all_speak_python
 from forgedsl.source import SourceFile
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ def error_of(found: Sequence[Diagnostic], sources: Mapping[str, SourceFile]) -> 
     return PipelineError("\n" + render_diagnostics(told, sources), tuple(found), sources)
 
 
+@all_speak_python
 class Findings(Sequence[Diagnostic]):
     """The findings of `lint`: a sequence of diagnostics, printed as `forgec lint` prints them."""
 
@@ -103,6 +105,7 @@ class Findings(Sequence[Diagnostic]):
         return preformatted(repr(self))
 
 
+@all_speak_python
 class PlanPage:
     """A plan: the page of `forgec plan`, the same as data, and the job that would run."""
 
@@ -128,6 +131,7 @@ class PlanPage:
         return preformatted(repr(self))
 
 
+@all_speak_python
 class Picture:
     """One view of a planned pipeline, in any format of `forgec graph`."""
 
@@ -148,8 +152,7 @@ class Picture:
         """Write the view in the format that the name ends with, such as `graph.html`."""
         path = Path(path)
         text = self.render({"txt": "text", "mmd": "mermaid"}.get(kind := path.suffix[1:], kind))
-        with writing(path):
-            path.write_text(text, encoding="utf-8", newline="\n")
+        write_text(path, text)
         return path
 
     def __repr__(self) -> str:

@@ -12,9 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from forgedsl import api
+from forgedsl.cli.waiting import waiting
 from forgedsl.errors import expect
+from forgedsl.python.arguments import numbers
 from forgedsl.python.pages import Findings, Picture, PipelineError, PlanPage, error_of
 from forgedsl.python.results import Running, RunResult, begin
+from forgedsl.python.speaking import all_speak_python, speaks_python
 from forgedsl.types.flow import Role
 
 if TYPE_CHECKING:
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
 HERE = "here"
 
 
+@speaks_python
 def load(
     path: str | Path,
     *,
@@ -78,6 +82,7 @@ def as_pipeline_error() -> Iterator[None]:
         raise PipelineError(str(error)) from error
 
 
+@all_speak_python
 class Pipeline:
     """A .forge file under a profile and overrides. Made by `forgedsl.load`."""
 
@@ -173,14 +178,16 @@ class Pipeline:
 
     def loss(self, name: str | None = None) -> LossFunction:
         """A loss of the job as a function of tensors; without a name, the only one."""
-        from forgedsl_runtime.losses import LossFunction
-
         losses = self.plan().job.losses
         if name is None and len(losses) == 1:
             (name,) = losses
         if name is None:
             raise PipelineError(f"name one of the losses: {', '.join(losses) or 'there are none'}")
-        return LossFunction.from_job(losses[_check_name(name, losses, "loss")])
+        spec = losses[_check_name(name, losses, "loss")]
+        with waiting("loading PyTorch"):
+            from forgedsl_runtime.losses import LossFunction
+
+        return LossFunction.from_job(spec)
 
     def start(self, folder: str | Path | None = None) -> Running:
         """Begin a run in the background, in a process of its own, which goes on when this one
@@ -254,19 +261,27 @@ class Pipeline:
             advantage = pipeline.function("group_norm")
             advantage([0.0, 1.0])
         """
-        from forgedsl_runtime.modules import load_module
-        from forgedsl_runtime.tensor_calls import call_on_tensors
-
         job = self.plan().job
         targets = [node.target for node in job.nodes if Role.COMPUTES in node.roles]
         by_name = {target.partition("_")[2]: target for target in targets}  # advantage_group_norm
         target = by_name[_check_name(name, by_name, "function")]
+        with waiting("loading PyTorch"):
+            from forgedsl_runtime.modules import load_module
+            from forgedsl_runtime.tensor_calls import call_on_tensors
+
         found = getattr(load_module("program", job.program), target)
-        takes = list(inspect.signature(found).parameters)
+        signature = inspect.signature(found)
 
         def call(*values: Any, **named: Any) -> Any:
-            return call_on_tensors(found, {**dict(zip(takes, values, strict=False)), **named})
+            try:
+                given = signature.bind(*values, **named).arguments
+            except TypeError as error:
+                wanted = ", ".join(signature.parameters)
+                raise PipelineError(f"{name}({wanted}): {error}") from error
+            checked = {each: numbers(name, each, value) for each, value in given.items()}
+            return call_on_tensors(found, checked)
 
+        call.__name__ = call.__qualname__ = name
         return call
 
     def _prepared(self, folder: str | Path | None) -> tuple[Path, Job]:
@@ -295,9 +310,15 @@ class Pipeline:
         return run_dir, prepared.job
 
     def __repr__(self) -> str:
-        said = "".join(f", {each}" for each in self.overrides)
+        """`<Pipeline sums.forge: profile cpu, group=8, trainer.optimizer.lr=1e-5>`."""
         profile = self.program.profile
-        return f"<Pipeline {self.path}{f', profile {profile}' if profile else ''}{said}>"
+        changed = {text.partition("=")[0]: text for text in self.overrides}  # the last one counts
+        said = [
+            f"profile {profile}" if profile else "no profile",
+            *([f"host {self.host}"] if self.host != HERE else []),
+            *map(str, self.set_files), *changed.values(),
+        ]  # fmt: skip
+        return f"<Pipeline {self.path}: {', '.join(said)}>"
 
     def _repr_html_(self) -> str:
         return self.graph()._repr_html_()

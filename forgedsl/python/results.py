@@ -7,6 +7,8 @@ forgec run, in a process of its own --> RUN/{metrics.jsonl, events.jsonl, logs/p
 from __future__ import annotations
 
 import fcntl
+import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,8 +18,18 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from forgedsl.errors import CannotWriteError, GuardError, LaunchError, RunError, writing
+from forgedsl import api
+from forgedsl.errors import (
+    CannotWriteError,
+    GuardError,
+    LaunchError,
+    RunError,
+    expect,
+    writing,
+)
 from forgedsl.python.pages import PipelineError, preformatted
+from forgedsl.python.speaking import all_speak_python, speaks_python
+from forgedsl.surface import VARIABLE
 
 if TYPE_CHECKING:
     import pandas
@@ -26,6 +38,8 @@ if TYPE_CHECKING:
     from forgedsl.runs.verdict import Finding
 
 LOG = "logs/python.log"
+BEGUN = ": run folder "
+"""what `forgec run` prints when nothing can refuse the run any more"""
 LOOK_SECONDS = 0.1
 """seconds between two polls of a running run"""
 STOPPED = (130, 75)
@@ -65,11 +79,12 @@ def begin(folder: Path, words: tuple[str, ...], pipeline: Source | None) -> Runn
         process = subprocess.Popen(
             [sys.executable, "-m", "forgedsl", "run", *words],
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=file,
-            start_new_session=True,
+            start_new_session=True, env={**os.environ, VARIABLE: "python"},
         )  # fmt: skip
     return Running(folder, process, pipeline)
 
 
+@all_speak_python
 class Running:
     """A run in the background."""
 
@@ -119,15 +134,18 @@ class Running:
 
     def follow(self, *, quiet: bool = False) -> RunResult:
         """Wait for the end and show the progress meanwhile. An interrupt lets the run save
-        and end; a second interrupt ends it at once."""
+        and end; a second interrupt ends it at once. Why a run cannot begin is raised, not shown."""
+        text, begun = "", False
         with (self.folder / LOG).open("r", encoding="utf-8", errors="replace") as log:
             while True:
                 running = self.running
                 try:
-                    text = log.read()
-                    if text and not quiet:
+                    text += log.read()
+                    begun = begun or BEGUN in text
+                    if begun and text and not quiet:
                         sys.stderr.write(text)
                         sys.stderr.flush()
+                    text = "" if begun else text
                     if not running:
                         return self.result()
                     time.sleep(LOOK_SECONDS)
@@ -140,7 +158,7 @@ class Running:
         """The exception for an exit code, with what the run said at its end."""
         from forgedsl.runs.data import load_run
 
-        said = self.log().strip()[-LONGEST:]
+        said = re.sub(r"^forgec( run)?: ", "", self.log().strip(), flags=re.M)[-LONGEST:]
         if code in (1, 2):
             return PipelineError(said)
         end = load_run(self.folder).outcome
@@ -163,6 +181,7 @@ class Running:
         return f"<b>{escape(repr(self)[1:-1])}</b>{preformatted(tail)}"
 
 
+@all_speak_python
 class RunResult:
     """A run folder: what was measured, how it went, how to go on."""
 
@@ -228,25 +247,39 @@ class RunResult:
             return pandas.DataFrame(rows, columns=["eval", "step", "value"])
         return pandas.DataFrame(list(self.data.rows if what == "metrics" else self.data.samples))
 
-    def resume(self, *overrides: str, quiet: bool = False) -> RunResult:
+    def resume(
+        self,
+        *overrides: str,
+        allow: str = "",
+        pipeline: Source | None = None,
+        quiet: bool = False,
+    ) -> RunResult:
         """Continue the run from its last checkpoint, with the overrides that a resume may have.
+        `allow` is "numerics", "data" or "placement", as `--allow` of `forgec run`. `pipeline` is
+        the file, if it has changed since, or if `open_run` was called without it.
 
         Example:
             longer = result.resume("schedule.steps=400")
+            result.resume("trainer.optimizer.lr=1e-5", allow="numerics")
+
+        Raises:
+            PipelineError: the run cannot go on, or not with these changes.
         """
-        words = ["--resume", str(self.folder)]
-        if overrides:
-            mine = self._pipeline
+        expect(allow, str, '`allow` must be "numerics", "data" or "placement"')
+        words = ["--resume", str(self.folder), *(["--allow", allow] if allow else [])]
+        mine = pipeline or self._pipeline
+        if overrides or pipeline is not None:
             if mine is None:
                 raise PipelineError(
-                    "overrides need the .forge file: open_run(folder, pipeline=forgedsl.load(FILE))"
+                    "overrides need the .forge file: resume(..., pipeline=forgedsl.load(FILE))"
                 )
+            api.listed(overrides, str, 'resume("schedule.steps=400")')
             words += [str(mine.path), "--profile", mine.profile]
             for path in mine.set_files:
                 words += ["--set-file", str(path)]
             for text in (*mine.overrides, *overrides):
                 words += ["--set", text]
-        return begin(self.folder, tuple(words), self._pipeline).follow(quiet=quiet)
+        return begin(self.folder, tuple(words), mine).follow(quiet=quiet)
 
     def export(
         self,
@@ -283,6 +316,7 @@ class RunResult:
         return chart + preformatted(repr(self))
 
 
+@speaks_python
 def open_run(folder: str | Path, pipeline: Source | None = None) -> RunResult:
     """Open the folder of a run, finished or not. With its `pipeline`, `resume` takes overrides.
 

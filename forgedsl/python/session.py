@@ -18,15 +18,22 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from forgedsl.cli.waiting import waiting
 from forgedsl.python.arguments import (
     change_sampling,
+    check_batch,
     check_count,
+    check_fields,
+    check_group,
+    check_is,
+    check_loss,
     check_metrics,
     check_rate,
     list_prompts,
 )
 from forgedsl.python.groups import Buffer, Group, assembled
 from forgedsl.python.pages import PipelineError
+from forgedsl.python.speaking import all_speak_python
 from forgedsl.python.work import Work, as_run_error, settle
 from forgedsl.types.flow import Role
 
@@ -39,6 +46,7 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 
+@all_speak_python
 class Session:
     """Open services of a pipeline. Made by `pipeline.session()`; see docs/guide/python.md."""
 
@@ -61,7 +69,8 @@ class Session:
         """Start the services and wait until they are ready."""
         self._check_new()
         try:
-            self._begin().result()
+            with waiting(self._starting):
+                self._begin().result()
         except BaseException:
             self._ended()
             raise
@@ -89,7 +98,8 @@ class Session:
     async def __aenter__(self) -> Self:
         self._check_new()
         try:
-            await self._begin()
+            with waiting(self._starting):
+                await self._begin()
         except BaseException:
             self._ended()
             raise
@@ -106,6 +116,10 @@ class Session:
                 await self._end("done" if kind is None else "failed")
         finally:
             self._ended()
+
+    @property
+    def _starting(self) -> str:
+        return f"starting {', '.join(self.job.services)}"
 
     def _check_new(self) -> None:
         if self._loop.is_closed():
@@ -272,6 +286,7 @@ class Session:
 # ---- handles
 
 
+@all_speak_python
 class Handle:
     """A service, dataset, rubric or reward of a Session."""
 
@@ -287,17 +302,19 @@ class Handle:
         return f"<{type(self).__name__} {self.name}>"
 
 
+@all_speak_python
 class Reference(Handle):
     """A frozen model."""
 
     def logprobs(self, group: Group) -> Work[list[list[float]]]:
         """The log-probs of the completion tokens of a group under this model's weights."""
-        rollouts = list(group.rollouts)
+        rollouts = list(check_group(group).rollouts)
         return self.session.submit(
             lambda: self._services.ask.trainers[self.name].logprobs(rollouts), self.name
         )
 
 
+@all_speak_python
 class Trainer(Reference):
     """A model that is trained. `version` counts its updates, as a policy's version in a run."""
 
@@ -316,6 +333,9 @@ class Trainer(Reference):
         With the `counts` of all batches together, two calls and an `optim_step` are one `step` on
         both.
         """
+        self._check_loss(loss, batch)
+        if counts is not None:
+            check_is(counts, Mapping, "`counts` must be those that `counts(batches, loss)` returns")
         given = None if counts is None else dict(counts)
 
         async def run() -> PassResult:
@@ -326,6 +346,8 @@ class Trainer(Reference):
 
     def counts(self, batches: Sequence[Batch], loss: str | LossFunction) -> Work[dict[str, float]]:
         """The counts that the loss divides by, over all batches together."""
+        check_is(batches, Sequence, "`batches` must be a list of batches")
+        self._check_loss(loss, *batches)
         samples = [sample for batch in batches for sample in batch.samples]
 
         async def run() -> dict[str, float]:
@@ -348,6 +370,10 @@ class Trainer(Reference):
         self, batch: Batch, loss: str | LossFunction, *, epochs: int = 1, minibatches: int = 1
     ) -> Work[StepResult]:
         """Do one step as a run does: `epochs` passes over the batch, each in `minibatches`."""
+
+        self._check_loss(loss, batch)
+        epochs = check_count("epochs", epochs, 1)
+        minibatches = check_count("minibatches", minibatches, 1)
 
         async def run() -> StepResult:
             batch.epochs, batch.minibatches = epochs, minibatches
@@ -405,15 +431,17 @@ class Trainer(Reference):
             sample.sequence_fields.setdefault("num_steps", float(self.version))
         return batch.samples
 
+    def _check_loss(self, loss: str | LossFunction, *batches: Batch) -> None:
+        spec = check_loss(loss, self.session.job.losses)
+        for batch in batches:
+            check_fields(check_batch(batch), spec)
+
     async def _register_loss(self, loss: str | LossFunction) -> str:
         """Return the name by which the trainer knows a loss. If the job lacks it, it is sent to the
         trainer first."""
-        losses = self.session.job.losses
         if isinstance(loss, str):
-            if loss not in losses:
-                known = ", ".join(losses) or "none"
-                raise PipelineError(f"the pipeline has no loss `{loss}`; it has {known}")
             return loss
+        losses = self.session.job.losses
         known_as = next((name for name, spec in losses.items() if spec == loss.spec), None)
         if known_as is not None:
             return known_as
@@ -425,6 +453,7 @@ class Trainer(Reference):
         return self._registered[text]
 
 
+@all_speak_python
 class Generator(Handle):
     """An engine that samples completions."""
 
@@ -502,6 +531,7 @@ class Generator(Handle):
         return change_sampling(self.session.job.samplers[self.name].sampling, given)
 
 
+@all_speak_python
 class Dataset(Handle):
     """Rows of a dataset, in the order in which a run draws them."""
 
@@ -530,6 +560,7 @@ class Dataset(Handle):
         return self.session.submit(lambda: self._services.ask.batches(nodes[0]), self.name).result()
 
 
+@all_speak_python
 class Scorer(Handle):
     """A rubric or a reward."""
 
@@ -538,6 +569,8 @@ class Scorer(Handle):
         `on_error = drop` is taken out of the group, as in a run. Values of the rewards behind a
         rubric are in `group.parts` then, by name."""
         from forgedsl_runtime.endpoints import DropRollout, Score
+
+        check_group(group)
 
         async def one(rollout: Any) -> Score | None:
             try:

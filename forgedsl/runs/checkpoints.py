@@ -12,6 +12,7 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
+from forgedsl import surface
 from forgedsl.mistakes.suggest import did_you_mean, nearest
 
 WHOLE = "controller.json"
@@ -105,4 +106,5 @@ def resume_command(run_dir: Path) -> str:
     here = Path.cwd()
     run_dir = run_dir.resolve()
     shown = run_dir.relative_to(here) if run_dir.is_relative_to(here) else run_dir
-    return f"forgec run --resume {shlex.quote(str(shown))}"
+    python = f'forgedsl.open_run("{shown}").resume()'
+    return surface.call(f"run --resume {shlex.quote(str(shown))}", python)

@@ -17,6 +17,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from forgedsl import surface
 from forgedsl.diagnostics import counted
 from forgedsl.records import dataclass
 from forgedsl.runs.charts import Series, chart
@@ -67,9 +68,10 @@ class Best:
             return f"{self.measure}: {self.group} and {self.other} are equal"
         lead = f"{self.measure}: {self.group} is better than {self.other} by {number(self.by)}"
         if self.low is None:
+            seeds = surface.override("run.seed=2") if surface.in_python() else "--seed"
             return (
                 f"{lead}; a single run per group gives no confidence interval: run more seeds "
-                "(--seed)"
+                f"({seeds})"
             )
         between = f"95% interval {number(self.low)} to {number(self.high)}"
         if self.low > 0:

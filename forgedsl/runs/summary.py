@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
+from forgedsl import surface
 from forgedsl.diagnostics import counted
 from forgedsl.runs.checkpoints import last_step, resume_command
 from forgedsl.runs.data import RunData, load_run
@@ -75,7 +76,6 @@ def places(data: RunData, run_dir: Path) -> list[str]:
     ]
     lines = [f"  {what:<12} {run_dir / name}" for what, name in found if (run_dir / name).exists()]
     if step and not data.rehearsal and not (run_dir / export).exists():
-        lines.append(
-            f"  {'export':<12} forgec export {shlex.quote(str(run_dir))}   (Hugging Face format)"
-        )
+        how = surface.call(f"export {shlex.quote(str(run_dir))}", f'open_run("{run_dir}").export()')
+        lines.append(f"  {'export':<12} {how}   (Hugging Face format)")
     return lines

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from forgedsl import surface
 from forgedsl.diagnostics import Diagnostic, Reporter, Severity
 from forgedsl.source import SourceFile, Span
 
@@ -17,7 +18,7 @@ ROWS = (
     "to use it as data, write `source = jsonl(path)`, `parquet(path)`, `csv(path)` or "
     "`json(path)` in a dataset"
 )
-VALUES = "to use it as settings, write `--set-file {name}`"
+VALUES = "to use it as settings, write `{option}`"
 FOREIGN = {
     ".py": (
         "Python",
@@ -49,7 +50,8 @@ def read_source(path: Path, name: str, reporter: Reporter) -> SourceFile | None:
     if path.suffix in FOREIGN:
         what, help_text = FOREIGN[path.suffix]
         message = f"{name} is {what}, not a .forge file"
-        _refuse(reporter, name, "S016", "unreadable-file", message, help_text.format(name=name))
+        meant = help_text.format(name=name, option=surface.option("--set-file", name))
+        _refuse(reporter, name, "S016", "unreadable-file", message, meant)
         return None
     return decode(data, name, reporter)
 
@@ -65,7 +67,11 @@ def _meant(path: Path) -> str:
     if not (path.is_dir() and os.access(path, os.R_OK | os.X_OK)):
         return ""
     if (path / "job.json").is_file():
-        return f"this is a run folder: name {path / 'job.json'}, or continue it with `--resume`"
+        opened = f'forgedsl.open_run("{path}")'
+        again = surface.call(f"run {path / 'job.json'}", opened)
+        on = surface.call(f"run --resume {path}", f"{opened}.resume()")
+        does = "opens" if surface.in_python() else "repeats"
+        return f"this is a run folder: `{again}` {does} it, `{on}` continues it"
     files = sorted(str(file) for file in path.glob("*.forge"))
     return f"name a file of it: {', '.join(files[:6])}" if files else ""
 

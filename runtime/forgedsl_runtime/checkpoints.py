@@ -9,6 +9,7 @@ import shlex
 from collections.abc import Callable
 from pathlib import Path
 
+from forgedsl import surface
 from forgedsl.errors import LaunchError
 from forgedsl.runs.checkpoints import checkpoint_steps
 
@@ -26,13 +27,15 @@ def check_checkpoint(run_dir: Path, step: int, spoilt: Callable[[Path], str]) ->
         earlier = (s for s in reversed(checkpoint_steps(run_dir)) if s < step)
         left = next((s for s in earlier if not spoilt(run_dir / f"checkpoints/step-{s}")), None)
         run, aside = shlex.quote(str(run_dir)), shlex.quote(str(run_dir / f"spoilt-step-{step}"))
+        opened = f'forgedsl.open_run("{run_dir}")'
+        resume = surface.call(f"run --resume {run}", f"{opened}.resume()")
         raise LaunchError(
             f"the checkpoint of step {step} cannot be read: {problem}; "
             + (
                 "no earlier checkpoint is complete, so start the run again in another folder: "
-                f"forgec run {run}/job.json"
+                + surface.call(f"run {run}/job.json", "p.run(folder)")
                 if left is None
                 else f"the one of step {left} is complete; move this one away to continue from "
-                f"it: mv {run}/checkpoints/step-{step} {aside} && forgec run --resume {run}"
+                f"it: mv {run}/checkpoints/step-{step} {aside} && {resume}"
             )
         )

@@ -10,6 +10,7 @@ import json
 import shutil
 from pathlib import Path
 
+from forgedsl import surface
 from forgedsl.errors import LaunchError
 from forgedsl.families import registry
 from forgedsl.families.base import Unsupported
@@ -44,7 +45,8 @@ def check_room(job: spec.Job, job_dir: Path, temp: Path, run_dir: Path) -> str:
         fewer = "a smaller `checkpoint.keep`, " if job.checkpoint.keep > 1 else ""
         raise LaunchError(
             f"not enough disk space for {' and '.join(parts)} in {run_dir}: {_text(free)} are "
-            f"free; free some space, or choose {fewer}another disk with --run-dir"
+            f"free; free some space, or choose {fewer}another disk with "
+            f"{surface.option('--run-dir', 'DIR')}"
         )
     return f"{_text(free)} free" + (f", {' and '.join(parts)}" if parts else "")
 

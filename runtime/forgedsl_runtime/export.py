@@ -12,6 +12,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from forgedsl import surface
 from forgedsl.errors import LaunchError
 from forgedsl.families.registry import by_config
 from forgedsl.lower import job as spec
@@ -42,7 +43,7 @@ def export(run_dir: Path, step: int, target: Path, *, adapter: bool = False) -> 
     if adapter and model.adapter is not None:
         raise LaunchError(
             "the run began with an adapter merged into its base, so its own adapter does not fit "
-            "that base; without --adapter, `forgec export` writes the whole model"
+            f"that base; without {surface.flag('--adapter')} the whole model is written"
         )
     folder = resolve_model(job, service.model, run_dir, run_dir)
     if adapter:
@@ -50,7 +51,8 @@ def export(run_dir: Path, step: int, target: Path, *, adapter: bool = False) -> 
         if family.joins_layers:
             raise LaunchError(
                 f"files of {family.name} join layers that the adapter adapts one by one, so it "
-                "cannot be exported alone; without --adapter, `forgec export` writes the model"
+                f"cannot be exported alone; without {surface.flag('--adapter')} the whole model is "
+                "written"
             )
     try:
         write(model, service, folder, checkpoint, target)
@@ -96,6 +98,6 @@ def _hub(call: Any, name: str) -> Any:
         text = " ".join(str(error).split())[:300]
         raise LaunchError(
             f"{name} cannot be pushed to {api.endpoint}: {text}; log in with `hf auth login` or "
-            "HF_TOKEN, or write a folder with --to FOLDER and push it from another host with `hf "
-            f"upload {name} FOLDER`"
+            f"HF_TOKEN, or write a folder with {surface.option('--to', 'FOLDER')} and push it from "
+            f"another host with `hf upload {name} FOLDER`"
         ) from error

@@ -12,6 +12,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from forgedsl import surface
 from forgedsl.errors import LaunchError
 from forgedsl.families import registry
 from forgedsl.families.base import Unsupported
@@ -63,7 +64,8 @@ def resolve_model(
     if not (folder / "config.json").is_file():
         source = model.source
         shown = source.id if isinstance(source, spec.HfSource) else Path(source.path).name
-        made = "`forgec export RUN --to FOLDER` converts it to a model"
+        export = surface.call("export RUN --to FOLDER", 'open_run("RUN").export("FOLDER")')
+        made = f"`{export}` converts it to a model"
         what = next((w for f, w in NO_MODEL.items() if (folder / f).exists()), "")
         said = f"; it is {what}: {made}" if what else ""
         raise LaunchError(f"{origin}: {shown} is not a model folder: it has no config.json{said}")

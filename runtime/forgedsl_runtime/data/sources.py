@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
+from forgedsl import surface
 from forgedsl.errors import LaunchError
 from forgedsl.lower import job
 from forgedsl.lower.paths import digest as digest_of
@@ -254,8 +255,9 @@ def _check_digest(digest: str, spec: job.FileSource, what: str) -> None:
     if digest != spec.sha256:
         raise LaunchError(
             f"{what} the job was built with (sha256 {digest[:12]}, expected {spec.sha256[:12]}); "
-            "restore it, build the job again, or accept the new data with `forgec run --resume "
-            "RUN --allow data`"
+            "restore it, build the job again, or accept the new data with `"
+            + surface.call("run --resume RUN --allow data", 'result.resume(allow="data")')
+            + "`"
         )
 
 

@@ -9,10 +9,29 @@ labels.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from forgedsl_runtime.losses.batch import Rows
+
+
+def check_tensors(**given: Any) -> None:
+    """Check that arguments are tensors; `mask` and `seq_id` may be None."""
+    for name, value in given.items():
+        optional = name in ("mask", "seq_id")
+        if not (isinstance(value, Tensor) or (optional and value is None)):
+            kind = type(value).__name__
+            raise TypeError(f"{name} is a {kind}, but a tensor is needed")
+
+
+def check_counts(counts: Mapping[str, Any]) -> None:
+    """Check that the counts of a step are numbers or tensors."""
+    for name, value in counts.items():
+        if isinstance(value, str | list | tuple):
+            raise TypeError(f"{name} is {value!r}, but a number or a tensor is needed")
 
 
 def check_logits(logits: Tensor, labels: Tensor) -> None:

@@ -26,10 +26,12 @@ from forgedsl_runtime.losses import head as heads
 from forgedsl_runtime.losses.autograd import apply, call_operator, register
 from forgedsl_runtime.losses.batch import IGNORE_INDEX, ROW_STATISTICS, Rows, drop_invalid, pack
 from forgedsl_runtime.losses.checks import (
+    check_counts,
     check_labels,
     check_linear,
     check_logits,
     check_temperature,
+    check_tensors,
 )
 from forgedsl_runtime.losses.chunked import Run
 from forgedsl_runtime.losses.kernels import Kernels, require
@@ -142,8 +144,10 @@ class LossFunction:
         columns, and all other inputs are equal on all ranks. `vocabulary` is the size of the whole
         vocabulary, needed if it does not divide evenly.
         """
+        check_tensors(logits=logits, labels=labels, mask=mask, seq_id=seq_id)
         check_logits(logits, labels)
         counts = {"num_tokens": num_tokens, "num_sequences": num_sequences, **(totals or {})}
+        check_counts(counts)
         tensors = {"labels": labels, "mask": mask, "seq_id": seq_id, **inputs}
         options: dict[str, Any] = {"ignore_index": ignore_index, "chunk_rows": chunk_rows}
         if group is None and torch.compiler.is_compiling() and not self.reads_value:
@@ -192,8 +196,10 @@ class LossFunction:
         in all, needed if it does not divide evenly. The gradient of `hidden` is summed over the
         group.
         """
+        check_tensors(hidden=hidden, weight=weight, labels=labels, mask=mask, seq_id=seq_id)
         check_linear(hidden, weight, labels)
         counts = {"num_tokens": num_tokens, "num_sequences": num_sequences, **(totals or {})}
+        check_counts(counts)
         tensors = {"labels": labels, "mask": mask, "seq_id": seq_id, **inputs}
         options: dict[str, Any] = {"ignore_index": ignore_index, "chunk_rows": chunk_rows}
         options |= {"compact": compact, "logits_dtype": logits_dtype, "workspace": workspace}
@@ -222,7 +228,9 @@ class LossFunction:
         """
         if not self.of_values_alone:
             raise TypeError(f"loss {self.name} also reads log-probs: call it with logits or hidden")
+        check_tensors(value=value, mask=mask, seq_id=seq_id)
         counts = {"num_tokens": num_tokens, "num_sequences": num_sequences, **(totals or {})}
+        check_counts(counts)
         labels = torch.zeros(value.shape, dtype=torch.int64, device=value.device)
         dtype = torch.promote_types(value.dtype, torch.float32)
         rows = self._pack({"value": value, **inputs}, labels, mask, seq_id, IGNORE_INDEX, dtype,

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from forgedsl import surface
 from forgedsl.errors import LaunchError
 from forgedsl.lower import job as spec
 from forgedsl.sizes.params import stage_layers
@@ -427,7 +428,7 @@ def _read_checkpoint(
         raise LaunchError(
             f"cannot read the checkpoint {checkpoint}: "
             f"{spoilt(checkpoint) or f'{type(cause).__name__}: {cause}'}; choose another "
-            "checkpoint with --step"
+            f"checkpoint with {surface.option('--step')}"
         ) from error
     to_hf = arch.state_dict_adapter(config, str(folder)).to_hf
     head = tuple(value_head.state(module))

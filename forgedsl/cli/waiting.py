@@ -1,0 +1,102 @@
+"""Says what takes longer than a second, while it takes: a line of stderr that is then removed.
+
+    with waiting("exporting step 3") as say:      exporting step 3 (4 s)
+        say("writing the tokenizer")              another text on the same line
+
+A notebook gets plain lines. Where stderr is neither, in logs and pipes, nothing is shown.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+SECONDS = 1.0
+"""what ends sooner shows nothing"""
+CLEAR = "\r\x1b[K"
+_open: list[Line] = []
+"""the line that is shown; a wait inside of another one uses its line"""
+
+
+@contextmanager
+def waiting(text: str) -> Iterator[Callable[[str], None]]:
+    """Show a text and the seconds so far, if the body takes longer than a second. The function that
+    it gives changes the text."""
+    if _open:
+        line, before = _open[-1], _open[-1].text
+        line.text = text
+        try:
+            yield line.say
+        finally:
+            line.text = before
+        return
+    if not (_is_terminal() or _is_notebook()):
+        yield lambda text: None
+        return
+    line = Line(text, os.dup(sys.stderr.fileno()) if _is_terminal() else None)
+    _open.append(line)
+    try:
+        yield line.say
+    finally:
+        _open.pop()
+        line.close()
+
+
+def _is_terminal() -> bool:
+    return sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def _is_notebook() -> bool:
+    return type(sys.stderr).__module__.startswith("ipykernel")
+
+
+class Line:
+    """The line, written by a thread of its own: to a copy of the terminal's descriptor, since fd 2
+    and `sys.stderr` are redirected while services start; or to the output of a notebook."""
+
+    def __init__(self, text: str, terminal: int | None) -> None:
+        import threading
+        import time
+
+        self.text = text
+        self._terminal, self._notebook = terminal, sys.stderr
+        self._now = time.monotonic
+        self._began = self._now()
+        self._shown = ""
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._show, name="waiting", daemon=True)
+        self._thread.start()
+
+    def say(self, text: str) -> None:
+        """Show another text from now on."""
+        self.text = text
+
+    def close(self) -> None:
+        """Remove the line."""
+        self._ended.set()
+        self._thread.join()
+        if self._terminal is not None:
+            if self._shown:
+                self._write(CLEAR)
+            os.close(self._terminal)
+
+    def _show(self) -> None:
+        while not self._ended.wait(SECONDS):
+            seconds = round(self._now() - self._began)
+            if self._terminal is not None:
+                width = os.get_terminal_size(self._terminal).columns or 80  # 0: not known
+                end = f" ({seconds} s)"
+                self._write(f"{CLEAR}{self.text[: max(width - len(end) - 1, 10)]}{end}")
+            elif self._shown != self.text:
+                self._notebook.write(f"{self.text} ...\n")
+                self._notebook.flush()
+            self._shown = self.text
+
+    def _write(self, text: str) -> None:
+        assert self._terminal is not None
+        try:
+            os.write(self._terminal, text.encode("utf-8", "replace"))
+        except OSError:
+            self._ended.set()  # the terminal was closed: there is nobody to tell
