@@ -196,8 +196,27 @@ def test_runs_are_compared_from_python(six: list[Path], tmp_path: Path) -> None:
     assert found.save(tmp_path / "page.html").read_text() == page(compare(six))
     with pytest.raises(forgedsl.PipelineError, match="name at least two different runs"):
         forgedsl.compare(six[0], six[0])
+    with pytest.raises(TypeError, match="`compare` takes results and run folders, not 5"):
+        forgedsl.compare(six[0], 5)
     with pytest.raises(forgedsl.PipelineError, match="is not a run folder"):
         forgedsl.compare(six[0], tmp_path)
+
+
+def test_a_measure_that_is_not_compared(six: list[Path], tmp_path: Path) -> None:
+    best = forgedsl.compare(*six).best
+    assert best.get("rewards") is None
+    with pytest.raises(KeyError):
+        best["rewards"]
+    there = r"did you mean `reward`\?; compared are reward, held_out"
+    with pytest.raises(forgedsl.PipelineError, match=f"no measure 'rewards'; {there}"):
+        best["rewards"]
+    with pytest.raises(forgedsl.PipelineError, match="the runs differ in the seed alone; no meas"):
+        forgedsl.compare(*six[:3]).best["reward"]
+    for run in six:
+        (run / "metrics.jsonl").write_text("")
+        (run / "events.jsonl").write_text("")
+    with pytest.raises(forgedsl.PipelineError, match="neither a reward nor an eval, so nothing"):
+        forgedsl.compare(*six).best["reward"]
 
 
 @pytest.mark.parametrize(
@@ -205,7 +224,7 @@ def test_runs_are_compared_from_python(six: list[Path], tmp_path: Path) -> None:
     [
         (("nope", "nope2"), "forgec compare: there is no folder nope"),
         (("RUN", "RUN"), "name at least two different runs"),
-        (("RUN", "RUN", "--format", "yaml"), "--format knows text and json, not `yaml`"),
+        (("RUN", "RUN", "--format", "yaml"), "--format must be one of text, json, not `yaml`"),
     ],
 )
 def test_a_mistake(words: tuple[str, ...], said: str, tmp_path: Path) -> None:

@@ -134,7 +134,8 @@ def test_a_run_folder_where_a_file_belongs(tmp_path) -> None:
     (tmp_path / "job.json").write_text("{}")
     (found,) = api.load(tmp_path).reporter
     assert found.help == (
-        f"this is a run folder: name {tmp_path}/job.json, or continue it with `--resume`"
+        f"this is a run folder: `forgec run {tmp_path}/job.json` repeats it, "
+        f"`forgec run --resume {tmp_path}` continues it"
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import os
+import re
 import signal
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 
 import forgedsl
 from forgedsl.cli.main import main
+from forgedsl.cli.running import MADE, PREPARED
 from forgedsl.errors import SourceError
 from forgedsl.python.results import RunResult
 
@@ -29,10 +31,17 @@ def command(capsys: Any, monkeypatch: Any, *words: str) -> tuple[str, str]:
     return out, err
 
 
+def in_python(said: str) -> str:
+    """What a command says, with the override as Python writes it."""
+    said = said.replace("by --fix", "by forgec lint --fix")
+    return said.replace(f"--set {HOT}", f'p.set("{HOT}")')
+
+
 def test_the_pages_are_those_of_the_commands(capsys: Any, monkeypatch: Any) -> None:
     cpu = forgedsl.load(GRPO, profile="cpu", set=[HOT], group=4)
     words = (str(GRPO), "--profile", "cpu", "--set", HOT, "--set", "group=4")
-    assert repr(cpu.lint()) + "\n" == command(capsys, monkeypatch, "lint", *words)[0]
+    said = command(capsys, monkeypatch, "lint", *words)[0]
+    assert repr(cpu.lint()) + "\n" == in_python(said)
     good = forgedsl.load(GRPO, profile="cpu", group=4)
     words = (str(GRPO), "--profile", "cpu", "--set", "group=4")
     assert repr(good.plan()) == command(capsys, monkeypatch, "plan", *words)[0]
@@ -47,7 +56,7 @@ def test_bad_input_prints_as_the_command(capsys: Any, monkeypatch: Any) -> None:
     with pytest.raises(forgedsl.PipelineError) as raised:
         pipeline.run()
     said = command(capsys, monkeypatch, "run", str(GRPO), "--profile", "cpu", "--set", HOT)[1]
-    assert str(raised.value).strip() == said.strip()
+    assert str(raised.value).strip() == in_python(said).strip()
     assert "error[L411]" in said
 
 
@@ -57,7 +66,7 @@ def test_bad_input_prints_as_the_command(capsys: Any, monkeypatch: Any) -> None:
         ({"groop": 4}, r"error\[F1\d\d\].*groop"),
         ({"set": ["group"]}, r"error\[F121\]: `group` is not an override"),
         ({"profile": "cpus"}, r"error\[F1\d\d\].*cpus"),
-        ({"host": "8xBanana"}, "--host: "),
+        ({"host": "8xBanana"}, 'host="8xBanana": unknown GPU'),
     ],
 )
 def test_a_mistake_in_the_arguments(given: dict[str, Any], said: str) -> None:
@@ -165,6 +174,15 @@ def test_a_run_leaves_what_a_command_leaves(trained: RunResult) -> None:
     assert (trained.folder / "export" / "tiny_math").is_dir()
 
 
+@pytest.mark.parametrize("page", ["README.md", "docs/guide/1-first-run.md"])
+def test_the_table_of_a_run_folder_names_what_a_run_leaves(trained: RunResult, page: str) -> None:
+    text = (PIPELINES.parent / page).read_text("utf-8")
+    rows = re.findall(r"^\| (`[^|]+`) \|", text[text.index("| `report.html` |") :], re.M)
+    named = {name.rstrip("/") for row in rows for name in re.findall(r"`([^`]+)`", row)}
+    left = {path.name for path in trained.folder.iterdir()} - {".running", "export"}
+    assert left | {*PREPARED, *MADE, "changes.jsonl"} <= named
+
+
 def test_metrics_are_a_frame(trained: RunResult, monkeypatch: Any) -> None:
     import pandas
 
@@ -185,8 +203,14 @@ def test_a_folder_in_use_and_a_run_to_go_on_with(trained: RunResult, capsys: Any
     alone = forgedsl.open_run(trained.folder)
     with pytest.raises(forgedsl.PipelineError, match=r"pipeline=forgedsl\.load"):
         alone.resume("schedule.steps=3")
-    with pytest.raises(forgedsl.PipelineError, match="has done all its 2 steps"):
-        alone.resume(quiet=True)
+    with pytest.raises(forgedsl.PipelineError, match="has done all its 2 steps") as raised:
+        alone.resume()
+    assert str(raised.value).endswith('for more, resume("schedule.steps=N")')
+    assert capsys.readouterr().err == ""  # it is raised, and not printed as well
+    with pytest.raises(forgedsl.PipelineError, match=r'^/.*: allow="numerics" accepts'):
+        alone.resume("trainer.optimizer.lr=1e-3", pipeline=pipeline)
+    with pytest.raises(forgedsl.PipelineError, match=r"^`allow` must be `numerics`, `data` or"):
+        alone.resume(allow="all")
     with pytest.raises(forgedsl.PipelineError, match="no checkpoint of step 7"):
         alone.export(step=7)
 

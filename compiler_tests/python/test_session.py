@@ -169,6 +169,14 @@ def test_a_chat_is_answered(s: Session) -> None:
     assert isinstance(s["generator"].chat("12+3=", max_tokens=4).result(), str)
 
 
+def test_a_wait_ends_in_time_and_the_call_goes_on(s: Session) -> None:
+    work = s["generator"].sample(s["sums"].draw(4), n=4)
+    with pytest.raises(TimeoutError, match="the call has not ended after 0 s; it goes on"):
+        work.result(timeout=0.0)
+    assert [len(group) for group in work.result()] == [4] * 4
+    assert repr(work) == "<Work: done; result() waits for it>"
+
+
 def test_it_works_inside_a_running_loop(s: Session) -> None:
     async def cell() -> int:
         asked = [s["generator"].sample(prompt, n=2) for prompt in s["sums"].draw(2)]
@@ -214,6 +222,47 @@ def test_mistakes_are_told(s: Session, groups: list[Group]) -> None:
         s.open()
 
 
+def test_a_batch_without_a_field_of_the_loss_is_told(s: Session, groups: list[Group]) -> None:
+    trainer, bare = s["trainer"], s.batch(groups)
+    told = r"the batch has no `adv` \[B\], which loss `clipped` reads: set it on each group, and"
+    for call in (trainer.forward_backward, trainer.step):
+        with pytest.raises(forgedsl.PipelineError, match=told):
+            call(bare, "clipped")
+    with pytest.raises(forgedsl.PipelineError, match=told):
+        trainer.counts([bare], "clipped")
+    for group in groups:
+        group.by_token = [[0.0] * len(rollout.mask) for rollout in group.rollouts]
+    with pytest.raises(forgedsl.PipelineError, match="one number for each completion, and the bat"):
+        trainer.step(s.batch(groups, adv="by_token"), "clipped")
+
+
+def test_arguments_of_a_trainer_are_checked(s: Session, groups: list[Group]) -> None:
+    trainer, batch = s["trainer"], s.batch(groups, adv="adv")
+    for call, told in (
+        (lambda: trainer.step(groups, "clipped"), r"`batch` must be a batch, such as s\.batch"),
+        (lambda: trainer.step(batch, 5), "`loss` must be a name of the file, or a LossFunction"),
+        (lambda: trainer.step(batch, "clipped", epochs=0), "`epochs` must be a whole number"),
+        (lambda: trainer.forward_backward(batch, "clipped", counts=[1]), "`counts` must be what"),
+        (
+            lambda: trainer.forward_backward(batch, "clipped", counts={"x": 1}),
+            "`counts` must be wh",
+        ),
+        (lambda: trainer.export(ROOT / "README.md"), "README.md is a file: name a folder"),
+        (lambda: trainer.save_state(5), "`name` of a state must be a text, not 5"),
+        (lambda: s.save("a", x=object()), "`x` cannot be saved: Object of type object"),
+        (lambda: s.sync("trainer", "generator"), r"`trainer` must be a trainer of the Session, su"),
+        (lambda: s[5], "the name of a service, dataset, rubric or reward is a text, not 5"),
+        (lambda: s.buffer(groups="a", max_age=1), "`groups` must be a whole number of at least 1"),
+        (lambda: s["generator"].chat([{"role": "user"}]), "`messages` must be a text, or messages"),
+        (lambda: s["generator"].chat(None), "`messages` must be a text, or messages"),
+        (lambda: trainer.counts(batch, "clipped"), "`batches` must be a list of batches"),
+        (lambda: trainer.logprobs(groups), "`group` must be one group, as `sample` returns"),
+        (lambda: s["grade"].score(groups), "`group` must be one group"),
+    ):
+        with pytest.raises(forgedsl.PipelineError, match=told):
+            call()
+
+
 def test_the_folder_is_of_a_session(s: Session) -> None:
     s.log(step=1, reward_mean=0.5, loss=0.25)
     s.save("mine", note="by hand")
@@ -221,7 +270,7 @@ def test_the_folder_is_of_a_session(s: Session) -> None:
     assert set(json.loads((s.folder / "session.json").read_text())) >= {"before", "mine"}
     row = json.loads((s.folder / "metrics.jsonl").read_text().splitlines()[-1])
     assert (row["step"], row["reward_mean"]) == (1, 0.5)
-    with pytest.raises(UsageError, match="was written by a Session of the Python API"):
+    with pytest.raises(UsageError, match="of use only to the Session that saved them"):
         load_run_job(s.folder)
 
 
@@ -236,12 +285,24 @@ def test_a_session_that_is_not_open(pipeline: forgedsl.Pipeline, tmp_path: Path)
 
 
 def test_a_batch_needs_a_value_for_each_completion(groups: list[Group]) -> None:
+    import torch
+
     group = Group(prompt=groups[0].prompt, rollouts=groups[0].rollouts)
     with pytest.raises(forgedsl.PipelineError, match="a group has no values `adv`"):
         assembled([group], {"adv": "adv"})
     group.adv = [1.0]
     with pytest.raises(forgedsl.PipelineError, match="one value for each of its 4"):
         assembled([group], {"adv": "adv"})
+    for wrong in (["a"] * 4, [None] * 4, [["a"]] * 4):
+        group.adv = wrong
+        with pytest.raises(forgedsl.PipelineError, match="`adv` of a group must be numbers, not"):
+            assembled([group], {"adv": "adv"})
+    for few in (group, [1], 5):
+        with pytest.raises(forgedsl.PipelineError, match="`groups` must be a list of groups"):
+            assembled(few, {})
+    group.adv = torch.arange(4.0)
+    batch = assembled([group], {"adv": "adv"})
+    assert [sample.sequence_fields["adv"] for sample in batch.samples] == [0.0, 1.0, 2.0, 3.0]
     group.adv = [[1.0]] * 4
     with pytest.raises(forgedsl.PipelineError, match="has 1 values, but the completion has"):
         assembled([group], {"adv": "adv"})

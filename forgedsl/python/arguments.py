@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
+from os import PathLike
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from forgedsl.python.pages import PipelineError
@@ -17,6 +20,8 @@ if TYPE_CHECKING:
 
 LONGEST = 60
 """characters of a wrong argument that a message quotes"""
+COUNTED = {"num_tokens", "num_sequences"}
+"""counts of every loss"""
 GIVEN = frozenset((*TRAINER_FIELDS, *ROLLOUT_FIELDS, *RUN_FIELDS)) - {"behavior"}
 """fields that the trainer computes or that every sample has"""
 BOUNDS = {each.name.removeprefix("sampling."): each.type for each in SAMPLING}
@@ -111,6 +116,67 @@ def check_loss(loss: Any, losses: Mapping[str, JobLoss]) -> JobLoss:
         raise PipelineError(f"{wanted}, not {_short(loss)}")
     spec: JobLoss = loss.spec
     return spec
+
+
+def check_counts(counts: Any) -> dict[str, float]:
+    """Return the counts that a loss divides by.
+
+    Raises:
+        PipelineError: they are not those of `Trainer.counts`.
+    """
+    wanted = "`counts` must be what trainer.counts(batches, loss).result() returns"
+    check_is(counts, Mapping, wanted)
+    found = dict(counts)
+    numbers = all(isinstance(value, int | float) for value in found.values())
+    if not numbers or not found.keys() >= COUNTED:
+        raise PipelineError(f"{wanted}, not {_short(counts)}")
+    return found
+
+
+def check_handle(name: str, handle: Any, kind: type, session: Any) -> None:
+    """Raise a PipelineError unless an argument is a handle of this kind and of this Session."""
+    what = kind.__name__.lower()
+    check_is(handle, kind, f"`{name}` must be a {what} of the Session, such as s['{what}']")
+    if handle.session is not session:
+        raise PipelineError(f"`{name}` is of another Session: {handle.session.folder}")
+
+
+def check_values(values: Mapping[str, Any]) -> None:
+    """Raise a PipelineError unless the values to be saved can be written as JSON."""
+    for name, value in values.items():
+        try:
+            json.dumps(value)
+        except (TypeError, ValueError) as error:
+            text = f"`{name}` cannot be saved: {error}; save numbers, texts, lists or dictionaries"
+            raise PipelineError(text) from error
+
+
+def check_target(folder: Any) -> Path:
+    """Return the absolute path of an export.
+
+    Raises:
+        PipelineError: it is no path, or there is a file.
+    """
+    if not isinstance(folder, str | PathLike):
+        raise PipelineError(f"`folder` must be the path of a folder, not {_short(folder)}")
+    target = Path(folder).resolve()
+    if target.is_file():
+        raise PipelineError(f"{folder} is a file: name a folder for the weights")
+    return target
+
+
+def check_messages(messages: Any) -> list[dict[str, Any]]:
+    """Return the messages of a chat.
+
+    Raises:
+        PipelineError: they have another form.
+    """
+    wanted = '`messages` must be a text, or messages such as [{"role": "user", "content": "Hi"}]'
+    check_is(messages, Sequence, wanted)
+    for each in messages:
+        if not isinstance(each, Mapping) or not {"role", "content"} <= each.keys():
+            raise PipelineError(f"{wanted}, not {_short(messages)}")
+    return [dict(each) for each in messages]
 
 
 def check_fields(batch: Batch, loss: JobLoss) -> None:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from forgedsl_runtime.data_types import Batch, Prompt, Rollout
 
 
-@dataclass
+@dataclass(repr=False)
 class Group:
     """The completions of one prompt. Set what you like on it: `group.adv = advantage(scores)`."""
 
@@ -30,6 +30,12 @@ class Group:
 
     def __len__(self) -> int:
         return len(self.rollouts)
+
+    def __repr__(self) -> str:
+        text = self.prompt.text
+        shown = text if len(text) <= 40 else f"{text[:40]}..."
+        scores = ", ".join(f"{score:g}" for score in self.scores)
+        return f"<Group {shown!r}: {len(self)} completions{', scores ' * bool(scores)}{scores}>"
 
     if TYPE_CHECKING:  # what is set on a group has no declaration
 
@@ -67,6 +73,9 @@ def assembled(groups: Sequence[Group], fields: Mapping[str, str]) -> Batch:
     from forgedsl_runtime.data_types import Batch
 
     batch = Batch(samples=[])
+    if not isinstance(groups, Sequence) or not all(isinstance(each, Group) for each in groups):
+        given = repr(groups)[:60]
+        raise PipelineError(f"`groups` must be a list of groups, as `sample` returns, not {given}")
     for number, group in enumerate(groups):
         values = {field: _values(group, source) for field, source in fields.items()}
         for index, rollout in enumerate(group.rollouts):
@@ -94,10 +103,16 @@ def _values(group: Group, source: str) -> Sequence[Any]:
     """Return the values that are set on a group under this name, one for each completion."""
     if not isinstance(source, str) or not hasattr(group, source):
         raise PipelineError(f"a group has no values `{source}`: set them with group.NAME = [...]")
-    found: Sequence[Any] = getattr(group, source)
+    found: Any = getattr(group, source)
+    found = found.tolist() if hasattr(found, "tolist") else found  # a tensor or an array
     if not isinstance(found, Sequence) or len(found) != len(group.rollouts):
         raise PipelineError(
             f"`{source}` of a group needs one value for each of its {len(group.rollouts)} "
             "completions"
         )
-    return found
+    rows = [each.tolist() if hasattr(each, "tolist") else each for each in found]
+    for row in rows:
+        for each in row if isinstance(row, list | tuple) else [row]:
+            if not isinstance(each, int | float):
+                raise PipelineError(f"`{source}` of a group must be numbers, not {each!r}")
+    return rows

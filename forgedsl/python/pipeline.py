@@ -287,14 +287,17 @@ class Pipeline:
     def _prepared(self, folder: str | Path | None) -> tuple[Path, Job]:
         """A run folder of this process with all that the job reads."""
         from forgedsl.cli.run import prepare
-        from forgedsl.cli.running import RunOptions, new_run_dir, write_run_dir
+        from forgedsl.cli.running import RunOptions, check_run_dir, new_run_dir, write_run_dir
 
         if self.host != HERE:
             raise PipelineError(
                 f"this pipeline was planned for {self.host}: load it without `host` to run it here"
             )
-        self.plan()
+        expect(folder, str | PathLike | None, "`folder` must be the path of a run folder")
         wanted = None if folder is None else Path(folder)
+        with as_pipeline_error():
+            check_run_dir(wanted)
+        self.plan()
         with as_pipeline_error():
             request = RunOptions(
                 file=self.path, overrides=self.overrides, profile=self.profile, run_dir=wanted,

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 LOG = "logs/python.log"
 BEGUN = ": run folder "
 """what `forgec run` prints when nothing can refuse the run any more"""
+REFUSAL = re.compile(r"^forgec(?: run)?: ", re.M)
+"""how the last words of `forgec run` begin, which an exception repeats"""
 LOOK_SECONDS = 0.1
 """seconds between two polls of a running run"""
 STOPPED = (130, 75)
@@ -158,7 +160,9 @@ class Running:
         """The exception for an exit code, with what the run said at its end."""
         from forgedsl.runs.data import load_run
 
-        said = re.sub(r"^forgec( run)?: ", "", self.log().strip(), flags=re.M)[-LONGEST:]
+        log = self.log().strip()
+        said = re.split(REFUSAL, log)[-1] if code == 2 else re.sub(REFUSAL, "", log)
+        said = said[-LONGEST:]
         if code in (1, 2):
             return PipelineError(said)
         end = load_run(self.folder).outcome

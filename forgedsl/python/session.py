@@ -23,12 +23,17 @@ from forgedsl.python.arguments import (
     change_sampling,
     check_batch,
     check_count,
+    check_counts,
     check_fields,
     check_group,
+    check_handle,
     check_is,
     check_loss,
+    check_messages,
     check_metrics,
     check_rate,
+    check_target,
+    check_values,
     list_prompts,
 )
 from forgedsl.python.groups import Buffer, Group, assembled
@@ -162,6 +167,7 @@ class Session:
 
     def __getitem__(self, name: str) -> Any:
         """The Trainer, Reference, Generator, Dataset or Scorer of this name."""
+        check_is(name, str, "the name of a service, dataset, rubric or reward is a text")
         if name not in self._handles:
             self._handles[name] = self._handle(name)
         return self._handles[name]
@@ -194,11 +200,14 @@ class Session:
     def buffer(self, *, groups: int, max_age: int) -> Buffer:
         """A store of at most `groups` groups, from which those older than `max_age` versions are
         not drawn."""
-        return Buffer(groups, max_age, seed=self.job.seed)
+        number, age = check_count("groups", groups, 1), check_count("max_age", max_age, 0)
+        return Buffer(number, age, seed=self.job.seed)
 
     def sync(self, trainer: Trainer, generator: Generator) -> Work[int]:
         """Send the weights of the trainer to the generator, after all earlier calls of the trainer
         have ended; the result is the version of the weights."""
+        check_handle("trainer", trainer, Trainer, self)
+        check_handle("generator", generator, Generator, self)
         syncs = self._nodes(Role.TRANSFERS, trainer.name)
         sync = next((node for node in syncs if node.to == generator.name), None)
         if sync is None:
@@ -231,6 +240,7 @@ class Session:
 
     def save(self, name: str, **values: Any) -> Path:
         """Save the state of every trainer under a name, with values of your own (JSON)."""
+        check_values(values)
         trained = [n for n in self.job.trainers if self.job.services[n].trained]
         for each in trained:
             self[each].save_state(name).result()
@@ -334,9 +344,7 @@ class Trainer(Reference):
         both.
         """
         self._check_loss(loss, batch)
-        if counts is not None:
-            check_is(counts, Mapping, "`counts` must be those that `counts(batches, loss)` returns")
-        given = None if counts is None else dict(counts)
+        given = None if counts is None else check_counts(counts)
 
         async def run() -> PassResult:
             client, name = self._services.ask.trainers[self.name], await self._register_loss(loss)
@@ -386,6 +394,7 @@ class Trainer(Reference):
 
     def save_state(self, name: str) -> Work[Path]:
         """Save model, optimizer and learning-rate schedule under a name."""
+        check_is(name, str, "`name` of a state must be a text")
         step = self.session._state(name)
 
         async def run() -> Path:
@@ -412,7 +421,7 @@ class Trainer(Reference):
 
     def export(self, folder: str | Path) -> Work[Path]:
         """Write the weights in Hugging Face format."""
-        target = Path(folder).resolve()
+        target = check_target(folder)
 
         async def run() -> Path:
             model = self.session.job.models[self.session.job.services[self.name].model]
@@ -507,7 +516,7 @@ class Generator(Handle):
 
         job, folder = self.session.job, self.session.folder
         settings = self._sampling(sampling)
-        said = messages if isinstance(messages, str) else [dict(each) for each in messages]
+        said = messages if isinstance(messages, str) else check_messages(messages)
         self.session._samples += 1
         number = self.session._samples
 

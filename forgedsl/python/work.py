@@ -8,7 +8,7 @@ from collections.abc import Generator as Iterating
 from concurrent.futures import Future
 from typing import Any, Generic, TypeVar
 
-from forgedsl.errors import RunError
+from forgedsl.errors import RunError, expect
 
 R = TypeVar("R")
 
@@ -20,8 +20,21 @@ class Work(Generic[R]):
         self._future = future
 
     def result(self, timeout: float | None = None) -> R:
-        """Wait, at most `timeout` seconds. An interrupt ends the wait and not the call."""
-        return self._future.result(timeout)
+        """Wait, at most `timeout` seconds. An interrupt ends the wait and not the call.
+
+        Raises:
+            TimeoutError: the call has not ended yet, and goes on.
+        """
+        expect(timeout, int | float | None, "`timeout` must be a number of seconds")
+        try:
+            return self._future.result(timeout)
+        except TimeoutError as error:
+            if self._future.done():  # the call itself raised it
+                raise
+            raise TimeoutError(f"the call has not ended after {timeout:g} s; it goes on") from error
+
+    def __repr__(self) -> str:
+        return f"<Work: {'done' if self.done else 'not done yet'}; result() waits for it>"
 
     @property
     def done(self) -> bool:

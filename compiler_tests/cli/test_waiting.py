@@ -1,0 +1,92 @@
+"""A line of stderr about what takes longer than a second: on a terminal, and nowhere else."""
+
+from __future__ import annotations
+
+import io
+import os
+import pty
+import re
+import sys
+import time
+from collections.abc import Callable
+
+import pytest
+
+from forgedsl.cli import waiting as module
+from forgedsl.cli.waiting import waiting
+
+
+def on_terminal(patch: pytest.MonkeyPatch, body: Callable[[], None], seconds: float = 0.05) -> str:
+    """What is written to a terminal while `body` runs."""
+    ours, its = pty.openpty()
+    with os.fdopen(its, "w") as stream, patch.context() as inner:
+        inner.setattr(sys, "stderr", stream)
+        inner.setattr(module, "SECONDS", seconds)
+        inner.setenv("TERM", "xterm")
+        body()
+        os.set_blocking(ours, False)
+        try:
+            return os.read(ours, 1 << 16).decode()
+        except BlockingIOError:
+            return ""
+        finally:
+            os.close(ours)
+
+
+def test_what_takes_long_is_shown_and_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def work() -> None:
+        with waiting("reading") as say:
+            time.sleep(0.2)
+            say("writing")
+            time.sleep(0.2)
+
+    text = on_terminal(monkeypatch, work)
+    assert re.search(r"reading \(\d s\).*writing \(\d s\)", text)
+    assert text.endswith("\r\x1b[K")
+
+
+def test_what_is_quick_shows_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def work() -> None:
+        with waiting("reading"):
+            pass
+
+    assert on_terminal(monkeypatch, work, 5.0) == ""
+
+
+def test_a_wait_in_a_wait_uses_its_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def work() -> None:
+        with waiting("outer"):
+            with waiting("inner"):
+                time.sleep(0.2)
+            time.sleep(0.2)
+
+    text = on_terminal(monkeypatch, work)
+    assert 0 < text.index("inner") < text.index("outer")
+
+
+def test_an_error_removes_the_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def work() -> None:
+        with waiting("reading"):
+            time.sleep(0.2)
+            raise KeyboardInterrupt
+
+    def caught() -> None:
+        with pytest.raises(KeyboardInterrupt):
+            work()
+
+    assert on_terminal(monkeypatch, caught).endswith("\r\x1b[K")
+
+
+def test_a_log_gets_nothing_and_a_notebook_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SECONDS", 0.05)
+
+    class Output(io.StringIO):
+        """The standard error of a notebook's kernel."""
+
+    for home, told in (("io", ""), ("ipykernel.iostream", "starting trainer ...\n")):
+        Output.__module__ = home
+        output = Output()
+        monkeypatch.setattr(sys, "stderr", output)
+        with waiting("starting trainer"):
+            time.sleep(0.2)
+        assert output.getvalue() == told
