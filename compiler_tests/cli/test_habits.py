@@ -125,6 +125,7 @@ def test_arguments_that_the_runtime_sets_are_no_extras(name):
 def test_whatever_the_runtime_sets_is_refused_as_an_extra(device):
     from forgedsl.lower import job
     from forgedsl_runtime.services.vllm.upstream.engine import EngineRank, _arguments
+    from forgedsl_runtime.services.vllm.upstream.tenants import Tenants
 
     service = job.VllmService(
         model="policy", mesh=job.Mesh(name="gen", device=device), dtype="f32", gpu_memory=0.5,
@@ -132,7 +133,7 @@ def test_whatever_the_runtime_sets_is_refused_as_an_extra(device):
     )  # fmt: skip
     model = job.Model(source=job.RandomModel(seed=1), dtype="f32", context=256)
     engine_rank = EngineRank(rank=0, ranks=1, rendezvous_file=Path("x"))
-    mine = _arguments(service, model, Path("x"), 1, engine_rank)
+    mine = _arguments(service, model, Path("x"), 1, engine_rank, tenants=Tenants({}))
     tunable = {"max_num_batched_tokens"} | (
         {"enable_chunked_prefill"} if device == "cpu" else set()
     )

@@ -80,14 +80,7 @@ def command(
         asked = sampling_of(run, {n: v for n, v in changes.items() if v is not None})
     except UsageError as error:
         refuse("try", error)
-    with waiting("loading PyTorch and the model") as say:
-        from forgedsl_runtime.chat_model import ChatModel
-
-        models = {}
-        for name, folder in folders.items():
-            say(f"loading {folder}")
-            models[name] = ChatModel.load(folder)
-    talk = Talk(models, asked, system=system, plain=plain, seed=seed)
+    talk = Talk(_loaded(folders), asked, system=system, plain=plain, seed=seed)
     if prompt is not None:
         talk.say(prompt)
         return
@@ -101,6 +94,17 @@ def command(
             talk.say(line)
         except KeyboardInterrupt:
             print("\n(stopped; this question is forgotten)", file=sys.stderr)
+
+
+def _loaded(folders: dict[str, Path]) -> dict[str, Any]:
+    with waiting("loading PyTorch") as say:
+        from forgedsl_runtime.chat_model import ChatModel
+
+        models = {}
+        for name, folder in folders.items():
+            say(f"loading {folder}")
+            models[name] = ChatModel.load(folder)
+    return models
 
 
 class Talk:

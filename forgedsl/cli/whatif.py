@@ -102,20 +102,15 @@ def command(
       forgec whatif runs/sums-20261120-120000 --with sums.forge --format json
       forgec whatif runs/sums-20261120-120000 --with sums.forge eps=0.1 --train --steps 201:204
     """
-    from forgedsl.cli.compiling import unreadable
     from forgedsl.cli.overrides import SideError
     from forgedsl.errors import ForgeError
-    from forgedsl.runs.checkpoints import no_run
 
     title = f"{run.name} with {with_.name}"
     given = {"--procs": procs != 1, "--device": device != "cpu", "--most-gap": most_gap is not None}
     try:
         if unread := [] if train else [name for name, is_given in given.items() if is_given]:
             raise SideError(f"{unread[0]} needs --train: add --train, or leave {unread[0]} out")
-        if not (run / "job.json").is_file():
-            raise SideError(no_run(run))
-        if why := unreadable(with_):
-            raise SideError(why)
+        _check_files(run, with_)
         asked = run, with_, profile, tuple(set_ or ()), tuple(set_file or ())
         if train:
             target = out or run / "whatif" / f"{with_.stem}-train"
@@ -126,6 +121,17 @@ def command(
             _show(found, title, out or run / "whatif" / f"{with_.stem}.html", format_)
     except (SideError, ForgeError) as error:
         raise SystemExit(_refused(error)) from error
+
+
+def _check_files(run: Path, file: Path) -> None:
+    """Raise a SideError if there is no such run, or the file cannot be read."""
+    from forgedsl.cli.compiling import unreadable
+    from forgedsl.cli.overrides import SideError
+    from forgedsl.runs.checkpoints import no_run
+
+    why = unreadable(file) if (run / "job.json").is_file() else no_run(run)
+    if why:
+        raise SideError(why)
 
 
 def _refused(error: Exception) -> int:

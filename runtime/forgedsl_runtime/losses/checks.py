@@ -36,6 +36,7 @@ def check_counts(counts: Mapping[str, Any]) -> None:
 
 def check_logits(logits: Tensor, labels: Tensor) -> None:
     """Check the logits form: shapes, dtype and device."""
+    check_tensors(logits=logits, labels=labels)
     if logits.dim() not in (2, 3) or logits.shape[:-1] != labels.shape:
         raise ValueError(
             f"logits {list(logits.shape)} do not fit labels {list(labels.shape)}: shapes must be "
@@ -47,6 +48,7 @@ def check_logits(logits: Tensor, labels: Tensor) -> None:
 
 def check_linear(hidden: Tensor, weight: Tensor, labels: Tensor) -> None:
     """Check hidden states and lm_head of the linear form."""
+    check_tensors(hidden=hidden, weight=weight, labels=labels)
     if hidden.dim() not in (2, 3) or hidden.shape[:-1] != labels.shape:
         raise ValueError(
             f"hidden {list(hidden.shape)} does not fit labels {list(labels.shape)}: shapes must "

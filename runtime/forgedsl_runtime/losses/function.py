@@ -144,10 +144,8 @@ class LossFunction:
         columns, and all other inputs are equal on all ranks. `vocabulary` is the size of the whole
         vocabulary, needed if it does not divide evenly.
         """
-        check_tensors(logits=logits, labels=labels, mask=mask, seq_id=seq_id)
         check_logits(logits, labels)
         counts = {"num_tokens": num_tokens, "num_sequences": num_sequences, **(totals or {})}
-        check_counts(counts)
         tensors = {"labels": labels, "mask": mask, "seq_id": seq_id, **inputs}
         options: dict[str, Any] = {"ignore_index": ignore_index, "chunk_rows": chunk_rows}
         if group is None and torch.compiler.is_compiling() and not self.reads_value:
@@ -196,10 +194,8 @@ class LossFunction:
         in all, needed if it does not divide evenly. The gradient of `hidden` is summed over the
         group.
         """
-        check_tensors(hidden=hidden, weight=weight, labels=labels, mask=mask, seq_id=seq_id)
         check_linear(hidden, weight, labels)
         counts = {"num_tokens": num_tokens, "num_sequences": num_sequences, **(totals or {})}
-        check_counts(counts)
         tensors = {"labels": labels, "mask": mask, "seq_id": seq_id, **inputs}
         options: dict[str, Any] = {"ignore_index": ignore_index, "chunk_rows": chunk_rows}
         options |= {"compact": compact, "logits_dtype": logits_dtype, "workspace": workspace}
@@ -323,12 +319,14 @@ class LossFunction:
         """Make one evaluation. `form` is "logits" (of `__call__`) or "linear"; `options` are the
         other arguments of that method."""
         check_temperature(temperature)
+        check_counts(counts)
         first, last = sources[0], sources[-1]
         fused = self._fused(first.device)
         wide = torch.float64 in [source.dtype for source in sources]
         dtype = torch.float64 if wide else torch.float32
         given: dict[str, Any] = dict(tensors)
         batch = {name: given.pop(name, None) for name in ("labels", "mask", "seq_id")}
+        check_tensors(**batch)
         rows = self._pack(given, **batch, ignore_index=options["ignore_index"], dtype=dtype,
                           compact=not fused and not first.is_cuda)  # fmt: skip
         clamped = not fused or options.get("group") is not None
