@@ -7,6 +7,7 @@ import json
 import re
 import runpy
 from collections.abc import Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from forgedsl.cli.resuming import load_run_job
 from forgedsl.errors import RunError
 from forgedsl.python.groups import Buffer, Group, assembled
 from forgedsl.python.session import Session
+from forgedsl.python.work import Work
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "docs" / "examples" / "grpo_by_hand.py"
@@ -177,6 +179,12 @@ def test_a_wait_ends_in_time_and_the_call_goes_on(s: Session) -> None:
     assert repr(work) == "<Work: done; result() waits for it>"
 
 
+def test_a_chat_without_text_is_refused(s: Session) -> None:
+    for nothing in ("", [], [{"role": "user", "content": ""}]):
+        with pytest.raises(forgedsl.PipelineError, match="`messages` have no text"):
+            s["generator"].chat(nothing)
+
+
 def test_it_works_inside_a_running_loop(s: Session) -> None:
     async def cell() -> int:
         asked = [s["generator"].sample(prompt, n=2) for prompt in s["sums"].draw(2)]
@@ -274,7 +282,20 @@ def test_the_folder_is_of_a_session(s: Session) -> None:
         load_run_job(s.folder)
 
 
+def test_the_folder_of_a_session_is_taken(pipeline: forgedsl.Pipeline, tmp_path: Path) -> None:
+    (tmp_path / "session.json").touch()
+    with pytest.raises(forgedsl.PipelineError, match="contains a Session of Python; name another"):
+        pipeline.session(tmp_path)
+
+
 # ---- without services
+
+
+def test_a_call_that_a_closed_session_has_cancelled() -> None:
+    future: Future[int] = Future()
+    future.cancel()
+    with pytest.raises(RunError, match="the Session was closed before this call had ended"):
+        Work(future).result()
 
 
 def test_a_session_that_is_not_open(pipeline: forgedsl.Pipeline, tmp_path: Path) -> None:

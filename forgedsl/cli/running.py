@@ -106,7 +106,11 @@ def check_run_dir(wanted: Path | None, file: Path | None = None) -> None:
     """
     if wanted is None:
         return
+    from forgedsl.runs.checkpoints import SESSION
+
     check_free(wanted)
+    if (wanted / SESSION).exists():
+        raise UsageError(f"{wanted} already contains a Session of Python; name another folder")
     if (wanted / "job.json").exists() and has_begun(wanted):
         raise UsageError(
             f"{wanted} already contains a run; name another folder, or continue that run with "

@@ -165,17 +165,23 @@ def check_target(folder: Any) -> Path:
     return target
 
 
-def check_messages(messages: Any) -> list[dict[str, Any]]:
-    """Return the messages of a chat.
+def check_messages(messages: Any) -> str | list[dict[str, Any]]:
+    """Return the messages of a chat, or its text.
 
     Raises:
         PipelineError: they have another form.
     """
     wanted = '`messages` must be a text, or messages such as [{"role": "user", "content": "Hi"}]'
     check_is(messages, Sequence, wanted)
+    if isinstance(messages, str):
+        if not messages:
+            raise PipelineError("`messages` have no text, and an engine needs some")
+        return messages
     for each in messages:
         if not isinstance(each, Mapping) or not {"role", "content"} <= each.keys():
             raise PipelineError(f"{wanted}, not {_short(messages)}")
+    if not any(each["content"] for each in messages):
+        raise PipelineError("`messages` have no text, and an engine needs some")
     return [dict(each) for each in messages]
 
 

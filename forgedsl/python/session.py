@@ -516,7 +516,7 @@ class Generator(Handle):
 
         job, folder = self.session.job, self.session.folder
         settings = self._sampling(sampling)
-        said = messages if isinstance(messages, str) else check_messages(messages)
+        said = check_messages(messages)
         self.session._samples += 1
         number = self.session._samples
 

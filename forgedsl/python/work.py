@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine
 from collections.abc import Generator as Iterating
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from typing import Any, Generic, TypeVar
 
 from forgedsl.errors import RunError, expect
@@ -24,10 +24,13 @@ class Work(Generic[R]):
 
         Raises:
             TimeoutError: the call has not ended yet, and goes on.
+            RunError: the Session was closed meanwhile, or a service failed.
         """
         expect(timeout, int | float | None, "`timeout` must be a number of seconds")
         try:
             return self._future.result(timeout)
+        except CancelledError as error:
+            raise RunError("the Session was closed before this call had ended") from error
         except TimeoutError as error:
             if self._future.done():  # the call itself raised it
                 raise
