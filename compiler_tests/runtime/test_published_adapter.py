@@ -140,7 +140,7 @@ def faulty_manifests(manifest: Any) -> dict[str, Any]:
 
     other = offsets[moved.replace("layers.0", "layers.1")]
     digests = dict(manifest.digests)
-    digests[older] = dataclasses.replace(digests[older], value=digests[older].value ^ 1)
+    digests[older] = digests[older]._replace(value=digests[older].value ^ 1)
     return {
         missing: entries(lambda entry: None if entry.name == missing else entry),
         moved: entries(

@@ -67,6 +67,8 @@ class OpenRequest:
     request: Any
     future: asyncio.Future[Completion]
     home: ReplicaAffinity
+    tenant: bool = False
+    """True if another service than that of the engine asked"""
     replica: Replica | None = None
     """the replica that works on it now"""
 
@@ -142,6 +144,7 @@ class GeneratorClient:
             self._request(ident, token_ids, sampling, seed, grades),
             asyncio.get_running_loop().create_future(),
             home or ReplicaAffinity(token_ids),
+            tenant=self._engine is not self,
         )
         self._engine._hand_out(open_request)
         self.num_open += 1
@@ -333,12 +336,14 @@ class GeneratorClient:
                 self._on_failure(replica.mesh, message.error.strip().splitlines()[-1])
                 return
             for completion in message.completions:
-                if taken := len(completion.token_ids):
+                open_request = replica.outstanding.get(completion.id)
+                of_tenant = open_request is not None and open_request.tenant
+                # a judge's token takes as long as its prompt, and says nothing of the pace
+                if (taken := len(completion.token_ids)) and not of_tenant:
                     where = f"{replica.mesh.name} on host {replica.mesh.on.start}"
                     self._pace.record_time(
                         where, (completion.finished - completion.started) / taken
                     )
-                open_request = replica.outstanding.get(completion.id)
                 if open_request is not None and not open_request.future.done():
                     open_request.future.set_result(completion)
 
