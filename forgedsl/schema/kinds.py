@@ -110,7 +110,8 @@ MODEL = Kind(
     settings=rows(
         ("source", _SOURCE, REQUIRED, NUM, "where the weights come from"),
         ("adapter", Type(base="ctor", ctors=c.ADAPTERS, optional=True), None, NUM,
-         "LoRA adapter in the layout of PEFT, which is merged into the weights"),
+         "LoRA adapter in the layout of PEFT, which is merged into the weights; an engine adds it "
+         "to its base for a service with `served_by`"),
         ("arch", Type(base="ctor", ctors=c.ARCHITECTURES, auto=True), AUTO, NUM,
          "architecture; auto reads the source's config.json"),
         ("dtype", word("f32", "bf16", "f16"), "bf16", NUM, "dtype of the weights"),
