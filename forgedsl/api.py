@@ -16,7 +16,6 @@ from forgedsl import surface
 from forgedsl.diagnostics import Reporter
 from forgedsl.errors import SourceError, expect
 from forgedsl.hir.context import Context
-from forgedsl.hir.evaluate import Names
 from forgedsl.hir.instantiate import ModuleNames, instantiate
 from forgedsl.hir.modules import Loader, Module
 from forgedsl.hir.overlay import Override, parse_override, read_set_file
@@ -185,7 +184,7 @@ def load_functions(
         raise SourceError(tuple(reporter), loader.sources)
     ctx = Context(reporter)
     entries = _param_entries(params or {}, loader)
-    names: Names = ModuleNames(Scope(), ctx)
+    names = ModuleNames(Scope(), ctx)
     scope = instantiate(module, entries, names, loader, ctx)
     if reporter.has_errors:
         raise SourceError(tuple(reporter), loader.sources)

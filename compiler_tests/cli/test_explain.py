@@ -155,3 +155,10 @@ def test_the_end_of_a_setting_of_a_file():
 
 def test_a_misspelt_word():
     assert "did you mean `titan`?" in explain("titann").stderr
+
+
+@pytest.mark.parametrize("word", ["rl.gro", "rl.groop_norm"])
+def test_the_beginning_of_a_name_is_enough_for_a_suggestion(word):
+    done = explain(word)
+    assert done.returncode == 2
+    assert "did you mean `group_norm`?" in done.stderr

@@ -107,3 +107,42 @@ def test_vim_knows_the_words(wrong):
                "-c", show, "-c", "qa!"]  # fmt: skip
     said = ran(command, wrong.parent)
     assert re.search(r"forgeKind forge\w* forge # %s", said), said
+
+
+BLOCK = ["flow train {", "prompt = sums.draw(8)", "sync a -> b {", "every = 4", "}", "x = f(", "1,",
+         ")", "}", "schedule sync { steps = 2 }"]  # fmt: skip
+INDENTED = """\
+flow train {
+  prompt = sums.draw(8)
+  sync a -> b {
+    every = 4
+  }
+  x = f(
+    1,
+  )
+}
+schedule sync { steps = 2 }
+"""
+
+
+def test_neovim_indents_a_block(tmp_path):
+    if shutil.which("nvim") is None:
+        pytest.skip("no nvim")
+    typed = "\\<CR>".join(BLOCK)
+    command = ["nvim", "--headless", "-n", "-u", "NONE", "--cmd", f"set rtp^={EDITORS / 'vim'}",
+               "--cmd", "filetype plugin indent on", "typed.forge",
+               "-c", f'exe "normal! i{typed}"', "-c", "wq"]  # fmt: skip
+    said = ran(command, tmp_path)
+    assert (tmp_path / "typed.forge").read_text() == INDENTED, said
+
+
+def test_emacs_indents_a_block(wrong):
+    if shutil.which("emacs") is None:
+        pytest.skip("no emacs")
+    text = "\\n".join(BLOCK)
+    script = (
+        f'(progn (load "{EDITORS / "emacs/forge-mode.el"}") (find-file "typed.forge")'
+        f' (insert "{text}\\n") (indent-region (point-min) (point-max)) (save-buffer))'
+    )
+    said = ran(["emacs", "-Q", "--batch", "--eval", script], wrong.parent)
+    assert (wrong.parent / "typed.forge").read_text() == INDENTED, said

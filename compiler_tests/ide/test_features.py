@@ -316,7 +316,48 @@ def test_allow_stands_above_the_line_with_its_indent():
     (edit,) = found[1].edits
     assert edit.text.startswith("  # forge: allow[L411] ")
     workspace.open(GRPO, text[: edit.span.start] + edit.text + text[edit.span.end :])
-    assert workspace.document(GRPO).findings == ()
+    assert [f.code for f in workspace.document(GRPO).findings] == ["N902"]  # no reason yet
+
+
+MIXED = """\
+forge 1
+import "std/rl" as rl
+import python "mine.py" as mine
+param size : str = "0.6B"
+param group : int = 8
+reward digits = mine.digits
+reward right = rl.math_equal
+"""
+DIGITS = '''\
+def digits(response: str, target: str) -> float:
+    """Pay for digits."""
+    return float(response == target)
+'''
+
+
+def test_python_functions_are_described_and_rewards_of_the_library_are_found(tmp_path):
+    (tmp_path / "mine.py").write_text(DIGITS)
+    path = tmp_path / "mixed.forge"
+    document, offset = at(MIXED.replace("mine.digits", "mine.di|gits"), path)
+    text = hover.hover(document, offset).text
+    assert "def digits(response: str, target: str) -> float" in text
+    assert "Pay for digits." in text
+    document, offset = at(MIXED.replace("math_equal", "math_|equal"), path)
+    assert uses.definition_at(document, offset).path.name == "math_equal.py"
+
+
+@pytest.mark.parametrize(
+    ("line", "some", "none"),
+    [
+        ("reward more = |", {"rl.math_equal"}, set()),
+        ("reward more = rl.|", {"math_equal"}, {"dapo", "group_norm"}),
+        ("checkpoint { every = | }", {"group"}, {"size"}),
+    ],
+)
+def test_what_is_offered_has_the_right_type(line, some, none):
+    labels = {item.label for item in complete.complete(*at(MIXED + line + "\n"))}
+    assert some <= labels
+    assert not none & labels
 
 
 def test_colours_do_not_overlap_and_say_what_names_are():

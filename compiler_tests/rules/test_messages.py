@@ -369,3 +369,19 @@ def test_supervised_batches_need_a_chat() -> None:
         "schedule async { steps = 10, max_policy_age = 1 }", "schedule sync { steps = 9 }"
     )
     assert ("F110", "sums", "`chat = ...`: conversation for supervised training") in findings(text)
+
+
+def test_a_number_of_a_parameter_is_shown_where_it_is_set():
+    text = TEXT.replace("group : int = 8", "group : int = 0")
+    found = lint_source(SourceFile("x.forge", text), Path()).diagnostics
+    (one,) = [d for d in found if d.code == "F113"]
+    (label,) = one.related
+    assert label.text == "`group` is 0 here"
+    assert text[label.span.start : label.span.end] == "0"
+
+
+def test_a_context_that_is_too_small_is_reported_once():
+    text = TEXT.replace("context = 256", "context = 16")
+    found = lint_source(SourceFile("x.forge", text), Path()).diagnostics
+    (one,) = [d for d in found if d.code == "D605"]
+    assert one.help == "`context = 64` leaves room for prompts"

@@ -74,6 +74,12 @@ def test_a_suppression_needs_a_reason(findings):
     assert findings(*edits) == [("N902", "# forge: allow[D601]")]
 
 
+def test_the_words_that_editors_put_in_place_of_a_reason_are_none(findings):
+    comment = "# forge: allow[D601] why this is correct"
+    edits = [("max_tokens = 16 }", f"max_tokens = 16, top_p = 0.9 }} {comment}")]
+    assert findings(*edits) == [("N902", comment)]
+
+
 def test_a_suppression_that_matches_nothing_is_reported(findings):
     edits = [("steps = 10,", "steps = 10, # forge: allow[A303] why\n")]
     edits = [("forge 1", "forge 1 # forge: allow[A303] why")]

@@ -163,7 +163,10 @@ def _nothing(options: argparse.Namespace, hint: str) -> int:
         from forgedsl.reference import glossary, library
 
         known = (*glossary.names(), *library.module_page("std/rl").functions)
-        hint = did_you_mean(nearest(options.what, known)) or VALUES
+        last = options.what.rpartition(".")[2]
+        begun = tuple(name for name in known if name.startswith(last))[:4]
+        close = nearest(options.what, known) or begun or nearest(last, known)
+        hint = did_you_mean(close) or VALUES
     print(f"forgec: {where} called `{options.what}`", file=sys.stderr)
     if hint:
         print(f"  {hint}", file=sys.stderr)

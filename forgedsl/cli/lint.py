@@ -252,6 +252,7 @@ def _fix(path: Path, options: Options, config: Config) -> int:
         return lint_source(
             current,
             path.parent,
+            on_disk=True,
             profile=options.profile,
             overrides=options.set,
             set_files=options.set_file,

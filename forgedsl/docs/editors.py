@@ -16,6 +16,29 @@ CONTROL = (
     "sync", "and", "or", "not", "diff",
 )  # fmt: skip
 BAR = "\\|"
+EMACS_MODE = """\
+(defun forge-indent-line ()
+  "Indent the line by two spaces for each bracket that is open before it."
+  (let* ((closes (save-excursion (back-to-indentation) (looking-at "[])}]")))
+         (open (save-excursion (beginning-of-line) (car (syntax-ppss))))
+         (column (* tab-width (max 0 (if closes (1- open) open)))))
+    (if (<= (current-column) (current-indentation))
+        (indent-line-to column)
+      (save-excursion (indent-line-to column)))))
+
+;;;###autoload
+(define-derived-mode forge-mode prog-mode "Forge"
+  "Major mode for ForgeDSL files."
+  (setq-local comment-start "# ")
+  (setq-local comment-end "")
+  (setq-local indent-tabs-mode nil)
+  (setq-local tab-width 2)
+  (setq-local indent-line-function #'forge-indent-line)
+  (setq-local electric-indent-chars (append "})]" electric-indent-chars))
+  (setq-local font-lock-defaults '(forge-font-lock-keywords)))
+
+"""
+"""indentation and mode for Emacs"""
 CONSTANTS = ("true", "false", "none", "auto")
 
 
@@ -86,16 +109,7 @@ def emacs() -> str:
          '(1 font-lock-function-name-face))
    '("\\\\_<\\\\([A-Za-z_]\\\\w*\\\\)\\\\_>[ \\t]*=" (1 font-lock-variable-name-face))))
 
-;;;###autoload
-(define-derived-mode forge-mode prog-mode "Forge"
-  "Major mode for ForgeDSL files."
-  (setq-local comment-start "# ")
-  (setq-local comment-end "")
-  (setq-local indent-tabs-mode nil)
-  (setq-local tab-width 2)
-  (setq-local font-lock-defaults '(forge-font-lock-keywords)))
-
-;;;###autoload
+{EMACS_MODE};;;###autoload
 (add-to-list 'auto-mode-alist '("\\\\.forge\\\\'" . forge-mode))
 
 (with-eval-after-load 'eglot

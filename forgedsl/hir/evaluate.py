@@ -11,6 +11,7 @@ import operator
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from forgedsl.diagnostics import Label
 from forgedsl.hir.context import ERROR, Context
 from forgedsl.ir.program import Constructor
 from forgedsl.mistakes.other_tools import equivalent
@@ -72,6 +73,12 @@ class Names(Protocol):
     def knows(self, name: str) -> bool: ...
 
     def constants(self) -> tuple[str, ...]: ...
+
+
+class NamesOfFile(Names, Protocol):
+    """Scope of a file or module, which knows where the values of its parameters are written."""
+
+    def origins(self, expr: ast.Expr) -> tuple[Label, ...]: ...
 
 
 def type_name(value: Any) -> str:

@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from pathlib import Path, PurePath
 from typing import Any, Self
 
+from forgedsl.diagnostics import Label
 from forgedsl.hir.collect import Collector
 from forgedsl.hir.context import Context
 from forgedsl.hir.modules import Loader
@@ -85,6 +86,10 @@ class File(ABC):
     def constants(self) -> tuple[str, ...]:
         """Return the names of parameters and of declarations with settings."""
         return (*self.table.params, *self.table.declared)
+
+    def origins(self, expr: ast.Expr) -> tuple[Label, ...]:
+        """Return labels at the values of the parameters that an expression reads."""
+        return self.params.origins(expr)
 
     def home(self, entry: Entry) -> Self:
         """Return the file whose names an entry is evaluated with: the one it is written in."""

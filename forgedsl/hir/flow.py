@@ -446,7 +446,8 @@ class FlowResolver:
 
     def count(self, value: Value, call: ast.Call, what: str) -> Value:
         span = value.origin.span or call.span
-        found: Any = self.resolver.coercer.check(value.value, COUNT, span, f"`{what}`")
+        written = next((arg.value for arg in call.args if arg.value.span == span), None)
+        found: Any = self.resolver.coercer.check(value.value, COUNT, span, f"`{what}`", written)
         return Value(value=found, origin=value.origin)
 
     def emit(

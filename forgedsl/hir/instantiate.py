@@ -7,7 +7,7 @@ from typing import Any
 from forgedsl.diagnostics import Label
 from forgedsl.hir.collect import alias_of
 from forgedsl.hir.context import ERROR, Context
-from forgedsl.hir.evaluate import Names
+from forgedsl.hir.evaluate import NamesOfFile
 from forgedsl.hir.functions import build_function, check_function
 from forgedsl.hir.modules import Loader, Module, standard_modules
 from forgedsl.hir.params import Params
@@ -22,13 +22,16 @@ class ModuleNames:
     def __init__(self, scope: Scope, ctx: Context) -> None:
         self.scope = scope
         self.ctx = ctx
-        self.params: Params
+        self.params = Params({}, {}, self, lambda entry: self, ctx)
 
     def knows(self, name: str) -> bool:
         return name in self.params.params or name in self.scope.names
 
     def constants(self) -> tuple[str, ...]:
         return (*self.params.params, *self.scope.names)
+
+    def origins(self, expr: ast.Expr) -> tuple[Label, ...]:
+        return self.params.origins(expr)
 
     def value_of(self, path: ast.Path) -> Any:
         if len(path.parts) == 1 and path.text in self.params.params:
@@ -43,7 +46,7 @@ class ModuleNames:
 def instantiate(
     module: Module,
     arguments: dict[str, Entry],
-    outer: Names,
+    outer: NamesOfFile,
     loader: Loader,
     ctx: Context,
     trail: tuple[str, ...] = (),
@@ -86,7 +89,7 @@ def _nested_import(
     decl: ast.ImportForge,
     module: Module,
     scope: Scope,
-    names: Names,
+    names: NamesOfFile,
     loader: Loader,
     ctx: Context,
     trail: tuple[str, ...],
@@ -99,7 +102,7 @@ def _nested_import(
 def import_module(
     decl: ast.ImportForge,
     importer: Module,
-    names: Names,
+    names: NamesOfFile,
     overrides: dict[str, Entry],
     loader: Loader,
     ctx: Context,

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from forgedsl.diagnostics import Label
 from forgedsl.hir.context import ERROR, Context
-from forgedsl.hir.evaluate import Names
+from forgedsl.hir.evaluate import NamesOfFile, show
 from forgedsl.hir.settings import Coercer
 from forgedsl.hir.table import Entry
 from forgedsl.ir.program import Origin, Scope, Value
@@ -19,6 +19,7 @@ from forgedsl.settings import BOOL, BYTES, DURATION, FLOAT, INT, STR, Type
 from forgedsl.source import Span
 from forgedsl.surface import override
 from forgedsl.syntax import ast
+from forgedsl.syntax.walk import walk
 
 _TYPES = {
     "str": STR,
@@ -50,8 +51,8 @@ class Params:
         self,
         params: dict[str, ast.Param],
         entries: dict[str, Entry],
-        names: Names,
-        home: Callable[[Entry], Names],
+        names: NamesOfFile,
+        home: Callable[[Entry], NamesOfFile],
         ctx: Context,
         imported: tuple[str, Span] | None = None,
     ) -> None:
@@ -78,6 +79,16 @@ class Params:
         self._open.pop()
         self.values.setdefault(name, value)
         return self.values[name]
+
+    def origins(self, expr: ast.Expr) -> tuple[Label, ...]:
+        """Return labels at the values of the parameters that an expression reads."""
+        paths = {node.text for node in walk(expr) if isinstance(node, ast.Path)}
+        values = {name: self.fold(name) for name in sorted(paths & self.params.keys())}
+        return tuple(
+            Label(text=f"`{name}` is {show(value.value)} here", span=value.origin.span)
+            for name, value in values.items()
+            if value.origin.span is not None
+        )
 
     def _fold(self, param: ast.Param) -> Value:
         type_ = param_type(param.type, self.ctx)

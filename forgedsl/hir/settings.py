@@ -13,7 +13,7 @@ from typing import Any
 from forgedsl import surface
 from forgedsl.diagnostics import Edit, Fix, Label, counted
 from forgedsl.hir.context import ERROR, Context
-from forgedsl.hir.evaluate import Bytes, Names, Seconds, evaluate, is_auto, show, type_name
+from forgedsl.hir.evaluate import Bytes, NamesOfFile, Seconds, evaluate, is_auto, show, type_name
 from forgedsl.hir.table import Declared, part_span
 from forgedsl.ir.program import Constructor, Deferred, Ref, Scope
 from forgedsl.mistakes.other_tools import equivalent, one_by_one
@@ -37,7 +37,7 @@ class Coercer:
     def __init__(
         self,
         ctx: Context,
-        names: Names,
+        names: NamesOfFile,
         declared: dict[str, Declared],
         rebase: Callable[[str], str] = str,
     ) -> None:
@@ -110,11 +110,15 @@ class Coercer:
             known = self.names.constants()
             return self.ctx.unknown("F101", "undefined name", expr.parts[0], span, known, help_text)
         found = evaluate(expr, self.names, self.ctx)
-        return found if found is ERROR else self.check(found, type_, expr.span, what)
+        if found is ERROR:
+            return found
+        return self.check(found, type_, expr.span, what, expr)
 
-    def check(self, value: Any, type_: Type, span: Span, what: str) -> Any:
+    def check(
+        self, value: Any, type_: Type, span: Span, what: str, written: ast.Expr | None = None
+    ) -> Any:
         """Check a folded value against a type and its range. `Seconds` becomes float, integral
-        counts int."""
+        counts int. A message shows the values of the parameters of `written`."""
         if is_auto(value):
             if type_.auto:
                 return value
@@ -132,13 +136,18 @@ class Coercer:
             if type_.base == "str" and type_.words:
                 help_text, type_ = _known_words(type_), replace(type_, words=())
             message = f"{what} must be {type_.text}, not {given}{shown}"
-            return self.ctx.error("F109", message, span, help=help_text)
+            related = self._origins(written)
+            return self.ctx.error("F109", message, span, help=help_text, related=related)
         refused = type_.refuses(result)
         if refused:
-            return self.ctx.error("F113", f"{what} must be {refused}, not {show(value)}", span)
+            message = f"{what} must be {refused}, not {show(value)}"
+            return self.ctx.error("F113", message, span, related=self._origins(written))
         if type_.base == "str" and type_.words and result not in type_.words:
             return self._unlisted(f"{what} has no", str(result), span, type_)
         return result
+
+    def _origins(self, written: ast.Expr | None) -> tuple[Label, ...]:
+        return () if written is None else self.names.origins(written)
 
     def _unlisted(self, what: str, name: str, span: Span, type_: Type) -> Any:
         """Report a value that is none of the strings which a type accepts."""

@@ -12,12 +12,9 @@ from forgedsl.diagnostics import Diagnostic, Edit, Severity
 from forgedsl.ide.workspace import Document
 from forgedsl.lint.engine import Held, lint_source
 from forgedsl.lint.fixes import settle
-from forgedsl.lint.suppress import is_suppressible
+from forgedsl.lint.suppress import PLACEHOLDER, is_suppressible
 from forgedsl.records import dataclass
 from forgedsl.source import SourceFile, Span
-
-REASON = "why this is correct"
-"""placeholder for the reason that the user writes"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +60,7 @@ def allowed(source: SourceFile, finding: Diagnostic) -> Edit:
     begin = source.line_starts[line - 1]
     text = source.line(line)
     indent = text[: len(text) - len(text.lstrip())]
-    comment = f"{indent}# forge: allow[{finding.code}] {REASON}\n"
+    comment = f"{indent}# forge: allow[{finding.code}] {PLACEHOLDER}\n"
     return Edit(text=comment, span=Span(source.name, begin, begin))
 
 

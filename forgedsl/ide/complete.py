@@ -13,7 +13,7 @@ from pathlib import Path
 
 from forgedsl.hir.evaluate import show
 from forgedsl.hir.modules import standard_modules
-from forgedsl.ide import names
+from forgedsl.ide import fitting, names
 from forgedsl.ide.context import Context, context, trailing_path
 from forgedsl.ide.names import Name
 from forgedsl.ide.uses import uses_of
@@ -189,11 +189,11 @@ def _top(document: Document, where: Context) -> Iterator[Name]:
             yield Name(name=word, kind="keyword")
         yield from names.declared(document, "import")
     elif words[0] == "require":
-        yield from _constants(document)
+        yield from fitting.constants(document)
     elif words[0] == "import" and words[-1] == "import":
         yield Name(name="python", kind="keyword")
     elif words[0] == "profile" and "when" in words:
-        yield from _constants(document)
+        yield from fitting.constants(document)
     elif words[0] == "profile" and len(words) == 2:
         yield Name(name="when", kind="keyword")
     elif len(words) == 1 and words[0] in KINDS:
@@ -296,15 +296,17 @@ def _value(document: Document, where: Context, offset: int) -> Iterator[Name]:
         return
     setting = None if head else _setting(document, where)
     if setting is None:
+        if where.words[:1] == ("reward",):
+            yield from _qualified(document, "reward", "python")
         yield from _expression(document, where, offset)
         return
     yield from _of_type(document, setting.type, setting)
     if setting.type.base == "deferred":
         yield from _expression(document, where, offset)
     elif setting.type.base == "word":
-        yield from names.declared(document, "param")
+        yield from fitting.params(document, setting.type)
     elif setting.type.base != "ref":
-        yield from _constants(document)
+        yield from fitting.constants(document, setting.type)
 
 
 def _of_type(document: Document, type_: Type, setting: Setting | None = None) -> Iterator[Name]:
@@ -351,13 +353,6 @@ def _qualified(document: Document, *kinds: str) -> Iterator[Name]:
                     name=f"{alias}.{member.name}", kind=member.kind, detail=member.detail,
                     doc=member.doc,
                 )  # fmt: skip
-
-
-def _constants(document: Document) -> Iterator[Name]:
-    """Return names for any value: parameters, and settings of other declarations."""
-    yield from names.declared(document, "param", "service", "model", "dataset")
-    for name in ("cluster", "run", "schedule"):
-        yield Name(name=name, kind="keyword", detail="settings", doc=KINDS[name].doc)
 
 
 # ---- calls
@@ -554,7 +549,9 @@ def _behind_dot(document: Document, where: Context, offset: int) -> Iterator[Nam
         yield from names.columns(document, _dataset(where))
         return
     if first in uses_of(document).imports and len(path) == 1:
-        yield from names.members(document, first)
+        kinds = fitting.wanted(where, _function_block(where)[:1] == ("flow",))
+        members = names.members(document, first)
+        yield from (name for name in members if kinds is None or name.kind in kinds)
         return
     head = _function_block(where)
     if head[:1] == ("flow",):

@@ -252,6 +252,8 @@ def _of_definition(document: Document, definition: Definition, use: Use | None) 
             head = f"{definition.name} : {facts}" if facts else definition.name
             parts = parts if definition.kind == "field" and not facts else [_code(head)]
             return "\n\n".join([*parts, says or what])
+        case "python":
+            return _of_python(definition)
         case "stream":
             return "\n\n".join([*_stream(document, definition), "A stream of the flow."])
     kind = names.kind_of(document, definition.name)
@@ -260,6 +262,23 @@ def _of_definition(document: Document, definition: Definition, use: Use | None) 
         parts += [f"{kind.doc[:1].upper()}{kind.doc[1:]}."]
         parts += [_plain(settings)] if settings else []
     return "\n\n".join(parts)
+
+
+def _of_python(definition: Definition) -> str:
+    """Return the signature and the text of a function or class of a Python file."""
+    import ast as python
+
+    node = definition.node
+    if not isinstance(node, python.FunctionDef | python.AsyncFunctionDef | python.ClassDef):
+        return _code(f"python {definition.name}")
+    if isinstance(node, python.ClassDef):
+        head = f"class {node.name}({', '.join(map(python.unparse, node.bases))})"
+    else:
+        result = "" if node.returns is None else f" -> {python.unparse(node.returns)}"
+        start = "async def" if isinstance(node, python.AsyncFunctionDef) else "def"
+        head = f"{start} {node.name}({python.unparse(node.args)}){result}"
+    text = python.get_docstring(node) or ""
+    return "\n\n".join([f"```python\n{head}\n```", *([text] if text else [])])
 
 
 def _written_settings(document: Document, name: str) -> str:

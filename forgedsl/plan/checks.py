@@ -550,7 +550,9 @@ def check_context(
                     f"{parts} exceed the context {context} of model `{model}`",
                     written_at(service, "sampling.max_tokens"),
                     related=(*related, *setting_label(program.models[model], "context")),
-                    help=f"`sampling.max_tokens` <= {context - least}, or a larger `context`",
+                    help=f"`sampling.max_tokens` <= {context - least}, or a larger `context`"
+                    if prompt
+                    else f"`context = {max(seq_len, 2 * new)}` leaves room for prompts",
                 )
             )
         elif total > seq_len:
@@ -567,15 +569,19 @@ def check_context(
     return found
 
 
-def check_rows_in_context(request: Request) -> list[Diagnostic]:
+def check_rows_in_context(request: Request, reported: Sequence[Diagnostic]) -> list[Diagnostic]:
     """D605: a packed row of a trainer or of another scoring service must fit its model's context,
-    for which the positions are made."""
+    for which the positions are made. Not if `reported` has found the same context too small."""
     found = []
+    seen = {label.span for other in reported if other.code == "D605" for label in other.related}
     for name, (_, seq_len) in request.rows.items():
         decl, context = request.program.services[name], request.contexts.get(name)
         if context is None or seq_len <= context:
             continue
         model, origin = model_of(decl), decl.settings["batch.seq_len"].origin
+        written = setting_label(request.program.models[model], "context")
+        if any(label.span in seen for label in written):
+            continue
         edits = (Edit(text=f"{context}", span=origin.span),) if origin.span is not None else ()
         found.append(
             error(
@@ -584,7 +590,7 @@ def check_rows_in_context(request: Request) -> list[Diagnostic]:
                 f"a row of `{name}` has {seq_len} tokens, more than the context {context} of model "
                 f"`{model}`",
                 written_at(decl, "batch.seq_len"),
-                related=setting_label(request.program.models[model], "context"),
+                related=written,
                 help=f"`batch.seq_len = {context}`, or a larger `context`",
                 fix=Fix(message=f"set it to {context}", edits=edits, safe=False)
                 if edits and origin.layer == "file"

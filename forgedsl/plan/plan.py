@@ -258,7 +258,7 @@ def _checks(
     found += checks.check_evals(program, graph)
     found += checks.check_transports(request, graph)
     found += checks.check_context(program, graph, contexts, seq_len)
-    found += checks.check_rows_in_context(request)
+    found += checks.check_rows_in_context(request, found)
     found += checks.check_judges(request, graph)
     found += check_environments(program, graph, contexts, seq_len)
     found += check_tools(program, graph, base_dir)

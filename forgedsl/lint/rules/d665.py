@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from forgedsl.diagnostics import Edit, Fix
 from forgedsl.ir.program import Constructor, Decl
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.some_rows import some_rows
@@ -47,7 +48,19 @@ def check(view: View) -> Findings:
                 span,
                 notes=columns if len(files) > 1 or not help_.startswith("read") else (),
                 help=help_,
+                fix=_fix(column, span, files),
             )
+
+
+def _fix(column: str, span: Span, files: dict[str, tuple[str, ...]]) -> Fix | None:
+    """Return the replacement of `row.COLUMN` by the nearest column that all files have."""
+    shared = [name for name in next(iter(files.values())) if all(name in f for f in files.values())]
+    close = nearest(column, shared)
+    written = f"row.{column}"
+    if len(close) != 1 or not close[0].isidentifier() or span.end - span.start != len(written):
+        return None
+    edit = Edit(text=f"row.{close[0]}", span=span)
+    return Fix(message=f"replace `{written}` by `row.{close[0]}`", edits=(edit,), safe=False)
 
 
 def _help(column: str, files: dict[str, tuple[str, ...]], lacking: list[tuple[str, ...]]) -> str:
