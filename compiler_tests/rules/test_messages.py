@@ -118,7 +118,7 @@ MISTAKES = [
     ("profile small when", "launcher = slurm\nprofile small when", "F114", "slurm",
      "`slurm(partition = ...)`: a Slurm allocation"),
     ("lr = 2e-4", 'lr = env("LR")', "F101", "env",
-     "here it is an override on the command line: `--set NAME=VALUE`"),
+     "here it is an override of a parameter: `NAME=VALUE`"),
     ("loss = pg)", "loss = pg, beta = 0.1)", "F114", "beta",
      "here it is a parameter of the loss: `loss = rl.grpo(beta = 0.1)`"),
     ("profile small when", "checkpoint every = 10\nprofile small when", "F119",
