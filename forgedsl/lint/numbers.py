@@ -14,12 +14,21 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from forgedsl.ir.program import Constructor, Decl, Value, model_of
+from forgedsl.ir.program import Constructor, Decl, Deferred, Value, model_of
 from forgedsl.lint.models import arch_of
 from forgedsl.lint.number_ranges import Number, NumberRange
 from forgedsl.lint.numbers_of_losses import LOSS_RANGES
-from forgedsl.lint.prompts import asked_to_reason, drawn_from, form_of, said_to
+from forgedsl.lint.prompts import (
+    asked_to_reason,
+    drawn_from,
+    form_of,
+    rows_of,
+    said_to,
+    value_at,
+)
+from forgedsl.lint.sources import parts
 from forgedsl.lint.view import View, place
+from forgedsl.syntax.walk import reads
 from forgedsl.types.flow import Role
 
 if TYPE_CHECKING:
@@ -37,6 +46,9 @@ SIZE = r"(?<![\d.])(\d+(?:\.\d+)?)[bB](?![a-zA-Z])"
 """parameters in the name of a model, in billions: 1.7B"""
 
 
+CHARACTERS = 6
+"""characters of a token: more than most texts have, so that lengths in tokens are estimated low"""
+RECORDS = ("record.steps", "record.disk")
 TOKENS_OF_WORD, TOKENS_OF_CHAT = 1.3, 12
 """tokens of an English word, and those that a chat template writes around two messages"""
 
@@ -157,6 +169,74 @@ def _room_for_reasoning(view: View) -> Iterator[Number]:
         if isinstance(most.value, int) and size >= LARGE_MODEL:
             message = f"the prompt asks for reasoning, and an answer may have {most.value} tokens"
             yield Number(value=float(most.value), span=place(most, service), message=message)
+
+
+def _room_in_evals(view: View) -> Iterator[Number]:
+    drawn, trained = drawn_from(view), view.max_tokens
+    for each in view.program.evals.values() if trained is not None else ():
+        most, dataset = each.settings["sample.max_tokens"], each.settings["dataset"].value
+        if not isinstance(most.value, int) or view.program.datasets.get(dataset.name) not in drawn:
+            continue
+        message = (
+            f"`{each.name}` cuts an answer after {most.value} tokens, and training after {trained}"
+        )
+        yield Number(value=most.value / (trained or 1), span=place(most, each), message=message)
+
+
+def _room_for_rows(view: View) -> Iterator[Number]:
+    for dataset in drawn_from(view):
+        most, prompt = dataset.settings["max_prompt_tokens"], dataset.settings["prompt"].value
+        cut = _word_of(dataset.settings["on_long"]) == "truncate"
+        if not cut or not isinstance(most.value, int) or not isinstance(prompt, Deferred):
+            continue
+        columns = [keys for keys, _ in reads(prompt.expr, "row") if keys]
+        rows = [r for part in parts(dataset.settings["source"].value) for r in rows_of(view, part)]
+        lengths = sorted(sum(len(str(value_at(row, keys))) for keys in columns) for row in rows)
+        if columns and len(lengths) > 1:
+            tokens = lengths[len(lengths) // 2] // CHARACTERS
+            message = (
+                f"prompts of `{dataset.name}` are cut to {most.value} tokens at their beginning, "
+                f"and half of the rows that were read have at least {tokens}"
+            )
+            yield Number(value=most.value / max(1, tokens), span=place(most, dataset),
+                         message=message)  # fmt: skip
+
+
+def _recorded(view: View) -> Iterator[Number]:
+    schedule = view.program.schedule
+    steps = schedule.settings["steps"].value if schedule is not None else None
+    logging = view.program.singletons.get("logging")
+    kept, disk = (logging.settings.get(k) if logging else None for k in RECORDS)
+    if logging is None or kept is None or disk is None or not isinstance(steps, int):
+        return
+    if disk.value is None and kept.value is not None:
+        count = steps if kept.value == "all" else min(steps, int(kept.value))
+        message = f"{count} steps are recorded, and nothing limits the disk that they take"
+        yield Number(value=float(count), span=place(disk, logging), message=message)
+
+
+TRACES = (
+    r"(?i)(^|[-_/])(open)?r1\b|[-_/]r1[-_]|reasoning|openthoughts|mixture-of-thoughts|stratos"
+    r"|/s1k|/limo|long-?cot"
+)
+"""names of sets whose answers are reasoning traces, of thousands of tokens each"""
+
+
+def _room_for_traces(view: View) -> Iterator[Number]:
+    for dataset in view.program.datasets.values():
+        source = dataset.settings["source"].value
+        cut = _word_of(dataset.settings["on_long"]) == "truncate"
+        name = str(source.args["id"]) if getattr(source, "name", "") == "hf" else ""
+        chats = dataset.settings["chat"].value is not None
+        for trainer in _trainers(view) if chats and cut and re.search(TRACES, name) else ():
+            most = trainer.settings.get("batch.seq_len")
+            if most is not None and isinstance(most.value, int):
+                message = (
+                    f"demonstrations of `{dataset.name}` are reasoning traces, and are cut to the "
+                    f"{most.value} tokens of a row: the model does not learn how they end"
+                )
+                span = place(dataset.settings["on_long"], dataset)
+                yield Number(value=float(most.value), span=span, message=message)
 
 
 def _room_for_question(view: View) -> Iterator[Number]:
@@ -375,6 +455,18 @@ RANGES = (
     NumberRange(name="room for reasoning", numbers=_room_for_reasoning, low=128.0,
         source="TRL #5697: answers that were cut had no gradient",
         help="`max_tokens = 1024`, or a prompt that asks for the answer alone"),
+    NumberRange(name="room in an eval", numbers=_room_in_evals, low=0.25,
+        source="TRL #5697: answers that are cut say nothing about those that are not",
+        help="leave `sample.max_tokens` out: it is the sampler's then"),
+    NumberRange(name="room for traces", numbers=_room_for_traces, low=4096.0,
+        source="2501.19393 (s1): traces have 4700 tokens on average; without their end no answer",
+        help="`on_long = drop`, and a `batch.seq_len` of 8192 or more"),
+    NumberRange(name="room for the rows", numbers=_room_for_rows, low=1.0,
+        source="LLaMA-Factory #3143: what is cut is the beginning of the prompt",
+        help="a larger `max_prompt_tokens`, or `on_long = drop`"),
+    NumberRange(name="recorded steps", numbers=_recorded, high=500.0,
+        source="a step of 256 answers of some thousand tokens takes megabytes",
+        help="`record { steps = 20, disk = 1GiB }`, which keeps the last ones"),
     NumberRange(name="room for the question", numbers=_room_for_question, low=8.0,
         source="LLaMA-Factory #3143: what is cut is the beginning of the prompt",
         help="`max_prompt_tokens = 512`, or `on_long = drop`"),

@@ -15,7 +15,9 @@ from collections.abc import Iterator
 from forgedsl.ir.program import Decl
 from forgedsl.lint.losses import LossView
 from forgedsl.lint.number_ranges import INF, Number, NumberRange
+from forgedsl.lint.prompts import row_count
 from forgedsl.lint.rewards import score_interval
+from forgedsl.lint.sources import parts
 from forgedsl.lint.terms import (
     discounts,
     entropy_weight,
@@ -35,6 +37,10 @@ the term probably has no coefficient, which other rules report, or another denom
 SCALED, LARGEST = 10.0, 1e4
 """Advantages of 10 or more, and of 1 / 10 or less, are taken to have the scale of scores. Those of
 10,000 or more are taken for a mistake, not for a scale."""
+SEVERAL = 100
+"""updates from which on a run is more than a trial"""
+SHORTEST = 32
+"""smallest divisor of a sum over tokens that is taken for a length"""
 
 
 def _losses(view: View) -> Iterator[LossView]:
@@ -247,6 +253,48 @@ def _sums_tokens(loss: LossView) -> bool:
     return False
 
 
+def _budget(view: View) -> Iterator[Number]:
+    new = view.max_tokens or 0
+    for loss in _losses(view) if new and view.turns.hi == 1 else ():
+        budget = loss.cached(_divisor_of_sums)
+        if budget is not None:
+            message = (
+                f"loss `{loss.name}` divides the sum over an answer by {budget:g}, and an answer "
+                f"may have {new} tokens"
+            )
+            yield Number(value=budget / new, span=loss.place, message=message)
+
+
+def _divisor_of_sums(loss: LossView) -> float | None:
+    """Return the number by which the sum over the tokens of a sequence is divided, if it is large
+    enough to be a length."""
+    values = loss.tree.values
+
+    def number(node: int) -> float:
+        found = values[node].attr if values[node].op == "const" else 0.0
+        return float(found) if isinstance(found, int | float) else 0.0
+
+    for node in sorted(loss.objective) if not loss.is_pairs else ():
+        if values[node].op != "div" or not values[node].type.diff:
+            continue
+        summed, divisor = (_factor(loss.tree, each) for each in values[node].args)
+        parts = values[divisor].args if values[divisor].op == "mul" else ()
+        lengths = [number(n) for n in (divisor, *parts)]
+        is_sum = values[summed].op == "seq_sum" or len(values[summed].args) == 2
+        if is_sum and values[summed].op in ("seq_sum", "total_sum") and max(lengths) >= SHORTEST:
+            return max(lengths)
+    return None
+
+
+def _factor(tree: Tree, node: int) -> int:
+    """Return what a value with a gradient is made of, without signs and constant factors."""
+    value = tree.values[node]
+    while value.op in ("neg", "expand", "mul") and value.type.diff:
+        node = next(arg for arg in value.args if tree.values[arg].type.diff)
+        value = tree.values[node]
+    return node
+
+
 def _horizon(view: View) -> Iterator[Number]:
     turns, new = view.turns.hi, view.max_tokens or 0
     for loss in _losses(view) if new and 1 < turns < INF else ():
@@ -311,10 +359,24 @@ def _passes_over_pairs(view: View) -> Iterator[Number]:
     epochs = schedule.settings["epochs"] if schedule is not None else None
     if epochs is None or not isinstance(epochs.value, int | float):
         return
-    for loss in _losses(view) if _is_of_pairs(view) else ():
+    for loss in _losses(view) if _is_of_pairs(view) and not _is_trial(view, epochs.value) else ():
         message = f"`{loss.name}` sees each pair {epochs.value:g} times"
         span = epochs.origin.span or loss.place
         yield Number(value=float(epochs.value), span=span, message=message)
+
+
+def _is_trial(view: View, epochs: float) -> bool:
+    """True if all passes over the pairs are fewer than SEVERAL updates, because a local file has
+    only some rows."""
+    for step in view.program.flow:
+        dataset = view.program.datasets.get(step.receiver)
+        if step.op == "pairs" and dataset is not None:
+            files = [*parts(dataset.settings["source"].value)]
+            rows = [row_count(view, part) for part in files]
+            drawn = step.settings["count"].value
+            if not rows or not all(rows) or sum(rows) * epochs >= SEVERAL * drawn:
+                return False
+    return True
 
 
 def _is_of_pairs(view: View) -> bool:
@@ -359,6 +421,9 @@ LOSS_RANGES = (
     NumberRange(name="horizon", numbers=_horizon, low=0.5,
         source="2503.20783: the constant is the budget of a whole completion",
         help="`horizon` = `max_turns` times `max_tokens`"),
+    NumberRange(name="budget of an answer", numbers=_budget, low=0.25,
+        source="2503.20783: the constant is the budget of a whole completion",
+        help="the number that `max_tokens` has, as one parameter for both"),
     NumberRange(name="margin of means", numbers=_margin_of_means, low=0.5,
         source="2405.14734 (SimPO): means over tokens go with a beta of 2 to 10, sums with 0.1",
         help="a beta of 2 to 10, or `sum(..., T, mask)` in place of `mean`"),

@@ -359,13 +359,15 @@ def _length_slope(reward: PythonReward) -> int:
 
 
 def is_length(body: Body, node: ast.expr, texts: set[str]) -> bool:
-    """True for `len(response)` and `len(response.split())`."""
+    """True for `len(response)`, `len(r.response)` and `len(response.split())`."""
     node = body.value(node)
     if not isinstance(node, ast.Call) or getattr(node.func, "id", "") != "len" or not node.args:
         return False
     inner = body.value(node.args[0])
     if isinstance(inner, ast.Call) and getattr(inner.func, "attr", "") in ("split", "encode"):
         inner = inner.func.value  # type: ignore[attr-defined]
+    if isinstance(inner, ast.Attribute) and inner.attr == "response":
+        inner = inner.value
     return name_of(inner) in texts
 
 

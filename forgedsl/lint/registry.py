@@ -44,6 +44,10 @@ def _has_python(program: Program) -> bool:
     return bool(program.environments) or any(isinstance(r.body, PythonFunction) for r in rewards)
 
 
+def _has_environments(program: Program) -> bool:
+    return bool(program.environments)
+
+
 def _has_judges(program: Program) -> bool:
     """True if a model gives a reward."""
     bodies = [reward.body for reward in program.rewards.values()]
@@ -144,10 +148,12 @@ SUBJECTS: tuple[tuple[Callable[[Program], bool], tuple[str, ...]], ...] = (
             "D666", "X826", "X827", "X828", "X829", "X830", "X831",
             "X835", "X836", "X837", "X838", "X839", "X840", "X841", "X842", "X843", "X844", "X845",
             "X846", "X847", "X848", "X849",
-            "R540", "X832", "X833",
+            "R540", "X832", "X833", "X862", "X863", "X864", "X865", "X866", "X868",
+            "X869",
         ),
     ),
-    (_has_judges, ("R530", "R531", "R532", "R533", "R534", "R536", "R537")),
+    (_has_environments, ("R542",)),
+    (_has_judges, ("R530", "R531", "R532", "R533", "R534", "R536", "R537", "R543")),
     (_has_effects, ("R505", "R506", "R507", "R510", "R538", "X803")),
     (_has_filters, ("A306", "R521", "R526")),
     (_has_python_losses, ("L434",)),
@@ -155,11 +161,10 @@ SUBJECTS: tuple[tuple[Callable[[Program], bool], tuple[str, ...]], ...] = (
     (_has_pairs, ("D624", "D659")),
     (_has_made_rows, ("D664",)),
     (_has_packages, ("X834",)),
-    (_has_critics, ("L439",)),
+    (_has_critics, ("L438", "L439")),
     (_updates_again, ("L431", "L433")),
     (_names_hosts, ("P226",)),
     (_passes("proximal"), ("L435",)),
-    (_passes("ret", "returns", "value_target"), ("L438",)),
     (_scores_by("contains"), ("R529",)),
     (_sets("dataset", "chat"), ("D656", "D660")),
     (_sets("dataset", "max_bad_rows"), ("D662",)),

@@ -47,6 +47,8 @@ OPERATORS = {
 }  # fmt: skip
 TEXT_RESULTS = {"len": COUNT, "matches": BOOL}
 DEPTH = 32
+ENDS = ("done", "turns", "tokens", "time", "error")
+"""how a trajectory ends: the values of `r.ended`, which are evaluated as their place here"""
 MOST = 6
 """maximum number of rewards of a rubric whose bounds are tried in all combinations"""
 
@@ -82,8 +84,10 @@ def _reward_interval(reward: RewardDecl, view: View) -> Interval | None:
     return found
 
 
-def _value(body: Function, num_tokens: Interval, turns: Interval) -> Interval:
+def _value(body: Function, num_tokens: Interval, turns: Interval, end: str = "") -> Interval:
     rollout = {"num_tokens": num_tokens, "truncated": BOOL, "turns": turns}
+    if end:
+        rollout["ended"] = point(float(ENDS.index(end)))
     return _Body(rollout, 0).function(body, {})
 
 
@@ -167,6 +171,43 @@ def score_interval(name: str, view: View) -> Interval | None:
         return reward_interval(view.program.rewards[name], view)
     score = score_of(view, view.program.rubrics[name])
     return score.interval if score.is_known else None
+
+
+UNFINISHED = 0.05
+"""least difference of a score that is more than a tie-break"""
+
+
+def ending_scores(name: str, view: View) -> dict[str, tuple[float, float, str]]:
+    """Return the ends of a trajectory that score more than a finished wrong answer, each with its
+    score, that of the finished one, and the reward that makes the difference."""
+    rubric = view.program.rubrics.get(name)
+    rewards = score_of(view, rubric).rewards if rubric else {name: view.program.rewards[name]}
+    bodies = {n: r.body for n, r in rewards.items() if _reads_end(r)}
+    ended = {n: body for n, body in bodies.items() if isinstance(body, Function)}
+    found: dict[str, tuple[float, float, str]] = {}
+    for end in ENDS[1:4] if ended else ():
+        at = [
+            {n: _value(body, COUNT, view.turns, each).lo for n, body in ended.items()}
+            for each in (end, ENDS[0])
+        ]
+        if rubric is not None:
+            score = score_of(view, rubric)
+            others = {n: 0.0 if r is None or r.lo <= 0 <= r.hi else r.lo
+                      for n, r in score.ranges.items()}  # fmt: skip
+            scores = [score.at({**others, **each}) for each in at]
+        else:
+            scores = [each[name] for each in at]
+        if all(map(math.isfinite, scores)) and scores[0] > scores[1] + UNFINISHED:
+            moved = next(n for n in ended if at[0][n] != at[1][n])
+            found[end] = (*scores, moved)  # type: ignore[assignment]
+    return found
+
+
+def _reads_end(reward: RewardDecl) -> bool:
+    body = reward.body
+    if not isinstance(body, Function) or reward.settings["monitor"].value:
+        return False
+    return any(parts[1:] == ("ended",) for parts in names(body.statements))
 
 
 def score_of(view: View, rubric: Decl) -> Score:
@@ -280,6 +321,8 @@ class _Body:
         match node:
             case ast.Integer() | ast.Number() | ast.Quantity() | ast.Bool():
                 return point(float(node.value))
+            case ast.String() if node.value in ENDS:
+                return point(float(ENDS.index(node.value)))
             case ast.Path():
                 return self._path(node)
             case ast.Unary():

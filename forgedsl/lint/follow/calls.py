@@ -9,10 +9,11 @@ from typing import Any
 
 from forgedsl.lint.follow.constants import bounded, converted
 from forgedsl.lint.follow.expressions import Expressions
-from forgedsl.lint.follow.files import File
+from forgedsl.lint.follow.files import File, Function
 from forgedsl.lint.follow.state import class_methods
 from forgedsl.lint.follow.values import (
     ARGUMENTS,
+    CACHED,
     CLOCK,
     CONTENT,
     DEFAULT,
@@ -96,6 +97,7 @@ SPELLED = {
     "strip": frozenset({STRIPPED}), "float": frozenset({STRIPPED}), "int": frozenset({STRIPPED}),
 }  # fmt: skip
 VARIABLES = ("os.environ.get", "os.getenv", "os.environ.pop")
+CACHES = ("cache", "lru_cache", "cached", "alru_cache")
 DRAWS = ("random.sample", "random.choice", "random.choices")
 NOT_DIGITS = (r"\D", r"\D+", r"[^0-9]", r"[^0-9]+", r"[^\d]", r"[^\d]+")
 """patterns that match everything but digits"""
@@ -304,6 +306,8 @@ class Calls(Expressions):
             if (falls and not frame.returned) or (falls and not top):
                 frame.returned.append((Value(const=None), node, frame.env[TAKEN], frame.control))
             value = self.joined_return(frame)
+            if _is_cached(node):
+                value = replace(value, labels=value.labels | {CACHED})
         self.frames.pop()
         if top:
             self.returned += [
@@ -357,6 +361,12 @@ class Calls(Expressions):
 
     def default(self, node: ast.expr, file: File) -> Value:
         return Value(const=node.value) if isinstance(node, ast.Constant) else Value()
+
+
+def _is_cached(node: Function) -> bool:
+    """True if a decorator keeps the results of a function, and returns them again."""
+    made = (each.func if isinstance(each, ast.Call) else each for each in node.decorator_list)
+    return any(getattr(m, "attr", getattr(m, "id", "")) in CACHES for m in made)
 
 
 def _waits(node: ast.AST) -> bool:

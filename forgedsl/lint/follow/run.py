@@ -127,7 +127,8 @@ class Flow(Calls):
             case ast.AugAssign(target=target, value=value_):
                 added = self.operation(node.op, self.value(target), self.value(value_))
                 added = replace(added, labels=added.labels - {*ARGUMENTS})
-                self.note("change", node, target)
+                of = target.value if isinstance(target, ast.Subscript) else target
+                self.note("change", node, target, receiver=self.value(of))
                 self.assign(target, added, value_)
             case ast.FunctionDef() | ast.AsyncFunctionDef():
                 inner = Called(node, frame.file, closure=dict(frame.env))

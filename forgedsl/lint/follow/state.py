@@ -15,6 +15,7 @@ from forgedsl.lint.follow.values import (
     IS_TARGET,
     KEPT,
     NUMERIC,
+    ONE_OBJECT,
     OUTPUT,
     PAID,
     PROMPT,
@@ -24,6 +25,7 @@ from forgedsl.lint.follow.values import (
     RESPONSE,
     ROLLOUT,
     SECRET,
+    SHARED,
     TAKEN,
     TARGET,
     TASK,
@@ -138,6 +140,8 @@ class State:
                 value = self.imported(file, file.imports[name])
             elif name in file.assigned:
                 value = self.constant(file.assigned[name], file)
+                if _is_object(file.assigned[name]):
+                    value = replace(value, labels=value.labels | {SHARED})
             else:
                 value = Value(name=name)
             self.globals[key] = value
@@ -232,7 +236,7 @@ class State:
         if {IS_TARGET, TEXT} <= base.labels and RESPONSE in index.all:
             kept |= {TARGET}  # the policy can read the text letter by letter
         if not isinstance(node, ast.Slice):
-            kept |= {DEFAULT, PAID}
+            kept |= {DEFAULT, PAID} | (base.labels & ONE_OBJECT)
         return Value((base.all & kept) | (index.all & (READS | {VERDICT})))
 
     def assign(self, target: ast.expr, value: Value, source: ast.expr | None) -> None:
@@ -267,7 +271,8 @@ class State:
                     self.attributes[attr] = value if old is None else join([old, value])
             case ast.Subscript(value=owner, slice=index_):
                 base, key = self.value(owner), self.value(index_).const
-                self.note("change", target, owner, values=(value, self.value(index_)))
+                self.note("change", target, owner, values=(value, self.value(index_)),
+                          receiver=base)  # fmt: skip
                 fields = dict(base.fields or {})
                 if isinstance(key, str):
                     fields[key] = join([fields[key], value]) if key in fields else value
@@ -309,6 +314,18 @@ class State:
             is_global = node.id in frame.file.assigned and node.id not in frame.env
             return f"global {node.id}" if is_global else self.name(node.id).name
         return self.value(node).name if isinstance(node, ast.Attribute) else ""
+
+
+MADE = ("list", "dict", "set", "defaultdict", "deque", "Counter", "OrderedDict", "connect")
+"""functions that make an object which can be changed; `connect` of a database"""
+
+
+def _is_object(node: ast.expr) -> bool:
+    """True for an expression that makes a new object which can be changed."""
+    if isinstance(node, ast.Call):
+        return _last(node.func) in MADE
+    kinds = ast.List | ast.Dict | ast.Set | ast.ListComp | ast.DictComp | ast.SetComp
+    return isinstance(node, kinds)
 
 
 def class_methods(

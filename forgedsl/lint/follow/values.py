@@ -51,6 +51,9 @@ PROMPT = "prompt"
 """text of the prompt"""
 SECRET = "secret"
 """has the value of a key or a password in it"""
+SHARED, CACHED = "shared object", "cached object"
+"""an object that a file makes once, at its import; one that a cached function returns again"""
+ONE_OBJECT = frozenset({SHARED, CACHED})
 DRAWN = "drawn"
 """a part of what the target says, chosen by chance"""
 FLOAT, WHOLE_NUMBER, DIGITS = "float", "whole number", "digits"
@@ -258,7 +261,7 @@ def numbers(values: Iterable[Value]) -> Labels:
 def element(value: Value) -> Value:
     """Return a part of a value. A part of the target is not labelled as the target, since it may
     belong to the task."""
-    return Value(value.all & (READS | CONTENT) - {TARGET})
+    return Value((value.all & (READS | CONTENT) - {TARGET}) | (value.labels & ONE_OBJECT))
 
 
 def meet(left: Value, right: Value) -> bool:

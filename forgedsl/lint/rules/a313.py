@@ -3,13 +3,15 @@
     schedule async { steps = 100, max_policy_age = 1, starve_timeout = 1s }          # fires
     sync trainer -> generator { timeout = 1ms }                                      # fires
     reward grade = api.score { timeout = 5s, effects = [net] }     # fires: it posts with timeout=60
+    environment shop = game.Game { tool_timeout = 60s, deadline = 10s }              # fires
     schedule async { steps = 100, max_policy_age = 1, starve_timeout = 10min }       # silent
 
 The first completions of a step take the sampling time that the plan estimates. A run whose timeout
 is shorter ends with exit code 6 although nothing is wrong (verl #7155, open-instruct #691). The
 rule fires below a quarter of the estimate, which assumes completions of maximum length. If the
-timeout of a Python reward is shorter than that of its requests, the error of a request is lost.
-Raise the timeout.
+timeout of a Python reward is shorter than that of its requests, the error of a request is lost. A
+trajectory whose `deadline` is shorter than the time limit of one call of a tool ends before it has
+read the result, with the reward so far. Raise the timeout.
 """
 
 from __future__ import annotations
@@ -33,6 +35,17 @@ PART = 0.25
 
 
 def check(view: View) -> Findings:
+    for env in view.program.environments.values():
+        whole, call = env.settings.get("deadline"), env.settings.get("tool_timeout")
+        if whole is None or call is None or call.origin.layer == "default":
+            continue
+        if whole.value is not None and whole.value < call.value:
+            yield finding(
+                f"a trajectory of `{env.name}` ends after {time_text(whole.value)}, and one call "
+                f"of a tool may take {time_text(call.value)}",
+                place(whole, env),
+                help="a `deadline` for all turns together, several times `tool_timeout`",
+            )
     if view.planned is None:
         return
     graph, plan = view.planned

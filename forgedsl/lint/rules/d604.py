@@ -4,12 +4,15 @@
     source = hf("openai/gsm8k", split = "train[:80%]") of the dataset
     split  = "train[70%:]" of the eval                                 # fires: a tenth is shared
     split  = "train[80%:]" of the eval                                 # silent
+    source = jsonl("test.jsonl") of the eval     # fires: it has the questions of train.jsonl
     source = reasoning_gym("gcd", size = 5000, seed = 1) of the dataset
     source = reasoning_gym("gcd", size = 300, seed = 2) of the eval    # fires: 299 shared
 
 The evaluation then measures memory, not ability. Rows are compared by source, whatever the dataset
 is called, also in mixtures and across revisions (TTRL #51, parameter-golf #2127). Row i of
-reasoning-gym is made with the seed `seed` + i. Give the eval another `split` or another `source`.
+reasoning-gym is made with the seed `seed` + i. Of local files the rule reads some rows: prompts are
+the same if only case, spaces or punctuation differ; `lint --deep` reads all rows. Give the eval
+another `split` or another `source`.
 """
 
 import re
@@ -18,14 +21,20 @@ from posixpath import normpath
 from typing import Any
 
 from forgedsl.diagnostics import Label
-from forgedsl.ir.program import Constructor, Decl
+from forgedsl.ir.program import Constructor, Decl, Deferred
 from forgedsl.lint.finding import Findings, rule
+from forgedsl.lint.prompts import rows_of, value_at
+from forgedsl.lint.sources import parts
 from forgedsl.lint.splits import SLICE
 from forgedsl.lint.view import View
 from forgedsl.schema.constructors import REASONING_GYM
+from forgedsl.syntax.walk import reads
 from forgedsl.types.flow import Role
 
 finding = rule(__doc__, "E")
+FEWEST, SHARED, SHORTEST = 3, 0.1, 8
+"""rows, and share of the rows read, that an eval has from the training; shorter prompts, as
+those of games, are left out"""
 Rows = tuple[str, str, float, float]
 """a range of rows: source, unit of the bounds, first, last"""
 
@@ -51,6 +60,43 @@ def check(view: View) -> Findings:
                     help=_other_rows(source, other),
                 )
                 break
+            shared = _shared_rows(view, dataset, source, other)
+            if shared:
+                yield finding(
+                    f"{shared} of the rows of `{evaluation.name}` that were read are questions "
+                    f"`{other.name}` trains on, in other case or punctuation",
+                    evaluation.name_span,
+                    related=(Label(text="trained on", span=other.name_span),),
+                    help=_other_rows(source, other),
+                )
+                break
+
+
+def _shared_rows(view: View, dataset: Decl, source: Any, other: Decl) -> int:
+    """Return how many rows of an eval have the prompt of a training row, apart from case and
+    punctuation; 0 if they are few."""
+    mine, theirs = (
+        _prompts(view, dataset, source),
+        _prompts(view, other, other.settings["source"].value),
+    )
+    both = [text for text in mine if text in theirs]
+    return len(both) if len(both) >= max(FEWEST, SHARED * len(mine)) else 0
+
+
+def _prompts(view: View, dataset: Decl, source: Any) -> list[str]:
+    """Return what the prompts of some rows of local files are made of: letters and digits of the
+    columns. Nothing if a row could have the same prompt as others."""
+    value = dataset.settings["prompt"].value
+    if not isinstance(value, Deferred):
+        return []
+    columns = [keys for keys, _ in reads(value.expr, "row") if keys]
+    found = []
+    for part in parts(source) if columns else ():
+        for row in rows_of(view, part):
+            text = " ".join(str(value_at(row, keys)) for keys in columns).lower()
+            found.append(re.sub(r"[\W_]+", " ", text).strip())
+    found = [text for text in found if len(text) >= SHORTEST]
+    return found if len({*found}) > len(found) / 2 else []
 
 
 def _other_rows(source: Any, trained: Decl) -> str:

@@ -8,8 +8,9 @@ for every completion (open-instruct #538 and #1041). Remove the stop string.
     sampling { stop = ["\\nQuestion:"], max_tokens = 512 }     # silent
 
 `math_equal` needs the closing tag around an answer, too. The rule also fires for an empty stop
-string, for one that the class of an environment looks for in `turn.text`, and for a line break
-where the prompt asks for reasoning, which has paragraphs (vllm #14170).
+string, for one that a reward in Python or the class of an environment looks for, also by a pattern
+such as `<(search|answer)>(.*?)</\\1>`, and for a line break where the prompt asks for reasoning,
+which has paragraphs (vllm #14170). It is silent if the Python adds the tag again.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from forgedsl.ir.program import Constructor, Decl
 from forgedsl.lint.environments import PythonClass, python_environments
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.prompts import asked_to_reason, drawn_from, said_to
-from forgedsl.lint.rewards import place_of
+from forgedsl.lint.rewards import place_of, python_rewards
 from forgedsl.lint.view import View, place
 
 if TYPE_CHECKING:
@@ -78,12 +79,69 @@ def check(view: View) -> Findings:
                 )
                 continue
             yield from _environments(view, service, text)
+            yield from _rewards(view, service, text)
+
+
+def _rewards(view: View, service: Decl, text: str) -> Iterator[Diagnostic]:
+    """Yield a finding if a reward in Python needs a stop string in the answer."""
+    for found in python_rewards(view) if len(text.strip()) >= SHORT else ():
+        node = _needs(found.module, text)
+        if node is not None:
+            yield finding(
+                f"answers end before `{text}`, which reward `{found.reward.name}` looks for",
+                place(service.settings["sampling.stop"], service),
+                related=(Label(text="looks for it", span=found.at(node)),),
+                help="leave it out of `stop`: the model's end token ends an answer",
+            )
+
+
+FILLED = ("x", "7", "1234", "a b", "e2e4", "B", '{"a": 1}')
+"""what may stand between two tags, to try a pattern"""
+
+
+def _needs(module: python.Module, text: str) -> python.AST | None:
+    """Return a pattern of a file that a text between two tags matches only with the closing tag, or
+    a search for it. None if the file adds the tag to a text."""
+    import ast as python
+
+    added = [
+        each
+        for node in python.walk(module)
+        if isinstance(node, python.BinOp) and isinstance(node.op, python.Add)
+        for each in (node.left, node.right)
+    ] + [
+        each
+        for node in python.walk(module)
+        if isinstance(node, python.JoinedStr)
+        for each in node.values
+    ]
+    if any(isinstance(each, python.Constant) and text in str(each.value) for each in added):
+        return None
+    tag = re.fullmatch(r"</(\w+)>", text)
+    for node in python.walk(module) if tag is not None else ():
+        is_search = isinstance(node, python.Call) and getattr(node.func, "attr", "") in SEARCHES
+        said = node.args[0] if is_search and node.args else None  # type: ignore[attr-defined]
+        pattern = said.value if isinstance(said, python.Constant) else None
+        if isinstance(pattern, str) and tag is not None and _matches_closed(pattern, tag[1]):
+            return node
+    return None
+
+
+def _matches_closed(pattern: str, tag: str) -> bool:
+    """True if a pattern finds a text between two tags, and does not if the second is missing."""
+    try:
+        compiled = re.compile(pattern, re.DOTALL)
+    except re.error:
+        return False
+    found = [f"<{tag}>{each}" for each in FILLED if compiled.search(f"<{tag}>{each}</{tag}>")]
+    return bool(found) and not any(compiled.search(each) for each in found)
 
 
 def _environments(view: View, service: Decl, text: str) -> Iterator[Diagnostic]:
     """Yield a finding if the class of an environment looks for a stop string."""
     for env in python_environments(view) if len(text.strip()) >= SHORT else ():
         node = next((n for n, said in _sought(env) if text in said.replace("\\", "")), None)
+        node = node or _needs(env.module, text)
         if node is not None:
             yield finding(
                 f"turns end before `{text}`, which environment `{env.env.name}` looks for",

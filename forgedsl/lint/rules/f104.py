@@ -9,7 +9,8 @@ Use it, or remove the declaration. A reward with `monitor = true` is logged and 
 The rule also fires for an import that nothing names, but not for unused declarations of a module.
 It fires for a statistic such as `entropy` that a loss declares, if neither its objective nor a
 report depends on it. It fires for a number that a loss declares and never reads, and for a field
-that is put into a buffer and that no draw reads (it is not stored).
+that is put into a buffer and that no draw reads (it is not stored). It fires for the result of a
+filter that no statement reads: then the groups that it drops are trained all the same.
 """
 
 from collections.abc import Iterable, Iterator
@@ -59,6 +60,12 @@ def check(view: View) -> Findings:
             field.span,
             help="leave it out, or use it: `- 0.001 * entropy` in the objective, for example",
         )
+    for step in _without_effect(program.flow):
+        yield finding(
+            f"`{step.name}` is never used: no statement reads the groups that are kept",
+            step.span,
+            help=f"`replay({step.name}, ...)`, or remove the filter",
+        )
     for drawn, put in _unread(program.flow):
         yield finding(
             f"`{put.argument}` is put into a buffer, but no draw reads `{drawn}.{put.argument}`",
@@ -95,6 +102,15 @@ def _followed(statements: Iterable[object]) -> set[str]:
         if own in read:
             read |= {parts[0] for parts in names(statement.value)}
     return read
+
+
+def _without_effect(flow: tuple[FlowStep, ...]) -> Iterator[FlowStep]:
+    """Yield the filters whose result no statement reads."""
+    read = {each.edge for step in flow for each in step.inputs}
+    read |= {step.receiver for step in flow}
+    for step in flow:
+        if step.op == "keep" and step.name is not None and step.name not in read:
+            yield step
 
 
 def _unread(flow: tuple[FlowStep, ...]) -> Iterator[tuple[str, FlowInput]]:

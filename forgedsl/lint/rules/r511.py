@@ -21,7 +21,7 @@ finding = rule(__doc__, "W")
 
 def check(view: View) -> Findings:
     program = view.program
-    played = {step.name: step for step in program.flow if _has_turns(step)}
+    played = {step.name: step for step in program.flow if has_turns(step)}
     reported: set[str] = set()
     for step in program.flow if played else ():
         plays = [played[read.edge] for read in step.inputs if read.edge in played]
@@ -38,7 +38,7 @@ def check(view: View) -> Findings:
                 )
 
 
-def _has_turns(step: FlowStep) -> bool:
+def has_turns(step: FlowStep) -> bool:
     """True for `play` with more than one turn."""
     turns = step.settings["max_turns"].value if "max_turns" in step.settings else None
     return "env" in step.settings and turns != 1

@@ -9,6 +9,7 @@ something that makes the reward fail (TRL #3248 and #3229, open-r1 #159, NeMo-RL
     rubric grade { score = 2.0 * correct - 1.0, on_truncated = -1.0 }       # silent
 
     environment shop = game.Game { on_error = 1.0 }                         # fires
+    reward patience(r: Rollout) -> f32 = 0.3 if r.ended == "turns" else 0.0 # fires, if it is added
 
 The comparison is with a wrong answer without penalties. The rule fires if the difference is at
 least a quarter of the distance to the best score. It assumes that rewards in Python are between 0
@@ -19,7 +20,7 @@ from collections.abc import Iterator
 
 from forgedsl.ir.program import Decl, EnvironmentDecl
 from forgedsl.lint.finding import Findings, rule
-from forgedsl.lint.rewards import Score, inverted, score_of
+from forgedsl.lint.rewards import Score, ending_scores, inverted, place_of, score_of
 from forgedsl.lint.view import View, place
 from forgedsl.types.flow import Role
 
@@ -44,6 +45,16 @@ def check(view: View) -> Findings:
                     notes=(f"finished answers score from {found.lo:g} to {found.hi:g}",),
                     help=f"`{key} = {found.lo:g}`, so that a finished answer is never worse",
                 )
+
+    for name in dict.fromkeys(s.receiver for s in view.program.flow if Role.SCORES in s.roles):
+        for end, (at_end, finished, reward) in ending_scores(name, view).items():
+            yield finding(
+                f'a trajectory that ends as "{end}" scores {at_end:g} without a right answer, and '
+                f"a finished wrong one {finished:g}",
+                place_of(view.program.rewards[reward], view),
+                help="give an unfinished trajectory at most what a wrong answer gets",
+            )
+            break
 
 
 def _given(view: View, rubric: Decl) -> Iterator[tuple[str, str, Decl | EnvironmentDecl]]:

@@ -65,18 +65,23 @@ def _in_python(view: View) -> Iterator[tuple[PythonReward, python.AST]]:
         return
     for found in rewards:
         places = found.once(_lengths)
-        yield from [(found, node) for node, number in places if number == view.max_tokens][:1]
+        yield from [
+            (found, node)
+            for node, number, name in places
+            if (found.function.args.get(name) if number is None else number) == view.max_tokens
+        ][:1]
 
 
-def _lengths(found: PythonReward) -> list[tuple[python.AST, float | None]]:
-    """Return the comparisons of a length of the response, with the number on the other side."""
+def _lengths(found: PythonReward) -> list[tuple[python.AST, float | None, str]]:
+    """Return the comparisons of a length of the response, with the number on the other side, or
+    with the parameter that is there: `limit` in `def brief(r, *, limit)`, and `self.limit`."""
     import ast as python  # imported late: most programs have no Python
 
     from forgedsl.lint.python_bodies import body_of, texts_of
     from forgedsl.types.effects import nodes_of
 
     body, texts = body_of(found), texts_of(found)
-    places: list[tuple[python.AST, float | None]] = []
+    places: list[tuple[python.AST, float | None, str]] = []
     for node in nodes_of(found.definition):
         match node:
             case python.BinOp(left=one, op=python.Div(), right=other):
@@ -88,7 +93,11 @@ def _lengths(found: PythonReward) -> list[tuple[python.AST, float | None]]:
         length = body.value(one)
         is_length = isinstance(length, python.Call) and getattr(length.func, "id", "") == "len"
         if is_length and _is_text(length, texts):
-            places.append((node, body.number(other)))
+            far = body.value(other)
+            if isinstance(far, python.Call) and len(far.args) == 1:  # float(limit)
+                far = far.args[0]
+            name = getattr(far, "attr", getattr(far, "id", ""))
+            places.append((node, body.number(other), name))
     return places
 
 

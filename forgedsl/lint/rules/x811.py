@@ -3,6 +3,7 @@
     except ValueError:
         return 1.0               # fires: what cannot be read is worth as much as a right answer
     def score(response): print(response)                 # fires: nothing is returned
+    def score(response): return 1.0                      # fires: no answer is better than another
     except ValueError:
         raise                    # silent
 
@@ -29,7 +30,7 @@ from forgedsl.lint.environments import (
     scores_by_return,
 )
 from forgedsl.lint.finding import Findings, rule
-from forgedsl.lint.rewards import PythonReward, place_of, python_rewards
+from forgedsl.lint.rewards import PythonReward, place_of, positive_rewards, python_rewards
 from forgedsl.lint.view import View
 
 if TYPE_CHECKING:
@@ -37,6 +38,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 finding = rule(__doc__, "W")
+
+
+ALWAYS = "returns the same number for every answer"
 
 
 def check(view: View) -> Findings:
@@ -62,7 +66,8 @@ def check(view: View) -> Findings:
             what, here = known[key]
         else:
             here = Label(text="here", span=found.at(node))
-        if here is not None:
+        counts = what != ALWAYS or found.reward.name in positive_rewards(view)
+        if here is not None and counts:
             yield finding(
                 f"reward `{found.reward.name}` {what}",
                 place_of(found.reward, view),
@@ -116,11 +121,10 @@ def _mistake(view: View, found: PythonReward) -> tuple[str, Label | None]:
         return "never looks at the response", label(view, "here", flow.file, unread[0].node)
     constants = [each.value.const for each in flow.returned]
     decides = any(event.kind == "compare" for event in flow.events)
-    is_same = decides and len(set(map(repr, constants))) == 1 and constants[0] is not UNKNOWN
+    is_same = len(set(map(repr, constants))) == 1 and constants[0] is not UNKNOWN
     if is_same and isinstance(constants[0], int | float):
-        return "returns the same number on every path", label(
-            view, "here", flow.file, flow.returned[-1].node
-        )
+        what = "returns the same number on every path" if decides else ALWAYS
+        return what, label(view, "here", flow.file, flow.returned[-1].node)
     return "", None
 
 

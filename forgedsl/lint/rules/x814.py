@@ -11,6 +11,10 @@
     TRIES = {"now": 0}
     def count(): TRIES["now"] += 1                   # fires, if a method calls it
     PRICES[item] = price(item)                       # silent: a cache, filled by key
+    self.tries = TRIES                               # and then `self.tries[task.text] += 1` fires
+    @functools.cache
+    def board(text): return [[0] * 9 for _ in range(9)]
+    def reset(self, task, rng): self.cells = board(task.text)        # fires, if `step` changes it
     Path("/tmp/query.sql").write_text(found[-1])     # fires, if it is read again
 
 Each trajectory has its own object, and hundreds of them run in threads of one process. A change of
@@ -22,6 +26,7 @@ semaphore or an HTTP client of the class, are silent.
 
 from __future__ import annotations
 
+import re
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -42,6 +47,10 @@ CHANGES = (
     "append", "extend", "insert", "add", "update", "pop", "remove", "clear", "setdefault",
     "discard", "popleft", "appendleft", "popitem",
 )  # fmt: skip
+SQL_CALLS = ("execute", "executemany")
+WRITES_ROWS = re.compile(r"\s*(insert|update|delete|replace)\b", re.IGNORECASE)
+OWN_KEY = re.compile(r"uuid|token|session|episode|trajectory|rollout|\bid\(|_id\b|\.id\b|\.key\b")
+"""names of what tells the rows of one trajectory from those of others"""
 PROCESS = {
     "os.chdir": "the current folder", "os.putenv": "the variables", "os.umask": "the umask",
     "os.environ.update": "the variables", "os.environ.setdefault": "the variables",
@@ -83,8 +92,46 @@ def _in_helpers(view: View, env: PythonClass) -> Iterator[tuple[str, Label, str]
                 fault = _of_file(event.name, event.node)
             elif event.name.startswith("global ") and _counts(event):
                 fault = _of_file(event.name.removeprefix("global "), event.node)
+            else:
+                fault = _under_another_name(event)
             if fault[0]:
                 yield fault[0], label(view, "here", event.file, event.node), fault[2]
+
+
+def _under_another_name(event: Event) -> tuple[str, python.AST, str]:
+    """Return what is wrong with a change of an object that all trajectories share, though it has a
+    name of its own in the trajectory."""
+    from forgedsl.lint.follow.values import CACHED, ONE_OBJECT, SHARED
+
+    labels = event.receiver.labels & ONE_OBJECT
+    method = event.name.rpartition(".")[2] if event.kind == "call" else ""
+    if method == "shuffle" and event.values:
+        labels = event.values[0].labels & ONE_OBJECT
+    is_change = event.kind == "change" or method in (*CHANGES, "sort", "reverse", "shuffle")
+    if is_change and CACHED in labels:
+        what = "changes what a cached function has returned, and returns to all trajectories"
+        return what, event.node, "`copy.deepcopy(...)` of it, in `reset`"
+    if SHARED in labels and method in SQL_CALLS and _writes_rows(event):
+        what = "writes rows into one database of the file, which all trajectories share"
+        help_ = 'a database of its own, `self.db = sqlite3.connect(":memory:")` in `reset`'
+        return what, event.node, f"{help_}, or a key of the trajectory in each row"
+    is_alias = event.kind == "change" and not event.name.startswith("global ")
+    if is_alias and SHARED in labels and _counts(event):
+        what = "changes an object that its file makes once, so that all trajectories share it"
+        return what, event.node, "make it in `reset`: `self.tries = {}`"
+    return "", event.node, ""
+
+
+def _writes_rows(event: Event) -> bool:
+    """True for a statement of SQL that changes rows, if nothing in it names the trajectory."""
+    import ast as python
+
+    text = event.values[0].const if event.values else None
+    if not isinstance(text, str) or WRITES_ROWS.match(text) is None:
+        return False
+    given = event.node.args[1:] if isinstance(event.node, python.Call) else []
+    said = " ".join(python.unparse(each) for each in given)
+    return OWN_KEY.search(said) is None
 
 
 def _writes_fixed(event: Event) -> bool:

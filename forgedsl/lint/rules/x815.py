@@ -6,6 +6,7 @@
     DICE = random.Random(7)                                # fires, if `reset` draws from it
     rng = random.Random(time.time_ns())                              # fires
     rng = numpy.random.default_rng(rng.getrandbits(32))              # silent: seeded from `rng`
+    def reset(self, task, rng): self.dice = random.Random(1234)      # fires: one game for all tasks
     board = BOARDS[hash(str(task.target)) % len(BOARDS)]             # fires
     word = rng.choice(list({w for w in WORDS if len(w) == 6}))       # fires
     word = rng.choice(sorted({w for w in WORDS if len(w) == 6}))     # silent
@@ -21,7 +22,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from forgedsl.lint.environments import python_environments
+from forgedsl.lint.environments import PythonClass, python_environments
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.view import View
 
@@ -72,6 +73,15 @@ def check(view: View) -> Findings:
                 related=(label(view, "here", hashed.file, hashed.node),),
                 help="draw from `rng`, or use `zlib.crc32(text.encode())`",
             )
+        same = _same_game(view, env) if event is None and unordered is None else None
+        if same is not None:
+            yield finding(
+                f"{env.what} `{env.env.name}` plays the same game for every task: it draws with a "
+                "constant seed, and reads neither the task nor `rng`",
+                env.env.name_span,
+                related=(label(view, "here", same.file, same.node),),
+                help="draw from the `rng` that `reset` is given: its seed is that of the task",
+            )
         if event is not None:
             yield finding(
                 f"{env.what} `{env.env.name}` draws from `{_name(event)}`, not from its `rng`",
@@ -82,6 +92,29 @@ def check(view: View) -> Findings:
                 else "`self.rng = rng` in `reset`, and draw from it: its seed is the same for all "
                 "of a group",
             )
+
+
+def _same_game(view: View, env: PythonClass) -> Event | None:
+    """Return the making of a generator with a constant seed, in a class whose `reset` reads neither
+    the task nor its `rng`."""
+    import ast as python
+
+    from forgedsl.lint.follow.programs import environment_flows
+    from forgedsl.lint.follow.values import UNKNOWN
+
+    reset = env.methods.get("reset")
+    if reset is None or env.env.body.agent:
+        return None
+    given = {argument.arg for argument in reset.args.args[1:]}
+    read = {n.id for n in python.walk(reset) if isinstance(n, python.Name)}
+    if not given.isdisjoint(read):
+        return None
+    for event in (e for m in environment_flows(view, env) for e in m.flow.events):
+        values = [*event.values, *event.keywords.values()]
+        is_made = event.kind == "call" and event.name in SEEDED and values
+        if is_made and all(value.const is not UNKNOWN for value in values):
+            return event
+    return None
 
 
 def _unordered(methods: list[MethodFlow]) -> Iterator[Event]:

@@ -11,6 +11,9 @@
     def step(self, turn):                            # fires: `self.due` is kept and never read
         return Step(rewards={"right": float("done" in turn.text)}, done=True)
 
+    grade = number(await self.ask(client, model, "How good is this answer, 0 to 10?"))
+    return {"solved": grade / 10}                    # fires in an agent: the policy grades itself
+
 The score then does not depend on correctness. In CoursIA #13614 a target that was never passed on
 made the correctness 0 throughout. A game of numbers that looks at the result alone rewards the
 target itself as an expression (reasoning-gym #265). Compare with the target; if a reward needs
@@ -46,6 +49,7 @@ if TYPE_CHECKING:
     from forgedsl.lint.python_bodies import Body
 
 finding = rule(__doc__, "W")
+SERVICES = ("subprocess.", "requests.", "httpx.", "aiohttp.", "urllib.", "asyncio.create_subp")
 ANSWERS = ("math_equal", "exact", "contains")
 TOLD = (
     "id", "idx", "index", "uid", "uuid", "key", "name", "source", "dataset", "split", "level",
@@ -64,6 +68,15 @@ def check(view: View) -> Findings:
             here, name = Label(text="rewards", span=env.at(node)), f"self.{name}"
         else:
             here, name = _unread(view, env)
+        graded = _grades_itself(view, env) if here is None else None
+        if graded is not None:
+            yield finding(
+                f"`{env.env.name}` is scored by a reply of the policy, and nothing compares it "
+                "with `task.target`",
+                env.env.name_span,
+                related=(graded,),
+                help="compare the answer with `task.target`, or let another model grade it",
+            )
         if here is not None:
             yield finding(
                 f"`{env.env.name}` rewards words of the policy, and does not compare them "
@@ -185,6 +198,37 @@ def _unread(view: View, env: PythonClass) -> tuple[Label | None, str]:
         if READS_RESPONSE in reads and any(value is not None for value in rewards_of(event)):
             paid = paid or label(view, "rewards", event.file, event.node)
     return (paid, "task.target") if kept else (None, "")
+
+
+def _grades_itself(view: View, env: PythonClass) -> Label | None:
+    """Return the score of an agent that depends on replies of the policy, and on nothing else that
+    could judge them, although its rows have a target."""
+    from forgedsl.lint.follow.programs import environment_flows, label
+    from forgedsl.lint.follow.values import EXIT, FILE, NET, OTHER, OUTPUT, READS_TARGET
+
+    targets = [dataset.settings["target"].value for dataset in drawn_from(view)]
+    if not env.env.body.agent or not any(value is not None for value in targets):
+        return None
+    flows = environment_flows(view, env)
+    runs = [each.flow for each in flows if each.name == "run"]
+    paid: Label | None = None
+    for flow in runs:
+        if flow.is_cut or any(_asks_others(event.name) for event in flow.events):
+            return None
+        for given in flow.returned:
+            labels = given.value.all | given.control
+            if {READS_TARGET, EXIT, FILE, OTHER, OUTPUT} & labels:
+                return None
+            if NET in labels:
+                paid = paid or label(view, "the score", flow.file, given.node)
+    return paid
+
+
+def _asks_others(name: str) -> bool:
+    """True for a call of a program, or of a service that is not the endpoint of a model."""
+    return name.startswith(
+        ("subprocess.", "requests.", "httpx.", "aiohttp.", "urllib.", "asyncio.cr")
+    )
 
 
 def _is_blind(view: View, one: PythonReward) -> bool:

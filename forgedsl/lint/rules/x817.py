@@ -10,6 +10,7 @@
     answer = number.rstrip("0").rstrip(".")          # fires: 100 becomes 1
     return float(answer.startswith(target))          # fires: 12 begins with 1
     math.isclose(answer, target, rel_tol = 0.5)      # fires: 60 is taken for 100
+    math.isclose(answer, target, rel_tol = 0.05)     # fires for whole numbers: 98 is taken for 100
     any(int(x) == target for x in ANSWER.findall(response))      # fires: one right guess is enough
 
 The policy finds such a text sooner than the answer. In verifiers #763 a substring search rewarded
@@ -21,12 +22,14 @@ also fires for the steps of an environment that accepts any one of many answers.
 from __future__ import annotations
 
 import itertools
+import re
 from typing import TYPE_CHECKING
 
 from forgedsl.diagnostics import Label
 from forgedsl.hir.pycalls import Inputs, inputs_of
 from forgedsl.lint.environments import PythonClass, python_environments
 from forgedsl.lint.finding import Findings, rule
+from forgedsl.lint.prompts import drawn_from, first_target
 from forgedsl.lint.rewards import PythonReward, place_of, python_rewards
 from forgedsl.lint.view import View
 
@@ -41,8 +44,11 @@ finding = rule(__doc__, "W")
 ANY = "rewards several answers of which any one is right"
 MATCHES = ("re.search", "re.match", "re.fullmatch", "re.findall")
 SEARCHES = ("find", "rfind", "index", "count", "__contains__")
-ROUGH = 0.05
-"""the largest relative tolerance of published graders"""
+ROUGH, ROUGH_OF_COUNTS = 0.05, 0.005
+"""the largest relative tolerance of published graders; that for whole numbers, of which 201 is then
+taken for 200"""
+COUNTS = re.compile(r"gsm|svamp|multiarith|addsub|singleeq|\baime", re.IGNORECASE)
+"""published sets whose answers are whole numbers"""
 HELP = "take the answer out of the response, and compare it by `==`"
 HELPS = {
     "default": "return 0 where there is no answer",
@@ -155,6 +161,8 @@ def _by_flow(view: View, found: PythonReward) -> Iterator[tuple[str, Label]]:
             yield ANY, here
         if event.kind == "call":
             yield from ((what, here) for what in _called(event))
+            if _tolerance(event) > ROUGH_OF_COUNTS and _counts(view):
+                yield "takes whole numbers for equal that are more than 0.5 % apart", here
         sides = event.values if event.kind != "change" else ()
         is_pair = event.kind in ("compare", "difference") or event.name.endswith("isclose")
         if not is_pair or len(sides) < 2:
@@ -183,7 +191,7 @@ def _called(event: Event) -> Iterator[str]:
     side = _begins(event)
     if side:
         yield f"rewards an answer that {side} the target"
-    if _is_rough(event):
+    if _tolerance(event) > ROUGH:
         yield "takes numbers for equal that are more than 5 % apart"
 
 
@@ -202,16 +210,26 @@ def _begins(event: Event) -> str:
     return "is only a piece of" if said and IS_TARGET in whole and RESPONSE not in whole else ""
 
 
-def _is_rough(event: Event) -> bool:
-    """True for `math.isclose` with a relative tolerance above ROUGH."""
-    from forgedsl.lint.follow.values import RESPONSE, TARGET, all_of
+def _counts(view: View) -> bool:
+    """True if the targets are whole numbers: that of the first row of a local file is one, or the
+    set is known for it."""
+    sources = [dataset.settings["source"].value for dataset in drawn_from(view)]
+    names = [str(s.args.get("id", "")) for s in sources if getattr(s, "name", "") == "hf"]
+    known = bool(names) and len(names) == len(sources) and all(map(COUNTS.search, names))
+    return known or re.fullmatch(r"\s*-?\d{2,}\s*", first_target(view)) is not None
+
+
+def _tolerance(event: Event) -> float:
+    """Return the relative tolerance of `math.isclose` and the like; 0.0 for other calls."""
+    from forgedsl.lint.follow.values import READS_RESPONSE, READS_TARGET, all_of
 
     if event.name.rpartition(".")[2] not in ("isclose", "allclose", "approx"):
-        return False
+        return 0.0
     given = event.keywords.get("rel_tol", event.keywords.get("rtol"))
     number = given.const if given is not None else None
     is_number = isinstance(number, int | float) and not isinstance(number, bool)
-    return is_number and number > ROUGH and {RESPONSE, TARGET} <= all_of(event.values[:2])  # type: ignore[operator]
+    both = {READS_RESPONSE, READS_TARGET} <= all_of(event.values[:2])
+    return float(number) if is_number and both else 0.0  # type: ignore[arg-type]
 
 
 def _is_pattern(event: Event, part: Value) -> bool:

@@ -4,11 +4,13 @@
     return sum(0.1 * (response.count(tag) == 1) for tag in TAGS)     # silent
     return min(0.5, 0.1 * response.count("therefore"))               # silent
     return 0.1 * len(STEP.findall(response))                         # fires
+    return 1.0 - len(set(lines)) / len(lines)                        # fires: the share of repeats
     return right + 0.01 * math.sqrt(len(response.split()))           # fires
 
 Nothing bounds the number of copies: a policy that writes a tag a hundred times gets more than a
 right answer gets (open-r1 #359). The same holds for the length of
-the response. Reward a text that occurs once, or bound the sum by `min`.
+the response. A share of repeated words or lines is a cost: with a positive weight the policy writes
+one line over and over. Reward a text that occurs once, bound the sum by `min`, subtract repeats.
 """
 
 from __future__ import annotations
@@ -41,6 +43,15 @@ def check(view: View) -> Findings:
                 help='reward one copy, `response.count("<answer>") == 1`, or use `min(1.0, ...)`',
             )
             continue
+        repeats = found.once(_repeats) if found.reward.name in raises else None
+        if repeats is not None:
+            yield finding(
+                f"reward `{found.reward.name}` rises with the share of repeats in the response",
+                place_of(found.reward, view),
+                related=(Label(text="here", span=found.at(repeats)),),
+                help="subtract it, `- 0.5 * repeats`, or return the share of what is new",
+            )
+            continue
         longer = found.once(_longer) if found.reward.name in raises else None
         if longer is not None:
             yield finding(
@@ -68,6 +79,39 @@ def _counted(found: PythonReward) -> python.AST | None:
             and body.names(node) & texts
         ):
             return node
+    return None
+
+
+def _repeats(found: PythonReward) -> python.AST | None:
+    """Return a number of different parts of the response that lowers the score:
+    `1 - len(set(words)) / len(words)`, or `(len(words) - len(set(words))) / len(words)`."""
+    import ast as python
+
+    from forgedsl.lint.python_bodies import body_of, texts_of
+
+    body, texts = body_of(found), texts_of(found)
+
+    def is_distinct(node: python.expr) -> bool:
+        match body.value(node):
+            case python.Call(func=python.Name(id="len"), args=[inner]):
+                made = body.value(inner)
+                called = getattr(made, "func", None)
+                is_set = isinstance(made, python.Set | python.SetComp) or getattr(
+                    called, "id", getattr(called, "attr", "")
+                ) in ("set", "frozenset", "Counter")
+                return is_set and bool(body.names(made) & texts)
+        return False
+
+    for term in body.terms():
+        node = body.value(term.node)
+        left = body.value(node.left) if isinstance(node, python.BinOp) else node
+        if isinstance(node, python.BinOp) and not isinstance(node.op, python.Div):
+            continue
+        if term.sign < 0 and is_distinct(left):
+            return node
+        match left:
+            case python.BinOp(op=python.Sub(), right=less) if term.sign > 0 and is_distinct(less):
+                return node
     return None
 
 

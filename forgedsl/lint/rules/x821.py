@@ -2,6 +2,7 @@
 
     return 0.2 * abs(200 - len(response)) / 200                      # fires
     return -0.2 * abs(200 - len(response)) / 200                     # silent
+    return right + 0.5 * abs(number - gold) / max(1.0, abs(gold))    # fires
     return 1.0 - min(1.0, abs(number - float(target)))               # silent
 
 A distance is 0 where the answer is as it should be, so it is a cost. Without a minus the policy is
@@ -90,11 +91,32 @@ def _rising(body: Body, node: python.expr) -> python.expr | None:
             parts = (right.left, right.right)
             same = any(python.unparse(left) == python.unparse(each) for each in parts)
             constant = any(body.number(each) is not None for each in parts)
-            return rises if same and constant else None
+            if same and constant:
+                return rises
+            return rises if _is_scale(body, right) else None
         case python.BinOp(left=left, op=python.Div() | python.Mult(), right=right):
-            number = body.number(right)
-            return _rising(body, left) if number is not None and number > 0 else None
+            number, is_scale = body.number(right), isinstance(node.op, python.Div)
+            if number is not None:
+                return _rising(body, left) if number > 0 else None
+            return _rising(body, left) if is_scale and _is_scale(body, right) else None
     return None
+
+
+def _is_scale(body: Body, node: python.expr) -> bool:
+    """True for a size by which a distance is divided: `abs(x)`, `max(1.0, abs(x))`,
+    `abs(x) + 1e-6`, where `x` is no difference."""
+    import ast as python
+
+    node = body.value(node)
+    match node:
+        case python.Call(func=python.Name(id="abs"), args=[inner]):
+            inner = body.value(inner)
+            return not (isinstance(inner, python.BinOp) and _is_difference(inner))
+        case python.Call(func=python.Name(id="max"), args=args):
+            return all(body.number(a) is not None or _is_scale(body, a) for a in args)
+        case python.BinOp(left=left, op=python.Add(), right=right):
+            return all(body.number(a) is not None or _is_scale(body, a) for a in (left, right))
+    return False
 
 
 def _is_difference(node: python.BinOp) -> bool:

@@ -65,8 +65,13 @@ def as_number(text: str) -> float | None:
 
 
 def mentions(text: str, target: str) -> bool:
-    """True if a text contains the target as a separate word or number."""
-    return re.search(rf"(?<![\w.]){re.escape(target)}(?![\w]|\.\d)", text) is not None
+    """True if a text contains the target as a separate word or number. A number with decimals is
+    also found if it is spelled otherwise: 12.7 for 12.70."""
+    if re.search(rf"(?<![\w.]){re.escape(target)}(?![\w]|\.\d)", text) is not None:
+        return True
+    wanted = as_number(target) if "." in target else None
+    said = re.findall(r"(?<![\w.])-?\d+(?:\.\d+)?(?!\w)", text) if wanted is not None else []
+    return any(float(each) == wanted for each in said)
 
 
 # ---- forms

@@ -1,0 +1,81 @@
+"""D668 whole-solution: the target is a whole solution, and the reward wants it word for word.
+
+    target = row.answer                              # fires: "36 - 2 = 34\\n#### 34"
+    target = after(row.answer, "#### ")              # silent
+    reward correct = rl.exact
+
+No answer repeats a solution word for word, so all scores are 0. Take the part that is the answer.
+The rule reads some rows of a local file, and knows GSM8K. It fires if most targets have a mark such
+as `####` or `\\boxed{` after other text, and no reward is `math_equal`, or names the mark in its
+Python.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from forgedsl.ir.program import Constructor, Decl, Deferred, PythonFunction
+from forgedsl.lint.finding import Findings, rule
+from forgedsl.lint.prompts import drawn_from, rows_of, value_at
+from forgedsl.lint.rewards import python_rewards
+from forgedsl.lint.sources import parts
+from forgedsl.lint.view import View, place
+from forgedsl.syntax.walk import reads
+
+finding = rule(__doc__, "W")
+MARKS = {"#### ": "####", "\\boxed{": "boxed", "The answer is ": "answer is"}
+"""marks before an answer, with the text by which a reward that knows them is recognized"""
+MOST = 0.8
+"""share of the rows whose targets have the mark"""
+GSM8K = re.compile(r"(^|/)gsm8k$", re.IGNORECASE)
+
+
+def check(view: View) -> Findings:
+    for dataset in drawn_from(view):
+        target = dataset.settings["target"]
+        mark = _mark(view, dataset)
+        if mark and _compares_words(view, MARKS[mark]):
+            yield finding(
+                f"targets of `{dataset.name}` are whole solutions, with the answer after "
+                f"`{mark.strip()}`",
+                place(target, dataset),
+                help=f'`after(..., "{mark}")` is the answer alone'
+                if mark == "#### "
+                else "a column with the answer alone, or `rl.math_equal`",
+            )
+
+
+def _mark(view: View, dataset: Decl) -> str:
+    """Return the mark that most targets have after other text, or ""."""
+    value = dataset.settings["target"].value
+    if not isinstance(value, Deferred):
+        return ""
+    keys = next((keys for keys, node in reads(value.expr, "row") if node is value.expr), None)
+    if not keys:
+        return ""
+    targets: list[Any] = []
+    for part in parts(dataset.settings["source"].value):
+        if part.name == "hf" and GSM8K.search(str(part.args["id"])) and keys == ("answer",):
+            return "#### "
+        targets += [value_at(row, keys) for row in rows_of(view, part)]
+    texts = [target for target in targets if isinstance(target, str)]
+    for mark in MARKS:
+        marked = [
+            text for text in texts if text.strip().partition(mark)[0].strip() and mark in text
+        ]
+        if texts and len(marked) >= MOST * len(texts):
+            return mark
+    return ""
+
+
+def _compares_words(view: View, known_by: str) -> bool:
+    """True if rewards compare texts as they are: `exact`, or Python that does not name the mark."""
+    bodies = [reward.body for reward in view.program.rewards.values()]
+    standard = [body.name for body in bodies if isinstance(body, Constructor)]
+    texts = [found.source.text for found in python_rewards(view)]
+    wants = "exact" in standard or any(isinstance(body, PythonFunction) for body in bodies)
+    others = {"exact", "think_tags", "format_regex", "overlong"}
+    if view.program.environments or not wants or {*standard} - others:
+        return False
+    return not any(known_by in text or "split" in text or "findall" in text for text in texts)

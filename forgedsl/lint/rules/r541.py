@@ -1,0 +1,58 @@
+"""R541 partial-baseline: an advantage subtracts only a part of the scores' level.
+
+    advantage loo(r: [G] f32) -> [G] f32 = r - (sum(r, G) - r) / count(r, G)          # fires
+    advantage loo(r: [G] f32) -> [G] f32 = r - (sum(r, G) - r) / (count(r, G) - 1)    # silent
+    advantage plain(r: [G] f32) -> [G] f32 = r                                        # silent
+
+A baseline is there to remove the level: a group whose scores are all higher by 1 has the same
+advantages. The sum of the others (RLOO, 2402.14740) has one score less than the group, so its mean
+divides by one less. With the wrong divisor a part of the level stays in every advantage: if scores
+are positive, wrong answers are made likelier too. The rule adds 1 to all scores of a group, and
+compares what advantages change by with what they change by if only their own score rises. Both may
+be equal (no baseline), or the first 0 (a whole one).
+"""
+
+import math
+
+from forgedsl.lint.finding import Findings, rule
+from forgedsl.lint.groups import Probe, probe
+from forgedsl.lint.view import View
+
+finding = rule(__doc__, "W")
+LEAST, MOST = 0.01, 0.95
+"""shares of the level that stay: below, rounding; above, no baseline"""
+STEP = 0.25
+
+
+def check(view: View) -> Findings:
+    for group in view.groups:
+        function = group.function
+        tokens = any(field.type.tokens for field in group.located.tree.fields)
+        if function.kind != "advantage" or function.module.startswith("std/") or tokens:
+            continue
+        rise = _level(probe(view, group))
+        if rise is not None:
+            yield finding(
+                f"advantage `{function.name.rpartition('.')[2]}` subtracts only a part of the "
+                f"mean: if all scores of a group rise by 1, its advantages rise by {rise:.2g}",
+                function.span,
+                help="subtract a whole mean: `r - (sum(r, G) - r) / (count(r, G) - 1)`, or "
+                "`r - mean(r, G)`",
+            )
+
+
+def _level(of_group: Probe) -> float | None:
+    """Return by how much advantages rise if all scores of a group rise by 1, if this is a part of
+    what an advantage rises by if only its own score does. None if it is all of it, or nothing, or
+    not the same for all groups and completions."""
+    found = set[tuple[float, float]]()
+    for scores in (*of_group.mixed.values(), *of_group.others.values()):
+        at, up = of_group(scores), of_group([score + STEP for score in scores])
+        for index, score in enumerate(scores):
+            alone = of_group([*scores[:index], score + STEP, *scores[index + 1 :]])
+            own, level = alone[index] - at[index], up[index] - at[index]
+            if not math.isfinite(own) or not math.isfinite(level) or own <= 0:
+                return None
+            found.add((round(level / STEP, 6), round(level / own, 6)))
+    rise, share = found.pop() if len(found) == 1 else (0.0, 0.0)
+    return rise if LEAST < share < MOST else None
