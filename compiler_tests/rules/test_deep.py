@@ -100,10 +100,13 @@ def test_problems_that_another_seed_makes_again_are_an_information():
 
 def test_a_python_reward_is_imported_in_a_subprocess(deep, tmp_path):
     (tmp_path / "p.py").write_text(
-        "import nowhere_to_be_found\n\n\ndef score(prompt, response, target):\n    return 1.0\n"
+        "import nowhere_to_be_found\n\n\ndef score(prompt, response, target):\n"
+        "    return float(response == target)\n"
     )
     assert deep(PYTHON) == [("X804", "correct")]
-    (tmp_path / "p.py").write_text("def score(prompt, response, target):\n    return 1.0\n")
+    (tmp_path / "p.py").write_text(
+        "def score(prompt, response, target):\n    return float(response == target)\n"
+    )
 
 
 @pytest.mark.full
@@ -111,7 +114,10 @@ def test_a_reward_that_hangs_while_it_is_imported_is_waited_for_a_short_time(
     deep, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(data_checks, "SECONDS", 16.0)
-    text = "import time\ntime.sleep(600)\ndef score(prompt, response, target):\n    return 1.0\n"
+    text = (
+        "import time\ntime.sleep(600)\ndef score(prompt, response, target):\n"
+        "    return float(response == target)\n"
+    )
     (tmp_path / "p.py").write_text(text)
     (found,) = (d for d in look(PYTHON, tmp_path).diagnostics if d.code == "X804")
     said = "importing p.py:2 did not finish and was interrupted after 11 s (a run waits 540"
@@ -119,7 +125,7 @@ def test_a_reward_that_hangs_while_it_is_imported_is_waited_for_a_short_time(
 
 
 def test_a_variable_that_only_the_run_has_is_no_error(deep, tmp_path):
-    score = "def score(prompt, response, target):\n    return 1.0\n"
+    score = "def score(prompt, response, target):\n    return float(response == target)\n"
     (tmp_path / "keys.py").write_text('import os\n\nKEY = os.environ["NOT_SET_HERE"]\n')
     (tmp_path / "p.py").write_text(f"import keys\n\n\n{score}")
     assert deep(PYTHON) == []
@@ -129,7 +135,9 @@ def test_a_variable_that_only_the_run_has_is_no_error(deep, tmp_path):
 
 
 def test_a_reward_that_imports_is_silent(deep, tmp_path):
-    (tmp_path / "p.py").write_text("def score(prompt, response, target):\n    return 1.0\n")
+    (tmp_path / "p.py").write_text(
+        "def score(prompt, response, target):\n    return float(response == target)\n"
+    )
     assert deep(PYTHON) == []
 
 
@@ -291,15 +299,17 @@ def test_what_is_not_here_is_said(tmp_path, monkeypatch):
 
 
 def test_a_parameter_that_no_row_has_as_a_column_is_found(deep, tmp_path):
-    (tmp_path / "p.py").write_text("def score(response, target, levle):\n    return 1.0\n")
-    assert deep(PYTHON) == [("D611", "correct")]
+    (tmp_path / "p.py").write_text(
+        "def score(response, target, levle):\n    return levle * (response == target)\n"
+    )
+    assert deep(PYTHON) == [("D611", "correct"), ("X869", "correct")]
 
 
 def test_a_reward_that_cannot_be_made_is_named_as_in_the_file(tmp_path):
     write(tmp_path, ROWS)
     (tmp_path / "p.py").write_text(
         "class Judge:\n    def __init__(self): raise OSError('no weights')\n"
-        "    def __call__(self, response): return 1.0\n"
+        "    def __call__(self, response): return response == 'x'\n"
     )
     found = look(PYTHON.replace("p.score", "p.Judge"), tmp_path).diagnostics
     assert [d.message for d in found] == [

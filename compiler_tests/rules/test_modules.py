@@ -203,7 +203,7 @@ def test_paths_are_relative_to_the_file_that_says_them(tmp_path):
     (shared / "data" / "rows.jsonl").write_text(64 * row)
     (shared / "ask.txt").write_text("Be brief.")
     (shared / "grade.py").write_text(
-        "def short(prompt, response, target) -> float:\n    return 1.0\n"
+        "def short(prompt, response, target) -> float:\n    return response == target\n"
     )
     (shared / "models.forge").write_text(
         'model policy { source = local("forgedsl:models/tiny_math"), dtype = f32, context = 256 }\n'

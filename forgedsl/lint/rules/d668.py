@@ -54,11 +54,11 @@ def _mark(view: View, dataset: Decl) -> str:
     keys = next((keys for keys, node in reads(value.expr, "row") if node is value.expr), None)
     if not keys:
         return ""
-    targets: list[Any] = []
-    for part in parts(dataset.settings["source"].value):
-        if part.name == "hf" and GSM8K.search(str(part.args["id"])) and keys == ("answer",):
-            return "#### "
-        targets += [value_at(row, keys) for row in rows_of(view, part)]
+    files = [*parts(dataset.settings["source"].value)]
+    names = [str(part.args["id"]) for part in files if part.name == "hf"]
+    if keys == ("answer",) and len(names) == len(files) and all(map(GSM8K.search, names)):
+        return "#### "
+    targets: list[Any] = [value_at(row, keys) for part in files for row in rows_of(view, part)]
     texts = [target for target in targets if isinstance(target, str)]
     for mark in MARKS:
         marked = [
