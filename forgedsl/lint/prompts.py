@@ -79,6 +79,12 @@ def played_in(view: View, step: FlowStep) -> tuple[EnvironmentDecl | None, Decl 
     return env, view.program.datasets.get(drawn[0].receiver) if drawn else None
 
 
+def has_turns(step: FlowStep) -> bool:
+    """True for `play` with more than one turn."""
+    turns = step.settings["max_turns"].value if "max_turns" in step.settings else None
+    return "env" in step.settings and turns != 1
+
+
 def form_of(view: View, dataset: Decl) -> str:
     """Return `chat` or `text`, the form of the prompt; "" if it depends on the rows."""
     prompt = dataset.settings["prompt"].value

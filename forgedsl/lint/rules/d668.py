@@ -15,10 +15,10 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from forgedsl.ir.program import Constructor, Decl, Deferred, PythonFunction
+from forgedsl.ir.program import Constructor, Decl, Deferred
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.prompts import drawn_from, rows_of, value_at
-from forgedsl.lint.rewards import python_rewards
+from forgedsl.lint.rewards import PythonReward, python_rewards
 from forgedsl.lint.sources import parts
 from forgedsl.lint.view import View, place
 from forgedsl.syntax.walk import reads
@@ -70,12 +70,28 @@ def _mark(view: View, dataset: Decl) -> str:
 
 
 def _compares_words(view: View, known_by: str) -> bool:
-    """True if rewards compare texts as they are: `exact`, or Python that does not name the mark."""
+    """True if a reward compares the whole target word for word: `exact`, or Python that does so and
+    does not name the mark."""
     bodies = [reward.body for reward in view.program.rewards.values()]
-    standard = [body.name for body in bodies if isinstance(body, Constructor)]
-    texts = [found.source.text for found in python_rewards(view)]
-    wants = "exact" in standard or any(isinstance(body, PythonFunction) for body in bodies)
-    others = {"exact", "think_tags", "format_regex", "overlong"}
-    if view.program.environments or not wants or {*standard} - others:
+    standard = {body.name for body in bodies if isinstance(body, Constructor)}
+    if view.program.environments or standard - {"exact", "think_tags", "format_regex", "overlong"}:
         return False
-    return not any(known_by in text or "split" in text or "findall" in text for text in texts)
+    rewards = python_rewards(view)
+    if any(known_by in found.source.text for found in rewards):
+        return False
+    return any(_is_exact(view, found) for found in rewards) if rewards else "exact" in standard
+
+
+def _is_exact(view: View, found: PythonReward) -> bool:
+    """True if a Python reward compares text of the response with the whole target by `==`."""
+    from forgedsl.lint.follow.programs import reward_flow
+    from forgedsl.lint.follow.values import IS_TARGET, READS_RESPONSE
+
+    flow = reward_flow(view, found)
+    pairs = [e.values for e in flow.events if e.kind == "compare" and e.is_equality] if flow else []
+    return any(
+        len(pair) == 2
+        and any(IS_TARGET in one.labels for one in pair)
+        and any(READS_RESPONSE in one.all and IS_TARGET not in one.labels for one in pair)
+        for pair in pairs
+    )

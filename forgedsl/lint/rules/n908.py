@@ -40,13 +40,17 @@ CLIPS = ("clip", "clamp")
 
 
 def check(view: View) -> Findings:
-    for span, passed, taken, given in (*_calls(view),):
+    known = view.shared.answers
+    if check not in known:  # the text is the same for all profiles
+        known[check] = [*_calls(view)], [*_clips(view)]
+    calls, clips = known[check]
+    for span, passed, taken, given in calls:
         yield finding(
             f"`{passed}` is passed as `{taken}`, and `{passed}` gets {given}",
             span,
             help=f"`{passed} = {passed}`",
         )
-    for span, low, high in _clips(view):
+    for span, low, high in clips:
         yield finding(
             f"the lower bound of this clip is made of `{low}`, the upper one of `{high}`",
             span,

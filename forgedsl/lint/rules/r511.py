@@ -10,8 +10,9 @@ as in verl #6392. Compare in `step` of the environment, where `turn.text` is wha
 """
 
 from forgedsl.diagnostics import Label
-from forgedsl.ir.program import FlowStep, rewards_of
+from forgedsl.ir.program import rewards_of
 from forgedsl.lint.finding import Findings, rule
+from forgedsl.lint.prompts import has_turns
 from forgedsl.lint.rewards import place_of
 from forgedsl.lint.view import View
 from forgedsl.types.flow import Role
@@ -36,9 +37,3 @@ def check(view: View) -> Findings:
                     help="compare `turn.text` in `step` of the environment, and read the reward "
                     "that it gives: `r.rewards.NAME`",
                 )
-
-
-def has_turns(step: FlowStep) -> bool:
-    """True for `play` with more than one turn."""
-    turns = step.settings["max_turns"].value if "max_turns" in step.settings else None
-    return "env" in step.settings and turns != 1

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 from forgedsl.diagnostics import Label
 from forgedsl.ir.program import Function, rewards_of
 from forgedsl.lint.finding import Findings, rule
+from forgedsl.lint.prompts import has_turns
 from forgedsl.lint.rewards import place_of, python_rewards
-from forgedsl.lint.rules.r511 import has_turns
 from forgedsl.lint.view import View
 from forgedsl.source import Span
 from forgedsl.syntax import ast

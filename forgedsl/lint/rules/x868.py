@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING
 from forgedsl.lint.environments import python_environments
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.rewards import python_rewards
-from forgedsl.lint.rules.x836 import RUNS
 from forgedsl.lint.view import View
 
 if TYPE_CHECKING:
     from forgedsl.lint.follow.values import Event
 
 finding = rule(__doc__, "W")
+RUNS = ("subprocess.", "asyncio.create_subprocess")
 
 
 def check(view: View) -> Findings:
