@@ -370,7 +370,7 @@ def _is_trial(view: View, epochs: float) -> bool:
     only some rows."""
     for step in view.program.flow:
         dataset = view.program.datasets.get(step.receiver)
-        if step.op == "pairs" and dataset is not None:
+        if Role.PAIRS in step.roles and dataset is not None:
             files = [*parts(dataset.settings["source"].value)]
             rows = [row_count(view, part) for part in files]
             drawn = step.settings["count"].value

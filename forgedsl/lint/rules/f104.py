@@ -22,6 +22,7 @@ from forgedsl.losses.tree import ROW_STATISTICS
 from forgedsl.operations.registry import operation
 from forgedsl.syntax import ast
 from forgedsl.syntax.walk import names
+from forgedsl.types.flow import Role
 
 finding = rule(__doc__, "W", everywhere=True)
 
@@ -109,7 +110,7 @@ def _without_effect(flow: tuple[FlowStep, ...]) -> Iterator[FlowStep]:
     read = {each.edge for step in flow for each in step.inputs}
     read |= {step.receiver for step in flow}
     for step in flow:
-        if step.op == "keep" and step.name is not None and step.name not in read:
+        if Role.DROPS in step.roles and step.name is not None and step.name not in read:
             yield step
 
 

@@ -203,12 +203,16 @@ def _unread(view: View, env: PythonClass) -> tuple[Label | None, str]:
 def _grades_itself(view: View, env: PythonClass) -> Label | None:
     """Return the score of an agent that depends on replies of the policy, and on nothing else that
     could judge them, although its rows have a target."""
+    import ast as python
+
     from forgedsl.lint.follow.programs import environment_flows, label
     from forgedsl.lint.follow.values import EXIT, FILE, NET, OTHER, OUTPUT, READS_TARGET
 
     targets = [dataset.settings["target"].value for dataset in drawn_from(view)]
     if not env.env.body.agent or not any(value is not None for value in targets):
         return None
+    if any(getattr(node, "attr", "") == "target" for node in python.walk(env.module)):
+        return None  # it may build what judges the answer
     flows = environment_flows(view, env)
     runs = [each.flow for each in flows if each.name == "run"]
     paid: Label | None = None

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 finding = rule(__doc__, "W")
 WORD = re.compile(r"[A-Za-z]{3,}( [A-Za-z]+)?")
-NEGATIONS = ("in", "un", "im", "ir", "il", "dis", "non", "non-", "not ", "no ")
+NEGATIONS = ("in", "un", "im", "ir", "il", "dis", "non", "non-", "not ")
 CALLS = ("find", "count", "search", "findall", "__contains__")
 
 
@@ -57,6 +57,13 @@ def _inside(part: Part) -> python.AST | None:
     searches = [each for node in nodes for each in _sought(node)]
     if not searches:
         return None
+    keyed = {
+        python.unparse(node.value)
+        for node in nodes
+        if isinstance(node, python.Subscript) and isinstance(node.slice, python.Constant)
+        and isinstance(node.slice.value, str)
+    }  # fmt: skip
+    searches = [(n, text) for n, text in searches if not keyed & {*map(python.unparse, _texts(n))}]
     sought = {text.lower() for _, text in searches}
     compared = {
         str(side.value).lower()
@@ -76,9 +83,19 @@ def _inside(part: Part) -> python.AST | None:
         opposites = {f"{before}{text.lower()}" for before in NEGATIONS}
         if opposites & (sought | compared) or text.lower() in compared:
             continue
-        if any(re.search(rf"\b{re.escape(each)}\b", said) for each in opposites):
+        if any(_is_said(text.lower(), each, said) for each in opposites):
             return node
     return None
+
+
+def _is_said(word: str, opposite: str, said: str) -> bool:
+    """True if a text has the opposite of a word; for two words, such as `not valid`, beside the
+    word itself: `valid or not valid`."""
+    one, other = re.escape(word), re.escape(opposite)
+    if " " not in opposite:
+        return re.search(rf"\b{other}\b", said) is not None
+    between = r"['\"`]?\s*(,|/|\||\bor\b)+\s*(or\s+)?['\"`]?"
+    return re.search(rf"\b{one}{between}{other}\b|\b{other}{between}{one}\b", said) is not None
 
 
 def _sought(node: python.AST) -> Iterator[tuple[python.AST, str]]:
@@ -96,6 +113,13 @@ def _sought(node: python.AST) -> Iterator[tuple[python.AST, str]]:
         ) if name in CALLS:
             if WORD.fullmatch(text):
                 yield node, text
+
+
+def _texts(node: python.AST) -> list[python.expr]:
+    """Return what a search looks in, which is a dict if the file reads it by a key."""
+    import ast as python
+
+    return node.comparators if isinstance(node, python.Compare) else []
 
 
 def _is_words(node: python.expr) -> bool:

@@ -34,7 +34,7 @@ ENDS = (
     "kill", "terminate", "wait", "communicate", "send_signal", "killpg", "close", "join", "quit",
     "stop", "shutdown", "wait_for",
 )  # fmt: skip
-OWNERS = ("subprocess", "asyncio", "multiprocessing", "pexpect", "mp", "psutil", "")
+OWNERS = ("subprocess", "asyncio", "multiprocessing", "pexpect", "mp", "psutil")
 
 
 def check(view: View) -> Findings:
@@ -79,8 +79,10 @@ def _left(part: Part) -> python.AST | None:
                 if isinstance(node, python.Call):
                     name = getattr(node.func, "attr", getattr(node.func, "id", ""))
                     owner = getattr(getattr(node.func, "value", None), "id", "")
-                    if name in ENDS:
+                    of_text = isinstance(getattr(node.func, "value", None), python.Constant)
+                    if name in ENDS and not of_text:  # not `", ".join(...)`
                         return None
-                    if name in STARTS and owner in OWNERS and id(node) not in inside:
+                    known = owner in OWNERS if owner else name.startswith(("Popen", "create_"))
+                    if name in STARTS and known and id(node) not in inside:
                         started = started or node
     return started
