@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from forgedsl.diagnostics import Label
-from forgedsl.ir.program import Function
+from forgedsl.ir.program import Function, PythonFunction
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.view import View
 from forgedsl.source import Span
@@ -57,7 +57,7 @@ def check(view: View) -> Findings:
             help=f"exchange them: `clip(ratio, 1 - {high}, 1 + {low})`",
         )
     if view.program.environments or any(
-        not isinstance(r.body, Function) for r in view.program.rewards.values()
+        isinstance(r.body, PythonFunction) for r in view.program.rewards.values()
     ):
         yield from _in_python(view)
 
