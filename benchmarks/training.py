@@ -13,8 +13,10 @@ one's own, over the GPU's dense bf16 peak; what is recomputed does not count as 
 from __future__ import annotations
 
 import argparse
+import cProfile
 import json
 import math
+import pstats
 import random
 import subprocess
 import sys
@@ -29,6 +31,7 @@ import torch
 from forgedsl.lower import job as spec
 from forgedsl_runtime.data_types import Batch, Sample
 from forgedsl_runtime.models import resolve_model
+from forgedsl_runtime.services.titan.upstream import flash_attention
 
 HERE = Path(__file__).parent
 PEAK = rl_step.PEAK
@@ -46,6 +49,8 @@ def arguments() -> argparse.Namespace:
     ):  # fmt: skip
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--set", action="append", default=[], dest="settings")
+    parser.add_argument("--attention", choices=("auto", "torch"), default="auto")
+    parser.add_argument("--profile", action="store_true", help="where the first step's time goes")
     return parser.parse_args()
 
 
@@ -136,8 +141,17 @@ def flops(actor: Any, batch: Batch, size: str = "") -> float:
     )
 
 
+def first_step(actor: Any, batch: Batch, loss: str) -> None:
+    """Take a step under cProfile and print the calls that took longest."""
+    profile = cProfile.Profile()
+    profile.runcall(actor._step, batch, loss)
+    pstats.Stats(profile, stream=sys.stderr).sort_stats("cumulative").print_stats(90)
+
+
 def main() -> None:
     args = arguments()
+    if args.attention == "torch":
+        flash_attention.installed = lambda: False
     with tempfile.TemporaryDirectory() as name:
         job = compiled(args, Path(name))
         actor = trainer(job, Path(name))
@@ -145,6 +159,8 @@ def main() -> None:
         work = flops(actor, batch, args.size)
         gpu = torch.cuda.is_available()
         peak = next((v for k, v in PEAK.items() if gpu and k in torch.cuda.get_device_name()), 0.0)
+        if args.profile:
+            first_step(actor, batch, next(iter(job.losses)))
         for step in range(1, args.steps + 1):
             if gpu:
                 torch.cuda.reset_peak_memory_stats()

@@ -14,6 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from forgedsl_runtime.services.titan.upstream import flash_attention
+
 CAUSAL = 1
 """value with which the memory-efficient kernel selects a causal mask aligned to the upper left
 corner"""
@@ -72,8 +74,9 @@ def packed_attention() -> type:
 
     class PackedAttention(Module):
         """Causal attention within `Segments` of one row, without an L x L mask (GPU). 16-bit
-        dtypes use flash attention, f32 the memory-efficient kernel. torchtitan's own module would
-        need a build of flash attention that torch does not include."""
+        dtypes use flash attention, on Hopper version 4; f32 uses the memory-efficient kernel.
+        torchtitan's own module would need a build of flash attention that torch does not
+        include."""
 
         @dataclass(kw_only=True, slots=True)
         class Config(Module.Config):
@@ -81,6 +84,7 @@ def packed_attention() -> type:
 
         def __init__(self, config: Config) -> None:
             super().__init__()
+            self.newest = flash_attention.installed()
 
         def forward(
             self,
@@ -102,6 +106,9 @@ def packed_attention() -> type:
                     0.0, CAUSAL, True, scale=scale,
                 )  # fmt: skip
                 return attended.view(q_BLNH.shape)  # type: ignore[no-any-return]
+            if self.newest and flash_attention.takes(q.dtype, q.shape[-1]):
+                newest, _ = flash_attention.packed_attention(q, k, v, bounds, longest, scale)
+                return newest.view(q_BLNH.shape)  # type: ignore[no-any-return]
             out = varlen_attn(
                 q, k, v, bounds, bounds, longest, longest,
                 scale=scale, window_size=(-1, 0), enable_gqa=q.shape[1] != k.shape[1],

@@ -493,7 +493,22 @@ def _name(dtype: torch.dtype) -> str:
 def _activation_checkpoint(mode: str, parts: SimpleNamespace) -> Any:
     if mode == "none":
         return None
-    return {"selective": parts.SelectiveAC, "full": parts.FullAC}[mode].Config()
+    return {"selective": _selective(parts.SelectiveAC), "full": parts.FullAC}[mode].Config()
+
+
+def _selective(theirs: Any) -> Any:
+    """Return torchtitan's selective recomputation, which also keeps the results of our attention,
+    as it does those of torch's."""
+
+    class Selective(theirs):
+        @dataclass(kw_only=True, slots=True)
+        class Config(theirs.Config):
+            pass
+
+        def get_save_ops(self) -> set[Any]:
+            return {*super().get_save_ops(), torch.ops.forgedsl.packed_attention.default}
+
+    return Selective
 
 
 def _any_length(embed: nn.Module, args: tuple[Any, ...], hidden: Tensor) -> None:
