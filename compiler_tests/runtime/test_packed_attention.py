@@ -32,7 +32,7 @@ def test_packed_attention_is_attention_under_the_mask(
     twins = [x.detach().double().requires_grad_() for x in inputs]
     attend = packed_attention().Config().build()
     if newest and not attend.newest:
-        pytest.skip("needs a Hopper GPU and vLLM's flash attention 4")
+        pytest.skip("needs a GPU of Hopper's generation, with vLLM")
     attend.newest = newest
     out = attend(*inputs, attention_masks=Segments(micro.bounds, micro.longest))
     q, k, v = (x.transpose(1, 2) for x in twins)

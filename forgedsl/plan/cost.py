@@ -20,19 +20,27 @@ from forgedsl.ir.graph import Graph, Node
 from forgedsl.ir.program import Constructor, Program, engine_of, rewards_of
 from forgedsl.plan.calibration import factor, share
 from forgedsl.plan.schedule import SchedulePlan
-from forgedsl.plan.sizes import completions, data_ranks, lengths, step_tokens
+from forgedsl.plan.sizes import (
+    completions,
+    data_ranks,
+    lengths,
+    step_tokens,
+    trained_length,
+)
 from forgedsl.records import dataclass, field, replace
 from forgedsl.services.registry import kind_of
-from forgedsl.sizes.devices import LINK, REDUCE, Rates, cpu_rates, gpu_rates
+from forgedsl.sizes.devices import LINK, REDUCE, Rates, attention_rate, cpu_rates, gpu_rates
 from forgedsl.sizes.experts import routed_seconds
 from forgedsl.sizes.memory import RankMemory, Request, itemsize
 from forgedsl.sizes.meshes import MeshPlan, copies_of, number, transport_of, value
 from forgedsl.sizes.params import (
     active_layer_params,
+    attention_flops,
     forward_flops,
     kv_bytes,
     kv_width,
     num_params,
+    product_flops,
     query_width,
     repeated,
     stage_layers,
@@ -347,8 +355,11 @@ def _model(request: Request, graph: Graph, schedule: SchedulePlan, node: Node) -
     # a backward pass has as many all-reduces as a forward pass
     forwards = epochs * max(1.0, passes - 1)
     passes *= epochs
-    flops = passes * tokens * forward_flops(dims, seq_len)
+    length = min(seq_len, trained_length(request, graph))
+    products = passes * tokens * product_flops(dims)
+    attention = epochs * work.attended * tokens * attention_flops(dims, length)
     rates = rates_of(request, mesh)
+    computed = products / rates.train + attention / attention_speed(request, mesh, length)
     micros = many * -(-tokens // (many * rows * seq_len * data_ranks(mesh)))
     bubble = pipeline_slowdown(mesh, dims, micros // many)
     return Stage(
@@ -356,11 +367,11 @@ def _model(request: Request, graph: Graph, schedule: SchedulePlan, node: Node) -
         service=node.target,
         device=mesh.device,
         tokens=tokens,
-        flops=flops,
+        flops=products + attention,
         bytes=micros * passes * itemsize(request.program, decl) * num_params(dims),
         seconds=bubble
         * (
-            _computed(mesh, flops / (rates.train * mesh.world), micros * passes * rates.launch)
+            _computed(mesh, computed / mesh.world, micros * passes * rates.launch)
             + micros
             * (
                 epochs * work.fetched
@@ -473,6 +484,13 @@ def rates_of(request: Request, mesh: MeshPlan) -> Rates:
     mine, schedule = cores_of(request, mesh), request.program.schedule
     turns = schedule is None or schedule.label != "async"
     return cpu_rates(max(1.0, mine) if turns else mine)
+
+
+def attention_speed(request: Request, mesh: MeshPlan, length: int) -> float:
+    """Return the FLOP/s of a trainer's attention on one rank, in samples of `length` tokens."""
+    if mesh.device == "gpu":
+        return attention_rate(request.host.gpu, length)
+    return rates_of(request, mesh).train
 
 
 def cores_of(request: Request, mesh: MeshPlan) -> float:

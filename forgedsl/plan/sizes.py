@@ -90,6 +90,15 @@ def step_tokens(request: Request, graph: Graph) -> int:
     )
 
 
+def trained_length(request: Request, graph: Graph) -> int:
+    """Return the most tokens of a sample of the training batches: those of a row if they come from
+    a dataset."""
+    batches = [graph.node(read.edge) for read in graph.step.inputs]
+    sampled = frozenset[str]().union(*(batch.samplers for batch in batches))
+    sizes = PlannedSizes(request, graph)
+    return max((sizes.full_length(graph.node(name)) for name in sampled), default=sizes.row_tokens)
+
+
 def held_bytes(request: Request, graph: Graph) -> dict[str, int]:
     """Return an upper bound of the bytes kept on the controller's host for later steps, by
     buffer.

@@ -156,7 +156,9 @@ class TrainingCost:
     """Inputs of the cost model of a trained or frozen model, besides its model and device."""
 
     passes: float = 1.0
-    """cost of a microbatch, in forward passes"""
+    """cost of the products of a microbatch, in forward passes"""
+    attended: float = 1.0
+    """cost of its attention, in forward passes"""
     fetched: float = 0.0
     """seconds per microbatch to copy weights and gradients, to fetch weights from the host's
     memory, or experts from other ranks"""
@@ -275,7 +277,8 @@ class ServiceKind:
         self, request: Request, mesh: MeshPlan, dims: Dims, *, trained: bool
     ) -> TrainingCost:
         """Return the cost of a microbatch and of an update, of a trained or frozen model."""
-        return TrainingCost(passes=TRAINED_PASSES if trained else 1.0)
+        passes = TRAINED_PASSES if trained else 1.0
+        return TrainingCost(passes=passes, attended=passes)
 
     def checkpoint_bytes(self, decl: Decl, dims: Dims) -> int:
         """Return the bytes of a checkpoint: weights and optimizer moments."""

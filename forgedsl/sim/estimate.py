@@ -18,19 +18,26 @@ from typing import TYPE_CHECKING
 from forgedsl.lower.job import Job
 from forgedsl.plan.calibration import factor
 from forgedsl.plan.cost import (
+    attention_speed,
     rates_of,
     recomputes_kv_cache,
     reduce_seconds,
     sync_seconds,
 )
-from forgedsl.plan.sizes import data_ranks, lengths
+from forgedsl.plan.sizes import data_ranks, lengths, trained_length
 from forgedsl.services.registry import kind_of
 from forgedsl.sim.latency import Data, Engine, Filter, Latencies, Play, Reward, Titan
 from forgedsl.sim.values import Dist, constant
 from forgedsl.sizes.experts import routed_seconds
 from forgedsl.sizes.memory import itemsize
 from forgedsl.sizes.meshes import transport_of
-from forgedsl.sizes.params import forward_flops, kv_bytes, num_params
+from forgedsl.sizes.params import (
+    attention_flops,
+    forward_flops,
+    kv_bytes,
+    num_params,
+    product_flops,
+)
 from forgedsl.types.flow import Role
 
 if TYPE_CHECKING:
@@ -209,11 +216,15 @@ def _titan(plan: Plan, graph: Graph, name: str, *, trained: bool) -> Titan:
         raise UnknownModelError(name)
     rows, seq_len = request.rows[name]
     rates, on_gpu = rates_of(request, mesh), mesh.device == "gpu"
-    token = forward_flops(dims, seq_len) / (rates.train * mesh.world)
+    length = min(seq_len, trained_length(request, graph))
+    products = product_flops(dims) / (rates.train * mesh.world)
+    speed = attention_speed(request, mesh, length) * mesh.world
+    attention = attention_flops(dims, length) / speed
     each = rows * seq_len * data_ranks(mesh)
     kind = kind_of(decl.ctor)
     work = kind.training(request, mesh, dims, trained=trained)
     passes = work.passes
+    token = products + attention * work.attended / passes
     epochs, many = graph.updates
     reduce = reduce_seconds(mesh, dims, rows * seq_len, itemsize(request.program, decl))
     token = max(token, rates.launch / each) if on_gpu else token + rates.launch / each

@@ -41,6 +41,10 @@ PEAKS = {
     "4090": (165e12, 1.0e12), "5090": (210e12, 1.8e12), "MI300X": (1307e12, 5.3e12),
 }  # fmt: skip
 DEFAULT = "A100"
+HOPPER = frozenset({"H200", "H100", "GH200", "H20"})
+"""GPUs whose attention the trainer computes by flash attention 4"""
+FLASH_2 = 290e12
+"""FLOP/s that flash attention 2 reaches at most, in long sequences (measured on an H200)"""
 LINKED = frozenset({"B300", "B200", "GB200", "H200", "H100", "H20", "A100"})
 """GPU modules whose NVLink connects all GPUs of a host, unless their name says otherwise"""
 CORE_FLOPS = 80e9
@@ -63,11 +67,23 @@ def linked(model: str | None) -> bool:
 
 
 def trained_fraction(hidden: int, *, experts: bool) -> float:
-    """Return the fraction of a GPU's peak that the products and the attention of training reach, by
-    the width of the model: 46 % at 1,024, 57 % at 2,048, 60 % at 2,560 (measured). Products of
-    experts have fewer rows each. What FSDP copies is not part of it (`services/titan/cost.py`)."""
-    dense = min(0.62, max(0.3, 0.46 + 0.11 * log2(hidden / 1024)))
+    """Return the fraction of a GPU's peak that the products of training reach, by the width of the
+    model: 51 % at 1,024, 57 % from 2,048 on (measured). Products of experts have fewer rows each.
+    Attention has rates of its own (`attention_rate`), and what FSDP copies is counted in
+    `services/titan/cost.py`."""
+    dense = min(0.58, max(0.3, 0.51 + 0.06 * log2(hidden / 1024)))
     return 0.6 * dense if experts else dense
+
+
+def attention_rate(model: str | None, context: float) -> float:
+    """Return the FLOP/s that attention of a trainer reaches on a GPU, forward and backward, where a
+    backward pass counts twice a forward pass. It grows with the length of the sequences: measured
+    on an H200, 296 TFLOP/s at 1,200 tokens and 524 at 32,000. Hopper GPUs have flash attention 4,
+    others flash attention 2."""
+    name = _known(model)
+    flops, _ = PEAKS[name]
+    most = 0.55 * flops if name in HOPPER else min(0.5 * flops, FLASH_2)
+    return most * context / (context + 1000)
 
 
 def gpu_rates(
@@ -75,9 +91,7 @@ def gpu_rates(
 ) -> Rates:
     """Return the rates of a GPU by its marketing name, for a model of this width; an unknown GPU
     counts as an A100."""
-    words = (model or "").upper().replace("-", " ").split()
-    name = next((word for word in words if word in PEAKS), DEFAULT)
-    flops, bandwidth = PEAKS[name]
+    flops, bandwidth = PEAKS[_known(model)]
     return Rates(
         train=trained_fraction(hidden, experts=experts) * flops,
         prefill=0.5 * flops,
@@ -87,6 +101,12 @@ def gpu_rates(
         token=4.5e-6,
         again=1e-6,
     )
+
+
+def _known(model: str | None) -> str:
+    """Return the name under which `PEAKS` has a GPU."""
+    words = (model or "").upper().replace("-", " ").split()
+    return next((word for word in words if word in PEAKS), DEFAULT)
 
 
 def cpu_rates(cores: float) -> Rates:

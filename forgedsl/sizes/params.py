@@ -165,8 +165,17 @@ def kv_bytes(dims: Dims, *, tp: int, pp: int, itemsize: int) -> int:
 def forward_flops(dims: Dims, context: int) -> float:
     """Return the FLOPs of a token's forward pass: 2 per weight of a matrix product, and attention
     over half of `context`."""
-    weights = over_layers(dims, active_layer_params) + vocab_params(dims)
-    return 2.0 * weights + 2.0 * dims.layers * query_width(dims) * context
+    return product_flops(dims) + attention_flops(dims, context)
+
+
+def product_flops(dims: Dims) -> float:
+    """Return the FLOPs of a token's forward pass without attention: 2 per weight that it uses."""
+    return 2.0 * (over_layers(dims, active_layer_params) + vocab_params(dims))
+
+
+def attention_flops(dims: Dims, context: float) -> float:
+    """Return the FLOPs of attention in a token's forward pass, over half of `context` tokens."""
+    return 2.0 * dims.layers * query_width(dims) * context
 
 
 def repeated(dims: Dims, degrees: Mapping[str, int]) -> int:

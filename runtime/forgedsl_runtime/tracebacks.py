@@ -41,7 +41,8 @@ def described(error: BaseException) -> str:
     operands = _operands(error) if isinstance(error, TypeError) else ""
     if operands:
         return f"{operands} (at {places_of(error)[0]})"
-    return f"{type(error).__name__}: {placed(error)}"
+    text = placed(error)
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def _operands(error: TypeError) -> str:

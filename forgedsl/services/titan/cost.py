@@ -16,6 +16,8 @@ from forgedsl.sizes.params import PRECISIONS, num_params
 
 RECOMPUTE = {"none": 3.0, "selective": 3.3, "full": 4.0}
 """cost of a forward and backward pass with activation checkpointing, in forward passes"""
+ATTENDED = {"none": 3.0, "selective": 3.0, "full": 3.85}
+"""the same for attention: selective recomputation keeps its results"""
 
 GATHERED, REDUCED, ADDED = 40, 30, 10
 """bytes that a GPU reads and writes for each parameter: to cast and gather the weights of a
@@ -30,15 +32,15 @@ def training(request: Request, mesh: MeshPlan, dims: Dims, *, trained: bool) -> 
     decl = request.program.services[mesh.service]
     fetched, updated = offload_seconds(request, decl, mesh, dims, trained=trained)
     mode = str(value(decl, "memory.activation_checkpoint", "none"))
-    passes = RECOMPUTE[mode] if trained else 1.0
+    passes, attended = (RECOMPUTE[mode], ATTENDED[mode]) if trained else (1.0, 1.0)
     rows, seq_len = request.rows[mesh.service]
     tokens, size = rows * seq_len // mesh.degrees["cp"], itemsize(request.program, decl)
     seconds = expert_seconds(mesh, dims, tokens, size, passes)
     sent = expert_bytes(mesh, dims, tokens, size, passes)
     copied, once = copy_seconds(request, mesh) if trained and mesh.device == "gpu" else (0.0, 0.0)
     return TrainingCost(
-        passes=passes, fetched=copied + fetched + seconds, updated=once + updated, sent=sent,
-        sent_s=seconds,
+        passes=passes, attended=attended, fetched=copied + fetched + seconds,
+        updated=once + updated, sent=sent, sent_s=seconds,
     )  # fmt: skip
 
 

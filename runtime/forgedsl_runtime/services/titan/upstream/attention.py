@@ -67,6 +67,18 @@ def masked_attention() -> type:
     return MaskedAttention
 
 
+def _in_f32(q: Tensor, k: Tensor, v: Tensor, segments: Segments, scale: float | None) -> Tensor:
+    """Return attention in f32 by the memory-efficient kernel, which has no shared key heads."""
+    bounds, longest = segments
+    shared = q.shape[1] // k.shape[1]
+    k, v = (x.repeat_interleave(shared, 1) for x in (k, v)) if shared > 1 else (k, v)
+    attended, *_ = torch.ops.aten._efficient_attention_forward(
+        q[None], k[None], v[None], None, bounds, bounds, longest, longest,
+        0.0, CAUSAL, True, scale=scale,
+    )  # fmt: skip
+    return attended  # type: ignore[no-any-return]
+
+
 def packed_attention() -> type:
     """Return the attention class for GPUs."""
     from torch.nn.attention.varlen import varlen_attn
@@ -85,6 +97,8 @@ def packed_attention() -> type:
         def __init__(self, config: Config) -> None:
             super().__init__()
             self.newest = flash_attention.installed()
+            if self.newest:
+                flash_attention.kernels()
 
         def forward(
             self,
@@ -99,13 +113,7 @@ def packed_attention() -> type:
             q, k, v = (x.flatten(0, 1) for x in (q_BLNH, k_BLNH, v_BLNH))
             bounds, longest = attention_masks
             if q.dtype == torch.float32:
-                shared = q.shape[1] // k.shape[1]
-                k, v = (x.repeat_interleave(shared, 1) for x in (k, v)) if shared > 1 else (k, v)
-                attended, *_ = torch.ops.aten._efficient_attention_forward(
-                    q[None], k[None], v[None], None, bounds, bounds, longest, longest,
-                    0.0, CAUSAL, True, scale=scale,
-                )  # fmt: skip
-                return attended.view(q_BLNH.shape)  # type: ignore[no-any-return]
+                return _in_f32(q, k, v, attention_masks, scale).view(q_BLNH.shape)
             if self.newest and flash_attention.takes(q.dtype, q.shape[-1]):
                 newest, _ = flash_attention.packed_attention(q, k, v, bounds, longest, scale)
                 return newest.view(q_BLNH.shape)  # type: ignore[no-any-return]

@@ -9,6 +9,7 @@ torch can compile around. The kernels are compiled at their first call and kept 
 from __future__ import annotations
 
 import os
+import warnings
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
@@ -41,11 +42,13 @@ def installed() -> bool:
 
 
 @cache
-def _kernels() -> Any:
-    """Import the kernels, which takes some seconds."""
+def kernels() -> Any:
+    """Import the kernels. It takes 3 to 7 s, so a trainer does it while engines start."""
     os.environ.setdefault("FLASH_ATTENTION_CUTE_DSL_CACHE_ENABLED", "1")
     folder = compiled.folder() / "flash_attention"
     os.environ.setdefault("FLASH_ATTENTION_CUTE_DSL_CACHE_DIR", str(folder))
+    # its compiler says this of each kernel, and there is nothing to do about it
+    warnings.filterwarnings("ignore", message="Argument aux_data .* cannot be converted")
     return import_module(f"{KERNELS}.interface")
 
 
@@ -59,7 +62,7 @@ def packed_attention(
     segments, then T; longest: upper bound of their lengths. Returns [T, heads, width] in the dtype
     of q and f32 [heads, T].
     """
-    out, log_sum, *_ = _kernels()._flash_attn_fwd(
+    out, log_sum, *_ = kernels()._flash_attn_fwd(
         q, k, v, cu_seqlens_q=bounds, cu_seqlens_k=bounds, max_seqlen_q=longest,
         max_seqlen_k=longest, softmax_scale=scale, causal=True, return_lse=True,
     )  # fmt: skip
@@ -80,7 +83,7 @@ def _backward(
     push: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, log_sum: Tensor, bounds: Tensor,
     longest: int, scale: float | None,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    dq, dk, dv = _kernels()._flash_attn_bwd(
+    dq, dk, dv = kernels()._flash_attn_bwd(
         q, k, v, out, push, log_sum, softmax_scale=scale, causal=True, cu_seqlens_q=bounds,
         cu_seqlens_k=bounds, max_seqlen_q=longest, max_seqlen_k=longest,
         deterministic=torch.are_deterministic_algorithms_enabled(),
