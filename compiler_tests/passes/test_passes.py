@@ -229,16 +229,13 @@ def test_print_after_takes_several_and_any_command_that_compiles(tmp_path):
     assert re.findall(r"# ---- after (\w+)", done.stderr) == ["tokens", "job"]
 
 
-def test_print_after_of_a_run_that_is_refused_before_it_starts(tmp_path):
-    run_dir = tmp_path / "run"
-    run_dir.mkdir()
-    (run_dir / "job.json").touch()
-    (run_dir / "metrics.jsonl").write_text("{}\n")
-    words = ("--profile", "cpu", "--run-dir", str(run_dir), "--print-after", "graph", "--timings")
-    done = forgec("run", str(GRPO), *words)
-    assert done.exit_code == 2
+def test_print_after_of_a_run_that_is_refused_before_it_starts(tmp_path, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    words = ("--profile", "gpu1", "--run-dir", str(tmp_path / "run"))
+    done = forgec("run", str(GRPO), *words, "--print-after", "graph", "--timings")
+    assert "P203" in done.stderr
     assert re.findall(r"# ---- after (\w+)", done.stderr) == ["graph"]
-    assert re.search(r"^job +[\d.]+ ", done.stderr, re.MULTILINE)
+    assert re.search(r"^graph +[\d.]+ ", done.stderr, re.MULTILINE)
 
 
 def test_print_after_of_a_simulation_and_of_a_lock(tmp_path):
