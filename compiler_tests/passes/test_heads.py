@@ -66,3 +66,14 @@ def test_the_width_is_that_of_vllm() -> None:
     unit = kind_of("vllm").cpu_expert_width
     kinds = (CPUUnquantizedExperts, *CPUUnquantizedExperts.__subclasses__())
     assert max(kind._intermediate_alignment() for kind in kinds) == unit
+
+
+def test_experts_without_a_kernel_on_a_cpu_are_refused(tmp_path: Path) -> None:
+    narrow = changed(MIXTURE, ("hidden = 64", "hidden = 48"))
+    cpu = ("generator.device=cpu", "generator.parallel.tp=1")
+    (message,) = told(narrow, tmp_path, *cpu)
+    assert message == (
+        "the model of `generator` has experts and `hidden = 48`, for which its engine has no "
+        "kernel on a CPU"
+    )
+    assert told(narrow, tmp_path) == []

@@ -91,10 +91,22 @@ def _heads(request: Request, decl: Decl, mesh: MeshPlan) -> list[Diagnostic]:
 
 
 def _experts(request: Request, decl: Decl, mesh: MeshPlan) -> list[Diagnostic]:
-    """Report experts whose width an engine on a CPU pads: it cannot load new weights into them."""
+    """Report experts for which an engine on a CPU has no kernel, and those whose width it pads: it
+    cannot load new weights into them."""
     dims, unit = request.dims.get(decl.name), kind_of(mesh.kind).cpu_expert_width
     if mesh.device != "cpu" or dims is None or not dims.experts or not unit:
         return []
+    if dims.hidden % unit:
+        return [
+            error(
+                "P216",
+                "not-carried-out",
+                f"the model of `{decl.name}` has experts and `hidden = {dims.hidden}`, for which "
+                "its engine has no kernel on a CPU",
+                decl.name_span,
+                help=f"on a CPU, `hidden` must be a multiple of {unit}; a GPU takes others, too",
+            )
+        ]
     tp = mesh.degrees["tp"]
     if decl.name not in request.synced or dims.ffn % (unit * tp) == 0:
         return []
