@@ -37,7 +37,7 @@ def test_a_job_that_would_start(folder):
     assert (done.exit_code, list(folder.iterdir())) == (0, []), done.output
     states = [line.split("  ")[1].split()[0] for line in done.stdout.splitlines()[:-1]]
     assert states == ["host", "packages", "models", "data", "rewards", "run"]
-    assert "grpo_math (profile cpu) would start; nothing was launched" in done.stdout
+    assert "grpo_math (profile cpu) is ready to run; nothing was launched" in done.stdout
 
 
 @pytest.mark.parametrize("words", [("--dry-run",), ()])
@@ -58,7 +58,7 @@ def test_every_obstacle_is_named(folder):
     assert done.exit_code == 4
     failed = [line.split()[0] for line in done.stdout.splitlines() if " FAILED " in line]
     assert failed == ["data", "run"]
-    assert "would not start: 2 of 6 checks failed" in done.stdout
+    assert "is not ready: 2 of 6 checks failed" in done.stdout
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,9 @@ def dry_run(prepared: Prepared, request: RunOptions) -> int:
                 print(f"  {what:<12} FAILED  {text}", flush=True)
     profile = f" (profile {job.profile})" if job.profile else ""
     end = (
-        "would start" if not failed else f"would not start: {failed} of {len(checks)} checks failed"
+        "is ready to run"
+        if not failed
+        else f"is not ready: {failed} of {len(checks)} checks failed"
     )
     print(f"{job.name}{profile} {end}; nothing was launched")
     return 4 if failed else 0
