@@ -39,7 +39,10 @@ def test_text_has_every_section_and_fits_in_a_hundred_columns(folder):
     lines = result.stdout.splitlines()
     for title in ("placement", "memory", "queues", "policy age", "liveness"):
         assert title in lines
-    assert {"cost of a step, at most", "groups without a gradient (dead groups)"} <= {*lines}
+    assert {
+        "cost of a step, estimated for the longest samples",
+        "groups without a gradient (dead groups)",
+    } <= {*lines}
     assert max(map(len, lines)) <= 100
     assert "(32 + 1 - 2) // 16 = 1 step, allowed 1" in result.stdout
 

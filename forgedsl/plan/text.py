@@ -51,7 +51,7 @@ def render_plan(
         ("replay", list(_replay(graph, plan))),
         ("recorded steps", list(_recorded(graph, plan))),
         ("liveness", list(_liveness(graph, plan))),
-        ("cost of a step, at most", list(_cost(graph, plan))),
+        ("cost of a step, estimated for the longest samples", list(_cost(graph, plan))),
         ("groups without a gradient (dead groups)",
          list(_dead(plan)) if graph.having(Role.SCORES) else []),
         ("removed", [f"{', '.join((*part.nodes, *part.services)) or 'field'}: {part.reason}"
