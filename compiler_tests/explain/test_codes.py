@@ -20,7 +20,7 @@ NO_CODE = {"A100"}  # a GPU
 WITHOUT_EXAMPLE = {
     "S011", "S012", "S013", "S014", "S015", "S016",  # what no person types
     "F106", "P205", "P211", "P214", "A307", "A308",  # sizes: the small program has none
-    "D611", "D613", "D614", "D615", "D616", "D617",  # need rows
+    "D611", "D613", "D614", "D615", "D616", "D617", "D669",  # need rows
     "F116", "F121", "F131", "P212", "X801", "X804", "X805",  # need other files
     "D620", "D621", "D622",  # an environment is a file
 }  # fmt: skip

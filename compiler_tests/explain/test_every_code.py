@@ -98,6 +98,18 @@ def rows(answers):
     return run
 
 
+def worded(question):
+    """The small program with 30 questions in this form, read by a tokenizer of sums."""
+
+    def run(folder):
+        found = ({"question": question.format(i), "answer": str(i + 1)} for i in range(30))
+        (folder / "sums.jsonl").write_text("\n".join(map(json.dumps, found)), "utf-8")
+        text = BASE.replace('local("t")', 'local("forgedsl:tokenizers/arithmetic")')
+        return linted(text, folder, deep=DEEP)
+
+    return run
+
+
 def repeated(distinct):
     """The small program with 30 rows of which so many are distinct."""
 
@@ -231,6 +243,7 @@ APART = {
     "D615": (repeated(3), repeated(30)),
     "D616": (demonstrated("tool"), demonstrated("user")),
     "D617": (long_chats("truncate"), long_chats("drop")),
+    "D669": (worded("What is {} plus 1?"), worded("{}+1=")),
     "X801": (python("def other(prompt, response, target):\n    return 1.0\n"), python(SCORE)),
     "X805": (python(SCORE.replace("1.0", "1.0 / target"), DEEP), python(SCORE, DEEP)),
     "X804": (python("import nowhere_to_be_found\n" + SCORE, DEEP), python(SCORE, DEEP)),

@@ -264,3 +264,14 @@ def test_the_server_says_what_is_missing(tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "pygls", None)
     assert command.main([]) == 2
     assert command.INSTALL in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["", "\n", "forge 1", "forge 1\n", "# \N{GRINNING FACE}"])
+def test_the_end_of_a_text_has_a_position(text):
+    from pygls.workspace import TextDocument
+
+    from forgedsl.lsp.convert import place
+
+    end = place(TextDocument("file:///x.forge", source=text), len(text))
+    *before, last = text.split("\n")
+    assert (end.line, end.character) == (len(before), len(last.encode("utf-16-le")) // 2)

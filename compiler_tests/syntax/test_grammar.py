@@ -183,3 +183,8 @@ def test_the_second_start_reads_the_cache(tmp_path, monkeypatch):
     parser_module._Parser()
     monkeypatch.setattr(lark, "Lark", type("NoBuild", (lark.Lark,), {"__init__": None}))
     assert parser_module._Parser().lark.parse("param a : int = 1\n", start="start").decls
+
+
+def test_a_file_may_end_after_its_edition():
+    assert tree("forge 1").edition is not None
+    assert tree("\n\nforge 1").edition is not None

@@ -139,7 +139,9 @@ def _data(job: Job, folder: Path, seen: dict[str, DatasetCheck]) -> str:
     found = []
     for name, check in checks.items():
         text = f"{name}: {'streamed rows' if check.rows is None else counted(check.rows, 'row')}"
-        shown = ", ".join(filter(None, (text, check.left_out, check.few)))
+        unknown = f"{check.unknown:,} with text that the tokenizer does not know"
+        parts = (text, check.left_out, check.few, unknown if check.unknown else "")
+        shown = ", ".join(filter(None, parts))
         found.append(f"{shown}{check.examples if check.left_out else ''}")
     return ("\n" + 23 * " " if any("\n" in text for text in found) else ", ").join(found)
 

@@ -48,10 +48,10 @@ SYMBOL_KINDS = {
 
 
 def place(document: TextDocument, offset: int) -> lsp.Position:
-    """Return the position of an offset. Handles the end of a last line without newline, which pygls
-    does not."""
+    """Return the position of an offset. Handles the end of the text, which pygls does not if the
+    text is empty or its last line has no newline."""
     text = document.source
-    if offset >= len(text) and text and not text.endswith("\n"):
+    if offset >= len(text):
         line = text.count("\n")
         start = text.rfind("\n") + 1
         character = document.position_codec.client_num_units(text[start:])

@@ -102,7 +102,7 @@ def decode(data: bytes, name: str, reporter: Reporter) -> SourceFile | None:
             "empty-file",
             "this file is empty",
             "a program needs at least a model, a service, a loss and a flow; "
-            "pipelines/grpo_math.forge is an example to start from",
+            "`forgec init` writes an example to start from",
         )
         return None
     return SourceFile(name, text)

@@ -24,6 +24,9 @@ Message = dict[str, Any]
 Learn = Literal["assistant_turns", "last_turn", "all"]
 
 
+TOO_LONG = "sequence-length-is-longer-than-the-specified-maximum"
+
+
 class ChatTokenizer:
     """A Hugging Face tokenizer with a chat template."""
 
@@ -33,6 +36,8 @@ class ChatTokenizer:
         self.tokenizer, self._tool_calls = tokenizer, tool_calls
         if chat_template is not None:
             tokenizer.chat_template = chat_template
+        # long texts are counted before they are left out; transformers would warn of the first
+        tokenizer.deprecation_warnings[TOO_LONG] = True
         self.specials = sorted(tokenizer.all_special_tokens, key=len, reverse=True)
 
     @cached_property
@@ -41,6 +46,14 @@ class ChatTokenizer:
         may be a role that it tests for."""
         template = str(self.tokenizer.chat_template or "")
         return tuple(dict.fromkeys((*ROLES, *re.findall(r"[\"'](\w+)[\"']", template))))
+
+    @cached_property
+    def unknown(self) -> int | None:
+        """Token for text that the tokenizer has no tokens for; None if every text has tokens, or if
+        the token has another meaning too."""
+        known = self.tokenizer
+        others = (known.eos_token_id, known.pad_token_id, known.bos_token_id)
+        return None if known.unk_token_id in others else known.unk_token_id
 
     @cached_property
     def tool_form(self) -> str:
