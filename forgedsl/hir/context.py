@@ -6,6 +6,7 @@ so that one mistake gives one message.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Final
 
@@ -50,6 +51,9 @@ class Error:
 
 ERROR: Final = Error()
 
+VALUE = re.compile(r"(?:here it is|write|without quotes:) `([^`]+)`")
+"""help that is a value, to be written in place of the wrong one"""
+
 
 @dataclass(slots=True)
 class Context:
@@ -75,7 +79,12 @@ class Context:
         fix: Fix | None = None,
         table: tuple[str | Label, ...] = (),
     ) -> Error:
-        """Report an error. Returns `ERROR`, for use as the value that could not be computed."""
+        """Report an error. Returns `ERROR`, for use as the value that could not be computed. A
+        `help` that is nothing but the right value is a fix too."""
+        right = VALUE.fullmatch(help) if code in ("F109", "F113") else None
+        if fix is None and right is not None:
+            edit = Edit(text=right[1], span=span)
+            fix = Fix(message=f"write `{right[1]}`", edits=(edit,), safe=False)
         self.reporter.report(
             Diagnostic(
                 code=code,

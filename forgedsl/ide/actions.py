@@ -41,7 +41,7 @@ def actions(document: Document, start: int, end: int) -> list[Action]:
 def _of_finding(document: Document, finding: Diagnostic) -> Iterator[Action]:
     fix = finding.fix
     if fix is not None and all(edit.span.file == document.name for edit in fix.edits):
-        changes = "" if fix.safe else " (changes what is computed)"
+        changes = "" if fix.safe else " (not a safe fix)"
         title = f"{finding.code}: {fix.message}{changes}"
         yield Action(title=title, kind="fix", edits=fix.edits, finding=finding, safe=fix.safe)
     if finding.severity is not Severity.ERROR or is_suppressible(finding.code):

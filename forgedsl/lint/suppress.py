@@ -159,5 +159,6 @@ def _problems(suppression: Suppression, runs: Callable[[str], bool] | None) -> I
             severity=Severity.WARNING,
             message=f"no finding {', '.join(unused)} occurs here",
             span=suppression.span,
-            fix=Fix(message="remove the comment", edits=(edit,), safe=True) if whole else None,
+            # unsafe: it deletes the reason, which a person wrote
+            fix=Fix(message="remove the comment", edits=(edit,), safe=False) if whole else None,
         )

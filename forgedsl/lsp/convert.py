@@ -77,7 +77,7 @@ def diagnostic(
     lines += [f"note: {note}" for note in finding.notes]
     lines += [f"help: {finding.help}"] if finding.help else []
     if finding.fix is not None:
-        unsafe = "" if finding.fix.safe else " (changes what is computed)"
+        unsafe = "" if finding.fix.safe else " (not a safe one)"
         lines.append(f"fix{unsafe}: {finding.fix.message}")
     if finding.profiles:
         lines.append(f"under profile {', '.join(finding.profiles)}")
