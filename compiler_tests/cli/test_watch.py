@@ -135,6 +135,13 @@ def test_runs_are_listed_with_their_state_and_best_evaluation(tmp_path: Path) ->
     assert found[1]["best"] == {"eval": "held_out", "value": 0.5, "step": 2}
 
 
+def test_the_untrained_model_is_evaluated_at_step_0(tmp_path: Path) -> None:
+    rows = [{"step": step, "eval/held_out": value, "eval_version/held_out": step - (step == 1)}
+            for step, value in ((1, 0.5), (5, 0.25))]  # fmt: skip
+    run = folder(tmp_path / "a", START, END, rows=tuple(rows))
+    assert row_of(run)["best"] == {"eval": "held_out", "value": 0.5, "step": 0}
+
+
 def test_the_reward_of_a_run_is_that_of_its_last_lines(tmp_path: Path) -> None:
     rows = tuple({"step": n, "reward_mean": value} for n, value in enumerate((0, 0, 1, 0.5), 1))
     assert row_of(folder(tmp_path / "a", rows=rows))["reward"] == 0.75

@@ -64,20 +64,28 @@ def command(folder: Path, format_: str) -> None:
         told = (_text(row["differs"].get(name)) for name in names)
         return row["run"], row["state"], steps, reward, evals, (row["began"] or "")[:16], *told
 
-    names = list(found[0]["differs"])[:MOST] if found else []
+    names = [name for name in found[0]["differs"] if not _is_whole(name, found)] if found else []
+    names = names[:MOST]
     columns = (*COLUMNS, *(name.removeprefix("services.") for name in names))
     print("\n".join(table([columns, *map(shown, found)])) if found else f"no runs in {folder}")
 
 
 def _tell_apart(rows: list[dict[str, Any]], folder: Path) -> None:
     """Add to every row the settings that differ between the runs, parameters first."""
-    from forgedsl.runs.settings import differing, settings_of
+    from forgedsl.runs.settings import differing, settings_of, value_at
 
     jobs = [json.loads((folder / row["run"] / "job.json").read_text("utf-8")) for row in rows]
     found = [settings_of(job) for job in jobs]
     order = differing(found)
     for row, job in zip(rows, found, strict=True):
-        row["differs"] = {path.removeprefix("params."): job.get(path) for path in order}
+        row["differs"] = {path.removeprefix("params."): value_at(job, path) for path in order}
+
+
+def _is_whole(name: str, rows: list[dict[str, Any]]) -> bool:
+    """True if a path is a dataset that some runs lack. The eval or service that reads it differs
+    too, and has a column."""
+    values = (row["differs"][name] for row in rows)
+    return name.startswith("datasets.") and all(value in ("yes", None) for value in values)
 
 
 def _text(value: Any) -> str:
@@ -109,8 +117,9 @@ def row_of(run: Path) -> dict[str, Any]:
     else:
         state = str(last.get("status")) if last.get("kind") == "run.end" else "killed"
     shown = next((key for row in rows for key in row if key.startswith("eval/")), "")
+    name = shown.removeprefix("eval/")
     values = [
-        {"eval": shown.removeprefix("eval/"), "value": row[shown], "step": row["step"]}
+        {"eval": name, "value": row[shown], "step": _evaluated(row, name)}
         for row in rows
         if row.get(shown) is not None
     ]
@@ -126,6 +135,13 @@ def row_of(run: Path) -> dict[str, Any]:
         "reward": ends[1] if ends else rewards[-1][1] if rewards else None,
         "began": began and f"{datetime.fromtimestamp(began['time'], UTC):%Y-%m-%d %H:%M:%S} UTC",
     }  # fmt: skip
+
+
+def _evaluated(row: dict[str, Any], name: str) -> int:
+    """Return the step whose weights an eval measured. The record of the first step has the eval of
+    the untrained model, version 0."""
+    untrained = row["step"] == 1 and row.get(f"eval_version/{name}") == 0
+    return 0 if untrained else int(row["step"])
 
 
 def _last(path: Path) -> dict[str, Any] | None:

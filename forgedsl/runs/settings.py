@@ -25,18 +25,48 @@ def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
         yield path, value
 
 
+def _with_whole(paths: set[str], found: Sequence[Mapping[str, Any]]) -> set[str]:
+    """Put the declaration in place of paths that differ only because some jobs lack all of it."""
+    there = [{part for path in job for part in _prefixes(path)} for job in found]
+    kept = set()
+    for path in paths:
+        values = [job[path] for job in found if path in job]
+        if all(path in parts for parts in there) and all(value in ({}, []) for value in values):
+            continue  # empty in some jobs: the paths below it tell them apart
+        lacked = [p for p in _prefixes(path) if any(p not in parts for parts in there)]
+        whole = bool(lacked) and len({str(value) for value in values}) == 1
+        kept.add(lacked[0] if whole else path)
+    return kept
+
+
+def _prefixes(path: str) -> list[str]:
+    """`a.b.c`: a, a.b, a.b.c."""
+    parts = path.split(".")
+    return [".".join(parts[:end]) for end in range(1, len(parts) + 1)]
+
+
+def value_at(settings: Mapping[str, Any], path: str) -> Any:
+    """The value of a path of `differing`; `yes` for a declaration that the job has, None without
+    it."""
+    if path in settings:
+        return settings[path]
+    return "yes" if any(known.startswith(f"{path}.") for known in settings) else None
+
+
 def settings_of(job: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of a job.json by dotted path."""
     return {path: value for path, value in leaves(dict(job)) if not path.startswith(LEFT_OUT)}
 
 
 def differing(found: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The paths whose values are not the same in all, parameters of the file first."""
+    """The paths whose values are not the same in all, parameters of the file first. A declaration
+    that some jobs lack is one path, such as `evals.held`; `value_at` tells who has it."""
     paths = {path for job in found for path in job}
     missing = object()
     differ = {p for p in paths if len({str(job.get(p, missing)) for job in found}) > 1}
     said = {path for path in differ if path.startswith("params.") or path == "seed"}
     rest = {path for path in differ - said if ".mesh." not in path and "sha256" not in path}
+    rest = _with_whole(rest, found)
     return [
         *sorted(said),
         *sorted(rest, key=lambda path: (not path.startswith("services."), path)),
