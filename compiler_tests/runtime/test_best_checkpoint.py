@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from forgedsl.cli import export
 from forgedsl.cli.export import chosen
 from forgedsl.cli.overrides import UsageError
 from forgedsl.lower import job as spec
@@ -53,3 +54,20 @@ def test_a_checkpoint_that_nobody_measured_is_none(run: Path) -> None:
         (run / f"checkpoints/step-{step}/controller.json").unlink()
     with pytest.raises(UsageError, match=r"nll was not evaluated at the step of .* \(7\)"):
         chosen(run, None, "nll")
+
+
+def test_a_better_step_without_checkpoint_is_named(
+    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(export, "_write", lambda run, step, *_, **__: str(step))
+    assert export.export_run(run, best="score") == "2"
+    assert capsys.readouterr().err == ""
+    for step in (2, 4):
+        (run / f"checkpoints/step-{step}/controller.json").unlink()
+    assert export.export_run(run, best="score") == "6"
+    keep = json.loads((run / "job.json").read_text())["checkpoint"]["keep"] + 2
+    assert capsys.readouterr().err == (
+        "note: score was better where there is no checkpoint: 0.900 at step 2, 0.700 at step 8; "
+        "exported is step 6, 0.400; to keep more checkpoints, set "
+        f"`checkpoint {{ keep = {keep} }}`\n"
+    )

@@ -14,6 +14,9 @@ from forgedsl.cli.waiting import waiting
 from forgedsl.errors import REFUSED, CannotWriteError, LaunchError
 from forgedsl.surface import flag, option
 
+MOST = 3
+"""better steps without a checkpoint that a note names"""
+
 
 def parser() -> Parser:
     parser = Parser("export", command.__doc__, "RUN")
@@ -75,6 +78,8 @@ def export_run(
         UsageError: there is no such checkpoint, or the place cannot be used.
     """
     found = chosen(run, step, best)
+    if best is not None and (note := _better(run, best, found)):
+        print(f"note: {note}", file=sys.stderr)
     if adapter and not _has_adapter(run):
         without = f"leave out {flag('--adapter')}"
         raise UsageError(f"{run} trained all weights, so it has no adapter: {without}")
@@ -124,6 +129,29 @@ def _write(run: Path, step: int, target: Path, name: str | None, *, adapter: boo
         print(said.getvalue(), file=sys.stderr)
         raise
     return str(address or target)
+
+
+def _better(run: Path, name: str, step: int) -> str:
+    """Return a note on the steps that an eval liked better, but that have no checkpoint; "" if
+    there are none."""
+    from forgedsl.runs.data import load_run
+    from forgedsl.runs.text import number
+    from forgedsl.runs.verdict import evals, is_loss
+
+    data = load_run(run)
+    values = dict(evals(data)[name])
+    sign = 1 if is_loss(data, name) else -1
+    better = [s for s, value in values.items() if sign * value < sign * values[step]]
+    if not better:
+        return ""
+    better.sort(key=lambda each: (sign * values[each], each))
+    told = ", ".join(f"{number(values[s])} at step {s:g}" for s in better[:MOST])
+    more = f" and {len(better) - MOST} more" if len(better) > MOST else ""
+    keep = f"`checkpoint {{ keep = {data.job.checkpoint.keep + len(better)} }}`"
+    return (
+        f"{name} was better where there is no checkpoint: {told}{more}; exported is step {step}, "
+        f"{number(values[step])}; to keep more checkpoints, set {keep}"
+    )
 
 
 def best_step(run: Path, name: str, steps: list[int]) -> int:
