@@ -48,6 +48,11 @@ def test_lines_of_standard_input_are_asked_one_by_one(run: Path) -> None:
     assert (done.exit_code, len(done.stdout.splitlines())) == (0, 2)
 
 
+def test_an_empty_prompt_is_refused(run: Path) -> None:
+    done = invoke(run, "--prompt", "")
+    assert (done.exit_code, "--prompt is empty" in done.stderr) == (2, True)
+
+
 class Echo:
     """A model that says how many messages it saw; it stands in for one that is slow to load."""
 

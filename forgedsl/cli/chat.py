@@ -73,6 +73,8 @@ def command(
       forgec try models/after_100 --prompt "Why is the sky blue?" --max-tokens 100
     """
     try:
+        if prompt == "":
+            raise UsageError("--prompt is empty: write the text to answer")
         folders = {"policy": exported(run, step)}
         if against is not None:
             folders[against] = _other(run, against)
