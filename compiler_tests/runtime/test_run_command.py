@@ -50,7 +50,7 @@ def test_run_folders_do_not_collide(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_a_folder_with_a_run_is_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / "job.json").write_text("{}")
     (tmp_path / "metrics.jsonl").write_text("{}\n")
-    with pytest.raises(UsageError, match="continue that run with --resume"):
+    with pytest.raises(UsageError, match="continue that run with .*--resume"):
         command.new_run_dir(tmp_path, "example")
 
 
@@ -202,6 +202,7 @@ def test_resume_may_run_longer() -> None:
     changed = with_changes(job, longer(job))
     assert changed.schedule.steps == 300
     assert changed.content_hash == changed.digest()
+    assert changed.summary == ("other words",)  # it names the number of steps
 
 
 def test_what_stops_a_resume_is_said_as_it_is_set() -> None:

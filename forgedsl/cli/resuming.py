@@ -228,7 +228,7 @@ def with_changes(old: Job, new: Job, *, allowed: str = "") -> Job:
     if allowed == "data":
         datasets = dict(new.datasets)
     update = {"schedule": schedule, "datasets": datasets} | {
-        k: getattr(new, k) for k in ("evals", "checkpoint", "logging", "proofs")
+        k: getattr(new, k) for k in ("evals", "checkpoint", "logging", "proofs", "summary")
     }
     if allowed in ("numerics", "placement"):
         update |= {"services": new.services}
