@@ -95,7 +95,10 @@ def test_noise_is_called_noise(tmp_path: Path) -> None:
 
 def test_one_run_each_has_no_spread(six: list[Path]) -> None:
     text = render(compare([six[0], six[3]]))
-    assert "a single run per group gives no confidence interval: run more" in text
+    assert (
+        "a single run per group gives no confidence interval: run more seeds (--seeds of a sweep)"
+        in text
+    )
     assert "+- " not in text.split("values:")[0]
 
 
@@ -232,3 +235,52 @@ def test_a_mistake(words: tuple[str, ...], said: str, tmp_path: Path) -> None:
     done = invoke("compare", *(str(run) if word == "RUN" else word for word in words))
     assert done.exit_code == 2
     assert said in done.stderr
+
+
+def test_the_number_of_values_is_said_where_it_is_not_that_of_the_runs(six: list[Path]) -> None:
+    events = (six[0] / "events.jsonl").read_text().splitlines(keepends=True)
+    (six[0] / "events.jsonl").write_text(events[0] + events[-1])
+    (first, second) = render(compare(six)).splitlines()[3:5]
+    assert "0.625 +- 0.0071 (n = 2)" in first
+    assert "n = " not in second
+
+
+def test_runs_without_steps_are_left_out(six: list[Path]) -> None:
+    (six[0] / "metrics.jsonl").write_text("")
+    found = compare(six)
+    assert [len(group.runs) for group in found.groups] == [2, 3]
+    assert "left out, without steps: lr1e-5-1" in found.notes
+    for run in six:
+        (run / "metrics.jsonl").write_text("")
+    assert compare(six).without_steps == ()
+
+
+def test_equal_seeds_are_not_said_to_differ(six: list[Path]) -> None:
+    job = json.loads((six[0] / "job.json").read_text())
+    for run, steps in zip(six[:2], (2, 4), strict=True):
+        (run / "job.json").write_text(json.dumps(job))
+        rows = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
+        (run / "metrics.jsonl").write_text("".join(rows[:steps]))
+    with pytest.raises(forgedsl.PipelineError, match="differ in the number of steps alone"):
+        forgedsl.compare(*six[:2]).best["reward"]
+
+
+def test_a_declaration_that_a_run_lacks_is_one_setting(tmp_path: Path) -> None:
+    from forgedsl.runs.settings import differing, settings_of, value_at
+
+    held = {"source": {"kind": "jsonl", "path": "a"}, "level": 1, "learn": "all"}
+    train = {"source": {"kind": "jsonl", "path": "b"}, "level": 2, "learn": "all"}
+    jobs = [
+        {"datasets": {"m.train": train, "m.held": held}, "evals": {"held": {"every": 5}}},
+        {"datasets": {"m.train": train}, "evals": {}},
+    ]
+    found = [settings_of(job) for job in jobs]
+    assert differing(found) == ["datasets.m.held", "evals.held"]
+    assert [value_at(job, "evals.held") for job in found] == ["yes", None]
+    for name, job in zip("ab", jobs, strict=True):
+        (tmp_path / name).mkdir()
+        told = {"evals": {k: {"loss": None} for k in job["evals"]}, "schedule": {"steps": 4}}
+        (tmp_path / name / "job.json").write_text(json.dumps(job | told))
+    shown = CliRunner().invoke(app, ["runs", str(tmp_path)]).output.splitlines()
+    assert shown[0].split()[-1] == "evals.held"
+    assert "datasets" not in shown[0]

@@ -37,7 +37,7 @@ class Measures(dict[str, "Best"]):
         if name in found.not_compared:
             why = f"{name!r} is not compared: its definition differs between the runs"
         elif name in found.measures and len(found.groups) == 1:
-            why = f"{name!r} has no best group: the runs differ in the seed alone"
+            why = f"{name!r} has no best group: {_one_group(found.groups[0])}"
         elif name in found.measures:
             why = f"{name!r} has no best group: only one group has it"
         else:
@@ -47,6 +47,20 @@ class Measures(dict[str, "Best"]):
         if not found.measures:
             there = "they have neither a reward nor an eval, so nothing can be compared"
         raise UnknownMeasure(f"{why}; {there}")
+
+
+def _one_group(group: Group) -> str:
+    """Why runs are in one group."""
+    from forgedsl.runs.compare import steps_of
+
+    seeds = {run.job.seed for run in group.runs}
+    if len(seeds) == len(group.runs):
+        return "the runs differ in the seed alone"
+    if len(seeds) > 1:
+        return "the runs differ in the seed at most"
+    if len({steps_of(run) for run in group.runs}) > 1:
+        return "the runs differ in the number of steps alone"
+    return "the runs have the same settings and the same seed"
 
 
 @all_speak_python

@@ -22,7 +22,7 @@ from forgedsl.diagnostics import counted
 from forgedsl.records import dataclass
 from forgedsl.runs.charts import Series, chart
 from forgedsl.runs.data import RunData, load_run
-from forgedsl.runs.settings import differing, settings_of
+from forgedsl.runs.settings import differing, settings_of, value_at
 from forgedsl.runs.text import number
 from forgedsl.runs.verdict import Points, edges, evals, is_loss, points
 
@@ -68,7 +68,7 @@ class Best:
             return f"{self.measure}: {self.group} and {self.other} are equal"
         lead = f"{self.measure}: {self.group} is better than {self.other} by {number(self.by)}"
         if self.low is None:
-            seeds = surface.override("run.seed=2") if surface.in_python() else "--seed"
+            seeds = surface.override("run.seed=2") if surface.in_python() else "--seeds of a sweep"
             return (
                 f"{lead}; a single run per group gives no confidence interval: run more seeds "
                 f"({seeds})"
@@ -92,11 +92,15 @@ class Comparison:
     num_differing: int
     not_compared: tuple[str, ...]
     """measures whose definition differs between the runs"""
+    without_steps: tuple[str, ...] = ()
+    """runs that are left out, because they have no steps"""
 
     @property
     def notes(self) -> list[str]:
         """Describe the results in sentences."""
         found = [each.text for each in self.best]
+        if self.without_steps:
+            found.insert(0, f"left out, without steps: {', '.join(self.without_steps)}")
         for name in self.not_compared:
             why = ("have different rewards" if name == REWARD else
                    "score this eval by different rewards, or on other data")  # fmt: skip
@@ -108,15 +112,16 @@ class Comparison:
 
 
 def compare(folders: Sequence[Path]) -> Comparison:
-    """Read and compare runs."""
-    runs = [load_run(folder) for folder in folders]
+    """Read and compare runs. Those without steps are left out, if any run has steps."""
+    loaded = [load_run(folder) for folder in folders]
+    runs = [run for run in loaded if steps_of(run)] or loaded
     found = [settings_of(run.job.model_dump(mode="json")) for run in runs]
     paths = [path for path in differing(found) if path != "seed"]
     names = tuple(path.removeprefix("params.").removeprefix("services.") for path in paths)
     groups: dict[tuple[str, ...], list[tuple[RunData, dict[str, Any]]]] = {}
     for run, settings in zip(runs, found, strict=True):
-        key = (*(str(settings.get(path)) for path in paths), code_of(run))
-        mine = {name: settings.get(path) for name, path in zip(names, paths, strict=True)}
+        key = (*(str(value_at(settings, path)) for path in paths), code_of(run))
+        mine = {name: value_at(settings, path) for name, path in zip(names, paths, strict=True)}
         groups.setdefault(key, []).append((run, mine))
     codes = list(dict.fromkeys(key[-1] for key in groups))
     # if settings differ too, their columns already tell the groups apart
@@ -132,10 +137,16 @@ def compare(folders: Sequence[Path]) -> Comparison:
     compared = [name for name in measures if name not in other]
     best = tuple(each for name in compared if (each := _best(name, made)) is not None)
     shown = ("run",) if len(paths) > MOST else (*names, "code") if many else names
+    left_out = tuple(run.folder for run in loaded if not steps_of(run))
     return Comparison(
         groups=made, names=shown, measures=measures, best=best, num_differing=len(paths),
-        not_compared=other,
+        not_compared=other, without_steps=() if runs is loaded else left_out,
     )  # fmt: skip
+
+
+def steps_of(run: RunData) -> int:
+    """The number of steps that a run has made."""
+    return int(run.rows[-1]["step"]) if run.rows else 0
 
 
 def _names(runs: Sequence[RunData]) -> str:
@@ -205,7 +216,7 @@ def _unlike(groups: Sequence[Group]) -> list[str]:
     """Return notes on runs with different numbers of steps, and on runs of a group with the same
     seed, whose spread is not that of seeds."""
     found = []
-    steps = {run.folder: run.rows[-1]["step"] if run.rows else 0 for g in groups for run in g.runs}
+    steps = {run.folder: steps_of(run) for g in groups for run in g.runs}
     if len(set(steps.values())) > 1:
         found.append(
             f"the runs have {min(steps.values())} to {max(steps.values())} steps: "
@@ -277,17 +288,26 @@ def spread_text(values: Sequence[float]) -> str:
     return f"{mean} +- {number(statistics.stdev(values))}" if len(values) > 1 else mean
 
 
+def _cell(group: Group, measure: str) -> str:
+    """A measure of a group: `0.196 +- 0.008 (n = 2)` if only two of its runs have it."""
+    values = group.values.get(measure, ())
+    if not values:
+        return "-"
+    few = f" (n = {len(values)})" if len(values) < len(group.runs) else ""
+    return f"{spread_text(values)}{few}"
+
+
 def rows(found: Comparison) -> list[tuple[str, ...]]:
     """The table: settings that differ, runs, steps, and each measure."""
     head = (*found.names, "runs", "steps", *found.measures)
     lines = [head]
     for group in found.groups:
-        steps = sorted({run.rows[-1]["step"] if run.rows else 0 for run in group.runs})
+        steps = sorted({steps_of(run) for run in group.runs})
         lines.append((
             *(value_text(group.settings.get(name)) for name in found.names),
             str(len(group.runs)),
             str(steps[0]) if len(steps) == 1 else f"{steps[0]} to {steps[-1]}",
-            *(spread_text(group.values[m]) if m in group.values else "-" for m in found.measures),
+            *(_cell(group, measure) for measure in found.measures),
         ))  # fmt: skip
     return lines
 
