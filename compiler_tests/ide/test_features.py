@@ -53,6 +53,19 @@ def said(old, inside=1):
 
 
 @pytest.mark.parametrize(
+    ("new", "all_"),
+    [
+        ("math_score(rollout, prompt.|", ["target", "text"]),
+        ("math_score(rollout.|", ["num_tokens", "truncated", "response", "mask"]),
+        ("math_score(ref_lp.|", []),
+        ("rollout.|", ["keep", "num_tokens", "truncated", "response", "mask"]),
+    ],
+)
+def test_a_stream_offers_the_attributes_that_it_has(new, all_):
+    assert sorted(offered("score   = math_score", f"score = {new}")) == sorted(all_)
+
+
+@pytest.mark.parametrize(
     ("old", "new", "some"),
     [
         ("starve_timeout = 10min", "starve_timeout = 10|", ["10min", "10s", "10h"]),

@@ -555,9 +555,11 @@ def _behind_dot(document: Document, where: Context, offset: int) -> Iterator[Nam
         return
     head = _function_block(where)
     if head[:1] == ("flow",):
-        yield from (names.method(f) for f in names.flow_forms(document, first) if f.method)
-        if first not in uses_of(document).top:
-            yield from _attributes()
+        is_stream = first not in uses_of(document).top
+        if not (is_stream and where.call):  # an argument is a stream or an attribute
+            yield from (names.method(f) for f in names.flow_forms(document, first) if f.method)
+        if is_stream:
+            yield from fitting.stream_attributes(document, first, offset)
         return
     if _is_rollout(document, first, offset):
         yield from _attributes()

@@ -10,8 +10,11 @@ from forgedsl.ide.context import Context
 from forgedsl.ide.names import Name
 from forgedsl.ide.uses import uses_of
 from forgedsl.ide.workspace import Document
+from forgedsl.operations.registry import written
 from forgedsl.schema.kinds import KINDS
 from forgedsl.settings import Type
+from forgedsl.syntax import ast
+from forgedsl.types.flow import Stream
 
 ANY = Type(base="any")
 FITTING = {
@@ -39,6 +42,37 @@ def constants(document: Document, type_: Type = ANY) -> Iterator[Name]:
     yield from names.declared(document, "service", "model", "dataset")
     for name in ("cluster", "run", "schedule"):
         yield Name(name=name, kind="keyword", detail="settings", doc=KINDS[name].doc)
+
+
+def stream_attributes(document: Document, name: str, offset: int) -> Iterator[Name]:
+    """Return the attributes of a stream of the flow that is defined before a place."""
+    from forgedsl.graph.streams import PARTS
+    from forgedsl.reference.expressions import MEANINGS
+
+    stream = _stream_of(document, name, offset)
+    owner = "a prompt" if stream is Stream.PROMPT else "a rollout"
+    for part in PARTS.get(stream, ()):
+        yield Name(name=part, kind="attribute", detail=f"of {owner}", doc=MEANINGS.get(part, ""))
+
+
+def _stream_of(document: Document, name: str, offset: int) -> Stream:
+    """Return the kind of data of a stream, by the call that makes it."""
+    calls = {
+        item.path.text: item.value
+        for decl in document.tree.decls
+        if isinstance(decl, ast.BlockDecl) and decl.kind == "flow"
+        for item in decl.block.items
+        if isinstance(item, ast.Assign) and item.span.end < offset
+    }
+    while isinstance(call := calls.pop(name, None), ast.Call):
+        receiver, _, method = call.function.text.rpartition(".")
+        found = written(names.owner_of(document, receiver), method)
+        if found is None:
+            break
+        if found[0].stream is not Stream.NOTHING:
+            return found[0].stream
+        name = receiver  # `rollout.keep(...)` has the items of `rollout`
+    return Stream.NOTHING
 
 
 WANTED = {"loss": ("loss",), "adv": ("advantage", "python"), "weight": ("fn", "python")}

@@ -198,14 +198,19 @@ def _of_function(function: Function) -> str:
 
 def flow_forms(document: Document, name: str) -> Iterator[Form]:
     """Return the methods of a declaration or of a stream of the flow."""
+    yield from (form for _, form in forms(owner_of(document, name)) if form.owner != "")
+
+
+def owner_of(document: Document, name: str) -> str:
+    """Return what has the methods of a name in the flow: a kind of declaration or service, or
+    `stream`."""
     definition = uses_of(document).top.get(name)
-    owner = "stream"
-    if definition is not None:
-        node = definition.node
-        owner = definition.kind
-        if isinstance(node, ast.BlockDecl) and node.kind == "service":
-            owner = node.ctor.function.text if isinstance(node.ctor, ast.Call) else ""
-    yield from (form for _, form in forms(owner) if form.owner != "")
+    if definition is None:
+        return "stream"
+    node = definition.node
+    if isinstance(node, ast.BlockDecl) and node.kind == "service":
+        return node.ctor.function.text if isinstance(node.ctor, ast.Call) else ""
+    return definition.kind
 
 
 def statements() -> Iterator[Name]:
