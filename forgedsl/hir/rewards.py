@@ -12,7 +12,8 @@ from forgedsl.hir.judges import resolve_score_call
 from forgedsl.hir.table import part_span
 from forgedsl.ir.program import Constructor, Decl, Function, PythonFunction, RewardDecl, Scope
 from forgedsl.records import replace
-from forgedsl.schema.constructors import STANDARD_REWARDS
+from forgedsl.schema.constructors import JUDGE, STANDARD_REWARDS
+from forgedsl.services.registry import kind_of
 from forgedsl.settings import ANY, REQUIRED, Parameter, Signature
 from forgedsl.source import Span
 from forgedsl.syntax import ast
@@ -212,6 +213,13 @@ def _not_found(resolver: File, path: ast.Path, module: object, deep: int) -> Non
             resolver.ctx.error(code, f"{what} `{last}`", span, help=help_text)
         else:
             resolver.ctx.unknown(code, what, last, span, known)
+    elif path.parts[1:] == (JUDGE.name,):
+        kinds = {n: kind_of(d.ctor) for n, d in resolver.table.declared.items() if d.ctor}
+        judging = [n for n, kind in kinds.items() if kind.judges or kind.trains]
+        name = path.parts[0]
+        help_text = f"declare the judge: `service {name} : vllm(MODEL) {{ ... }}`"
+        span = part_span(path, 0, 0)
+        resolver.ctx.unknown("F101", "undefined service", name, span, judging, help_text)
     else:
         known = [n for n, s in resolver.scope.names.items() if isinstance(s, Scope)]
         what = "undefined function"
