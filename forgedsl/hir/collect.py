@@ -21,6 +21,9 @@ from forgedsl.settings import Kind
 from forgedsl.source import Span
 from forgedsl.syntax import ast
 
+NAMING = ("name", "type", "algorithm")
+"""what other tools call the `kind` of a block"""
+
 
 class Collector:
     """Enters the declarations of one file into a Table."""
@@ -290,7 +293,12 @@ class Collector:
     def fill(self, declared: Declared, items: tuple[ast.Item, ...], origin: Origin) -> None:
         """Enter the assignments of a block, nested blocks included."""
         seen: dict[str, Span] = {}
+        unknown = _unknown_blocks(declared.kind, items)
+        for name, span in unknown.items():
+            self._unknown_block(declared, name, span)
         for path, item in flat(items, ()):
+            if path and path[0] in unknown:
+                continue
             if not isinstance(item, ast.Assign):
                 self.ctx.error("F119", _misplaced(item, declared), item.span)
                 continue
@@ -327,13 +335,19 @@ class Collector:
         placed = Origin(layer=origin.layer, detail=origin.detail, span=expr.span)
         declared.entries[text] = Entry(expr=expr, origin=placed, path_span=span)
 
+    def _unknown_block(self, declared: Declared, block: str, span: Span) -> None:
+        kind = declared.kind
+        # a required setting of the block that is meant: do not report that it is missing
+        meant = tuple(f"{near}." for near in nearest(block, kind.blocks))
+        below = (s.name for s in kind.settings if s.name.startswith(meant))
+        self.ctx.broken |= {f"{declared.name}.{name}" for name in below}
+        self.ctx.unknown("F103", f"{_owner(declared)} has no settings", block, span, kind.blocks)
+
     def _unknown_setting(self, declared: Declared, path: tuple[str, ...], span: Span) -> None:
         kind = declared.kind
         text = ".".join(path)
         block, _, leaf = text.rpartition(".")
-        owner = f"{declared.ctor or kind.name} `{declared.name}`"
-        if kind.singleton or kind is SYNC or kind.name == declared.name:
-            owner = f"`{kind.name}`"
+        owner = _owner(declared)
         if text in kind.blocks:
             self.ctx.error("F113", f"`{text}` is a block: `{text} {{ ... }}`", span)
             return
@@ -341,8 +355,7 @@ class Collector:
         if block and block not in kind.blocks:
             head = path[0]
             start = Span(span.file, span.start, min(span.end, span.start + len(head)))
-            what = f"{owner} has no settings"
-            self.ctx.unknown("F103", what, block, start, kind.blocks)
+            self._unknown_block(declared, block, start)
             return
         siblings = [
             s.name.rpartition(".")[2] for s in kind.settings if s.name.rpartition(".")[0] == block
@@ -359,7 +372,12 @@ class Collector:
         meant = nearest(leaf, siblings) or siblings
         prefix = f"{declared.name}.{block}." if block else f"{declared.name}."
         self.ctx.broken |= {prefix + name for name in meant}
-        self.ctx.unknown("F103", what, leaf, word, siblings)
+        if leaf in NAMING and "kind" in siblings:
+            self.ctx.error("F103", f"{what} `{leaf}`", word, help="did you mean `kind`?")
+            return
+        listed = ", ".join(f"`{each}`" for each in siblings)
+        help_text = equivalent(leaf) or (f"known are {listed}" if block else "")
+        self.ctx.unknown("F103", what, leaf, word, siblings, help_text)
 
     def _top_assign(self, item: ast.Assign) -> None:
         name = item.path.text
@@ -419,6 +437,26 @@ def flat(
             yield from flat(item.block.items, (*prefix, item.name))
         else:
             yield prefix, item
+
+
+def _unknown_blocks(kind: Kind, items: tuple[ast.Item, ...]) -> dict[str, Span]:
+    """Return the nested blocks that a kind does not have, and where each is named first."""
+    known = {name.partition(".")[0] for name in (*kind.blocks, *(s.name for s in kind.settings))}
+    found: dict[str, Span] = {}
+    for item in items:
+        if not isinstance(item, ast.Nested) or item.label is not None or item.when is not None:
+            continue
+        if item.name not in known:
+            found.setdefault(item.name, item.name_span)
+    return found
+
+
+def _owner(declared: Declared) -> str:
+    """A declaration in a message: ``vllm `generator` ``, or only the kind."""
+    kind = declared.kind
+    if kind.singleton or kind is SYNC or kind.name == declared.name:
+        return f"`{kind.name}`"
+    return f"{declared.ctor or kind.name} `{declared.name}`"
 
 
 def _misplaced(item: ast.Item, declared: Declared) -> str:
