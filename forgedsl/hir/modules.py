@@ -19,7 +19,7 @@ from forgedsl.diagnostics import Reporter
 from forgedsl.hir.context import Context
 from forgedsl.hir.functions import Checked, build_function
 from forgedsl.ir.program import Function, Scope
-from forgedsl.mistakes.suggest import did_you_mean, nearest
+from forgedsl.mistakes.suggest import as_written, did_you_mean, nearest
 from forgedsl.records import dataclass, field, replace
 from forgedsl.source import SourceFile
 from forgedsl.syntax import ast, cache, decode, parse, read_source
@@ -96,7 +96,10 @@ class Loader:
         if held is None and not path.is_file():
             message = f"there is no module `{decl.target}`"
             beside = sorted(found.stem for found in path.parent.glob("*.forge"))
-            help_text = did_you_mean(nearest(path.stem, beside)) or f"looked for {path}"
+            help_text = (
+                did_you_mean(as_written(decl.target, nearest(path.stem, beside)))
+                or f"looked for {path}"
+            )
             if decl.target.endswith(".py"):
                 shown = f'import python "{decl.target}" as {decl.alias or path.stem}'
                 help_text = f"to import Python, write `{shown}`"

@@ -15,7 +15,7 @@ from typing import Any
 from forgedsl.hir.context import ERROR
 from forgedsl.hir.file import File
 from forgedsl.ir.program import PythonEnvironment
-from forgedsl.mistakes.suggest import did_you_mean, nearest
+from forgedsl.mistakes.suggest import as_written, did_you_mean, nearest
 from forgedsl.records import dataclass
 from forgedsl.schema.constructors import PROGRAM
 from forgedsl.source import Span
@@ -209,7 +209,7 @@ def target_folder(word: str) -> str:
 def _not_there(word: str, folder: Path, name: str) -> Problem:
     beside = (folder / word).parent
     known = [each.name for each in beside.iterdir()] if beside.is_dir() else []
-    close = did_you_mean(nearest(Path(word).name, known))
+    close = did_you_mean(as_written(word, nearest(Path(word).name, known)))
     return Problem(name=name, message=f"`{word}` does not exist beside this file", help=close)
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from forgedsl.hir.context import Context
 from forgedsl.hir.pyclass import environments, modules
 from forgedsl.ir.program import PythonFunction, PythonParameter, Scope
-from forgedsl.mistakes.suggest import did_you_mean, nearest
+from forgedsl.mistakes.suggest import as_written, did_you_mean, nearest
 from forgedsl.records import dataclass
 from forgedsl.source import Span
 from forgedsl.syntax import ast
@@ -52,7 +52,7 @@ def python_text(target: str, span: Span, folder: Path | None, ctx: Context) -> s
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         beside = [file.name for file in (folder / path).parent.glob("*.py")]
-        close = did_you_mean(nearest(path.name, beside))
+        close = did_you_mean(as_written(target, nearest(path.name, beside)))
         ctx.error("F115", f"cannot read `{target}`: {reason}", span, help=close)
         return None
     except UnicodeDecodeError:

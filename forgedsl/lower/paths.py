@@ -15,7 +15,7 @@ import re
 from pathlib import Path
 
 from forgedsl.diagnostics import Reporter, error
-from forgedsl.mistakes.suggest import did_you_mean, nearest
+from forgedsl.mistakes.suggest import as_written, did_you_mean, nearest
 from forgedsl.shipped import SHIPPED, locate, shipped_root
 from forgedsl.source import Span
 
@@ -74,7 +74,7 @@ def missing_file_help(path: Path, written: str) -> str:
     if "*" in written:
         return "a path names one file; several are joined by `mixture([...], weights = [...])`"
     beside = path.parent.iterdir() if path.parent.is_dir() else ()
-    close = did_you_mean(nearest(path.name, [found.name for found in beside]))
+    close = did_you_mean(as_written(written, nearest(path.name, [found.name for found in beside])))
     if close or written.startswith((SHIPPED, "/", "..")) or not (shipped_root() / written).exists():
         return close or HELP
     return f"did you mean `{SHIPPED}{written}`, which ships with the package?"

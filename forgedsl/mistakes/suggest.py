@@ -51,6 +51,14 @@ def _shortens(short: str, name: str) -> bool:
     return len(short) > 2 and short[0] == name[:1] and all(letter in rest for letter in short)
 
 
+def as_written(written: str, names: Iterable[str]) -> tuple[str, ...]:
+    """Return names of files as they must be written in the place of a path: `rewards/min.py` and
+    `mine.py` give `rewards/mine.py`."""
+    path = written.rstrip("/")
+    folder = path[: max(path.rfind("/"), path.rfind(":")) + 1]
+    return tuple(f"{folder}{name}" for name in names)
+
+
 def did_you_mean(names: tuple[str, ...]) -> str:
     """Return `did you mean `a`?`, or ""."""
     if not names:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.view import View
-from forgedsl.mistakes.suggest import did_you_mean, nearest
+from forgedsl.mistakes.suggest import as_written, did_you_mean, nearest
 
 finding = rule(__doc__, "W")
 
@@ -42,7 +42,7 @@ def _problem(word: str) -> tuple[str, str]:
         return f"starts `{word}`, which is a folder", ""
     if not path.exists():
         beside = [each.name for each in path.parent.iterdir()] if path.parent.is_dir() else []
-        close = did_you_mean(nearest(path.name, beside))
+        close = did_you_mean(as_written(word, nearest(path.name, beside)))
         return (
             f"starts `{word}`, which does not exist",
             close or "leave it if the run's hosts have it",
