@@ -50,7 +50,7 @@ def test_run_folders_do_not_collide(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_a_folder_with_a_run_is_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / "job.json").write_text("{}")
     (tmp_path / "metrics.jsonl").write_text("{}\n")
-    with pytest.raises(UsageError, match="continue that run with .*--resume"):
+    with pytest.raises(UsageError, match=r"continue that run with .*--resume"):
         command.new_run_dir(tmp_path, "example")
 
 

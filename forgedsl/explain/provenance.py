@@ -142,7 +142,7 @@ def suggestions(name: str, program: Program) -> str:
     return (
         did_you_mean(whole)
         or equivalent(last)
-        or did_you_mean(nearest(name, [*known, *_settings(program)]))
+        or did_you_mean(nearest(name, [*known, *_settings(program), *program.functions]))
     )
 
 
