@@ -94,7 +94,7 @@ def test_a_file_with_nearly_the_name_is_named(tmp_path):
     (tmp_path / "data").mkdir()
     (tmp_path / "data/row.jsonl").touch()
     _, diagnostics = lower_of(changed(GRPO, JSONL), folder=tmp_path)
-    assert diagnostics[0].help == "did you mean `row.jsonl`?"
+    assert diagnostics[0].help == "did you mean `data/row.jsonl`?"
 
 
 def test_eval_with_a_split_has_a_dataset_of_its_own(tmp_path):
