@@ -1,6 +1,9 @@
 """Locks a run folder for one process; the lock ends with the process.
 
 claim(RUN) --flock--> RUN/.running, which names the owner; UsageError if another process has it
+
+A process that starts a run for another one claims the folder first and gives it the open lock file
+(`handed_over`), so that the folder is never free in between.
 """
 
 from __future__ import annotations
@@ -11,6 +14,8 @@ import json
 import os
 import socket
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TextIO
@@ -18,6 +23,8 @@ from typing import TextIO
 from forgedsl.cli.overrides import UsageError
 
 NAME = ".running"
+VARIABLE = "FORGEDSL_LOCK"
+"""environment variable with the file descriptor of a lock that the parent has handed over"""
 _held: dict[Path, TextIO] = {}
 """lock files, kept open until this process ends: closing a file releases its lock"""
 
@@ -29,7 +36,7 @@ def claim(run_dir: Path) -> None:
         UsageError: another process has it, or nothing can be written there.
     """
     path = run_dir.resolve() / NAME
-    if path in _held:
+    if path in _held or _adopt(path):
         return
     try:
         file = path.open("a+", encoding="utf-8")
@@ -46,17 +53,60 @@ def claim(run_dir: Path) -> None:
             "uses it",
             file=sys.stderr,
         )
+    _sign(file, os.getpid())
+    _held[path] = file
+
+
+def _sign(file: TextIO, pid: int) -> None:
     now = f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC"
     file.truncate(0)
-    json.dump({"pid": os.getpid(), "host": socket.gethostname(), "since": now}, file)
+    json.dump({"pid": pid, "host": socket.gethostname(), "since": now}, file)
     file.flush()
-    _held[path] = file
+
+
+def _adopt(path: Path) -> bool:
+    """Take over the lock of this file, if the parent process has handed it over."""
+    given = os.environ.get(VARIABLE, "")
+    if not given or not path.is_file() or not os.path.samestat(os.fstat(int(given)), path.stat()):
+        return False
+    del os.environ[VARIABLE]  # a process that this one starts does not have the file
+    os.set_inheritable(int(given), False)
+    _held[path] = os.fdopen(int(given), "a+", encoding="utf-8")
+    return True
+
+
+def is_held(run_dir: Path) -> bool:
+    """True if this process has the folder."""
+    return run_dir.resolve() / NAME in _held
+
+
+@contextmanager
+def handed_over(run_dir: Path) -> Iterator[Handover]:
+    """Hand the folder, which this process has claimed, to a process that the body starts."""
+    file = _held[run_dir.resolve() / NAME]
+    try:
+        yield Handover(file)
+    finally:
+        release(run_dir)  # the lock stays as long as the other process has the file
+
+
+class Handover:
+    """The open lock file: `files` and `variables` are what the new process must inherit."""
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+        self.files = (file.fileno(),)
+        self.variables = {VARIABLE: str(file.fileno())}
+
+    def to(self, pid: int) -> None:
+        """Name the new owner."""
+        _sign(self._file, pid)
 
 
 def check_free(run_dir: Path) -> None:
     """Raise a UsageError if another process has the folder; the folder is not locked."""
     path = run_dir.resolve() / NAME
-    if path in _held or not path.is_file():
+    if path in _held or not path.is_file() or _adopt(path):
         return
     try:
         file = path.open("r", encoding="utf-8")

@@ -192,10 +192,7 @@ class Pipeline:
     def start(self, folder: str | Path | None = None) -> Running:
         """Begin a run in the background, in a process of its own, which goes on when this one
         ends. The folder is `runs/NAME-TIME` unless it is given."""
-        from forgedsl.cli.run_lock import release
-
         run_dir, _ = self._prepared(folder)
-        release(run_dir)
         return begin(run_dir, (str(run_dir / "job.json"), "--run-dir", str(run_dir)), self)
 
     def run(self, folder: str | Path | None = None, *, quiet: bool = False) -> RunResult:
@@ -287,6 +284,7 @@ class Pipeline:
     def _prepared(self, folder: str | Path | None) -> tuple[Path, Job]:
         """A run folder of this process with all that the job reads."""
         from forgedsl.cli.run import prepare
+        from forgedsl.cli.run_lock import release
         from forgedsl.cli.running import RunOptions, check_run_dir, new_run_dir, write_run_dir
 
         if self.host != HERE:
@@ -309,7 +307,11 @@ class Pipeline:
                     f"{self.path} has changed and has errors now: fix them and load it again"
                 )
             run_dir = new_run_dir(wanted, prepared.job.name)
-            write_run_dir(run_dir, prepared)
+            try:
+                write_run_dir(run_dir, prepared)
+            except BaseException:
+                release(run_dir)
+                raise
         return run_dir, prepared.job
 
     def __repr__(self) -> str:

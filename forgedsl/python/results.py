@@ -13,12 +13,15 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from forgedsl import api
+from forgedsl.cli.overrides import UsageError
+from forgedsl.cli.run_lock import claim, handed_over, is_held
 from forgedsl.errors import (
     CannotWriteError,
     GuardError,
@@ -29,6 +32,7 @@ from forgedsl.errors import (
 )
 from forgedsl.python.pages import PipelineError, preformatted
 from forgedsl.python.speaking import all_speak_python, speaks_python
+from forgedsl.runs.data import load_run, status_of
 from forgedsl.surface import VARIABLE
 
 if TYPE_CHECKING:
@@ -70,20 +74,43 @@ class Source(Protocol):
 
 def begin(folder: Path, words: tuple[str, ...], pipeline: Source | None) -> Running:
     """Start `forgec run WORDS` in a session of its own: an interrupt of this process's terminal
-    or notebook does not reach it, and `stop` does."""
+    or notebook does not reach it, and `stop` does. The run takes over the lock of the folder, which
+    this process has claimed."""
     log = folder / LOG
-    with writing(log):
-        log.parent.mkdir(exist_ok=True)
-        file = log.open("wb")
-    with file:
-        with suppress(BlockingIOError):  # a process of the previous run still holds it
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the run inherits it
-        process = subprocess.Popen(
-            [sys.executable, "-m", "forgedsl", "run", *words],
-            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=file,
-            start_new_session=True, env={**os.environ, VARIABLE: "python"},
-        )  # fmt: skip
+    with handed_over(folder) as lock:
+        with writing(log):
+            log.parent.mkdir(exist_ok=True)
+            file = log.open("wb")
+        with file, _interrupts_wait():
+            with suppress(BlockingIOError):  # a process of the previous run still holds it
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the run inherits it
+            process = subprocess.Popen(
+                [sys.executable, "-m", "forgedsl", "run", *words],
+                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=file,
+                start_new_session=True, pass_fds=lock.files,
+                env={**os.environ, VARIABLE: "python", **lock.variables},
+            )  # fmt: skip
+        lock.to(process.pid)
     return Running(folder, process, pipeline)
+
+
+@contextmanager
+def _interrupts_wait() -> Iterator[None]:
+    """A process that the body starts gets no SIGINT until it asks for it (launch.py): while it
+    imports, an interrupt would end it with a traceback."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _ended(code: int) -> str:
+    """How a run ended that has not said why."""
+    if code >= 0:
+        return f"the run ended with exit code {code} and gave no reason"
+    known = code in {-each for each in signal.Signals}
+    return f"the run was killed by {signal.Signals(-code).name if known else f'signal {-code}'}"
 
 
 @all_speak_python
@@ -158,8 +185,6 @@ class Running:
 
     def _failure(self, code: int) -> Exception:
         """The exception for an exit code, with what the run said at its end."""
-        from forgedsl.runs.data import load_run
-
         log = self.log().strip()
         said = re.split(REFUSAL, log)[-1] if code == 2 else re.sub(REFUSAL, "", log)
         said = said[-LONGEST:]
@@ -168,7 +193,8 @@ class Running:
         end = load_run(self.folder).outcome
         if end.get("time", 0.0) < self._began:  # the end of an earlier session
             end = {}
-        text = f"{end.get('message') or said}\n  run folder: {self.folder}"
+        why = end.get("message") or f"{_ended(code)}; the end of its log:\n{said}"
+        text = f"{why}\n  run folder: {self.folder}"
         if code == 4:
             return LaunchError(text)
         kind = GuardError if code == 6 else RunError
@@ -190,8 +216,6 @@ class RunResult:
     """A run folder: what was measured, how it went, how to go on."""
 
     def __init__(self, folder: Path, pipeline: Source | None = None) -> None:
-        from forgedsl.runs.data import load_run
-
         self.folder = folder
         self._pipeline = pipeline
         self.data: RunData = load_run(folder)
@@ -199,9 +223,7 @@ class RunResult:
     @property
     def status(self) -> str:
         """done, interrupted, failed, stopped by a guard; running or killed without an end."""
-        if self.data.outcome:
-            return str(self.data.outcome["status"])
-        return "running" if self.data.running else "killed"
+        return status_of(self.data)
 
     @property
     def steps(self) -> int:
@@ -283,6 +305,12 @@ class RunResult:
                 words += ["--set-file", str(path)]
             for text in (*mine.overrides, *overrides):
                 words += ["--set", text]
+        if is_held(self.folder):
+            raise PipelineError(f"{self.folder} is in use by this process: close its Session first")
+        try:
+            claim(self.folder)
+        except UsageError as error:
+            raise PipelineError(str(error)) from error
         return begin(self.folder, tuple(words), mine).follow(quiet=quiet)
 
     def export(
@@ -308,8 +336,9 @@ class RunResult:
     def __repr__(self) -> str:
         from forgedsl.runs.summary import summary
 
-        codes = {"done": 0, "interrupted": 130, "preempted": 75}
-        return summary(self.folder, codes.get(self.status, 5))
+        codes = {"done": 0, "interrupted": 130, "running": None, "killed": None}
+        data = load_run(self.folder)
+        return summary(self.folder, codes.get(status_of(data), 5), data)
 
     def _repr_html_(self) -> str:
         from forgedsl.runs.charts import SMALL

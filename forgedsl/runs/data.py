@@ -180,6 +180,13 @@ def is_running(folder: Path) -> bool:
     return False
 
 
+def status_of(data: RunData) -> str:
+    """Return how the run ended; "running" or "killed" if it has not said so."""
+    if data.outcome:
+        return str(data.outcome["status"])
+    return "running" if data.running else "killed"
+
+
 def overlap(data: RunData) -> float | None:
     """Return the fraction of optimizer steps during which some completion was being sampled."""
     steps, samples = data.spans["step"], sorted(data.spans["sample"], key=lambda s: s.start)

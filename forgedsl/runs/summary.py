@@ -13,8 +13,9 @@ from forgedsl.runs.text import duration, number
 from forgedsl.runs.verdict import edge_size, edges, evals, points, verdict
 
 
-def summary(run_dir: Path, code: int | None) -> str:
-    """Return the closing lines of `forgec run`. A run that was killed has no exit code: None.
+def summary(run_dir: Path, code: int | None, data: RunData | None = None) -> str:
+    """Return the closing lines of `forgec run`. A run that was killed, or goes on, has no exit
+    code: None. `data` is what the folder says, if it has been read.
 
     Example:
         grpo_math finished: 250 steps in 58 s
@@ -24,7 +25,7 @@ def summary(run_dir: Path, code: int | None) -> str:
           speed        balanced: the trainer waited 8% of the time, the sampler 3%
           report       runs/grpo_math-20261120-101500/report.html
     """
-    data = load_run(run_dir)
+    data = data or load_run(run_dir)
     lines = [headline(data, code)]
     message = str(data.outcome.get("message") or "")
     if message:
@@ -33,7 +34,7 @@ def summary(run_dir: Path, code: int | None) -> str:
         if data.outcome.get(label):
             lines.append(f"  {label:<12} {data.outcome[label]}")
     told = "the checkpoint of step" in message  # the message already says what to continue from
-    if code != 0 and not told and (command := resume_command(run_dir)):
+    if code != 0 and not told and not data.running and (command := resume_command(run_dir)):
         lines.append(f"  {'continue':<12} {command}   (step {last_step(run_dir)} is saved)")
     findings = verdict(data)
     # the next lines have its figures
@@ -55,13 +56,14 @@ def summary(run_dir: Path, code: int | None) -> str:
 
 
 def headline(data: RunData, code: int | None) -> str:
-    words = {None: "killed", 0: "finished", 75: "preempted", 130: "interrupted"}.get(
+    words = {None: "running" if data.running else "killed", 0: "finished", 75: "preempted", 130: "interrupted"}.get(
         code, str(data.outcome.get("status", "failed"))
     )
+    so_far = " so far" if data.running else ""
     done = counted(data.rows[-1]["step"] if data.rows else 0, "step")
     profile = f" (profile {data.job.profile})" if data.job.profile else ""
     mark = "REHEARSAL, nothing was trained: " if data.rehearsal else ""
-    return f"{mark}{data.job.name}{profile} {words}: {done} in {duration(data.seconds)}"
+    return f"{mark}{data.job.name}{profile} {words}: {done} in {duration(data.seconds)}{so_far}"
 
 
 def places(data: RunData, run_dir: Path) -> list[str]:

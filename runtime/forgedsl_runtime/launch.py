@@ -264,12 +264,15 @@ async def _run_to_outcome(this: Run, interrupt: Interrupt) -> Outcome:
     """Run to an outcome. Errors of a run become outcomes; see `_outcome_of`."""
     for number in _signals():
         asyncio.get_running_loop().add_signal_handler(number, interrupt, number)
+    # forgedsl/python/results.py starts runs with a SIGINT that waits for these handlers
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _signals())
     task = asyncio.create_task(_execute(this, interrupt))
     interrupt.act = lambda noticed: task.cancel()  # until the controller takes over
     try:
         return await task
     except asyncio.CancelledError:
-        return Outcome(code=EXIT_INTERRUPTED, status="interrupted", message="while starting")
+        return Outcome(code=EXIT_INTERRUPTED, status="interrupted",
+                       message="stopped before its first step")  # fmt: skip
     except Exception as error:
         return _outcome_of(error)
 
