@@ -56,9 +56,12 @@ def summary(run_dir: Path, code: int | None, data: RunData | None = None) -> str
 
 
 def headline(data: RunData, code: int | None) -> str:
-    words = {None: "running" if data.running else "killed", 0: "finished", 75: "preempted", 130: "interrupted"}.get(
-        code, str(data.outcome.get("status", "failed"))
-    )
+    words = {
+        None: "running" if data.running else "killed",
+        0: "finished",
+        75: "preempted",
+        130: "interrupted",
+    }.get(code, str(data.outcome.get("status", "failed")))
     so_far = " so far" if data.running else ""
     done = counted(data.rows[-1]["step"] if data.rows else 0, "step")
     profile = f" (profile {data.job.profile})" if data.job.profile else ""

@@ -26,7 +26,7 @@ class Interrupt:
     scheduler's notice (SIGTERM), which leaves little time. `clean_up` kills its processes and
     removes their files."""
 
-    kinds = frozenset(("controller.start", "step.end", "checkpoint.saved"))
+    kinds = frozenset(("controller.start", "step.start", "step.end", "checkpoint.saved"))
 
     def __init__(self, events: EventLog, run_dir: Path, clean_up: Callable[[], None]) -> None:
         self._events = events
@@ -35,7 +35,7 @@ class Interrupt:
         self._clean_up = clean_up
         self._count = 0
         self._step = self._saved = 0
-        self._training = False
+        self._training = self._in_step = False
         self._last: int = signal.SIGINT
 
     def code(self) -> int:
@@ -47,8 +47,11 @@ class Interrupt:
         if event["kind"] == "controller.start":
             self._step = self._saved = event["step"]
             self._training = True
-        elif event["kind"] == "step.end" and "error" not in event:
-            self._step = event["step"]
+        elif event["kind"] == "step.start":
+            self._in_step = True
+        elif event["kind"] == "step.end":
+            self._in_step = False
+            self._step = event["step"] if "error" not in event else self._step
         elif event["kind"] == "checkpoint.saved":
             self._saved = event["step"]
 
@@ -69,6 +72,9 @@ class Interrupt:
     def _first(self) -> str:
         if not self._training:
             return "interrupted before the first step: stopping the services"
+        if self._step == self._saved and not self._in_step:
+            since = f" since the checkpoint of step {self._saved}" if self._saved else ""
+            return f"interrupted: no step has been taken{since}, so nothing is saved"
         return (
             "interrupted: a checkpoint is saved after the step in progress (Ctrl-C again shows "
             "which steps are not saved yet)"

@@ -42,6 +42,7 @@ from forgedsl_runtime.temporary_files import Scratch, remove_dead
 from forgedsl_runtime.tracebacks import described
 from forgedsl_runtime.usage import Usage
 
+BEFORE_FIRST = "stopped before its first step"
 EXIT_OK, EXIT_LAUNCH, EXIT_FAILED, EXIT_GUARD = 0, 4, 5, 6
 
 
@@ -271,8 +272,7 @@ async def _run_to_outcome(this: Run, interrupt: Interrupt) -> Outcome:
     try:
         return await task
     except asyncio.CancelledError:
-        return Outcome(code=EXIT_INTERRUPTED, status="interrupted",
-                       message="stopped before its first step")  # fmt: skip
+        return Outcome(code=EXIT_INTERRUPTED, status="interrupted", message=BEFORE_FIRST)
     except Exception as error:
         return _outcome_of(error)
 
@@ -349,7 +349,8 @@ async def _run_controller(this: Run, fleet: Any, data: Any, interrupt: Interrupt
         finally:
             controller.proofs.write(this.run_dir, this.frozen.values())
         if finished.ended == "interrupted":
-            return Outcome(code=interrupt.code(), status="interrupted")
+            words = "" if finished.step else BEFORE_FIRST
+            return Outcome(code=interrupt.code(), status="interrupted", message=words)
         await _export(this, endpoints)
         return Outcome(code=EXIT_OK, status="done")
     finally:
