@@ -6,6 +6,7 @@ import builtins
 import os
 import re
 import signal
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,10 @@ import pytest
 import forgedsl
 from forgedsl.cli.main import main
 from forgedsl.cli.running import MADE, PREPARED
-from forgedsl.errors import SourceError
+from forgedsl.errors import RunError, SourceError
 from forgedsl.python.results import RunResult
+from forgedsl_runtime.events import EventLog
+from forgedsl_runtime.interrupt import Interrupt
 
 PIPELINES = Path(__file__).parents[2] / "pipelines"
 GRPO = PIPELINES / "grpo_math.forge"
@@ -213,6 +216,61 @@ def test_a_folder_in_use_and_a_run_to_go_on_with(trained: RunResult, capsys: Any
         alone.resume(allow="all")
     with pytest.raises(forgedsl.PipelineError, match="no checkpoint of step 7"):
         alone.export(step=7)
+
+
+def test_a_run_that_starts_holds_its_folder_and_is_stopped_quietly(
+    tmp_path: Path, capsys: Any, monkeypatch: Any
+) -> None:
+    pipeline = forgedsl.load(PIPELINES / "sft_math.forge", steps=100000)
+    running = pipeline.start(tmp_path / "run")
+    with pytest.raises(forgedsl.PipelineError, match=f"in use by process {running._process.pid} "):
+        pipeline.start(tmp_path / "run")
+    with pytest.raises(forgedsl.PipelineError, match="in use by process"):
+        forgedsl.open_run(tmp_path / "run").resume()
+    live = forgedsl.open_run(tmp_path / "run")
+    assert live.status == "running"
+    assert repr(live).startswith("sft_math running: 0 steps")
+    assert re.search(r"run +running ", command(capsys, monkeypatch, "runs", str(tmp_path))[0])
+    result = running.stop()
+    assert result.status == "interrupted"
+    assert repr(result).startswith("sft_math interrupted: 0 steps")
+    assert "stopped before its first step" in repr(result)
+    assert "Traceback" not in running.log()
+    assert re.search(r"run +interrupted ", command(capsys, monkeypatch, "runs", str(tmp_path))[0])
+
+
+def test_an_interrupt_while_a_run_starts_ends_it(tmp_path: Path) -> None:
+    running = forgedsl.load(PIPELINES / "sft_math.forge", steps=100000).start(tmp_path / "run")
+    timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    result = running.follow(quiet=True)
+    assert (result.status, result.steps) == ("interrupted", 0)
+
+
+def test_a_run_that_was_killed_shows_the_end_of_its_log(tmp_path: Path) -> None:
+    running = forgedsl.load(PIPELINES / "sft_math.forge", steps=100000).start(tmp_path / "run")
+    while "run folder" not in running.log():
+        assert running.running
+    os.killpg(running._process.pid, signal.SIGKILL)
+    with pytest.raises(RunError, match=r"(?s)killed by SIGKILL; the end of its log:.*run folder"):
+        running.result()
+    assert forgedsl.open_run(tmp_path / "run").status == "killed"
+
+
+def test_an_interrupt_says_what_is_saved(tmp_path: Path) -> None:
+    said: list[str] = []
+    log = EventLog(tmp_path / "events.jsonl")
+    log.subscribe(lambda event: said.append(event["text"]) if event["kind"] == "notice" else None)
+    for kind, told in (
+        ("controller.start", "interrupted: no step has been taken, so nothing is saved"),
+        ("step.start", "interrupted: a checkpoint is saved after the step in progress"),
+    ):
+        interrupt = Interrupt(log, tmp_path, lambda: None)
+        interrupt.on_event({"kind": "controller.start", "step": 0})
+        interrupt.on_event({"kind": kind, "step": 0})
+        interrupt()
+        assert said.pop().startswith(told)
+    log.close()
 
 
 def test_a_folder_without_a_run_gets_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

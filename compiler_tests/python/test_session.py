@@ -8,13 +8,14 @@ import re
 import runpy
 from collections.abc import Iterator
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import forgedsl
-from forgedsl import compile_loss
+from forgedsl import PipelineError, compile_loss
 from forgedsl.cli.overrides import UsageError
 from forgedsl.cli.resuming import load_run_job
 from forgedsl.errors import RunError
@@ -128,11 +129,43 @@ def test_after_the_last_step_of_the_schedule_its_rate_stays(
 
 def test_order_of_calls_is_asked_for(s: Session, groups: list[Group]) -> None:
     trainer = s["trainer"]
-    with pytest.raises(RunError, match="call forward_backward before optim_step"):
+    with pytest.raises(PipelineError, match=r"^there are no gradients: call forward_backward fi"):
         trainer.optim_step().result()
     trainer.forward_backward(s.batch(groups, adv="adv"), "clipped")
     with pytest.raises(RunError, match="call optim_step before step"):
         trainer.step(s.batch(groups, adv="adv"), "clipped").result()
+    trainer.load_state("before").result()
+
+
+def test_a_sample_that_is_too_long_is_refused_before_the_trainer_is_asked(
+    s: Session, groups: list[Group]
+) -> None:
+    trainer, seq_len = s["trainer"], s.job.trainers["trainer"].batch.seq_len
+    batch = s.batch(groups, adv="adv")
+    short = batch.samples[0].token_ids
+    batch.samples[0].token_ids = [*short, *[1] * seq_len]
+    told = rf"1 of 16 samples do not fit batch.seq_len = {seq_len}: .*max_tokens="
+    for call in (trainer.forward_backward, trainer.step):
+        with pytest.raises(PipelineError, match=told):
+            call(batch, "clipped")
+    with pytest.raises(PipelineError, match=r"^there are no gradients"):
+        trainer.optim_step().result()
+    rollout = groups[0].rollouts[0]
+    long = Group(prompt=groups[0].prompt, rollouts=[replace(rollout, token_ids=[1] * seq_len)])
+    with pytest.raises(PipelineError, match=r"^1 of 1 samples do not fit"):
+        s.batch([long])
+    assert long.responses == [rollout.text]
+
+
+def test_a_failed_pass_leaves_no_gradients(s: Session, groups: list[Group]) -> None:
+    trainer, batch = s["trainer"], s.batch(groups, adv="adv")
+    for sample in batch.samples:
+        sample.token_fields["behavior"] = []
+    with pytest.raises(RunError):
+        trainer.forward_backward(batch, "clipped").result()
+    with pytest.raises(PipelineError, match=r"^there are no gradients"):
+        trainer.optim_step().result()
+    trainer.step(s.batch(groups, adv="adv"), "clipped").result()
     trainer.load_state("before").result()
 
 
@@ -272,11 +305,20 @@ def test_arguments_of_a_trainer_are_checked(s: Session, groups: list[Group]) -> 
 
 
 def test_the_folder_is_of_a_session(s: Session) -> None:
+    import numpy as np
+    import torch
+
     s.log(step=1, reward_mean=0.5, loss=0.25)
+    s.log(step=2, a=np.float32(1), b=torch.tensor(0.5), c=np.int64(3))
+    for wrong in (torch.zeros(1), np.str_("high"), np.complex64(1)):
+        with pytest.raises(PipelineError, match="metric `a` must be a number"):
+            s.log(step=3, a=wrong)
+    last = json.loads((s.folder / "metrics.jsonl").read_text().splitlines()[-1])
+    assert (last["a"], last["b"], last["c"]) == (1.0, 0.5, 3)
     s.save("mine", note="by hand")
     assert s.load("mine") == {"note": "by hand"}
     assert set(json.loads((s.folder / "session.json").read_text())) >= {"before", "mine"}
-    row = json.loads((s.folder / "metrics.jsonl").read_text().splitlines()[-1])
+    row = json.loads((s.folder / "metrics.jsonl").read_text().splitlines()[-2])
     assert (row["step"], row["reward_mean"]) == (1, 0.5)
     with pytest.raises(UsageError, match="of use only to the Session that saved them"):
         load_run_job(s.folder)
@@ -300,6 +342,10 @@ def test_a_call_that_a_closed_session_has_cancelled() -> None:
 
 def test_a_session_that_is_not_open(pipeline: forgedsl.Pipeline, tmp_path: Path) -> None:
     closed = pipeline.session(tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    assert str(tmp_path / "run") in repr(closed)
+    with pytest.raises(forgedsl.PipelineError, match="made when it opens"):
+        closed.folder  # noqa: B018
     with pytest.raises(forgedsl.PipelineError, match="not open"):
         closed["sums"].draw(1)
     closed.close()

@@ -149,10 +149,13 @@ def test_a_function_takes_numbers(given: Any) -> None:
 def test_a_function_names_its_arguments() -> None:
     import torch
 
-    advantage = forgedsl.load(GRPO, profile="cpu").function("group_norm")
+    pipeline = forgedsl.load(GRPO, profile="cpu")
+    advantage = pipeline.function("group_norm")
     with pytest.raises(forgedsl.PipelineError, match=r"group_norm\(r\): missing"):
         advantage()
     with pytest.raises(forgedsl.PipelineError, match="unexpected keyword argument 'score'"):
         advantage([1.0], score=[1.0])
+    dapo = forgedsl.load(PIPELINES / "dapo_math.forge", profile="cpu")
+    assert dapo.function("rl.group_norm")([1.0, 2.0]) == dapo.function("rl_group_norm")([1.0, 2.0])
     expected = pytest.approx([-1.0, 1.0], abs=1e-3)
     assert advantage((0.0, 1.0)) == advantage(torch.tensor([0.0, 1.0])) == expected

@@ -51,12 +51,23 @@ def check_rate(name: str, value: Any) -> float | None:
     return value  # type: ignore[no-any-return]
 
 
-def check_metrics(step: Any, fields: Mapping[str, Any]) -> None:
-    """Raise a PipelineError if a row of metrics has anything but numbers."""
+def check_metrics(step: Any, fields: Mapping[str, Any]) -> dict[str, int | float]:
+    """Return a row of metrics as numbers of Python; a scalar of NumPy or PyTorch counts as one.
+
+    Raises:
+        PipelineError: something else was given.
+    """
     check_count("step", step, 0)
-    for name, value in fields.items():
+    found = {name: _scalar(value) for name, value in fields.items()}
+    for name, value in found.items():
         if not isinstance(value, int | float):
-            raise PipelineError(f"metric `{name}` must be a number, not {value!r}")
+            raise PipelineError(f"metric `{name}` must be a number, not {_short(fields[name])}")
+    return found
+
+
+def _scalar(value: Any) -> Any:
+    """The number in a scalar of NumPy or PyTorch; anything else as it is."""
+    return value.item() if hasattr(value, "item") and getattr(value, "shape", None) == () else value
 
 
 def list_prompts(given: Any) -> list[Prompt]:
@@ -131,6 +142,25 @@ def check_counts(counts: Any) -> dict[str, float]:
     if not numbers or not found.keys() >= COUNTED:
         raise PipelineError(f"{wanted}, not {_short(counts)}")
     return found
+
+
+def check_lengths(batch: Batch, seq_len: int) -> Batch:
+    """Return the batch if its samples fit in rows of `seq_len` tokens.
+
+    Raises:
+        PipelineError: one does not.
+    """
+    long = [sample for sample in batch.samples if len(sample.token_ids) > seq_len]
+    if long:
+        worst = max(long, key=lambda sample: len(sample.token_ids))
+        total, prompt = len(worst.token_ids), worst.num_prompt
+        raise PipelineError(
+            f"{len(long)} of {len(batch.samples)} samples do not fit batch.seq_len = {seq_len}: "
+            f"the longest has {prompt} tokens of prompt and {total - prompt} of completion, "
+            f"{total} together; sample with max_tokens={max(seq_len - prompt, 1)} or less, leave "
+            f'these completions out, or load the file with set=["TRAINER.batch.seq_len={total}"]'
+        )
+    return batch
 
 
 def check_handle(name: str, handle: Any, kind: type, session: Any) -> None:

@@ -28,6 +28,11 @@ class Group:
         """The oldest version of the policy that wrote a token of it."""
         return min((rollout.version_min for rollout in self.rollouts), default=0)
 
+    @property
+    def responses(self) -> list[str]:
+        """The texts of the completions."""
+        return [rollout.text for rollout in self.rollouts]
+
     def __len__(self) -> int:
         return len(self.rollouts)
 

@@ -23,7 +23,6 @@ from forgedsl.types.flow import Role
 if TYPE_CHECKING:
     from forgedsl.cli.planning import Planned
     from forgedsl.ir.program import Program
-    from forgedsl.lower.job import Job
     from forgedsl.python.session import Session
     from forgedsl.sizes.hosts import Host
     from forgedsl_runtime.losses import LossFunction
@@ -192,7 +191,7 @@ class Pipeline:
     def start(self, folder: str | Path | None = None) -> Running:
         """Begin a run in the background, in a process of its own, which goes on when this one
         ends. The folder is `runs/NAME-TIME` unless it is given."""
-        run_dir, _ = self._prepared(folder)
+        run_dir = self._prepared(folder)
         return begin(run_dir, (str(run_dir / "job.json"), "--run-dir", str(run_dir)), self)
 
     def run(self, folder: str | Path | None = None, *, quiet: bool = False) -> RunResult:
@@ -247,12 +246,12 @@ class Pipeline:
         from forgedsl.cli.run_lock import release
         from forgedsl.python.session import Session
 
-        run_dir, job = self._prepared(folder)
-        return Session(job, run_dir, release)
+        wanted = self._checked(folder)
+        return Session(self.plan().job, lambda: self._prepared(folder), release, wanted)
 
     def function(self, name: str) -> Callable[..., Any]:
-        """Return an advantage or filter that the flow calls, as a function of lists of numbers. If
-        it is of a module, its name contains the alias: `rl_mean_baseline`.
+        """Return an advantage or filter that the flow calls, as a function of lists of numbers. One
+        of a module is named as in the file: `rl.mean_baseline`, or `rl_mean_baseline`.
 
         Example:
             advantage = pipeline.function("group_norm")
@@ -261,7 +260,7 @@ class Pipeline:
         job = self.plan().job
         targets = [node.target for node in job.nodes if Role.COMPUTES in node.roles]
         by_name = {target.partition("_")[2]: target for target in targets}  # advantage_group_norm
-        target = by_name[_check_name(name, by_name, "function")]
+        target = by_name[_check_name(name.replace(".", "_"), by_name, "function")]
         with waiting("loading PyTorch"):
             from forgedsl_runtime.modules import load_module
             from forgedsl_runtime.tensor_calls import call_on_tensors
@@ -281,11 +280,9 @@ class Pipeline:
         call.__name__ = call.__qualname__ = name
         return call
 
-    def _prepared(self, folder: str | Path | None) -> tuple[Path, Job]:
-        """A run folder of this process with all that the job reads."""
-        from forgedsl.cli.run import prepare
-        from forgedsl.cli.run_lock import release
-        from forgedsl.cli.running import RunOptions, check_run_dir, new_run_dir, write_run_dir
+    def _checked(self, folder: str | Path | None) -> Path | None:
+        """The path of a run folder. Nothing is written."""
+        from forgedsl.cli.running import check_run_dir
 
         if self.host != HERE:
             raise PipelineError(
@@ -295,6 +292,15 @@ class Pipeline:
         wanted = None if folder is None else Path(folder)
         with as_pipeline_error():
             check_run_dir(wanted)
+        return wanted
+
+    def _prepared(self, folder: str | Path | None) -> Path:
+        """A run folder of this process with all that the job reads."""
+        from forgedsl.cli.run import prepare
+        from forgedsl.cli.run_lock import release
+        from forgedsl.cli.running import RunOptions, new_run_dir, write_run_dir
+
+        wanted = self._checked(folder)
         self.plan()
         with as_pipeline_error():
             request = RunOptions(
@@ -312,7 +318,7 @@ class Pipeline:
             except BaseException:
                 release(run_dir)
                 raise
-        return run_dir, prepared.job
+        return run_dir
 
     def __repr__(self) -> str:
         """`<Pipeline sums.forge: profile cpu, group=8, trainer.optimizer.lr=1e-5>`."""

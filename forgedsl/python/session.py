@@ -28,6 +28,7 @@ from forgedsl.python.arguments import (
     check_group,
     check_handle,
     check_is,
+    check_lengths,
     check_loss,
     check_messages,
     check_metrics,
@@ -37,6 +38,7 @@ from forgedsl.python.arguments import (
     list_prompts,
 )
 from forgedsl.python.groups import Buffer, Group, assembled
+from forgedsl.python.handles import Dataset, Handle, Scorer
 from forgedsl.python.pages import PipelineError
 from forgedsl.python.speaking import all_speak_python
 from forgedsl.python.work import Work, as_run_error, settle
@@ -55,10 +57,18 @@ R = TypeVar("R")
 class Session:
     """Open services of a pipeline. Made by `pipeline.session()`; see docs/guide/python.md."""
 
-    def __init__(self, job: Job, folder: Path, release: Callable[[Path], None]) -> None:
+    def __init__(
+        self,
+        job: Job,
+        make_folder: Callable[[], Path],
+        release: Callable[[Path], None],
+        wanted: Path | None,
+    ) -> None:
         self.job = job
-        self.folder = folder
+        self._folder: Path | None = None
+        self._make_folder = make_folder
         self._release = release
+        self._wanted = wanted
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._services: Services | None = None
@@ -70,8 +80,15 @@ class Session:
 
     # ---- open and close
 
+    @property
+    def folder(self) -> Path:
+        """Its run folder, which is made when the Session opens."""
+        if self._folder is None:
+            raise PipelineError("this Session has no folder yet: it is made when it opens")
+        return self._folder
+
     def open(self) -> Self:
-        """Start the services and wait until they are ready."""
+        """Start the services and wait until they are ready. `close` ends them."""
         self._check_new()
         try:
             with waiting(self._starting):
@@ -131,6 +148,7 @@ class Session:
             raise PipelineError("this Session is closed: open another with pipeline.session()")
         if self._thread.is_alive():
             raise PipelineError("this Session is already open")
+        self._folder = self._make_folder()
 
     def _begin(self) -> Work[None]:
         self._thread.start()
@@ -150,7 +168,8 @@ class Session:
     def _ended(self) -> None:
         """Stop the thread, and release the lock of the run folder."""
         self._services = None
-        self._release(self.folder)
+        if self._folder is not None:
+            self._release(self._folder)
         if self._thread.is_alive():
             asyncio.run_coroutine_threadsafe(settle(), self._loop).result()
             self._loop.call_soon_threadsafe(self._loop.stop)
@@ -195,7 +214,11 @@ class Session:
         (or one list of numbers per token) for each completion. `behavior` and the token counts need
         no keyword.
         """
-        return assembled(groups, fields)
+        batch = assembled(groups, fields)
+        trainers = self.job.trainers
+        trained = [trainers[name] for name in trainers if self.job.services[name].trained]
+        longest = max((each.batch.seq_len for each in trained), default=None)
+        return batch if longest is None else check_lengths(batch, longest)
 
     def buffer(self, *, groups: int, max_age: int) -> Buffer:
         """A store of at most `groups` groups, from which those older than `max_age` versions are
@@ -231,10 +254,10 @@ class Session:
     def log(self, *, step: int, **fields: float) -> None:
         """Write a row of metrics.jsonl, and to the sinks of the file's `logging`. Fields that have
         the names of a run's metrics, such as `reward_mean` and `loss`, are drawn in the report."""
-        check_metrics(step, fields)
+        numbers = check_metrics(step, fields)
 
         async def emit() -> None:
-            self._opened_services().this.events.emit("metrics", step=step, **fields)
+            self._opened_services().this.events.emit("metrics", step=step, **numbers)
 
         self.submit(emit).result()
 
@@ -290,26 +313,11 @@ class Session:
 
     def __repr__(self) -> str:
         state = "open" if self._services is not None else "not open"
-        return f"<Session {self.folder}: {state}; {', '.join(self.names)}>"
+        where = self._folder or self._wanted or "with a new folder"
+        return f"<Session {where}: {state}; {', '.join(self.names)}>"
 
 
 # ---- handles
-
-
-@all_speak_python
-class Handle:
-    """A service, dataset, rubric or reward of a Session."""
-
-    def __init__(self, session: Session, name: str) -> None:
-        self.session = session
-        self.name = name
-
-    @property
-    def _services(self) -> Services:
-        return self.session._opened_services()
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.name}>"
 
 
 @all_speak_python
@@ -332,6 +340,7 @@ class Trainer(Reference):
         super().__init__(session, name)
         self.version = 0
         self._registered: dict[str, str] = {}
+        self._gradients = False
 
     def forward_backward(
         self, batch: Batch, loss: str | LossFunction, *, counts: Mapping[str, float] | None = None
@@ -348,7 +357,9 @@ class Trainer(Reference):
 
         async def run() -> PassResult:
             client, name = self._services.ask.trainers[self.name], await self._register_loss(loss)
-            return await client.accumulate(self._numbered(batch), name, given)
+            passed = await client.accumulate(self._numbered(batch), name, given)
+            self._gradients = True
+            return passed
 
         return self.session.submit(run, self.name)
 
@@ -370,6 +381,9 @@ class Trainer(Reference):
         lr = check_rate("lr", lr)
 
         async def run() -> StepResult:
+            if not self._gradients:
+                raise PipelineError("there are no gradients: call forward_backward first")
+            self._gradients = False
             return self._note_version(await self._services.ask.trainers[self.name].apply(lr))
 
         return self.session.submit(run, self.name)
@@ -415,6 +429,7 @@ class Trainer(Reference):
 
         async def run() -> int:
             self.version = await self._services.ask.trainers[self.name].restore(step)
+            self._gradients = False
             return self.version
 
         return self.session.submit(run, self.name)
@@ -444,6 +459,7 @@ class Trainer(Reference):
         spec = check_loss(loss, self.session.job.losses)
         for batch in batches:
             check_fields(check_batch(batch), spec)
+            check_lengths(batch, self.session.job.trainers[self.name].batch.seq_len)
 
     async def _register_loss(self, loss: str | LossFunction) -> str:
         """Return the name by which the trainer knows a loss. If the job lacks it, it is sent to the
@@ -538,63 +554,3 @@ class Generator(Handle):
     def _sampling(self, given: Mapping[str, Any]) -> Any:
         """The file's sampling settings with some of them changed."""
         return change_sampling(self.session.job.samplers[self.name].sampling, given)
-
-
-@all_speak_python
-class Dataset(Handle):
-    """Rows of a dataset, in the order in which a run draws them."""
-
-    def draw(self, count: int) -> list[Prompt]:
-        """The next prompts; fewer at the end of `schedule.epochs`."""
-        count = check_count("count", count, 1)
-
-        async def run() -> list[Prompt]:
-            found = []
-            for _ in range(count):
-                prompt = self._services.ask.datasets[self.name].next_prompt()
-                if prompt is None:
-                    break
-                prompt.group = self.session._groups
-                self.session._groups += 1
-                found.append(prompt)
-            return found
-
-        return self.session.submit(run, self.name).result()
-
-    def batch(self) -> Batch | None:
-        """The next batch of a supervised step, for a dataset of demonstrations; None at the end."""
-        nodes = self.session._nodes(Role.SUPERVISED, self.name)
-        if not nodes:
-            raise PipelineError(f"the flow has no `{self.name}.batches()`: draw prompts instead")
-        return self.session.submit(lambda: self._services.ask.batches(nodes[0]), self.name).result()
-
-
-@all_speak_python
-class Scorer(Handle):
-    """A rubric or a reward."""
-
-    def score(self, group: Group) -> Work[list[float]]:
-        """The score of each completion of a group. A completion whose reward fails under
-        `on_error = drop` is taken out of the group, as in a run. Values of the rewards behind a
-        rubric are in `group.parts` then, by name."""
-        from forgedsl_runtime.endpoints import DropRollout, Score
-
-        check_group(group)
-
-        async def one(rollout: Any) -> Score | None:
-            try:
-                return await self._services.ask.rewards.score(self.name, rollout, rollout.target)
-            except DropRollout as error:
-                text = f"a completion was dropped: {error}"
-                self._services.this.events.emit("warning", service=self.name, text=text)
-                return None
-
-        async def run() -> list[float]:
-            found = await asyncio.gather(*(one(rollout) for rollout in group.rollouts))
-            kept = [(r, s) for r, s in zip(group.rollouts, found, strict=True) if s is not None]
-            group.rollouts = [rollout for rollout, _ in kept]
-            names = {name: None for _, score in kept for name in score.parts}
-            group.parts = {n: [s.parts.get(n, float("nan")) for _, s in kept] for n in names}
-            return [score.value for _, score in kept]
-
-        return self.session.submit(run)

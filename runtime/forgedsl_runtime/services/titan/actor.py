@@ -390,13 +390,15 @@ class TitanTrainer(TitanActor):
         self, samples: Sequence[Sample], loss_name: str, counts: dict[str, float] | None
     ) -> PassResult:
         if self._held is None:
-            self._held = {}
+            self.optimizers.zero_grad()  # of a pass that failed
             self.load.begin()
             self.replayed.begin()
         found, micros, self._kernel = self._run_passes(self.losses[loss_name], samples, counts)
         found[COUNT] = torch.tensor(float(sum(micro.num_tokens for micro in micros)))
-        for name, value in found.items():
-            self._held[name] = self._held.get(name, torch.zeros(())) + value.cpu()
+        held = self._held or {}
+        self._held = {n: held.get(n, torch.zeros(())) + v.cpu() for n, v in found.items()} | {
+            n: v for n, v in held.items() if n not in found
+        }
         told = self._reduce(found)
         return PassResult(
             loss=told.pop("loss"), tokens=int(told.pop(COUNT)), metrics=told, kernel=self._kernel
