@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from forgedsl.python.arguments import check_count, check_group
 from forgedsl.python.groups import Group
@@ -13,17 +14,32 @@ from forgedsl.python.work import Work
 from forgedsl.types.flow import Role
 
 if TYPE_CHECKING:
-    from forgedsl.python.session import Session
+    from forgedsl.lower.job import Node
     from forgedsl_runtime.data_types import Batch, Prompt
     from forgedsl_runtime.endpoints import Score
     from forgedsl_runtime.session import Services
+
+
+R = TypeVar("R")
+
+
+class Home(Protocol):
+    """Interface of the Session that handles belong to."""
+
+    _groups: int
+
+    def submit(self, work: Callable[[], Coroutine[Any, Any, R]], turn: str = "") -> Work[R]: ...
+
+    def _nodes(self, role: Role, target: str) -> list[Node]: ...
+
+    def _opened_services(self) -> Services: ...
 
 
 @all_speak_python
 class Handle:
     """A service, dataset, rubric or reward of a Session."""
 
-    def __init__(self, session: Session, name: str) -> None:
+    def __init__(self, session: Home, name: str) -> None:
         self.session = session
         self.name = name
 

@@ -324,6 +324,8 @@ class Session:
 class Reference(Handle):
     """A frozen model."""
 
+    session: Session
+
     def logprobs(self, group: Group) -> Work[list[list[float]]]:
         """The log-probs of the completion tokens of a group under this model's weights."""
         rollouts = list(check_group(group).rollouts)
@@ -482,6 +484,7 @@ class Trainer(Reference):
 class Generator(Handle):
     """An engine that samples completions."""
 
+    session: Session
     version = 0
     """version of its weights"""
     _tokenizer: Any = None
