@@ -68,7 +68,7 @@ def test_a_folder_of_runs_names_its_newest(tmp_path: Path) -> None:
 
 def test_a_killed_run_is_called_so() -> None:
     data = SimpleNamespace(
-        outcome={}, rows=[{"step": 3}], seconds=9.0, rehearsal=False,
+        outcome={}, rows=[{"step": 3}], seconds=9.0, rehearsal=False, running=False,
         job=SimpleNamespace(name="x", profile="cpu"),
     )  # fmt: skip
     assert headline(data, None) == "x (profile cpu) killed: 3 steps in 9.0 s"

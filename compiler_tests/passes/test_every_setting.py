@@ -408,7 +408,7 @@ def test_a_setting_changes_the_job_and_is_read(kind: str, name: str, folder: Pat
         ("generator.sampling.seed=3", "here it is `run.seed`"),
         (
             "trainer.memory.logits=chunked",
-            "known are `activation_checkpoint`, `keep_weights`, `offload`",
+            "known are `activation_checkpoint`, `offload`, `keep_weights`",
         ),
         ("cluster.rdma=true", "known are `cpus`, `gpu`"),
         ('launcher=pbs("a")', "known are `kubernetes`, `local`, `process`, `slurm`, `ssh`"),

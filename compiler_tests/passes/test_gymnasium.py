@@ -112,7 +112,7 @@ WRONG = [
     ('"Blackjack-v1", actions = ["A", "a"]', "F113", "must be different names", "in the order"),
     ('"Taxi-v4", observation = "{rendr}"', "F113", "no `{rendr}`", "mean `render`?"),
     ('"Blackjack-v1", observation = "{3}"', "F113", "no `{3}`", "known are `{observation}`"),
-    ('"envs/maxe.py:Maze-v0"', "F115", "cannot read `envs/maxe.py`: no such", "mean `maze.py`?"),
+    ('"envs/maxe.py:Maze-v0"', "F115", "cannot read `envs/maxe.py`: no such", "mean `envs/maze.py`?"),
     ('"envs/broken.py:Maze-v0"', "F115", "is not valid Python (line 1: ", ""),
     ('"envs/latin.py:Maze-v0"', "F115", "`envs/latin.py` is not UTF-8", ""),
     ('"/envs/maze.py:Maze-v0"', "F115", "relative to the .forge file", ""),
