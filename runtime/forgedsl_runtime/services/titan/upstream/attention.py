@@ -84,6 +84,10 @@ def packed_attention() -> type:
     from torch.nn.attention.varlen import varlen_attn
     from torchtitan.protocols.module import Module
 
+    newest = flash_attention.installed()
+    if newest:  # here, since modules are built with PyTorch's device set to meta
+        flash_attention.kernels()
+
     class PackedAttention(Module):
         """Causal attention within `Segments` of one row, without an L x L mask (GPU). 16-bit
         dtypes use flash attention, on Hopper version 4; f32 uses the memory-efficient kernel.
@@ -96,9 +100,7 @@ def packed_attention() -> type:
 
         def __init__(self, config: Config) -> None:
             super().__init__()
-            self.newest = flash_attention.installed()
-            if self.newest:
-                flash_attention.kernels()
+            self.newest = newest
 
         def forward(
             self,
@@ -115,8 +117,8 @@ def packed_attention() -> type:
             if q.dtype == torch.float32:
                 return _in_f32(q, k, v, attention_masks, scale).view(q_BLNH.shape)
             if self.newest and flash_attention.takes(q.dtype, q.shape[-1]):
-                newest, _ = flash_attention.packed_attention(q, k, v, bounds, longest, scale)
-                return newest.view(q_BLNH.shape)  # type: ignore[no-any-return]
+                attended, _ = flash_attention.packed_attention(q, k, v, bounds, longest, scale)
+                return attended.view(q_BLNH.shape)  # type: ignore[no-any-return]
             out = varlen_attn(
                 q, k, v, bounds, bounds, longest, longest,
                 scale=scale, window_size=(-1, 0), enable_gqa=q.shape[1] != k.shape[1],
