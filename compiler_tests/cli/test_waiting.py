@@ -24,13 +24,16 @@ def on_terminal(patch: pytest.MonkeyPatch, body: Callable[[], None], seconds: fl
         inner.setattr(module, "SECONDS", seconds)
         inner.setenv("TERM", "xterm")
         body()
-        os.set_blocking(ours, False)
-        try:
-            return os.read(ours, 1 << 16).decode()
-        except BlockingIOError:
-            return ""
-        finally:
-            os.close(ours)
+    with os.fdopen(ours, "rb", buffering=0) as terminal:
+        return b"".join(iter(lambda: _next(terminal), b"")).decode()
+
+
+def _next(terminal: io.FileIO) -> bytes:
+    """What the terminal has next; nothing after its other side was closed and all was read."""
+    try:
+        return terminal.read(1 << 16)
+    except OSError:  # EIO: how Linux ends a terminal
+        return b""
 
 
 def test_what_takes_long_is_shown_and_removed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,7 +66,7 @@ def calibrated(*, lengths=True):
 
 def test_the_measured_step_is_predicted_once_it_was_measured():
     before, after = (lowered(DAPO, host=h).plan.cost.step_seconds for h in (H200, calibrated()))
-    assert before < 0.95 * TOOK
+    assert before == pytest.approx(TOOK, rel=0.15)
     assert after == pytest.approx(TOOK, rel=0.01)
 
 

@@ -86,13 +86,20 @@ class Line:
         while not self._ended.wait(SECONDS):
             seconds = round(self._now() - self._began)
             if self._terminal is not None:
-                width = os.get_terminal_size(self._terminal).columns or 80  # 0: not known
                 end = f" ({seconds} s)"
-                self._write(f"{CLEAR}{self.text[: max(width - len(end) - 1, 10)]}{end}")
+                self._write(f"{CLEAR}{self.text[: max(self._width() - len(end) - 1, 10)]}{end}")
             elif self._shown != self.text:
                 self._notebook.write(f"{self.text} ...\n")
                 self._notebook.flush()
             self._shown = self.text
+
+    def _width(self) -> int:
+        """Columns of the terminal; 80 if it does not say, or was closed."""
+        assert self._terminal is not None
+        try:
+            return os.get_terminal_size(self._terminal).columns or 80
+        except OSError:
+            return 80
 
     def _write(self, text: str) -> None:
         assert self._terminal is not None

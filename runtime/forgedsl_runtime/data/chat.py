@@ -25,6 +25,7 @@ Learn = Literal["assistant_turns", "last_turn", "all"]
 
 
 TOO_LONG = "sequence-length-is-longer-than-the-specified-maximum"
+"""name of a warning of transformers"""
 
 
 class ChatTokenizer:
