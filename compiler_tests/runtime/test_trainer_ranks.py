@@ -92,9 +92,10 @@ def recorded_batch() -> Batch:
 
 @asynccontextmanager
 async def trainer_of(
-    job: spec.Job, procs: int, folder: Path, resume: int | None = None
+    job: spec.Job, procs: int, folder: Path, resume: int | None = None, actor: Any = None
 ) -> AsyncIterator[Any]:
-    """A trainer on `procs` ranks that is set up, and the facts it returned."""
+    """A trainer on `procs` ranks that is set up, and the facts it returned. `actor` is its class,
+    if it is another one."""
     from forgedsl_runtime.meshes import place
     from forgedsl_runtime.models import resolve_model
     from forgedsl_runtime.rendezvous import rendezvous_store
@@ -108,7 +109,7 @@ async def trainer_of(
         origin="x.forge:1:1",
         name="trainer",
         size=procs,
-        actor=TitanTrainer,
+        actor=actor or TitanTrainer,
         args=(job, "trainer", str(model)),
         kwargs={
             "world": procs,

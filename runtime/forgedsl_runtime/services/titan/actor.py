@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import math
 import random
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -34,8 +35,10 @@ from forgedsl_runtime.losses import LossFunction
 from forgedsl_runtime.packing import Microbatch
 from forgedsl_runtime.proofs import first_batch, gaps
 from forgedsl_runtime.proofs.publication import Digest
+from forgedsl_runtime.services.titan import warm_up
 from forgedsl_runtime.services.titan.device import PeakMemory, gauge
 from forgedsl_runtime.services.titan.frozen import TitanActor, rows_of
+from forgedsl_runtime.services.titan.traces import complete_traces, logprobs_by_sample
 from forgedsl_runtime.services.titan.upstream import model as titan
 from forgedsl_runtime.services.titan.upstream import optimizers, value_head
 from forgedsl_runtime.services.titan.upstream.experts import Load
@@ -202,11 +205,21 @@ class TitanTrainer(TitanActor):
         self._proves = "publications" not in self.job.proofs.off
         self.sender = Sender(way, run_key, dtype, gather_tensors, ranks, proves=self._proves)
         self.titan.model.train()
-        return {
-            "parameters": self.titan.size,
-            "loaded": loaded,
-            "version": self.version,
-        }
+        facts = {"parameters": self.titan.size, "loaded": loaded, "version": self.version}
+        if warm_up.saves_time(self.job, self.name):
+            begin = time.perf_counter()
+            self._warm_up()
+            facts["seconds"] = {"first passes": round(time.perf_counter() - begin, 1)}
+        return facts
+
+    def _warm_up(self) -> None:
+        """Run the losses on made-up samples, before the first step; see `warm_up`."""
+        for name, samples in warm_up.samples_by_loss(self.job, self.name, self.titan, self.losses):
+            with warm_up.unchanged(self.titan.model, self.titan.device):
+                self._prove([(name, samples)])
+                self._run_passes(self.losses[name], samples)
+            self.optimizers.zero_grad()
+        self._known.clear()
 
     def _updates(self) -> int:
         """Return the largest number of updates in a step."""
@@ -282,7 +295,7 @@ class TitanTrainer(TitanActor):
             self._trace = [[] for _ in terms] if self._traces else None
             results.append(self._update(terms, opt))
             by_sample = self._trace_by_sample(len(terms))
-            traces += _complete(by_sample, [part for _, part in terms])
+            traces += complete_traces(by_sample, [part for _, part in terms])
             if stopped := results[-1].skipped and opt.on_nan == "stop":
                 break
         self.version += any(not result.skipped for result in results)
@@ -336,7 +349,7 @@ class TitanTrainer(TitanActor):
         known = self.titan.context.size == 1 and self.titan.pipeline is None
         if self._trace is None or not known:
             return []
-        mine = [_by_sample(passes) for passes in self._trace]
+        mine = [logprobs_by_sample(passes) for passes in self._trace]
         parts = self._gather_objects(mine) if self.world > 1 else [mine]
         return [{k: v for part in parts for k, v in part[at].items()} for at in range(terms)]
 
@@ -567,25 +580,6 @@ class TitanTrainer(TitanActor):
     def _close(self) -> None:
         self.sender.close()
         self.checkpointer.close()
-
-
-def _complete(
-    found: Sequence[Mapping[int, list[float]]], terms: Sequence[Sequence[Sample]]
-) -> list[list[list[list[float]]]]:
-    """Return a list with the log-probs of all samples of an update as its only item, or an empty
-    list if those of a sample are missing."""
-    if not found or any(len(f) < len(t) for f, t in zip(found, terms, strict=True)):
-        return []
-    return [[[f[i] for i in range(len(t))] for f, t in zip(found, terms, strict=True)]]
-
-
-def _by_sample(passes: Sequence[tuple[Microbatch, Tensor]]) -> dict[int, list[float]]:
-    """Return the log-probs of the tokens of each sample."""
-    found: dict[int, list[float]] = {i: [] for micro, _ in passes for i in micro.members}
-    for micro, logprob in passes:
-        for sequence, value in zip(micro.seq_id.tolist(), logprob.tolist(), strict=True):
-            found[micro.members[sequence]].append(value)
-    return found
 
 
 def _named(found: dict[str, Tensor], name: str) -> dict[str, Tensor]:

@@ -1,0 +1,119 @@
+"""Passes on made-up samples before the first step: they change nothing, and run where they help."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from test_trainer_ranks import (
+    EPS,
+    published,
+    recorded_batch,
+    recorded_loss,
+    same_step,
+    same_weights,
+    trainer_of,
+)
+from warmed_trainer import WarmedTrainer
+
+from forgedsl.job.parts import Place
+from forgedsl.lower import job as spec
+from forgedsl_runtime.losses import LossFunction
+from forgedsl_runtime.services.titan import warm_up
+from forgedsl_runtime.services.titan.actor import TitanTrainer
+
+STEP = spec.Node(
+    id="step", name="step", op="step", target="trainer", loss="recorded", level="batch", origin="",
+    inputs=(spec.Input(argument="batch", edge="batch"),),
+)  # fmt: skip
+
+
+@pytest.mark.timeout(240)
+def test_a_step_after_the_warm_up_is_the_same(
+    tmp_path: Path, make_job: Any, make_titan: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))  # for the module of the actor
+    job = make_job(
+        services={"trainer": make_titan(eps=EPS)},
+        losses={"recorded": recorded_loss()},
+        nodes=(STEP,),
+    )
+
+    async def step(actor: type) -> Any:
+        folder = tmp_path / actor.__name__
+        folder.mkdir()
+        async with trainer_of(job, 1, folder, actor=actor) as (mesh, facts):
+            result = await mesh.first("step", recorded_batch(), "recorded")
+            return facts, result, await published(mesh)
+
+    facts, plain, weights = asyncio.run(step(TitanTrainer))
+    warmed_facts, warmed, warmed_weights = asyncio.run(step(WarmedTrainer))
+    assert "seconds" not in facts
+    assert warmed_facts["seconds"]["first passes"] > 0
+    same_step(plain, warmed)
+    same_weights(weights, warmed_weights, updates=1)
+    assert [line["holds"] for line in warmed.proofs] == [line["holds"] for line in plain.proofs]
+
+
+def test_made_up_samples_have_the_fields_of_the_loss() -> None:
+    loss = LossFunction.from_job(recorded_loss())
+    samples = warm_up.made_up(loss, 50, seq_len=64, rows=4, groups=2)
+    assert len(samples) == 8
+    for sample in samples:
+        assert len(sample.token_ids) == 64
+        assert max(sample.token_ids) < 50
+        assert sample.token_fields.keys() == {"behavior", "ref"}
+        assert {len(values) for values in sample.token_fields.values()} == {len(sample.mask)}
+        assert sample.sequence_fields.keys() == {"adv"}
+        assert abs(sum(sample.token_fields["ref"]) / len(sample.mask) + math.log(50)) < 0.1
+
+
+def test_long_rows_are_not_filled() -> None:
+    loss = LossFunction.from_job(recorded_loss())
+    samples = warm_up.made_up(loss, 50, seq_len=65_536, rows=2, groups=1)
+    assert sum(len(sample.token_ids) for sample in samples) == warm_up.MOST_TOKENS
+
+
+def test_buffers_and_random_states_are_restored() -> None:
+    model = torch.nn.BatchNorm1d(3)
+    before = model.running_mean.clone()
+    state = torch.random.get_rng_state()
+    with warm_up.unchanged(model, torch.device("cpu")):
+        model(torch.rand(5, 3))
+        assert not torch.equal(model.running_mean, before)
+    assert torch.equal(model.running_mean, before)
+    assert torch.equal(torch.random.get_rng_state(), state)
+
+
+def _vllm() -> spec.VllmService:
+    mesh = spec.Mesh(name="generator", device="cpu")
+    return spec.VllmService(
+        model="policy", mesh=mesh, dtype="f32", sampling=spec.Sampling(max_tokens=16)
+    )
+
+
+def _on(service: Any, gpu: int | None) -> Any:
+    places = () if gpu is None else (Place(replica=0, host=0, gpus=(gpu,)),)
+    device = "cpu" if gpu is None else "gpu"
+    mesh = service.mesh.model_copy(update={"device": device, "places": places})
+    return service.model_copy(update={"mesh": mesh})
+
+
+@pytest.mark.parametrize(
+    ("trainer", "generator", "saves"),
+    [(0, 1, True), (0, 0, False), (None, None, False), (0, "no", False)],
+    ids=["own GPU", "shared GPU", "CPU", "no engine"],
+)
+def test_it_runs_where_it_saves_time(
+    make_job: Any, make_titan: Any, trainer: Any, generator: Any, saves: bool
+) -> None:
+    services = {"trainer": _on(make_titan(), trainer)}
+    if generator != "no":
+        services["generator"] = _on(_vllm(), generator)
+    job = make_job(services=services, losses={"recorded": recorded_loss()})
+    assert isinstance(job, spec.Job)
+    assert warm_up.saves_time(job, "trainer") is saves

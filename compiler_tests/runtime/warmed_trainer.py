@@ -1,0 +1,16 @@
+"""A trainer that warms up on a CPU too, where a run does not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from forgedsl_runtime.services.titan import warm_up
+from forgedsl_runtime.services.titan.actor import TitanTrainer
+
+
+class WarmedTrainer(TitanTrainer):
+    def _setup(self, run_dir: Path, run_key: str, resume_step: int | None) -> dict[str, Any]:
+        with patch.object(warm_up, "saves_time", lambda job, name: True):
+            return super()._setup(run_dir, run_key, resume_step)
