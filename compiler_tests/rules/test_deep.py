@@ -302,7 +302,7 @@ def test_a_parameter_that_no_row_has_as_a_column_is_found(deep, tmp_path):
     (tmp_path / "p.py").write_text(
         "def score(response, target, levle):\n    return levle * (response == target)\n"
     )
-    assert deep(PYTHON) == [("D611", "correct"), ("X869", "correct")]
+    assert deep(PYTHON) == [("X869", "correct")]
 
 
 def test_a_reward_that_cannot_be_made_is_named_as_in_the_file(tmp_path):

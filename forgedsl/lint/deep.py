@@ -38,7 +38,7 @@ from forgedsl.lint.call_results import CallResults
 from forgedsl.lint.follow.programs import files_of
 from forgedsl.lint.registry import CALLED, rule_of
 from forgedsl.lint.rewards import place_of, python_rewards
-from forgedsl.lint.rules import d607, d612, d665
+from forgedsl.lint.rules import d607, d612, d665, x869
 from forgedsl.lint.view import View, place
 from forgedsl.lower.build import Lowered, lower_planned
 from forgedsl.lower.job import Dataset, Job
@@ -157,7 +157,8 @@ def check(
     declared = {n for n, r in rewards.items() if {*r.settings["effects"].value} - {"random"}}
     seen = {r.reward.name for r in python_rewards(view) if {u.effect for u in r.uses} - {"random"}}
     checks, problems, failures = data(lowered, frozenset(declared | seen))
-    columns = {d.span for d in d665.check(view)}
+    absent = (*d665.check(view), *x869.check(view))
+    columns = {d.span for d in absent if d.severity is Severity.ERROR}
     reported = {d.span for d in d612.check(view)}
     for name, check in checks.items():
         _say(view, lowered.job.datasets[name], name, check)
@@ -316,7 +317,7 @@ def _lacking(example: str) -> str:
 def _close(view: View, dataset: Decl, examples: list[str]) -> str:
     """Return the help for a missing column: a similar name, or the columns there are."""
     lacks = _lacking(examples[0]) if examples else ""
-    known = examples[0].partition("its columns are ")[2].partition(" (at")[0] if lacks else ""
+    known = examples[0].partition("its columns are ")[2].partition(" (")[0] if lacks else ""
     listed = ", ".join(f"`row.{name}`" for name in known.split(", ")) if known else ""
     close = did_you_mean(nearest(lacks, known.split(", "))) if lacks else ""
     return close or (f"read a column that it has: {listed}" if listed else "")
@@ -375,7 +376,7 @@ def _check_rows(view: View, job: Job, name: str, check: DatasetCheck) -> Iterato
             f"of `{tokenizer}` does not know: the model reads a placeholder instead"
         )
         yield warning("D669", "unknown-text", message, at,
-                      help="a model whose tokenizer knows this text, or text that it knows",
+                      help="take a model whose tokenizer knows it, or rows without such text",
                       )  # fmt: skip
     if check.cut > REPEATED * check.checked and dataset.settings["chat"].value is not None:
         message = (

@@ -423,7 +423,7 @@ LOSS_RANGES = (
         help="`horizon` = `max_turns` times `max_tokens`"),
     NumberRange(name="budget of an answer", numbers=_budget, low=0.25,
         source="2503.20783: the constant is the budget of a whole completion",
-        help="the number that `max_tokens` has, as one parameter for both"),
+        help="use one parameter for this number and for `max_tokens`"),
     NumberRange(name="margin of means", numbers=_margin_of_means, low=0.5,
         source="2405.14734 (SimPO): means over tokens go with a beta of 2 to 10, sums with 0.1",
         help="a beta of 2 to 10, or `sum(..., T, mask)` in place of `mean`"),

@@ -55,7 +55,7 @@ def _of_engine(program: Program, graph: Graph, tenant: Decl) -> Iterator[Problem
     engine, at = program.services[name], written_at(tenant, "served_by")
     label, own = (Label(text="declared here", span=engine.name_span),), OWN.format(tenant.name)
     if name == tenant.name:
-        yield "it is the service itself", at, (), own
+        yield "that is the service itself", at, (), own
     elif is_tenant(program, name):
         other = engine_of(program, name)
         why = f"it has no engine, but is served by `{other}`"
@@ -63,9 +63,9 @@ def _of_engine(program: Program, graph: Graph, tenant: Decl) -> Iterator[Problem
     elif not kind_of(engine.ctor).adds_adapters:
         yield f"it is a {engine.ctor} service", at, label, "name a vllm service"
     elif all(sync.settings.get("weights") != "adapter" for sync in _syncs(graph, name)):
-        why = "its engine does not keep the base, because no `sync` sends it an adapter alone"
+        why = "its engine keeps the base model only if a `sync` sends it an adapter alone"
         sync = f"`sync TRAINER -> {name} {{ weights = adapter }}`"
-        yield why, at, label, f"{sync} from a trainer with `lora`, or {own}"
+        yield why, at, label, f"write {sync} from a trainer with `lora`, or {own}"
 
 
 def _syncs(graph: Graph, engine: str) -> Iterable[Node]:
@@ -80,15 +80,15 @@ def _of_model(program: Program, tenant: Decl, base_dir: Path | None) -> Iterator
         return
     for key in SAME:
         if _plain(own.settings[key].value) != _plain(base.settings[key].value):
-            what = "another base: " if key == "source" else ""
-            what += f"the `{key}` of `{own.name}` is not that of `{base.name}`"
-            why = f"{what}, which its engine has loaded"
+            why = (
+                f"`{own.name}` has another `{key}` than `{base.name}`, which its engine has loaded"
+            )
             remedy = f"write the same `{key}` in both, or {OWN.format(tenant.name)}"
             yield why, written_at(own, key), setting_label(base, key), remedy
             return
     adapter, merged = (model.settings["adapter"].value for model in (own, base))
     if merged is not None and _plain(adapter) != _plain(merged):
-        why = f"another base: the adapter of `{base.name}` is merged into the weights of its engine"
+        why = f"the adapter of `{base.name}` is merged into the weights of its engine"
         remedy = f"write the same `adapter` in both, or {OWN.format(tenant.name)}"
         yield why, written_at(own, "adapter"), setting_label(base, "adapter"), remedy
     elif isinstance(adapter, Constructor) and merged is None:

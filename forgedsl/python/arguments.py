@@ -88,10 +88,11 @@ def list_prompts(given: Any) -> list[Prompt]:
     return prompts
 
 
-def check_is(value: Any, kind: type, wanted: str) -> None:
-    """Raise a PipelineError unless an argument is of this kind; `wanted` describes it."""
+def check_is(value: Any, kind: type, wanted: str) -> Any:
+    """Return an argument; raise a PipelineError if it is not of this kind, which `wanted` says."""
     if not isinstance(value, kind):
         raise PipelineError(f"{wanted}, not {_short(value)}")
+    return value
 
 
 def _short(value: Any) -> str:
@@ -107,8 +108,9 @@ def check_batch(batch: Any) -> Batch:
     """
     from forgedsl_runtime.data_types import Batch
 
-    check_is(batch, Batch, '`batch` must be a batch, such as s.batch(groups, adv="adv")')
-    return batch  # type: ignore[no-any-return]
+    wanted = '`batch` must be a batch, such as s.batch(groups, adv="adv")'
+    found: Batch = check_is(batch, Batch, wanted)
+    return found
 
 
 def check_loss(loss: Any, losses: Mapping[str, JobLoss]) -> JobLoss:
@@ -268,8 +270,9 @@ def check_group(group: Any) -> Group:
     """
     from forgedsl.python.groups import Group
 
-    check_is(group, Group, "`group` must be one group, as `sample` returns a list of them")
-    return group  # type: ignore[no-any-return]
+    wanted = "`group` must be one group, as `sample` returns a list of them"
+    found: Group = check_is(group, Group, wanted)
+    return found
 
 
 def change_sampling(base: Any, given: Mapping[str, Any]) -> Any:

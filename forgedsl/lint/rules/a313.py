@@ -69,7 +69,8 @@ def check(view: View) -> Findings:
         takes = seconds.get(node.name, 0.0) * (plan.schedule.every or 1) if node else 0.0
         if timeout.value < PART * takes:
             yield finding(
-                f"a sync takes about {time_text(takes)} and is given {time_text(timeout.value)}",
+                f"a sync takes about {time_text(takes)}, and its timeout is "
+                f"{time_text(timeout.value)}",
                 timeout.origin.span or step.span,
                 help="leave `timeout` out: it is 5 minutes then",
             )
@@ -82,9 +83,9 @@ def _rewards(view: View, graph: Graph, plan: Plan) -> Findings:
         given = reward.settings["timeout"].value
         if given < takes:
             yield finding(
-                f"{what}, and reward `{name}` is given {time_text(given)}",
+                f"{what}, and the timeout of reward `{name}` is {time_text(given)}",
                 place_of(reward, view, "timeout"),
-                help="a longer `timeout`",
+                help="give the reward a longer `timeout`",
             )
 
 
@@ -106,4 +107,4 @@ def _calls(view: View) -> Iterator[tuple[str, str, float]]:
         timed = [(use.timeout, use.name) for use in found.uses if use.timeout is not None]
         if timed:
             seconds, name = max(timed)
-            yield found.reward.name, f"`{name}` waits for {time_text(seconds)}", seconds
+            yield found.reward.name, f"`{name}` waits up to {time_text(seconds)}", seconds

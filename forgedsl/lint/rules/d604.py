@@ -63,8 +63,8 @@ def check(view: View) -> Findings:
             shared = _shared_rows(view, dataset, source, other)
             if shared:
                 yield finding(
-                    f"{shared} of the rows of `{evaluation.name}` that were read are questions "
-                    f"`{other.name}` trains on, in other case or punctuation",
+                    f"at least {shared} rows of `{evaluation.name}` ask what `{other.name}` "
+                    "trains on, in other case or punctuation",
                     evaluation.name_span,
                     related=(Label(text="trained on", span=other.name_span),),
                     help=_other_rows(source, other),

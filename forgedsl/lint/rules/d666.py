@@ -40,8 +40,8 @@ def check(view: View) -> Findings:
                     told.add((place, path))
                     near = did_you_mean(nearest(target, known))
                     yield finding(
-                        f"a row of {path} has the target `{target}`, and `{place}` has none of "
-                        "this name",
+                        f"`{place}` has no file or folder `{target}`, the target of a row of "
+                        f"{path}",
                         dataset.settings["target"].origin.span or dataset.span,
                         help=near or f"it has {', '.join(known[:8])}",
                     )

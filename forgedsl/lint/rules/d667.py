@@ -47,10 +47,10 @@ def check(view: View) -> Findings:
             name = _missing(view, dataset, rows) if len(rows) >= LEAST else ""
             if name:
                 yield finding(
-                    f"rows of {part.args['path']} have a column `{name}`, which the task needs and "
-                    f"nothing reads",
+                    f"the prompt leaves out the column `{name}` of {part.args['path']}, which the "
+                    "task needs",
                     asks.origin.span or dataset.name_span,
-                    help=f"put it into the prompt: `paragraphs(..., row.{name})`",
+                    help=f"add it to the prompt: `paragraphs(..., row.{name})`",
                 )
 
 

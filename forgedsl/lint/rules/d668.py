@@ -37,12 +37,12 @@ def check(view: View) -> Findings:
         mark = _mark(view, dataset)
         if mark and _compares_words(view, MARKS[mark]):
             yield finding(
-                f"targets of `{dataset.name}` are whole solutions, with the answer after "
-                f"`{mark.strip()}`",
+                f"targets of `{dataset.name}` are whole solutions (the answer follows "
+                f"`{mark.strip()}`), and the reward compares them word for word",
                 place(target, dataset),
-                help=f'`after(..., "{mark}")` is the answer alone'
+                help=f'take the answer alone: `after(..., "{mark}")`'
                 if mark == "#### "
-                else "a column with the answer alone, or `rl.math_equal`",
+                else "take a column with the answer alone, or score by `rl.math_equal`",
             )
 
 

@@ -59,7 +59,8 @@ def check(view: View) -> Findings:
         yield finding(
             f"loss `{function}` declares `{field.name}`, but {why}",
             field.span,
-            help="leave it out, or use it: `- 0.001 * entropy` in the objective, for example",
+            help="leave it out, or use it"
+            + (": `- 0.001 * entropy` in the objective" if field.name == "entropy" else ""),
         )
     for step in _without_effect(program.flow):
         yield finding(

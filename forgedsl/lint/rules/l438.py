@@ -33,9 +33,10 @@ def check(view: View) -> Findings:
             function = view.located.get(source.receiver)
             if function is not None and lacks_values(function.tree):
                 yield finding(
-                    f"`{name}`, what the critic learns, holds advantages",
+                    f"the critic is trained on `{name}`, which holds advantages instead of returns",
                     source.span,
-                    help="`rl.returns(score, values, rollout.mask)`: the advantage plus the value",
+                    help="train it on `rl.returns(score, values, rollout.mask)`, the advantage "
+                    "plus the value",
                 )
 
 

@@ -6,9 +6,9 @@
     gain  = min(near * adv, clip(near, 0.8, 1.2) * adv)                      # silent
     minimize token_mean(-stop(exp(proximal - behavior)) * gain, mask)
 
-The minimum of PPO chooses between one ratio and the same ratio clipped. With ratios to two policies
-it compares numbers that differ for another reason: a token whose weights changed before this step
-is clipped, or left out of the clip, whatever the step has done. A decoupled loss (AReaL,
+The minimum of PPO chooses between one ratio and the same ratio clipped. Ratios to two policies
+differ before the step has changed anything. So tokens are clipped, or left out of the clip, because
+of earlier steps. A decoupled loss (AReaL,
 2505.24298) has the ratio to the weights before the step in both terms, and the ratio of these to
 the sampler as a weight in front of them.
 """
@@ -26,11 +26,15 @@ def check(view: View) -> Findings:
     for loss in view.losses:
         node = loss.cached(_mixed)
         if node is not None:
+            terms = loss.tree.values[node].args
+            one, other = sorted(terms, key=lambda term: _clips(loss, term))
+            plain, clipped = (_listed(_policies(loss, term)) for term in (one, other))
             yield finding(
-                "the two terms of this choice have ratios to different policies",
+                f"the plain term has a ratio to {plain}, and the clipped term one to {clipped}",
                 loss.spot(node),
-                notes=("one is relative to the sampler, the other to the weights before the step",),
-                help="one ratio in both: `min(ratio * adv, clip(ratio, 0.8, 1.2) * adv)`",
+                notes=("the smaller of the two is meant to be the same ratio, with a limit",),
+                help="one ratio in both, for example `near = exp(logprob - proximal)`: `min(near * "
+                "adv, clip(near, 0.8, 1.2) * adv)`",
             )
 
 
@@ -47,6 +51,10 @@ def _mixed(loss: LossView) -> int | None:
         if one and other and one.isdisjoint(other) and clips[0] != clips[1]:
             return node
     return None
+
+
+def _listed(names: set[str]) -> str:
+    return " and ".join(f"`{name}`" for name in sorted(names))
 
 
 def _ratios(loss: LossView, node: int) -> list[int]:

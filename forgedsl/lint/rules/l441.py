@@ -27,7 +27,8 @@ def check(view: View) -> Findings:
             yield finding(
                 "this divides by the length of an answer, and the mean divides by it again",
                 loss.spot(node),
-                help="divide once: `seq_mean(x, mask)`, or `token_mean(x, mask)`",
+                help="remove this division; `token_mean(x, mask)` is the mean in which all tokens "
+                "count alike",
             )
 
 

@@ -46,13 +46,14 @@ def check(view: View) -> Findings:
     calls, clips = known[check]
     for span, passed, taken, given in calls:
         yield finding(
-            f"`{passed}` is passed as `{taken}`, and `{passed}` gets {given}",
+            f"parameter `{taken}` is given `{passed}`, and parameter `{passed}` is given {given}",
             span,
-            help=f"`{passed} = {passed}`",
+            help=f"pass each name to its own parameter: `{passed} = {passed}`",
         )
     for span, low, high in clips:
         yield finding(
-            f"the lower bound of this clip is made of `{low}`, the upper one of `{high}`",
+            f"the lower bound of this clip is computed from `{low}`, and the upper one from "
+            f"`{high}`",
             span,
             help=f"exchange them: `clip(ratio, 1 - {high}, 1 + {low})`",
         )
@@ -156,13 +157,15 @@ def _in_python(view: View) -> Findings:
     from forgedsl.lint.follow.reached import found_in
 
     for part, call in found_in(view, _exchanged):
-        one, two = call.args[0], call.args[1]
-        here: Label = label(view, "here", part.file, call)
+        one, two = map(_text, call.args[:2])
+        name, rest = _text(call.func), ", ..." if len(call.args) > 2 else ""
+        here: Label = label(view, "exchanged", part.file, call)
         yield finding(
-            f"{part.what} passes two arguments in each other's place",
+            f"{part.what} passes `{one}` and `{two}` to `{name}`, whose parameters are `{two}` and "
+            f"`{one}`",
             part.span,
             related=(here,),
-            help=f"`{call.func.id}({_text(two)}, {_text(one)}, ...)`, or pass them by name",  # type: ignore[attr-defined]
+            help=f"`{name}({two}, {one}{rest})`, or pass them by name",
         )
 
 

@@ -34,7 +34,8 @@ LONG = 64
 def check(view: View) -> Findings:
     for found, place in _in_python(view):
         yield finding(
-            f"`{found.reward.name}` compares characters with {view.max_tokens} tokens",
+            f"reward `{found.reward.name}` compares a length in characters with "
+            f"{view.max_tokens}, the limit in tokens",
             place_of(found.reward, view),
             related=(Label(text="here", span=found.at(place)),),
             help="take the rollout, `def short(r)`, and count tokens by `r.num_tokens`",
@@ -51,9 +52,10 @@ def check(view: View) -> Findings:
                 if length is not None and _number(other, body.scope) == view.max_tokens:
                     edit = Edit(text=f"{length}.num_tokens", span=one.span)
                     yield finding(
-                        f"characters are compared with {view.max_tokens} tokens",
+                        f"a length in characters is compared with {view.max_tokens}, the limit in "
+                        "tokens",
                         node.span,
-                        help=f"`{length}.num_tokens` counts tokens",
+                        help=f"count tokens: `{length}.num_tokens`",
                         fix=Fix(message="count tokens", edits=(edit,), safe=False),
                     )
 

@@ -4,12 +4,13 @@
     advantage loo(r: [G] f32) -> [G] f32 = r - (sum(r, G) - r) / (count(r, G) - 1)    # silent
     advantage plain(r: [G] f32) -> [G] f32 = r                                        # silent
 
-A baseline is there to remove the level: a group whose scores are all higher by 1 has the same
-advantages. The sum of the others (RLOO, 2402.14740) has one score less than the group, so its mean
-divides by one less. With the wrong divisor a part of the level stays in every advantage: if scores
-are positive, wrong answers are made likelier too. The rule adds 1 to all scores of a group, and
-compares what advantages change by with what they change by if only their own score rises. Both may
-be equal (no baseline), or the first 0 (a whole one).
+A baseline removes the level of the scores: if all scores of a group are higher by 1, its
+advantages stay the same. The sum of the others (RLOO, 2402.14740) has one score less than the
+group, so its mean divides by one less. With the wrong divisor a part of the level stays in every
+advantage: if scores are positive, wrong answers are made likelier too. The rule raises all scores
+of a group, then only one of them, and looks at the advantage of this one. With a whole baseline it
+does not change in the first case. Without a baseline it changes by as much in both. The rule fires
+in between.
 """
 
 import math
@@ -36,8 +37,8 @@ def check(view: View) -> Findings:
                 f"advantage `{function.name.rpartition('.')[2]}` subtracts only a part of the "
                 f"mean: if all scores of a group rise by 1, its advantages rise by {rise:.2g}",
                 function.span,
-                help="subtract a whole mean: `r - (sum(r, G) - r) / (count(r, G) - 1)`, or "
-                "`r - mean(r, G)`",
+                help="subtract the whole mean, `r - mean(r, G)`, or the mean of the others, "
+                "`r - (sum(r, G) - r) / (count(r, G) - 1)`",
             )
 
 

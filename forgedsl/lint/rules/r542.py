@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from forgedsl.lint.rewards import PythonReward
 
 finding = rule(__doc__, "W")
-HELP = "`r.num_tokens` counts the tokens that the policy wrote"
+HELP = "use `r.num_tokens`, which counts only the tokens that the policy wrote"
 
 
 def check(view: View) -> Findings:
@@ -43,10 +43,11 @@ def check(view: View) -> Findings:
             node = found.once(_length) if found.reward is reward else None
             if node is not None:
                 span = place_of(reward, view)
-                related = (Label(text="here", span=found.at(node)),)  # type: ignore[arg-type,assignment]
+                related = (Label(text="this length", span=found.at(node)),)  # type: ignore[arg-type,assignment]
         if span is not None:
             yield finding(
-                f"`{name}` measures all text of a trajectory, also what the environment wrote",
+                f"reward `{name}` measures the length of a whole trajectory, with what the "
+                "environment wrote",
                 span,
                 related=related,
                 help=HELP,

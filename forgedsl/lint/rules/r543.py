@@ -47,10 +47,10 @@ def check(view: View) -> Findings:
         name = str(source.args["id"]) if getattr(source, "name", "") == "hf" else ""
         if GENERAL.match(name) and not SCORES.search(name):
             yield finding(
-                f"`{reward.name}` is 0 for every answer: `{name}` has no value head, and a new one "
-                "is 0",
+                f"reward `{reward.name}` is 0 for every answer: `{name}` has no value head, and a "
+                "new head starts at 0",
                 place_of(reward, view),
                 related=(Label(text="the model", span=model.name_span),),
-                help="a reward model; or a judge, `judge.score(prompt = ..., scale = [0, 9])` of a "
-                "`vllm` service",
+                help="name a reward model, such as `Skywork/Skywork-Reward-V2-Qwen3-8B`, or let a "
+                "`vllm` service judge: `judge.score(prompt = ..., scale = [0, 9])`",
             )

@@ -48,13 +48,17 @@ CHANGES = (
     "discard", "popleft", "appendleft", "popitem",
 )  # fmt: skip
 SQL_CALLS = ("execute", "executemany")
+OWN_FOLDER = (
+    "write to a folder of its own: `self.folder = tempfile.TemporaryDirectory()` in `reset`"
+)
 WRITES_ROWS = re.compile(r"\s*(insert|update|delete|replace)\b", re.IGNORECASE)
 OWN_KEY = re.compile(r"uuid|token|session|episode|trajectory|rollout|\bid\(|_id\b|\.id\b|\.key\b")
 """names of what tells the rows of one trajectory from those of others"""
+VARIABLES = "the environment variables"
 PROCESS = {
-    "os.chdir": "the current folder", "os.putenv": "the variables", "os.umask": "the umask",
-    "os.environ.update": "the variables", "os.environ.setdefault": "the variables",
-    "os.environ.pop": "the variables", "signal.signal": "the signals", "signal.alarm": "the alarm",
+    "os.chdir": "the current folder", "os.putenv": VARIABLES, "os.umask": "the umask",
+    "os.environ.update": VARIABLES, "os.environ.setdefault": VARIABLES,
+    "os.environ.pop": VARIABLES, "signal.signal": "the signals", "signal.alarm": "the alarm",
     "signal.setitimer": "the alarm", "random.seed": "the seed of `random`",
     "numpy.random.seed": "the seed of numpy", "torch.manual_seed": "the seed of torch",
 }  # fmt: skip
@@ -84,10 +88,10 @@ def _in_helpers(view: View, env: PythonClass) -> Iterator[tuple[str, Label, str]
             if event.kind == "call" and event.name in PROCESS:
                 fault = _process(PROCESS[event.name], event.node)
             elif event.kind == "change" and event.name == "os.environ":
-                fault = _process("the variables", event.node)
+                fault = _process(VARIABLES, event.node)
             elif reads and _writes_fixed(event):
                 what = "writes text of the policy to one file, which all trajectories share"
-                fault = what, event.node, "`self.folder = tempfile.TemporaryDirectory()` in `reset`"
+                fault = what, event.node, OWN_FOLDER
             elif event.kind == "global":
                 fault = _of_file(event.name, event.node)
             elif event.name.startswith("global ") and _counts(event):
@@ -109,12 +113,14 @@ def _under_another_name(event: Event) -> tuple[str, python.AST, str]:
         labels = event.values[0].labels & ONE_OBJECT
     is_change = event.kind == "change" or method in (*CHANGES, "sort", "reverse", "shuffle")
     if is_change and CACHED in labels:
-        what = "changes what a cached function has returned, and returns to all trajectories"
-        return what, event.node, "`copy.deepcopy(...)` of it, in `reset`"
+        what = (
+            "changes the object that a cached function returns: all trajectories get the same one"
+        )
+        return what, event.node, "change a copy: `copy.deepcopy(...)` in `reset`"
     if SHARED in labels and method in SQL_CALLS and _writes_rows(event):
-        what = "writes rows into one database of the file, which all trajectories share"
-        help_ = 'a database of its own, `self.db = sqlite3.connect(":memory:")` in `reset`'
-        return what, event.node, f"{help_}, or a key of the trajectory in each row"
+        what = "writes rows into one database, which all trajectories share"
+        help_ = 'open one for each trajectory, `self.db = sqlite3.connect(":memory:")` in `reset`'
+        return what, event.node, f"{help_}, or put a key of the trajectory into each row"
     is_alias = event.kind == "change" and not event.name.startswith("global ")
     if is_alias and SHARED in labels and _counts(event):
         what = "changes an object that its file makes once, so that all trajectories share it"
@@ -159,8 +165,8 @@ def _reads_fixed(event: Event) -> bool:
 
 
 def _of_file(name: str, node: python.AST) -> tuple[str, python.AST, str]:
-    what = f"writes to `{name}` of its file, which all trajectories share"
-    return what, node, f"`self.{name.lower()} = ...` in `reset`"
+    what = f"writes to the global `{name}`, which all trajectories share"
+    return what, node, f"give each trajectory its own: `self.{name.lower()} = ...` in `reset`"
 
 
 def _counts(event: Event) -> bool:
@@ -204,7 +210,7 @@ def _shared(env: PythonClass) -> Iterator[tuple[str, python.AST, str]]:
                 yield (
                     f"keeps `{name}` in the class, where all trajectories share it",
                     node,
-                    f"`self.{name} = ...` in `reset`",
+                    f"give each trajectory its own: `self.{name} = ...` in `reset`",
                 )
             elif isinstance(node, python.Assign | python.AugAssign):
                 targets = node.targets if isinstance(node, python.Assign) else [node.target]
@@ -213,7 +219,7 @@ def _shared(env: PythonClass) -> Iterator[tuple[str, python.AST, str]]:
                     yield (
                         f"writes to `{python.unparse(written[0])}`, which all trajectories share",
                         node,
-                        "write to `self`",
+                        "write to `self`, which is an object of its own for each trajectory",
                     )
 
 
@@ -235,7 +241,7 @@ def _default_changed(method: python.AST) -> tuple[str, python.AST] | None:
 
 
 def _process(what: str, node: python.AST) -> tuple[str, python.AST, str]:
-    message = f"changes {what} of the process, in which other trajectories play"
+    message = f"changes {what} of the process, which all its trajectories share"
     help_ = "pass it to the call that needs it, such as `subprocess.run(..., cwd=..., env=...)`"
     if what in ("the signals", "the alarm"):
         help_ = "give the call a timeout of its own; signals work in the main thread alone"

@@ -45,53 +45,52 @@ OF_THE_HOST = (
 """calls that draw without a seed"""
 SEEDS = ("random.seed", "numpy.random.seed")
 """calls that set a seed, which X814 reports"""
+SAME_GAME = (
+    "plays the same game for every task: it draws with a constant seed, and reads neither the task "
+    "nor `rng`"
+)
+OF_THE_TASK = "draw from the `rng` that `reset` is given: its seed is that of the task"
+OF_AN_AGENT = "draw from `self.rng`, whose seed is the same for a whole group"
+OF_RESET = (
+    "draw from the `rng` that `reset` is given (`self.rng = rng`): its seed is the same for a "
+    "whole group"
+)
 
 
 def check(view: View) -> Findings:
     if not python_environments(view):
         return
-    from forgedsl.lint.follow.programs import environment_flows, label
+    from forgedsl.lint.follow.programs import label
 
     for env in python_environments(view):
-        drawn = (e for m in environment_flows(view, env) for e in m.flow.events if _draws(e))
-        event = next(drawn, None)
-        unordered = next(_unordered(environment_flows(view, env)), None)
-        if unordered is not None:
+        for what, event, here, help_ in _faults(view, env):
             yield finding(
-                f"{env.what} `{env.env.name}` draws from the members of a set, whose order differs "
-                "between processes",
+                f"{env.what} `{env.env.name}` {what}",
                 env.env.name_span,
-                related=(label(view, "here", unordered.file, unordered.node),),
-                help="draw from `sorted(...)` of the set",
+                related=(label(view, here, event.file, event.node),),
+                help=help_,
             )
-        hashed = _hashed(environment_flows(view, env))
-        if hashed is not None:
-            yield finding(
-                f"{env.what} `{env.env.name}` chooses by `hash` of a text, which differs between "
-                "processes",
-                env.env.name_span,
-                related=(label(view, "here", hashed.file, hashed.node),),
-                help="draw from `rng`, or use `zlib.crc32(text.encode())`",
-            )
-        same = _same_game(view, env) if event is None and unordered is None else None
-        if same is not None:
-            yield finding(
-                f"{env.what} `{env.env.name}` plays the same game for every task: it draws with a "
-                "constant seed, and reads neither the task nor `rng`",
-                env.env.name_span,
-                related=(label(view, "here", same.file, same.node),),
-                help="draw from the `rng` that `reset` is given: its seed is that of the task",
-            )
-        if event is not None:
-            yield finding(
-                f"{env.what} `{env.env.name}` draws from `{_name(event)}`, not from its `rng`",
-                env.env.name_span,
-                related=(label(view, "differs within a group", event.file, event.node),),
-                help="draw from `self.rng`, whose seed is the same for all of a group"
-                if env.env.body.agent
-                else "`self.rng = rng` in `reset`, and draw from it: its seed is the same for all "
-                "of a group",
-            )
+
+
+def _faults(view: View, env: PythonClass) -> Iterator[tuple[str, Event, str, str]]:
+    """Yield (what, event, label, help) for each kind of chance that is not of `rng`."""
+    from forgedsl.lint.follow.programs import environment_flows
+
+    methods = environment_flows(view, env)
+    unordered, hashed = next(_unordered(methods), None), _hashed(methods)
+    drawn = next((e for each in methods for e in each.flow.events if _draws(e)), None)
+    same = _same_game(view, env) if drawn is None and unordered is None else None
+    if unordered is not None:
+        what = "draws from the members of a set, whose order differs between processes"
+        yield what, unordered, "here", "draw from `sorted(...)` of the set"
+    if hashed is not None:
+        what = "chooses by `hash` of a text, which differs between processes"
+        yield what, hashed, "here", "draw from `rng`, or use `zlib.crc32(text.encode())`"
+    if same is not None:
+        yield SAME_GAME, same, "here", OF_THE_TASK
+    if drawn is not None:
+        what = f"draws from `{_name(drawn)}`, not from its `rng`"
+        yield what, drawn, "differs within a group", OF_AN_AGENT if env.env.body.agent else OF_RESET
 
 
 def _same_game(view: View, env: PythonClass) -> Event | None:

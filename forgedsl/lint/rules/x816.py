@@ -71,8 +71,8 @@ def check(view: View) -> Findings:
         graded = _grades_itself(view, env) if here is None else None
         if graded is not None:
             yield finding(
-                f"`{env.env.name}` is scored by a reply of the policy, and nothing compares it "
-                "with `task.target`",
+                f"the policy grades itself in `{env.env.name}`: nothing compares its answer with "
+                "`task.target`",
                 env.env.name_span,
                 related=(graded,),
                 help="compare the answer with `task.target`, or let another model grade it",
@@ -133,7 +133,8 @@ def _parts_unread(view: View) -> Findings:
             yield finding(
                 f"no reward reads `{unread[0]}` of the target",
                 place(made, dataset),
-                help=f'check the answer against `target["{unread[0]}"]` too, or leave it out',
+                help=f'check the answer against `target["{unread[0]}"]` too, or leave it out of '
+                "the target",
             )
 
 

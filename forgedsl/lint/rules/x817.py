@@ -41,7 +41,8 @@ if TYPE_CHECKING:
     from forgedsl.lint.python_bodies import Body
 
 finding = rule(__doc__, "W")
-ANY = "rewards several answers of which any one is right"
+CONTAINS = "a response that contains the target anywhere"
+ANY = "rewards a response if any one of several answers is right"
 MATCHES = ("re.search", "re.match", "re.fullmatch", "re.findall")
 SEARCHES = ("find", "rfind", "index", "count", "__contains__")
 ROUGH, ROUGH_OF_COUNTS = 0.05, 0.005
@@ -51,12 +52,12 @@ COUNTS = re.compile(r"gsm|svamp|multiarith|addsub|singleeq|\baime", re.IGNORECAS
 """published sets whose answers are whole numbers"""
 HELP = "take the answer out of the response, and compare it by `==`"
 HELPS = {
-    "default": "return 0 where there is no answer",
+    "finds no answer": "return 0 where there is no answer",
     "zeros": "compare numbers: `float(answer) == float(target)`",
-    "pattern": "`re.escape(target)` in the pattern, or compare by `==`",
-    "share": "reward precision too: `2 * hits / (len(said) + len(gold))`",
-    "apart": "a relative tolerance of 1e-6, or at most 0.05 for measured values",
-    "several": "take the last answer, or only a turn with one",
+    "expression": "`re.escape(target)` in the pattern, or compare by `==`",
+    "each word": "reward precision too: `2 * hits / (len(said) + len(gold))`",
+    "% off": "a relative tolerance of 1e-6, or at most 0.05 for measured values",
+    "several": "compare the last answer alone, or give 0 if there are several",
 }
 """help by a word of the message"""
 
@@ -117,7 +118,7 @@ def _loose(view: View, env: PythonClass) -> tuple[str, Label] | None:
         here = label(view, "here", event.file, event.node)
         said = RESPONSE in event.values[1].all and LISTED not in whole
         if {IS_TARGET, TEXT} <= part and said and TEXT in whole:
-            return "rewards a target anywhere in the answer", here
+            return "rewards an answer that contains the target anywhere", here
         if RESPONSE in part and TEXT in part and {IS_TARGET, TEXT} <= whole:
             return "rewards an answer that is a part of the target, an empty one too", here
     return None
@@ -162,7 +163,7 @@ def _by_flow(view: View, found: PythonReward) -> Iterator[tuple[str, Label]]:
         if event.kind == "call":
             yield from ((what, here) for what in _called(event))
             if _tolerance(event) > ROUGH_OF_COUNTS and _counts(view):
-                yield "takes whole numbers for equal that are more than 0.5 % apart", here
+                yield "accepts whole numbers that are more than 0.5 % off", here
         sides = event.values if event.kind != "change" else ()
         is_pair = event.kind in ("compare", "difference") or event.name.endswith("isclose")
         if not is_pair or len(sides) < 2:
@@ -170,13 +171,13 @@ def _by_flow(view: View, found: PythonReward) -> Iterator[tuple[str, Label]]:
         one, other = sides[:2]
         if event.kind == "compare" and _is_in(event.node):
             if IS_TARGET in one.labels and IS_RESPONSE in other.labels:
-                yield "rewards a target anywhere in the response", here
+                yield f"rewards {CONTAINS}", here
             elif IS_TARGET in one.labels and {FOUND, LISTED, RESPONSE} <= other.labels:
                 yield ANY, here
             continue
         for said, wanted in ((one, other), (other, one)):
             if DEFAULT in said.labels and TARGET in wanted.labels and TARGET not in said.labels:
-                yield "has a default for an answer it cannot read, and compares it", here
+                yield "compares a default with the target where it finds no answer", here
 
 
 def _called(event: Event) -> Iterator[str]:
@@ -185,14 +186,14 @@ def _called(event: Event) -> Iterator[str]:
 
     part, whole = _searched(event)
     if part is not None and _is_pattern(event, part):
-        yield "searches for the target as a pattern: in 3.5 the point is any character"
+        yield "searches for the target as a regular expression: the point of 3.5 is any character"
     if part is not None and IS_TARGET in part.labels and IS_RESPONSE in whole.labels:
-        yield "rewards a target anywhere in the response"
+        yield f"rewards {CONTAINS}"
     side = _begins(event)
     if side:
         yield f"rewards an answer that {side} the target"
     if _tolerance(event) > ROUGH:
-        yield "takes numbers for equal that are more than 5 % apart"
+        yield "accepts numbers that are more than 5 % off"
 
 
 def _begins(event: Event) -> str:
@@ -289,7 +290,7 @@ def _more(found: PythonReward) -> Iterator[tuple[str, python.AST]]:
     }
     for value in body.returned:
         if _is_recall(body, _plain(value), found):
-            yield "rewards the named share of the target, and ignores other words", value
+            yield "rewards each word of the target that is named, and ignores other words", value
     for node in nodes_of(found.definition):
         match node:
             case python.Compare(left=left, ops=[python.In()], comparators=[right]):
@@ -303,7 +304,7 @@ def _more(found: PythonReward) -> Iterator[tuple[str, python.AST]]:
                 args=[python.Constant(value="0" | "0." | ".0")],
             ):
                 if body.names(inner) & (texts | targets) and not _has_point(body, inner):
-                    yield "strips zeros of whole numbers: 100 becomes 1", node
+                    yield "strips the zeros at the end of whole numbers: 100 becomes 1", node
             case python.Compare(
                 left=python.Subscript(slice=python.Slice(lower=None) as one),
                 ops=[python.Eq()],
@@ -311,7 +312,7 @@ def _more(found: PythonReward) -> Iterator[tuple[str, python.AST]]:
             ) if one.upper is not None and two.upper is not None:
                 sides = [body.names(each) for each in (node.left, node.comparators[0])]
                 if any(a & texts and b & targets for a, b in (sides, sides[::-1])):
-                    yield "compares the first characters of answer and target alone", node
+                    yield "compares only the first characters of answer and target", node
             case python.Call(func=python.Name(id="any"), args=[python.GeneratorExp() as each]):
                 over = each.generators[0].iter
                 compares = isinstance(each.elt, python.Compare) and body.names(each.elt) & targets
@@ -460,7 +461,7 @@ def _part(
         if id(node) in zero:
             continue
         if name_of(node.left) in targets and name_of(node.comparators[0]) in texts:
-            yield "rewards a target anywhere in the response", node
+            yield f"rewards {CONTAINS}", node
 
 
 def _default(found: PythonReward, targets: set[str]) -> Iterator[tuple[str, python.AST]]:
@@ -496,7 +497,7 @@ def _default(found: PythonReward, targets: set[str]) -> Iterator[tuple[str, pyth
         if last is value and node not in inside:
             continue
         if _is_answer(last):
-            yield f"takes `{python.unparse(last)}` as a default for an answer it cannot read", node
+            yield f"takes `{python.unparse(last)}` as the answer where it finds no answer", node
 
 
 def _is_answer(value: python.expr) -> bool:

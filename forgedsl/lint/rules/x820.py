@@ -34,32 +34,16 @@ finding = rule(__doc__, "W")
 def check(view: View) -> Findings:
     raises = positive_rewards(view)
     for found in python_rewards(view):
-        node = _counted(found) if found.reward.name in raises else None
-        if node is not None:
-            yield finding(
-                f"reward `{found.reward.name}` rises with each repetition of a text",
-                place_of(found.reward, view),
-                related=(Label(text="here", span=found.at(node)),),
-                help='reward one copy, `response.count("<answer>") == 1`, or use `min(1.0, ...)`',
-            )
-            continue
-        repeats = found.once(_repeats) if found.reward.name in raises else None
-        if repeats is not None:
-            yield finding(
-                f"reward `{found.reward.name}` rises with the share of repeats in the response",
-                place_of(found.reward, view),
-                related=(Label(text="here", span=found.at(repeats)),),
-                help="subtract it, `- 0.5 * repeats`, or return the share of what is new",
-            )
-            continue
-        longer = found.once(_longer) if found.reward.name in raises else None
-        if longer is not None:
-            yield finding(
-                f"reward `{found.reward.name}` rises with the length of the response, without end",
-                place_of(found.reward, view),
-                related=(Label(text="here", span=found.at(longer)),),
-                help="`min(1.0, len(response) / 2000)`, if long answers are wanted at all",
-            )
+        for question, what, help_ in QUESTIONS if found.reward.name in raises else ():
+            node = found.once(question)
+            if node is not None:
+                yield finding(
+                    f"reward `{found.reward.name}` rises with {what}",
+                    place_of(found.reward, view),
+                    related=(Label(text="here", span=found.at(node)),),
+                    help=help_,
+                )
+                break
 
 
 def _counted(found: PythonReward) -> python.AST | None:
@@ -136,3 +120,23 @@ def _is_length(body: Body, node: python.expr) -> bool:
             name = getattr(found.func, "attr", "") if isinstance(found, python.Call) else ""
             return name in ("findall", "finditer")
     return False
+
+
+QUESTIONS = (
+    (
+        _counted,
+        "each repetition of a text",
+        'reward one copy, `response.count("<answer>") == 1`, or use `min(1.0, ...)`',
+    ),
+    (
+        _repeats,
+        "the share of the response that is repeated",
+        "subtract it, `- 0.5 * repeats`, or reward the share that is not repeated",
+    ),
+    (
+        _longer,
+        "the length of the response, without end",
+        "limit it, `min(1.0, len(response) / 2000)`; leave it out if long answers are not wanted",
+    ),
+)
+"""(what a score may rise with, how it is called, help); the first that is found is reported"""

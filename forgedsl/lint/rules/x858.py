@@ -30,8 +30,8 @@ def check(view: View) -> Findings:
             read = row.plays["told"].shown
             text = next((each for each in read if str(row.target) in each), read[-1])
             yield finding(
-                f"`{env.env.name}` reveals the answer before it is given, and gives {told[0]:.4g} "
-                f"for repeating it (`{plays.part}`)",
+                f"`{env.env.name}` shows the answer to a player who was wrong, and then gives "
+                f"{told[0]:.4g} for repeating it (`{plays.part}`)",
                 env.env.name_span,
                 notes=(f"{row.place}, target {row.target}: it shows `{shorten(text)}`",),
                 help="leave the target out of observations, or end the trajectory with them: "

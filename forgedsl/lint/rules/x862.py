@@ -37,11 +37,11 @@ def check(view: View) -> Findings:
 
     for part, node in found_in(view, _cut):
         yield finding(
-            f"{part.what} compares lists pair by pair, so that a shorter list is equal, also an "
-            "empty one",
+            f"{part.what} compares lists with `zip`, which stops at the shorter one: an empty "
+            "list equals every list",
             part.span,
             related=(label(view, "here", part.file, node),),
-            help="`said == target`, or compare their lengths too",
+            help="compare the lists themselves, `said == target`, or their lengths too",
         )
 
 

@@ -40,8 +40,12 @@ def check(view: View) -> Findings:
 
     for part, node in found_in(view, _inside):
         word = next(text for each, text in _sought(node) if each is node)
+        opposite = next(
+            each for each in _opposites(word) if _is_said(word.lower(), each, _said(part))
+        )
         yield finding(
-            f"{part.what} looks for `{word}`, which its opposite contains",
+            f"{part.what} looks for `{word}` anywhere in a text, so it also finds it in "
+            f"`{opposite if word.islower() else opposite.upper()}`",
             part.span,
             related=(label(view, "here", part.file, node),),
             help=f'compare the whole word: `reply.strip().lower() == "{word.lower()}"`',
@@ -72,20 +76,32 @@ def _inside(part: Part) -> python.AST | None:
         for side in (node.left, *node.comparators)
         if isinstance(side, python.Constant)
     }
-    placed = {id(constant) for node, _ in searches for constant in python.walk(node)}
-    said = " ".join(
-        node.value.lower()
-        for node in python.walk(part.file.module)
-        if isinstance(node, python.Constant) and isinstance(node.value, str)
-        if id(node) not in placed
-    )
+    said = _said(part)
     for node, text in searches:
-        opposites = {f"{before}{text.lower()}" for before in NEGATIONS}
+        opposites = {*_opposites(text)}
         if opposites & (sought | compared) or text.lower() in compared:
             continue
         if any(_is_said(text.lower(), each, said) for each in opposites):
             return node
     return None
+
+
+def _opposites(word: str) -> list[str]:
+    return [f"{before}{word.lower()}" for before in NEGATIONS]
+
+
+def _said(part: Part) -> str:
+    """Return the texts of a file that are not searched for."""
+    import ast as python
+
+    searches = [each for node in part.nodes() for each, _ in _sought(node)]
+    placed = {id(constant) for node in searches for constant in python.walk(node)}
+    return " ".join(
+        node.value.lower()
+        for node in python.walk(part.file.module)
+        if isinstance(node, python.Constant) and isinstance(node.value, str)
+        if id(node) not in placed
+    )
 
 
 def _is_said(word: str, opposite: str, said: str) -> bool:

@@ -39,14 +39,15 @@ def check(view: View) -> Findings:
 
     for part, node in found_in(view, _overwritten):
         yield finding(
-            f"{part.what} computes a result that is overwritten before it is read",
+            f"{part.what} computes `{_assigned(node)[0]}`, and overwrites it before anything reads "
+            "it",
             part.span,
-            related=(label(view, "here", part.file, node),),
-            help="remove this assignment, or the one after it",
+            related=(label(view, "has no effect", part.file, node),),
+            help="remove one of the two assignments",
         )
 
 
-def _overwritten(part: Part) -> python.AST | None:
+def _overwritten(part: Part) -> python.stmt | None:
     """Return an assignment of a computed value that the same block overwrites."""
     import ast as python
 

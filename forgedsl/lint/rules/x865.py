@@ -49,9 +49,10 @@ def check(view: View) -> Findings:
             f"{'answer' if part.is_reward else 'trajectory'}, and nothing ends it",
             part.span,
             related=(label(view, "here", part.file, node),),
-            help="wait for it"
+            help="end it before the reward returns, or use `subprocess.run(..., timeout=10)`"
             if part.is_reward
-            else "`def close(self): self.engine.kill()`: it is called at the end of a trajectory",
+            else "end it in `close`, which is called at the end of each trajectory: "
+            "`def close(self): self.engine.kill()`",
         )
 
 

@@ -47,10 +47,11 @@ def check(view: View) -> Findings:
         found = next((event for event in events if _is_served(env, event)), None)
         if found is not None:
             yield finding(
-                f"environment `{env.env.name}` writes the answer to a file that a tool reads",
+                f"environment `{env.env.name}` writes the answer to a file that a tool can read",
                 env.env.name_span,
                 related=(label(view, "here", found.file, found.node),),
-                help="keep it in the process, `self.answer = task.target`, or in another folder",
+                help="keep it in an attribute, `self.answer = task.target`, or in a folder that no "
+                "tool reads",
             )
 
 

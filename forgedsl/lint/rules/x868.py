@@ -38,11 +38,12 @@ def check(view: View) -> Findings:
         asked = next((event for event in events if _asks(event)), None)
         if asked is not None and any(map(_runs_both, events)):
             yield finding(
-                f"{scorer.what} rewards a word in the output of a program that contains text of "
-                "the policy",
+                f"{scorer.what} trusts a word in the output of a program that contains code of the "
+                "policy: the code can print it",
                 scorer.span,
                 related=(label(view, "here", asked.file, asked.node),),
-                help="`sandbox.judge(code, cases, ...)` runs each test by itself",
+                help="let `forgedsl_runtime.sandbox.judge(code, cases)` run the tests: their "
+                "results do not pass through the output",
             )
 
 

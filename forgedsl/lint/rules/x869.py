@@ -6,15 +6,16 @@
 
 Parameters are filled by name: `prompt`, `response`, `target`, `rollout`, `row`; any other name is a
 column of the data. A row without the column is left out, so that no row is left, and the run does
-not start. Rename the parameter, or give it a default. The rule reads some rows of local files; of
-other data it knows only that a name differs from one of these by a single letter.
+not start. Rename the parameter, or give it a default. The rule reads some rows of local files. Of
+other data it knows only that a name differs from one of these by a single letter; it is a warning
+then.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from forgedsl.diagnostics import Label
+from forgedsl.diagnostics import Label, Severity
 from forgedsl.hir.pycalls import SOURCES, Inputs, inputs_of
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.prompts import drawn_from, rows_of
@@ -22,8 +23,9 @@ from forgedsl.lint.rewards import PythonReward, place_of, python_rewards
 from forgedsl.lint.sources import parts
 from forgedsl.lint.view import View
 from forgedsl.mistakes.suggest import did_you_mean, distance, nearest
+from forgedsl.records import replace
 
-finding = rule(__doc__, "W")
+finding = rule(__doc__, "D")
 SHORTEST = 5
 """letters of a name that is known by a single wrong one"""
 SHOWN = 8
@@ -34,12 +36,14 @@ def check(view: View) -> Findings:
     columns = _columns(view) if rewards else frozenset()
     for found in rewards:
         for name, help_ in _unfilled(found, columns):
-            yield finding(
-                f"nothing fills the parameter `{name}` of reward `{found.reward.name}`",
+            made = finding(
+                f"nothing fills the parameter `{name}` of reward `{found.reward.name}`: "
+                f"{'no row has such a column' if columns else 'it is taken for a column'}",
                 place_of(found.reward, view),
-                related=(Label(text="taken for a column", span=found.definition_span),),
+                related=(Label(text="its parameters", span=found.definition_span),),
                 help=help_,
             )
+            yield made if columns else replace(made, severity=Severity.WARNING)
             break
 
 
@@ -57,7 +61,8 @@ def _unfilled(found: PythonReward, columns: frozenset[str]) -> Iterator[tuple[st
         if columns and name not in columns:
             known = sorted(columns)
             close = did_you_mean(nearest(name, [*free, *known]))
-            yield name, close or f"rows have {', '.join(known[:SHOWN])}"
+            listed = ", ".join(f"`{column}`" for column in known[:SHOWN])
+            yield name, close or f"rename it, or give it a default: the columns are {listed}"
         elif near and name not in columns:
             yield name, did_you_mean(tuple(near))
 
