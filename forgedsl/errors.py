@@ -1,7 +1,8 @@
 """Exceptions of ForgeDSL. Mistakes in a .forge file are diagnostics, not exceptions.
 
 ForgeError
-|-- SourceError      carries diagnostics across an API boundary (load, compile_loss)
+|-- SourceError      carries diagnostics across an API boundary
+|   `-- PipelineError  the same for people: prints as the commands do (load, compile_loss)
 |-- LaunchError      the environment cannot satisfy the plan (exit 4)
 |-- RunError         a run failed after launch (exit 5), with the service that failed
 |   |-- StartError   a process of a service died while it started (exit 5)
@@ -38,8 +39,33 @@ class SourceError(ForgeError):
         self, diagnostics: tuple[Diagnostic, ...], sources: Mapping[str, SourceFile] | None = None
     ) -> None:
         self.diagnostics = diagnostics
+        self.sources: Mapping[str, SourceFile] = sources or {}
         shown = [d for d in diagnostics if d.severity is Severity.ERROR] or diagnostics
         super().__init__("; ".join(_one_line(d, sources or {}) for d in shown))
+
+
+class PipelineError(SourceError):
+    """A file, an override or an argument is wrong; printed as the commands print it.
+
+    `diagnostics` holds what was found; it is empty where the text says it all, such as a run
+    folder that is in use.
+    """
+
+    def __init__(
+        self,
+        text: str,
+        diagnostics: tuple[Diagnostic, ...] = (),
+        sources: Mapping[str, SourceFile] | None = None,
+    ) -> None:
+        super().__init__(diagnostics, sources)
+        self.text = text
+
+    def __str__(self) -> str:
+        return self.text
+
+    def _render_traceback_(self, *_: object) -> list[str]:
+        """Show the diagnostics alone in a notebook: no frame of ours explains them better."""
+        return [f"{type(self).__name__}: {self.text}"]
 
 
 def _one_line(found: Diagnostic, sources: Mapping[str, SourceFile]) -> str:

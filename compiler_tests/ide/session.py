@@ -13,8 +13,9 @@ SECONDS = 60
 class Editor:
     """An editor that has started the server. Positions are (line, column) from 0."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, capabilities=None):
         self.folder = folder
+        self.capabilities = capabilities or lsp.ClientCapabilities()
         self.client = LanguageClient("test", "1")
         self.found = {}
         self.versions = {}
@@ -36,7 +37,7 @@ class Editor:
         await self.client.start_io(sys.executable, "-m", "forgedsl", "lsp")
         root = self.folder.as_uri()
         answer = await self.client.initialize_async(
-            lsp.InitializeParams(capabilities=lsp.ClientCapabilities(), root_uri=root)
+            lsp.InitializeParams(capabilities=self.capabilities, root_uri=root)
         )
         self.can = answer.capabilities
         self.client.initialized(lsp.InitializedParams())

@@ -332,6 +332,37 @@ def test_allow_stands_above_the_line_with_its_indent():
     assert [f.code for f in workspace.document(GRPO).findings] == ["N902"]  # no reason yet
 
 
+@pytest.mark.parametrize(
+    ("text", "fixed"),
+    [
+        ("param a : int = 1;\n", "param a : int = 1\n"),
+        ("param a : int = 1; # one\n", "param a : int = 1 # one\n"),
+        ("loss a() {\n  x = 1; y = 2\n}\n", "loss a() {\n  x = 1\n  y = 2\n}\n"),
+        ("run { seed = 1; name = 2; }\n", "run { seed = 1, name = 2 }\n"),
+    ],
+)
+def test_a_semicolon_is_removed_or_becomes_what_separates(text, fixed):
+    workspace = Workspace()
+    workspace.open(GRPO, text)
+    assert actions.fix_all(workspace.document(GRPO)) == fixed
+
+
+def test_a_missing_python_file_is_made_with_the_rewards_that_are_used(tmp_path):
+    text = MIXED.replace("mine.digits", "mine.digits(base = 10)").replace("mine.py", "own/mine.py")
+    path = tmp_path / "a.forge"
+    workspace = Workspace()
+    workspace.open(path, text)
+    document = workspace.document(path)
+    (made,) = [a for a in actions.actions(document, 0, len(text)) if a.creates is not None]
+    assert made.title == "F115: create own/mine.py"
+    python, lines = made.creates
+    assert "def digits(prompt: str, response: str, target: str, base) -> float:\n" in lines
+    python.parent.mkdir()
+    python.write_text(lines)
+    workspace.forget()
+    assert {d.code for d in workspace.document(path).findings} <= {"N901", "F107"}
+
+
 MIXED = """\
 forge 1
 import "std/rl" as rl

@@ -241,6 +241,33 @@ def test_a_name_is_renamed_in_the_files_that_import_it(tmp_path):
     run(work())
 
 
+CREATES = lsp.ClientCapabilities(
+    workspace=lsp.WorkspaceClientCapabilities(
+        workspace_edit=lsp.WorkspaceEditClientCapabilities(
+            document_changes=True, resource_operations=[lsp.ResourceOperationKind.Create]
+        )
+    )
+)
+
+
+@pytest.mark.parametrize("capabilities", [CREATES, None])
+def test_a_missing_python_file_is_made_where_the_editor_can(tmp_path, capabilities):
+    async def work():
+        path = tmp_path / "a.forge"
+        path.write_text('import python "own.py" as own\nreward short = own.short\n')
+        async with Editor(tmp_path, capabilities) as editor:
+            uri = editor.open(path)
+            (finding,) = [d for d in await editor.findings(uri) if d.code == "F115"]
+            actions = await asked(editor, uri, finding)
+            made = [a.edit.document_changes for a in actions if a.title.startswith("F115")]
+            assert len(made) == (capabilities is not None)
+            for created, written in made:
+                assert (created.kind, created.uri) == ("create", (tmp_path / "own.py").as_uri())
+                assert "def short(" in written.edits[0].new_text
+
+    run(work())
+
+
 @pytest.mark.parametrize(
     "text", ["# 😋 a\nparam x : int =\n", "# a\r\nparam x : int =\r\n", "param x"]
 )

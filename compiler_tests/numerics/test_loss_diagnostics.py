@@ -157,7 +157,7 @@ def test_a_function_of_sequences_takes_no_tokens():
 def test_compile_loss_names_the_parameters_there_are(source, name, said):
     with pytest.raises(SourceError) as refused:
         compile_loss(source, params={name: 0.3})
-    assert f"F114: `{source}` has no parameter `{name}`" in str(refused.value)
+    assert str(refused.value).startswith(f"`{source}` has no parameter `{name}`")
     assert said in str(refused.value)
 
 

@@ -90,6 +90,17 @@ def test_missing_file(tmp_path):
     assert text[span.start : span.end] == 'jsonl("data/rows.jsonl")'
 
 
+def test_files_in_a_missing_folder_are_one_error(tmp_path):
+    both = 'mixture([jsonl("data/a.jsonl"), jsonl("data/b.jsonl")], weights = [0.5, 0.5])'
+    lowered, diagnostics = lower_of(
+        changed(GRPO, JSONL, ('jsonl("data/rows.jsonl")', both)), folder=tmp_path
+    )
+    assert lowered is None
+    (found,) = diagnostics
+    assert found.message.startswith("there is no folder `data` beside this file: `data/a.jsonl` ")
+    assert len(found.related) == 1
+
+
 def test_a_file_with_nearly_the_name_is_named(tmp_path):
     (tmp_path / "data").mkdir()
     (tmp_path / "data/row.jsonl").touch()

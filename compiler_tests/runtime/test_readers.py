@@ -294,12 +294,19 @@ def test_a_long_silence_is_broken_by_what_is_going_on() -> None:
 
 
 def test_a_panel_counts_from_when_it_was_opened(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setattr(progress, "can_redraw", lambda stream: True)
     live = progress.open_progress(make_job(steps=3))
     assert isinstance(live, Live)
     (spinner,) = live._starting()
     live.close()
     assert re.fullmatch(r"starting \.\.\. \d+ s", str(spinner.text))
+
+
+def test_colours_make_no_terminal_of_a_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as kernels of Jupyter set it
+    plain = progress.open_progress(make_job(steps=3))
+    plain.close()
+    assert isinstance(plain, Plain)
 
 
 def test_a_run_that_is_read_later_has_its_own_times(capfd: pytest.CaptureFixture[str]) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from forgedsl.cli.parser import Parser
 from forgedsl.errors import writing
+from forgedsl.notebook import in_kernel
 
 
 def parser() -> Parser:
@@ -63,7 +64,7 @@ def _template(given: str | None) -> str:
     from forgedsl.templates import TEMPLATES
 
     if given is None:
-        asks = sys.stdin.isatty() and sys.stderr.isatty() and "JPY_PARENT_PID" not in os.environ
+        asks = sys.stdin.isatty() and sys.stderr.isatty() and not in_kernel()
         return _ask() if asks else "grpo"  # `!forgec init` in a notebook cannot be answered
     if given not in TEMPLATES:
         from forgedsl.mistakes.suggest import did_you_mean, nearest

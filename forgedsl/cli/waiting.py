@@ -13,6 +13,8 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from forgedsl.notebook import can_redraw, in_kernel
+
 SECONDS = 1.0
 """what ends sooner shows nothing"""
 CLEAR = "\r\x1b[K"
@@ -45,11 +47,13 @@ def waiting(text: str) -> Iterator[Callable[[str], None]]:
 
 
 def _is_terminal() -> bool:
-    return sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+    return can_redraw(sys.stderr)
 
 
 def _is_notebook() -> bool:
-    return type(sys.stderr).__module__.startswith("ipykernel")
+    """True in a kernel, and in a command of a cell, whose stderr looks like a terminal."""
+    kernel = type(sys.stderr).__module__.startswith("ipykernel")
+    return kernel or (in_kernel() and sys.stderr.isatty())
 
 
 class Line:

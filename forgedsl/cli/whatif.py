@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from forgedsl.cli.parser import Parser, whole
 from forgedsl.cli.replay import DEVICES
+from forgedsl.notebook import can_redraw
 
 if TYPE_CHECKING:
     from forgedsl.lower.build import Lowered
@@ -239,7 +240,7 @@ def _progress(total: int) -> Callable[[int], None]:
     """Return a function that shows how many steps are done, on a terminal."""
 
     def show(done: int) -> None:
-        if sys.stderr.isatty():
+        if can_redraw(sys.stderr):
             end = "\n" if done == total else ""
             print(f"\r{done} of {total} steps", end=end, file=sys.stderr, flush=True)
 

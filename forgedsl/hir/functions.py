@@ -14,6 +14,7 @@ from forgedsl.hir.context import Context
 from forgedsl.hir.table import part_span
 from forgedsl.ir.program import Constant, Decl, Deferred, Function, PythonFunction, Scope
 from forgedsl.mistakes.other_tools import equivalent, function_equivalent
+from forgedsl.mistakes.tensor_calls import LIBRARIES, index_help, tensor_call
 from forgedsl.records import dataclass
 from forgedsl.schema import builtins
 from forgedsl.schema.constructors import STANDARD_REWARDS
@@ -129,7 +130,7 @@ class BodyChecker:
         for key in keys:
             self.expr(key)
         if self.kind not in {"dataset", "reward", "fn"}:
-            help_text = "to reduce an axis, name it: `mean(x, G)`, `token_mean(x, mask)`"
+            help_text = index_help(keys[0].text if isinstance(keys[0], ast.Path) else "")
             self.ctx.error("F119", "values cannot be indexed here", expr.span, help=help_text)
 
     def _mean_by_hand(self, expr: ast.Binary) -> bool:
@@ -261,7 +262,10 @@ class BodyChecker:
         """Report a call of an unknown function, such as `torch.min`, `gain.clamp(0, 1)` or
         `row.answer.split("#")`. The last part of the name decides the help."""
         last = path.parts[-1]
-        help_text = function_equivalent(last)
+        help_text = tensor_call(path.parts, self.kind)
+        if help_text:  # names in its arguments, such as `torch.float32`, are no further mistakes
+            self.ctx.missing.update(LIBRARIES - self.locals.keys() - self.scope.names.keys())
+        help_text = help_text or function_equivalent(last)
         if not help_text and last in self.functions and len(path.parts) > 1:
             names = builtins.FUNCTIONS[last]
             params = ("a", "b") if last in {"min", "max"} else (p.removesuffix("?") for p in names)

@@ -103,6 +103,11 @@ class Coercer:
                 )
             message = f"{what} must be {type_.text}, not `{expr.text}`"
             return self.ctx.error("F109", message, expr.span, help=help_text)
+        if type_.base == "str" and (bare := _bare_path(expr)) and not self.names.knows(bare[0]):
+            message = f"{what} is a string, but `{bare[1]}` is not in quotes"
+            edit = Edit(text=f'"{bare[1]}"', span=expr.span)
+            fix = Fix(message=f"put `{bare[1]}` in quotes", edits=(edit,))
+            return self.ctx.error("F101", message, expr.span, help=f"write `{edit.text}`", fix=fix)
         if isinstance(expr, ast.Path) and not self.names.knows(expr.parts[0]):
             span, help_text = part_span(expr, 0, 0), f"{what} is {type_.text}"
             if type_.base == "str":
@@ -315,6 +320,28 @@ def _convert(value: Any, type_: Type) -> Any:
             items = [_convert(item, type_.item) for item in value]
             return ERROR if ERROR in items else items
     return ERROR
+
+
+def _bare_path(expr: ast.Expr) -> tuple[str, str] | None:
+    """Return the first name and the text of a path or id without quotes, such as `a.jsonl`,
+    `data/a-b.jsonl` or `Qwen/Qwen3`; None if it is an expression of another form."""
+    text = _joined(expr)
+    if not text or len(text) != expr.span.end - expr.span.start or not {".", "/"} & {*text}:
+        return None
+    first = expr
+    while isinstance(first, ast.Binary):
+        first = first.left
+    return (first.parts[0], text) if isinstance(first, ast.Path) else None
+
+
+def _joined(expr: ast.Expr) -> str:
+    """The text of names that are joined by `/` and `-`, or ""."""
+    if isinstance(expr, ast.Path):
+        return expr.text
+    if isinstance(expr, ast.Binary) and expr.operator in ("/", "-"):
+        left, right = _joined(expr.left), _joined(expr.right)
+        return f"{left}{expr.operator}{right}" if left and right else ""
+    return ""
 
 
 def _form_of(text: str, type_: Type) -> str:

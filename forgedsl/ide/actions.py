@@ -1,4 +1,4 @@
-"""Code actions for findings: fixes, all safe fixes at once, "allow with a reason".
+"""Code actions for findings: fixes, a new Python file, all safe fixes, "allow with a reason".
 
 Edits refer to the current text. An unsafe fix may change what the program computes; its title says
 so, and "all" leaves it out.
@@ -7,8 +7,10 @@ so, and "all" leaves it out.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 from forgedsl.diagnostics import Diagnostic, Edit, Severity
+from forgedsl.ide.python_files import missing_file
 from forgedsl.ide.workspace import Document
 from forgedsl.lint.engine import Held, lint_source
 from forgedsl.lint.fixes import settle
@@ -19,13 +21,15 @@ from forgedsl.source import SourceFile, Span
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Action:
-    """An offered change. `kind` is fix or allow; `finding` is the finding it remedies."""
+    """An offered change. `kind` is fix, create or allow; `finding` is the finding it remedies;
+    `creates` is the path and text of a new file."""
 
     title: str
     kind: str
     edits: tuple[Edit, ...]
     finding: Diagnostic
     safe: bool = True
+    creates: tuple[Path, str] | None = None
 
 
 def actions(document: Document, start: int, end: int) -> list[Action]:
@@ -44,6 +48,10 @@ def _of_finding(document: Document, finding: Diagnostic) -> Iterator[Action]:
         changes = "" if fix.safe else " (not a safe fix)"
         title = f"{finding.code}: {fix.message}{changes}"
         yield Action(title=title, kind="fix", edits=fix.edits, finding=finding, safe=fix.safe)
+    created = missing_file(document, finding)
+    if created is not None:
+        title = f"{finding.code}: create {created[0].relative_to(document.folder).as_posix()}"
+        yield Action(title=title, kind="create", edits=(), finding=finding, creates=created)
     if finding.severity is not Severity.ERROR or is_suppressible(finding.code):
         yield Action(
             title=f"Allow {finding.code} with a reason",

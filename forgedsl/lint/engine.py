@@ -147,8 +147,18 @@ def lint_source(
     for view in _compared(views, asked, profiles):
         check_view(view, None)
     merged = suppress((*reporter, *_merge(views, asked)), sources, runs if whole else None)
-    found = _ordered(d for d in map(config.applied, merged) if d is not None)
+    shown = _gathered([*merged], folder)
+    found = _ordered(d for d in map(config.applied, shown) if d is not None)
     return Linted(diagnostics=found, sources=sources, data_reports=_data_reports(shared))
+
+
+def _gathered(found: list[Diagnostic], folder: Path | None) -> Iterable[Diagnostic]:
+    """Make one finding of missing files in one missing folder."""
+    if folder is None or not any(each.code == "P210" for each in found):
+        return found
+    from forgedsl.lower.missing import gather
+
+    return gather(found, folder)
 
 
 def _layered(

@@ -79,6 +79,7 @@ def lower_planned(
     program = planned.request.program  # the plan's program has values where the file says `auto`
     files = InputFiles(base_dir, reporter)
     job = _job(program, graph, planned, files, reporter, sources)
+    files.report_missing()
     found = frozenset(reporter) - before
     if any(d.severity == "error" and d.code not in allow for d in found):
         return None

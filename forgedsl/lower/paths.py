@@ -14,7 +14,8 @@ import os
 import re
 from pathlib import Path
 
-from forgedsl.diagnostics import Reporter, error
+from forgedsl.diagnostics import Diagnostic, Reporter, error
+from forgedsl.lower.missing import gather
 from forgedsl.mistakes.suggest import as_written, did_you_mean, nearest
 from forgedsl.shipped import SHIPPED, locate, shipped_root
 from forgedsl.source import Span
@@ -30,6 +31,12 @@ class InputFiles:
         self.base_dir = base_dir
         self.reporter = reporter
         self._copies: dict[str, Path] = {}
+        self._missing: list[Diagnostic] = []
+
+    def report_missing(self) -> None:
+        """Report the files that do not exist, once all are known."""
+        for each in gather(dict.fromkeys(self._missing), self.base_dir):
+            self.reporter.report(each)
 
     @property
     def copies(self) -> tuple[tuple[Path, str], ...]:
@@ -40,7 +47,7 @@ class InputFiles:
         source = locate(path, self.base_dir)
         if not source.exists():
             message = f"`{path}` does not exist"
-            self.reporter.report(
+            self._missing.append(
                 error("P210", "missing-file", message, span, help=missing_file_help(source, path))
             )
             return path, ""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import cache, partial
+from pathlib import Path
 
 from lsprotocol import types as lsp
 from pygls.workspace import TextDocument
@@ -67,6 +68,18 @@ def span_range(document: TextDocument, span: Span) -> lsp.Range:
 def edit(document: TextDocument, change: Edit) -> lsp.TextEdit:
     """Convert an edit of the document."""
     return lsp.TextEdit(range=span_range(document, change.span), new_text=change.text)
+
+
+def new_file(path: Path, text: str) -> lsp.WorkspaceEdit:
+    """Return the edit that makes a file with a text; one that exists by now is left alone."""
+    uri = path.resolve().as_uri()
+    start = lsp.Position(line=0, character=0)
+    made = lsp.CreateFile(uri=uri, options=lsp.CreateFileOptions(overwrite=False))
+    written = lsp.TextDocumentEdit(
+        text_document=lsp.OptionalVersionedTextDocumentIdentifier(uri=uri),
+        edits=[lsp.TextEdit(range=lsp.Range(start=start, end=start), new_text=text)],
+    )
+    return lsp.WorkspaceEdit(document_changes=[made, written])
 
 
 def diagnostic(

@@ -366,14 +366,18 @@ def _actions(ls: Server, params: lsp.CodeActionParams) -> list[lsp.CodeAction]:
     if _asks(only, lsp.CodeActionKind.QuickFix):
         for action in actions.actions(known, first, last):
             finding = ls.diagnostic(action.finding, document)
-            edits = [convert.edit(document, each) for each in action.edits]
+            edit = _edit(uri, [convert.edit(document, each) for each in action.edits])
+            if action.creates is not None:
+                if not _creates_files(ls):
+                    continue
+                edit = convert.new_file(*action.creates)
             found.append(
                 lsp.CodeAction(
                     title=action.title,
                     kind=lsp.CodeActionKind.QuickFix,
                     diagnostics=[finding],
-                    is_preferred=action.kind == "fix" and action.safe,
-                    edit=_edit(uri, edits),
+                    is_preferred=action.kind != "allow" and action.safe,
+                    edit=edit,
                 )
             )
     text = actions.fix_all(known) if _asks(only, lsp.CodeActionKind.SourceFixAll) else None
@@ -382,6 +386,14 @@ def _actions(ls: Server, params: lsp.CodeActionParams) -> list[lsp.CodeAction]:
         edit = _edit(uri, _whole(known, document, text))
         found.append(lsp.CodeAction(title=title, kind=kind, edit=edit))
     return found
+
+
+def _creates_files(ls: Server) -> bool:
+    """True if the editor can make a file as part of an edit."""
+    workspace = ls.client_capabilities.workspace
+    known = workspace.workspace_edit if workspace else None
+    operations = (known.resource_operations if known else None) or ()
+    return bool(known and known.document_changes) and lsp.ResourceOperationKind.Create in operations
 
 
 def _asks(only: Sequence[str] | None, kind: lsp.CodeActionKind) -> bool:

@@ -80,6 +80,8 @@ def _character(place: Place) -> Diagnostic | None:
             help=help_text,
             fix=_requoted(place, help_text)
             if place.text in _QUOTES
+            else _without_semicolon(place)
+            if place.text == ";"
             else place.replace_by(replacement, help_text)
             if replacement
             else None,
@@ -89,6 +91,24 @@ def _character(place: Place) -> Diagnostic | None:
         "S002", "unexpected-character", f"unexpected character {_show(place.text)}",
         help=help_text if place.text.isalpha() else "",
     )  # fmt: skip
+
+
+def _without_semicolon(place: Place) -> Fix | None:
+    """Remove a `;`; one between two statements becomes a comma in brackets, else a new line."""
+    rest = place.source.text[place.end :].partition("\n")[0].strip()
+    if not rest or rest[0] in "#}":
+        return place.replace_by("", "remove `;`")
+    opened = open_bracket(place)
+    line = place.start - len(place.before)
+    gap = len(place.source.text[place.end :]) - len(place.source.text[place.end :].lstrip(" \t"))
+    span = Span(place.source.name, place.start, place.end + gap)
+    if opened is not None and opened[0] >= line:
+        edit, message = Edit(text=", ", span=span), "replace `;` by `,`"
+    else:
+        indent = re.match(r"[ \t]*", place.before)
+        assert indent is not None
+        edit, message = Edit(text=f"\n{indent[0]}", span=span), "begin a new line after it"
+    return Fix(message=message, edits=(edit,))
 
 
 def _requoted(place: Place, message: str) -> Fix | None:

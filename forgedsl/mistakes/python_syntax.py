@@ -13,10 +13,13 @@ from collections.abc import Callable
 
 from forgedsl.diagnostics import Diagnostic, Edit, Fix
 from forgedsl.mistakes.error_context import WINDOW, Place
+from forgedsl.mistakes.tensor_calls import method_help
 from forgedsl.source import Span
 
 _STATEMENTS = ("minimize", "report", "return", "require", "sync", "import", "param")
-_PYTHON = re.compile(r"\s*(for|while|if|elif|def|class|assert|print|let|var|const|function|from)\b")
+_PYTHON = re.compile(
+    r"\s*(for|while|if|elif|def|class|assert|print|let|var|const|function|from|with(?=\s+\w))\b"
+)
 _ADVICE = {
     "for": "there are no loops: a flow lists each edge once, and reductions go over named axes",
     "while": "there are no loops: a flow lists each edge once",
@@ -27,14 +30,20 @@ _ADVICE = {
     "class": "declare a `model`, `dataset`, `service`, ...",
     "assert": "to check a condition, write `require group >= 2`",
     "print": "to log a value, use `report` in the loss; it becomes a column of metrics.jsonl",
+    "with": "to stop a gradient, write `stop(x)` around the value",
     "from": 'import the whole module: `import "std/rl" as rl`',
 }
 _CALLS = {
     **{name: f"{name}(x, T, mask)" for name in ("sum", "mean", "std", "var", "min", "max")},
+    **{name: f"{name}(x)" for name in ("abs", "exp", "log", "sqrt")},
     "clamp": "clamp(x, lo, hi)",
     "clip": "clip(x, lo, hi)",
     "detach": "stop(x)",
 }
+_NAMED_AXES = (
+    "axes have names: values of different axes are broadcast by themselves, and functions such as "
+    "`mean(x, T, mask)` name the axis they reduce"
+)
 _PARAMETERS = {
     "reward": "r: Rollout",
     "advantage": "r: [G] f32",
@@ -117,9 +126,12 @@ def _parameter_without_type(place: Place) -> Diagnostic | None:
 def _index(place: Place) -> Diagnostic | None:
     """`row.answer.split("#")[0]`, `row.tags[0:2]`."""
     if place.text == ":" and re.search(r"\w\[[^\]]*$", place.before):
+        rest = re.match(r"[^\]\n]*", place.source.text[place.start :][:WINDOW])
+        inside = place.before.rpartition("[")[2] + (rest[0] if rest else "")
         return place.error(
-            "S001", "unexpected-token", "there are no slices: an index selects one entry"
-        )
+            "S001", "unexpected-token", "there are no slices: an index selects one entry",
+            help=_NAMED_AXES if "," in inside or "None" in inside else "",
+        )  # fmt: skip
     if place.text != "[" or not re.search(r"[\w)\]\"]$", place.before):
         return None
     split = re.search(r"\.split\((.*)\)$", place.before)
@@ -134,11 +146,11 @@ def _chained_call(place: Place) -> Diagnostic | None:
     if place.kind not in {"DOT", "LPAR"} or not place.before.rstrip().endswith(")"):
         return None
     help_text = "name the first result, then call a method of that name: every edge needs a name"
-    method = re.match(r"\.\s*(sum|mean|std|var|min|max|abs|exp|log|clamp|clip|sqrt|detach)\b",
-                      place.source.text[place.start :][:WINDOW])  # fmt: skip
-    if method is not None:
-        call = _CALLS.get(method[1], f"{method[1]}(x)")
+    method = re.match(r"\.\s*(\w+)", place.source.text[place.start :][:WINDOW])
+    if method is not None and (call := _CALLS.get(method[1])):
         help_text = f"numbers have functions, not methods: `{call}`"
+    elif method is not None:
+        help_text = method_help(method[1], "x") or help_text
     return place.error("S023", "chained-call", "calls cannot be chained", help=help_text)
 
 

@@ -4,64 +4,25 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 from forgedsl.diagnostics import Diagnostic, Severity
-from forgedsl.errors import SourceError, write_text
+from forgedsl.errors import PipelineError, write_text
+from forgedsl.notebook import preformatted
 from forgedsl.python.speaking import all_speak_python
+from forgedsl.report.findings import error_of, render_diagnostics
 from forgedsl.source import SourceFile
+
+__all__ = [
+    "Findings", "Picture", "PipelineError", "PlanPage", "error_of", "preformatted",
+    "render_diagnostics",
+]  # fmt: skip
 
 if TYPE_CHECKING:
     from forgedsl.cli.planning import Planned
     from forgedsl.drawing.drawing import Drawing
     from forgedsl.lower.job import Job
-
-PRE = "line-height:1.35;overflow-x:auto;white-space:pre"
-
-
-def preformatted(text: str) -> str:
-    """HTML of a text whose columns stay in line."""
-    return f'<pre style="{PRE}">{escape(text)}</pre>'
-
-
-class PipelineError(SourceError):
-    """A file, an override or an argument is wrong; printed as the commands print it.
-
-    `diagnostics` holds what was found; it is empty where the text says it all, such as a run
-    folder that is in use.
-    """
-
-    def __init__(
-        self,
-        text: str,
-        diagnostics: tuple[Diagnostic, ...] = (),
-        sources: Mapping[str, SourceFile] | None = None,
-    ) -> None:
-        super().__init__(diagnostics, sources)
-        self.text = text
-
-    def __str__(self) -> str:
-        return self.text
-
-    def _render_traceback_(self, *_: object) -> list[str]:
-        """Show the diagnostics alone in a notebook: no frame of ours explains them better."""
-        return [f"{type(self).__name__}: {self.text}"]
-
-
-def render_diagnostics(diagnostics: Sequence[Diagnostic], sources: Mapping[str, SourceFile]) -> str:
-    """Diagnostics as `forgec lint` shows them, without colour."""
-    from forgedsl.report import full
-    from forgedsl.report.style import PLAIN
-
-    return full.render(diagnostics, sources, PLAIN)
-
-
-def error_of(found: Sequence[Diagnostic], sources: Mapping[str, SourceFile]) -> PipelineError:
-    """The exception for findings with errors: errors and warnings, as `forgec run` shows them."""
-    told = [each for each in found if each.severity is not Severity.INFO]
-    return PipelineError("\n" + render_diagnostics(told, sources), tuple(found), sources)
 
 
 @all_speak_python

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import inspect
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from forgedsl import api
 from forgedsl.cli.waiting import waiting
 from forgedsl.errors import expect
-from forgedsl.python.arguments import numbers
+from forgedsl.python.arguments import check_is
+from forgedsl.python.functions import FunctionOfLists
 from forgedsl.python.pages import Findings, Picture, PipelineError, PlanPage, error_of
 from forgedsl.python.results import Running, RunResult, begin
 from forgedsl.python.speaking import all_speak_python, speaks_python
@@ -249,7 +249,7 @@ class Pipeline:
         wanted = self._checked(folder)
         return Session(self.plan().job, lambda: self._prepared(folder), release, wanted)
 
-    def function(self, name: str) -> Callable[..., Any]:
+    def function(self, name: str) -> FunctionOfLists:
         """Return an advantage or filter that the flow calls, as a function of lists of numbers. One
         of a module is named as in the file: `rl.mean_baseline`, or `rl_mean_baseline`.
 
@@ -260,25 +260,17 @@ class Pipeline:
         job = self.plan().job
         targets = [node.target for node in job.nodes if Role.COMPUTES in node.roles]
         by_name = {target.partition("_")[2]: target for target in targets}  # advantage_group_norm
-        target = by_name[_check_name(name.replace(".", "_"), by_name, "function")]
+        check_is(name, str, "the name of a function is a text")
+        target_name = _check_name(name.replace(".", "_"), by_name, "function")
+        target = by_name[target_name]
         with waiting("loading PyTorch"):
             from forgedsl_runtime.modules import load_module
             from forgedsl_runtime.tensor_calls import call_on_tensors
 
         found = getattr(load_module("program", job.program), target)
-        signature = inspect.signature(found)
-
-        def call(*values: Any, **named: Any) -> Any:
-            try:
-                given = signature.bind(*values, **named).arguments
-            except TypeError as error:
-                wanted = ", ".join(signature.parameters)
-                raise PipelineError(f"{name}({wanted}): {error}") from error
-            checked = {each: numbers(name, each, value) for each, value in given.items()}
-            return call_on_tensors(found, checked)
-
-        call.__name__ = call.__qualname__ = name
-        return call
+        functions = self.program.functions
+        declared = next(each for each in functions if each.replace(".", "_") == target_name)
+        return FunctionOfLists(declared, found, call_on_tensors, functions[declared])
 
     def _checked(self, folder: str | Path | None) -> Path | None:
         """The path of a run folder. Nothing is written."""
@@ -343,6 +335,7 @@ class Pipeline:
 
 def _check_name(name: str, names: Mapping[str, object], kind: str) -> str:
     """Return `name` if it is in `names`, else raise a PipelineError with similar names."""
+    check_is(name, str, f"the name of a {kind} is a text")
     if name in names:
         return name
     from forgedsl.mistakes.suggest import did_you_mean, nearest

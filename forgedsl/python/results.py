@@ -88,10 +88,16 @@ def begin(folder: Path, words: tuple[str, ...], pipeline: Source | None) -> Runn
                 [sys.executable, "-m", "forgedsl", "run", *words],
                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=file,
                 start_new_session=True, pass_fds=lock.files,
-                env={**os.environ, VARIABLE: "python", **lock.variables},
+                env={**_plain_environment(), VARIABLE: "python", **lock.variables},
             )  # fmt: skip
         lock.to(process.pid)
     return Running(folder, process, pipeline)
+
+
+def _plain_environment() -> dict[str, str]:
+    """The environment without the wish for colours of a terminal, which kernels of Jupyter set: a
+    log has none."""
+    return {n: v for n, v in os.environ.items() if n not in ("FORCE_COLOR", "CLICOLOR_FORCE")}
 
 
 @contextmanager

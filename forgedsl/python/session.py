@@ -77,6 +77,8 @@ class Session:
         self._groups = 0
         self._samples = 0
         self._states: dict[str, dict[str, Any]] = {}
+        self._step: int | None = None
+        """the last that was logged"""
 
     # ---- open and close
 
@@ -260,6 +262,7 @@ class Session:
             self._opened_services().this.events.emit("metrics", step=step, **numbers)
 
         self.submit(emit).result()
+        self._step = step
 
     def save(self, name: str, **values: Any) -> Path:
         """Save the state of every trainer under a name, with values of your own (JSON)."""
@@ -315,6 +318,13 @@ class Session:
         state = "open" if self._services is not None else "not open"
         where = self._folder or self._wanted or "with a new folder"
         return f"<Session {where}: {state}; {', '.join(self.names)}>"
+
+    def _repr_html_(self) -> str:
+        from forgedsl.python.session_page import session_page
+
+        title = repr(self)[1:-1].partition(";")[0]
+        handles = {name: self[name] for name in self.names}
+        return session_page(title, self.job, handles, self._step, tuple(self._states))
 
 
 # ---- handles

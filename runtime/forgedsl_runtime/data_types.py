@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from forgedsl.lower.job import Sampling
+from forgedsl.notebook import page
 from forgedsl_runtime.routes import Routes
 
 
@@ -209,7 +210,7 @@ class Sample:
     their own scores"""
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, repr=False)
 class Batch:
     """Input of one optimizer step. `groups` holds the ids of the groups it consumes."""
 
@@ -230,6 +231,35 @@ class Batch:
     rewards: list[float] = field(default_factory=list)
     cursor: int = 0
     """dataset position after a drawn batch (supervised sources), for exact resume"""
+
+    @property
+    def shapes(self) -> dict[str, str]:
+        """Fields of its samples with their axes: `{"behavior": "[16, T]", "adv": "[16]"}`; T is the
+        number of tokens of a completion."""
+        rows = len(self.samples)
+        by_token = {name: f"[{rows}, T]" for each in self.samples for name in each.token_fields}
+        by_sample = {name: f"[{rows}]" for each in self.samples for name in each.sequence_fields}
+        return by_token | by_sample
+
+    def __repr__(self) -> str:
+        """`<Batch of 16 samples: 412 tokens, 80 trained; behavior [16, T], adv [16]>`."""
+        tokens = sum(len(each.token_ids) for each in self.samples)
+        trained = sum(sum(each.mask) for each in self.samples)
+        fields = ", ".join(f"{name} {axes}" for name, axes in self.shapes.items())
+        counts = f"{tokens} tokens, {trained} trained"
+        beside = "".join(f", {len(own)} beside for {loss}" for loss, own in self.beside)
+        samples = f"{len(self.samples)} sample{'s' * (len(self.samples) != 1)}"
+        return f"<Batch of {samples}{beside}: {counts}; {fields or 'no fields'}>"
+
+    def _repr_html_(self) -> str:
+        lengths = [len(each.token_ids) for each in self.samples] or [0]
+        facts = {
+            "tokens of a sample": f"{min(lengths)} to {max(lengths)}, prompts included",
+            "T": "tokens of a completion" if "T" in "".join(self.shapes.values()) else "",
+            "groups": str(len(self.groups)) if self.groups else "",
+            "mean reward": f"{sum(self.rewards) / len(self.rewards):.4g}" if self.rewards else "",
+        }
+        return page(repr(self)[1:-1].partition(";")[0], rows=facts | self.shapes)
 
 
 @dataclass(slots=True, kw_only=True)

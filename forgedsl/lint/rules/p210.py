@@ -4,8 +4,8 @@
     dataset sums { source = hf("openai/gsm8k", split = "train"), ... }     # silent
 
 Paths are relative to the .forge file; `forgedsl:NAME` names a file that ships with the package.
-`plan`, `run` and `lint --deep` stop with an error. Plain lint only warns, because the data is often
-on another machine.
+Several files in a folder that is missing are one finding. `plan`, `run` and `lint --deep` stop with
+an error. Plain lint only warns, because the data is often on another machine.
 """
 
 from collections.abc import Iterator

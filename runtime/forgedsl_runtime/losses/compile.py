@@ -16,11 +16,12 @@ from typing import Any
 
 from forgedsl.api import load_functions
 from forgedsl.diagnostics import Diagnostic, Reporter, Severity
-from forgedsl.errors import SourceError, expect
+from forgedsl.errors import PipelineError, SourceError, expect
 from forgedsl.hir.modules import standard_modules
 from forgedsl.ir.program import Function
 from forgedsl.lower.loss import lower_loss
 from forgedsl.mistakes.suggest import did_you_mean, nearest
+from forgedsl.report.findings import error_of
 from forgedsl.source import NO_SPAN, SourceFile
 from forgedsl.syntax import ast, parse
 from forgedsl_runtime.losses.function import LossFunction
@@ -43,7 +44,7 @@ def compile_loss(
     a CPU. "triton" never falls back.
 
     Raises:
-        SourceError: the source has mistakes; `diagnostics` holds them.
+        PipelineError: the source has mistakes, or no such loss; `diagnostics` holds them.
         FileNotFoundError: the source is the path of a missing file.
         TypeError: an argument has the wrong type.
         ValueError: there is no such backend.
@@ -65,7 +66,18 @@ def compile_loss(
         expect(value, bool | int | float | str, f"the parameter `{key}` takes one value")
     if backend not in BACKENDS:
         raise ValueError(f"backend {backend!r} is not one of {', '.join(BACKENDS)}")
-    return _compile(source, name, tuple(sorted((params or {}).items())), backend)
+    try:
+        return _compile(source, name, tuple(sorted((params or {}).items())), backend)
+    except SourceError as error:
+        raise _for_people(error) from None
+
+
+def _for_people(error: SourceError) -> PipelineError:
+    """The same mistakes as `forgec lint` shows them, or in one line if they have no place."""
+    if any(found.span.file in error.sources for found in error.diagnostics):
+        return error_of(error.diagnostics, error.sources)
+    said = ("; ".join(filter(None, (each.message, each.help))) for each in error.diagnostics)
+    return PipelineError("\n".join(said), error.diagnostics)
 
 
 @functools.cache

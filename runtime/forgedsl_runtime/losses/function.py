@@ -95,6 +95,18 @@ class LossFunction:
         """Return the same loss with another backend."""
         return type(self)(self.spec, backend)
 
+    def __repr__(self) -> str:
+        """`<loss clipped(logits, labels, mask, behavior, adv) -> loss, clip_frac>`."""
+        inputs = ", ".join(("logits", "labels", "mask", *self.input_names))
+        return f"<loss {self.name}({inputs}) -> {', '.join(('loss', *self.metric_names))}>"
+
+    def _repr_html_(self) -> str:
+        from forgedsl.losses.render_math import render
+        from forgedsl.losses.text import read
+        from forgedsl.notebook import page
+
+        return page(repr(self)[1:-1], rows={"backend": self.backend}, text=render(read(self.tree)))
+
     @property
     def kinks(self) -> tuple[str, ...]:
         """Places where the gradient jumps: `min rl.forge:35:10`; PyTorch's rules for ties apply

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from forgedsl.lower.job import Job
+from forgedsl.notebook import can_redraw
 from forgedsl.runs import syncs
 from forgedsl.runs.text import clock, duration, number, sparkline
 from forgedsl_runtime.events import Event
@@ -45,7 +46,7 @@ def open_progress(
         console.print(f"note: {notice}", style="dim", markup=False)
     opened = time.time()
     view = View(job.name, job.schedule.steps, began=opened if began is None else began, now=opened)
-    if console.is_terminal:
+    if can_redraw(sys.stderr):  # FORCE_COLOR, which kernels of Jupyter set, makes no terminal
         return Live(view, console)
     plain = Plain(view)
     plain.watch()
