@@ -38,6 +38,13 @@ def page(
     return f"<b>{escape(title)}</b>{said}{table}{preformatted(text) if text else ''}"
 
 
+def quiet_widgets() -> None:
+    """Silence what tqdm says in a kernel without ipywidgets: no bar of tqdm is shown there."""
+    import warnings
+
+    warnings.filterwarnings("ignore", message="IProgress not found")
+
+
 def in_kernel() -> bool:
     """True in a kernel of Jupyter and in the processes that it starts, such as `!forgec run`. Such
     a process may see a terminal, but a notebook shows all that is written to it, line by line."""

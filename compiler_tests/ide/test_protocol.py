@@ -1,6 +1,7 @@
 """A scripted editor over stdin and stdout does everything on each pipeline that ships."""
 
 import asyncio
+import logging
 import re
 import sys
 from pathlib import Path
@@ -291,6 +292,19 @@ def test_the_server_says_what_is_missing(tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "pygls", None)
     assert command.main([]) == 2
     assert command.INSTALL in capsys.readouterr().err
+
+
+def test_a_refused_rename_is_no_failure_in_the_log():
+    from pygls.exceptions import JsonRpcInternalError
+    from pygls.protocol import json_rpc
+
+    from forgedsl.ide.uses import RenameError
+    from forgedsl.lsp.server import _refused, make_server
+
+    make_server()
+    for error, shown in ((_refused(RenameError("no")), False), (JsonRpcInternalError("x"), True)):
+        said = (json_rpc.logger.name, logging.ERROR, "", 0, "failed", (), (None, error, None))
+        assert bool(json_rpc.logger.filter(logging.LogRecord(*said))) == shown
 
 
 @pytest.mark.parametrize("text", ["", "\n", "forge 1", "forge 1\n", "# \N{GRINNING FACE}"])

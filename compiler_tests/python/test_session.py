@@ -127,6 +127,22 @@ def test_after_the_last_step_of_the_schedule_its_rate_stays(
     trainer.load_state("before").result()
 
 
+def test_a_seed_is_a_number(s: Session) -> None:
+    with pytest.raises(
+        PipelineError, match=r"^`seed` must be a whole number of at least 0, not 'x'"
+    ):
+        s["generator"].sample(s["sums"].draw(1), seed="x")
+
+
+def test_a_session_and_a_batch_are_shown(s: Session, groups: list[Group]) -> None:
+    html = s._repr_html_()
+    assert f"Trainer of policy on cpu, version {s['trainer'].version}: " in html
+    assert ": open" in html
+    assert re.match(r"<Batch of 16 samples: \d+ tokens, ", repr(s.batch(groups, adv="adv")))
+    assert "logprobs" not in repr(s["trainer"].step(s.batch(groups, adv="adv"), "clipped").result())
+    s["trainer"].load_state("before").result()
+
+
 def test_order_of_calls_is_asked_for(s: Session, groups: list[Group]) -> None:
     trainer = s["trainer"]
     with pytest.raises(PipelineError, match=r"^there are no gradients: call forward_backward fi"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import warnings
 from pathlib import Path
 
 import pytest
@@ -88,6 +89,15 @@ def test_a_notebook_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not notebook.can_redraw(io.StringIO())
     monkeypatch.setenv("JPY_PARENT_PID", "1")  # a cell with `!forgec run` has a pseudo-terminal
     assert not notebook.can_redraw(Terminal())
+
+
+def test_the_advice_of_tqdm_to_install_widgets_is_silent() -> None:
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.simplefilter("always")
+        notebook.quiet_widgets()
+        warnings.warn("IProgress not found. Please update jupyter and ipywidgets.", stacklevel=1)
+        warnings.warn("another", stacklevel=1)
+    assert [str(each.message) for each in shown] == ["another"]
 
 
 def test_the_log_of_a_run_that_a_notebook_starts_has_no_colours(

@@ -223,7 +223,9 @@ def test_rows_of_a_file_above_are_named_as_it_is_written(tmp_path: Path) -> None
 def test_a_file_without_rows(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_bytes(b"\n")
-    with pytest.raises(LaunchError, match=r"rows\.jsonl has no rows"):
+    with pytest.raises(
+        LaunchError, match=r"rows\.jsonl has no rows: it is empty, and each row must"
+    ):
         opened(file_source(path), tmp_path)
 
 

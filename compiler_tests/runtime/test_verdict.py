@@ -11,7 +11,9 @@ import pytest
 from synthetic import make_job
 from test_report import run_folder
 
-from forgedsl.runs.data import Span, load_run
+from forgedsl.records import replace
+from forgedsl.runs.data import RunData, Span, load_run, start_ups
+from forgedsl.runs.page import startup
 from forgedsl.runs.summary import summary
 from forgedsl.runs.verdict import Finding, verdict, waits
 
@@ -199,6 +201,39 @@ def test_a_run_that_waits_for_weights_says_how_fast_they_come(
         "bound by weight sync: the trainer waited 50% of the time (weight sync 90% of that); "
         "24.1 MB/s to generator"
     )
+
+
+def started(folder: Path, *begins: float) -> RunData:
+    """A run with these starts, whose first step begins 30 seconds after each of them."""
+    run_folder(folder, make_job(), steps=3)
+    spans = [Span(kind="step", start=b + at, end=b + at + 5, fields={})
+             for b in begins for at in (30, 40)]  # fmt: skip
+    ready = tuple({"service": "trainer", "facts": {}, "time": begin + 20.0} for begin in begins)
+    data = load_run(folder)
+    return replace(
+        data, starts=begins, begin=begins[0], seconds=40.0 * len(begins), ready=ready,
+        spans=dict.fromkeys(data.spans, ()) | {"step": tuple(spans)},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("begins", "note"),
+    [((0.0,), "start-up 30 s"), ((0.0, 1e4, 2e4), "start-up 30 s (the last of 3 starts)")],
+)
+def test_the_start_up_is_that_of_the_newest_start(
+    tmp_path: Path, begins: tuple[float, ...], note: str
+) -> None:
+    assert startup(started(tmp_path, *begins)) == note
+
+
+def test_pauses_between_starts_are_no_start_up(tmp_path: Path) -> None:
+    data = started(tmp_path, 0.0, 1e4)
+    data = replace(data, spans=data.spans | {"step": data.spans["step"][2:]})  # none in the first
+    assert start_ups(data) == [(1e4, 1e4 + 30)]
+    (told,) = [f.text for f in verdict(data) if f.label == "start-up"]
+    assert told == "30 s of 1 min 20 s passed before the first step"
+    (told,) = [f.text for f in verdict(started(tmp_path, 0.0, 1e4)) if f.label == "start-up"]
+    assert told == "1 min 0 s of 1 min 20 s passed before the first step of each of 2 starts"
 
 
 def test_the_time_between_a_stop_and_a_resume_is_no_waiting() -> None:

@@ -38,11 +38,11 @@ def waiting(text: str) -> Iterator[Callable[[str], None]]:
         yield lambda text: None
         return
     line = Line(text, os.dup(sys.stderr.fileno()) if _is_terminal() else None)
-    _open.append(line)
     try:
+        _open.append(line)
         yield line.say
     finally:
-        _open.pop()
+        _open.clear()
         line.close()
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import os
 import sys
 import traceback
@@ -169,8 +170,16 @@ def serve() -> None:
     make_server().start_io(stdout=protocol)
 
 
+def _is_failure(record: logging.LogRecord) -> bool:
+    """False for the report of a request that was refused with a reason, such as a rename: the
+    editor shows the reason, and a traceback would look like a bug."""
+    error = record.exc_info[1] if record.exc_info else None
+    return getattr(error, "code", None) != lsp.LSPErrorCodes.RequestFailed.value
+
+
 def make_server() -> Server:
     """A server with all its features."""
+    logging.getLogger("pygls.protocol.json_rpc").addFilter(_is_failure)
     server = Server()
     _texts(server)
     _hover_and_completion(server)

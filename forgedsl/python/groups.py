@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from forgedsl.python.arguments import check_count
 from forgedsl.python.pages import PipelineError
 
 if TYPE_CHECKING:
@@ -59,11 +60,13 @@ class Buffer:
 
     def put(self, groups: Sequence[Group]) -> None:
         """Add groups with all that is set on them."""
-        self._groups.extend(groups)
+        self._groups.extend(_checked(groups))
 
     def draw(self, count: int, version: int) -> list[Group]:
         """At most `count` different groups that are no older than `max_age` at this version of the
-        policy; older ones are forgotten."""
+        policy, such as `trainer.version`; older ones are forgotten."""
+        check_count("count", count, 1)
+        check_count("version", version, 0)
         kept = [each for each in self._groups if version - each.version <= self.max_age]
         self._groups = deque(kept, maxlen=self._groups.maxlen)
         return self._random.sample(kept, min(count, len(kept)))
@@ -78,10 +81,7 @@ def assembled(groups: Sequence[Group], fields: Mapping[str, str]) -> Batch:
     from forgedsl_runtime.data_types import Batch
 
     batch = Batch(samples=[])
-    if not isinstance(groups, Sequence) or not all(isinstance(each, Group) for each in groups):
-        given = repr(groups)[:60]
-        raise PipelineError(f"`groups` must be a list of groups, as `sample` returns, not {given}")
-    for number, group in enumerate(groups):
+    for number, group in enumerate(_checked(groups)):
         values = {field: _values(group, source) for field, source in fields.items()}
         for index, rollout in enumerate(group.rollouts):
             sample = sample_of(rollout)
@@ -102,6 +102,18 @@ def assembled(groups: Sequence[Group], fields: Mapping[str, str]) -> Batch:
     if not batch.samples:
         raise PipelineError("a batch needs completions: there are none in these groups")
     return batch
+
+
+def _checked(groups: Any) -> Sequence[Group]:
+    """Return the groups of a call.
+
+    Raises:
+        PipelineError: something else was given.
+    """
+    if not isinstance(groups, Sequence) or not all(isinstance(each, Group) for each in groups):
+        given = repr(groups)[:60]
+        raise PipelineError(f"`groups` must be a list of groups, as `sample` returns, not {given}")
+    return groups
 
 
 def _values(group: Group, source: str) -> Sequence[Any]:

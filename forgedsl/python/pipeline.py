@@ -121,6 +121,9 @@ class Pipeline:
         Example:
             wide = pipeline.set("trainer.optimizer.lr=1e-5", group=16)
         """
+        for each in overrides:
+            wanted = 'p.set takes texts, p.set("group=4"), and keywords, p.set(group=4)'
+            expect(each, str, wanted)
         return load(
             self.path, profile=self.profile, host=self.host, set_files=self.set_files,
             set=(*self.overrides, *overrides), **named,
@@ -215,8 +218,13 @@ class Pipeline:
         from forgedsl.cli.planning import read_job
         from forgedsl.cli.sweep_points import ENDED
         from forgedsl.cli.sweep_runs import LOOK_SECONDS, look
+        from forgedsl.runs.checkpoints import SESSION
 
-        job, folder = self.plan().job, Path(folder)
+        expect(folder, str | PathLike, "`folder` must be the path of a run folder")
+        folder = Path(folder)
+        if (folder / SESSION).exists():
+            raise PipelineError(f"{folder} contains a Session of Python; name another folder")
+        job = self.plan().job
         if (folder / "job.json").is_file():
             if read_job(folder / "job.json").content_hash != job.content_hash:
                 raise PipelineError(

@@ -77,21 +77,28 @@ def begin(folder: Path, words: tuple[str, ...], pipeline: Source | None) -> Runn
     or notebook does not reach it, and `stop` does. The run takes over the lock of the folder, which
     this process has claimed."""
     log = folder / LOG
-    with handed_over(folder) as lock:
-        with writing(log):
-            log.parent.mkdir(exist_ok=True)
-            file = log.open("wb")
-        with file, _interrupts_wait():
-            with suppress(BlockingIOError):  # a process of the previous run still holds it
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the run inherits it
-            process = subprocess.Popen(
-                [sys.executable, "-m", "forgedsl", "run", *words],
-                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=file,
-                start_new_session=True, pass_fds=lock.files,
-                env={**_plain_environment(), VARIABLE: "python", **lock.variables},
-            )  # fmt: skip
-        lock.to(process.pid)
-    return Running(folder, process, pipeline)
+    process: subprocess.Popen[bytes] | None = None
+    try:
+        with handed_over(folder) as lock:
+            with writing(log):
+                log.parent.mkdir(exist_ok=True)
+                file = log.open("wb")
+            with file, _interrupts_wait():
+                with suppress(BlockingIOError):  # a process of the previous run still holds it
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the run inherits it
+                process = subprocess.Popen(
+                    [sys.executable, "-m", "forgedsl", "run", *words],
+                    stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=file,
+                    start_new_session=True, pass_fds=lock.files,
+                    env={**_plain_environment(), VARIABLE: "python", **lock.variables},
+                )  # fmt: skip
+            lock.to(process.pid)
+        return Running(folder, process, pipeline)
+    except KeyboardInterrupt:  # nobody would hold the run that has just been started
+        if process is not None:
+            process.kill()
+            process.wait()
+        raise
 
 
 def _plain_environment() -> dict[str, str]:

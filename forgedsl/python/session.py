@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from forgedsl.cli.waiting import waiting
+from forgedsl.notebook import quiet_widgets
 from forgedsl.python.arguments import (
     change_sampling,
     check_batch,
@@ -159,6 +160,7 @@ class Session:
     async def _opened(self) -> None:
         from forgedsl_runtime.session import open_services
 
+        quiet_widgets()
         (self.folder / "session.json").write_text("{}", encoding="utf-8")
         self._services = await open_services(self.job, self.folder)
 
@@ -513,6 +515,8 @@ class Generator(Handle):
         from forgedsl_runtime.endpoints import seed_of
 
         asked, n = list_prompts(prompts), check_count("n", n, 1)
+        if seed is not None:
+            check_count("seed", seed, 0)
         settings = self._sampling(sampling)
         nodes = self.session._nodes(Role.SAMPLES, self.name)
         played = nodes[0] if nodes and nodes[0].env is not None else None

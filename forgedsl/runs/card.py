@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 from collections.abc import Iterator
 from importlib import resources
 from pathlib import Path
@@ -136,7 +137,8 @@ def _written(job: Job, function: str) -> str:
     for node in ast.parse(job.program).body:
         if isinstance(node, ast.FunctionDef) and node.name == function:
             body = [part for part in node.body if not isinstance(part, ast.Expr)]
-            return "; ".join(ast.unparse(part).removeprefix("return ") for part in body)
+            text = "; ".join(ast.unparse(part).removeprefix("return ") for part in body)
+            return re.sub(r"\bscores\['([^']+)'\]", r"\1", text)  # the names of the rewards
     return function
 
 

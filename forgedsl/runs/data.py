@@ -187,6 +187,19 @@ def status_of(data: RunData) -> str:
     return "running" if data.running else "killed"
 
 
+def start_ups(data: RunData) -> list[tuple[float, float]]:
+    """Return when the run and each of its continuations began, and their first steps; without those
+    that did no step."""
+    begins = data.starts or (data.begin,)
+    steps = [span.start for span in data.spans["step"]]
+    found = []
+    for begin, until in zip(begins, (*begins[1:], float("inf")), strict=True):
+        first = min((start for start in steps if begin <= start < until), default=None)
+        if first is not None:
+            found.append((begin, first))
+    return found
+
+
 def overlap(data: RunData) -> float | None:
     """Return the fraction of optimizer steps during which some completion was being sampled."""
     steps, samples = data.spans["step"], sorted(data.spans["sample"], key=lambda s: s.start)

@@ -16,7 +16,7 @@ from forgedsl.diagnostics import counted
 from forgedsl.records import replace
 from forgedsl.runs import proofs, usage
 from forgedsl.runs.charts import TALL, WIDE, Chart, Series, chart
-from forgedsl.runs.data import RunData, overlap
+from forgedsl.runs.data import RunData, overlap, start_ups
 from forgedsl.runs.syncs import RATE, receivers
 from forgedsl.runs.text import clock, duration, number
 from forgedsl.runs.timeline import timeline
@@ -248,8 +248,12 @@ def change(label: str, before: float, after: float, *, title: str) -> dict[str, 
 
 
 def startup(data: RunData) -> str:
-    steps = data.spans["step"]
-    return f"start-up {duration(steps[0].start - data.begin)}" if steps else ""
+    found = start_ups(data)
+    if not found:
+        return ""
+    begin, first = found[-1]
+    which = f" (the last of {len(data.starts)} starts)" if len(data.starts) > 1 else ""
+    return f"start-up {duration(first - begin)}{which}"
 
 
 def completions(data: RunData) -> list[dict[str, Any]]:

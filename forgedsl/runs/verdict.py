@@ -18,7 +18,7 @@ from forgedsl.diagnostics import counted
 from forgedsl.operations.registry import working
 from forgedsl.records import dataclass, replace
 from forgedsl.runs import proofs, syncs
-from forgedsl.runs.data import RunData, Span
+from forgedsl.runs.data import RunData, Span, start_ups
 from forgedsl.runs.text import duration, number
 from forgedsl.types.flow import Role
 
@@ -416,14 +416,20 @@ def _speed(data: RunData) -> Iterator[Finding]:
         idle = sum(row.get("trainer_idle_s") or 0.0 for row in rows) / wall
         starved = sum(row.get("sampler_idle_s") or 0.0 for row in rows) / wall
         yield Finding(label="speed", style="note", text=_bound(data, idle, starved))
-    steps = data.spans["step"]
-    start, whole = (steps[0].start - data.begin, data.seconds) if steps else (0.0, 0.0)
+    found, whole = start_ups(data), data.seconds
+    start = sum(first - begin for begin, first in found)
     if start > whole / 3:
-        text = f"{duration(start)} of {duration(whole)} passed before the first step"
-        first = [e["time"] for e in data.ready if e["time"] < steps[0].start]
-        if (made := steps[0].start - max(first, default=data.begin)) > start / 2:
+        of_each = f" of each of {len(found)} starts" if len(found) > 1 else ""
+        text = f"{duration(start)} of {duration(whole)} passed before the first step{of_each}"
+        made = sum(first - _all_ready(data, begin, first) for begin, first in found)
+        if made > start / 2:
             text += f", {duration(made)} of it for sampling and scoring, with all services ready"
         yield Finding(label="start-up", style="note", text=text)
+
+
+def _all_ready(data: RunData, begin: float, first: float) -> float:
+    """Return when the last service became ready that did so between two times, else the first."""
+    return max((e["time"] for e in data.ready if begin <= e["time"] < first), default=begin)
 
 
 def _bound(data: RunData, idle: float, starved: float) -> str:

@@ -297,7 +297,7 @@ class StepResult:
     skipped: bool = False
     gaps: dict[str, float] = field(default_factory=dict)
     """distance of the sampler's log-probs from those of the trainer before the step, by age"""
-    logprobs: list[list[list[list[float]]]] = field(default_factory=list)
+    logprobs: list[list[list[list[float]]]] = field(default_factory=list, repr=False)
     """log-probs of the trained tokens under the weights of each update, by update, loss, sample and
     token; empty if the job does not record them"""
     left: bool = False

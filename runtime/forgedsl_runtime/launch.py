@@ -32,6 +32,7 @@ import psutil
 from forgedsl.diagnostics import counted
 from forgedsl.errors import GuardError, LaunchError, RunError, StartError, cannot_write
 from forgedsl.lower import job as spec
+from forgedsl.notebook import quiet_widgets
 from forgedsl.runs.card import write_card
 from forgedsl.runs.checkpoints import REPLAY, drop_partial, last_step
 from forgedsl_runtime.events import EventLog, Reader
@@ -89,6 +90,7 @@ def run(
     spec.use_extensions(job.model_dump(include={"extensions"}), job_dir or run_dir)
     # Otherwise the tokenizers library warns when a process that has tokenized is forked.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    quiet_widgets()
     _remove_dead()
     log, backend = _open_log_and_backend(run_dir, rehearsal)
     own = (

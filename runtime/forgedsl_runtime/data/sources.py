@@ -199,7 +199,7 @@ def open_source(
 
 ROW_FORMATS = {
     "csv": ": the first line must name the columns, and each line after it is a row",
-    "jsonl": ": each row must be a line with a JSON object",
+    "jsonl": ": it is empty, and each row must be a line with a JSON object",
     "json": ": it is an empty list",
 }
 
