@@ -32,10 +32,9 @@ OTHER = {
 """words of other vocabularies that happen to be the same"""
 LEFT = {
     # spans of a log: calibration and report measure sampling, scoring and steps one by one
-    "forgedsl/runs/data.py": 2,
-    "forgedsl/runs/page.py": 1,
+    "forgedsl/runs/data.py": 3,
     "forgedsl/runs/timeline.py": 1,
-    "forgedsl/runs/verdict.py": 2,
+    "forgedsl/runs/verdict.py": 1,
     "forgedsl/sim/calibrate.py": 7,
     # methods of a program that is written in Python
     "runtime/forgedsl_runtime/api/handles.py": 9,

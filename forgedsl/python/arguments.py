@@ -15,7 +15,6 @@ from forgedsl.services.base import SAMPLING
 
 if TYPE_CHECKING:
     from forgedsl.lower.job import Loss as JobLoss
-    from forgedsl.python.groups import Group
     from forgedsl_runtime.data_types import Batch, Prompt
 
 LONGEST = 60
@@ -260,19 +259,6 @@ def numbers(function: str, name: str, value: Any) -> Any:
         f"`{name}` of {function} must be a list of numbers, one for each completion of a group "
         f"(or lists of numbers, one for each token), not {_short(value)}"
     )
-
-
-def check_group(group: Any) -> Group:
-    """Return the group of a call.
-
-    Raises:
-        PipelineError: something else was given.
-    """
-    from forgedsl.python.groups import Group
-
-    wanted = "`group` must be one group, as `sample` returns a list of them"
-    found: Group = check_is(group, Group, wanted)
-    return found
 
 
 def change_sampling(base: Any, given: Mapping[str, Any]) -> Any:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from forgedsl.python.arguments import check_count
+from forgedsl.python.arguments import check_count, check_is
 from forgedsl.python.pages import PipelineError
 
 if TYPE_CHECKING:
@@ -102,6 +102,16 @@ def assembled(groups: Sequence[Group], fields: Mapping[str, str]) -> Batch:
     if not batch.samples:
         raise PipelineError("a batch needs completions: there are none in these groups")
     return batch
+
+
+def check_group(group: Any) -> Group:
+    """Return the group of a call.
+
+    Raises:
+        PipelineError: something else was given.
+    """
+    check_is(group, Group, "`group` must be one group, as `sample` returns a list of them")
+    return group  # type: ignore[no-any-return]
 
 
 def _checked(groups: Any) -> Sequence[Group]:

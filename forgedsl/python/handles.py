@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from forgedsl.python.arguments import check_count, check_group
-from forgedsl.python.groups import Group
+from forgedsl.python.arguments import check_count
+from forgedsl.python.groups import Group, check_group
 from forgedsl.python.pages import PipelineError
 from forgedsl.python.speaking import all_speak_python
 from forgedsl.python.work import Work

@@ -26,7 +26,6 @@ from forgedsl.python.arguments import (
     check_count,
     check_counts,
     check_fields,
-    check_group,
     check_handle,
     check_is,
     check_lengths,
@@ -38,7 +37,7 @@ from forgedsl.python.arguments import (
     check_values,
     list_prompts,
 )
-from forgedsl.python.groups import Buffer, Group, assembled
+from forgedsl.python.groups import Buffer, Group, assembled, check_group
 from forgedsl.python.handles import Dataset, Handle, Scorer
 from forgedsl.python.pages import PipelineError
 from forgedsl.python.speaking import all_speak_python

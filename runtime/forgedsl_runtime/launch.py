@@ -88,9 +88,7 @@ def run(
     run_dir.mkdir(parents=True, exist_ok=True)
     drop_partial(run_dir)
     spec.use_extensions(job.model_dump(include={"extensions"}), job_dir or run_dir)
-    # Otherwise the tokenizers library warns when a process that has tokenized is forked.
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    quiet_widgets()
+    _silence_libraries()
     _remove_dead()
     log, backend = _open_log_and_backend(run_dir, rehearsal)
     own = (
@@ -113,6 +111,12 @@ def run(
                 return _run(this, left, has_readers=bool(readers))
 
         return _sessions(session, job.schedule.restarts, run_dir, resume)
+
+
+def _silence_libraries() -> None:
+    # Otherwise the tokenizers library warns when a process that has tokenized is forked.
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    quiet_widgets()
 
 
 def _remove_dead() -> None:
