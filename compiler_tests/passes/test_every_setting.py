@@ -79,6 +79,9 @@ SHARED = changed(
     ("filter mixed", "service judge : vllm(policy) {}\nfilter mixed"),
     ("= rl.math_equal(tolerance = 1e-6)", '= judge.score(prompt = "{response} 1 to 5:")'),
 )
+SERVED = changed(
+    EVALUATED, ("procs = 4,", "procs = 2, lora.rank = 8,"), ("device = cpu, procs = 2", "")
+)
 MIXTURE = changed(
     EVALUATED,
     ('hf("Qwen/Qwen3-1.7B")', 'hf("Qwen/Qwen3-30B-A3B")'),
@@ -167,6 +170,7 @@ CHANGES: dict[str, dict[str, object]] = {
         "hosts": ["trainer.hosts=2", "trainer.procs=2", *SLURM], "gpus": "0",
         "cpus": "3", "device": "cpu", "dtype": "f32", "mesh_name": '"other"', "procs": "2",
         "temperature": "0.5", "compile": "false",
+        "served_by": (SERVED, ["reference.served_by=trainer"]),
         "parallel.dp_shard": ["trainer.procs=2", "trainer.parallel.dp_shard=2"],
         "parallel.dp_replicate": "2", "parallel.tp": "2", "parallel.cp": "2",
         "parallel.pp": "2", "parallel.ep": (MIXTURE, "2"),

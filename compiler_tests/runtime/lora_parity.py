@@ -75,6 +75,20 @@ def weights(built: titan.TitanModel) -> dict[str, torch.Tensor]:
     return {n: gather_tensor(p, torch.float32).clone() for n, p in found.items()}
 
 
+def as_base(built: titan.TitanModel) -> torch.Tensor:
+    """Logits with the adapters left out, which changes nothing that training reads."""
+    before = {name: gather_tensor(value, value.dtype).clone()
+              for name, value in built.model.named_buffers()}  # fmt: skip
+    random = torch.get_rng_state()
+    with built.as_base():
+        found = tiny.logits(built)
+    assert built.model.training
+    assert torch.get_rng_state().equal(random)
+    for name, value in built.model.named_buffers():
+        assert gather_tensor(value, value.dtype).equal(before[name]), name
+    return found
+
+
 def written(built: titan.TitanModel, folder: Path) -> None:
     """Write the adapter alone."""
     values = {n: gather_tensor(p, torch.float32) for n, p in built.model.named_parameters()}
@@ -94,10 +108,12 @@ def main() -> None:
         start = float((tiny.logits(built) - tiny.theirs(place)).abs().max())
         base = weights(built)
         shutil.copyfile(place / "model.safetensors", place / "base.safetensors")
-        first = float(tiny.logits(built).abs().max())
+        untrained = tiny.logits(built)
+        first = float(untrained.abs().max())
         losses = learn(built, parts)
         moved = [n for n, p in weights(built).items() if not p.equal(base[n])]
         logits = tiny.logits(built)
+        left_out = as_base(built)
         state = {k: v.clone() for k, v in built.export_tensors(torch.float32)}
         save_file(state, place / "model.safetensors", metadata={"format": "pt"})
         written(built, place / "adapter")
@@ -107,6 +123,8 @@ def main() -> None:
                          "changed": changed,
                          "merged": float((logits - tiny.theirs(place)).abs().max()),
                          "largest": [first, float(logits.abs().max())],
+                         "left_out": float((left_out - untrained).abs().max()),
+                         "again": float((tiny.logits(built) - logits).abs().max()),
                          "trained": size, "folder": str(place)}  # fmt: skip
     print("RESULT" + json.dumps(found))
 

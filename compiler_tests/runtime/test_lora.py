@@ -37,6 +37,12 @@ def test_only_adapters_learn(found: Any, family: str) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
+def test_trained_adapters_can_be_left_out(found: Any, family: str) -> None:
+    """Then the model computes what it computed before the first update, bit for bit."""
+    assert found[family]["left_out"] == found[family]["again"] == 0.0
+
+
+@pytest.mark.parametrize("family", FAMILIES)
 def test_merged_weights_give_the_logits_of_transformers(found: Any, family: str) -> None:
     assert found[family]["merged"] < close_of(family) * found[family]["largest"][1]
 

@@ -246,6 +246,9 @@ class Trainer(Service):
     router_replay: bool = False
     """routers choose the experts that the sampler chose"""
     batch: BatchShape
+    served_by: str | None = Field(default=None, exclude_if=operator.not_)
+    """trained service that computes its log-probs, with adapters left out; its `mesh` is then the
+    mesh of that service"""
 
     @property
     def trained(self) -> bool:

@@ -510,15 +510,18 @@ class Job(Spec):
         return {n: s for n, s in self.services.items() if getattr(s, "served_by", None) is None}
 
     def tenants(self, name: str) -> tuple[str, ...]:
-        """Return the services that the engines of service `name` serve besides it."""
-        return tuple(n for n, each in self.samplers.items() if each.served_by == name)
+        """Return the services that service `name` serves besides itself."""
+        return tuple(
+            n for n, each in self.services.items() if getattr(each, "served_by", None) == name
+        )
 
     def own_adapter(self, tenant: str) -> ModelSource | None:
-        """Return the adapter of a tenant's model; None if it answers with the base of its
-        engine."""
-        service = self.samplers[tenant]
+        """Return the adapter of a tenant's model; None if it answers with the base of the service
+        that serves it."""
+        service = self.services[tenant]
         own = self.models[service.model].adapter
-        base = self.models[self.services[str(service.served_by)].model].adapter
+        engine = str(getattr(service, "served_by", None))
+        base = self.models[self.services[engine].model].adapter
         return None if own == base else own
 
     @property

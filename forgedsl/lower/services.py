@@ -7,6 +7,7 @@ from forgedsl.ir.program import Decl, Program, engine_of, model_of
 from forgedsl.lower import job
 from forgedsl.plan.plan import Plan
 from forgedsl.plan.router_replay import recording, replays
+from forgedsl.plan.tenants import OWN_SETTINGS
 from forgedsl.records import replace
 from forgedsl.services.base import PlannedService
 from forgedsl.services.registry import kind_of
@@ -20,7 +21,8 @@ def lower_services(program: Program, graph: Graph, plan: Plan) -> dict[str, job.
     if graph.trainer is not None and replays(program, graph, plan.request.dims):
         routed = {graph.trainer, *recording(program, graph)}
     for name in graph.services:
-        decl, shape, engine = program.services[name], plan.rows.get(name), engine_of(program, name)
+        decl, engine = program.services[name], engine_of(program, name)
+        shape = plan.rows.get(engine)
         if engine != name:
             decl = _as_served(decl, program.services[engine])
         dtype = str(value(decl, "dtype") or program.models[model_of(decl)].settings["dtype"].value)
@@ -36,6 +38,7 @@ def lower_services(program: Program, graph: Graph, plan: Plan) -> dict[str, job.
 
 
 def _as_served(tenant: Decl, engine: Decl) -> Decl:
-    """Return a tenant with the settings of the engine that serves it, except for sampling."""
-    own = {key: value for key, value in tenant.settings.items() if key.startswith("sampling.")}
+    """Return a tenant with the settings of the engine that serves it, except for those of its own
+    log-probs."""
+    own = {key: value for key, value in tenant.settings.items() if key.startswith(OWN_SETTINGS)}
     return replace(tenant, settings={**engine.settings, **own})

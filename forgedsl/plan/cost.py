@@ -343,11 +343,11 @@ def recomputes_kv_cache(sync: Node) -> bool:
 
 
 def _model(request: Request, graph: Graph, schedule: SchedulePlan, node: Node) -> Stage:
-    decl, mesh = request.program.services[node.target], request.mesh(node.target)
-    dims = request.dims[node.target]
+    mesh, dims = request.mesh(node.target), request.dims[node.target]
+    decl = request.program.services[mesh.service]
     assert dims is not None
     tokens = step_tokens(request, graph)
-    rows, seq_len = request.rows[node.target]
+    rows, seq_len = request.rows[mesh.service]
     trained = Role.UPDATES in node.roles
     work = kind_of(decl.ctor).training(request, mesh, dims, trained=trained)
     passes = work.passes

@@ -204,7 +204,7 @@ def request_of(
         host=resolved,
         dims=dims,
         contexts=contexts,
-        rows={n: _rows(d, contexts[n]) for n, d in decls.items() if kind_of(d.ctor).trains},
+        rows={d.name: _rows(d, contexts[d.name]) for d in own if kind_of(d.ctor).trains},
         trainer=graph.trainer,
         syncs=tuple(graph.syncs),
     )
@@ -265,7 +265,8 @@ def _checks(
     if schedule is not None:
         found += checks.check_colocation(program, graph, colocate, schedule.mode)
     for name in request.tenant_ranks:
-        found += checks.check_sampling(program.services[name])
+        if kind_of(program.services[name].ctor).samples:
+            found += checks.check_sampling(program.services[name])
     for mesh in request.meshes:
         name = mesh.service
         decl = program.services[name]

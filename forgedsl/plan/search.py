@@ -19,7 +19,7 @@ from typing import Any
 
 from forgedsl.diagnostics import Reporter
 from forgedsl.ir.graph import Graph, Node
-from forgedsl.ir.program import Decl, Program, Ref, model_of
+from forgedsl.ir.program import Decl, Program, Ref, engine_of, model_of
 from forgedsl.plan import capacity, checks, cost, meshes
 from forgedsl.plan.capacity import Store
 from forgedsl.plan.cost import Cost
@@ -366,10 +366,14 @@ class _Search:
         stages = [
             cost.stage_of(request, self.graph, self.schedule, node)
             for node in self.graph.nodes
-            if node.target == decl.name and node.roles & WORKS - {Role.TRANSFERS}
+            if node.roles & WORKS - {Role.TRANSFERS} and self._serves(decl, node.target)
         ]
         stages += cost.judge_stages(request, self.graph)
-        return sum(stage.seconds for stage in stages if stage.service == decl.name)
+        return sum(stage.seconds for stage in stages if self._serves(decl, stage.service))
+
+    def _serves(self, decl: Decl, service: str) -> bool:
+        """True if a service works in the processes of `decl`: it is this one, or a tenant of it."""
+        return engine_of(self.base.program, service) == decl.name
 
     def _bound(self, pool: tuple[str, ...], chosen: Sequence[Layout]) -> Key | None:
         """Return a lower bound of the keys of a combination's candidates; None if there are too few

@@ -1,10 +1,12 @@
 """P230: a service that the engine of another one cannot serve. F113: its settings without effect.
 
-    service judge : vllm(grader) { served_by = generator }     a tenant of generator
+    service judge     : vllm(grader)  { served_by = generator }     a tenant of generator
+    service reference : titan(policy) { served_by = trainer }       a tenant of trainer
 
 The engine holds the base of the policy's model once, and adds the policy's adapter to it. A tenant
 answers with the base, or with an adapter of its own. So its model differs from the policy's by
-`adapter` and `chat_template` alone.
+`adapter` and `chat_template` alone. A trainer with LoRA holds the base too, and computes log-probs
+of a frozen model with its adapters left out.
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ from forgedsl.source import Span
 
 SAME = ("source", "arch", "dtype", "context", "tokenizer", "tool_calls")
 """settings of a model that tenant and engine must have in common"""
-OWN = "remove `served_by`: `{}` then has an engine of its own"
+OWN = "remove `served_by`: `{}` then has {} of its own"
+OWN_SETTINGS = ("sampling.", "temperature")
+"""beginnings of the settings of a tenant that take effect"""
 
 
 def check_tenants(program: Program, graph: Graph, base_dir: Path | None) -> list[Diagnostic]:
@@ -35,13 +39,15 @@ def check_tenants(program: Program, graph: Graph, base_dir: Path | None) -> list
         if not is_tenant(program, name):
             continue
         tenant = program.services[name]
-        problems = [*_of_engine(program, graph, tenant)] or [*_of_model(program, tenant, base_dir)]
+        other = _of_trainer if kind_of(tenant.ctor).trains else _of_engine
+        problems = [*other(program, graph, tenant)] or [*_of_model(program, tenant, base_dir)]
         cannot = f"`{name}` cannot be served by `{engine_of(program, name)}`"
         found += [
             error("P230", "served-by", f"{cannot}: {why}", at, related=related, help=remedy)
             for why, at, related, remedy in problems
         ]
-        found += _without_effect(program, tenant)
+        if name != graph.trainer:
+            found += _without_effect(program, tenant)
     return found
 
 
@@ -53,7 +59,7 @@ def _of_engine(program: Program, graph: Graph, tenant: Decl) -> Iterator[Problem
     """Yield why a service has no engine that can serve others."""
     name = engine_of(program, tenant.name)
     engine, at = program.services[name], written_at(tenant, "served_by")
-    label, own = (Label(text="declared here", span=engine.name_span),), OWN.format(tenant.name)
+    label, own = (Label(text="declared here", span=engine.name_span),), _own(tenant)
     if name == tenant.name:
         yield "that is the service itself", at, (), own
     elif is_tenant(program, name):
@@ -68,6 +74,37 @@ def _of_engine(program: Program, graph: Graph, tenant: Decl) -> Iterator[Problem
         yield why, at, label, f"write {sync} from a trainer with `lora`, or {own}"
 
 
+def _of_trainer(program: Program, graph: Graph, tenant: Decl) -> Iterator[Problem]:
+    """Yield why a service does not compute the log-probs of a frozen model."""
+    name = engine_of(program, tenant.name)
+    trainer, at = program.services[name], written_at(tenant, "served_by")
+    label, own = (Label(text="declared here", span=trainer.name_span),), _own(tenant)
+    if name == tenant.name:
+        yield "that is the service itself", at, (), own
+    elif tenant.name == graph.trainer:
+        yield f"the flow trains `{tenant.name}`", at, (), own
+    elif is_tenant(program, name):
+        other = engine_of(program, name)
+        why = f"it has no processes, but is served by `{other}`"
+        yield why, at, label, f"`served_by = {other}`"
+    elif not kind_of(trainer.ctor).trains:
+        trained = f"`served_by = {graph.trainer}`" if graph.trainer else "name the trainer"
+        yield f"it is a {trainer.ctor} service", at, label, f"{trained}, or {own}"
+    elif name != graph.trainer:
+        why = "the flow does not train it, so it has no adapters to leave out"
+        yield why, at, label, f"`served_by = {graph.trainer}`, or {own}"
+    elif not number(trainer, "lora.rank", 0):
+        why = "it trains the weights themselves, so its first step changes the base"
+        yield why, at, label, f"`lora {{ rank = 32 }}` in `{name}`, or {own}"
+    elif tenant.head:
+        why = f"`{tenant.name}` has a value head, and `{name}` computes only its log-probs"
+        yield why, at, (), own
+
+
+def _own(tenant: Decl) -> str:
+    return OWN.format(tenant.name, "processes" if kind_of(tenant.ctor).trains else "an engine")
+
+
 def _syncs(graph: Graph, engine: str) -> Iterable[Node]:
     return (sync for sync in graph.syncs if sync.settings["target"] == engine)
 
@@ -80,17 +117,22 @@ def _of_model(program: Program, tenant: Decl, base_dir: Path | None) -> Iterator
         return
     for key in SAME:
         if _plain(own.settings[key].value) != _plain(base.settings[key].value):
-            why = (
-                f"`{own.name}` has another `{key}` than `{base.name}`, which its engine has loaded"
-            )
-            remedy = f"write the same `{key}` in both, or {OWN.format(tenant.name)}"
+            holder = f"`{engine.name}`" if kind_of(tenant.ctor).trains else "its engine"
+            other = f"`{own.name}` has another `{key}` than `{base.name}`"
+            why = f"{other}, which {holder} has loaded"
+            remedy = f"write the same `{key}` in both, or {_own(tenant)}"
             yield why, written_at(own, key), setting_label(base, key), remedy
             return
     adapter, merged = (model.settings["adapter"].value for model in (own, base))
     if merged is not None and _plain(adapter) != _plain(merged):
-        why = f"the adapter of `{base.name}` is merged into the weights of its engine"
-        remedy = f"write the same `adapter` in both, or {OWN.format(tenant.name)}"
+        holder = f"`{engine.name}`" if kind_of(tenant.ctor).trains else "its engine"
+        why = f"the adapter of `{base.name}` is merged into the weights of {holder}"
+        remedy = f"write the same `adapter` in both, or {_own(tenant)}"
         yield why, written_at(own, "adapter"), setting_label(base, "adapter"), remedy
+    elif isinstance(adapter, Constructor) and kind_of(tenant.ctor).trains and merged is None:
+        why = f"the weights of `{engine.name}` lack the adapter of `{own.name}`"
+        remedy = f"write the same `adapter` in both, or {_own(tenant)}"
+        yield why, written_at(own, "adapter"), (), remedy
     elif isinstance(adapter, Constructor) and merged is None:
         yield from _of_adapter(own, adapter, tenant, base_dir)
 
@@ -111,15 +153,16 @@ def _of_adapter(
     at = written_at(model, "adapter")
     if not adapter_slot_rank(found.rank):
         why = f"the adapter has rank {found.rank}, and {SLOT_RANKS[-1]} is vLLM's largest"
-        yield why, at, (), OWN.format(tenant.name)
+        yield why, at, (), _own(tenant)
     if layer := outside(found):
         why = f"the adapter changes `{layer}`, to which an engine cannot add one"
-        yield why, at, (), OWN.format(tenant.name)
+        yield why, at, (), _own(tenant)
 
 
 def _without_effect(program: Program, tenant: Decl) -> list[Diagnostic]:
-    """Report F113 for the settings of a tenant that its engine decides."""
+    """Report F113 for the settings of a tenant that the service that serves it decides."""
     engine = engine_of(program, tenant.name)
+    serves = f"`{engine}`" if kind_of(tenant.ctor).trains else f"the engine of `{engine}`"
     colocated = program.singletons["colocate"].settings["value"]
     listed = colocated.value if isinstance(colocated.value, list) else []
     message = (
@@ -133,9 +176,10 @@ def _without_effect(program: Program, tenant: Decl) -> list[Diagnostic]:
         if ref.name == tenant.name
     ]
     for key, setting in tenant.settings.items():
-        if setting.origin.layer == "default" or key == "served_by" or key.startswith("sampling."):
+        own = ("served_by", *OWN_SETTINGS)
+        if setting.origin.layer == "default" or key.startswith(own):
             continue
-        message = f"`{key}` of `{tenant.name}` has no effect: the engine of `{engine}` serves it"
+        message = f"`{key}` of `{tenant.name}` has no effect: {serves} serves it"
         label = setting_label(tenant, "served_by")
         remedy = f"remove it; what `{engine}` sets is true of both"
         at = setting.origin.span or tenant.name_span

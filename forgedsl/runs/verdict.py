@@ -512,6 +512,7 @@ def _proofs(data: RunData) -> Iterator[Finding]:
         text = f"log-probs of trainer and sampler differ by at most {number(max(gaps))} at age 0"
         parts.append(f"{text} in the mean of a step ({counted(len(gaps), 'step')} compared)")
     held = {r["service"]: r["facts"]["frozen"] for r in data.ready if r["facts"].get("frozen")}
+    held |= {line["service"]: line for r in data.ready for line in r["facts"].get("tenants", ())}
     for service, proof in held.items():
         what = counted(proof["proved"], "tensor")
         parts.append(f"{service} holds the weights of its folder bit for bit ({what})")

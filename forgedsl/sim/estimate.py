@@ -211,10 +211,11 @@ def titans(job: Job, graph: Graph, plan: Plan) -> dict[str, Titan]:
 
 def _titan(plan: Plan, graph: Graph, name: str, *, trained: bool) -> Titan:
     request = plan.request
-    decl, mesh, dims = request.program.services[name], request.mesh(name), request.dims[name]
+    mesh, dims = request.mesh(name), request.dims[name]
+    decl = request.program.services[mesh.service]
     if dims is None:
         raise UnknownModelError(name)
-    rows, seq_len = request.rows[name]
+    rows, seq_len = request.rows[mesh.service]
     rates, on_gpu = rates_of(request, mesh), mesh.device == "gpu"
     length = min(seq_len, trained_length(request, graph))
     products = product_flops(dims) / (rates.train * mesh.world)

@@ -245,6 +245,7 @@ async def set_up(
             service=mesh.service if error.died else "",
         ) from error
     digests, held = facts.pop("digests", None), facts.pop("held", None)
+    tenants = facts.pop("digests_of", None)
     if folder is not None and (digests is not None or held is not None):
         try:
             if digests is not None:
@@ -254,7 +255,10 @@ async def set_up(
         except RunError as error:
             words = f"service {mesh.service} could not start: {error}"
             raise RunError(words, origin=mesh.origin, remedy=error.remedy) from error
-        facts["frozen"] = proof.record(mesh.service)
+        if tenants is None:
+            facts["frozen"] = proof.record(mesh.service)
+        else:
+            facts["tenants"] = [proof.record(tenant) for tenant in tenants]
     tell(mesh, asyncio.get_running_loop().time() - start, facts)
 
 

@@ -93,6 +93,13 @@ def check_supported(job: spec.Job) -> None:
                     f"{job.origins.get(name, '')}: {limit.setting} = {value} of {name} is not "
                     f"supported by this version{pair}; {limit.instead}"
                 )
+    for name, trainer in job.trainers.items():
+        other = job.trainers.get(trainer.served_by or name)
+        if trainer.served_by and (other is None or other.lora is None):
+            raise LaunchError(
+                f"{job.origins.get(name, '')}: {name} cannot be served by {trainer.served_by}, "
+                "which trains no adapter"
+            )
     for name, sampler in job.samplers.items():
         engine = job.samplers.get(sampler.served_by or name)
         if engine is None or (sampler.served_by and not getattr(engine, "adapter_rank", None)):

@@ -72,6 +72,9 @@ SCHEMA = Kind(
     settings=(
         *COMMON,
         row("procs", replace(COUNT, auto=True), 1, PLACE, "processes per host"),
+        row("served_by", Type(base="ref", kinds=("service",), optional=True), None, PLACE,
+            "trained service whose processes compute the log-probs of this one, with their LoRA "
+            "adapters left out; none: processes of its own"),
         TEMPERATURE,
         row("compile", replace(BOOL, auto=True), AUTO, PLACE, "compile the model with "
             "torch.compile"),

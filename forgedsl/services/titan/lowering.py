@@ -35,6 +35,7 @@ def lowered(placed: PlannedService) -> TitanService:
         keep_weights=placed.trained and bool(value(decl, "memory.keep_weights")),
         compile=bool(value(decl, "compile", mesh.device == "gpu")),
         router_replay=placed.replays_routes,
+        served_by=placed.served_by,
     )
 
 

@@ -86,6 +86,12 @@ class StubTitan(ForgeActor):
         return await self._scored(samples)
 
     @concurrent_endpoint
+    async def base_logprobs(
+        self, samples: Sequence[Sample], temperature: float
+    ) -> list[list[float]]:
+        return await self._scored(samples)
+
+    @concurrent_endpoint
     async def values(self, samples: Sequence[Sample]) -> list[list[float]]:
         return await self._scored(samples)
 

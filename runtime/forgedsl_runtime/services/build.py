@@ -25,7 +25,7 @@ from forgedsl_runtime.services.generator import GeneratorClient
 from forgedsl_runtime.services.judge import Judge, Scorer
 from forgedsl_runtime.services.registry import kind_of
 from forgedsl_runtime.services.reward import RewardClient
-from forgedsl_runtime.services.trainer import TrainerClient
+from forgedsl_runtime.services.trainer import TrainerClient, tenants_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +75,7 @@ async def build_endpoints(
     trainers = {
         name: TrainerClient(mesh, slow(name), replays=job.trainers[name].router_replay)
         for name, mesh in fleet.trainers.items()
-    }
+    } | tenants_of(job, fleet.trainers)
     endpoints = MonarchEndpoints(
         job, run_dir, datasets=data.readers, samplers={}, trainers=trainers,
         rewards=RewardClient(job, fleet.rewards, data.program, events), program=data.program,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -25,7 +25,8 @@ GAUGE_SECONDS = 10.0
 
 class TrainerClient:
     """Client of one mesh of ranks; `tell` is called with a warning about a slow rank. `replays`:
-    its routers choose the experts that the sampler chose."""
+    its routers choose the experts that the sampler chose. With `base_at`, a temperature, its
+    log-probs are those of the mesh's model without adapters."""
 
     def __init__(
         self,
@@ -33,6 +34,7 @@ class TrainerClient:
         tell: Callable[[str], object] | None = None,
         *,
         replays: bool = False,
+        base_at: float | None = None,
     ) -> None:
         self.mesh = mesh
         self._replays = replays
@@ -43,6 +45,8 @@ class TrainerClient:
         self._pace = tell and StragglerDetector(tell, text, PROBES, SLOW_RANK, LEAST)
         self._gauged = 0.0
         asked = {name: partial(self._ask, name) for name in ("logprobs", "values")}
+        if base_at is not None:
+            asked["logprobs"] = partial(self._ask, "base_logprobs", temperature=base_at)
         self._asked: dict[str, Coalescer[list[Sample], list[list[float]]]] = {
             name: Coalescer(ask) for name, ask in asked.items()
         }
@@ -129,10 +133,22 @@ class TrainerClient:
     async def close(self) -> None:
         await asyncio.wait_for(self.mesh.call("close"), 10.0)
 
-    async def _ask(self, what: str, groups: Sequence[list[Sample]]) -> list[list[list[float]]]:
+    async def _ask(
+        self, what: str, groups: Sequence[list[Sample]], *, temperature: float | None = None
+    ) -> list[list[list[float]]]:
+        more = () if temperature is None else (temperature,)
         flat = [sample for group in groups for sample in group]
-        values = iter(await self.mesh.first(what, flat))
+        values = iter(await self.mesh.first(what, flat, *more))
         return [[next(values) for _ in group] for group in groups]
+
+
+def tenants_of(job: spec.Job, meshes: Mapping[str, Mesh]) -> dict[str, TrainerClient]:
+    """Return the clients of the frozen models that a trainer serves."""
+    return {
+        name: TrainerClient(meshes[service.served_by], base_at=service.temperature)
+        for name, service in job.trainers.items()
+        if service.served_by is not None
+    }
 
 
 def as_sample(item: Rollout | Sample, *, routes: bool = False) -> Sample:

@@ -74,14 +74,16 @@ class SimEndpoints:
         self._job, self._latencies, self._seed, self._faults = job, latencies, seed, tuple(faults)
         self.controller = Places()
         self._engine = {name: s.served_by or name for name, s in job.samplers.items()}
+        own = {name: s.served_by or name for name, s in job.trainers.items()}
         self.fleets = {
             name: _fleet(job, latencies, name)
             for name in latencies.engines
             if self._engine.get(name, name) == name
         }
-        shared: dict[str, Places] = {}  # colocated services take turns
+        shared: dict[str, Places] = {}  # services that share GPUs or processes take turns
         for name in latencies.titans:
-            together = next((group for group in job.colocate if name in group), (name,))
+            group = next((group for group in job.colocate if own[name] in group), ())
+            together = {each for each in own if own[each] in (*group, own[name])}
             shared[name] = next((shared[n] for n in together if n in shared), None) or Places()
         self.titans = shared
         self.trained = {node.target: 0 for node in job.nodes if Role.UPDATES in node.roles}

@@ -27,7 +27,7 @@ from forgedsl_runtime.meshes import Fleet
 from forgedsl_runtime.services.endpoints import MonarchEndpoints, as_prompt
 from forgedsl_runtime.services.generator import GeneratorClient
 from forgedsl_runtime.services.reward import RewardClient
-from forgedsl_runtime.services.trainer import TrainerClient
+from forgedsl_runtime.services.trainer import TrainerClient, tenants_of
 from forgedsl_runtime.stub.data import StubReader
 from forgedsl_runtime.stub.rehearsal import Rehearsal
 from forgedsl_runtime.upstream.monarch import Mesh
@@ -188,13 +188,14 @@ async def build(
     job: spec.Job, fleet: Fleet, run_dir: Path, rehearsal: Rehearsal, events: Any
 ) -> StubEndpoints:
     """Connect a client to every mesh, and the faults to the steps."""
+    trainers = {name: TrainerClient(mesh) for name, mesh in fleet.trainers.items()}
     endpoints = StubEndpoints(
         job,
         run_dir,
         rehearsal,
         datasets=readers(job, rehearsal),
         samplers={},
-        trainers={name: TrainerClient(mesh) for name, mesh in fleet.trainers.items()},
+        trainers=trainers | tenants_of(job, fleet.trainers),
         rewards=RewardClient(job, fleet.rewards, _Program(), events),  # type: ignore[arg-type]
     )
     for name, meshes in fleet.samplers.items():

@@ -206,6 +206,7 @@ class TitanTrainer(TitanActor):
         self.sender = Sender(way, run_key, dtype, gather_tensors, ranks, proves=self._proves)
         self.titan.model.train()
         facts = {"parameters": self.titan.size, "loaded": loaded, "version": self.version}
+        facts |= self._facts_of_tenants()
         if warm_up.saves_time(self.job, self.name):
             begin = time.perf_counter()
             self._warm_up()

@@ -69,6 +69,14 @@ class TitanActor(ForgeActor):
         return await self.run(self._logprobs, samples)
 
     @concurrent_endpoint
+    async def base_logprobs(
+        self, samples: Sequence[Sample], temperature: float
+    ) -> list[list[float]]:
+        """Return the log-probs of the completion tokens of each sample under the weights without
+        adapters, which never change."""
+        return await self.run(self._base_logprobs, samples, temperature)
+
+    @concurrent_endpoint
     async def values(self, samples: Sequence[Sample]) -> list[list[float]]:
         """Return the value head's output at the position that predicts each completion token."""
         return await self.run(self._values, samples)
@@ -114,6 +122,10 @@ class TitanActor(ForgeActor):
         return self._of_tokens(
             samples, lambda h, w, shared, m: _token_logprobs(h, w, m, divisor, shared)
         )
+
+    def _base_logprobs(self, samples: Sequence[Sample], temperature: float) -> list[list[float]]:
+        with self.titan.as_base():
+            return self._logprobs(samples, temperature)
 
     def _values(self, samples: Sequence[Sample]) -> list[list[float]]:
         return self._of_tokens(
@@ -208,6 +220,25 @@ class TitanActor(ForgeActor):
     def _begin_microbatch(self) -> None:
         """Hook before each microbatch of a training step."""
 
+    def _digests(self) -> dict[str, Whole]:
+        """Return the digest of each tensor of the base by its name in files (a collective); an
+        empty dict if the model has no files, or if this proof is off."""
+        if not any(self.folder.glob("*.safetensors")) or "frozen" in self.job.proofs.off:
+            return {}
+        dtype = next(p.dtype for p in self.titan.model.parameters() if p.is_floating_point())
+        found = digests(self.titan.export_tensors(dtype, base=True))
+        if self.titan.pipeline is not None:
+            stages: list[dict[str, Whole]] = [{} for _ in range(dist.get_world_size())]
+            dist.all_gather_object(stages, found)
+            found = {name: value for stage in stages for name, value in stage.items()}
+        return found
+
+    def _facts_of_tenants(self) -> dict[str, Any]:
+        """Return what proves the base of the services that this one serves (a collective)."""
+        tenants = self.job.tenants(self.name)
+        held = self._digests() if tenants else {}
+        return {"digests": held, "digests_of": tenants} if held else {}
+
     def _dp_group(self) -> dist.ProcessGroup:
         """Return the group of ranks that hold other samples, or other tokens of the same
         samples."""
@@ -220,18 +251,8 @@ class ReferenceModel(TitanActor):
 
     def _setup(self, run_dir: Path, run_key: str, resume_step: int | None) -> dict[str, Any]:
         facts = super()._setup(run_dir, run_key, resume_step)
-        proved = any(self.folder.glob("*.safetensors")) and "frozen" not in self.job.proofs.off
-        return facts | (self._digests() if proved else {})
-
-    def _digests(self) -> dict[str, Any]:
-        """Return the digest of each tensor by its name in files (a collective)."""
-        dtype = next(p.dtype for p in self.titan.model.parameters() if p.is_floating_point())
-        found = digests(self.titan.export_tensors(dtype))
-        if self.titan.pipeline is not None:
-            stages: list[dict[str, Whole]] = [{} for _ in range(dist.get_world_size())]
-            dist.all_gather_object(stages, found)
-            found = {name: value for stage in stages for name, value in stage.items()}
-        return {"digests": found}
+        held = self._digests()
+        return facts | ({"digests": held} if held else {})
 
 
 def _token_logprobs(

@@ -4,6 +4,7 @@
                                                      --base--> the same, adapters left out
                                                      --peft_layers--> adapters under PEFT's names
                                                      --alone--> the same, for an engine
+    model --left_out--> computes with W alone, for a while
 
 Queries, keys and values have adapters of their own, as in PEFT, so they are not fused here. Used
 only by `model.py`, which wraps torchtitan; import nothing of torchtitan at module level.
@@ -11,7 +12,10 @@ only by `model.py`, which wraps torchtitan; import nothing of torchtitan at modu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from functools import cache
 from typing import Any
 
 import torch
@@ -31,13 +35,52 @@ def with_adapters(config: Any, lora: spec.Lora | None) -> Any:
         return config
     from torchtitan.components.lora import LoRAConverter
 
+    class Converter(LoRAConverter):
+        def _make_lora_config(self, cfg: Any) -> Any:
+            made = super()._make_lora_config(cfg)
+            given = {f.name: getattr(made, f.name) for f in fields(made) if f.init}
+            return _removable(type(made)._owner, type(cfg)._owner).Config(**given)
+
     for layer in config.layers:
         layer.attention.qkv_linear = _apart(layer.attention.qkv_linear)
     # the linear layers of an MLP, or of shared experts
     mlp = any(each.moe is None or each.moe.shared_experts is not None for each in config.layers)
     names = LAYERS if mlp else LAYERS[:3]
-    converter = LoRAConverter.Config(rank=lora.rank, alpha=lora.alpha, target_modules=names)
-    return converter.build().convert(config)
+    settings = LoRAConverter.Config(rank=lora.rank, alpha=lora.alpha, target_modules=names)
+    return Converter(settings).convert(config)
+
+
+@cache
+def _removable(adapted: Any, plain: Any) -> Any:
+    """Return the class of a linear layer with an adapter that can be left out. `adapted` is
+    torchtitan's class of the layer, and `plain` that of the same layer without an adapter."""
+
+    class Removable(adapted):
+        @dataclass(kw_only=True, slots=True)
+        class Config(adapted.Config):
+            pass
+
+        left_out = False
+
+        def forward(self, input: Tensor) -> Tensor:
+            layer = plain if self.left_out else adapted
+            out: Tensor = layer.forward(self, input)
+            return out
+
+    return Removable
+
+
+@contextmanager
+def left_out(model: torch.nn.Module) -> Iterator[None]:
+    """Let a model compute with the weights alone, as if it had no adapters."""
+    layers: list[Any] = [layer for layer in model.modules() if hasattr(layer, "left_out")]
+    for layer in layers:
+        layer.left_out = True
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer.left_out = False
 
 
 def _apart(fused: Any) -> Any:

@@ -133,6 +133,18 @@ class TitanModel:
         the model's own tensors."""
         return self._named(lora.merged(dict(self.model.state_dict()), self.lora))
 
+    @contextmanager
+    def as_base(self) -> Iterator[None]:
+        """Let the model compute as a frozen one without adapters; it also counts no tokens of
+        experts meanwhile."""
+        training = self.model.training
+        self.model.eval()
+        try:
+            with lora.left_out(self.model):
+                yield
+        finally:
+            self.model.train(training)
+
     def base_state(self) -> dict[str, Any]:
         """Return this rank's shards of the weights that adapters are added to, named as those of
         `hf_state`."""
@@ -154,11 +166,15 @@ class TitanModel:
         state: dict[str, Any] = self.adapter.published(others)
         return state | experts.stack_experts(grouped, self.adapter)
 
-    def export_tensors(self, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
-        """Yield all weights whole, under the names that they have in files (a collective)."""
+    def export_tensors(
+        self, dtype: torch.dtype, *, base: bool = False
+    ) -> Iterator[tuple[str, Tensor]]:
+        """Yield all weights whole, under the names that they have in files (a collective). With
+        `base`, no adapter is merged into them."""
+        named = self.base_state() if base else self.hf_state()
         state = {
             name: value.value if isinstance(value, InF32) and value.rounded else value
-            for name, value in self.hf_state().items()
+            for name, value in named.items()
         }
         gathered = (
             part
