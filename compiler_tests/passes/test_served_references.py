@@ -15,6 +15,7 @@ from forgedsl.adapters import PREFIX, A, B
 from forgedsl.lower.job import Job
 from forgedsl.plan.text import placement_lines
 from forgedsl.plan.timeline import timeline
+from forgedsl.records import replace
 from forgedsl.sizes.hosts import Host
 
 MODEL = 'model policy { source = hf("Qwen/Qwen3-1.7B"), arch = qwen3("1.7B"), context = 4096 }'
@@ -155,6 +156,23 @@ def test_memory_has_the_base_once() -> None:
     assert used == [9, 8]
     assert served.chosen == {}
     assert "reference  served by trainer" in "\n".join(placement_lines(served))
+
+
+@pytest.mark.parametrize(
+    ("gib", "lora", "suggested"), [(47, LORA[1], True), (51, LORA[1], True), (47, LORA[0], False)]
+)
+def test_a_second_base_that_does_not_fit_is_told(gib: int, lora: str, suggested: bool) -> None:
+    """On one GPU there is room for the trainer alone; with trained weights nothing else helps."""
+    text = changed(
+        TEXT, (SERVED, APART), (LORA[1], lora), ("procs = 4,", "procs = 1,"),
+        ("rows = 4", "rows = 1"),
+        ("flow train", "colocate = [trainer, reference]\nflow train"),
+    )  # fmt: skip
+    _, found = plan_of(text, host=replace(BIG, gpu_memory=gib * 2**30))
+    (small,) = [d for d in found if "`trainer` and `reference` together" in d.message]
+    assert small.code == "P205"
+    remedy = "`service reference : titan(policy) { served_by = trainer }` fits"
+    assert (remedy in (small.help or "")) == suggested
 
 
 def test_its_time_is_that_of_the_trainer() -> None:

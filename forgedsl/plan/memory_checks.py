@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from forgedsl.diagnostics import Diagnostic, Label, Severity
-from forgedsl.ir.program import Decl, EnvironmentDecl
+from forgedsl.ir.program import Decl, EnvironmentDecl, model_of
 from forgedsl.operations.registry import declarations
-from forgedsl.plan.capacity import TIGHT, MemoryPlan, Store, starved
+from forgedsl.plan.capacity import TIGHT, MemoryPlan, Store, plan_memory, starved
+from forgedsl.plan.tenants import served_by_trainer
 from forgedsl.services.registry import kind_of
 from forgedsl.sizes.memory import GIB, Item, Phase, Pool, RankMemory, Request
 from forgedsl.sizes.meshes import setting_label, written_at
@@ -153,6 +154,7 @@ def _largest(phase: Phase) -> list[Item]:
 
 def _remedies(request: Request, plan: MemoryPlan, store: Store, largest: str) -> Iterator[str]:
     """Yield changes that fit; each was tried."""
+    yield from _served_references(request, store)
     smaller = tuple(_engine_remedy(request, plan, store)) if store.kind == "gpu" else ()
     yield from smaller
     for name in store.services if not smaller else ():
@@ -175,6 +177,20 @@ def _remedies(request: Request, plan: MemoryPlan, store: Store, largest: str) ->
             yield f"start fewer processes of `{largest}`, or use a smaller model"
         else:
             yield f"use a smaller model in `{largest}`, or a host with more memory"
+
+
+def _served_references(request: Request, store: Store) -> Iterator[str]:
+    """Suggest that a trainer of adapters serves a frozen model of the same base."""
+    for name in store.services:
+        changed = served_by_trainer(request, name)
+        if changed is None:
+            continue
+        kept = {each for each in store.services if each != name} | {request.trainer}
+        held = [each for each in plan_memory(changed).stores if kept.intersection(each.services)]
+        if all(each.share < TIGHT for each in held):
+            model = model_of(request.program.services[name])
+            settings = f"{{ served_by = {request.trainer} }}"
+            yield f"`service {name} : titan({model}) {settings}` fits"
 
 
 def _engine_remedy(request: Request, plan: MemoryPlan, store: Store) -> Iterator[str]:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from forgedsl.diagnostics import Diagnostic, Label, error
 from forgedsl.ir.graph import Graph, Node
-from forgedsl.ir.program import Constructor, Decl, Program, engine_of, is_tenant, model_of
+from forgedsl.ir.program import Constructor, Decl, Program, Ref, engine_of, is_tenant, model_of
 from forgedsl.records import replace
 from forgedsl.services.registry import kind_of
 from forgedsl.shipped import locate
@@ -39,8 +39,11 @@ def check_tenants(program: Program, graph: Graph, base_dir: Path | None) -> list
         if not is_tenant(program, name):
             continue
         tenant = program.services[name]
-        other = _of_trainer if kind_of(tenant.ctor).trains else _of_engine
-        problems = [*other(program, graph, tenant)] or [*_of_model(program, tenant, base_dir)]
+        if kind_of(tenant.ctor).trains:
+            found_in = _of_trainer(program, graph.trainer, tenant)
+        else:
+            found_in = _of_engine(program, graph, tenant)
+        problems = [*found_in] or [*_of_model(program, tenant, base_dir)]
         cannot = f"`{name}` cannot be served by `{engine_of(program, name)}`"
         found += [
             error("P230", "served-by", f"{cannot}: {why}", at, related=related, help=remedy)
@@ -74,28 +77,28 @@ def _of_engine(program: Program, graph: Graph, tenant: Decl) -> Iterator[Problem
         yield why, at, label, f"write {sync} from a trainer with `lora`, or {own}"
 
 
-def _of_trainer(program: Program, graph: Graph, tenant: Decl) -> Iterator[Problem]:
-    """Yield why a service does not compute the log-probs of a frozen model."""
+def _of_trainer(program: Program, trained: str, tenant: Decl) -> Iterator[Problem]:
+    """Yield why a service does not compute the log-probs of a frozen model; `trained` is the one
+    that the flow trains."""
     name = engine_of(program, tenant.name)
     trainer, at = program.services[name], written_at(tenant, "served_by")
     label, own = (Label(text="declared here", span=trainer.name_span),), _own(tenant)
     if name == tenant.name:
         yield "that is the service itself", at, (), own
-    elif tenant.name == graph.trainer:
+    elif tenant.name == trained:
         yield f"the flow trains `{tenant.name}`", at, (), own
     elif is_tenant(program, name):
         other = engine_of(program, name)
         why = f"it has no processes, but is served by `{other}`"
         yield why, at, label, f"`served_by = {other}`"
     elif not kind_of(trainer.ctor).trains:
-        trained = f"`served_by = {graph.trainer}`" if graph.trainer else "name the trainer"
-        yield f"it is a {trainer.ctor} service", at, label, f"{trained}, or {own}"
-    elif name != graph.trainer:
+        yield f"it is a {trainer.ctor} service", at, label, f"write `served_by = {trained}`, or {own}"
+    elif name != trained:
         why = "the flow does not train it, so it has no adapters to leave out"
-        yield why, at, label, f"`served_by = {graph.trainer}`, or {own}"
+        yield why, at, label, f"write `served_by = {trained}`, or {own}"
     elif not number(trainer, "lora.rank", 0):
         why = "it trains the weights themselves, so its first step changes the base"
-        yield why, at, label, f"`lora {{ rank = 32 }}` in `{name}`, or {own}"
+        yield why, at, label, f"write `lora {{ rank = 32 }}` in `{name}`, or {own}"
     elif tenant.head:
         why = f"`{tenant.name}` has a value head, and `{name}` computes only its log-probs"
         yield why, at, (), own
@@ -185,6 +188,26 @@ def _without_effect(program: Program, tenant: Decl) -> list[Diagnostic]:
         at = setting.origin.span or tenant.name_span
         found.append(error("F113", "bad-value", message, at, related=label, help=remedy))
     return found
+
+
+def served_by_trainer(request: Request, name: str) -> Request | None:
+    """Return the request in which the trainer serves this frozen service; None if it cannot."""
+    decl, trainer = request.program.services.get(name), request.trainer
+    if decl is None or name == trainer or is_tenant(request.program, name):
+        return None
+    served = decl.settings.get("served_by")
+    if served is None or not kind_of(decl.ctor).trains:
+        return None
+    served = replace(served, value=Ref(name=trainer))
+    tenant = replace(decl, settings={**decl.settings, "served_by": served})
+    program = replace(request.program, services={**request.program.services, name: tenant})
+    if [*_of_trainer(program, trainer, tenant)] or [*_of_model(program, tenant, None)]:
+        return None
+    return replace(
+        request, program=program, tenant_ranks={**request.tenant_ranks, name: 0},
+        meshes=tuple(mesh for mesh in request.meshes if mesh.service != name),
+        rows={each: rows for each, rows in request.rows.items() if each != name},
+    )  # fmt: skip
 
 
 def with_ranks(request: Request, services: Iterable[str], base_dir: Path | None) -> Request:

@@ -111,7 +111,7 @@ MODEL = Kind(
         ("source", _SOURCE, REQUIRED, NUM, "where the weights come from"),
         ("adapter", Type(base="ctor", ctors=c.ADAPTERS, optional=True), None, NUM,
          "LoRA adapter in the layout of PEFT, which is merged into the weights; an engine adds it "
-         "to its base for a service with `served_by`"),
+         "to its base for a vllm service with `served_by`"),
         ("arch", Type(base="ctor", ctors=c.ARCHITECTURES, auto=True), AUTO, NUM,
          "architecture; auto reads the source's config.json"),
         ("dtype", word("f32", "bf16", "f16"), "bf16", NUM, "dtype of the weights"),
