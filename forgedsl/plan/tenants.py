@@ -92,7 +92,8 @@ def _of_trainer(program: Program, trained: str, tenant: Decl) -> Iterator[Proble
         why = f"it has no processes, but is served by `{other}`"
         yield why, at, label, f"`served_by = {other}`"
     elif not kind_of(trainer.ctor).trains:
-        yield f"it is a {trainer.ctor} service", at, label, f"write `served_by = {trained}`, or {own}"
+        why = f"it is a {trainer.ctor} service"
+        yield why, at, label, f"write `served_by = {trained}`, or {own}"
     elif name != trained:
         why = "the flow does not train it, so it has no adapters to leave out"
         yield why, at, label, f"write `served_by = {trained}`, or {own}"
