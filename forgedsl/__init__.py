@@ -46,7 +46,10 @@ def __getattr__(name: str) -> Any:
     if name in HOMES:
         from importlib import import_module
 
-        return getattr(import_module(HOMES[name]), name)
+        from forgedsl.python.interrupts import interrupts_wait
+
+        with interrupts_wait():
+            return getattr(import_module(HOMES[name]), name)
     raise AttributeError(f"module 'forgedsl' has no attribute {name!r}")
 
 

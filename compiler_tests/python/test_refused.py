@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from forgedsl.cli import run_lock
 from forgedsl.cli.run_lock import claim, is_held
 from forgedsl.python import results
 from forgedsl.python.groups import Buffer
+from forgedsl.python.interrupts import interrupts_wait
 
 GRPO = Path(__file__).parents[2] / "pipelines" / "grpo_math.forge"
 
@@ -56,6 +59,42 @@ def test_finish_refuses_the_folder_of_a_session(
         pipeline.finish(tmp_path)
     with pytest.raises(TypeError, match="`folder` must be the path of a run folder, not 3"):
         pipeline.finish(3)  # type: ignore[arg-type]
+
+
+def test_an_interrupt_waits_for_the_end_of_a_body_and_a_second_does_not() -> None:
+    reached = []
+
+    def interrupted(times: int) -> None:
+        with interrupts_wait():
+            for _ in range(times):
+                signal.raise_signal(signal.SIGINT)
+            reached.append(times)
+
+    for times in (1, 2):
+        with pytest.raises(KeyboardInterrupt):
+            interrupted(times)
+    assert reached == [1]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_pytorch_can_be_used_after_an_interrupt_while_it_is_imported() -> None:
+    text = f"""
+import signal, forgedsl
+def interrupt(*_):
+    signal.raise_signal(signal.SIGINT)
+pipeline = forgedsl.load({str(GRPO)!r}, profile="cpu")
+pipeline.plan()
+signal.signal(signal.SIGALRM, interrupt)
+signal.setitimer(signal.ITIMER_REAL, 0.3)
+try:
+    pipeline.loss()
+    print("no interrupt")
+except KeyboardInterrupt:
+    print("interrupted")
+print(pipeline.loss().name)
+"""
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=False)
+    assert done.stdout == "interrupted\ngrpo\n", done.stderr
 
 
 def test_an_interrupt_while_a_run_starts_leaves_no_run_behind(

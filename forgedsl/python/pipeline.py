@@ -15,6 +15,7 @@ from forgedsl.cli.waiting import waiting
 from forgedsl.errors import expect
 from forgedsl.python.arguments import check_is
 from forgedsl.python.functions import FunctionOfLists
+from forgedsl.python.interrupts import interrupts_wait
 from forgedsl.python.pages import Findings, Picture, PipelineError, PlanPage, error_of
 from forgedsl.python.results import Running, RunResult, begin
 from forgedsl.python.speaking import all_speak_python, speaks_python
@@ -106,10 +107,11 @@ class Pipeline:
     def program(self) -> Program:
         """The resolved program: parameters, models, services, functions."""
         if self._loaded is None:
-            self._loaded = api.load(
-                self.path, profile=self.profile, overrides=self.overrides,
-                set_files=self.set_files, host=self._host(),
-            )  # fmt: skip
+            with interrupts_wait():
+                self._loaded = api.load(
+                    self.path, profile=self.profile, overrides=self.overrides,
+                    set_files=self.set_files, host=self._host(),
+                )  # fmt: skip
         loaded = self._loaded
         if loaded.program is None or loaded.reporter.has_errors:
             raise error_of(tuple(loaded.reporter), loaded.sources)
@@ -138,10 +140,11 @@ class Pipeline:
 
         with as_pipeline_error():
             config = checked(configuration(self.path))
-        found = lint_file(
-            self.path, profile=None if self.profile == "auto" else self.profile, config=config,
-            overrides=self.overrides, set_files=self.set_files,
-        )  # fmt: skip
+        with interrupts_wait():
+            found = lint_file(
+                self.path, profile=None if self.profile == "auto" else self.profile, config=config,
+                overrides=self.overrides, set_files=self.set_files,
+            )  # fmt: skip
         return Findings(found.diagnostics, found.sources)
 
     def plan(self) -> PlanPage:
@@ -151,12 +154,13 @@ class Pipeline:
             PipelineError: the file has errors, or the plan does not fit the host.
         """
         if self._planned is None:
-            from forgedsl.cli.planning import plan_file
+            with interrupts_wait():
+                from forgedsl.cli.planning import plan_file
 
-            self._planned = plan_file(
-                self.path, profile=self.profile, overrides=self.overrides,
-                set_files=self.set_files, host=self._host(),
-            )  # fmt: skip
+                self._planned = plan_file(
+                    self.path, profile=self.profile, overrides=self.overrides,
+                    set_files=self.set_files, host=self._host(),
+                )  # fmt: skip
         planned = self._planned
         if planned.lowered is None:
             raise error_of(tuple(planned.loaded.reporter), planned.loaded.sources)
@@ -186,7 +190,7 @@ class Pipeline:
         if name is None:
             raise PipelineError(f"name one of the losses: {', '.join(losses) or 'there are none'}")
         spec = losses[_check_name(name, losses, "loss")]
-        with waiting("loading PyTorch"):
+        with waiting("loading PyTorch"), interrupts_wait():
             from forgedsl_runtime.losses import LossFunction
 
         return LossFunction.from_job(spec)
@@ -271,7 +275,7 @@ class Pipeline:
         check_is(name, str, "the name of a function is a text")
         target_name = _check_name(name.replace(".", "_"), by_name, "function")
         target = by_name[target_name]
-        with waiting("loading PyTorch"):
+        with waiting("loading PyTorch"), interrupts_wait():
             from forgedsl_runtime.modules import load_module
             from forgedsl_runtime.tensor_calls import call_on_tensors
 
