@@ -101,6 +101,7 @@ def trainer(job: spec.Job, folder: Path) -> Any:
     actor.model_spec, actor.world = job.models["policy"], 1
     actor.folder = resolve_model(job, "policy", folder / "b", folder)
     store = rendezvous_store()
+    actor._store = store  # it closes when nothing refers to it
     actor._rendezvous, actor._threads = (store.host, store.port), torch.get_num_threads()
     actor._setup(folder, f"training-{store.port}", None)
     return actor

@@ -9,6 +9,7 @@ import pytest
 from forge_texts import GRPO, changed, edited, lower_of, plan_of
 
 from forgedsl.plan.cost import published_bytes
+from forgedsl.sizes.adapters import GPU_LAYER, added_seconds
 from forgedsl.sizes.hosts import Host
 from forgedsl.sizes.params import SLOT_RANKS, adapter_params, adapter_slot_rank, num_params
 
@@ -125,6 +126,24 @@ def test_memory_counts_the_adapter_in_place_of_the_weights() -> None:
     sent = [items(made, "trainer", "rollout")["published weights"] for made in (whole, alone)]
     assert sent == [2 * 2 * num_params(dims) / 4, 2 * 2 * adapter_params(dims, 12) / 4]
     assert alone.memory.rank("generator").note == "decodes slower, because it adds an adapter"
+
+
+def test_decoding_with_an_adapter_takes_longer() -> None:
+    whole, alone = (
+        next(stage for stage in plan_of(text, host=BIG)[0].cost.stages if stage.node == "rollout")
+        for text in (changed(GRPO, LORA), TEXT)
+    )
+    dims = plan_of(TEXT, host=BIG)[0].dims["policy"]
+    step = added_seconds(dims, 12, width=1, device="gpu")
+    assert step == dims.layers * GPU_LAYER
+    assert alone.seconds - whole.seconds == pytest.approx(512 * step), "512 tokens at most"
+
+
+@pytest.mark.parametrize("device", ["gpu", "cpu"])
+def test_the_base_alone_decodes_as_fast(device: str) -> None:
+    dims = plan_of(TEXT, host=BIG)[0].dims["policy"]
+    assert added_seconds(dims, 0, width=64, device=device) == 0.0
+    assert added_seconds(dims, 8, width=64, device=device) > 0.0
 
 
 @pytest.mark.parametrize(("rank", "room"), [(1, 1), (2, 8), (8, 8), (33, 64), (512, 512), (513, 0)])

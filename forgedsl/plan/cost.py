@@ -29,6 +29,7 @@ from forgedsl.plan.sizes import (
 )
 from forgedsl.records import dataclass, field, replace
 from forgedsl.services.registry import kind_of
+from forgedsl.sizes.adapters import added_seconds
 from forgedsl.sizes.devices import LINK, REDUCE, Rates, attention_rate, cpu_rates, gpu_rates
 from forgedsl.sizes.experts import routed_seconds
 from forgedsl.sizes.memory import RankMemory, Request, itemsize
@@ -309,6 +310,7 @@ def _sample(
         + width * rates.token
         + reduce_seconds(mesh, dims, width, size)
         + (routed_seconds(dims, size, rates.bandwidth * mesh.world) if mesh.gpus else 0.0)
+        + added_seconds(dims, request.added_rank(node.target), width, mesh.device)
         + max(fetched / (rates.bandwidth * mesh.world), width * prefill)
     )
     begun = lag * each * (prompt / shared + new / 2)

@@ -132,6 +132,13 @@ class Request:
                 return number(self.program.services[sync.target], "lora.rank", 0) or None
         return None
 
+    def added_rank(self, service: str) -> int:
+        """Return the rank of the adapter that an engine adds when this service samples; 0 if it
+        adds none."""
+        if service in self.tenant_ranks:
+            return self.tenant_ranks[service]
+        return self.adapter_rank(service) or 0
+
     def num_published(self, service: str) -> int:
         """Return the number of parameters that this service publishes or receives; those of its
         model if its dimensions are known."""
