@@ -67,6 +67,7 @@ def test_a_file_with_an_equals_sign_in_its_name_is_a_file(tmp_path, monkeypatch)
     [
         (["x.forge", "--profil", "cpu"], "no option `--profil`; did you mean `--profile`?"),
         (["x.forge", "--profil=cpu"], "no option `--profil`; did you mean `--profile`?"),
+        (["x.forge", "--best", "9"], "no option `--best`; it is an option of `forgec export`"),
         (["--stubb", "x.forge"], "no option `--stubb`; did you mean `--stub`?"),
         (["x.forge", "-x"], "no option `-x`; see `forgec plan --help`"),
         (["x.forge", "-lr", "1e-5"], "no option `-lr`; did you mean `lr=1e-5`?"),

@@ -151,21 +151,38 @@ def _value(name: str, rest: Iterator[str], syntax: Syntax) -> str:
 
 
 def _check_name(option: str, arguments: Sequence[str], syntax: Syntax) -> None:
-    """Report a misspelt option such as `--profil cpu`, unless the file declares `profil`."""
+    """Report a misspelt option such as `--profil cpu`, or one of other commands, unless the file
+    declares `profil`."""
     from forgedsl.mistakes.suggest import did_you_mean, nearest
 
     name = option[2:].replace("-", "_")
     longer = tuple(known for known in syntax.options if known.startswith(option))
     meant = nearest(option, syntax.options) or longer
+    hint = ("" if "." in name else _commands_with(option)) or did_you_mean(meant)
     if not syntax.sets:
-        hint = did_you_mean(meant) or f"see `forgec {syntax.command} --help`"
-        raise UsageError(f"no option `{option}`; {hint}")
-    if "." in name or not meant:
+        raise UsageError(f"no option `{option}`; {hint or f'see `forgec {syntax.command} --help`'}")
+    if "." in name or not hint:
         return
     files = [word for word in arguments if word.endswith(".forge")]
     if not any(name in _declared(file) for file in files):
-        neither = f" ({files[0]} declares no `{name}` either)" if files else ""
-        raise UsageError(f"no option `{option}`; {did_you_mean(meant)}{neither}")
+        neither = f" ({files[0]} declares no `{name}` either)" if files and meant else ""
+        raise UsageError(f"no option `{option}`; {hint}{neither}")
+
+
+def _commands_with(option: str) -> str:
+    """Return which commands have an option, as a hint; "" if none has it, or if a setting has its
+    name."""
+    from forgedsl.cli.commands import COMMANDS
+    from forgedsl.cli.options import options_of
+    from forgedsl.schema.kinds import KINDS, SERVICES
+
+    kinds = (*KINDS.values(), *SERVICES.values())
+    ends = {setting.name.rpartition(".")[2] for kind in kinds for setting in kind.settings}
+    if option[2:].replace("-", "_") in ends:
+        return ""
+    having = [name for name, *_ in COMMANDS
+              if any(option in each.names for each in options_of(name))]  # fmt: skip
+    return f"it is an option of `forgec {'`, `forgec '.join(having)}`" if having else ""
 
 
 def _declared(file: str) -> set[str]:

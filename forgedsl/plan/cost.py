@@ -19,6 +19,7 @@ from forgedsl.hir.judges import judge_of, judges, placeholders
 from forgedsl.ir.graph import Graph, Node
 from forgedsl.ir.program import Constructor, Program, engine_of, rewards_of
 from forgedsl.plan.calibration import factor, share
+from forgedsl.plan.decoding import launch_seconds, reduce_seconds
 from forgedsl.plan.schedule import SchedulePlan
 from forgedsl.plan.sizes import (
     completions,
@@ -29,9 +30,7 @@ from forgedsl.plan.sizes import (
 )
 from forgedsl.records import dataclass, field, replace
 from forgedsl.services.registry import kind_of
-from forgedsl.sizes.adapters import added_seconds
 from forgedsl.sizes.devices import LINK, REDUCE, Rates, attention_rate, cpu_rates, gpu_rates
-from forgedsl.sizes.experts import routed_seconds
 from forgedsl.sizes.memory import RankMemory, Request, itemsize
 from forgedsl.sizes.meshes import MeshPlan, copies_of, number, transport_of, value
 from forgedsl.sizes.params import (
@@ -305,12 +304,8 @@ def _sample(
     fetched = read + (FP8_READ - 1) * cache if kv < size and mesh.device == "gpu" else read
     prefill = per_token / (rates.prefill * mesh.world)
     token_s = (
-        rates.decode
-        + dims.layers * rates.layer
+        launch_seconds(request, node.target, rates, width=width, itemsize=size)
         + width * rates.token
-        + reduce_seconds(mesh, dims, width, size)
-        + (routed_seconds(dims, size, rates.bandwidth * mesh.world) if mesh.gpus else 0.0)
-        + added_seconds(dims, request.added_rank(node.target), width, mesh.device)
         + max(fetched / (rates.bandwidth * mesh.world), width * prefill)
     )
     begun = lag * each * (prompt / shared + new / 2)
@@ -424,14 +419,6 @@ def _bytes_out_of_host_text(request: Request, node: Node, way: str, size: int) -
     copy."""
     count = copies_of(request.meshes, node, way)
     return f", {size * count / 2**20:,.0f} out of its host" if count > 1 else ""
-
-
-def reduce_seconds(mesh: MeshPlan, dims: Dims, tokens: int, size: int) -> float:
-    """Return the seconds of tensor parallelism's all-reduces in a forward pass: two per layer."""
-    tp = mesh.degrees.get("tp", 1)
-    if tp == 1 or mesh.device == "cpu":
-        return 0.0
-    return 2 * dims.layers * (REDUCE + 2 * (tp - 1) / tp * tokens * dims.hidden * size / LINK)
 
 
 def split_seconds(mesh: MeshPlan, dims: Dims, tokens: int, size: int) -> float:

@@ -21,14 +21,13 @@ from forgedsl.plan.cost import (
     attention_speed,
     rates_of,
     recomputes_kv_cache,
-    reduce_seconds,
     sync_seconds,
 )
+from forgedsl.plan.decoding import launch_seconds, reduce_seconds
 from forgedsl.plan.sizes import data_ranks, lengths, trained_length
 from forgedsl.services.registry import kind_of
 from forgedsl.sim.latency import Data, Engine, Filter, Latencies, Play, Reward, Titan
 from forgedsl.sim.values import Dist, constant
-from forgedsl.sizes.experts import routed_seconds
 from forgedsl.sizes.memory import itemsize
 from forgedsl.sizes.meshes import transport_of
 from forgedsl.sizes.params import (
@@ -158,9 +157,7 @@ def _engine(plan: Plan, graph: Graph, name: str, prompt: float, tokens: Dist) ->
     times = factor(request.host, mesh.device, "sample")
     if mesh.device == "gpu":  # the decode time counts a shared prompt once
         cache *= (prompt / shared + tokens.mean) / context
-    launch = rates.decode + dims.layers * rates.layer + reduce_seconds(mesh, dims, width, size)
-    if mesh.gpus:
-        launch += routed_seconds(dims, size, rates.bandwidth * mesh.world)
+    launch = launch_seconds(request, name, rates, width=width, itemsize=size)
     fixed = launch + read / (rates.bandwidth * mesh.world)
     full = (
         launch
