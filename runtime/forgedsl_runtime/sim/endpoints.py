@@ -74,7 +74,8 @@ class SimEndpoints:
         self._job, self._latencies, self._seed, self._faults = job, latencies, seed, tuple(faults)
         self.controller = Places()
         self._engine = {name: s.served_by or name for name, s in job.samplers.items()}
-        own = {name: s.served_by or name for name, s in job.trainers.items()}
+        own = {name: name for name in latencies.titans}
+        own |= {name: s.served_by or name for name, s in job.trainers.items()}
         self.fleets = {
             name: _fleet(job, latencies, name)
             for name in latencies.engines
