@@ -150,8 +150,8 @@ def test_a_function_of_sequences_takes_no_tokens():
 @pytest.mark.parametrize(
     ("source", "name", "said"),
     [
-        ("dapo", "clip_hi", "did you mean `clip_high`?; its parameters are clip_low, clip_high, "),
-        ("sft", "x", "; its parameters are label_smoothing, z_loss"),
+        ("dapo", "clip_hi", "did you mean `clip_high`?"),
+        ("sft", "x", "the parameters are label_smoothing, z_loss"),
     ],
 )
 def test_compile_loss_names_the_parameters_there_are(source, name, said):

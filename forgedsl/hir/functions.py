@@ -14,7 +14,8 @@ from forgedsl.hir.context import Context
 from forgedsl.hir.table import part_span
 from forgedsl.ir.program import Constant, Decl, Deferred, Function, PythonFunction, Scope
 from forgedsl.mistakes.other_tools import equivalent, function_equivalent
-from forgedsl.mistakes.tensor_calls import LIBRARIES, index_help, tensor_call
+from forgedsl.mistakes.suggest import did_you_mean, nearest
+from forgedsl.mistakes.tensor_calls import LIBRARIES, attribute_help, index_help, tensor_call
 from forgedsl.records import dataclass
 from forgedsl.schema import builtins
 from forgedsl.schema.constructors import STANDARD_REWARDS
@@ -204,8 +205,10 @@ class BodyChecker:
                 message = f"`{path.text}` is not a number, but a record of reward parts"
                 self.ctx.error("F109", message, path.span, help=f"`{path.parts[0]}.rewards.NAME`")
         elif name not in {"chosen", "rejected"}:
-            what = f"`{path.parts[0]}` has no attribute"
-            self.ctx.unknown("F101", what, name, span, ("chosen", "rejected"))
+            sides = ("chosen", "rejected")
+            help_text = did_you_mean(nearest(name, sides)) or attribute_help(name, path.parts[0])
+            message = f"`{path.parts[0]}` has no attribute `{name}`"
+            self.ctx.error("F101", message, span, help=help_text)
 
     def _member(self, path: ast.Path, scope: Scope) -> None:
         if len(path.parts) == 1:

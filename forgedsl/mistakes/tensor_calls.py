@@ -67,6 +67,17 @@ def method_help(method: str, x: str, kind: str = "loss") -> str:
     return _PLAIN[method].format(x=x) if method in _PLAIN else ""
 
 
+def attribute_help(name: str, x: str) -> str:
+    """Return the help for an attribute of a value that is written `x`."""
+    if name in ("T", "mT", "H"):
+        return _AXES.format(x=x)
+    if name in ("shape", "ndim"):
+        return "the axes of a value are in its type, as in `[B, T] f32`; sizes are not known here"
+    if name in ("device", "dtype", "data", "grad", "requires_grad"):
+        return _SAME.format(x=x)
+    return method_help(name, x) or "only the values of a pair have attributes: chosen, rejected"
+
+
 def index_help(key: str) -> str:
     """Return the help for an index of a value that has axes; `key` is the name that it is."""
     if "mask" in key:

@@ -140,8 +140,8 @@ def _check_params(function: Function, own: frozenset[str], given: Iterable[str])
     known += sorted(own)
     for name in given:
         if name not in known:
-            listed = f"its parameters are {', '.join(known)}" if known else "it has none"
-            help_ = "; ".join(filter(None, (did_you_mean(nearest(name, known)), listed)))
+            listed = f"the parameters are {', '.join(known)}" if known else "it has none"
+            help_ = did_you_mean(nearest(name, known)) or listed
             raise _mistake("F114", "arity", f"`{function.name}` has no parameter `{name}`", help_)
 
 
