@@ -33,12 +33,25 @@ STEP = spec.Node(
 
 
 @pytest.mark.timeout(240)
+@pytest.mark.parametrize(
+    "lora", [None, pytest.param(spec.Lora(rank=4, alpha=16.0), marks=pytest.mark.full)]
+)
 def test_a_step_after_the_warm_up_is_the_same(
-    tmp_path: Path, make_job: Any, make_titan: Any, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    make_job: Any,
+    make_titan: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    lora: spec.Lora | None,
 ) -> None:
+    """With adapters, the trainer serves a reference too."""
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))  # for the module of the actor
+    services = {"trainer": make_titan(eps=EPS).model_copy(update={"lora": lora})}
+    if lora is not None:
+        services["reference"] = make_titan(trained=False).model_copy(
+            update={"served_by": "trainer"}
+        )
     job = make_job(
-        services={"trainer": make_titan(eps=EPS)},
+        services=services,
         losses={"recorded": recorded_loss()},
         nodes=(STEP,),
     )

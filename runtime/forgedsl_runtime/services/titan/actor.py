@@ -219,6 +219,8 @@ class TitanTrainer(TitanActor):
             with warm_up.unchanged(self.titan.model, self.titan.device):
                 self._prove([(name, samples)])
                 self._run_passes(self.losses[name], samples)
+                if self.job.tenants(self.name):
+                    self._base_logprobs(samples, self.service.temperature)
             self.optimizers.zero_grad()
         self._known.clear()
 
