@@ -10,9 +10,11 @@ import pytest
 from forge_commands import CliRunner
 
 from forgedsl.cli.app import app
+from forgedsl.sim.assume import assume
 from forgedsl.sim.engine import Batching
 from forgedsl.sim.fit import Crowd, least_squares, overlap, union
 from forgedsl.sim.inject import Fault, parse
+from forgedsl.sim.latency import Engine, Latencies
 from forgedsl.sim.values import constant, dist, quantiles, uniform
 from forgedsl_runtime.sim.clock import Deadlock, run
 
@@ -46,6 +48,28 @@ def test_distributions_have_their_quantiles():
     assert [measured.at(u) for u in (0.0, 0.5, 1 - 1e-9)] == pytest.approx([0.0, 50.0, 100.0])
     with pytest.raises(ValueError, match="`fast` is not a number or duration"):
         dist("fast")
+
+
+def test_long_completions_have_more_tokens_at_late_places():
+    assert constant(8.0).mean_place == pytest.approx(4.0)
+    assert quantiles([2.0, 2.0, 6.0]).mean_place > quantiles([2.0, 2.0, 6.0]).mean / 2
+
+
+def test_other_lengths_read_other_numbers_of_keys():
+    engine = Engine(
+        tokens=constant(100.0), prompt=constant(40.0), decode=0.0, decode_sequence=0.007,
+        prefill=0.0, max_running=8, load=0.0, start=0.0, decode_context=1e-4, context=60.0,
+        siblings=4,
+    )  # fmt: skip
+    assert engine.with_lengths(tokens=engine.tokens, prompt=engine.prompt) == engine
+    longer = engine.with_lengths(tokens=constant(200.0), prompt=engine.prompt)
+    assert longer.context == pytest.approx(110.0)  # a quarter of the prompt, half of the tokens
+    assert longer.decode_sequence == pytest.approx(0.012)
+    latencies = Latencies(
+        engines={"g": engine}, titans={}, rewards={}, filters={}, data={}, environments={}
+    )
+    assumed = assume(latencies, ["g.tokens=200"]).engines["g"]
+    assert assumed.decode_sequence == pytest.approx(0.012)
 
 
 def test_blended_quantiles_are_correlated_as_asked():

@@ -295,7 +295,7 @@ def _sample(
     each = -(-count // mesh.replicas)
     most = engine.most
     if held is not None and held.pool is not None:
-        most = min(most, held.pool.tokens // (prompt + new))
+        most = min(most, int(held.pool.tokens / (prompt / shared + new)))
     width = max(1, min((lag + 1) * each, most))
     # a prompt's keys and values are read once for all its completions
     context = prompt / (shared if mesh.device == "gpu" else 1) + new / 2

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from forgedsl.records import fields, replace
-from forgedsl.sim.latency import Latencies
+from forgedsl.sim.latency import Engine, Latencies
 from forgedsl.sim.values import Dist, dist, seconds
 
 CONTROLLER = "controller"
@@ -44,6 +44,8 @@ def _one(latencies: Latencies, text: str) -> Latencies:
         members: Mapping[str, Any] = getattr(latencies, group)
         if name in members:
             record = _with(members[name], name, field, written)
+            if isinstance(record, Engine) and field in ("tokens", "prompt"):
+                record = members[name].with_lengths(tokens=record.tokens, prompt=record.prompt)
             notes = tuple(n for n in latencies.notes if not _speaks_of(n, name, field))
             changes: dict[str, Any] = {group: {**members, name: record}, "notes": notes}
             return replace(latencies, **changes)

@@ -135,10 +135,9 @@ def _engine(engine: Engine, name: str, data: RunData, syncs: list[Interval]) -> 
     lengths = [s for s in mine if "group" in s.fields]
     prompt = _prompt_tokens(data)
     ready = [p for p in data.ready if p["service"] == name]
+    tokens = quantiles([s.fields["tokens"] for s in lengths or mine])
     return replace(
-        engine,
-        tokens=quantiles([s.fields["tokens"] for s in lengths or mine]),
-        prompt=constant(prompt),
+        engine.with_lengths(tokens=tokens, prompt=constant(prompt)),
         decode=max(decode, 1e-6),
         decode_sequence=sequence,
         prefill=prefill / prompt,
@@ -224,7 +223,8 @@ def _limited(latencies: Latencies, job: Job, ran: Job) -> Latencies:
     for name, engine in latencies.engines.items():
         most, cut = (float(_limit(each, name)) for each in (job, ran))
         points = engine.tokens.points
-        engines[name] = replace(engine, tokens=Dist(points=tuple(min(p, most) for p in points)))
+        lengths = Dist(points=tuple(min(p, most) for p in points))
+        engines[name] = engine.with_lengths(tokens=lengths, prompt=engine.prompt)
         if most > cut <= max(points, default=0.0):
             notes.append(
                 f"lengths of {name} above {cut:g} tokens are unknown: the run truncated "
@@ -283,7 +283,7 @@ def _scaled(latencies: Latencies, factor: float) -> Latencies:
     def times(record: Any, *names: str) -> Any:
         return replace(record, **{name: factor * getattr(record, name) for name in names})
 
-    engine = ("decode", "decode_sequence", "prefill", "load")
+    engine = ("decode", "decode_sequence", "decode_context", "prefill", "load")
     titan = ("step", "token", "logprobs", "logprobs_token", "publish")
     rewards: Mapping[str, Reward] = {
         name: Reward(seconds=constant(factor * reward.seconds.mean))

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from forgedsl.lower.job import Job
 from forgedsl.plan.calibration import factor
 from forgedsl.plan.cost import (
+    FP8_READ,
     attention_speed,
     rates_of,
     recomputes_kv_cache,
@@ -138,45 +139,44 @@ def _engine(plan: Plan, graph: Graph, name: str, prompt: float, tokens: Dist) ->
     request = plan.request
     mesh, dims = request.mesh(name), request.dims[name]
     decl = request.program.services[mesh.service]
-    syncs = [node for node in graph.syncs if node.settings["target"] == name]
     if dims is None:
         raise UnknownModelError(name)
     size, rates = itemsize(request.program, decl), rates_of(request, mesh)
-    context = prompt + tokens.mean
-    flops = forward_flops(dims, round(context))
-    read = size * num_params(dims)
-    siblings = max(
-        (int(n.settings["n"]) for n in graph.having(Role.SAMPLES) if n.target == name), default=1
-    )
     engine = kind_of(decl.ctor).sampling(request.program, decl)
-    shared = siblings if engine.shares_prompts else 1
-    cache = context * kv_bytes(dims, tp=1, pp=1, itemsize=engine.kv_itemsize)
+    siblings = 1
+    if engine.shares_prompts:
+        nodes = (n for n in graph.having(Role.SAMPLES) if n.target == name)
+        siblings = max((int(node.settings["n"]) for node in nodes), default=1)
+    longest = prompt + tokens.mean
+    flops = forward_flops(dims, round(longest))
+    each = kv_bytes(dims, tp=1, pp=1, itemsize=engine.kv_itemsize)
     width = engine.most
     if (pool := _pool(plan, mesh.service)) is not None:
-        width = max(1, min(width, int(pool // (cache / mesh.world))))
+        alone = (prompt / siblings + tokens.mean) * each / mesh.world
+        width = max(1, min(width, int(pool / alone)))
     times = factor(request.host, mesh.device, "sample")
-    if mesh.device == "gpu":  # the decode time counts a shared prompt once
-        cache *= (prompt / shared + tokens.mean) / context
+    # the kernel of a GPU reads the keys and values of a prompt once for all its completions
+    together = siblings if mesh.device == "gpu" else 1
+    context = prompt / together + tokens.mean_place
+    bandwidth, compute = rates.bandwidth * mesh.world, rates.prefill * mesh.world
+    slower = FP8_READ if engine.kv_itemsize < size and mesh.device == "gpu" else 1.0
     launch = launch_seconds(request, name, rates, width=width, itemsize=size)
-    fixed = launch + read / (rates.bandwidth * mesh.world)
-    full = (
-        launch
-        + width * rates.token
-        + max(
-            (read + width * cache) / (rates.bandwidth * mesh.world),
-            width * flops / (rates.prefill * mesh.world),
-        )
-    )
+    weights, key = size * num_params(dims) / bandwidth, slower * each / bandwidth
+    read, multiplied = weights + width * context * key, width * flops / compute
+    syncs = [node for node in graph.syncs if node.settings["target"] == name]
     return Engine(
         tokens=tokens,
         prompt=constant(prompt),
-        decode=times * fixed,
-        decode_sequence=times * (full - fixed) / width,
-        prefill=times * flops / (rates.prefill * mesh.world) / shared,
+        decode=times * (launch + weights),
+        decode_sequence=times * (rates.token + (max(read, multiplied) - weights) / width),
+        decode_context=times * key if read >= multiplied else 0.0,
+        context=context,
+        siblings=together,
+        prefill=times * flops / compute / siblings,
         max_running=width,
         load=(1 - PUBLISH) * max((transfer(plan, node) for node in syncs), default=0.0),
         start=START[mesh.device] + NOTICE,
-        again=times * (flops / (rates.prefill * mesh.world) + rates.again)
+        again=times * (flops / compute + rates.again)
         if any(map(recomputes_kv_cache, syncs))
         else 0.0,
     )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from forgedsl.records import dataclass, field
+from forgedsl.records import dataclass, field, replace
 from forgedsl.sim.values import (
     GROUP,
     LENGTH,
@@ -46,6 +46,21 @@ class Engine:
     """additional seconds of a swap per token in flight, if KV caches are recomputed"""
     like: float = 0.5
     """fraction of the variance of lengths that depends on the prompt"""
+    decode_context: float = 0.0
+    """part of `decode_sequence` for each token of context, whose keys and values are read"""
+    context: float = 0.0
+    """tokens of context, in the mean over a completion's decode steps, in `decode_sequence`"""
+    siblings: int = 1
+    """completions that read the keys and values of a prompt together"""
+
+    def with_lengths(self, *, tokens: Dist, prompt: Dist) -> Engine:
+        """Return the engine for other lengths of completions and prompts."""
+        context = prompt.mean / self.siblings + tokens.mean_place
+        sequence = self.decode_sequence + self.decode_context * (context - self.context)
+        return replace(
+            self, tokens=tokens, prompt=prompt, context=context,
+            decode_sequence=max(0.0, sequence),
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

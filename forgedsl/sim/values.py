@@ -78,6 +78,13 @@ class Dist:
         return sum(self.at((i + 0.5) / 256) for i in range(256)) / 256
 
     @property
+    def mean_place(self) -> float:
+        """Mean place of a token in its completion, if these are the lengths of completions: longer
+        ones have more tokens."""
+        lengths = [self.at((i + 0.5) / 256) for i in range(256)]
+        return sum(n * n for n in lengths) / (2 * max(sum(lengths), 1e-9))
+
+    @property
     def text(self) -> str:
         if len(self.points) == 1:
             return f"{self.points[0]:g}"
