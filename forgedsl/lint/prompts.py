@@ -19,7 +19,7 @@ from forgedsl.ir.program import (
     FlowStep,
     Scope,
 )
-from forgedsl.lint.some_rows import CHUNK, some_rows
+from forgedsl.lint.some_rows import some_rows
 from forgedsl.lint.view import View
 from forgedsl.shipped import locate
 from forgedsl.syntax import ast
@@ -111,6 +111,8 @@ def value_at(row: Any, keys: tuple[str | int, ...]) -> Any:
     return row
 
 
+LONGEST = 1 << 22
+"""bytes of the longest file whose rows are counted"""
 FORMS = ("jsonl", "json", "csv")
 """local files of which some rows are read"""
 
@@ -131,12 +133,13 @@ def rows_of(view: View, part: Constructor) -> list[dict[str, Any]]:
 
 
 def row_count(view: View, part: Constructor) -> int:
-    """Return the number of rows of a short local `.jsonl` file; 0 if it is not known."""
+    """Return the number of rows of a local `.jsonl` file; 0 if it is not known, or if the file is
+    long."""
     if part.name != "jsonl" or view.folder is None or not view.shared.on_disk:
         return 0
     path = locate(str(part.args["path"]), view.folder)
     try:
-        lines = path.read_bytes().splitlines() if path.stat().st_size <= CHUNK else []
+        lines = path.read_bytes().splitlines() if path.stat().st_size <= LONGEST else []
         return sum(bool(line.strip()) for line in lines)
     except OSError:
         return 0  # P210 says why
@@ -173,16 +176,25 @@ def first_target(view: View) -> str:
     return targets[0] if len(targets) == 1 and isinstance(targets[0], str) else ""
 
 
+def is_text(view: View, dataset: Decl) -> bool:
+    """True if the targets of a dataset are certainly texts: `after(...)`, or a text in the first
+    row."""
+    value = dataset.settings["target"].value
+    expr = value.expr if isinstance(value, Deferred) else None
+    made = isinstance(expr, ast.Call) and expr.function.text in ("after", "before")
+    return made or isinstance(_target(view, dataset), str)
+
+
 def _target(view: View, dataset: Decl) -> Any:
     """Return the target of the first row; None if it is not known."""
     value, row = dataset.settings["target"].value, first_row(view, dataset)
-    return _read(value.expr, row) if isinstance(value, Deferred) and row is not None else None
+    return value_of(value.expr, row) if isinstance(value, Deferred) and row is not None else None
 
 
-def _read(node: ast.Expr, row: Any) -> Any:
+def value_of(node: ast.Expr, row: Any) -> Any:
     """Return the value of a column, or of `after(column, text)`."""
     if isinstance(node, ast.Call) and node.function.text == "after" and len(node.args) == 2:
-        text, mark = _read(node.args[0].value, row), node.args[1].value
+        text, mark = value_of(node.args[0].value, row), node.args[1].value
         if isinstance(text, str) and isinstance(mark, ast.String) and mark.value in text:
             return text.partition(mark.value)[2]
         return None

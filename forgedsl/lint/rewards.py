@@ -108,6 +108,14 @@ def _by_length(body: Function, longest: int, view: View) -> list[Interval]:
     return found
 
 
+def at_no_tokens(reward: RewardDecl, view: View) -> float | None:
+    """Return the value of a reward in the language for an answer without tokens; None if it is not
+    known."""
+    body = reward.body
+    found = _value(body, point(0.0), view.turns) if isinstance(body, Function) else None
+    return found.lo if found is not None and found.is_point else None
+
+
 def varies_with_length(reward: RewardDecl, view: View) -> bool:
     """True if answers of different length nearly always score differently."""
     body, longest = reward.body, view.max_tokens

@@ -4,16 +4,20 @@ labels. For other functions, tables here say what they do to labels."""
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from forgedsl.lint.follow.constants import bounded, converted
 from forgedsl.lint.follow.expressions import Expressions
 from forgedsl.lint.follow.files import File, Function
-from forgedsl.lint.follow.state import class_methods
+from forgedsl.lint.follow.state import class_methods, is_object
 from forgedsl.lint.follow.values import (
+    ANSWER,
     ARGUMENTS,
     CACHED,
+    CALLS,
+    CHARACTERS,
     CLOCK,
     CONTENT,
     DEFAULT,
@@ -25,24 +29,34 @@ from forgedsl.lint.follow.values import (
     FILE,
     FIXED,
     FLOAT,
+    FLOORED,
     FOUND,
+    HEAD,
     LISTED,
     LOWERED,
+    MEMBER_OF,
     NET,
     NUMBER,
+    OF_DEFAULT,
     OTHER,
     PAID,
+    PAIRS,
     POLICY,
     RAISED,
     READS,
     READS_TARGET,
+    RELATIVE,
     RESPONSE,
     SECRET,
+    SHARED,
     STRIPPED,
     TAKEN,
+    TARGET,
     TEXT,
+    TEXTS,
     UNKNOWN,
     UNORDERED,
+    VALUES,
     VERDICT,
     WHOLE,
     WHOLE_NUMBER,
@@ -77,6 +91,8 @@ CONTAINS = (
     "literal_eval",
 )  # fmt: skip
 """functions whose result has their arguments in it"""
+PASSED = frozenset({VERDICT, FILE, DEFAULT, PAID, DISTANCE, FLOORED, RELATIVE})
+"""labels that functions in ROUNDS pass on"""
 ROUNDS = ("float", "int", "bool", "round", "min", "max", "abs", "sum")
 SEARCHES = ("search", "match", "fullmatch", "findall", "finditer")
 LISTS = ("findall", "finditer", "split", "splitlines", "list", "sorted", "set", "dict", "tuple")
@@ -173,6 +189,13 @@ class Calls(Expressions):
             return Value(content(args) | {UNORDERED, LISTED})  # the keys of a dict, which are texts
         if short == "iter" and args:
             return args[0]
+        if short in ("items", "values") and receiver is not None and receiver.fields is not None:
+            held = receiver.labels & (READS | CONTENT)
+            return Value(held, fields=receiver.fields, name=PAIRS if short == "items" else VALUES)
+        if short == "len" and len(args) == 1:
+            is_text = RESPONSE in args[0].labels and LISTED not in args[0].labels
+            counted = args[0].labels & {CALLS} | ({CHARACTERS} if is_text else set())
+            return Value(labels | counted | {NUMBER})
         if short in CONTAINS or short in ("join", "split", "dict"):
             return self._container(short, receiver, args, words)
         if short == "get" and receiver is not None and receiver.fields is not None and args:
@@ -180,24 +203,36 @@ class Calls(Expressions):
             known = receiver.fields.get(str(args[0].const))
             return known if known is not None else replace(default, labels=default.labels | labels)
         if short in ROUNDS and receiver is None:
-            labels |= all_of(args) & {VERDICT, FILE, DEFAULT, PAID, DISTANCE} | numbers(args)
+            labels |= all_of(args) & PASSED | numbers(args)
             labels -= {*ARGUMENTS} if short == "abs" else set()
-            return Value(labels, const=bounded(short, args))
+            labels -= {CALLS} if short == "min" else set()
+            share = max((each.share or float(TARGET in each.all) for each in args), default=0.0)
+            return Value(labels, const=bounded(short, args), share=share)
         if short in ("any", "all"):
             return Value(labels | (all_of(args) & {VERDICT, EXIT, CLOCK}))
         if short in SEARCHES or short in PARTS:
-            labels |= all_of(everything) & {RESPONSE, FILE}
-            labels |= ({LISTED} if short in LISTS else set()) | (
-                {FOUND} if short in SEARCHES else set()
-            )
-            labels |= {TEXT} if short == "group" else set()
-            return Value(labels)
+            return self._search(short, receiver, args, labels)
         labels |= numbers(args) - {*ARGUMENTS} if name.startswith("math.") else set()
         labels |= {NET} if name.startswith(REQUESTS) else set()
         labels |= {FILE} if short in READERS else set()
         if short in AWAITS or short.endswith(("Error", "Exception")):
             labels |= content(args)
         return Value(labels, name=f"{name}()" if "." in name or name[:1].isupper() else "")
+
+    @staticmethod
+    def _search(short: str, receiver: Value | None, args: list[Value], labels: Labels) -> Value:
+        """Return the value of a search in a text, or of a function that divides one."""
+        everything = [*args, *([receiver] if receiver is not None else [])]
+        held = all_of(everything)
+        labels |= held & ({RESPONSE, FILE, HEAD} | ({TARGET, ANSWER} if ANSWER in held else set()))
+        labels |= {LISTED} if short in LISTS else set()
+        labels |= {FOUND} if short in SEARCHES else set()
+        labels |= {TEXT} if short == "group" else set()
+        if short == "findall":
+            compiled = receiver.fields.get("pattern") if receiver and receiver.fields else None
+            pattern = (compiled or (args[0] if args else Value())).const
+            labels |= {TEXTS} if groups_of(pattern) in (0, 1) else set()
+        return Value(labels)
 
     @staticmethod
     def asked(
@@ -241,6 +276,12 @@ class Calls(Expressions):
         """Return the value of a function whose result, a text or a list, contains its arguments."""
         everything = [*args, *words.values(), *([receiver] if receiver is not None else [])]
         labels = content(everything)
+        if short in ("loads", "load", "literal_eval"):
+            labels -= {ANSWER}  # a record: its parts may describe the task
+        if short in ("split", "splitlines"):
+            labels |= {TEXTS}
+        if short in ("list", "tuple", "sorted") and args:
+            labels |= args[0].labels & MEMBER_OF.keys()
         if short in ("list", "tuple", "set") and receiver is None:
             labels |= {label for value in args for label in value.labels if label == UNORDERED}
         if short == "dict" and not args:
@@ -360,7 +401,17 @@ class Calls(Expressions):
         return replace(value, labels=value.labels | tests)
 
     def default(self, node: ast.expr, file: File) -> Value:
+        if is_object(node):
+            return Value(frozenset({SHARED, OF_DEFAULT}))  # made once, when the function is defined
         return Value(const=node.value) if isinstance(node, ast.Constant) else Value()
+
+
+def groups_of(pattern: object) -> int:
+    """Return the number of groups of a pattern; -1 if it is not known."""
+    try:
+        return re.compile(pattern).groups if isinstance(pattern, str) else -1
+    except re.error:
+        return -1
 
 
 def _is_cached(node: Function) -> bool:
@@ -387,6 +438,8 @@ def _marked(name: str, args: list[Value], everything: list[Value]) -> Value | No
         return Value(frozenset({FIXED}))
     if name in PATHS and args and all(_is_fixed(value) for value in args):
         return Value(labels | {FIXED}, name="Path()")
+    if name == "re.compile" and args:
+        return Value(labels, name="re.compile()", fields={"pattern": args[0]})
     if name in CLOCKS:
         return Value(frozenset({CLOCK}))
     if name in VARIABLES and args and is_secret(args[0].const):

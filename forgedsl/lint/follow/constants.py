@@ -41,6 +41,17 @@ def compared(op: ast.cmpop, left: Value, right: Value) -> Any:
             return one is other
         case ast.IsNot():
             return one is not other
+    if not all(isinstance(each, int | float) for each in (one, other)):
+        return UNKNOWN
+    match op:
+        case ast.Lt():
+            return one < other
+        case ast.LtE():
+            return one <= other
+        case ast.Gt():
+            return one > other
+        case ast.GtE():
+            return one >= other
     return UNKNOWN
 
 

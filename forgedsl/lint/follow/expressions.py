@@ -20,12 +20,15 @@ from forgedsl.lint.follow.values import (
     EXIT,
     FILE,
     FIXED,
+    FLOORED,
     FOUND,
     KEPT,
     LISTED,
     NUMERIC,
     PAID,
     READS,
+    READS_TARGET,
+    RELATIVE,
     RESPONSE,
     TESTS,
     UNKNOWN,
@@ -38,8 +41,10 @@ from forgedsl.lint.follow.values import (
     all_of,
     content,
     element,
+    elements,
     join,
     meet,
+    members,
     numbers,
     reads,
 )
@@ -90,7 +95,7 @@ class Expressions(State):
             case ast.Set(elts=parts):
                 return self._set(parts)
             case ast.List(elts=parts) | ast.Tuple(elts=parts):
-                return Value(content(map(self.value, parts)) | {LISTED})
+                return self._list(parts)
             case (
                 ast.Await(value=inner) | ast.FormattedValue(value=inner) | ast.Starred(value=inner)
             ):
@@ -123,6 +128,10 @@ class Expressions(State):
         self.assign(node.target, value, node.value)
         return value
 
+    def _list(self, parts: list[ast.expr]) -> Value:
+        values = [self.value(part) for part in parts]
+        return Value(content(values) | {LISTED} | members(values))
+
     def _set(self, parts: list[ast.expr]) -> Value:
         texts = any(isinstance(p, ast.Constant) and isinstance(p.value, str) for p in parts)
         labels = content(map(self.value, parts)) | {LISTED}
@@ -154,6 +163,8 @@ class Expressions(State):
             return Value(reads((left, right)) | passed | {DISTANCE})
         if isinstance(op, ast.Sub):
             self.note("difference", node, None, values=(left, right))
+        if isinstance(op, ast.Div | ast.FloorDiv):
+            self.note("quotient", node, None, values=(left, right))
         return self.operation(op, left, right)
 
     def operation(self, op: ast.operator, left: Value, right: Value) -> Value:
@@ -172,7 +183,13 @@ class Expressions(State):
         labels |= passed
         if isinstance(op, ast.Div) and FIXED in left.labels and isinstance(right.const, str):
             return Value(labels | {FIXED}, name="Path()")
-        return Value(labels, const=folded(op, left.const, right.const))
+        const = folded(op, left.const, right.const)
+        if isinstance(op, ast.FloorDiv) and const is UNKNOWN:
+            labels |= {FLOORED}
+        if isinstance(op, ast.Div) and DISTANCE in left.labels and READS_TARGET in right.labels:
+            labels |= {RELATIVE}
+        share = _share(left, right) if isinstance(op, ast.Mult) else 0.0
+        return Value(labels, const=const, share=share)
 
     def _unary(self, op: ast.unaryop, inner: Value) -> Value:
         const: Any = UNKNOWN
@@ -262,21 +279,29 @@ class Expressions(State):
         frame = self.frames[-1]
         before, labels = dict(frame.env), frozenset[str]()
         first: Value | None = None
+        rounds = [list[Value]()]
         for part in node.generators:
             over = self.value(part.iter)
             first = first or over
+            rounds = [elements(part.iter, over)] if part is node.generators[0] else rounds
             self.assign(part.target, element(over), None)
-            for test in part.ifs:
-                labels |= self.value(test).all & TESTS
-        if isinstance(node, ast.DictComp):
-            inner = Value(content((self.value(node.key), self.value(node.value))))
-        else:
-            inner = self.value(node.elt)
+        found: list[Value] = []
+        for each in rounds[0]:
+            self.assign(node.generators[0].target, each, None)
+            tests = [self.value(test) for part in node.generators for test in part.ifs]
+            labels |= all_of(tests) & TESTS
+            if len(rounds[0]) == 1 or all(self.truth(test) is not False for test in tests):
+                made = node if isinstance(node, ast.DictComp) else None
+                of = (made.key, made.value) if made is not None else (node.elt,)  # type: ignore[union-attr]
+                values = [self.value(each) for each in of]
+                found.append(Value(content(values)) if made is not None else values[0])
+        inner = join(found)
         frame.env = before
         self.compared[id(node)] = (first or Value(), inner)
         kept = inner.all & (READS | CONTENT)
         is_set = isinstance(node, ast.SetComp) and not _is_number(node.elt)
-        return Value(kept | labels | {LISTED} | ({UNORDERED} if is_set else set()))
+        labels |= {UNORDERED} if is_set else members([inner])
+        return Value(kept | labels | {LISTED})
 
     def absent(self, value: Value) -> Value:
         """Label a constant that is used where nothing was found in the answer."""
@@ -299,6 +324,14 @@ class Expressions(State):
             case ast.Name() | ast.NamedExpr() | ast.Attribute() | ast.Call():
                 return "orelse" if FOUND in self.value(test).labels else ""
         return ""
+
+
+def _share(left: Value, right: Value) -> float:
+    """Return the constant factor of a product with a number of the target; 0.0 for others."""
+    for one, other in ((left, right), (right, left)):
+        if isinstance(one.const, int | float) and READS_TARGET in other.all:
+            return float(one.const) * (other.share or 1.0)
+    return 0.0
 
 
 def _is_number(node: ast.expr) -> bool:

@@ -13,11 +13,23 @@ from typing import TypeVar
 
 from forgedsl.diagnostics import Label
 from forgedsl.hir.pycalls import Inputs, inputs_of
+from forgedsl.ir.program import PythonEnvironment, PythonFunction
 from forgedsl.lint.environments import PythonClass
 from forgedsl.lint.follow.files import File, Files, Function
 from forgedsl.lint.follow.run import Flow
-from forgedsl.lint.follow.state import class_methods
-from forgedsl.lint.follow.values import ARGUMENTS, Value, positional, source
+from forgedsl.lint.follow.state import class_methods, is_object
+from forgedsl.lint.follow.values import (
+    ANSWER,
+    ARGUMENTS,
+    IS_TARGET,
+    TEXT,
+    Labels,
+    Value,
+    defaults,
+    positional,
+    source,
+)
+from forgedsl.lint.prompts import drawn_from, is_text
 from forgedsl.lint.rewards import PythonReward, first_line
 from forgedsl.lint.view import View
 from forgedsl.records import dataclass, replace
@@ -73,7 +85,7 @@ def label(view: View, text: str, file: File, node: ast.AST) -> Label:
 
 def reward_flow(view: View, found: PythonReward) -> Flow | None:
     """Return the run of a reward."""
-    key = ("flow", found.function.module, found.function.name)
+    key = ("flow", found.function.module, found.function.name, *_facts(view, found.function))
     if key not in view.shared.answers:
         view.shared.answers[key] = _reward(view, found, None)
     flow: Flow | None = view.shared.answers[key]
@@ -84,7 +96,8 @@ def failing_rewards(
     view: View, found: PythonReward
 ) -> list[tuple[ast.ExceptHandler, ast.Try, Flow]]:
     """Return the runs of a reward in which one of its `except` clauses is reached, one for each."""
-    key = ("failing flows", found.function.module, found.function.name)
+    key = ("failing flows", found.function.module, found.function.name,
+           *_facts(view, found.function))  # fmt: skip
     if key not in view.shared.answers:
         flow = reward_flow(view, found)
         tried = _handlers(flow) if flow is not None else []
@@ -96,7 +109,7 @@ def failing_rewards(
 
 def judged_rewards(view: View, found: PythonReward) -> list[Flow]:
     """Return the runs of a reward on a right answer and on a wrong one."""
-    key = ("judged", found.function.module, found.function.name)
+    key = ("judged", found.function.module, found.function.name, *_facts(view, found.function))
     if key not in view.shared.answers:
         runs = [_reward(view, found, None, verdict=right) for right in (True, False)]
         view.shared.answers[key] = [run for run in runs if run is not None]
@@ -106,7 +119,7 @@ def judged_rewards(view: View, found: PythonReward) -> list[Flow]:
 
 def judged_environments(view: View, env: PythonClass) -> list[list[MethodFlow]]:
     """Return the runs of an environment on right answers and on wrong ones."""
-    key = ("judged", env.env.body.module, env.env.body.name)
+    key = ("judged", env.env.body.module, env.env.body.name, *_facts(view, env.env.body))
     if key not in view.shared.answers:
         view.shared.answers[key] = [_methods(view, env, None, verdict=v) for v in (True, False)]
     known: list[list[MethodFlow]] = view.shared.answers[key]
@@ -129,11 +142,42 @@ def _reward(
         return None
     flow = Flow(file, failing, verdict=verdict)
     flow.methods = methods
+    flow.targets = _targets(view)
     if "__init__" in methods:
-        flow.call(methods["__init__"], {}, bound=True)
+        flow.call(methods["__init__"], _constants(found.function), bound=True)
         flow.returned.clear()
-    flow.call(node, _given(node, inputs, bool(methods)), bound=bool(methods))
+    given = _given(node, inputs, bool(methods))
+    given = {
+        name: replace(value, labels=value.labels | flow.targets)
+        if IS_TARGET in value.labels
+        else value
+        for name, value in given.items()
+    }
+    flow.call(node, given, bound=bool(methods))
     return flow
+
+
+def _targets(view: View) -> Labels:
+    """Return what is known of the targets of all rows: that they are texts, or nothing."""
+    if _targets not in view.answers:
+        drawn = drawn_from(view)
+        known = bool(drawn) and all(is_text(view, dataset) for dataset in drawn)
+        view.answers[_targets] = frozenset({ANSWER, TEXT}) if known else frozenset()
+    found: Labels = view.answers[_targets]
+    return found
+
+
+def _constants(body: PythonFunction | PythonEnvironment) -> dict[str, Value]:
+    """Return the numbers and texts that the program passes to a class."""
+    given = {name: getattr(each, "value", each) for name, each in body.args.items()}
+    known = {k: v for k, v in given.items() if isinstance(v, str | int | float)}
+    return {name: Value(const=value) for name, value in known.items()}
+
+
+def _facts(view: View, body: PythonFunction | PythonEnvironment) -> tuple[object, ...]:
+    """Return what a run depends on beside the files."""
+    given = ((k, v.const) for k, v in _constants(body).items()) if body.args else ()
+    return (*given, ANSWER in _targets(view))
 
 
 def _definition(file: File, found: PythonReward) -> tuple[Function | None, dict[str, Function]]:
@@ -154,7 +198,8 @@ def _given(node: Function, inputs: Inputs, is_bound: bool) -> dict[str, Value]:
     given = {name: source(where) for name, where in inputs.by_name.items()}
     names = [a.arg for a in (*node.args.posonlyargs, *node.args.args)][1 if is_bound else 0 :]
     given |= {name: source(where) for name, where in zip(names, inputs.by_place, strict=False)}
-    return given
+    made = [name for name, value in defaults(node) if is_object(value)]
+    return {name: value for name, value in given.items() if name not in made}
 
 
 # ---- environments
@@ -163,7 +208,8 @@ def _given(node: Function, inputs: Inputs, is_bound: bool) -> dict[str, Value]:
 def environment_flows(view: View, env: PythonClass) -> list[MethodFlow]:
     """Return the runs of the methods of an environment. All methods were run ROUNDS times
     before, so that the attributes they set are known."""
-    key = ("flows", env.env.body.module, env.env.body.name, tuple(sorted(env.tools)))
+    key = ("flows", env.env.body.module, env.env.body.name, tuple(sorted(env.tools)),
+           *_facts(view, env.env.body))  # fmt: skip
     if key not in view.shared.answers:
         view.shared.answers[key] = _methods(view, env, None)
     flows: list[MethodFlow] = view.shared.answers[key]
@@ -172,7 +218,7 @@ def environment_flows(view: View, env: PythonClass) -> list[MethodFlow]:
 
 def failing_environments(view: View, env: PythonClass) -> list[Failing[list[MethodFlow]]]:
     """Return the runs of an environment in which one of its `except` clauses is reached."""
-    key = ("failing flows", env.env.body.module, env.env.body.name)
+    key = ("failing flows", env.env.body.module, env.env.body.name, *_facts(view, env.env.body))
     if key not in view.shared.answers:
         tried: dict[int, tuple[ast.ExceptHandler, ast.Try]] = {}
         for each in environment_flows(view, env):
@@ -181,6 +227,15 @@ def failing_environments(view: View, env: PythonClass) -> list[Failing[list[Meth
             (h, n, _methods(view, env, h)) for h, n in list(tried.values())[:HANDLERS]
         ]
     known: list[Failing[list[MethodFlow]]] = view.shared.answers[key]
+    return known
+
+
+def turns_of_environment(view: View, env: PythonClass, most: int) -> list[list[MethodFlow]]:
+    """Return the runs of an environment in each of its first `most` turns."""
+    key = ("turns", env.env.body.module, env.env.body.name, most, *_facts(view, env.env.body))
+    if key not in view.shared.answers:
+        view.shared.answers[key] = [_methods(view, env, None, turn=turn) for turn in range(most)]
+    known: list[list[MethodFlow]] = view.shared.answers[key]
     return known
 
 
@@ -195,6 +250,7 @@ def _methods(
     failing: ast.ExceptHandler | None,
     *,
     verdict: bool | None = None,
+    turn: int | None = None,
 ) -> list[MethodFlow]:
     file = files_of(view).read(env.env.body.module)
     if file is None:
@@ -207,11 +263,13 @@ def _methods(
     for last in [False] * ROUNDS + [True]:
         for name in entries:
             flow = Flow(file, failing if last else None, verdict=verdict)
-            flow.methods, flow.attributes = methods, attributes
+            flow.methods, flow.attributes, flow.turn = methods, attributes, turn
             is_tool = name in env.tools
             flow.call(
                 methods[name],
-                _arguments(methods[name], name, is_tool, given.get(name, {})),
+                _constants(env.env.body)
+                if name == "__init__"
+                else _arguments(methods[name], name, is_tool, given.get(name, {})),
                 bound=True,
             )
             if last:

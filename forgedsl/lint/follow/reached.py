@@ -19,6 +19,8 @@ from forgedsl.records import dataclass
 from forgedsl.source import Span
 from forgedsl.types.effects import nodes_of
 
+DEPTH = 3
+"""modules that import each other are followed as far"""
 Node = TypeVar("Node", bound=ast.AST)
 
 
@@ -35,6 +37,8 @@ class Part:
     """the top-level definition that contains it"""
     roots: tuple[ast.stmt, ...]
     is_reward: bool
+    files: tuple[File, ...]
+    """all files that the reward or environment reaches, its own first"""
 
     def nodes(self) -> Iterator[ast.AST]:
         """Yield all nodes that it reaches."""
@@ -42,8 +46,17 @@ class Part:
             yield from nodes_of(root)
 
 
-def parts(view: View) -> Iterator[Part]:
-    """Yield the rewards and environments whose files can be read."""
+def parts(view: View) -> tuple[Part, ...]:
+    """Return the parts of a view, computed once."""
+    if parts not in view.answers:
+        view.answers[parts] = tuple(_parts(view))
+    known: tuple[Part, ...] = view.answers[parts]
+    return known
+
+
+def _parts(view: View) -> Iterator[Part]:
+    """Yield the rewards and environments whose files can be read, each with its own file, and with
+    each module beside it of which it names something."""
     found = [
         (f"{env.what} `{env.env.name}`", env.env.name, env.env.name_span, env.env.body.module,
          env.env.body.name, False)
@@ -58,12 +71,14 @@ def parts(view: View) -> Iterator[Part]:
         if file is not None:
             key = (parts, module, top)
             if key not in view.shared.answers:
-                view.shared.answers[key] = tuple(_reached(file.module, top))
-            roots = view.shared.answers[key]
-            yield Part(
-                what=what, name=name, span=span, file=file, top=top, roots=roots,
-                is_reward=is_reward,
-            )  # fmt: skip
+                view.shared.answers[key] = tuple(_files_of(file, top))
+            reached = view.shared.answers[key]
+            others = tuple(each for each, _, _ in reached)
+            for each, its_top, roots in reached:
+                yield Part(
+                    what=what, name=name, span=span, file=each, top=its_top, roots=roots,
+                    is_reward=is_reward, files=others,
+                )  # fmt: skip
 
 
 def found_in(view: View, question: Callable[[Part], Node | None]) -> Iterator[tuple[Part, Node]]:
@@ -72,13 +87,41 @@ def found_in(view: View, question: Callable[[Part], Node | None]) -> Iterator[tu
     file of the part."""
     yielded: set[int] = set()
     for part in parts(view):
-        key = (question, part.file.path, part.top)
+        key = (question, part.file.path, part.top, part.files[0].path)
         if key not in view.shared.answers:
             view.shared.answers[key] = question(part)
         node: Node | None = view.shared.answers[key]
         if node is not None and id(node) not in yielded:
             yielded.add(id(node))
             yield part, node
+
+
+def _files_of(
+    file: File, top: str, depth: int = DEPTH
+) -> Iterator[tuple[File, str, tuple[ast.stmt, ...]]]:
+    """Yield (file, definition, statements) for what a definition reaches in its file, and in the
+    modules beside it."""
+    roots = tuple(_reached(file.module, top))
+    yield file, top, roots
+    seen = {(file.path, top)}
+    for full in dict.fromkeys(_imported(file, roots)) if depth else ():
+        module, _, name = full.rpartition(".")
+        near = file.near(module)
+        if near is not None and near.has(name):
+            for each in _files_of(near, name, depth - 1):
+                if (each[0].path, each[1]) not in seen:
+                    seen.add((each[0].path, each[1]))
+                    yield each
+
+
+def _imported(file: File, roots: tuple[ast.stmt, ...]) -> Iterator[str]:
+    """Yield the full names of what statements use of other modules."""
+    for node in (node for root in roots for node in nodes_of(root)):
+        match node:
+            case ast.Attribute(value=ast.Name(id=name), attr=attr) if name in file.imports:
+                yield f"{file.imports[name]}.{attr}"
+            case ast.Name(id=name, ctx=ast.Load()) if name in file.imports:
+                yield file.imports[name]
 
 
 def _reached(module: ast.Module, top: str) -> Iterator[ast.stmt]:

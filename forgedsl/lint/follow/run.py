@@ -29,6 +29,7 @@ from forgedsl.lint.follow.values import (
     Value,
     content,
     element,
+    elements,
     join_envs,
     positional,
 )
@@ -45,9 +46,9 @@ class Flow(Calls):
     def call(self, node: Function, given: Mapping[str, Value], *, bound: bool = False) -> Value:
         """Run a function on labels, and keep what it returns."""
         before = len(self.frames)
-        args = [given.get(a.arg, Value()) for a in positional(node)[1 if bound else 0 :]]
-        words = {a.arg: given[a.arg] for a in node.args.kwonlyargs if a.arg in given}
-        value = self.apply(Called(node, self.file, bound), args, words, top=True)
+        named = [*positional(node)[1 if bound else 0 :], *node.args.kwonlyargs]
+        words = {a.arg: given[a.arg] for a in named if a.arg in given}
+        value = self.apply(Called(node, self.file, bound), [], words, top=True)
         self.raised = False
         assert len(self.frames) == before
         return value
@@ -87,11 +88,16 @@ class Flow(Calls):
                 return self._if(node)
             case ast.For() | ast.AsyncFor():
                 over = self.value(node.iter)
-                self._loop(lambda: self.assign(node.target, element(over), node.iter), node.body)
+                rounds = elements(node.iter, over)
+                given = (self._given(node.target, each, node.iter) for each in rounds)
+                self._loop([*given] * (2 if len(rounds) == 1 else 1), node.body)
+                known = assigned(node.body) & frame.env.keys()
+                words: dict[str | None, Value] = {name: frame.env[name] for name in known}
+                self.note("loop", node, None, values=(over,), keywords=words)
                 return self.block(node.orelse)
             case ast.While():
                 test = self.value(node.test)
-                self._loop(lambda: self.value(node.test) and None, node.body)
+                self._loop([lambda: self.value(node.test)] * 2, node.body)
                 endless = test.const is not UNKNOWN and bool(test.const)
                 has_break = any(isinstance(each, ast.Break) for each in ast.walk(node))
                 return self.block(node.orelse) and (not endless or has_break)
@@ -219,11 +225,14 @@ class Flow(Calls):
             frame.control = outer
         return bool(ends)
 
-    def _loop(self, each: Callable[[], Any], body: list[ast.stmt]) -> None:
+    def _given(self, target: ast.expr, value: Value, source: ast.expr) -> Callable[[], None]:
+        return lambda: self.assign(target, value, source)
+
+    def _loop(self, rounds: list[Callable[[], Any]], body: list[ast.stmt]) -> None:
         frame = self.frames[-1]
         outer, frame.left = frame.left, []
         ends = [dict(frame.env)]
-        for _ in range(2):
+        for each in rounds:
             each()
             if self.block(body):
                 ends.append(dict(frame.env))
@@ -262,6 +271,12 @@ class Flow(Calls):
             frame.absent -= 1
         frame.env = join_envs(ends) if ends else middle
         return self.block(node.finalbody) and bool(ends)
+
+
+def assigned(body: Iterable[ast.stmt]) -> set[str]:
+    """Return the names that the statements of a block assign, also in blocks inside."""
+    nodes = (each for stmt in body for each in ast.walk(stmt) if isinstance(each, ast.Name))
+    return {each.id for each in nodes if isinstance(each.ctx, ast.Store)}
 
 
 def _is_any(pattern: ast.pattern) -> bool:

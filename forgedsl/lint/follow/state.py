@@ -7,17 +7,26 @@ from collections.abc import Iterable, Mapping
 
 from forgedsl.lint.follow.files import File, Function
 from forgedsl.lint.follow.values import (
+    ANSWER,
+    CALLS,
     DEFAULT,
     DIGITS,
     EXIT,
     FILE,
     FOUND,
+    HEAD,
+    IS_RESPONSE,
     IS_TARGET,
     KEPT,
+    KINDS,
+    LETTER,
+    LISTED,
+    MEMBER_OF,
     NUMERIC,
     ONE_OBJECT,
     OUTPUT,
     PAID,
+    PAIR,
     PROMPT,
     READ_TEXT,
     READS,
@@ -31,6 +40,7 @@ from forgedsl.lint.follow.values import (
     TASK,
     TESTS,
     TEXT,
+    TEXTS,
     TURN,
     UNKNOWN,
     VERDICT,
@@ -88,6 +98,10 @@ class State:
         self.globals: dict[tuple[int, str], Value] = {}
         self.frames: list[Frame] = []
         self.budget = BUDGET
+        self.targets: Labels = frozenset()
+        """what is known of the targets of the rows: ANSWER and TEXT, or nothing"""
+        self.turn: int | None = None
+        """`turn.number`; None: it is not known"""
         self.nested = 0
         """how many `if` are around the statement, also of callers"""
 
@@ -140,7 +154,7 @@ class State:
                 value = self.imported(file, file.imports[name])
             elif name in file.assigned:
                 value = self.constant(file.assigned[name], file)
-                if _is_object(file.assigned[name]):
+                if is_object(file.assigned[name]):
                     value = replace(value, labels=value.labels | {SHARED})
             else:
                 value = Value(name=name)
@@ -171,7 +185,12 @@ class State:
         if TASK in base.labels:
             return target() if attr == "target" else Value(frozenset({"task text"}))
         if TURN in base.labels:
-            return {"text": response(), "number": Value()}.get(attr, Value(READ_TEXT))
+            texts = {
+                "text": response(),
+                "number": Value() if self.turn is None else Value(const=self.turn),
+                "calls": Value(READ_TEXT | {CALLS, LISTED}),
+            }
+            return texts.get(attr, Value(READ_TEXT))
         if ROLLOUT in base.labels:
             texts = {
                 "response": response(),
@@ -227,17 +246,32 @@ class State:
             return Value(base.labels & READS)
         if base.name == "os.environ" and is_secret(index.const):
             return Value(frozenset({SECRET}))
-        kept = READS | {RESPONSE, FILE, DIGITS, SECRET} | NUMERIC
-        if FOUND in base.labels and isinstance(index.const, int):
+        kept = READS | {RESPONSE, FILE, DIGITS, SECRET, HEAD} | NUMERIC
+        is_tuple = LISTED in base.labels and TEXTS not in base.labels
+        if FOUND in base.labels and isinstance(index.const, int) and not is_tuple:
             kept |= {TEXT}
             base = replace(base, labels=base.labels | {TEXT})
+        if ANSWER in base.labels:
+            kept |= {TARGET, ANSWER}
         if isinstance(index.const, str) and index.const in ANSWERS:
             kept |= {TARGET}
         if {IS_TARGET, TEXT} <= base.labels and RESPONSE in index.all:
             kept |= {TARGET}  # the policy can read the text letter by letter
-        if not isinstance(node, ast.Slice):
+        found = frozenset[str]()
+        if isinstance(node, ast.Slice):
+            found = (base.all & kept) | (index.all & (READS | {VERDICT}))
+            most = self.value(most_).const if (most_ := first_of(node)) is not None else 0
+            if IS_RESPONSE in base.labels and isinstance(most, int) and most > 0:
+                self.note("head", node, None, values=(base, Value(const=most)))
+                found |= {HEAD}
+            found |= base.labels & (KINDS | MEMBER_OF.keys())
+        else:
             kept |= {DEFAULT, PAID} | (base.labels & ONE_OBJECT)
-        return Value((base.all & kept) | (index.all & (READS | {VERDICT})))
+            found = (base.all & kept) | (index.all & (READS | {VERDICT}))
+            found |= {MEMBER_OF[label] for label in base.labels & MEMBER_OF.keys()}
+            is_text = TEXT in base.labels and FOUND not in base.labels and LISTED not in base.labels
+            found |= {LETTER, TEXT} if is_text and isinstance(index.const, int) else set()
+        return Value(found)
 
     def assign(self, target: ast.expr, value: Value, source: ast.expr | None) -> None:
         frame = self.frames[-1]
@@ -249,6 +283,9 @@ class State:
                 if name in frame.globals:
                     self.globals[id(frame.file), name] = Value()
                 frame.env[name] = value
+            case ast.Tuple(elts=[key, held]) if value.name == PAIR and value.fields:
+                self.assign(key, value.fields["key"], None)
+                self.assign(held, value.fields["value"], None)
             case ast.Tuple(elts=parts) | ast.List(elts=parts):
                 pair = source if isinstance(source, ast.Tuple | ast.List) else None
                 for index, part in enumerate(parts):
@@ -316,11 +353,17 @@ class State:
         return self.value(node).name if isinstance(node, ast.Attribute) else ""
 
 
+def first_of(node: ast.Slice) -> ast.expr | None:
+    """Return `n` of `text[:n]`; None for other slices."""
+    begins = node.lower is None or (isinstance(node.lower, ast.Constant) and not node.lower.value)
+    return node.upper if begins and node.step is None else None
+
+
 MADE = ("list", "dict", "set", "defaultdict", "deque", "Counter", "OrderedDict", "connect")
 """functions that make an object which can be changed; `connect` of a database"""
 
 
-def _is_object(node: ast.expr) -> bool:
+def is_object(node: ast.expr) -> bool:
     """True for an expression that makes a new object which can be changed."""
     if isinstance(node, ast.Call):
         return _last(node.func) in MADE

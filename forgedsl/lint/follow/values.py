@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from forgedsl.records import dataclass, field
+from forgedsl.records import dataclass, field, replace
 
 if TYPE_CHECKING:
     from forgedsl.lint.follow.files import File, Function
@@ -53,16 +53,30 @@ SECRET = "secret"
 """has the value of a key or a password in it"""
 SHARED, CACHED = "shared object", "cached object"
 """an object that a file makes once, at its import; one that a cached function returns again"""
-ONE_OBJECT = frozenset({SHARED, CACHED})
+OF_DEFAULT = "object of a default"
+"""an object that is the default of a parameter, which all calls share"""
+ONE_OBJECT = frozenset({SHARED, CACHED, OF_DEFAULT})
 DRAWN = "drawn"
 """a part of what the target says, chosen by chance"""
 FLOAT, WHOLE_NUMBER, DIGITS = "float", "whole number", "digits"
 """what `float` gave; a number without its decimals; a text of which all but digits was deleted"""
 NUMBER, TEXT = "number", "text"
 """certainly a number; certainly no number"""
+NUMBERS, TEXTS = "list of numbers", "list of texts"
+"""a list whose members are certainly numbers; certainly no numbers"""
+ANSWER = "text of the answer"
+"""a target that is a text, and what is taken out of it: a part of it is the target, too"""
+HEAD = "head"
+"""the first characters of the response, or what is found in them"""
+LETTER = "letter"
+"""one character of a text"""
+CHARACTERS, CALLS, FLOORED = "characters", "calls of tools", "floored"
+"""a number of characters; a number of calls in a turn; a quotient without its decimals"""
+RELATIVE = "relative distance"
+"""the difference of a number of the policy and the target, divided by the target"""
 ARGUMENTS = tuple(f"argument {index}" for index in range(8))
 """a number that the policy passes to a tool; one label for each such parameter of a class"""
-NUMERIC = frozenset({CLOCK, EXIT, WHOLE_NUMBER, *ARGUMENTS})
+NUMERIC = frozenset({CLOCK, EXIT, WHOLE_NUMBER, CHARACTERS, CALLS, *ARGUMENTS})
 """labels that a result of arithmetic has if an operand has them"""
 OTHER, POLICY = "another model", "policy endpoint"
 """depends on a reply of a model that is not trained; a client of the endpoint of the policy"""
@@ -72,14 +86,21 @@ TESTS = READS | {VERDICT, EXIT}
 """labels that a test gives to everything inside its branches"""
 CONTENT = NUMERIC | {
     KEPT, RESPONSE, TARGET, DEFAULT, PAID, FILE, VERDICT, DISTANCE, SECRET, DIGITS,
-    ESCAPED, PROMPT, LOWERED, RAISED, STRIPPED,
+    ESCAPED, PROMPT, LOWERED, RAISED, STRIPPED, FLOORED, RELATIVE,
+    ANSWER, HEAD,
 }  # fmt: skip
 """labels that conversions and texts pass on"""
 KINDS = frozenset({NUMBER, TEXT})
+LIST_OF = {NUMBER: NUMBERS, TEXT: TEXTS}
+MEMBER_OF = {NUMBERS: NUMBER, TEXTS: TEXT}
+PAIRS, PAIR, VALUES = "pairs()", "pair()", "values()"
+"""names of what `items` and `values` of a dict give, and of a pair of a key and a value"""
 WHOLE = frozenset({IS_RESPONSE, IS_TARGET})
 WORDS_OF = {label: f"words of {label}" for label in WHOLE}
 """the list of all words of a text, which may be joined again"""
 
+ROUNDS = 8
+"""rounds of a loop that are followed one by one"""
 FEW = 6
 """numbers that are kept of a value that is one of several"""
 UNKNOWN = object()
@@ -105,6 +126,8 @@ class Value:
     """class of the files of which it is an object; its fields are its attributes"""
     choices: frozenset[float] = frozenset()
     """the numbers it can be, if it is one of a few; empty if they are unknown"""
+    share: float = 0.0
+    """it is this number times a number of the target; 0.0 if that is not known"""
 
     @property
     def numbers(self) -> frozenset[float]:
@@ -233,6 +256,14 @@ def positional(node: Function | ast.Lambda) -> list[ast.arg]:
     return [*node.args.posonlyargs, *node.args.args]
 
 
+def defaults(node: Function) -> list[tuple[str, ast.expr]]:
+    """Return the parameters of a function that have a default, with it."""
+    names = [each.arg for each in positional(node)]
+    by_place = zip(names[len(names) - len(node.args.defaults) :], node.args.defaults, strict=True)
+    words = zip((a.arg for a in node.args.kwonlyargs), node.args.kw_defaults, strict=True)
+    return [*by_place, *((name, value) for name, value in words if value is not None)]
+
+
 def all_of(values: Iterable[Value]) -> Labels:
     return frozenset[str]().union(*(value.all for value in values))
 
@@ -261,7 +292,41 @@ def numbers(values: Iterable[Value]) -> Labels:
 def element(value: Value) -> Value:
     """Return a part of a value. A part of the target is not labelled as the target, since it may
     belong to the task."""
-    return Value((value.all & (READS | CONTENT) - {TARGET}) | (value.labels & ONE_OBJECT))
+    if value.name == PAIRS:
+        return pair(Value(), join([Value(value.labels), *(value.fields or {}).values()]))
+    if value.name in (PAIR, VALUES):
+        return Value(content([value]))
+    kinds = frozenset(MEMBER_OF[label] for label in value.labels & MEMBER_OF.keys())
+    kept = (READS | CONTENT) - (frozenset() if ANSWER in value.labels else {TARGET})
+    return Value((value.all & kept) | (value.labels & ONE_OBJECT) | kinds)
+
+
+def pair(key: Value, value: Value) -> Value:
+    """Return a pair of a key of a dict and its value."""
+    return Value(name=PAIR, fields={"key": key, "value": value})
+
+
+def elements(node: ast.expr, over: Value) -> list[Value]:
+    """Return what a loop gives its name in each round, as far as this is known: the pairs of a
+    dict, constants that are listed; else one value for all rounds."""
+    if over.name == PAIRS and 1 < len(over.fields or ()) <= ROUNDS:
+        fields = (over.fields or {}).items()
+        return [
+            pair(Value(const=key), replace(held, labels=held.labels | over.labels))
+            for key, held in fields
+        ]
+    listed = node.elts if isinstance(node, ast.List | ast.Tuple) else ()
+    constants = [each.value for each in listed if isinstance(each, ast.Constant)]
+    if 1 < len(constants) == len(listed) <= ROUNDS:
+        return [Value(const=each) for each in constants]
+    return [element(over)]
+
+
+def members(values: Iterable[Value]) -> Labels:
+    """Return NUMBERS or TEXTS for the members of a list, if all of them are of that kind."""
+    kinds = {kind(value) for value in values}
+    found = kinds.pop() if len(kinds) == 1 else frozenset[str]()
+    return frozenset(LIST_OF[label] for label in found)
 
 
 def meet(left: Value, right: Value) -> bool:
@@ -289,6 +354,10 @@ def join(values: list[Value]) -> Value:
     for label in labels & WHOLE:
         known = [value for value in values if value.const is not None and value.const != ""]
         labels -= set() if all(label in value.labels for value in known) else {label}
+    letters = (v for v in values if v.const is not None and v.const != "")
+    labels -= set() if all(LETTER in value.labels for value in letters) else {LETTER}
+    for label in labels & MEMBER_OF.keys():
+        labels -= set() if all(label in value.labels for value in values) else {label}
     for label in labels & KINDS:
         given = [value for value in values if value.const is not None]
         labels -= set() if all(kind(value) == {label} for value in given) else {label}
