@@ -36,6 +36,7 @@ NO_ACCIDENT = {  # no run goes wrong
     "L428", "L434", "P224", "R507", "R510",  # found by edits at random, or refused before that
     "X832", "X848", "X851", "X858", "X859",  # of a list that names no thread
     "D667", "D668", "R543", "X869",
+    "D670", "D671", "D672", "X870", "X871", "X872", "X873",
 }  # fmt: skip
 SPELLINGS = ("renamed", "split over several steps", "moved into an imported module")
 RULES = [rule_of(code) for code in CODES]

@@ -22,6 +22,7 @@ from forgedsl.lint.prompts import (
     asked_to_reason,
     drawn_from,
     form_of,
+    row_count,
     rows_of,
     said_to,
     value_at,
@@ -387,6 +388,56 @@ def _warmup(view: View) -> Iterator[Number]:
             yield Number(value=warmup.value / steps, span=place(warmup, trainer), message=message)
 
 
+def _warmup_of_epochs(view: View) -> Iterator[Number]:
+    schedule, steps = view.program.schedule, _steps_of_epochs(view)
+    for trainer in _trainers(view) if schedule is not None and steps else ():
+        warmup = trainer.settings.get("optimizer.warmup")
+        if warmup is not None and warmup.value > 0 and steps >= SEVERAL / 5:
+            message = f"{warmup.value} steps are warm-up, and all passes over the rows are {steps}"
+            yield Number(value=warmup.value / steps, span=place(warmup, trainer), message=message)
+
+
+def _steps_of_epochs(view: View) -> int:
+    """Return the steps of a run that ends after some passes over a local file; 0 if they are not
+    known."""
+    schedule = view.program.schedule
+    epochs = schedule.settings.get("epochs") if schedule is not None else None
+    for step in view.program.flow if epochs is not None else ():
+        dataset = view.program.datasets.get(step.receiver)
+        drawn = step.settings.get("count")
+        if dataset is None or drawn is None or not isinstance(drawn.value, int):
+            continue
+        rows = [row_count(view, part) for part in parts(dataset.settings["source"].value)]
+        if rows and all(rows) and epochs is not None and epochs.value:
+            return int(sum(rows) * epochs.value // drawn.value)
+    return 0
+
+
+def _turns_of_evals(view: View) -> Iterator[Number]:
+    plays = [s.settings for s in view.program.flow if "env" in s.settings]
+    most = {str(_word_of(s["env"])): s["max_turns"].value for s in plays if "max_turns" in s}
+    for each in view.program.evals.values():
+        turns, played = each.settings["max_turns"], most.get(_word_of(each.settings["env"]))
+        if isinstance(turns.value, int) and isinstance(played, int) and turns.value > 0:
+            message = (
+                f"`{each.name}` plays {turns.value} {'turn' if turns.value == 1 else 'turns'}, and "
+                f"training {played}: it measures another game"
+            )
+            yield Number(value=turns.value / played, span=place(turns, each), message=message)
+
+
+def _room_for_prompts(view: View) -> Iterator[Number]:
+    plain = not any("env" in step.settings for step in view.program.flow)
+    for trainer in _trainers(view) if plain and _samples(view) else ():
+        row, most = trainer.settings.get("batch.seq_len"), view.max_tokens
+        if row is not None and isinstance(row.value, int) and most is not None and row.value > most:
+            message = (
+                f"a row of `{trainer.name}` has {row.value} tokens and an answer up to {most}, "
+                f"which leaves {row.value - most} for the prompt"
+            )
+            yield Number(value=row.value - most, span=place(row, trainer), message=message)
+
+
 def billions(model: Decl) -> float:
     """Return the parameters of a model in billions, as its name or declared size says; 0 if
     neither does."""
@@ -443,6 +494,15 @@ RANGES = (
     NumberRange(name="warm-up", numbers=_warmup, high=0.5,
         source="prime-rl #968; published recipes warm up for 3 to 10 % of the steps",
         help="set `warmup` to 3 to 10 % of `steps`"),
+    NumberRange(name="warm-up of passes over the rows", numbers=_warmup_of_epochs, high=0.9,
+        source="prime-rl #968; published recipes warm up for 3 to 10 % of the steps",
+        help="set `warmup` to 3 to 10 % of the steps"),
+    NumberRange(name="turns of an eval", numbers=_turns_of_evals, low=1.0,
+        source="a trajectory that is cut early says nothing about those of the training",
+        help="use one parameter for both numbers of turns"),
+    NumberRange(name="room for prompts", numbers=_room_for_prompts, low=4.0,
+        source="Trinity-RFT #287: rows without room for their prompt are left out",
+        help="a larger `batch.seq_len`, or a smaller `max_tokens`"),
     NumberRange(name="learning rate of pairs", numbers=_rate_of_pairs, high=2e-5,
         source="LLaMA-Factory #7734: at 1e-4 the model repeats itself; 2305.18290 has 1e-6",
         help="`lr = 5e-7` to `5e-6`"),

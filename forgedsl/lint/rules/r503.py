@@ -16,21 +16,28 @@ argument is the answer, because the policy can then try arguments until one is r
 observation of a step with `done=True` does not count, because the policy does not read it. An agent
 reveals the target if a request to the policy (`model=model.name`) has it in its messages; a policy
 that is asked whether its answer is right also reads the reference.
+
+Of local files the rule reads some rows: it fires if a column of the prompt ends with the target in
+all of them, behind a mark such as `=`.
 """
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from forgedsl.diagnostics import Label
-from forgedsl.ir.program import Deferred
+from forgedsl.ir.program import Decl, Deferred
 from forgedsl.lint.finding import Findings, rule
+from forgedsl.lint.prompts import rows_of, value_at, value_of
+from forgedsl.lint.sources import parts
 from forgedsl.lint.view import View
 from forgedsl.source import Span
 from forgedsl.syntax import ast
 from forgedsl.syntax.walk import Keys, reads, walk
 
 if TYPE_CHECKING:
+    import ast as python
     from collections.abc import Iterator, Mapping
     from typing import Any
 
@@ -38,6 +45,8 @@ if TYPE_CHECKING:
     from forgedsl.lint.follow.values import Event, Value
 
 finding = rule(__doc__, "D")
+LEAST = 4
+"""the fewest rows, and different targets, from which a column is judged"""
 
 
 def check(view: View) -> Findings:
@@ -48,6 +57,16 @@ def check(view: View) -> Findings:
         if not isinstance(prompt, Deferred) or not isinstance(target, Deferred):
             continue
         seen, wanted = _columns(prompt.expr), _columns(target.expr)
+        told = _in_rows(view, dataset, prompt, target)
+        if told:
+            yield finding(
+                f"the column `{told}`, which the prompt of `{dataset.name}` reads, ends with the "
+                "target in all rows that were read",
+                prompt.expr.span,
+                related=(Label(text="the target", span=target.expr.span),),
+                help="leave it out of the prompt",
+            )
+            continue
         for keys, part in seen:
             match = next((w for w in wanted if w[0] == keys and _overlap(part, w[1])), None)
             if match is not None:
@@ -58,6 +77,32 @@ def check(view: View) -> Findings:
                     help="leave it out of the prompt",
                 )
                 break
+
+
+def _in_rows(view: View, dataset: Decl, prompt: Deferred, target: Deferred) -> str:
+    """Return a column of the prompt that ends with the target in all rows of a local file that were
+    read, or "". Such a column holds a solution."""
+    wanted = {keys for keys, _ in reads(target.expr, "row")}
+    rows = [r for part in parts(dataset.settings["source"].value) for r in rows_of(view, part)]
+    targets = [value_of(target.expr, row) for row in rows]
+    texts = [str(each).strip() for each in targets if isinstance(each, str | int | float)]
+    if len(texts) < LEAST or len(texts) != len(rows) or len({*texts}) < LEAST:
+        return ""
+    for keys, node in reads(prompt.expr, "row"):
+        held = [value_at(row, keys) for row in rows]
+        if not keys or keys in wanted or not all(isinstance(each, str) for each in held):
+            continue
+        whole = _columns(prompt.expr).get((keys, "")) == node.span
+        if whole and all(_ends_with(text, last) for text, last in zip(held, texts, strict=True)):
+            return ".".join(map(str, keys))
+    return ""
+
+
+def _ends_with(text: str, target: str) -> bool:
+    """True if a text ends with the target behind a mark of a result, such as `=` or `is`. A passage
+    that ends with the answer to its question is no leak."""
+    found = re.search(rf"(=|:|#|>|\bis)[\s${{(]*{re.escape(target)}[\s.)}}$]*$", text)
+    return bool(target) and found is not None
 
 
 def _in_environments(view: View) -> Findings:
@@ -109,7 +154,67 @@ def _reveals(view: View, env: PythonClass) -> tuple[str, Label] | None:
                 return f"tool `{method.name}` of {quoted} reveals the target", here
             if VERDICT in returned.value.all | returned.control:
                 return f"tool `{method.name}` of {quoted} reveals if an answer is right", here
+    return _verified(view, env)
+
+
+def _verified(view: View, env: PythonClass) -> tuple[str, Label] | None:
+    """Return a tool whose text says if its argument equals an attribute of `reset` with which
+    `step` compares the answer."""
+    from forgedsl.lint.follow.programs import environment_flows, label
+
+    methods = environment_flows(view, env)
+    steps = {name for m in methods if m.name == "step" for name, _ in _compared(m.flow.events)}
+    for method in methods:
+        for name, event in _compared(method.flow.events) if method.is_tool else ():
+            tells = any(_tells(event, returned.node) for returned in method.flow.returned)
+            if name in steps and tells and not _ends(method.flow.events):
+                return (
+                    f"tool `{method.name}` of `{env.env.name}` reveals if an answer is right",
+                    label(view, "the policy reads this", event.file, event.node),
+                )
     return None
+
+
+def _compared(events: list[Event]) -> Iterator[tuple[str, Event]]:
+    """Yield (attribute, event) for comparisons by `==` of text of the policy with an attribute that
+    `reset` sets."""
+    from forgedsl.lint.follow.values import KEPT, READS_RESPONSE
+
+    for event in events:
+        if event.kind != "compare" or not event.is_equality or len(event.values) != 2:
+            continue
+        sides = (event.node.left, *event.node.comparators)  # type: ignore[attr-defined]
+        for node, value, other in zip(sides, event.values, event.values[::-1], strict=True):
+            own = _own(node)
+            is_kept = KEPT in value.all and READS_RESPONSE not in value.all
+            if own and is_kept and READS_RESPONSE in other.all:
+                yield own, event
+
+
+def _own(node: python.AST) -> str:
+    """Return the one attribute of `self` in an expression; "" if there is none, or several."""
+    import ast as python
+
+    inside = (n for n in python.walk(node) if isinstance(n, python.Attribute))
+    names = [n.attr for n in inside if python.unparse(n.value) == "self"]
+    return names[0] if len(names) == 1 else ""
+
+
+def _tells(event: Event, returned: python.AST) -> bool:
+    """True if a returned expression, or the test that leads to it, has a comparison in it."""
+    import ast as python
+
+    inside = {id(n) for n in python.walk(returned)}
+    decides = any(
+        isinstance(n, python.If) and id(event.node) in {id(m) for m in python.walk(n.test)}
+        for n in python.walk(event.file.module)
+    )
+    return id(event.node) in inside or decides
+
+
+def _ends(events: list[Event]) -> bool:
+    """True if a tool keeps something, as one does that takes the answer."""
+    return any(event.kind == "change" for event in events)
 
 
 def _sent(event: Event) -> Iterator[Value]:

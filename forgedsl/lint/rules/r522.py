@@ -9,15 +9,25 @@ opposite, with a rising score (Alpamayo #29, open-r1 #312, verl #2107). Correct 
     reward overlong = rl.overlong(soft = max_new - 4096, hard = max_new)      # fires: soft below 0
     score = correct + overlong                                   # silent
 
-The rule evaluates the score at the bounds of all its rewards.
+The rule evaluates the score at the bounds of all its rewards, and a length penalty of the file for
+an answer without tokens: if that is below 0, each answer pays.
 """
 
 from forgedsl.ir.program import Constructor
 from forgedsl.lint.finding import Findings, rule
-from forgedsl.lint.rewards import inverted, place_of, score_of
+from forgedsl.lint.rewards import (
+    at_no_tokens,
+    inverted,
+    is_of_length,
+    place_of,
+    positive_rewards,
+    score_of,
+)
 from forgedsl.lint.view import View
 
 finding = rule(__doc__, "D")
+OFFSET = 0.1
+"""a penalty of an empty answer that is taken for a constant beside the penalty"""
 
 
 def check(view: View) -> Findings:
@@ -31,8 +41,17 @@ def check(view: View) -> Findings:
                 if getattr(score.rewards[name].body, "name", "") == "overlong"
                 else f"`{name}` is 1 for what is wanted: give it a positive weight",
             )
+    raises = positive_rewards(view)
     for reward in view.program.rewards.values():
-        body = reward.body
+        body, least = reward.body, at_no_tokens(reward, view)
+        counts = reward.name in raises and is_of_length(reward, view)
+        if counts and least is not None and least < -OFFSET:
+            yield finding(
+                f"the length penalty `{reward.name}` is {least:.3g} for an empty answer, so every "
+                "answer is penalized",
+                place_of(reward, view),
+                help="let it begin at a length above 0 and below `max_tokens`",
+            )
         if isinstance(body, Constructor) and body.name == "overlong" and body.args["soft"] <= 0:
             yield finding(
                 f"the length penalty `{reward.name}` starts at {body.args['soft']} tokens, so "

@@ -7,11 +7,13 @@
     reward short(r: Rollout) -> f32 = clamp(1.0 - r.num_tokens / max_new, 0.0, 1.0)        # silent
 
 The rule also reads rewards in Python, where `len(response)` is compared with the number of
-`max_tokens`, or divided by it.
+`max_tokens`, or divided by it, also under another name: a length that a method returns, a limit
+that the class keeps.
 """
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING
 
 from forgedsl.diagnostics import Edit, Fix, Label
@@ -26,18 +28,20 @@ if TYPE_CHECKING:
     import ast as python
     from collections.abc import Iterator
 
+    from forgedsl.lint.follow.values import Event
+
 finding = rule(__doc__, "W")
 LONG = 64
 """limits below this may be a number of characters by chance"""
 
 
 def check(view: View) -> Findings:
-    for found, place in _in_python(view):
+    for found, here in _in_python(view):
         yield finding(
             f"reward `{found.reward.name}` compares a length in characters with "
             f"{view.max_tokens}, the limit in tokens",
             place_of(found.reward, view),
-            related=(Label(text="here", span=found.at(place)),),
+            related=(here,),
             help="take the rollout, `def short(r)`, and count tokens by `r.num_tokens`",
         )
     for reward in view.program.rewards.values():
@@ -60,18 +64,40 @@ def check(view: View) -> Findings:
                     )
 
 
-def _in_python(view: View) -> Iterator[tuple[PythonReward, python.AST]]:
+def _limited(view: View, found: PythonReward) -> Iterator[Event]:
+    """Yield where a number of characters is compared with the limit of tokens, or divided by it,
+    under whatever name."""
+    from forgedsl.lint.follow.programs import reward_flow
+    from forgedsl.lint.follow.values import CHARACTERS
+
+    flow = reward_flow(view, found)
+    for event in flow.events if flow is not None else ():
+        is_pair = event.kind in ("compare", "difference", "quotient") or (
+            event.kind == "call" and event.name in ("min", "max")
+        )
+        for one, other in (event.values, event.values[::-1]) if len(event.values) == 2 else ():
+            if is_pair and CHARACTERS in one.labels and other.const == view.max_tokens:
+                yield event
+
+
+def _in_python(view: View) -> Iterator[tuple[PythonReward, Label]]:
     """Yield the comparisons of a length of the response with the limit of the sampler."""
     rewards = python_rewards(view) if (view.max_tokens or 0) >= LONG else []
     if not rewards:
         return
+    from forgedsl.lint.follow.programs import label
+
     for found in rewards:
-        places = found.once(_lengths)
-        yield from [
-            (found, node)
-            for node, number, name in places
-            if (found.function.args.get(name) if number is None else number) == view.max_tokens
-        ][:1]
+        given = found.function.args
+        own = (
+            Label(text="here", span=found.at(node))
+            for node, number, name in found.once(_lengths)
+            if (given.get(name) if number is None else number) == view.max_tokens
+        )
+        followed = (label(view, "here", each.file, each.node) for each in _limited(view, found))
+        here = next(itertools.chain(own, followed), None)
+        if here is not None:
+            yield found, here
 
 
 def _lengths(found: PythonReward) -> list[tuple[python.AST, float | None, str]]:

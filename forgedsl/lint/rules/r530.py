@@ -33,8 +33,12 @@ BAD = (
     rf"{VERY}(?:bad|badly|failure|fail|failing|failed|poor|poorly|unclear|useless|wrong|terrible"
     r"|awful|worst|not at all|insufficient|unhelpful|dangerous|harmful|toxic|unsafe|rude|confusing"
     r"|incomprehensible|unreadable|incorrect|false|inaccurate|unacceptable|nonsense|biased"
-    r"|offensive|many (?:mistakes?|errors?|problems?|issues?))\b"
+    r"|offensive|many (?:mistakes?|errors?|problems?|issues?)"
+    r"|(?:it )?(?:cannot|can't|can hardly)\s+be\s+\w+|impossible\s+to\s+\w+"
+    r"|(?:very )?hard\s+to\s+\w+"
+    r"|not \w+ at all)\b"
 )
+LOSES = r"(?i)\b(worse|worst|loses|weaker|poorer)\b"
 BEST = r"best|excellent|perfect|flawless|outstanding"
 """words for a grade above which there is none"""
 
@@ -62,6 +66,15 @@ def check(view: View) -> Findings:
                 judge.span,
                 help="ask for the grades of `scale`, or declare the scale of the prompt",
             )
+        elif reward.name in positive_rewards(view) and _favours_other(judge)[0]:
+            own, other = _favours_other(judge)
+            yield finding(
+                f"the prompt of `{reward.name}` gives {judge.args['scale'][1]} if `{other}` is "
+                f"better, but the answer that is scored is `{own}`",
+                judge.span,
+                help=f"let {judge.args['scale'][1]} say that `{own}` is better, or exchange "
+                "`{response}` and `{other}`",
+            )
         elif reward.name in positive_rewards(view) and (best := _is_upside_down(judge)):
             least, most = judge.args["scale"]
             yield finding(
@@ -69,6 +82,32 @@ def check(view: View) -> Findings:
                 judge.span,
                 help=f"let {most} be the best grade in the prompt",
             )
+
+
+def _favours_other(judge: Constructor) -> tuple[str, str]:
+    """Return the names of both answers in the prompt of a comparison, if its greatest grade is for
+    the answer that is not scored; empty texts if not."""
+    text, (least, most) = judge.args["prompt"], judge.args["scale"]
+    names = [_name_before(text, field) for field in ("response", "other")]
+    if not all(names) or names[0] == names[1]:
+        return "", ""
+    own, other = (rf"(?i:answer|solution|response|text)?\s*\b{name}\b" for name in names)
+    rest = r"[^()\d.;,]{0,30}"
+    low, high = (
+        re.search(rf"(?<![\w.]){grade}{OF}{whose}{rest}(?:\)|[.,;\n]|$)", text)
+        for grade, whose in ((least, own), (most, other))
+    )
+    wins = low is not None and high is not None and not re.search(LOSES, low[0] + high[0])
+    return (names[0], names[1]) if wins else ("", "")
+
+
+def _name_before(text: str, field: str) -> str:
+    """Return the letter or number by which a prompt names what stands in `{field}`: `Answer A:`,
+    `<a>`; "" without one."""
+    before, found, _ = text.partition("{" + field + "}")
+    named = re.findall(r"(?i:answer|solution|response|text|option)\s+([A-Z]|\d)\b", before)
+    tag = re.search(r"<(\w)>\s*$", before)
+    return str(tag[1].upper() if tag is not None else named[-1] if found and named else "")
 
 
 def _other_range(judge: Constructor) -> str:
@@ -94,4 +133,5 @@ def _is_upside_down(judge: Constructor) -> str:
     if not ((good and worse) or (is_best and better is None) or (worse and bad is None)):
         return ""
     told = [f"{least} `{good[1]}`"] if good is not None else []
-    return " and ".join([*told, *([f"{most} `{worse[1]}`"] if worse is not None else [])])
+    told += [f"{most} `{worse[1]}`"] if worse is not None else []
+    return " ".join(" and ".join(told).split())

@@ -22,7 +22,13 @@ from forgedsl.diagnostics import Label
 from forgedsl.ir.program import Function, RewardDecl
 from forgedsl.lint.environments import PythonClass, python_environments
 from forgedsl.lint.finding import Findings, rule
-from forgedsl.lint.rewards import place_of, score_of, slope_in_turns
+from forgedsl.lint.rewards import (
+    place_of,
+    positive_rewards,
+    reward_interval,
+    score_of,
+    slope_in_turns,
+)
 from forgedsl.lint.view import View
 from forgedsl.syntax.walk import names
 from forgedsl.types.flow import Role
@@ -38,6 +44,8 @@ def check(view: View) -> Findings:
         return
     used = {step.receiver for step in view.program.flow if Role.SCORES in step.roles}
     counted = {part for env in python_environments(view) for part in _counted(env)}
+    followed = {part for env in python_environments(view) for part in _paid_by_call(view, env)}
+    yield from _without_limit(view, followed | counted)
     for rubric in view.program.rubrics.values():
         score = score_of(view, rubric)
         if rubric.name not in used or not score.is_known:
@@ -61,6 +69,37 @@ def check(view: View) -> Findings:
                                    span=place_of(score.rewards[name], view)),),
                     help=f"a smaller weight for `{name}`, or `right * (0.9 + 0.1 * {name})`",
                 )  # fmt: skip
+
+
+def _without_limit(view: View, parts: set[str]) -> Findings:
+    """Yield rewards without a bound that a score adds, and that rise with each call of a tool."""
+    positive = positive_rewards(view)
+    for name, reward in view.program.rewards.items():
+        interval = reward_interval(reward, view)
+        if name not in positive or _part(reward) not in parts or interval is None:
+            continue
+        if not interval.is_bounded:
+            yield finding(
+                f"`{name}` rises with each call of a tool, without limit: calls can earn more than "
+                "a right answer",
+                positive[name],
+                related=(Label(text="counts calls", span=place_of(reward, view)),),
+                help=f"limit it, `clamp(..., 0.0, 0.2)`, or `right * (0.9 + 0.1 * {name})`",
+            )
+
+
+def _paid_by_call(view: View, env: PythonClass) -> set[str]:
+    """Return the parts that a step gives as a number of calls, times any number."""
+    from forgedsl.lint.follow.programs import environment_flows
+    from forgedsl.lint.follow.values import CALLS
+
+    found = set[str]()
+    for event in (event for method in environment_flows(view, env) for event in method.flow.events):
+        if event.kind == "call" and event.name.rpartition(".")[2] == "Step":
+            rewards = event.argument("rewards", 1)
+            fields = (rewards.fields or {}) if rewards is not None else {}
+            found |= {part for part, value in fields.items() if CALLS in value.labels}
+    return found
 
 
 def _part(reward: RewardDecl) -> str:

@@ -46,8 +46,7 @@ OF_THE_HOST = (
 SEEDS = ("random.seed", "numpy.random.seed")
 """calls that set a seed, which X814 reports"""
 SAME_GAME = (
-    "plays the same game for every task: it draws with a constant seed, and reads neither the task "
-    "nor `rng`"
+    "plays the same game for every task: it draws with a constant seed, and does not read `rng`"
 )
 OF_THE_TASK = "draw from the `rng` that `reset` is given: its seed is that of the task"
 OF_AN_AGENT = "draw from `self.rng`, whose seed is the same for a whole group"
@@ -104,11 +103,12 @@ def _same_game(view: View, env: PythonClass) -> Event | None:
     reset = env.methods.get("reset")
     if reset is None or env.env.body.agent:
         return None
-    given = {argument.arg for argument in reset.args.args[1:]}
+    rng = [argument.arg for argument in reset.args.args[2:3]]
     read = {n.id for n in python.walk(reset) if isinstance(n, python.Name)}
-    if not given.isdisjoint(read):
+    if not read.isdisjoint(rng):
         return None
-    for event in (e for m in environment_flows(view, env) for e in m.flow.events):
+    played = (m for m in environment_flows(view, env) if m.name != "__init__")
+    for event in (e for m in played for e in m.flow.events):
         values = [*event.values, *event.keywords.values()]
         is_made = event.kind == "call" and event.name in SEEDED and values
         if is_made and all(value.const is not UNKNOWN for value in values):

@@ -11,6 +11,7 @@
     return float(answer.startswith(target))          # fires: 12 begins with 1
     math.isclose(answer, target, rel_tol = 0.5)      # fires: 60 is taken for 100
     math.isclose(answer, target, rel_tol = 0.05)     # fires for whole numbers: 98 is taken for 100
+    abs(answer - target) <= 2.0 * abs(target)        # fires: 2 percent were meant
     any(int(x) == target for x in ANSWER.findall(response))      # fires: one right guess is enough
 
 The policy finds such a text sooner than the answer. In verifiers #763 a substring search rewarded
@@ -37,11 +38,13 @@ if TYPE_CHECKING:
     import ast as python
     from collections.abc import Iterator
 
+    from forgedsl.lint.follow.run import Flow
     from forgedsl.lint.follow.values import Event, Value
     from forgedsl.lint.python_bodies import Body
 
 finding = rule(__doc__, "W")
 CONTAINS = "a response that contains the target anywhere"
+OFF = "accepts numbers that are more than 5 % off"
 ANY = "rewards a response if any one of several answers is right"
 MATCHES = ("re.search", "re.match", "re.fullmatch", "re.findall")
 SEARCHES = ("find", "rfind", "index", "count", "__contains__")
@@ -56,7 +59,7 @@ HELPS = {
     "zeros": "compare numbers: `float(answer) == float(target)`",
     "expression": "`re.escape(target)` in the pattern, or compare by `==`",
     "each word": "reward precision too: `2 * hits / (len(said) + len(gold))`",
-    "% off": "a relative tolerance of 1e-6, or at most 0.05 for measured values",
+    " off": "a relative tolerance of 1e-6, or at most 0.05 for measured values",
     "several": "compare the last answer alone, or give 0 if there are several",
 }
 """help by a word of the message"""
@@ -162,8 +165,10 @@ def _by_flow(view: View, found: PythonReward) -> Iterator[tuple[str, Label]]:
             yield ANY, here
         if event.kind == "call":
             yield from ((what, here) for what in _called(event))
-            if _tolerance(event) > ROUGH_OF_COUNTS and _counts(view):
+            if _tolerance(event) > ROUGH_OF_COUNTS and is_counted(view):
                 yield "accepts whole numbers that are more than 0.5 % off", here
+        if event.kind == "compare" and (off := _allowed(view, flow, event)):
+            yield off, here
         sides = event.values if event.kind != "change" else ()
         is_pair = event.kind in ("compare", "difference") or event.name.endswith("isclose")
         if not is_pair or len(sides) < 2:
@@ -193,7 +198,7 @@ def _called(event: Event) -> Iterator[str]:
     if side:
         yield f"rewards an answer that {side} the target"
     if _tolerance(event) > ROUGH:
-        yield "accepts numbers that are more than 5 % off"
+        yield OFF
 
 
 def _begins(event: Event) -> str:
@@ -211,7 +216,7 @@ def _begins(event: Event) -> str:
     return "is only a piece of" if said and IS_TARGET in whole and RESPONSE not in whole else ""
 
 
-def _counts(view: View) -> bool:
+def is_counted(view: View) -> bool:
     """True if the targets are whole numbers: that of the first row of a local file is one, or the
     set is known for it."""
     sources = [dataset.settings["source"].value for dataset in drawn_from(view)]
@@ -231,6 +236,34 @@ def _tolerance(event: Event) -> float:
     is_number = isinstance(number, int | float) and not isinstance(number, bool)
     both = {READS_RESPONSE, READS_TARGET} <= all_of(event.values[:2])
     return float(number) if is_number and both else 0.0  # type: ignore[arg-type]
+
+
+def _allowed(view: View, flow: Flow | None, event: Event) -> str:
+    """Return what is wrong with a comparison of a distance to the target with a limit: `abs(said -
+    gold) <= 2 * abs(gold)`; "" if nothing is. Steps of a partial reward are left out."""
+    import ast as python
+
+    from forgedsl.lint.follow.values import DISTANCE, RELATIVE
+
+    values, op = event.values[:2], event.node.ops[0]  # type: ignore[attr-defined]
+    if isinstance(op, python.Gt | python.GtE):
+        values = values[::-1]
+    elif not isinstance(op, python.Lt | python.LtE):
+        return ""
+    far, most = values
+    scores = {n for each in (flow.returned if flow else ()) for n in each.value.numbers if n > 0}
+    limit = most.const if isinstance(most.const, int | float) else 0.0
+    relative = most.share or (limit if RELATIVE in far.labels else 0.0)
+    events = flow.events if flow else ()
+    others = [e for e in events if e.kind == "compare" and e.node is not event.node]
+    steps = any({DISTANCE, RELATIVE} & v.labels for e in others for v in e.values)
+    if not {DISTANCE, RELATIVE} & far.labels or len(scores) > 1 or steps:
+        return ""
+    if relative > ROUGH:
+        return OFF
+    includes = isinstance(op, python.LtE | python.GtE)
+    is_whole = DISTANCE in far.labels and (limit > 1 or (limit == 1 and includes))
+    return "accepts whole numbers that are off by 1" if is_whole and is_counted(view) else ""
 
 
 def _is_pattern(event: Event, part: Value) -> bool:

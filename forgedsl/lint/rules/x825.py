@@ -7,7 +7,8 @@
 
 `turn.number` counts from 0. If every reward stands behind a number that `max_turns` does not reach,
 no trajectory is ever rewarded (gem #38, verifiers #465). Give the class the number of turns that
-the flow plays. The rule also knows a counter that `step` raises by 1 in every turn.
+the flow plays. The rule also knows a counter that `step` raises by 1 in every turn. It follows the
+class once for each turn, and fires if some part of the reward is given in none of them.
 """
 
 from __future__ import annotations
@@ -22,7 +23,12 @@ from forgedsl.lint.view import View
 if TYPE_CHECKING:
     import ast as python
 
+    from forgedsl.lint.follow.programs import MethodFlow
+    from forgedsl.lint.follow.values import Event
+
 finding = rule(__doc__, "W")
+MOST_TURNS = 16
+"""turns up to which a class is run once for each"""
 
 
 def check(view: View) -> Findings:
@@ -37,6 +43,45 @@ def check(view: View) -> Findings:
                 related=(Label(text="counts from 0", span=env.at(node)),),
                 help=f"`max_turns = {turn + 1:g}`, or fewer turns for the class",
             )
+            continue
+        unpaid = None if env.env.body.agent or most > MOST_TURNS else _unpaid(view, env, int(most))
+        if unpaid is not None:
+            part, here = unpaid
+            yield finding(
+                f"`{env.env.name}` gives `{part}` in a turn that is never played: turns are "
+                f"counted from 0 to {most - 1:g}",
+                env.env.name_span,
+                related=(here,),
+                help=f"compare with the number of the last turn, {most - 1:g}",
+            )
+
+
+def _unpaid(view: View, env: PythonClass, most: int) -> tuple[str, Label] | None:
+    """Return a part of the reward that `step` gives in none of the turns, and where it would. The
+    class is run once for each turn."""
+    from forgedsl.lint.follow.programs import environment_flows, label, turns_of_environment
+
+    if "turn.number" not in env.source.text.replace("self.", ""):
+        return None
+    always = _given(environment_flows(view, env))
+    played: set[str] = set()
+    for methods in turns_of_environment(view, env, most) if len(always) > 1 else ():
+        played |= _given(methods).keys()
+    for part, event in always.items():
+        if played and part not in played:
+            return part, label(view, "never reached", event.file, event.node)
+    return None
+
+
+def _given(methods: list[MethodFlow]) -> dict[str, Event]:
+    """Return the parts of the reward that steps give, with the call of `Step` that gives each."""
+    found: dict[str, Event] = {}
+    for event in (event for method in methods for event in method.flow.events):
+        if event.kind == "call" and event.name.rpartition(".")[2] == "Step":
+            rewards = event.argument("rewards", 1)
+            for part in (rewards.fields or {}) if rewards is not None else {}:
+                found.setdefault(part, event)
+    return found
 
 
 def _late(env: PythonClass) -> tuple[python.AST | None, float]:

@@ -7,6 +7,7 @@
     return value                                              # silent
     return max([vote(seed) for seed in range(3)])             # fires: the best of three replies
     CALLS["now"] += 1; return right + 0.5 / CALLS["now"]      # fires: later answers get less
+    def new(words, seen=set()): ...; seen.add(word)           # fires: one set for all calls
     if text in SEEN: return 0.2                               # fires: it got 1.0 the first time
     SEEN.add(text)
     return 1.0
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from forgedsl.lint.rewards import PythonReward
 
 finding = rule(__doc__, "W")
+ADDS = ("add", "append", "update", "extend", "insert", "appendleft")
 
 
 def check(view: View) -> Findings:
@@ -71,6 +73,7 @@ def check(view: View) -> Findings:
                 help="score each response by its own text; compare responses in the flow",
             )
     yield from _by_calls(view)
+    yield from _by_default(view)
     for found in python_rewards(view):
         moving = found.once(_moving) if found.reward.name in raises else None
         file = files_of(view).read(found.function.module)
@@ -99,6 +102,28 @@ def _by_calls(view: View) -> Findings:
                 help="score the response alone; `num_steps` in a loss or an advantage counts "
                 "updates",
             )
+
+
+def _by_default(view: View) -> Findings:
+    """Yield rewards that add to an object which is the default of a parameter."""
+    from forgedsl.lint.follow.programs import label, reward_flow
+    from forgedsl.lint.follow.values import OF_DEFAULT, READS_RESPONSE, all_of
+
+    raises = positive_rewards(view)
+    for found in python_rewards(view):
+        flow = reward_flow(view, found) if found.reward.name in raises else None
+        for event in flow.events if flow is not None else ():
+            is_call = event.kind == "call" and event.name.rpartition(".")[2] in ADDS
+            added = is_call and READS_RESPONSE in all_of(event.values)
+            if added and OF_DEFAULT in event.receiver.labels:
+                yield finding(
+                    f"reward `{found.reward.name}` adds to the default of a parameter, which all "
+                    "calls share: a response gets another score the next time",
+                    place_of(found.reward, view),
+                    related=(label(view, "here", event.file, event.node),),
+                    help="`seen=None`, and a new set in the body",
+                )
+                break
 
 
 def _best_of(view: View) -> Findings:

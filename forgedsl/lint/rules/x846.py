@@ -4,6 +4,7 @@ r"""X846 never-equal: an answer is compared in a way that cannot find it right.
     if found[1] == self.answer:                        # fires: a text is never equal to a number
     if int(found[1]) == self.answer:                   # silent
     if int(found[1]) is int(target):                   # fires: two objects, even if they are equal
+    if NUMBER.findall(text)[-1][0] == target:          # fires, if targets are longer
 
     NUMBER = re.compile(r"-?\d+")                      # fires, if targets are written as 1,234
     NUMBER = re.compile(r"-?\d[\d,]*")                 # silent
@@ -54,6 +55,15 @@ def check(view: View) -> Findings:
                 related=(label(view, "here", event.file, event.node),),
                 help=_help(what),
             )
+        letter = _letter(view, flow.events if flow is not None else ())
+        if letter is not None and event is None:
+            yield finding(
+                f"reward `{found.reward.name}` compares one character of the answer with the "
+                "target",
+                place_of(found.reward, view),
+                related=(label(view, "here", letter.file, letter.node),),
+                help="`findall` of a pattern without groups gives texts: `[-1]`, not `[-1][0]`",
+            )
         cut = _without_comma(view, found) if event is None else None
         if cut is not None:
             yield finding(
@@ -101,6 +111,22 @@ def _without_comma(view: View, found: PythonReward) -> python.AST | None:
                 continue
             if taken and all(re.fullmatch(r"[ =]*\d{1,3}", each) for each in taken):
                 return search.call
+    return None
+
+
+def _letter(view: View, events: Iterable[Event]) -> Event | None:
+    """Return a comparison of one character of the response with a target that has more."""
+    from forgedsl.lint.follow.values import LETTER, READS_RESPONSE, TARGET
+    from forgedsl.lint.rules.x817 import is_counted
+
+    if len(first_target(view).strip()) < 2 and not is_counted(view):
+        return None
+    for event in events:
+        pair = event.values if event.kind == "compare" and event.is_equality else ()
+        for one, other in (pair, pair[::-1]) if len(pair) == 2 else ():
+            said = {LETTER, READS_RESPONSE} <= one.all
+            if said and TARGET in other.all and LETTER not in other.labels:
+                return event
     return None
 
 

@@ -98,7 +98,8 @@ def _said(part: Part) -> str:
     placed = {id(constant) for node in searches for constant in python.walk(node)}
     return " ".join(
         node.value.lower()
-        for node in python.walk(part.file.module)
+        for file in part.files
+        for node in python.walk(file.module)
         if isinstance(node, python.Constant) and isinstance(node.value, str)
         if id(node) not in placed
     )
