@@ -113,6 +113,8 @@ def value_at(row: Any, keys: tuple[str | int, ...]) -> Any:
 
 LONGEST = 1 << 22
 """bytes of the longest file whose rows are counted"""
+COUNTS = re.compile(r"gsm|svamp|multiarith|addsub|singleeq|\baime", re.IGNORECASE)
+"""published sets whose answers are whole numbers"""
 FORMS = ("jsonl", "json", "csv")
 """local files of which some rows are read"""
 
@@ -174,6 +176,15 @@ def first_target(view: View) -> str:
     text; "" if not."""
     targets = [_target(view, dataset) for dataset in drawn_from(view)]
     return targets[0] if len(targets) == 1 and isinstance(targets[0], str) else ""
+
+
+def is_counted(view: View) -> bool:
+    """True if the targets are whole numbers: that of the first row of a local file is one, or the
+    set is known for it."""
+    sources = [dataset.settings["source"].value for dataset in drawn_from(view)]
+    names = [str(s.args.get("id", "")) for s in sources if getattr(s, "name", "") == "hf"]
+    known = bool(names) and len(names) == len(sources) and all(map(COUNTS.search, names))
+    return known or re.fullmatch(r"\s*-?\d{2,}\s*", first_target(view)) is not None
 
 
 def is_text(view: View, dataset: Decl) -> bool:

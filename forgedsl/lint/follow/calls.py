@@ -32,6 +32,7 @@ from forgedsl.lint.follow.values import (
     FLOORED,
     FOUND,
     HEAD,
+    LIST_OF,
     LISTED,
     LOWERED,
     MEMBER_OF,
@@ -180,6 +181,9 @@ class Calls(Expressions):
         if name in ("map", "filter") and len(args) == 2 and args[0].function is not None:
             made = self.apply(args[0].function, [element(args[1])], {})
             return Value(made.all & (READS | CONTENT | {VERDICT}) | {LISTED})
+        if name == "map" and len(args) == 2 and args[0].name in (*NUMBERS, "str"):
+            found = LIST_OF[NUMBER] if args[0].name in NUMBERS else TEXTS
+            return Value(content([element(args[1])]) | {LISTED, found})
         marked = _marked(name, args, everything)
         if marked is not None:
             return marked

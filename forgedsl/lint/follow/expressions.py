@@ -11,6 +11,7 @@ from forgedsl.lint.follow.constants import compared, folded
 from forgedsl.lint.follow.state import State
 from forgedsl.lint.follow.values import (
     ARGUMENTS,
+    CALLS,
     CLOCK,
     CLOSE,
     CONTENT,
@@ -301,6 +302,7 @@ class Expressions(State):
         kept = inner.all & (READS | CONTENT)
         is_set = isinstance(node, ast.SetComp) and not _is_number(node.elt)
         labels |= {UNORDERED} if is_set else members([inner])
+        labels |= (first or Value()).labels & {CALLS}
         return Value(kept | labels | {LISTED})
 
     def absent(self, value: Value) -> Value:

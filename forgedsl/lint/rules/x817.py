@@ -23,14 +23,13 @@ also fires for the steps of an environment that accepts any one of many answers.
 from __future__ import annotations
 
 import itertools
-import re
 from typing import TYPE_CHECKING
 
 from forgedsl.diagnostics import Label
 from forgedsl.hir.pycalls import Inputs, inputs_of
 from forgedsl.lint.environments import PythonClass, python_environments
 from forgedsl.lint.finding import Findings, rule
-from forgedsl.lint.prompts import drawn_from, first_target
+from forgedsl.lint.prompts import is_counted
 from forgedsl.lint.rewards import PythonReward, place_of, python_rewards
 from forgedsl.lint.view import View
 
@@ -51,8 +50,6 @@ SEARCHES = ("find", "rfind", "index", "count", "__contains__")
 ROUGH, ROUGH_OF_COUNTS = 0.05, 0.005
 """the largest relative tolerance of published graders; that for whole numbers, of which 201 is then
 taken for 200"""
-COUNTS = re.compile(r"gsm|svamp|multiarith|addsub|singleeq|\baime", re.IGNORECASE)
-"""published sets whose answers are whole numbers"""
 HELP = "take the answer out of the response, and compare it by `==`"
 HELPS = {
     "finds no answer": "return 0 where there is no answer",
@@ -214,15 +211,6 @@ def _begins(event: Event) -> str:
         return "only begins with" if short == "startswith" else "only ends with"
     said = {RESPONSE, IS_RESPONSE} & part and TARGET not in part
     return "is only a piece of" if said and IS_TARGET in whole and RESPONSE not in whole else ""
-
-
-def is_counted(view: View) -> bool:
-    """True if the targets are whole numbers: that of the first row of a local file is one, or the
-    set is known for it."""
-    sources = [dataset.settings["source"].value for dataset in drawn_from(view)]
-    names = [str(s.args.get("id", "")) for s in sources if getattr(s, "name", "") == "hf"]
-    known = bool(names) and len(names) == len(sources) and all(map(COUNTS.search, names))
-    return known or re.fullmatch(r"\s*-?\d{2,}\s*", first_target(view)) is not None
 
 
 def _tolerance(event: Event) -> float:

@@ -8,6 +8,7 @@
     return max([vote(seed) for seed in range(3)])             # fires: the best of three replies
     CALLS["now"] += 1; return right + 0.5 / CALLS["now"]      # fires: later answers get less
     def new(words, seen=set()): ...; seen.add(word)           # fires: one set for all calls
+    again = self.past.count(response); self.past.append(response)        # fires
     if text in SEEN: return 0.2                               # fires: it got 1.0 the first time
     SEEN.add(text)
     return 1.0
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     import ast as python
 
     from forgedsl.lint.follow.reached import Part
+    from forgedsl.lint.follow.values import Event
     from forgedsl.lint.rewards import PythonReward
 
 finding = rule(__doc__, "W")
@@ -74,6 +76,7 @@ def check(view: View) -> Findings:
             )
     yield from _by_calls(view)
     yield from _by_default(view)
+    yield from _remembered(view)
     for found in python_rewards(view):
         moving = found.once(_moving) if found.reward.name in raises else None
         file = files_of(view).read(found.function.module)
@@ -115,6 +118,7 @@ def _by_default(view: View) -> Findings:
         for event in flow.events if flow is not None else ():
             is_call = event.kind == "call" and event.name.rpartition(".")[2] in ADDS
             added = is_call and READS_RESPONSE in all_of(event.values)
+            added = added or (event.kind == "change" and _counts_up(event))
             if added and OF_DEFAULT in event.receiver.labels:
                 yield finding(
                     f"reward `{found.reward.name}` adds to the default of a parameter, which all "
@@ -124,6 +128,68 @@ def _by_default(view: View) -> Findings:
                     help="`seen=None`, and a new set in the body",
                 )
                 break
+
+
+def _counts_up(event: Event) -> bool:
+    """True for `x[key] = x.get(key, 0) + 1` and `x[key] += 1`."""
+    import ast as python
+
+    if isinstance(event.node, python.AugAssign):
+        return True
+    if not isinstance(event.node, python.Subscript):
+        return False
+    store = python.unparse(event.node.value)
+    made = (n for n in python.walk(event.file.module) if isinstance(n, python.Assign))
+    given = next((n.value for n in made if event.node in n.targets), None)
+    return given is not None and any(
+        isinstance(n, python.Name | python.Attribute) and python.unparse(n) == store
+        for n in python.walk(given)
+    )
+
+
+def _remembered(view: View) -> Findings:
+    """Yield rewards that keep responses in an attribute, and score a response by those that are
+    there."""
+    from forgedsl.lint.follow.programs import label, reward_flow
+    from forgedsl.lint.follow.values import READS_RESPONSE, all_of
+
+    raises = positive_rewards(view)
+    for found in python_rewards(view):
+        flow = reward_flow(view, found) if found.reward.name in raises else None
+        events = flow.events if flow is not None else []
+        asked = {name for name in map(_asked, events) if name.startswith("self.")}
+        added = (event for event in events if _adds_to(event) in asked)
+        kept = next((e for e in added if READS_RESPONSE in all_of(e.values)), None)
+        if kept is not None:
+            yield finding(
+                f"reward `{found.reward.name}` scores a response by those that it has seen before, "
+                f"in `{_adds_to(kept)}`",
+                place_of(found.reward, view),
+                related=(label(view, "kept here", kept.file, kept.node),),
+                help="score each response by its own text; compare responses in the flow",
+            )
+
+
+def _adds_to(event: Event) -> str:
+    """Return the object to which a call adds something: `seen` of `seen.add(x)`."""
+    import ast as python
+
+    match event.node:
+        case python.Call(func=python.Attribute(value=owner, attr=name)) if name in ADDS:
+            return python.unparse(owner) if event.kind == "call" else ""
+    return ""
+
+
+def _asked(event: Event) -> str:
+    """Return the object in which an event looks for something: `x in seen`, `seen.count(x)`."""
+    import ast as python
+
+    match event.node:
+        case python.Compare(ops=[python.In() | python.NotIn()], comparators=[where]):
+            return python.unparse(where)
+        case python.Call(func=python.Attribute(value=where, attr="count" | "index")):
+            return python.unparse(where)
+    return ""
 
 
 def _best_of(view: View) -> Findings:

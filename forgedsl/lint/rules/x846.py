@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 from forgedsl.diagnostics import Label
 from forgedsl.lint.environments import python_environments
 from forgedsl.lint.finding import Findings, rule
-from forgedsl.lint.prompts import first_target
+from forgedsl.lint.prompts import first_target, is_counted
 from forgedsl.lint.rewards import place_of, python_rewards
 from forgedsl.lint.view import View
 
@@ -117,7 +117,6 @@ def _without_comma(view: View, found: PythonReward) -> python.AST | None:
 def _letter(view: View, events: Iterable[Event]) -> Event | None:
     """Return a comparison of one character of the response with a target that has more."""
     from forgedsl.lint.follow.values import LETTER, READS_RESPONSE, TARGET
-    from forgedsl.lint.rules.x817 import is_counted
 
     if len(first_target(view).strip()) < 2 and not is_counted(view):
         return None
@@ -140,18 +139,22 @@ def _never(events: Iterable[Event]) -> tuple[str, Event | None]:
     """Return what is wrong with the first such comparison of a text or number of the policy."""
     import ast as python
 
-    from forgedsl.lint.follow.values import READS_RESPONSE, kind
+    from forgedsl.lint.follow.values import MEMBER_OF, READS_RESPONSE, kind
 
     for event in events:
         if event.kind != "compare" or len(event.values) != 2:
             continue
         left, right = map(kind, event.values)
+        if isinstance(event.node.ops[0], python.In | python.NotIn):  # type: ignore[attr-defined]
+            members = event.values[1].labels & MEMBER_OF.keys()
+            right = frozenset(MEMBER_OF[label] for label in members)
         said = any(READS_RESPONSE in value.all for value in event.values)
         if not (said and left and right):
             continue
         is_identity = isinstance(event.node.ops[0], python.Is | python.IsNot)  # type: ignore[attr-defined]
         if is_identity and left == right:
             return "compares values by `is`, which asks for one object", event
-        if event.is_equality and left != right:
+        is_in = isinstance(event.node.ops[0], python.In | python.NotIn)  # type: ignore[attr-defined]
+        if (event.is_equality or is_in) and left != right:
             return "compares a number with a text, which are never equal", event
     return "", None
