@@ -418,7 +418,9 @@ def _turns_of_evals(view: View) -> Iterator[Number]:
     most = {str(_word_of(s["env"])): s["max_turns"].value for s in plays if "max_turns" in s}
     for each in view.program.evals.values():
         turns, played = each.settings["max_turns"], most.get(_word_of(each.settings["env"]))
-        if isinstance(turns.value, int) and isinstance(played, int) and turns.value > 0:
+        env = view.program.environments.get(_word_of(each.settings["env"]))
+        blind = turns.value == 1 and env is not None and (env.body.tools or env.body.served)
+        if isinstance(turns.value, int) and isinstance(played, int) and not blind:  # D649
             message = (
                 f"`{each.name}` plays {turns.value} {'turn' if turns.value == 1 else 'turns'}, and "
                 f"training {played}: it measures another game"

@@ -178,13 +178,7 @@ class Calls(Expressions):
             return Value(fields=self.attributes)
         if name == "getattr" and len(args) > 1 and isinstance(args[1].const, str):
             return self.attribute(args[0], args[1].const)
-        if name in ("map", "filter") and len(args) == 2 and args[0].function is not None:
-            made = self.apply(args[0].function, [element(args[1])], {})
-            return Value(made.all & (READS | CONTENT | {VERDICT}) | {LISTED})
-        if name == "map" and len(args) == 2 and args[0].name in (*NUMBERS, "str"):
-            found = LIST_OF[NUMBER] if args[0].name in NUMBERS else TEXTS
-            return Value(content([element(args[1])]) | {LISTED, found})
-        marked = _marked(name, args, everything)
+        marked = _marked(name, args, everything) or self._of_builtin(name, receiver, args, labels)
         if marked is not None:
             return marked
         if short in TRIMS:
@@ -193,25 +187,10 @@ class Calls(Expressions):
             return Value(content(args) | {UNORDERED, LISTED})  # the keys of a dict, which are texts
         if short == "iter" and args:
             return args[0]
-        if short in ("items", "values") and receiver is not None and receiver.fields is not None:
-            held = receiver.labels & (READS | CONTENT)
-            return Value(held, fields=receiver.fields, name=PAIRS if short == "items" else VALUES)
-        if short == "len" and len(args) == 1:
-            is_text = RESPONSE in args[0].labels and LISTED not in args[0].labels
-            counted = args[0].labels & {CALLS} | ({CHARACTERS} if is_text else set())
-            return Value(labels | counted | {NUMBER})
         if short in CONTAINS or short in ("join", "split", "dict"):
             return self._container(short, receiver, args, words)
-        if short == "get" and receiver is not None and receiver.fields is not None and args:
-            default = args[1] if len(args) > 1 else Value(const=None)
-            known = receiver.fields.get(str(args[0].const))
-            return known if known is not None else replace(default, labels=default.labels | labels)
         if short in ROUNDS and receiver is None:
-            labels |= all_of(args) & PASSED | numbers(args)
-            labels -= {*ARGUMENTS} if short == "abs" else set()
-            labels -= {CALLS} if short == "min" else set()
-            share = max((each.share or float(TARGET in each.all) for each in args), default=0.0)
-            return Value(labels, const=bounded(short, args), share=share)
+            return self._rounded(short, args, labels)
         if short in ("any", "all"):
             return Value(labels | (all_of(args) & {VERDICT, EXIT, CLOCK}))
         if short in SEARCHES or short in PARTS:
@@ -222,6 +201,40 @@ class Calls(Expressions):
         if short in AWAITS or short.endswith(("Error", "Exception")):
             labels |= content(args)
         return Value(labels, name=f"{name}()" if "." in name or name[:1].isupper() else "")
+
+    def _of_builtin(
+        self, name: str, receiver: Value | None, args: list[Value], labels: Labels
+    ) -> Value | None:
+        """Return the value of `map`, `filter` and `len`, and of `items`, `values` and `get` of a
+        dict whose fields are known; None for other functions."""
+        short = name.rpartition(".")[2]
+        if name in ("map", "filter") and len(args) == 2 and args[0].function is not None:
+            made = self.apply(args[0].function, [element(args[1])], {})
+            return Value(made.all & (READS | CONTENT | {VERDICT}) | {LISTED})
+        if name == "map" and len(args) == 2 and args[0].name in (*NUMBERS, "str"):
+            found = LIST_OF[NUMBER] if args[0].name in NUMBERS else TEXTS
+            return Value(content([element(args[1])]) | {LISTED, found})
+        if short in ("items", "values") and receiver is not None and receiver.fields is not None:
+            held = receiver.labels & (READS | CONTENT)
+            return Value(held, fields=receiver.fields, name=PAIRS if short == "items" else VALUES)
+        if short == "len" and len(args) == 1:
+            is_text = RESPONSE in args[0].labels and LISTED not in args[0].labels
+            counted = args[0].labels & {CALLS} | ({CHARACTERS} if is_text else set())
+            return Value(labels | counted | {NUMBER})
+        if short == "get" and receiver is not None and receiver.fields is not None and args:
+            default = args[1] if len(args) > 1 else Value(const=None)
+            known = receiver.fields.get(str(args[0].const))
+            return known if known is not None else replace(default, labels=default.labels | labels)
+        return None
+
+    @staticmethod
+    def _rounded(short: str, args: list[Value], labels: Labels) -> Value:
+        """Return the value of a function in ROUNDS, whose result is a number like its arguments."""
+        labels |= all_of(args) & PASSED | numbers(args)
+        labels -= {*ARGUMENTS} if short == "abs" else set()
+        labels -= {CALLS} if short == "min" else set()
+        share = max((each.share or float(TARGET in each.all) for each in args), default=0.0)
+        return Value(labels, const=bounded(short, args), share=share)
 
     @staticmethod
     def _search(short: str, receiver: Value | None, args: list[Value], labels: Labels) -> Value:
