@@ -21,6 +21,7 @@ from forgedsl.runs.data import load_run, overlap
 from forgedsl.runs.summary import summary
 from forgedsl.runs.timeline import timeline
 from forgedsl.runs.topology import place, topology_svg
+from forgedsl.runs.verdict import points
 from forgedsl_runtime.readers import close_readers, open_readers
 from forgedsl_runtime.readers.sinks import keep_rows
 
@@ -43,6 +44,18 @@ def run_folder(folder: Path, job: spec.Job, *, steps: int | None = None) -> Path
 def page(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = run_folder(tmp_path_factory.mktemp("run"), make_job())
     return write_report(folder).read_text()
+
+
+def test_a_step_whose_value_is_not_finite_has_no_point(tmp_path: Path) -> None:
+    folder = run_folder(tmp_path, make_job())
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    rows[1] |= {"loss": float("nan"), "reward_mean": float("inf"), "grad_norm": float("-inf")}
+    (folder / "metrics.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    for field in ("loss", "reward_mean", "grad_norm"):
+        assert [x for x, _ in points(load_run(folder), field)] == [
+            row["step"] for row in rows if row is not rows[1]
+        ]
+    assert "<svg" in write_report(folder).read_text()
 
 
 class Balance(HTMLParser):

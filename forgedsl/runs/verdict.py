@@ -10,6 +10,7 @@ than their noise.
 from __future__ import annotations
 
 import itertools
+import math
 import statistics
 from collections import Counter
 from collections.abc import Iterator
@@ -65,9 +66,12 @@ class Finding:
 
 
 def points(data: RunData, field: str) -> Points:
-    """Return the values of a field over steps."""
+    """Return the values of a field over steps; a step whose value is NaN or infinite has no
+    point."""
     return tuple(
-        (row["step"], row[field]) for row in data.rows if isinstance(row.get(field), (int, float))
+        (row["step"], row[field])
+        for row in data.rows
+        if isinstance(row.get(field), (int, float)) and math.isfinite(row[field])
     )
 
 
