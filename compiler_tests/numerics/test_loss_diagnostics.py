@@ -6,7 +6,7 @@ import pytest
 
 from forgedsl.api import load_functions
 from forgedsl.diagnostics import Reporter
-from forgedsl.errors import SourceError
+from forgedsl.errors import PipelineError, SourceError
 from forgedsl.losses.infer import infer
 from forgedsl_runtime.losses import compile_loss
 
@@ -185,8 +185,10 @@ def test_an_argument_of_another_kind(arguments, params, said):
 
 
 def test_a_source_that_is_nothing_is_no_text():
-    with pytest.raises(FileNotFoundError, match=r"std/rll is neither a .forge file nor a module"):
+    with pytest.raises(PipelineError, match=r"^std/rll is neither a .forge file nor a module"):
         compile_loss("std/rll", "dapo")
+    with pytest.raises(PipelineError, match=r"^no such file: losses.forge$"):
+        compile_loss("losses.forge", "mine")
 
 
 @pytest.mark.parametrize(

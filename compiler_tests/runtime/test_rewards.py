@@ -427,6 +427,13 @@ def test_what_is_no_finite_number_is_refused(tmp_path: Path, value: str) -> None
         load_reward(spec, EMPTY, tmp_path)(rollout("x"), None)
 
 
+def test_a_reward_that_forgets_an_await_is_told(tmp_path: Path) -> None:
+    text = "async def g(): return 1.0\nasync def f(p, r, t): return g()\n"
+    found = load_reward(python_reward(tmp_path, text), EMPTY, tmp_path)(rollout("x"), None)
+    with pytest.raises(ValueError, match=r"^f returned coroutine <.*: is an `await` missing\?$"):
+        asyncio.run(found)
+
+
 def test_changed_file_is_refused(tmp_path: Path) -> None:
     spec = python_reward(tmp_path, "def f(p, r, t): return 1\n")
     (tmp_path / "inputs" / "user.py").write_text("def f(p, r, t): return 2\n")

@@ -44,8 +44,8 @@ def compile_loss(
     a CPU. "triton" never falls back.
 
     Raises:
-        PipelineError: the source has mistakes, or no such loss; `diagnostics` holds them.
-        FileNotFoundError: the source is the path of a missing file.
+        PipelineError: the source has mistakes, or no such loss; `diagnostics` holds them. Or it is
+            the path of a missing file.
         TypeError: an argument has the wrong type.
         ValueError: there is no such backend.
     """
@@ -68,6 +68,8 @@ def compile_loss(
         raise ValueError(f"backend {backend!r} is not one of {', '.join(BACKENDS)}")
     try:
         return _compile(source, name, tuple(sorted((params or {}).items())), backend)
+    except PipelineError:
+        raise
     except SourceError as error:
         raise _for_people(error) from None
 
@@ -102,13 +104,13 @@ def _file_params(source: str | Path) -> frozenset[str]:
     text = str(source)
     if isinstance(source, Path) or (text.endswith(".forge") and "\n" not in text):
         if not Path(source).is_file():
-            raise FileNotFoundError(f"no such file: {text}")
+            raise PipelineError(f"no such file: {text}")
         text = Path(source).read_text("utf-8")
     elif text.isidentifier():
         return frozenset()
     elif text not in standard_modules() and re.fullmatch(r"[^\s{]+", text):
         modules = ", ".join(standard_modules())
-        raise FileNotFoundError(
+        raise PipelineError(
             f"{text} is neither a .forge file nor a module of the library ({modules})"
         )
     file = parse(SourceFile(str(source), text), Reporter())

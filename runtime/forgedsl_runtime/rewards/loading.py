@@ -64,7 +64,11 @@ class RewardFunction:
                 f"{self.name} returned None, expected a number: is there a path without `return`?"
             )
         if not hasattr(value, "__float__"):
-            raise ValueError(f"{self.name} returned {_shortened(value)}, expected a number")
+            said = f"{self.name} returned {_shortened(value)}, expected a number"
+            if inspect.iscoroutine(value):
+                value.close()
+                said += ": is an `await` missing?"
+            raise ValueError(said)
         number = float(value)
         if not math.isfinite(number):
             raise ValueError(f"{self.name} returned {number}, which is not finite")
