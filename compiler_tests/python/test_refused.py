@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import signal
 import subprocess
 import sys
+import warnings
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +18,15 @@ import pytest
 import forgedsl
 from forgedsl.cli import run_lock
 from forgedsl.cli.run_lock import claim, is_held
+from forgedsl.errors import RunError
 from forgedsl.python import results
-from forgedsl.python.groups import Buffer
+from forgedsl.python.arguments import change_sampling, check_lengths, check_metrics, check_target
+from forgedsl.python.groups import Buffer, Group, assembled
 from forgedsl.python.interrupts import interrupts_wait
+from forgedsl.python.session import Session
+from forgedsl.python.work import NO_RESULT, Work, begun, settle
+from forgedsl_runtime.coalesce import Coalescer
+from forgedsl_runtime.data_types import Batch, Sample
 
 GRPO = Path(__file__).parents[2] / "pipelines" / "grpo_math.forge"
 
@@ -118,3 +129,229 @@ def test_an_interrupt_while_a_run_starts_leaves_no_run_behind(
     (process,) = started
     assert process.returncode is not None
     assert not is_held(tmp_path)
+
+
+# ---- calls of a Session: results that nobody asks for
+
+
+class Quiet:
+    """Open services that never fail. `ended` has exit code, status and message of the end."""
+
+    def __init__(self) -> None:
+        self.ended: tuple[int, str, str] | None = None
+
+    def check(self) -> None:
+        pass
+
+    async def close(self, code: int, status: str, message: str) -> None:
+        self.ended = code, status, message
+
+
+@pytest.fixture
+def services() -> Quiet:
+    return Quiet()
+
+
+@pytest.fixture
+def s(services: Quiet, tmp_path: Path) -> Iterator[Session]:
+    opened = Session(None, lambda: tmp_path, lambda _: None, None)  # type: ignore[arg-type]
+    opened._services = services  # type: ignore[assignment]
+    opened._thread.start()
+    yield opened
+    if opened._services is not None:
+        opened._close((0, "done", ""))
+
+
+def raising(error: BaseException) -> Callable[[], Coroutine[Any, Any, None]]:
+    async def call() -> None:
+        raise error
+
+    return call
+
+
+async def seven() -> int:
+    return 7
+
+
+def wait_for(s: Session) -> None:
+    """Wait until all calls of a Session have ended."""
+    asyncio.run_coroutine_threadsafe(begun(), s._loop).result()
+
+
+@pytest.mark.parametrize("named", [{"turn": "trainer"}, {"handle": "trainer"}])
+def test_the_error_of_a_dropped_call_is_raised_by_the_next_of_its_handle(
+    s: Session, named: dict[str, str]
+) -> None:
+    s.submit(raising(RunError("no gradients")), **named)
+    wait_for(s)
+    assert s.submit(seven, "other").result() == 7
+    with pytest.raises(RunError, match=r"^no gradients$"):
+        s.submit(seven, **named)
+    assert s.submit(seven, **named).result() == 7
+
+
+def test_a_call_in_the_queue_raises_what_was_dropped_before_it(s: Session) -> None:
+    s.submit(lambda: asyncio.sleep(0.2), "trainer")
+    s.submit(raising(RunError("no gradients")), "trainer")
+    with pytest.raises(RunError, match=r"^no gradients$"):
+        s.submit(seven, "trainer").result()
+
+
+def test_an_error_is_raised_once_to_who_asks_for_it(s: Session) -> None:
+    work = s.submit(raising(RunError("first")), "trainer")
+    assert s.submit(seven, "trainer").result() == 7  # `work` can still be asked
+    with pytest.raises(RunError, match=r"^first$"):
+        work.result()
+
+    async def cell() -> None:
+        await s.submit(raising(RunError("second")), "trainer")
+
+    with pytest.raises(RunError, match=r"^second$"):
+        asyncio.run(cell())
+    assert s.submit(seven, "trainer").result() == 7
+    s.close()
+
+
+def test_close_raises_the_error_of_a_call_that_nobody_asked(s: Session, services: Quiet) -> None:
+    work = s.submit(raising(RunError("no gradients")), "trainer")
+    with pytest.raises(RunError, match=r"^no gradients$"):
+        s.close()
+    assert services.ended == (5, "failed", "RunError: no gradients")
+    assert work.done
+
+
+@pytest.mark.parametrize(
+    ("error", "ended"),
+    [
+        (ValueError("too few"), (5, "failed", "ValueError: too few")),
+        (KeyboardInterrupt(), (130, "interrupted", "")),
+    ],
+)
+def test_a_session_ends_with_the_cause(
+    s: Session, services: Quiet, error: BaseException, ended: tuple[int, str, str]
+) -> None:
+    s.submit(raising(RunError("less important")), "trainer")
+    wait_for(s)
+    s.__exit__(type(error), error, None)
+    assert services.ended == ended
+
+
+def test_a_session_in_a_coroutine_ends_with_the_cause(s: Session, services: Quiet) -> None:
+    s.submit(raising(RunError("no gradients")), "trainer")
+    with pytest.raises(RunError, match=r"^no gradients$"):
+        asyncio.run(s.__aexit__(None, None, None))
+    assert services.ended == (5, "failed", "RunError: no gradients")
+
+
+def test_settle_ends_calls_that_begin_because_others_end() -> None:
+    async def hang(items: Sequence[int]) -> list[int]:
+        await asyncio.sleep(60)
+        return list(items)
+
+    async def main() -> int:
+        queue = Coalescer(hang, limit=1)
+        waiting = [queue.post(number) for number in range(3)]
+        await asyncio.sleep(0)
+        await settle()
+        assert len(waiting) == 3
+        return len(asyncio.all_tasks()) - 1
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert asyncio.run(main()) == 0
+        gc.collect()
+
+
+# ---- a Work is no result
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        iter,
+        len,
+        float,
+        lambda work: work[0],
+        lambda work: work.loss,
+        lambda work: f"{work:.3f}",
+        lambda work: asyncio.run(each_of(work)),
+    ],
+)
+def test_a_work_says_that_it_is_no_result(use: Callable[[Any], Any]) -> None:
+    work: Work[int] = Work(Future())
+    with pytest.raises((TypeError, AttributeError)) as raised:
+        use(work)
+    assert str(raised.value).endswith(NO_RESULT)
+
+
+async def each_of(work: Any) -> None:
+    async for _ in work:
+        pass
+
+
+def test_a_work_can_be_shown_and_tested() -> None:
+    work: Work[int] = Work(Future())
+    assert work
+    assert f"{work}" == repr(work) == "<Work: not done yet; result() waits for it>"
+    assert not hasattr(work, "_repr_html_")
+
+
+def test_values_of_a_group_are_finite_and_no_call() -> None:
+    group = Group(prompt=None, rollouts=[None, None])  # type: ignore[arg-type,list-item]
+    group.ref = Work(Future())
+    with pytest.raises(forgedsl.PipelineError, match=r"set group\.ref = \.\.\.\.result\(\)$"):
+        assembled([group], {"ref": "ref"})
+    for wrong in ([0.0, float("nan")], [[0.0], [float("inf")]]):
+        group.adv = wrong
+        with pytest.raises(forgedsl.PipelineError, match=r"^`adv` of a group has (nan|inf), with"):
+            assembled([group], {"adv": "adv"})
+
+
+# ---- arguments
+
+
+def test_steps_of_log_go_up() -> None:
+    assert check_metrics(0, {"loss": float("nan")}, None).keys() == {"loss"}
+    assert check_metrics(2, {"loss": 1.0}, 1) == {"loss": 1.0}
+    for step in (1, 0):
+        with pytest.raises(forgedsl.PipelineError, match=r"^`step` must be more than 1, the step"):
+            check_metrics(step, {}, 1)
+
+
+def test_an_export_needs_an_empty_folder(tmp_path: Path) -> None:
+    assert check_target(tmp_path) == tmp_path
+    (tmp_path / "model.safetensors").touch()
+    with pytest.raises(forgedsl.PipelineError, match="is not empty; name a new folder for the wei"):
+        check_target(tmp_path)
+
+
+def test_stop_is_a_text_or_texts(pipeline: forgedsl.Pipeline) -> None:
+    base = pipeline.plan().job.samplers["generator"].sampling
+    assert change_sampling(base, {"stop": "</answer>"}).stop == ("</answer>",)
+    assert change_sampling(base, {"stop": ["a", "b"]}).stop == ("a", "b")
+    for wrong, told in (
+        ({"stop": 3}, "a text or a list of texts"),
+        ({"top_p": "x"}, "a number, n"),
+    ):
+        with pytest.raises(forgedsl.PipelineError, match=f"must be {told}"):
+            change_sampling(base, wrong)
+
+
+def test_a_long_sample_names_the_trainer() -> None:
+    sample = Sample(token_ids=[1] * 9, num_prompt=4, mask=[True] * 5)
+    with pytest.raises(forgedsl.PipelineError, match=r'set=\["actor\.batch\.seq_len=9"\]$'):
+        check_lengths(Batch(samples=[sample]), 8, "actor")
+
+
+def test_a_function_is_suggested_as_the_file_names_it() -> None:
+    dapo = forgedsl.load(GRPO.parent / "dapo_math.forge", profile="cpu")
+    with pytest.raises(forgedsl.PipelineError, match=r"did you mean `rl\.group_norm`"):
+        dapo.function("group_norm")
+
+
+def test_a_folder_in_use_is_stopped_as_python_does(tmp_path: Path) -> None:
+    with forgedsl.surface.python():
+        assert "stop it (`running.stop()`, or Ctrl-C in its terminal)" in run_lock._in_use(
+            tmp_path, ""
+        )
+    assert "stop it (Ctrl-C there, or SIGTERM)" in run_lock._in_use(tmp_path, "")

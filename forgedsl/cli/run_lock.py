@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TextIO
 
 from forgedsl.cli.overrides import UsageError
+from forgedsl.surface import in_python
 
 NAME = ".running"
 VARIABLE = "FORGEDSL_LOCK"
@@ -131,7 +132,10 @@ def _in_use(run_dir: Path, holder: str) -> str:
         who = "by process {pid} on {host}, since {since}".format(**json.loads(holder))
     except (ValueError, KeyError):  # the owner has the lock, and has not yet written its name
         who = "by another process"
+    how = (
+        "`running.stop()`, or Ctrl-C in its terminal" if in_python() else "Ctrl-C there, or SIGTERM"
+    )
     return (
         f"{run_dir} is in use {who}: two runs in one folder would mix their metrics and "
-        "checkpoints; wait for it, or stop it (Ctrl-C there, or SIGTERM) and try again"
+        f"checkpoints; wait for it, or stop it ({how}) and try again"
     )

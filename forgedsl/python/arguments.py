@@ -26,6 +26,14 @@ GIVEN = frozenset((*TRAINER_FIELDS, *ROLLOUT_FIELDS, *RUN_FIELDS)) - {"behavior"
 BOUNDS = {each.name.removeprefix("sampling."): each.type for each in SAMPLING}
 """by setting: the values that the language accepts"""
 
+FORMS = {
+    "stop": 'a text or a list of texts, such as ["</answer>"]',
+    "top_k": "a whole number, or None",
+    "max_tokens": "a whole number",
+    "min_tokens": "a whole number",
+}
+"""by setting of sampling: what the job accepts, if it is not a number"""
+
 
 def check_count(name: str, value: Any, least: int) -> int:
     """Return a number of things.
@@ -50,13 +58,18 @@ def check_rate(name: str, value: Any) -> float | None:
     return value  # type: ignore[no-any-return]
 
 
-def check_metrics(step: Any, fields: Mapping[str, Any]) -> dict[str, int | float]:
+def check_metrics(step: Any, fields: Mapping[str, Any], last: int | None) -> dict[str, int | float]:
     """Return a row of metrics as numbers of Python; a scalar of NumPy or PyTorch counts as one.
 
     Raises:
-        PipelineError: something else was given.
+        PipelineError: something else was given, or the step is not after the `last` one.
     """
     check_count("step", step, 0)
+    if last is not None and step <= last:
+        raise PipelineError(
+            f"`step` must be more than {last}, the step that was logged last, not {step}; log all "
+            "numbers of a step in one call"
+        )
     found = {name: _scalar(value) for name, value in fields.items()}
     for name, value in found.items():
         if not isinstance(value, int | float):
@@ -145,8 +158,8 @@ def check_counts(counts: Any) -> dict[str, float]:
     return found
 
 
-def check_lengths(batch: Batch, seq_len: int) -> Batch:
-    """Return the batch if its samples fit in rows of `seq_len` tokens.
+def check_lengths(batch: Batch, seq_len: int, trainer: str) -> Batch:
+    """Return the batch if its samples fit in rows of `seq_len` tokens of this trainer.
 
     Raises:
         PipelineError: one does not.
@@ -159,7 +172,7 @@ def check_lengths(batch: Batch, seq_len: int) -> Batch:
             f"{len(long)} of {len(batch.samples)} samples do not fit batch.seq_len = {seq_len}: "
             f"the longest has {prompt} tokens of prompt and {total - prompt} of completion, "
             f"{total} together; sample with max_tokens={max(seq_len - prompt, 1)} or less, leave "
-            f'these completions out, or load the file with set=["TRAINER.batch.seq_len={total}"]'
+            f'these completions out, or load the file with set=["{trainer}.batch.seq_len={total}"]'
         )
     return batch
 
@@ -186,13 +199,15 @@ def check_target(folder: Any) -> Path:
     """Return the absolute path of an export.
 
     Raises:
-        PipelineError: it is no path, or there is a file.
+        PipelineError: it is no path, or there is a file, or a folder that is not empty.
     """
     if not isinstance(folder, str | PathLike):
         raise PipelineError(f"`folder` must be the path of a folder, not {_short(folder)}")
     target = Path(folder).resolve()
     if target.is_file():
         raise PipelineError(f"{folder} is a file: name a folder for the weights")
+    if target.is_dir() and any(target.iterdir()):
+        raise PipelineError(f"{folder} is not empty; name a new folder for the weights")
     return target
 
 
@@ -273,11 +288,15 @@ def change_sampling(base: Any, given: Mapping[str, Any]) -> Any:
     if unknown:
         known = ", ".join(type(base).model_fields)
         raise PipelineError(f"sampling has no `{unknown[0]}`; it has {known}")
+    if isinstance(given.get("stop"), str):
+        given = {**given, "stop": (given["stop"],)}
     try:
         changed = type(base).model_validate({**base.model_dump(), **given})
     except ValidationError as error:
-        first = error.errors()[0]
-        raise PipelineError(f"sampling: {first['loc'][0]}: {first['msg']}") from error
+        name = str(error.errors()[0]["loc"][0])
+        wanted = FORMS.get(name, "a number")
+        text = f"sampling: `{name}` must be {wanted}, not {_short(given[name])}"
+        raise PipelineError(text) from error
     for name in given:
         value = getattr(changed, name)
         if name in BOUNDS and (bound := BOUNDS[name].refuses(value)):

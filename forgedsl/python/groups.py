@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from forgedsl.python.arguments import check_count, check_is
 from forgedsl.python.pages import PipelineError
+from forgedsl.python.work import Work
 
 if TYPE_CHECKING:
     from forgedsl_runtime.data_types import Batch, Prompt, Rollout
@@ -17,7 +19,11 @@ if TYPE_CHECKING:
 
 @dataclass(repr=False)
 class Group:
-    """The completions of one prompt. Set what you like on it: `group.adv = advantage(scores)`."""
+    """The completions of one prompt. Set what you like on it: `group.adv = advantage(scores)`.
+
+    `parts` has the values of the rewards behind `scores`, by name. It is NaN where a reward was not
+    asked: a truncated completion has the score that `on_truncated` gives.
+    """
 
     prompt: Prompt
     rollouts: list[Rollout]
@@ -131,6 +137,10 @@ def _values(group: Group, source: str) -> Sequence[Any]:
     if not isinstance(source, str) or not hasattr(group, source):
         raise PipelineError(f"a group has no values `{source}`: set them with group.NAME = [...]")
     found: Any = getattr(group, source)
+    if isinstance(found, Work):
+        raise PipelineError(
+            f"`{source}` of a group is a call, not its result: set group.{source} = ....result()"
+        )
     found = found.tolist() if hasattr(found, "tolist") else found  # a tensor or an array
     if not isinstance(found, Sequence) or len(found) != len(group.rollouts):
         raise PipelineError(
@@ -142,4 +152,9 @@ def _values(group: Group, source: str) -> Sequence[Any]:
         for each in row if isinstance(row, list | tuple) else [row]:
             if not isinstance(each, int | float):
                 raise PipelineError(f"`{source}` of a group must be numbers, not {each!r}")
+            if not math.isfinite(each):
+                raise PipelineError(
+                    f"`{source}` of a group has {each}, with which the loss is not finite either: "
+                    "leave such completions out, or give them another value"
+                )
     return rows

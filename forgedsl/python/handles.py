@@ -28,7 +28,9 @@ class Home(Protocol):
 
     _groups: int
 
-    def submit(self, work: Callable[[], Coroutine[Any, Any, R]], turn: str = "") -> Work[R]: ...
+    def submit(
+        self, work: Callable[[], Coroutine[Any, Any, R]], turn: str = "", *, handle: str = ""
+    ) -> Work[R]: ...
 
     def _nodes(self, role: Role, target: str) -> list[Node]: ...
 
@@ -108,4 +110,4 @@ class Scorer(Handle):
             group.parts = {n: [s.parts.get(n, float("nan")) for _, s in kept] for n in names}
             return [score.value for _, score in kept]
 
-        return self.session.submit(run)
+        return self.session.submit(run, handle=self.name)

@@ -272,16 +272,16 @@ class Pipeline:
         job = self.plan().job
         targets = [node.target for node in job.nodes if Role.COMPUTES in node.roles]
         by_name = {target.partition("_")[2]: target for target in targets}  # advantage_group_norm
+        functions = self.program.functions
+        in_file = {each: by_name[plain] for each in functions if (plain := _plain(each)) in by_name}
         check_is(name, str, "the name of a function is a text")
-        target_name = _check_name(name.replace(".", "_"), by_name, "function")
-        target = by_name[target_name]
+        declared = next((each for each in in_file if _plain(each) == _plain(name)), name)
+        target = in_file[_check_name(declared, in_file, "function")]
         with waiting("loading PyTorch"), interrupts_wait():
             from forgedsl_runtime.modules import load_module
             from forgedsl_runtime.tensor_calls import call_on_tensors
 
         found = getattr(load_module("program", job.program), target)
-        functions = self.program.functions
-        declared = next(each for each in functions if each.replace(".", "_") == target_name)
         return FunctionOfLists(declared, found, call_on_tensors, functions[declared])
 
     def _checked(self, folder: str | Path | None) -> Path | None:
@@ -343,6 +343,11 @@ class Pipeline:
 
         with as_pipeline_error():
             return find_host(self.host)
+
+
+def _plain(name: str) -> str:
+    """`rl.group_norm` as in the generated code: `rl_group_norm`."""
+    return name.replace(".", "_")
 
 
 def _check_name(name: str, names: Mapping[str, object], kind: str) -> str:

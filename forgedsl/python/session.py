@@ -41,7 +41,7 @@ from forgedsl.python.groups import Buffer, Group, assembled, check_group
 from forgedsl.python.handles import Dataset, Handle, Scorer
 from forgedsl.python.pages import PipelineError
 from forgedsl.python.speaking import all_speak_python
-from forgedsl.python.work import Work, as_run_error, settle
+from forgedsl.python.work import FAILED, Unasked, Work, as_run_error, begun, ending, settle
 from forgedsl.types.flow import Role
 
 if TYPE_CHECKING:
@@ -78,7 +78,8 @@ class Session:
         self._samples = 0
         self._states: dict[str, dict[str, Any]] = {}
         self._step: int | None = None
-        """the last that was logged"""
+        """the last that was logged; None after a state was loaded"""
+        self._unasked = Unasked()
 
     # ---- open and close
 
@@ -101,10 +102,22 @@ class Session:
         return self
 
     def close(self, status: str = "done") -> None:
-        """Stop all processes, and write report.html."""
+        """Stop all processes, and write report.html. The error of a call for whose result nobody
+        has asked is raised then."""
+        lost = self._lost()
+        self._close(ending(lost) if lost or status == "done" else (FAILED, status, ""))
+        if lost is not None:
+            raise lost
+
+    def _lost(self) -> BaseException | None:
+        if self._services is not None:
+            asyncio.run_coroutine_threadsafe(begun(), self._loop).result()
+        return self._unasked.any_error()
+
+    def _close(self, how: tuple[int, str, str]) -> None:
         try:
             if self._services is not None:
-                self._end(status).result()
+                self._end(*how).result()
         finally:
             self._ended()
 
@@ -117,7 +130,10 @@ class Session:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.close("done" if kind is None else "failed")
+        if error is None:
+            self.close()
+        else:
+            self._close(ending(error))
 
     async def __aenter__(self) -> Self:
         self._check_new()
@@ -135,11 +151,14 @@ class Session:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        lost = self._lost() if error is None else error
         try:
             if self._services is not None:
-                await self._end("done" if kind is None else "failed")
+                await self._end(*ending(lost))
         finally:
             self._ended()
+        if lost is not None and error is None:
+            raise lost
 
     @property
     def _starting(self) -> str:
@@ -163,9 +182,9 @@ class Session:
         (self.folder / "session.json").write_text("{}", encoding="utf-8")
         self._services = await open_services(self.job, self.folder)
 
-    def _end(self, status: str) -> Work[None]:
+    def _end(self, code: int, status: str, message: str) -> Work[None]:
         assert self._services is not None
-        closing = self._services.close(0 if status == "done" else 5, status)
+        closing = self._services.close(code, status, message)
         return Work(asyncio.run_coroutine_threadsafe(closing, self._loop))
 
     def _ended(self) -> None:
@@ -218,10 +237,9 @@ class Session:
         no keyword.
         """
         batch = assembled(groups, fields)
-        trainers = self.job.trainers
-        trained = [trainers[name] for name in trainers if self.job.services[name].trained]
-        longest = max((each.batch.seq_len for each in trained), default=None)
-        return batch if longest is None else check_lengths(batch, longest)
+        rows = {n: t.batch.seq_len for n, t in self.job.trainers.items() if self._trains(n)}
+        widest = max(rows, key=lambda name: rows[name], default=None)
+        return batch if widest is None else check_lengths(batch, rows[widest], widest)
 
     def buffer(self, *, groups: int, max_age: int) -> Buffer:
         """A store of at most `groups` groups, from which those older than `max_age` versions are
@@ -241,6 +259,7 @@ class Session:
                 f"the flow has no `sync {trainer.name} -> {generator.name}`, which would define "
                 "the transport and the dtype"
             )
+        self._unasked.check(generator.name)
 
         async def send() -> int:
             version = trainer.version
@@ -257,7 +276,7 @@ class Session:
     def log(self, *, step: int, **fields: float) -> None:
         """Write a row of metrics.jsonl, and to the sinks of the file's `logging`. Fields that have
         the names of a run's metrics, such as `reward_mean` and `loss`, are drawn in the report."""
-        numbers = check_metrics(step, fields)
+        numbers = check_metrics(step, fields, self._step)
 
         async def emit() -> None:
             self._opened_services().this.events.emit("metrics", step=step, **numbers)
@@ -268,8 +287,7 @@ class Session:
     def save(self, name: str, **values: Any) -> Path:
         """Save the state of every trainer under a name, with values of your own (JSON)."""
         check_values(values)
-        trained = [n for n in self.job.trainers if self.job.services[n].trained]
-        for each in trained:
+        for each in filter(self._trains, self.job.trainers):
             self[each].save_state(name).result()
         self._states[name]["mine"] = values
         self._write_states()
@@ -277,24 +295,31 @@ class Session:
 
     def load(self, name: str) -> dict[str, Any]:
         """Load what `save` wrote in this Session; return the values of your own."""
-        trained = [n for n in self.job.trainers if self.job.services[n].trained]
-        for each in trained:
+        for each in filter(self._trains, self.job.trainers):
             self[each].load_state(name).result()
         found: dict[str, Any] = self._states[name]["mine"]
         return found
 
-    def submit(self, work: Callable[[], Coroutine[Any, Any, R]], turn: str = "") -> Work[R]:
-        """Begin a call; calls with one `turn` run one after another."""
+    def submit(
+        self, work: Callable[[], Coroutine[Any, Any, R]], turn: str = "", *, handle: str = ""
+    ) -> Work[R]:
+        """Begin a call of the handle `turn` or `handle`; calls with one `turn` run one after
+        another. If an earlier call of the handle failed, and nobody can ask for its result any
+        more, its error is raised."""
         services = self._opened_services()
+        self._unasked.check(turn or handle)
 
         async def in_turn() -> R:
             services.check()
             if not turn:
                 return await work()
             async with self._turns.setdefault(turn, asyncio.Lock()):
+                await asyncio.sleep(0)  # the error of the call before is known then
+                self._unasked.check(turn)
                 return await work()
 
-        return Work(asyncio.run_coroutine_threadsafe(as_run_error(in_turn()), self._loop))
+        future = asyncio.run_coroutine_threadsafe(as_run_error(in_turn()), self._loop)
+        return Work(future, self._unasked, turn or handle)
 
     def _opened_services(self) -> Services:
         if self._services is None:
@@ -304,6 +329,9 @@ class Session:
     def _nodes(self, role: Role, target: str) -> list[Node]:
         """The operations of the flow with this role on a service or dataset."""
         return [n for n in self.job.nodes if role in n.roles and n.target == target]
+
+    def _trains(self, name: str) -> bool:
+        return self.job.services[name].trained
 
     def _state(self, name: str) -> int:
         """The number of a saved state; a new one for a new name."""
@@ -442,7 +470,7 @@ class Trainer(Reference):
 
         async def run() -> int:
             self.version = await self._services.ask.trainers[self.name].restore(step)
-            self._gradients = False
+            self._gradients, self.session._step = False, None
             return self.version
 
         return self.session.submit(run, self.name)
@@ -472,7 +500,7 @@ class Trainer(Reference):
         spec = check_loss(loss, self.session.job.losses)
         for batch in batches:
             check_fields(check_batch(batch), spec)
-            check_lengths(batch, self.session.job.trainers[self.name].batch.seq_len)
+            check_lengths(batch, self.session.job.trainers[self.name].batch.seq_len, self.name)
 
     async def _register_loss(self, loss: str | LossFunction) -> str:
         """Return the name by which the trainer knows a loss. If the job lacks it, it is sent to the
@@ -539,7 +567,7 @@ class Generator(Handle):
                 for g, prompt in enumerate(asked)
             ]
 
-        return self.session.submit(run)
+        return self.session.submit(run, handle=self.name)
 
     def chat(self, messages: str | Sequence[Mapping[str, Any]], **sampling: Any) -> Work[str]:
         """The answer to a chat, or to a plain text: the model's chat template is applied."""
@@ -565,7 +593,7 @@ class Generator(Handle):
             done = await ask.complete(ask.samplers[self.name], settings, prompt, 0, number)
             return done.text
 
-        return self.session.submit(run)
+        return self.session.submit(run, handle=self.name)
 
     def _sampling(self, given: Mapping[str, Any]) -> Any:
         """The file's sampling settings with some of them changed."""

@@ -55,7 +55,7 @@ class Services:
             self.ask.failures.put_nowait(found)  # keep the failure for the next check
             raise RunError(found.message, origin=found.origin, service=found.service)
 
-    async def close(self, code: int, status: str) -> None:
+    async def close(self, code: int, status: str, message: str) -> None:
         """Stop all processes and write the report."""
         self.supervisor.close()
         await self.ask.close()
@@ -68,7 +68,7 @@ class Services:
                 events.emit("warning", service=mesh.service, text=text)
         self.fleet.hosts.stop()
         self.this.scratch.close()
-        events.emit("run.end", code=code, status=status, message="", seconds=0.0)
+        events.emit("run.end", code=code, status=status, message=message, seconds=0.0)
         close_readers(self.readers)
         events.close()
         write_report(self.this.run_dir)
