@@ -310,6 +310,35 @@ def test_gpus_that_are_not_there(folder, monkeypatch):
     assert "host         FAILED  the plan uses 1 GPU, but this host has none" in done.stdout
 
 
+def test_a_reward_reads_its_files_from_any_folder(folder, monkeypatch):
+    (folder / "job/rewards").mkdir(parents=True)
+    (folder / "job/data").mkdir()
+    (folder / "job/data/words.txt").write_text("42")
+    (folder / "job/rewards/own.py").write_text(
+        "from pathlib import Path\n\nFILE = Path(__file__).parent.parent / 'data/words.txt'\n\n"
+        "def f(response):\n    return float(FILE.read_text() in response)\n"
+    )
+    text = Path(GRPO).read_text().replace('local("', 'local("forgedsl:')
+    text = text.replace('jsonl("', 'jsonl("forgedsl:').replace(
+        "forge 1", 'forge 1\nimport python "rewards/own.py" as own', 1
+    )
+    own = 'reward correct = own.f { effects = [io], files = ["data/words.txt"] }'
+    (folder / "job/t.forge").write_text(re.sub("reward correct .*", own, text))
+    done = CliRunner().invoke(app, ["run", "job/t.forge", "--dry-run"])
+    assert "rewards      ok      correct returned 1" in done.stdout
+
+
+def test_an_answer_for_which_a_reward_fails_is_said(folder):
+    (folder / "own.py").write_text("def f(response):\n    return float(int(response) > 0)\n")
+    text = Path(GRPO).read_text().replace('local("', 'local("forgedsl:')
+    text = text.replace('jsonl("', 'jsonl("forgedsl:').replace(
+        "forge 1", 'forge 1\nimport python "own.py" as own', 1
+    )
+    (folder / "t.forge").write_text(re.sub("reward correct .*", "reward correct = own.f", text))
+    done = CliRunner().invoke(app, ["run", "t.forge", "--dry-run"])
+    assert "correct returned 1 for the target, and failed for the answer" in done.stdout
+
+
 def test_a_dry_run_is_of_a_start(folder):
     assert dry("--stub").exit_code == 2
 

@@ -122,7 +122,7 @@ CHANGES: dict[str, dict[str, object]] = {
         "procs": "2", "concurrency": (CODE, "3"), "timeout": "5s", "retries": "3",
         "on_error": "0.0", "max_failed": "0.5", "monitor": (changed(EVALUATED, (
             "rubric total", "reward more = rl.exact\nrubric total")), ["more.monitor=true"]),
-        "memory": (CODE, "1GiB"), "cache": "true",
+        "memory": (CODE, "1GiB"), "cache": "true", "files": (CODE, '["grade.py"]'),
     },
     "rubric": {"score": "2.0 * correct", "on_truncated": "0.5", "on_error": "0.0"},
     "schedule": {

@@ -3,6 +3,7 @@
 import hashlib
 import tomllib
 
+import pytest
 from forge_texts import GRPO, SFT, changed, lower_of
 
 from forgedsl.lower.lock import lock_text
@@ -136,6 +137,50 @@ def test_python_reward(tmp_path):
     assert (reward.kind, reward.function, reward.path) == ("python", "check", "inputs/sandbox.py")
     assert (reward.sha256, reward.inputs["target"]) == (sha256(path), "target")
     assert (reward.procs, reward.timeout) == (3, 20.0)
+
+
+READING = (
+    ("as rl\n", 'as rl\nimport python "rewards/words.py" as words\n'),
+    ("rl.math_equal(tolerance = 1e-6)", 'words.known { effects = [io], files = ["data"] }'),
+)
+
+
+def test_files_of_a_python_reward_are_copied_to_the_same_places(tmp_path):
+    for name, text in {
+        "rewards/words.py": "def known(response, target):\n    return 1.0\n",
+        "data/words.txt": "one two",
+    }.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    made, _ = lower_of(changed(GRPO, *READING), folder=tmp_path)
+    assert dict(made.files) == {
+        tmp_path / "data": "inputs/data", tmp_path / "rewards/words.py": "inputs/rewards/words.py"
+    }  # fmt: skip
+    before = made.job.rewards["correct"].files
+    assert before.keys() == {"inputs/data"}
+    (tmp_path / "data/words.txt").write_text("three")
+    after = job_of(changed(GRPO, *READING), tmp_path).rewards["correct"].files
+    assert before != after
+
+
+def test_files_of_a_reward_that_is_not_in_python_have_no_effect(tmp_path):
+    text = changed(GRPO, ("rl.math_equal(tolerance = 1e-6)", 'rl.exact { files = ["data"] }'))
+    with pytest.raises(AssertionError, match="`files` has no effect here: only a reward in Python"):
+        lower_of(text, folder=tmp_path)
+
+
+@pytest.mark.parametrize(
+    "override", ["schedule.steps=30", "model.context=8192", "trainer.optimizer.lr=0.5"]
+)
+def test_a_setting_is_addressed_by_the_name_or_the_only_one_of_its_kind(tmp_path, override):
+    plain, made = job_of(GRPO, tmp_path), job_of(GRPO, tmp_path, override)
+    assert made.content_hash != plain.content_hash
+
+
+def test_one_of_several_of_a_kind_has_to_be_named(tmp_path):
+    text = GRPO + "\nreward more = rl.exact\n"
+    with pytest.raises(AssertionError, match="name one of them: `correct`, `more`"):
+        job_of(text, tmp_path, "reward.timeout=3s")
 
 
 def test_constant_arguments_of_a_call(tmp_path):

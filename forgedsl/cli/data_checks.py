@@ -313,7 +313,7 @@ class RewardTrial:
     unloaded: str = ""
     failed: str = ""
     cause: str = ""
-    """error message of the failed call"""
+    """error message of the failed call; with a value, that of the call with an arbitrary answer"""
 
 
 def check_rewards(
@@ -367,7 +367,7 @@ async def _call_reward(
     for answer in check.answers:
         (outcome,) = await process.call(((name,), answer, answer.target))
         if outcome.value is not None:
-            return RewardTrial(value=outcome.value)
+            return RewardTrial(value=outcome.value, cause=problem)
         problem = problem or outcome.error
     target = check.answers[0].target
     shown = f"{kind_of(target)}: {target!r:.60}"

@@ -21,6 +21,7 @@ from forgedsl.diagnostics import counted
 from forgedsl.errors import ForgeError, LaunchError
 
 if TYPE_CHECKING:
+    from forgedsl.cli.data_checks import RewardTrial
     from forgedsl.lint.deep import DatasetCheck
     from forgedsl.lower.job import Job
 
@@ -154,10 +155,20 @@ def _rewards(job: Job, folder: Path, seen: dict[str, DatasetCheck]) -> str:
     problems = [found.unloaded or found.failed for found in tried.values()]
     if any(problems):
         raise LaunchError("\n".join(filter(None, problems)))
-    shown = [
-        name if t.value is None else f"{name} returned {t.value:g}" for name, t in tried.items()
-    ]
+    shown = [_trial_text(name, trial) for name, trial in tried.items()]
     return ", ".join(shown) or "none"
+
+
+def _trial_text(name: str, trial: RewardTrial) -> str:
+    """Return the line of a reward that was called, and may have failed for an arbitrary answer."""
+    if trial.value is None:
+        return name
+    if not trial.cause:
+        return f"{name} returned {trial.value:g}"
+    return (
+        f"{name} returned {trial.value:g} for the target, and failed for the answer "
+        f'"The answer is 42.": {trial.cause}'
+    )
 
 
 def _in_python(job: Job) -> list[str]:

@@ -130,7 +130,7 @@ def _word(options: argparse.Namespace) -> int:
     from forgedsl.reference.glossary import word
 
     hint = _hint(options) if options.file is not None else ""
-    page = None if hint else word(options.what)
+    page = None if hint else word(options.what) or word(options.what.partition(".")[2])
     if page is None:
         return _nothing(options, hint)
     print(page, end="")

@@ -224,7 +224,7 @@ class Overlay:
         param = self.table.params.get(path.parts[0])
         if param is not None:
             return isinstance(param.type, ast.NamedType) and param.type.name == "str"
-        declared = self.table.declared.get(path.parts[0])
+        declared = self.table.addressed(path.parts[0])
         if declared is None:
             return False
         setting = declared.kind.setting(".".join(path.parts[1:]))
@@ -309,9 +309,14 @@ class Overlay:
             yield from ((name, setting.name) for setting in entry.kind.settings)
 
     def _find(self, name: str, span: Span, address: str = "") -> Declared | None:
-        declared = self.table.declared.get(name)
+        declared = self.table.addressed(name)
         if declared is None:
             what = "there is no setting or parameter"
+            if several := self.table.of_kind(name):
+                names = ", ".join(f"`{each.name}`" for each in several)
+                message = f"the file has {len(several)} declarations of `{name}`"
+                self.ctx.error("F101", message, span, help=f"name one of them: {names}")
+                return None
             meant = whole_addresses(address or name, self._settings())
             if meant:
                 help_text = did_you_mean(meant)

@@ -36,6 +36,7 @@ def resolve_rewards(resolver: File, rewards: dict[str, RewardDecl]) -> None:
             body = imported.body
             given = {name: settings[name] for name in declared.entries}
             settings = {**imported.settings, **given}
+        _rebase_files(resolver, settings, body)
         resolver.scope.names[name] = Decl(
             kind="reward",
             name=declared.name,
@@ -51,6 +52,19 @@ def resolve_rewards(resolver: File, rewards: dict[str, RewardDecl]) -> None:
             rewards[declared.name] = RewardDecl(
                 name=declared.name, body=body, settings=settings, span=node.span
             )
+
+
+def _rebase_files(resolver: File, settings: dict[str, Any], body: Body | None) -> None:
+    """Make the paths of `files` relative to the file that is compiled. Report `files` of a reward
+    that is not in Python."""
+    files = settings["files"]
+    if files.origin.layer == "default" or not isinstance(files.value, list):
+        return
+    if body is not None and not isinstance(body, PythonFunction):
+        message = "`files` has no effect here: only a reward in Python reads files"
+        resolver.ctx.error("F113", message, files.origin.span or body.span)
+        return
+    settings["files"] = replace(files, value=[resolver.rebase(path) for path in files.value])
 
 
 def _imported(

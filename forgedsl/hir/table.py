@@ -82,6 +82,16 @@ class Table:
     """syncs of the flow by span; each is named `sync.GENERATOR`"""
     spans: dict[str, Span] = field(default_factory=dict)
 
+    def of_kind(self, kind: str) -> list[Declared]:
+        """Return the declarations of a kind, such as `eval`."""
+        return [declared for declared in self.declared.values() if declared.kind.name == kind]
+
+    def addressed(self, name: str) -> Declared | None:
+        """Return the declaration that a profile or an override means: the one with this name, or
+        the only one of this kind."""
+        same = self.of_kind(name)
+        return self.declared.get(name) or (same[0] if len(same) == 1 else None)
+
     def addresses(self) -> tuple[str, ...]:
         """Return every path that a profile or an override can name."""
         return (*self.params, *self.settable(), *self.imports)

@@ -118,6 +118,10 @@ class DatasetCheck:
     unmeasured: str = ""
 
 
+FILE_HELP = (
+    "name what it reads in `files = [...]` of the reward, and open it by a path relative to "
+    "`Path(__file__).parent`: the run has copies of both, in the same places"
+)
 DataChecks = Callable[
     [Lowered, frozenset[str]],
     tuple[Mapping[str, DatasetCheck], Mapping[str, str], Mapping[str, str]],
@@ -194,7 +198,9 @@ def _unusable(
             "reward-loading",
             problem,
             place_of(rewards[name], view),
-            help="the workers import it in the same way, with the packages installed there",
+            help=FILE_HELP
+            if "FileNotFoundError" in problem or "No such file" in problem
+            else "the workers import it in the same way, with the packages installed there",
         )
     for name, failure in failures.items():
         yield error("X805", "reward-call", failure, place_of(rewards[name], view))

@@ -85,29 +85,40 @@ def _reward(program: Program, decl: RewardDecl, files: InputFiles) -> job.Reward
             common |= {"inputs": {"entry": "column entry"}, "packages": installed([name])}
         return job.Reward(kind="std", function=name, args=dict(decl.body.args), **common)
     if isinstance(decl.body, PythonFunction):
-        path, sha256 = files.add(decl.body.module, decl.body.span)
-        inputs = inputs_of(decl.body)
-        # lint reports this too, but may not have run before `plan` and `run`
-        if isinstance(inputs, str):
-            message = f"`{decl.body.name}` {inputs}"
-            files.reporter.report(error("X802", "signature", message, decl.span))
-            inputs = Inputs(by_name={})
-        return job.Reward(
-            kind="python",
-            function=decl.body.name,
-            path=path,
-            sha256=sha256,
-            modules=_modules(decl.body.module, decl.body.span, files),
-            packages=versions(_with_modules(decl.body.module, files)),
-            makes=decl.body.makes,
-            args=dict(decl.body.args),
-            inputs=inputs.by_name,
-            positional=inputs.by_place,
-            lists=inputs.lists,
-            concurrency=settings["concurrency"] if decl.body.asynchronous else None,
-            **common,
-        )
+        return _python(decl, decl.body, files, common)
     return job.Reward(kind="program", function=function_name("reward", decl.name), **common)
+
+
+def _python(
+    decl: RewardDecl, body: PythonFunction, files: InputFiles, common: dict[str, Any]
+) -> job.Reward:
+    """Lower a reward in Python, with its module and the files that it reads."""
+    path, sha256 = files.add(body.module, body.span)
+    inputs = inputs_of(body)
+    # lint reports this too, but may not have run before `plan` and `run`
+    if isinstance(inputs, str):
+        message = f"`{body.name}` {inputs}"
+        files.reporter.report(error("X802", "signature", message, decl.span))
+        inputs = Inputs(by_name={})
+    return job.Reward(
+        kind="python",
+        function=body.name,
+        path=path,
+        sha256=sha256,
+        modules=_modules(body.module, body.span, files),
+        packages=versions(_with_modules(body.module, files)),
+        files=dict(
+            files.add(each, decl.settings["files"].origin.span or decl.span)
+            for each in decl.settings["files"].value
+        ),
+        makes=body.makes,
+        args=dict(body.args),
+        inputs=inputs.by_name,
+        positional=inputs.by_place,
+        lists=inputs.lists,
+        concurrency=decl.settings["concurrency"].value if body.asynchronous else None,
+        **common,
+    )
 
 
 def _judge(

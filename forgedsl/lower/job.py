@@ -127,6 +127,8 @@ class Reward(Spec):
     """by name: modules beside the file that it imports"""
     packages: dict[str, str] = Field(default_factory=dict, exclude_if=operator.not_)
     """packages that its files import, with their versions when the job was compiled"""
+    files: dict[str, str] = Field(default_factory=dict, exclude_if=operator.not_)
+    """by name in the job: sha256 of the files and folders that it reads"""
     inputs: dict[str, str] = Field(default_factory=dict)
     positional: tuple[str, ...] = ()
     """positional parameters, in order"""

@@ -169,6 +169,8 @@ REWARD = Kind(
         ("monitor", BOOL, False, OBS, "only report this reward; do not use it in the score"),
         ("effects", Type(base="list", item=word("io", "net", "exec", "random", "gpu")), [], NUM,
          "side effects of the Python function"),
+        ("files", Type(base="list", item=STR), [], NUM,
+         "files and folders that a Python reward reads; they are copied into the run"),
         ("memory", replace(BYTES, optional=True), None, NUM,
          "memory limit of a process; a call that exceeds it fails"),
         ("cache", BOOL, False, NUM, "reuse the value of an earlier call with the same arguments"),

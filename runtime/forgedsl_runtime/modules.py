@@ -17,6 +17,7 @@ from typing import NoReturn
 
 from forgedsl.errors import LaunchError
 from forgedsl.lower.job import Module
+from forgedsl.lower.paths import digest as digest_of
 from forgedsl_runtime.models import resolve_path
 from forgedsl_runtime.tracebacks import frames
 
@@ -81,6 +82,24 @@ def _checked(path: str, sha256: str, job_dir: Path) -> Path:
             "the job again"
         )
     return file
+
+
+def check_files(files: Mapping[str, str], job_dir: Path) -> None:
+    """Check that the files and folders that a reward reads are those of the job; `files` has their
+    sha256.
+
+    Raises:
+        LaunchError: one is missing, or its content is not that of the job.
+    """
+    for path, sha256 in files.items():
+        place = resolve_path(path, job_dir)
+        if not place.exists():
+            raise LaunchError(f"{path}, which a reward reads, is missing from the job")
+        if digest_of(place) != sha256:
+            raise LaunchError(
+                f"{path}, which a reward reads, is not what the job was built with; restore it or "
+                "build the job again"
+            )
 
 
 class JobModules:

@@ -1,4 +1,4 @@
-"""P210 missing-file: a model, a dataset or a tokenizer names a path that does not exist.
+"""P210 missing-file: a model, a dataset, a tokenizer or a reward names a path that does not exist.
 
     dataset sums { source = jsonl("data/sums.jsonl"), ... }       # fires: no such file
     dataset sums { source = hf("openai/gsm8k", split = "train"), ... }     # silent
@@ -23,16 +23,22 @@ def check(view: View) -> Findings:
     if view.folder is None or not view.shared.on_disk:
         return
     program = view.program
-    for decl in (*program.models.values(), *program.datasets.values(), *program.evals.values()):
-        for setting in decl.settings.values():
-            for source in _local(setting.value):
-                path = locate(str(source.args["path"]), view.folder)
-                if not path.exists():
-                    message = f"there is no `{source.args['path']}` beside this file"
-                    from forgedsl.lower.paths import missing_file_help
+    named = [
+        (str(source.args["path"]), source.span)
+        for decl in (*program.models.values(), *program.datasets.values(), *program.evals.values())
+        for setting in decl.settings.values()
+        for source in _local(setting.value)
+    ]
+    for reward in program.rewards.values():
+        files = reward.settings["files"]
+        named += [(path, files.origin.span or reward.span) for path in files.value]
+    for written, span in named:
+        path = locate(written, view.folder)
+        if not path.exists():
+            from forgedsl.lower.paths import missing_file_help
 
-                    named = str(source.args["path"])
-                    yield finding(message, source.span, help=missing_file_help(path, named))
+            message = f"there is no `{written}` beside this file"
+            yield finding(message, span, help=missing_file_help(path, written))
 
 
 def _local(value: Any) -> Iterator[Constructor]:

@@ -21,7 +21,7 @@ from typing import Any
 from forgedsl.errors import LaunchError
 from forgedsl.lower import job
 from forgedsl_runtime.data_types import Rollout
-from forgedsl_runtime.modules import load_file
+from forgedsl_runtime.modules import check_files, load_file
 from forgedsl_runtime.rewards import text
 from forgedsl_runtime.rewards.endpoint import Endpoint
 from forgedsl_runtime.rewards.inputs import source_of
@@ -171,6 +171,7 @@ def _call_with_lists(
 
 def _python_function(spec: job.Reward, job_dir: Path) -> Callable[..., Any]:
     assert spec.path is not None
+    check_files(spec.files, job_dir)
     module = load_file(spec.path, spec.sha256 or "", job_dir, spec.modules)
     function: Callable[..., Any] | None = getattr(module, spec.function, None)
     if not callable(function):
