@@ -60,6 +60,84 @@ def test_a_sweep_stands_for_its_runs(six: list[Path], tmp_path: Path) -> None:
     assert forgedsl.compare(tmp_path).groups == forgedsl.compare(*six[::-1]).groups
 
 
+SUMS = """
+forge 1
+import "std/rl" as rl
+model policy { source = local("forgedsl:models/tiny_math"), dtype = f32, context = 256 }
+dataset sums {
+  source = jsonl("forgedsl:data/arithmetic.jsonl"), prompt = row.question
+  target = after(row.answer, "#### ")
+}
+service trainer : titan(policy) { device = cpu, batch { seq_len = 64, rows = 256 } }
+service generator : vllm(policy) { device = cpu, sampling { max_tokens = 16 } }
+reward correct = rl.math_equal(tolerance = 1e-6)
+flow train {
+  prompt  = sums.draw(32)
+  rollout = generator.sample(prompt, n = 8)
+  batch   = replay(rollout, adv = rl.group_norm(correct(rollout, prompt.target)))
+  trainer.step(batch, loss = rl.grpo(beta = 0.0))
+  sync trainer -> generator
+}
+schedule async { steps = 1, max_policy_age = 1 }
+"""
+
+
+def run_of_sums(folder: Path, reward: float, *overrides: str) -> Path:
+    """A finished run of one step, of a dataset with the default `shuffle`."""
+    folder.mkdir(parents=True)
+    (folder / "sums.forge").write_text(SUMS)
+    job = forgedsl.load(folder / "sums.forge", set=overrides).plan().job
+    (folder / "job.json").write_text(job.model_dump_json())
+    (folder / "metrics.jsonl").write_text(json.dumps({"step": 1, "reward_mean": reward}) + "\n")
+    return folder
+
+
+def told_by(*words: object) -> str:
+    done = CliRunner().invoke(app, [str(word) for word in words])
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+def test_the_default_shuffle_is_part_of_the_seed(tmp_path: Path) -> None:
+    runs = [run_of_sums(tmp_path / f"s{n}", 0.3 + 0.01 * n, f"run.seed={n}") for n in (1, 2)]
+    told = told_by("compare", *runs)
+    assert told.startswith("2 runs, 1 group\n")
+    assert "shuffle" not in told
+    assert len(forgedsl.compare(*runs).groups) == 1
+    assert told_by("runs", tmp_path).splitlines()[0].split()[-1] == "seed"
+    changes = json.loads(told_by("diff", *runs, "--format", "json"))["changes"]
+    assert [change["path"] for change in changes] == ["run.seed"]
+
+
+def test_a_shuffle_of_its_own_is_a_setting(tmp_path: Path) -> None:
+    runs = [
+        run_of_sums(tmp_path / f"s{seed}{shuffle}", 0.3, f"run.seed={seed}",
+                    *[f"sums.shuffle=seed({shuffle})"] * bool(shuffle))
+        for seed, shuffle in ((1, 1), (2, 1), (1, 2), (2, 2), (1, 0), (2, 7))
+    ]  # fmt: skip
+    groups = compare(runs[:4]).groups  # shuffle 1 and 2, each with both seeds
+    assert [len(group.runs) for group in groups] == [2, 2]
+    assert [group.label for group in groups] == [f"datasets.sums.shuffle={n}" for n in (1, 2)]
+    values = [group.settings["datasets.sums.shuffle"] for group in compare(runs[4:]).groups]
+    assert values == ["run.seed", 7]
+    assert "sums.shuffle  1 -> 7" in told_by("diff", *runs[4:])
+    assert "datasets.sums.shuffle" in told_by("runs", tmp_path).splitlines()[0]
+
+
+def test_a_default_length_of_prompts_is_no_setting(tmp_path: Path) -> None:
+    short = "generator.sampling.max_tokens=8"
+    plain, other = run_of_sums(tmp_path / "a", 0.3), run_of_sums(tmp_path / "b", 0.3, short)
+    assert compare([plain, other]).names == ("generator.sampling.max_tokens",)
+    own = run_of_sums(tmp_path / "c", 0.3, "sums.max_prompt_tokens=40")
+    assert compare([plain, own]).names == ("datasets.sums.max_prompt_tokens",)
+
+
+def test_rewards_of_one_step_are_compared(tmp_path: Path) -> None:
+    runs = [run_of_sums(tmp_path / f"s{n}", 0.3 + 0.01 * n, f"run.seed={n}") for n in (1, 2)]
+    assert compare(runs).groups[0].values == {"reward": (0.31, 0.32)}
+    assert "0.315 +- " in told_by("compare", *runs)
+
+
 def test_equal_groups_are_called_equal(tmp_path: Path) -> None:
     runs = [
         run_folder(tmp_path / lr, 0.5, 0.6, f"trainer.optimizer.lr={lr}") for lr in ("1e-5", "3e-5")

@@ -162,6 +162,14 @@ def test_a_python_file_that_changed_is_told_before_anything_starts(tmp_path: Pat
         inputs.check_inputs(job, tmp_path)
 
 
+def test_missing_data_is_told_by_its_path_in_the_run(tmp_path: Path) -> None:
+    source = spec.FileSource(kind="csv", path="inputs/data/minus.csv", sha256="0" * 64)
+    dataset = spec.Dataset(source=source, tokenizer="policy", shuffle=17)
+    job = make_job().model_copy(update={"datasets": {"minus": dataset}})
+    with pytest.raises(LaunchError, match=r"run/inputs/data/minus\.csv is missing; restore it"):
+        inputs.check_inputs(job, tmp_path / "run")
+
+
 def test_a_compiled_job_takes_no_overrides(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"already compiled, so a\.b=1 cannot be applied"):
         command.prepare(request(overrides=("a.b=1",)), tmp_path / "job.json")

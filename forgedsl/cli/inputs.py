@@ -58,6 +58,7 @@ def inputs_beside(folder: Path) -> dict[str, Path]:
 
 def check_inputs(job: Job, folder: Path) -> None:
     """Compare models, Python files and linked files of a job with the hashes from its compilation.
+    Copies of data must be there; they are compared when they are read.
 
     Raises:
         LaunchError: a file is missing or has changed.
@@ -67,11 +68,15 @@ def check_inputs(job: Job, folder: Path) -> None:
 
     for name, sha256, always in _files(job):
         path = folder / name
-        if name.startswith(SHIPPED) or not sha256 or not (always or path.is_symlink()):
+        if name.startswith(SHIPPED) or not sha256:
             continue
         where = f"{path} (a link to {os.readlink(path)})" if path.is_symlink() else str(path)
         if not path.exists():
-            raise LaunchError(f"{where} is missing; restore it, or compile the .forge file again")
+            raise LaunchError(
+                f"{where} is missing; restore it, or start a new run from the .forge file"
+            )
+        if not (always or path.is_symlink()):
+            continue
         if (now := digest(path)) != sha256:
             raise LaunchError(
                 f"{where} has changed since the job was compiled (sha256 {sha256[:12]}, now "

@@ -72,10 +72,10 @@ def command(folder: Path, format_: str) -> None:
 
 def _tell_apart(rows: list[dict[str, Any]], folder: Path) -> None:
     """Add to every row the settings that differ between the runs, parameters first."""
-    from forgedsl.runs.settings import differing, settings_of, value_at
+    from forgedsl.runs.settings import differing, settings_of_all, value_at
 
     jobs = [json.loads((folder / row["run"] / "job.json").read_text("utf-8")) for row in rows]
-    found = [settings_of(job) for job in jobs]
+    found = settings_of_all(jobs)
     order = differing(found)
     for row, job in zip(rows, found, strict=True):
         row["differs"] = {path.removeprefix("params."): value_at(job, path) for path in order}
@@ -104,7 +104,7 @@ def _row(run: Path) -> dict[str, Any] | None:
 def row_of(run: Path) -> dict[str, Any]:
     """Return the state of a run from its metrics and the end of its events."""
     from forgedsl.runs.data import is_running, jsonl
-    from forgedsl.runs.verdict import edges
+    from forgedsl.runs.verdict import at_end
 
     job = json.loads((run / "job.json").read_text("utf-8"))
     rows = list(jsonl(run / "metrics.jsonl", []))
@@ -127,12 +127,11 @@ def row_of(run: Path) -> dict[str, Any]:
     best = (min if loss else max)(values, key=lambda each: each["value"], default=None)
     rewards = tuple((row["step"], row["reward_mean"]) for row in rows
                     if row.get("reward_mean") is not None)  # fmt: skip
-    ends = edges(rewards)
     began = next(jsonl(events, []), None)
     return {
         "run": run.name, "state": state, "step": rows[-1]["step"] if rows else 0,
         "steps": job["schedule"]["steps"], "best": best,
-        "reward": ends[1] if ends else rewards[-1][1] if rewards else None,
+        "reward": at_end(rewards),
         "began": began and f"{datetime.fromtimestamp(began['time'], UTC):%Y-%m-%d %H:%M:%S} UTC",
     }  # fmt: skip
 

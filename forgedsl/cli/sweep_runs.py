@@ -334,11 +334,11 @@ def _values(folder: Path) -> str:
     """Steps, reward and evals at the end of a run: `, 200 steps, reward 0.912, held_out 0.955`."""
     from forgedsl.runs.data import load_run
     from forgedsl.runs.text import number
-    from forgedsl.runs.verdict import edges, evals, points
+    from forgedsl.runs.verdict import at_end, evals, points
 
     data = load_run(folder)
     said = [counted(int(data.rows[-1]["step"]) if data.rows else 0, "step")]
-    if (reward := edges(points(data, "reward_mean"))) is not None:
-        said.append(f"reward {number(reward[1])}")
+    if (reward := at_end(points(data, "reward_mean"))) is not None:
+        said.append(f"reward {number(reward)}")
     said += [f"{name} {number(values[-1][1])}" for name, values in evals(data).items()]
     return "".join(f", {each}" for each in said)

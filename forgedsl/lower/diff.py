@@ -17,6 +17,7 @@ import ast
 from collections.abc import Iterator
 from typing import Any
 
+from forgedsl.lower.followed import followed_in
 from forgedsl.lower.formula import meanings
 from forgedsl.lower.job import Job
 from forgedsl.operations.registry import declarations
@@ -82,6 +83,8 @@ def compare(old: Job, new: Job) -> tuple[Change, ...]:
 
 
 def _plain(old: Job, new: Job) -> Iterator[Change]:
+    one, other = followed_in((_dump(old), _dump(new)))
+    follows = one.keys() & other.keys()
     for section, impact, kind in (
         ("models", "numerics", "model"),
         ("datasets", "numerics", "dataset"),
@@ -93,7 +96,7 @@ def _plain(old: Job, new: Job) -> Iterator[Change]:
     ):
         before, after = getattr(old, section), getattr(new, section)
         for name in sorted(before.keys() | after.keys()):
-            yield from _declared(old, new, section, name, impact, kind)
+            yield from _declared(old, new, section, name, impact, kind, follows)
     for name, impact in (
         ("schedule", "numerics"),
         ("checkpoint", "observability"),
@@ -115,7 +118,7 @@ def _plain(old: Job, new: Job) -> Iterator[Change]:
 
 
 def _declared(
-    old: Job, new: Job, section: str, name: str, impact: str, kind: str
+    old: Job, new: Job, section: str, name: str, impact: str, kind: str, follows: set[str]
 ) -> Iterator[Change]:
     before, after = getattr(old, section).get(name), getattr(new, section).get(name)
     if section == "datasets" and name in _eval_rows(old) | _eval_rows(new):
@@ -129,6 +132,8 @@ def _declared(
         return
     bodies = functions(old.program), functions(new.program)
     for path, one, other in _leaves(_dump(before), _dump(after)):
+        if f"{section}.{name}.{path}" in follows:
+            continue  # the setting that it follows from is reported
         if path.rpartition(".")[2] in SOURCE_NAMES and _same_content(before, after):
             yield _change(new, "cosmetic", name, path, one, other)
         elif not _names_function(path, one, other, bodies):

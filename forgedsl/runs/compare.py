@@ -22,9 +22,9 @@ from forgedsl.diagnostics import counted
 from forgedsl.records import dataclass
 from forgedsl.runs.charts import Series, chart
 from forgedsl.runs.data import RunData, load_run
-from forgedsl.runs.settings import differing, settings_of, value_at
+from forgedsl.runs.settings import differing, settings_of_all, value_at
 from forgedsl.runs.text import number
-from forgedsl.runs.verdict import Points, edges, evals, is_loss, points
+from forgedsl.runs.verdict import Points, at_end, evals, is_loss, points
 
 REWARD = "reward"
 COLORS = 6
@@ -115,7 +115,7 @@ def compare(folders: Sequence[Path]) -> Comparison:
     """Read and compare runs. Those without steps are left out, if any run has steps."""
     loaded = [load_run(folder) for folder in folders]
     runs = [run for run in loaded if steps_of(run)] or loaded
-    found = [settings_of(run.job.model_dump(mode="json")) for run in runs]
+    found = settings_of_all([run.job.model_dump(mode="json") for run in runs])
     paths = [path for path in differing(found) if path != "seed"]
     names = tuple(path.removeprefix("params.").removeprefix("services.") for path in paths)
     groups: dict[tuple[str, ...], list[tuple[RunData, dict[str, Any]]]] = {}
@@ -236,9 +236,9 @@ def _unlike(groups: Sequence[Group]) -> list[str]:
 def _group(runs: list[RunData], settings: dict[str, Any]) -> Group:
     values: dict[str, list[float]] = {}
     for run in runs:
-        reward = edges(points(run, "reward_mean"))
+        reward = at_end(points(run, "reward_mean"))
         if reward is not None:
-            values.setdefault(REWARD, []).append(reward[1])
+            values.setdefault(REWARD, []).append(reward)
         for name, pts in evals(run).items():
             values.setdefault(name, []).append(pts[-1][1])
     fixed = {name: tuple(found) for name, found in values.items()}

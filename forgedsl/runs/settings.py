@@ -1,12 +1,15 @@
 """The settings of a job as a flat table, and those in which jobs differ.
 
-Job as JSON --settings_of--> {dotted path: value} --differing--> paths, parameters first
+Jobs as JSON --settings_of_all--> {dotted path: value} of each
+             --differing--> paths, parameters first
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
+
+from forgedsl.lower.followed import followed_in
 
 LEFT_OUT = ("compiler", "content_hash", "summary", "origins", "program", "topology", "name",
             "schedule.steps", "losses", "logging", "checkpoint")  # fmt: skip
@@ -56,6 +59,13 @@ def value_at(settings: Mapping[str, Any], path: str) -> Any:
 def settings_of(job: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of a job.json by dotted path."""
     return {path: value for path, value in leaves(dict(job)) if not path.startswith(LEFT_OUT)}
+
+
+def settings_of_all(jobs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The settings of jobs that are compared. A value that follows from another setting is the name
+    of that setting, such as `run.seed`: it does not differ where only that setting does."""
+    pairs = zip(jobs, followed_in(jobs), strict=True)
+    return [settings_of(job) | follows for job, follows in pairs]
 
 
 def differing(found: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -103,6 +103,13 @@ def edges(pts: Points) -> tuple[float, float] | None:
     return (statistics.fmean(values[:size]), statistics.fmean(values[-size:])) if size else None
 
 
+def at_end(pts: Points) -> float | None:
+    """Return the mean of the last EDGE values, or the value of a run of one step; None without
+    values."""
+    pair = edges(pts)
+    return pair[1] if pair is not None else pts[-1][1] if pts else None
+
+
 def verdict(data: RunData) -> tuple[Finding, ...]:
     """Return all findings about a run."""
     if data.rehearsal or not data.rows:
