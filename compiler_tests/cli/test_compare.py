@@ -132,6 +132,19 @@ def test_a_default_length_of_prompts_is_no_setting(tmp_path: Path) -> None:
     assert compare([plain, own]).names == ("datasets.sums.max_prompt_tokens",)
 
 
+def test_long_values_of_runs_keep_their_ends(tmp_path: Path) -> None:
+    for name, path in (
+        ("a", "inputs/data/minus.csv"),
+        ("b", "inputs/data/problems/of/2026/minus.csv"),
+    ):
+        folder = run_of_sums(tmp_path / name, 0.3)
+        job = json.loads((folder / "job.json").read_text())
+        job["datasets"]["sums"]["source"] |= {"path": path}
+        (folder / "job.json").write_text(json.dumps(job))
+    told = [line.split()[-1] for line in told_by("runs", tmp_path).splitlines()]
+    assert told[1:] == ["data/minus.csv", "data/problems...2026/minus.csv"]
+
+
 def test_rewards_of_one_step_are_compared(tmp_path: Path) -> None:
     runs = [run_of_sums(tmp_path / f"s{n}", 0.3 + 0.01 * n, f"run.seed={n}") for n in (1, 2)]
     assert compare(runs).groups[0].values == {"reward": (0.31, 0.32)}

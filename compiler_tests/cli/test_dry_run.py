@@ -343,6 +343,14 @@ def test_a_dry_run_is_of_a_start(folder):
     assert dry("--stub").exit_code == 2
 
 
+def test_text_that_the_tokenizer_does_not_know_is_not_ok(folder):
+    rows = [{"question": f"{i}+1=Z", "answer": f"#### {i + 1}"} for i in range(200)]
+    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    done = dry("--set", f'gsm8k.source=jsonl("{folder / "rows.jsonl"}")')
+    assert "  data         warning gsm8k: 200 rows, 200 of 200 rows have text that" in done.stdout
+    assert 'does not know ("Z"): the model reads' in done.stdout
+
+
 def test_rows_that_would_be_left_out_are_said(folder):
     rows = [{"question": "1+1=", "answer": "#### 2"}] * 9 + [{"answer": "#### 3"}]
     rows.append({"question": "1+" * 300, "answer": "#### 4"})

@@ -48,6 +48,11 @@ def test_lines_of_standard_input_are_asked_one_by_one(run: Path) -> None:
     assert (done.exit_code, len(done.stdout.splitlines())) == (0, 2)
 
 
+def test_text_that_the_tokenizer_does_not_know_is_told(run: Path) -> None:
+    done = invoke(run, "--prompt", "12Z+30=", "--temperature", "0")
+    assert 'note: the tokenizer of policy does not know "Z": the model reads' in done.stderr
+
+
 def test_an_empty_prompt_is_refused(run: Path) -> None:
     done = invoke(run, "--prompt", "")
     assert (done.exit_code, "--prompt is empty" in done.stderr) == (2, True)
@@ -59,6 +64,9 @@ class Echo:
     def __init__(self, *, chats: bool) -> None:
         self.chats = chats
         self.seen: list[Any] = []
+
+    def unknown_text(self, prompt: str) -> str:
+        return ""
 
     def answer(self, prompt: Any, sampling: Sampling, **_: Any) -> str:
         self.seen.append(prompt)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -111,6 +112,26 @@ def test_long_prompts_may_be_an_error(tokenizer: ChatTokenizer) -> None:
         data.next_prompt()
     assert caught.value.origin == "x.forge:3:1"
     assert "on_long" in caught.value.remedy
+
+
+def test_text_that_the_tokenizer_does_not_know_is_told_at_the_start(
+    tokenizer: ChatTokenizer,
+) -> None:
+    """Of prompts, and of samples, whose tokens do not say which characters they were."""
+    say = [{"role": "user", "content": "1-1="}, {"role": "assistant", "content": "ZQ"}]
+    plain = [{"role": "user", "content": "1-1="}, {"role": "assistant", "content": "0"}]
+    rows = [{"question": "Q1-1=", "messages": say}] * 3
+    rows += [{"question": "1-1=", "messages": plain}] * 10
+    told: list[str] = []
+    for make in ("prompt", "sample"):
+        data = reader(tokenizer, rows, prompt="ask", chat="messages")
+        data.drops.tell = lambda kind, **said: told.append(said.get("text", ""))
+        made = data.prompt if make == "prompt" else partial(data.sample, seq_len=64)
+        data.check(made, 9.0)
+    of = "dataset sums: 3 of 13 rows have text that the tokenizer of policy does not know"
+    assert [text.partition(": the model")[0] for text in told if text] == [
+        f'{of} ("Q")', f'{of} ("Q" and "Z")',
+    ]  # fmt: skip
 
 
 def test_a_dataset_without_a_usable_row_ends_the_run(tokenizer: ChatTokenizer) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 from forge_commands import CliRunner
+from synthetic import make_job
 
 from forgedsl.cli.app import app
 from forgedsl.errors import LaunchError
@@ -301,6 +302,35 @@ def test_the_model_card(golden: Any, tmp_path: Path) -> None:
     assert f"| {name} |" in text
     assert "0.400 (step 0) | 0.600 (step 20) |" in text
     golden("card.md", re.sub(r"`[0-9a-f]{64}`", "`JOB`", text))
+
+
+def test_the_card_of_a_resumed_run_has_paths_of_the_file_and_each_proof_once(
+    tmp_path: Path,
+) -> None:
+    source = spec.FileSource(kind="csv", path="inputs/data/minus.csv", sha256="0" * 64)
+    base = spec.LocalModel(path="forgedsl:models/tiny_math", sha256="1" * 64)
+    made = make_job()
+    steps = (getattr(node, "loss", None) is not None for node in made.nodes)
+    job = made.model_copy(update={
+        "nodes": tuple(  # the loss of the small job has no tree that a card could show
+            node.model_copy(update={"loss": None}) if step else node
+            for node, step in zip(made.nodes, steps, strict=True)
+        ),
+        "datasets": {"minus": spec.Dataset(source=source, tokenizer="policy", shuffle=17)},
+        "models": {"policy": spec.Model(source=base, dtype="f32", context=256)},
+    })  # fmt: skip
+    (tmp_path / "job.json").write_text(job.sealed().model_dump_json())
+    lines = [
+        {"proof": "gap", "steps": steps, "largest_mean": apart, "guarded": True}
+        for steps, apart in ((4, 1e-7), (9, 2e-7))
+    ]
+    lines += [{"proof": "start", "service": "a", "tensors": 3, "holds": True}] * 2
+    (tmp_path / "proofs.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    text = write_card(tmp_path, 9, tmp_path).read_text()
+    assert "`local(forgedsl:models/tiny_math), f32, context 256`" in text
+    assert "| minus | csv(data/minus.csv), sha256" in text
+    assert text.count("| gap |") == text.count("| start |") == 1
+    assert "2e-07 at age 0 in the mean of a step (9 steps compared)" in text
 
 
 def test_an_export_has_its_card(trained: Path, tmp_path: Path) -> None:

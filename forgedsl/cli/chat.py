@@ -149,6 +149,9 @@ class Talk:
         for name, model in self._models.items():
             if len(self._models) > 1:
                 print(f"--- {name}")
+            if unknown := model.unknown_text(text):
+                note = f"note: the tokenizer of {name} does not know {unknown}"
+                print(f"{note}: the model reads a placeholder instead", file=sys.stderr)
             messages = [*self._said[name], {"role": "user", "content": text}]
             chats = model.chats and not self._plain
             answer = model.answer(
@@ -198,7 +201,10 @@ def exported(run: Path, step: int | None = None) -> Path:
         if not checkpoint_steps(run):
             raise UsageError(f"{run} has no export{which}, and no checkpoint to make one from")
         wanted = "" if step is None else f" --step {step}"
-        raise UsageError(f"{run} has no export{which}; make it: forgec export {run}{wanted}")
+        raise UsageError(
+            f"{run} has no export{which}; make it: forgec export {run}{wanted}. An export that was "
+            "written with --to FOLDER is asked with: forgec try FOLDER"
+        )
     return found
 
 

@@ -185,10 +185,7 @@ def check_datasets(
             known = None if isinstance(chat, str) else chat
             reader = reader_of(job, name, known, program=program, job_dir=folder, offline=offline)
             unmeasured = chat if isinstance(chat, str) else ""
-            unknown = None if known is None else known.unknown
-            found[name] = _checked_dataset(
-                job, name, reader, unmeasured, unknown=unknown, offline=offline
-            )
+            found[name] = _checked_dataset(job, name, reader, unmeasured, offline=offline)
         except (LaunchError, ModuleNotFoundError) as why:
             is_open = offline and isinstance(why, NotAvailableOffline | ModuleNotFoundError)
             found[name] = (
@@ -266,11 +263,9 @@ def _published(job: Job, name: str, program: ModuleType) -> ProbeRows | None:
 
 
 def _checked_dataset(
-    job: Job, name: str, reader: DatasetReader, unmeasured: str, *, unknown: int | None,
-    offline: bool,
-) -> DatasetCheck:  # fmt: skip
-    """Read the rows of a dataset: counts, and rows that would be left out. `unknown` is the token
-    for text that the tokenizer does not know."""
+    job: Job, name: str, reader: DatasetReader, unmeasured: str, *, offline: bool
+) -> DatasetCheck:
+    """Read the rows of a dataset: counts, and rows that would be left out."""
     from forgedsl.lint.deep import DatasetCheck
     from forgedsl.rows import BAD
     from forgedsl_runtime.data.evidence import Evidence, separators
@@ -279,7 +274,7 @@ def _checked_dataset(
     refused = ""
     of = (job.rewards[reward] for reward in judges(job, name))
     parsed = any((r.kind, r.function) == ("std", "math_equal") for r in of)
-    evidence = Evidence(parsed=parsed, unknown=unknown)
+    evidence = Evidence(parsed=parsed)
     with separators(reader.program) as counts:
         try:
             reader.check(evidence.record_items(item_maker(job, name, reader)), SECONDS)
@@ -299,7 +294,7 @@ def _checked_dataset(
         absent=tuple(text for text, (calls, found) in counts.items() if calls and not found),
         repeated=evidence.repeated, near_duplicates=evidence.near_duplicates,
         results=evidence.results, unparsed_target=evidence.unparsed_target,
-        unknown=evidence.unknown_rows,
+        unknown=reader.num_unknown, unknown_text=reader.unknown_text,
         prompts=evidence.prompts,
         unread="" if reader.num_rows is not None else "its rows are streamed",
     )  # fmt: skip

@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from forgedsl.lower.job import Job
 
 
+class Doubtful(str):
+    """Result of a check that deserves a look, though a run would start."""
+
+
 def dry_run(prepared: Prepared, request: RunOptions) -> int:
     """Print the results; return 4 if something would keep the run from starting."""
     job = prepared.job
@@ -53,7 +57,8 @@ def dry_run(prepared: Prepared, request: RunOptions) -> int:
             try:
                 with waiting(f"checking {what}"):
                     result = check()
-                print(f"  {what:<12} ok      {result}", flush=True)
+                state = "warning" if isinstance(result, Doubtful) else "ok"
+                print(f"  {what:<12} {state:<7} {result}", flush=True)
             except (ForgeError, ModuleNotFoundError) as error:
                 failed += 1
                 first = first_with.setdefault(str(error), what)
@@ -140,11 +145,12 @@ def _data(job: Job, folder: Path, seen: dict[str, DatasetCheck]) -> str:
     found = []
     for name, check in checks.items():
         text = f"{name}: {'streamed rows' if check.rows is None else counted(check.rows, 'row')}"
-        unknown = f"{check.unknown:,} with text that the tokenizer does not know"
-        parts = (text, check.left_out, check.few, unknown if check.unknown else "")
-        shown = ", ".join(filter(None, parts))
+        few = f"{check.unknown:,} with text that the tokenizer does not know"
+        unknown = check.unknown_text or (few if check.unknown else "")
+        shown = ", ".join(filter(None, (text, check.left_out, check.few, unknown)))
         found.append(f"{shown}{check.examples if check.left_out else ''}")
-    return ("\n" + 23 * " " if any("\n" in text for text in found) else ", ").join(found)
+    said = ("\n" + 23 * " " if any("\n" in text for text in found) else ", ").join(found)
+    return Doubtful(said) if any(check.unknown_text for check in checks.values()) else said
 
 
 def _rewards(job: Job, folder: Path, seen: dict[str, DatasetCheck]) -> str:

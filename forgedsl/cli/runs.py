@@ -14,6 +14,8 @@ from forgedsl.cli.parser import Parser
 COLUMNS = ("run", "state", "steps", "reward", "best eval", "began")
 MOST = 4
 """maximum number of columns for differing settings; --format json has all"""
+MOST_TEXT = 30
+"""characters of a value that are shown"""
 
 
 def parser() -> Parser:
@@ -89,7 +91,11 @@ def _is_whole(name: str, rows: list[dict[str, Any]]) -> bool:
 
 
 def _text(value: Any) -> str:
-    return "" if value is None else f"{value:g}" if isinstance(value, float) else str(value)[:20]
+    from forgedsl.runs.settings import shortened, written_path
+
+    if isinstance(value, float):
+        return f"{value:g}"
+    return "" if value is None else shortened(written_path(str(value)), MOST_TEXT)
 
 
 def _row(run: Path) -> dict[str, Any] | None:

@@ -61,8 +61,6 @@ MORE_PROBLEMS = (
 )
 REPEATED = 0.1
 """fraction of duplicate rows from which D615 is reported, and of cut ones for D617"""
-UNKNOWN = 0.01
-"""fraction of rows with text that the tokenizer does not know from which D669 is reported"""
 LONGER = (
     "raise what limits them (`max_prompt_tokens`, `context`, `batch.seq_len`), or set `on_long = "
     "truncate`"
@@ -112,6 +110,8 @@ class DatasetCheck:
     """number of rows with results of tools in their messages"""
     unknown: int = 0
     """number of rows with text that the tokenizer has no tokens for"""
+    unknown_text: str = ""
+    """what they have, if they are many: `200 of 200 rows have text that ... does not know: "W"`"""
     prompts: frozenset[int] = frozenset()
     """hashes of the prompts, to find overlaps"""
     unread: str = ""
@@ -375,13 +375,8 @@ def _check_rows(view: View, job: Job, name: str, check: DatasetCheck) -> Iterato
         )
         yield warning("D616", "results-learned", message, place(learn, dataset),
                       help="`learn = assistant_turns`")  # fmt: skip
-    if check.unknown > UNKNOWN * check.checked:
-        tokenizer = job.datasets[name].tokenizer
-        message = (
-            f"{check.unknown:,} of {check.checked:,} rows of `{name}` have text that the tokenizer "
-            f"of `{tokenizer}` does not know: the model reads a placeholder instead"
-        )
-        yield warning("D669", "unknown-text", message, at,
+    if check.unknown_text:
+        yield warning("D669", "unknown-text", f"dataset `{name}`: {check.unknown_text}", at,
                       help="take a model whose tokenizer knows it, or rows without such text",
                       )  # fmt: skip
     if check.cut > REPEATED * check.checked and dataset.settings["chat"].value is not None:

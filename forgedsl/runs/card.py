@@ -62,7 +62,7 @@ def card(data: RunData, step: int | None, *, adapter: bool = False) -> str:
         last=last,
         adapter=adapter,
         samples=any(Role.SAMPLES in node.roles for node in job.nodes),
-        base=model_text(model),
+        base=model_text(model, whole=True),
         base_id=model.source.id if model.source.kind == "hf" else "",
         base_hash=getattr(model.source, "sha256", ""),
         lora=getattr(job.services[job.trained_service], "lora", None),
@@ -74,7 +74,7 @@ def card(data: RunData, step: int | None, *, adapter: bool = False) -> str:
         evals=list(_evals(data, step)),
         reward=reward,
         verdict=[(f.label, f.text) for f in found],
-        proofs=proofs.table(data),
+        proofs=proofs.newest(data),
         settings=[row for row in settings(data) if _is_setting(job, row[0])],
         versions={"forgedsl": job.compiler} | versions,
     )  # fmt: skip
@@ -112,7 +112,11 @@ def _datasets(job: Job) -> Iterator[tuple[str, str]]:
 def _dataset(job: Job, name: str, use: str) -> tuple[str, str, str]:
     source = job.datasets[name].source
     known = getattr(source, "sha256", "")
-    return name, f"{source_text(source)}{f', sha256 {known[:16]}' if known else ''}", use
+    return (
+        name,
+        f"{source_text(source, whole=True)}{f', sha256 {known[:16]}' if known else ''}",
+        use,
+    )
 
 
 def _ids(job: Job, name: str) -> Iterator[str]:
@@ -142,13 +146,15 @@ def _written(job: Job, function: str) -> str:
     return function
 
 
-def _evals(data: RunData, step: int) -> Iterator[tuple[str, str, int, float, int, float]]:
-    """Name, data, first step and value, and the last at or before the exported step."""
+def _evals(data: RunData, step: int) -> Iterator[tuple[str, str, str, int, float, int, float]]:
+    """Name, data, what measures it, first step and value, and the last at or before the exported
+    step."""
     for name, pts in evals(data).items():
         before = [(int(at), value) for at, value in pts if at <= step]
         if before:
-            on = source_text(data.job.datasets[data.job.evals[name].dataset].source)
-            yield (name, on, *before[0], *before[-1])
+            found = data.job.evals[name]
+            on = source_text(data.job.datasets[found.dataset].source, whole=True)
+            yield (name, on, found.score or f"loss {found.loss}", *before[0], *before[-1])
 
 
 def _is_setting(job: Job, path: str) -> bool:

@@ -22,7 +22,7 @@ from forgedsl.diagnostics import counted
 from forgedsl.records import dataclass
 from forgedsl.runs.charts import Series, chart
 from forgedsl.runs.data import RunData, load_run
-from forgedsl.runs.settings import differing, settings_of_all, value_at
+from forgedsl.runs.settings import differing, settings_of_all, shortened, value_at, written_path
 from forgedsl.runs.text import number
 from forgedsl.runs.verdict import Points, at_end, evals, is_loss, points
 
@@ -279,7 +279,9 @@ def value_text(value: Any) -> str:
     """A value of a setting: 3e-06, true, 8."""
     if isinstance(value, bool):
         return str(value).lower()
-    return f"{value:g}" if isinstance(value, float) else "-" if value is None else str(value)[:30]
+    if isinstance(value, float):
+        return f"{value:g}"
+    return "-" if value is None else shortened(written_path(str(value)), 30)
 
 
 def spread_text(values: Sequence[float]) -> str:

@@ -17,11 +17,13 @@ from forgedsl.records import replace
 from forgedsl.runs import proofs, usage
 from forgedsl.runs.charts import TALL, WIDE, Chart, Series, chart
 from forgedsl.runs.data import RunData, overlap, start_ups
+from forgedsl.runs.settings import written_path
 from forgedsl.runs.syncs import RATE, receivers
 from forgedsl.runs.text import clock, duration, number
 from forgedsl.runs.timeline import timeline
 from forgedsl.runs.topology import topology_svg
 from forgedsl.runs.verdict import EDGE, edge_size, edges, evals, is_loss, points, verdict
+from forgedsl.shipped import SHIPPED
 
 BARE: dict[str, Any] = {
     "target": None,
@@ -343,20 +345,24 @@ def differing(data: RunData) -> list[tuple[str, str, str]]:
     return [(path, here.get(path, "-"), there.get(path, "-")) for path in paths]
 
 
-def model_text(model: Any) -> str:
-    """`local(models/tiny_math), f32, context 256`."""
-    adapter = [f"adapter {source_text(model.adapter)} merged"] if model.adapter else []
+def model_text(model: Any, *, whole: bool = False) -> str:
+    """`local(models/tiny_math), f32, context 256`; with `whole` as in `source_text`."""
+    adapter = [f"adapter {source_text(model.adapter, whole=whole)} merged"] if model.adapter else []
     more = [f"context {model.context}"] if model.context else []
     arch = [f"{model.arch.family} {model.arch.size or 'of its own size'}"] if model.arch else []
-    return ", ".join([source_text(model.source), *adapter, *arch, model.dtype, *more])
+    return ", ".join([source_text(model.source, whole=whole), *adapter, *arch, model.dtype, *more])
 
 
-def source_text(source: Any) -> str:
-    """`hf(openai/gsm8k, main, train)`, `jsonl(data/sums.jsonl)`."""
+def source_text(source: Any, *, whole: bool = False) -> str:
+    """`hf(openai/gsm8k, main, train)`, `jsonl(data/sums.jsonl)`, with paths as the file has them:
+    without the `inputs/` of the run folder. With `whole`, what ships keeps its `forgedsl:`."""
     if source.kind == "mixture":
-        return " + ".join(source_text(part) for part in source.sources)
+        return " + ".join(source_text(part, whole=whole) for part in source.sources)
     named = source.model_dump(exclude={"kind", "sha256", "weights"}, exclude_none=True)
-    return f"{source.kind}({', '.join(str(v).removeprefix('forgedsl:') for v in named.values())})"
+    if "path" in named:
+        named["path"] = written_path(named["path"])
+    given = (str(value) for value in named.values())
+    return f"{source.kind}({', '.join(v if whole else v.removeprefix(SHIPPED) for v in given)})"
 
 
 def fields_text(part: Any, *leave_out: str) -> str:

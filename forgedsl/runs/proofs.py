@@ -15,6 +15,16 @@ def table(data: RunData) -> list[tuple[str, str]]:
     return list(dict.fromkeys((str(line["proof"]), text(line)) for line in data.proofs))
 
 
+def newest(data: RunData) -> list[tuple[str, str]]:
+    """Return each proof once, of several starts the newest result, and all results that do not
+    hold."""
+    found = {}
+    for line in data.proofs:
+        of = (line["proof"], line.get("service"), line.get("loss"))
+        found[of if line.get("holds", True) else (*of, text(line))] = line
+    return [(str(line["proof"]), text(line)) for line in found.values()]
+
+
 def closing(lines: Sequence[Row]) -> Iterator[str]:
     """Yield the results of the start and the first batch, and the proofs that are off."""
     starts = [line for line in lines if line["proof"] == "start" and line.get("holds")]

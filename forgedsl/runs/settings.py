@@ -16,6 +16,19 @@ LEFT_OUT = ("compiler", "content_hash", "summary", "origins", "program", "topolo
 """derived from other settings, or of no consequence for what is learned"""
 
 
+def written_path(path: str) -> str:
+    """Return a path of a job as the pipeline has it: without the `inputs/` of the run folder."""
+    return path.removeprefix("inputs/")
+
+
+def shortened(text: str, room: int) -> str:
+    """Return a text, or its beginning and its end: `data/problems...of_2026.csv`."""
+    if len(text) <= room:
+        return text
+    ends = room - 3
+    return f"{text[: ends // 2]}...{text[len(text) - (ends - ends // 2) :]}"
+
+
 def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     """Yield (dotted path, value) of every leaf of nested lists and dicts."""
     if isinstance(value, dict) and value:

@@ -12,6 +12,7 @@ from typing import Any
 from forgedsl.errors import LaunchError
 from forgedsl.lower import job as spec
 from forgedsl_runtime.data.chat import ChatTokenizer, Message
+from forgedsl_runtime.data.unknown_text import UnknownText
 
 
 class ChatModel:
@@ -48,6 +49,13 @@ class ChatModel:
     def chats(self) -> bool:
         """True if it has a chat template; otherwise it continues text."""
         return bool(self._tokenizer.tokenizer.chat_template)
+
+    def unknown_text(self, prompt: str) -> str:
+        """Return the characters of a text that the tokenizer does not know: `"W" and "h"`."""
+        found = UnknownText(self._tokenizer)
+        if self._tokenizer.unknown is not None:
+            found.add(prompt)
+        return found.characters
 
     def answer(
         self,

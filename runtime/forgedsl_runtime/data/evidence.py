@@ -27,12 +27,9 @@ TRIED = 50
 
 class Evidence:
     """Collects facts about items of a reader. `parsed`: a reward reads the targets as
-    mathematics. `unknown`: the token for text that the tokenizer has no tokens for."""
+    mathematics."""
 
-    def __init__(self, *, parsed: bool, unknown: int | None = None) -> None:
-        self._unknown = unknown
-        self.unknown_rows = 0
-        """number of rows with text that the tokenizer has no tokens for"""
+    def __init__(self, *, parsed: bool) -> None:
         self._rows: set[int] = set()
         self._plain: set[int] = set()
         """rows without regard to case and spaces"""
@@ -58,7 +55,6 @@ class Evidence:
     def _record(self, item: Any) -> None:
         self._seen += 1
         content = _content(item)
-        self.unknown_rows += self._unknown is not None and self._unknown in _tokens(item)
         self._rows.add(hash(content))
         self._plain.add(hash(_plain(content)))
         if isinstance(item, Prompt):
@@ -100,15 +96,6 @@ def _holds_results(row: Any) -> bool:
         if any(message.get("role") == "tool" for message in messages):
             return not any(message.get("tool_calls") for message in messages)
     return False
-
-
-def _tokens(item: Any) -> list[int]:
-    """Return the tokens of an item; none if the reader has no tokenizer."""
-    if isinstance(item, Prompt | Sample):
-        return item.token_ids
-    if isinstance(item, tuple):
-        return [token for side in item if isinstance(side, Rollout) for token in side.token_ids]
-    return []
 
 
 def _content(item: Any) -> Any:

@@ -28,6 +28,7 @@ from forgedsl.types.flow import Role
 from forgedsl_runtime.data.chat import ChatTokenizer
 from forgedsl_runtime.data.dropped_rows import DroppedRows
 from forgedsl_runtime.data.sources import Mixture, Source, Unreadable, open_source
+from forgedsl_runtime.data.unknown_text import UnknownText
 from forgedsl_runtime.data_types import Prompt, Rollout, Sample
 from forgedsl_runtime.models import tokenizer_folder
 from forgedsl_runtime.program import Row, item
@@ -35,6 +36,8 @@ from forgedsl_runtime.program import Row, item
 T = TypeVar("T")
 SECONDS = 4.0
 """time limit for checking rows before a run; the others are checked when they are drawn"""
+UNKNOWN = 0.01
+"""fraction of rows with text that the tokenizer does not know from which that is reported"""
 MAX_DROPPED = 10_000
 """consecutive dropped rows after which a dataset of unknown length counts as unusable"""
 
@@ -172,6 +175,7 @@ class DatasetReader:
         self.end: int | None = None
         self.checked = 0
         """rows of the first epoch that were checked"""
+        self._unknown = None if tokenizer is None else UnknownText(tokenizer)
         self.drops = DroppedRows(name, origin, dataset.max_bad_rows)
         self.cut = Counter[str]()
         """number of items that were cut, by the setting that limits them"""
@@ -192,6 +196,30 @@ class DatasetReader:
             f"a step draws {self.per_step} rows, but only {usable} {verb} usable, so some rows "
             "occur several times in one step"
         )
+
+    @property
+    def num_unknown(self) -> int:
+        """Number of checked rows with text that the tokenizer has no tokens for."""
+        return 0 if self._unknown is None else self._unknown.num_rows
+
+    @property
+    def unknown_text(self) -> str:
+        """Return a warning if the tokenizer does not know the text of many rows; else ""."""
+        if self._unknown is None or self._unknown.num_rows <= UNKNOWN * self.checked:
+            return ""
+        named = f" ({found})" if (found := self._unknown.characters) else ""
+        return (
+            f"{self._unknown.num_rows:,} of {self.checked:,} rows have text that the tokenizer of "
+            f"{self.dataset.tokenizer} does not know{named}: the model reads a placeholder instead"
+        )
+
+    def _text_of(self, row_id: int, row: Row, item: Any) -> str:
+        """Return the text that an item was made from."""
+        if isinstance(item, Sample):
+            return "".join(str(message["content"]) for message in self.chat(row_id, row))
+        if isinstance(item, Prompt):
+            return item.text
+        return "".join(f"{side.prompt.text}{side.text}" for side in item)
 
     @property
     def is_chat(self) -> bool:
@@ -224,6 +252,7 @@ class DatasetReader:
             RunError: no row can be used.
         """
         began = time.monotonic()
+        make = make if self._unknown is None else self._unknown.watched(make, self._text_of)
         self.drops.summary_follows = True
         for position in range(self.num_rows or 0):
             if time.monotonic() - began > seconds:
@@ -234,8 +263,8 @@ class DatasetReader:
             self.drops.report(self.checked, self.num_rows, time.monotonic() - began)
             if self.dropped.total() == self.num_rows:
                 raise self._unusable(self.num_rows)
-        if self.too_few_rows_warning:
-            self.drops.emit("warning", text=f"dataset {self.name}: {self.too_few_rows_warning}")
+        for text in filter(None, (self.too_few_rows_warning, self.unknown_text)):
+            self.drops.emit("warning", text=f"dataset {self.name}: {text}")
 
     def next_prompt(self) -> Prompt | None:
         """Return the next usable prompt, or None at the end. Its `cursor` is the position after
