@@ -8,7 +8,8 @@
     - text of the pipeline            replaced, wherever it stands, by the `+ ` lines after it
     + other text
     deep                              with --deep, which reads rows
-    open                              nothing tells it yet: the heading is `open: what is wrong`
+    open                              no single code tells it yet: none does, or several do;
+                                      the heading is `open: what is wrong`
     ```python NAME                    a file beside the program, or jsonl
 
 `unseen/`: programs in the first form that no rule was made with, with their source and what a good
