@@ -22,3 +22,9 @@ OTHER_UNITS = {
     "gb": "GiB", "tb": "TiB", "g": "GiB", "gib": "GiB", "mib": "MiB", "kib": "KiB", "tib": "TiB",
 }  # fmt: skip
 """units as people write them elsewhere, in lower case -> units of the language"""
+
+COUNTED = frozenset({
+    "completions", "epochs", "gpus", "groups", "prompts", "rows", "samples", "steps", "tokens",
+    "versions",
+})  # fmt: skip
+"""what settings count: their numbers have no unit"""

@@ -137,6 +137,7 @@ def test_a_block_of_settings():
         ("param", "param group : int = 8"),
         ("lr", "# lr, of titan\n\n| setting |"),
         ("optimizer", "| `optimizer.warmup` |"),
+        ("trainer.optimizer.lr", "# optimizer.lr, of titan\n\n| setting |"),
         ("draw", "draws `count` prompts for each step"),
         ("token_mean", "sum over valid tokens"),
         ("minimize", "what a loss is"),

@@ -274,6 +274,8 @@ MISTAKES = [
      "compute in a rubric: `rubric grade { score = 0.5 * correct }`"),
     ('jsonl("forgedsl:data/arithmetic.jsonl")', 'mixture(jsonl("a"), jsonl("b"))', "F114",
      'mixture(jsonl("a"), jsonl("b"))', "`mixture([a, b], weights = [0.5, 0.5])`"),
+    ("steps = 50", "steps = 50steps", "S007", "50steps", 
+     "a count has no unit: write `50`; units are ms s min h d KiB MiB GiB TiB k M"),
     ("lr = 2e-4", "lr = 2e-4s", "S007", "2e-4s",
      "units are ms s min h d KiB MiB GiB TiB k M after plain digits"),
     ("adv: [B] f32", "adv: Tensor", "F101", "Tensor", ""),

@@ -234,6 +234,7 @@ def test_a_file_without_rows(tmp_path: Path) -> None:
     [
         ("rows.csv", b"", "csv", r"rows\.csv has no rows: the first line must name the columns"),
         ("rows.csv", b"a,b\n", "csv", r"rows\.csv has no rows: the first line must name"),
+        ("rows.csv", "a\n1\n".encode("utf-16"), "csv", r"byte 0xff.*`iconv -f UTF-16 -t UTF-8`"),
         ("rows.csv", b"a;b\n1;2\n", "csv", r"separated by `;`.*delimiter=';'.* < rows\.csv >"),
         ("rows.csv", b'"a";"b"\n"1";"2"\n', "csv", r"separated by `;`"),
         ("rows.tsv", b"a\tb\n1\t2\n", "csv", r"separated by `\\t`.*delimiter='\\t'"),

@@ -21,6 +21,7 @@ from forgedsl.cli.resuming import (
     differences,
     load_run_job,
     note_changes,
+    path_of,
     refused,
     rehashed,
     split,
@@ -202,6 +203,22 @@ def test_resume_needs_a_checkpoint(tmp_path: Path) -> None:
 def longer(job: Job) -> Job:
     schedule = job.schedule.model_copy(update={"steps": 300})
     return job.model_copy(update={"schedule": schedule, "summary": ("other words",)}).sealed()
+
+
+def test_the_file_of_a_run_is_found_above_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, run = make_job(), tmp_path / "runs" / "first"
+    node = made.nodes[0].model_copy(update={"origin": "a.forge:3:1"})
+    job = made.model_copy(update={"nodes": (node,)})
+    run.mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "runs")
+    assert path_of(job, Path("first")) == "a.forge"
+    (tmp_path / "a.forge").touch()
+    assert path_of(job, Path("first")) == "../a.forge"
+    (run.parent / "a.forge").touch()
+    assert path_of(job, Path("first")) == "a.forge"
+    assert path_of(made, Path("first")) == ""
 
 
 def test_resume_may_run_longer() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import sys
@@ -89,6 +90,17 @@ def file_of(job: Job) -> str:
     """Return the name of the .forge file that a job was compiled from; "" if it is not known."""
     place = next(filter(None, (PLACE.search(node.origin) for node in job.nodes)), None)
     return place.group().partition(".forge")[0] + ".forge" if place else ""
+
+
+def path_of(job: Job, run_dir: Path) -> str:
+    """Return the path of the job's .forge file, if it is here or above the run folder; else its
+    name."""
+    name = file_of(job)
+    if name and not Path(name).is_file():
+        above = (parent / name for parent in run_dir.resolve().parents)
+        found = next((path for path in above if path.is_file()), None)
+        return name if found is None else os.path.relpath(found)
+    return name
 
 
 def split(found: list[Difference], allowed: str) -> tuple[list[Difference], list[Difference]]:

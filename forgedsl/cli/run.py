@@ -288,7 +288,7 @@ def _changed(
     """Return the job of a resumed run and its permitted changes, or an exit code."""
     from forgedsl.cli.resuming import (
         differences,
-        file_of,
+        path_of,
         refused,
         rehashed,
         split,
@@ -304,7 +304,7 @@ def _changed(
                     [
                         "forgec",
                         "run",
-                        file_of(old) or "FILE",
+                        path_of(old, run_dir) or "FILE",
                         "--resume",
                         str(run_dir),
                         *request.compile_options,

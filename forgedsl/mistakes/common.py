@@ -20,7 +20,7 @@ from forgedsl.mistakes.error_context import (
 )
 from forgedsl.mistakes.python_syntax import FOREIGN
 from forgedsl.source import Span
-from forgedsl.units import OTHER_UNITS, UNITS
+from forgedsl.units import COUNTED, OTHER_UNITS, UNITS
 
 _CHARACTERS = {
     "'": ("strings are written in double quotes", '"'),
@@ -234,6 +234,8 @@ def _quantity_with_space(place: Place) -> Diagnostic | None:
         if place.text in ("hosts", "nodes")
         else f"write `{match[1]}{other}`: {known}"
         if other
+        else f"a count has no unit: write `{match[1]}`; {known}"
+        if place.text.lower().removesuffix("s") + "s" in COUNTED
         else known,
     )
 

@@ -109,8 +109,9 @@ def _text(content: bytes, name: str) -> str:
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
+        kind = "UTF-16" if content.startswith((b"\xff\xfe", b"\xfe\xff")) else "latin1"
         said = (
             f"not UTF-8 (byte 0x{content[error.start]:02x}); convert it, for example with "
-            "`iconv -f latin1 -t UTF-8`"
+            f"`iconv -f {kind} -t UTF-8`"
         )
         raise LaunchError(f"{name}: {said}") from error
