@@ -159,7 +159,7 @@ def test_a_pool_without_room_lets_fewer_completions_run():
         program, graph = parts(GRPO, host(8), *edits, f"generator.engine.gpu_memory={part}")
         made = plan(program, graph, reporter=Reporter(), host=host(8))
         details += [s.detail for s in made.cost.stages if s.node == "rollout"]
-    assert details == ["128 x 1024, 256 at once", "128 x 1024, 54 at once"]
+    assert details == ["128 x 1024, 256 at once", "128 x 1024, 76 at once"]
 
 
 # ---- the command
