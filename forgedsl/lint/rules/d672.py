@@ -35,7 +35,7 @@ def check(view: View) -> Findings:
                     f"`{name}` of `{dataset.name}` is the {'worse' if better else 'better'} answer "
                     f"by `row.{rating}`",
                     place(setting, dataset),
-                    help="turn the comparison round",
+                    help="reverse the comparison",
                 )
                 break
 

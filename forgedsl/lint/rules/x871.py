@@ -49,7 +49,7 @@ def check(view: View) -> Findings:
             "alone",
             part.span,
             related=(label(view, "returns in each round", part.file, node),),
-            help="return behind the loop what holds if no round has returned",
+            help="move the last `return` of the loop behind it, so that every item is looked at",
         )
     for scorer in scorers(view):
         event = next((e for flow in scorer.flows for e in flow.events if _last(e)), None)
