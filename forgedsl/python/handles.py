@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from forgedsl.python.arguments import check_count
@@ -14,7 +15,7 @@ from forgedsl.python.work import Work
 from forgedsl.types.flow import Role
 
 if TYPE_CHECKING:
-    from forgedsl.lower.job import Node
+    from forgedsl.lower.job import Job, Node
     from forgedsl_runtime.data_types import Batch, Prompt
     from forgedsl_runtime.endpoints import Score
     from forgedsl_runtime.session import Services
@@ -26,7 +27,14 @@ R = TypeVar("R")
 class Home(Protocol):
     """Interface of the Session that handles belong to."""
 
+    job: Job
     _groups: int
+    _samples: int
+    _states: dict[str, dict[str, Any]]
+    _step: int | None
+
+    @property
+    def folder(self) -> Path: ...
 
     def submit(
         self, work: Callable[[], Coroutine[Any, Any, R]], turn: str = "", *, handle: str = ""
@@ -35,6 +43,10 @@ class Home(Protocol):
     def _nodes(self, role: Role, target: str) -> list[Node]: ...
 
     def _opened_services(self) -> Services: ...
+
+    def _state(self, name: str) -> int: ...
+
+    def _write_states(self) -> None: ...
 
 
 @all_speak_python
