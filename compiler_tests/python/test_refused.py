@@ -24,7 +24,7 @@ from forgedsl.python.arguments import change_sampling, check_lengths, check_metr
 from forgedsl.python.groups import Buffer, Group, assembled
 from forgedsl.python.interrupts import interrupts_wait
 from forgedsl.python.session import Session
-from forgedsl.python.work import NO_RESULT, Work, begun, settle
+from forgedsl.python.work import NO_RESULT, Work, settle
 from forgedsl_runtime.coalesce import Coalescer
 from forgedsl_runtime.data_types import Batch, Sample
 
@@ -173,17 +173,12 @@ async def seven() -> int:
     return 7
 
 
-def wait_for(s: Session) -> None:
-    """Wait until all calls of a Session have ended."""
-    asyncio.run_coroutine_threadsafe(begun(), s._loop).result()
-
-
 @pytest.mark.parametrize("named", [{"turn": "trainer"}, {"handle": "trainer"}])
 def test_the_error_of_a_dropped_call_is_raised_by_the_next_of_its_handle(
     s: Session, named: dict[str, str]
 ) -> None:
     s.submit(raising(RunError("no gradients")), **named)
-    wait_for(s)
+    s._unasked.wait()
     assert s.submit(seven, "other").result() == 7
     with pytest.raises(RunError, match=r"^no gradients$"):
         s.submit(seven, **named)
@@ -231,7 +226,7 @@ def test_a_session_ends_with_the_cause(
     s: Session, services: Quiet, error: BaseException, ended: tuple[int, str, str]
 ) -> None:
     s.submit(raising(RunError("less important")), "trainer")
-    wait_for(s)
+    s._unasked.wait()
     s.__exit__(type(error), error, None)
     assert services.ended == ended
 
@@ -241,6 +236,71 @@ def test_a_session_in_a_coroutine_ends_with_the_cause(s: Session, services: Quie
     with pytest.raises(RunError, match=r"^no gradients$"):
         asyncio.run(s.__aexit__(None, None, None))
     assert services.ended == (5, "failed", "RunError: no gradients")
+
+
+def test_close_waits_for_calls_that_were_handed_in(s: Session, services: Quiet) -> None:
+    reached = []
+
+    async def step() -> None:
+        await asyncio.sleep(0.2)
+        reached.append(1)
+
+    for _ in range(3):
+        s.submit(step, "trainer")
+    s.close()
+    assert (reached, services.ended) == ([1, 1, 1], (0, "done", ""))
+
+
+def test_the_end_of_with_raises_the_error_of_a_call_that_it_waited_for(
+    s: Session, services: Quiet
+) -> None:
+    async def fail() -> None:
+        await asyncio.sleep(0.2)
+        raise RunError("no gradients")
+
+    s.submit(fail, "trainer")
+    with pytest.raises(RunError, match=r"^no gradients$"):
+        asyncio.run(s.__aexit__(None, None, None))
+    assert services.ended == (5, "failed", "RunError: no gradients")
+
+
+def test_an_exception_cancels_calls_and_says_so(s: Session, services: Quiet) -> None:
+    work = s.submit(lambda: asyncio.sleep(60), "trainer")
+    s.submit(lambda: asyncio.sleep(60), "trainer")
+    s.submit(lambda: asyncio.sleep(60), handle="generator")
+    error = ValueError("too few")
+    s.__exit__(ValueError, error, None)
+    told = "cancelled 3 calls that had not ended (generator, trainer)"
+    assert services.ended == (5, "failed", f"ValueError: too few; {told}")
+    assert error.__notes__ == [told]
+    with pytest.raises(RunError, match="closed before this call had ended, and cancelled it"):
+        work.result()
+
+
+def test_an_interrupt_while_close_waits_cancels_the_calls(s: Session, services: Quiet) -> None:
+    s.submit(lambda: asyncio.sleep(60), "trainer")
+    signal.signal(signal.SIGALRM, signal.default_int_handler)
+    signal.setitimer(signal.ITIMER_REAL, 0.3)
+    try:
+        with pytest.raises(KeyboardInterrupt) as raised:
+            s.close()
+    finally:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    told = "cancelled 1 call that had not ended (trainer)"
+    assert services.ended == (130, "interrupted", told)
+    assert raised.value.__notes__ == [told]
+
+
+def test_a_cancelled_coroutine_ends_the_wait_of_its_session(s: Session, services: Quiet) -> None:
+    s.submit(lambda: asyncio.sleep(60), "trainer")
+
+    async def leave() -> None:
+        await asyncio.wait_for(s.__aexit__(None, None, None), timeout=0.3)
+
+    with pytest.raises(TimeoutError):
+        asyncio.run(leave())
+    told = "cancelled 1 call that had not ended (trainer)"
+    assert services.ended == (130, "interrupted", told)
 
 
 def test_settle_ends_calls_that_begin_because_others_end() -> None:

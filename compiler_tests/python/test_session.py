@@ -340,6 +340,19 @@ def test_the_folder_is_of_a_session(s: Session) -> None:
         load_run_job(s.folder)
 
 
+def test_the_end_of_with_waits_for_a_step_that_nobody_asked(
+    pipeline: forgedsl.Pipeline, groups: list[Group], tmp_path: Path
+) -> None:
+    with pipeline.session(tmp_path / "run") as other:
+        trainer = other["trainer"]
+        trainer.forward_backward(other.batch(groups, adv="adv"), "clipped")
+        trainer.optim_step()
+    assert trainer.version == 1
+    (end,) = [line for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines()
+              if "run.end" in line]  # fmt: skip
+    assert json.loads(end)["status"] == "done"
+
+
 def test_the_folder_of_a_session_is_taken(pipeline: forgedsl.Pipeline, tmp_path: Path) -> None:
     (tmp_path / "session.json").touch()
     with pytest.raises(forgedsl.PipelineError, match="contains a Session of Python; name another"):
@@ -352,7 +365,7 @@ def test_the_folder_of_a_session_is_taken(pipeline: forgedsl.Pipeline, tmp_path:
 def test_a_call_that_a_closed_session_has_cancelled() -> None:
     future: Future[int] = Future()
     future.cancel()
-    with pytest.raises(RunError, match="the Session was closed before this call had ended"):
+    with pytest.raises(RunError, match="the Session was closed before this call had ended, and"):
         Work(future).result()
 
 

@@ -2,6 +2,7 @@
 
     open --> calls: submit(coroutine) --> Work, on a thread with an event loop of its own --> close
 
+`close` waits for calls that have not ended; after an exception or an interrupt they are cancelled.
 Calls with one `turn` run one after another, in the order in which they were made.
 """
 
@@ -18,7 +19,7 @@ from forgedsl.cli.waiting import waiting
 from forgedsl.notebook import quiet_widgets
 from forgedsl.python.pages import PipelineError
 from forgedsl.python.speaking import all_speak_python
-from forgedsl.python.work import FAILED, Unasked, Work, as_run_error, begun, ending, settle
+from forgedsl.python.work import FAILED, Unasked, Work, as_run_error, ending, settle
 
 if TYPE_CHECKING:
     from forgedsl.lower.job import Job
@@ -63,17 +64,29 @@ class OpenServices:
         return self
 
     def close(self, status: str = "done") -> None:
-        """Stop all processes, and write report.html. The error of a call for whose result nobody
-        has asked is raised then."""
-        lost = self._lost()
-        self._close(ending(lost) if lost or status == "done" else (FAILED, status, ""))
+        """Wait for calls that have not ended, stop all processes, and write report.html. The error
+        of a call for whose result nobody has asked is raised then. With another status, and after
+        an interrupt of the wait, calls that have not ended are cancelled."""
+        if status != "done":
+            self._close((FAILED, status, self._unasked.cut()))
+            return
+        try:
+            self._unasked.wait()
+        except BaseException as error:
+            self._close(self._cut(error))
+            raise
+        lost = self._unasked.any_error()
+        self._close(ending(lost))
         if lost is not None:
             raise lost
 
-    def _lost(self) -> BaseException | None:
-        if self._services is not None:
-            asyncio.run_coroutine_threadsafe(begun(), self._loop).result()
-        return self._unasked.any_error()
+    def _cut(self, error: BaseException) -> tuple[int, str, str]:
+        """Return how the Session ends with this error, which gets a note about the calls that are
+        cancelled."""
+        code, status, message = ending(error)
+        if cut := self._unasked.cut():
+            error.add_note(cut)
+        return code, status, "; ".join(filter(None, (message, cut)))
 
     def _close(self, how: tuple[int, str, str]) -> None:
         try:
@@ -94,7 +107,7 @@ class OpenServices:
         if error is None:
             self.close()
         else:
-            self._close(ending(error))
+            self._close(self._cut(error))
 
     async def __aenter__(self) -> Self:
         self._check_new()
@@ -112,14 +125,25 @@ class OpenServices:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        lost = self._lost() if error is None else error
+        if error is not None:
+            await self._close_awaited(self._cut(error))
+            return
+        try:
+            await asyncio.to_thread(self._unasked.wait)
+        except BaseException as interrupt:
+            await self._close_awaited(self._cut(interrupt))
+            raise
+        lost = self._unasked.any_error()
+        await self._close_awaited(ending(lost))
+        if lost is not None:
+            raise lost
+
+    async def _close_awaited(self, how: tuple[int, str, str]) -> None:
         try:
             if self._services is not None:
-                await self._end(*ending(lost))
+                await self._end(*how)
         finally:
             self._ended()
-        if lost is not None and error is None:
-            raise lost
 
     @property
     def _starting(self) -> str:

@@ -6,9 +6,10 @@ import asyncio
 import weakref
 from collections.abc import Callable, Coroutine
 from collections.abc import Generator as Iterating
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import CancelledError, Future, wait
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
+from forgedsl.cli.waiting import waiting
 from forgedsl.errors import RunError, expect
 
 R = TypeVar("R")
@@ -16,20 +17,41 @@ NO_RESULT = "a call returns a Work, not its result: call .result(), or await it"
 INTERRUPTED, FAILED = 130, 5
 """exit codes of a run that ends so"""
 ROUNDS = 100
-"""turns of the loop after which a call that asks no service has ended"""
+"""most turns of the loop in which cancelled calls end"""
 
 
 class Unasked:
-    """The calls of a Session for whose result nobody has asked, with the names of their handles."""
+    """The calls of a Session that have not ended, and those that have failed and for whose result
+    nobody has asked, with the names of their handles."""
 
     def __init__(self) -> None:
         self._calls: dict[Future[Any], tuple[str, weakref.ref[Work[Any]]]] = {}
+        self._running: dict[Future[Any], str] = {}
 
     def add(self, work: Work[Any], future: Future[Any], handle: str) -> None:
         self._calls[future] = handle, weakref.ref(work)
+        self._running[future] = handle
         future.add_done_callback(self._ended)
 
+    def wait(self) -> None:
+        """Wait until all calls have ended."""
+        while running := self._not_ended():
+            with waiting(f"waiting for calls of {', '.join(sorted({*running.values()}))}"):
+                wait(running)
+
+    def cut(self) -> str:
+        """Return what to say about the calls that have not ended and are cancelled now; "" if all
+        have ended."""
+        running = self._not_ended().values()
+        names = ", ".join(sorted({*running}))
+        calls = "1 call that had" if len(running) == 1 else f"{len(running)} calls that had"
+        return f"cancelled {calls} not ended ({names})" if running else ""
+
+    def _not_ended(self) -> dict[Future[Any], str]:
+        return {call: name for call, name in self._running.copy().items() if not call.done()}
+
     def _ended(self, future: Future[Any]) -> None:
+        self._running.pop(future, None)
         if future.cancelled() or future.exception() is None:
             self.asked(future)
 
@@ -76,7 +98,9 @@ class Work(Generic[R]):
         try:
             found = self._future.result(timeout)
         except CancelledError as error:
-            raise RunError("the Session was closed before this call had ended") from error
+            raise RunError(
+                "the Session was closed before this call had ended, and cancelled it"
+            ) from error
         except TimeoutError as error:
             if self._future.done():  # the call itself raised it
                 self._unasked.asked(self._future)
@@ -123,12 +147,6 @@ def ending(error: BaseException | None) -> tuple[int, str, str]:
     if isinstance(error, KeyboardInterrupt | asyncio.CancelledError):
         return INTERRUPTED, "interrupted", ""
     return FAILED, "failed", f"{type(error).__name__}: {error}"
-
-
-async def begun() -> None:
-    """Let calls that ask no service end, so that their errors are known."""
-    for _ in range(ROUNDS):
-        await asyncio.sleep(0)
 
 
 async def settle() -> None:
