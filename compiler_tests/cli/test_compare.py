@@ -13,6 +13,8 @@ from forge_commands import CliRunner
 import forgedsl
 from forgedsl.cli.app import app
 from forgedsl.runs.compare import MOST, compare, interval, page, render
+from forgedsl.runs.data import load_run
+from forgedsl.runs.page import tiles
 
 GRPO = Path(__file__).parents[2] / "pipelines" / "grpo_math.forge"
 JOBS: dict[tuple[str, ...], Any] = {}
@@ -143,6 +145,17 @@ def test_long_values_of_runs_keep_their_ends(tmp_path: Path) -> None:
         (folder / "job.json").write_text(json.dumps(job))
     told = [line.split()[-1] for line in told_by("runs", tmp_path).splitlines()]
     assert told[1:] == ["data/minus.csv", "data/problems...2026/minus.csv"]
+
+
+def test_a_session_has_no_number_of_steps_to_reach(tmp_path: Path) -> None:
+    run_of_sums(tmp_path / "run", 0.3, "schedule.steps=200")
+    session = run_of_sums(tmp_path / "session", 0.3, "schedule.steps=200")
+    (session / "session.json").write_text("{}")
+    told = [line.split() for line in told_by("runs", tmp_path).splitlines()[1:]]
+    steps = {name: step for name, _not, _started, step, *_ in told}
+    assert steps == {"run": "1/200", "session": "1"}
+    (tile,) = (each for each in tiles(load_run(session)) if each["label"] == "Steps")
+    assert (tile["value"], tile["note"]) == ("1", "")
 
 
 def test_rewards_of_one_step_are_compared(tmp_path: Path) -> None:

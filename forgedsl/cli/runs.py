@@ -109,6 +109,7 @@ def _row(run: Path) -> dict[str, Any] | None:
 
 def row_of(run: Path) -> dict[str, Any]:
     """Return the state of a run from its metrics and the end of its events."""
+    from forgedsl.runs.checkpoints import SESSION
     from forgedsl.runs.data import is_running, jsonl
     from forgedsl.runs.verdict import at_end
 
@@ -134,9 +135,10 @@ def row_of(run: Path) -> dict[str, Any]:
     rewards = tuple((row["step"], row["reward_mean"]) for row in rows
                     if row.get("reward_mean") is not None)  # fmt: skip
     began = next(jsonl(events, []), None)
+    has_target = not (run / SESSION).exists()  # a Session ends when its code ends
     return {
         "run": run.name, "state": state, "step": rows[-1]["step"] if rows else 0,
-        "steps": job["schedule"]["steps"], "best": best,
+        "steps": job["schedule"]["steps"] if has_target else None, "best": best,
         "reward": at_end(rewards),
         "began": began and f"{datetime.fromtimestamp(began['time'], UTC):%Y-%m-%d %H:%M:%S} UTC",
     }  # fmt: skip

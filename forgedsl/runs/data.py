@@ -16,6 +16,7 @@ from typing import Any
 from forgedsl.lower.job import Job, read_job
 from forgedsl.operations.registry import working
 from forgedsl.records import dataclass
+from forgedsl.runs.checkpoints import SESSION
 from forgedsl.runs.packed import unpacked
 
 Row = dict[str, Any]
@@ -69,6 +70,8 @@ class RunData:
     """service.lost and restarted events"""
     rehearsal: bool = False
     """True for a rehearsal: its numbers say nothing about a model"""
+    is_session: bool = False
+    """True for a Session of Python, which may do more or fewer steps than the file has"""
     usage: tuple[Row, ...] = ()
     """periodic usage events: memory of processes, memory and load of GPUs"""
     proofs: tuple[Row, ...] = ()
@@ -135,6 +138,7 @@ def load_run(folder: Path) -> RunData:
         end=max(times, default=0.0),
         seconds=sum(max(part) - min(part) for part in sessions(events)),
         outcome=outcome,
+        is_session=(folder / SESSION).exists(),
         rehearsal=any(e["kind"] == "run.start" and e.get("rehearsal") for e in events),
     )
 

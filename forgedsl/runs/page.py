@@ -217,7 +217,8 @@ def tiles(data: RunData) -> list[dict[str, str]]:
     pair = None if shown else edges(points(data, "loss"))
     if pair:
         shown.append(change("Loss", *pair, title=f"mean of the first and of the last {EDGE} steps"))
-    steps = f"of {data.job.schedule.steps}" if data.job.schedule.steps else ""
+    wanted = None if data.is_session else data.job.schedule.steps
+    steps = f"of {wanted}" if wanted else ""
     done = data.rows[-1]["step"] if data.rows else 0
     shown.append({"label": "Steps", "value": number(done), "note": steps})
     shown.append({"label": "Time", "value": clock(data.seconds), "note": startup(data)})
