@@ -9,6 +9,7 @@ from forge_texts import GRPO, SFT, changed, lower_of
 from forgedsl.lower.lock import lock_text
 
 EVAL = 'eval held_out { dataset = gsm8k, split = "test", score = correct, every = 50 }\n'
+MODEL = ('hf("Qwen/Qwen3-1.7B")', 'local("runs/first")')
 JSONL = ('hf("openai/gsm8k", split = "train")', 'jsonl("data/rows.jsonl")')
 
 
@@ -89,6 +90,17 @@ def test_missing_file(tmp_path):
     ]
     span = diagnostics[0].span
     assert text[span.start : span.end] == 'jsonl("data/rows.jsonl")'
+
+
+def test_a_run_folder_is_no_model(tmp_path):
+    (tmp_path / "runs/first").mkdir(parents=True)
+    for name in ("job.json", "session.json"):
+        (tmp_path / "runs/first" / name).write_text("{}")
+    lowered, (found,) = lower_of(changed(GRPO, MODEL), folder=tmp_path)
+    assert lowered is None
+    message = "`runs/first` is a run, not a model: it has no `config.json`"
+    assert (found.code, found.message) == ("P210", message)
+    assert found.help.startswith("write the weights of a Session with `trainer.export(FOLDER)`")
 
 
 def test_files_in_a_missing_folder_are_one_error(tmp_path):

@@ -74,7 +74,7 @@ def check(code, body, folder):
     if "reasoning_gym(" in body and find_spec("reasoning_gym") is None:
         pytest.skip("reasoning-gym is not installed")
     for name, text in blocks(body, "file").items():
-        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text, "utf-8")
     source = SourceFile("t.forge", apply(BASE, blocks(body, "edit")[""]))
     extra = frozenset({code} & PEDANTIC)

@@ -10,8 +10,10 @@ P210.
 
 from __future__ import annotations
 
+import math
 import os
 import re
+import shlex
 from pathlib import Path
 
 from forgedsl.diagnostics import Diagnostic, Reporter, error
@@ -21,6 +23,10 @@ from forgedsl.shipped import SHIPPED, locate, shipped_root
 from forgedsl.source import Span
 
 CHUNK = 1 << 20
+INSIDE = 2
+"""levels below a run folder at which one of its folders is known to be part of it"""
+EXPORTS = ("*", "exports/*")
+"""folders of a run that may be exports"""
 HELP = "paths are relative to the .forge file; `forgedsl:NAME` names what ships with the package"
 
 
@@ -63,6 +69,12 @@ class InputFiles:
         self._copies[name] = source
         return name, sha256
 
+    def check_model(self, path: str, span: Span) -> None:
+        """Report a run folder that is named where a model is meant."""
+        found = run_instead(locate(path, self.base_dir), path)
+        if found is not None:
+            self._missing.append(error("P210", "missing-file", found[0], span, help=found[1]))
+
     def _job_name(self, source: Path, sha256: str, *, absolute: bool) -> str:
         if absolute:  # the job must not contain this machine's path
             return f"inputs/{sha256[:8]}-{source.name}"
@@ -85,6 +97,34 @@ def missing_file_help(path: Path, written: str) -> str:
     if close or written.startswith((SHIPPED, "/", "..")) or not (shipped_root() / written).exists():
         return close or HELP
     return f"did you mean `{SHIPPED}{written}`, which ships with the package?"
+
+
+def run_instead(path: Path, written: str) -> tuple[str, str] | None:
+    """Return message and help if a folder is a run, or part of one, where a model is meant; else
+    None. `written` is what the program has."""
+    if not path.is_dir() or (path / "config.json").exists():
+        return None
+    run = next((p for p in (path, *path.parents[:INSIDE]) if (p / "job.json").is_file()), None)
+    if run is None:
+        return None
+    inside = path.relative_to(run).parts
+    named = Path(*Path(written).parts[: -len(inside) or None]).as_posix()
+    what = "part of a run" if inside else "a run"
+    message = f"`{written}` is {what}, not a model: it has no `config.json`"
+    found = [config.parent for place in EXPORTS for config in run.glob(f"{place}/config.json")]
+    if found:
+        newest = max(found, key=_step_of).relative_to(run).as_posix()
+        return message, f"name the weights that it has exported: `{named}/{newest}`"
+    if (run / "session.json").is_file():
+        return message, "write the weights of a Session with `trainer.export(FOLDER)`, name FOLDER"
+    made = f"`forgec export {shlex.quote(named)}`"
+    return message, f"{made} writes its weights, and prints the folder to name here"
+
+
+def _step_of(export: Path) -> float:
+    """The step in the name of an export; that of the end of the run has none."""
+    found = re.search(r"\d+$", export.name)
+    return int(found[0]) if found else math.inf
 
 
 def digest(path: Path) -> str:

@@ -42,7 +42,7 @@ def _model(decl: Decl, context: int | None, files: InputFiles) -> job.Model:
     tokenizer = decl.settings["tokenizer"].value
     template, adapter = (decl.settings[key].value for key in ("chat_template", "adapter"))
     return job.Model(
-        source=_model_source(decl.settings["source"].value, files),
+        source=_weights(decl.settings["source"].value, files),
         adapter=_model_source(adapter, files) if isinstance(adapter, Constructor) else None,
         arch=_arch(arch) if isinstance(arch, Constructor) else None,
         dtype=decl.settings["dtype"].value,
@@ -57,6 +57,12 @@ def _arch(constructor: Constructor) -> job.Arch:
     args = {key: value for key, value in constructor.args.items() if value is not None}
     size = args.pop("size", None)
     return job.Arch(family=constructor.name, size=size, dims=args)
+
+
+def _weights(source: Constructor, files: InputFiles) -> job.ModelSource:
+    if source.name == "local":
+        files.check_model(source.args["path"], source.span)
+    return _model_source(source, files)
 
 
 def _model_source(source: Constructor, files: InputFiles) -> job.ModelSource:

@@ -2,6 +2,7 @@
 
     dataset sums { source = jsonl("data/sums.jsonl"), ... }       # fires: no such file
     dataset sums { source = hf("openai/gsm8k", split = "train"), ... }     # silent
+    model policy { source = local("runs/first") }                 # fires: a run is no model
 
 Paths are relative to the .forge file; `forgedsl:NAME` names a file that ships with the package.
 Several files in a folder that is missing are one finding. `plan`, `run` and `lint --deep` stop with
@@ -9,6 +10,7 @@ an error. Plain lint only warns, because the data is often on another machine.
 """
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from forgedsl.ir.program import Constructor
@@ -39,6 +41,19 @@ def check(view: View) -> Findings:
 
             message = f"there is no `{written}` beside this file"
             yield finding(message, span, help=missing_file_help(path, written))
+    for model in program.models.values():
+        yield from _runs(model.settings["source"].value, view.folder)
+
+
+def _runs(source: Any, folder: Path) -> Findings:
+    """Yield a finding if a model is a run folder, in place of what the run has exported."""
+    if isinstance(source, Constructor) and source.name == "local":
+        from forgedsl.lower.paths import run_instead
+
+        written = str(source.args["path"])
+        found = run_instead(locate(written, folder), written)
+        if found is not None:
+            yield finding(found[0], source.span, help=found[1])
 
 
 def _local(value: Any) -> Iterator[Constructor]:
