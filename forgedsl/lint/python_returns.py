@@ -25,11 +25,24 @@ def wrong(definition: ast.FunctionDef | ast.AsyncFunctionDef) -> tuple[str, ast.
         return "returns nothing", definition
     if not _ends(definition.body):
         return "returns nothing on some path", definition
+    texts = (node for node in returns if node.value is not None and _is_text(node.value))
+    if not definition.decorator_list and (text := next(texts, None)) is not None:
+        return "returns a text on some path", text
     alike = {dump for node in returns for dump in _constants(node.value, nodes)}
     is_stub = len(returns) == 1 and isinstance(returns[0].value, ast.Constant)
     if len(alike) == 1 and "" not in alike and not is_stub:
         return "returns the same number on every path", returns[0]
     return "", None
+
+
+def _is_text(value: ast.expr) -> bool:
+    """True if a value is a text, or a condition chooses one."""
+    match value:
+        case ast.IfExp(body=body, orelse=other):
+            return _is_text(body) or _is_text(other)
+        case ast.Constant(value=constant):
+            return isinstance(constant, str)
+    return isinstance(value, ast.JoinedStr)
 
 
 def _constants(value: ast.expr | None, nodes: list[ast.AST]) -> set[str]:

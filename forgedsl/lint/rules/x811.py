@@ -9,8 +9,9 @@
 
     return int(found[1]) if found else 8             # fires: a judge's reply without a grade
 
-The rule also fires if some path returns nothing, if all paths return the same value, and for an
-environment or agent: `except ValueError: return Step(rewards={"solved": 1.0})`.
+The rule also fires if some path returns nothing, or a text in place of a number, which fails the
+call; if all paths return the same value; and for an environment or agent: `except ValueError:
+return Step(rewards={"solved": 1.0})`.
 
 Text that makes the parser fail is easy to write, and the policy finds it (CoursIA #10504, NeMo-RL
 #431). Raise instead: then `on_error` of the rubric decides the score. The file is read, never run.
