@@ -9,6 +9,7 @@ context     context of the cursor, from the tokens left of it
 complete    completions at the cursor
 hover       information at the cursor: type, value with origin, formula, meaning
 actions     fixes, "allow with a reason"
+meant       what a wrong name was meant to be, also in other tools
 hints       choices of the plan and axes of locals, inline; the plan, above the flow
 outline     symbols and folding
 colours     semantic highlighting of names

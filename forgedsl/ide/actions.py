@@ -1,4 +1,5 @@
-"""Code actions for findings: fixes, a new Python file, all safe fixes, "allow with a reason".
+"""Code actions for findings: fixes, what a name was meant to be, a new Python file, all safe fixes,
+"allow with a reason".
 
 Edits refer to the current text. An unsafe fix may change what the program computes; its title says
 so, and "all" leaves it out.
@@ -10,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from forgedsl.diagnostics import Diagnostic, Edit, Severity
+from forgedsl.ide.meant import choices
 from forgedsl.ide.python_files import missing_file
 from forgedsl.ide.workspace import Document
 from forgedsl.lint.engine import Held, lint_source
@@ -48,6 +50,9 @@ def _of_finding(document: Document, finding: Diagnostic) -> Iterator[Action]:
         changes = "" if fix.safe else " (not a safe fix)"
         title = f"{finding.code}: {fix.message}{changes}"
         yield Action(title=title, kind="fix", edits=fix.edits, finding=finding, safe=fix.safe)
+    for choice in choices(document, finding):
+        title = f"{finding.code}: {choice.message} (not a safe fix)"
+        yield Action(title=title, kind="fix", edits=choice.edits, finding=finding, safe=False)
     created = missing_file(document, finding)
     if created is not None:
         title = f"{finding.code}: create {created[0].relative_to(document.folder).as_posix()}"
