@@ -109,6 +109,26 @@ def test_what_fits_is_offered(old, new, some):
     assert len(found) == len({*found})
 
 
+@pytest.mark.parametrize("call", ["replay(rollout, ", "good.put(rollout, ", "good.put(adv = x, "])
+def test_an_advantage_in_a_replay_is_a_function_or_a_stream(call):
+    path = next(path for path in PIPELINES if path.name == "replay_math.forge")
+    text = path.read_text()
+    own = "advantage own(r: [G] f32) -> [G] f32 = r - mean(r, G)\n"
+    text, end = f"{text[: text.index('flow ')]}{own}{text[text.index('flow ') :]}", "good.put("
+    start = text.index(end)
+    for argument, kinds in (("adv", {"advantage", "stream"}), ("keep", {"filter", "stream"})):
+        new = f"{call}{argument} = {CURSOR}"
+        items = complete.complete(*at(text[:start] + new + text[text.index("\n", start) :], path))
+        assert {item.name.kind for item in items} == kinds
+        some = {"own", "rl.group_norm", "rl.rloo"} if argument == "adv" else {"rl.mixed"}
+        assert {*some, "rollout"} <= {item.label for item in items}
+
+
+def test_an_advantage_is_offered_with_its_module():
+    found = offered("score   = math_score", "adv = |")
+    assert {"rl.group_norm", "replay", "generator"} <= {*found}
+
+
 @pytest.mark.skipif(find_spec("reasoning_gym") is None, reason="reasoning-gym is not installed")
 def test_tasks_of_reasoning_gym_are_offered():
     found = offered("source  = hf(", 'source = reasoning_gym("leg|')

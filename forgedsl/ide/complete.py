@@ -291,6 +291,8 @@ def _value(document: Document, where: Context, offset: int) -> Iterator[Name]:
     if head[:1] == ("flow",):
         yield from names.declared(document, "service", "dataset", "buffer", "rubric", "reward")
         yield from names.declared(document, "advantage", "filter", "import")
+        if where.words[:1] == ("adv",):
+            yield from _qualified(document, "advantage")
         yield from names.statements()
         yield from _streams(document, offset)
         return
@@ -378,9 +380,12 @@ def _argument(document: Document, where: Context, offset: int) -> Iterator[Name]
             yield from _losses(document)
         elif named == "env":
             yield from names.declared(document, "environment")
-        elif named == "weight":
-            yield from names.declared(document, "fn")
-            yield from _qualified(document, "fn")
+        elif named in fitting.WANTED:
+            kinds = tuple(kind for kind in fitting.WANTED[named] if kind != "python")
+            yield from names.declared(document, *kinds)
+            yield from _qualified(document, *kinds)
+            if named != "weight":
+                yield from _streams(document, offset)
         else:
             yield from _streams(document, offset)
             yield from names.declared(

@@ -75,7 +75,10 @@ def _stream_of(document: Document, name: str, offset: int) -> Stream:
     return Stream.NOTHING
 
 
-WANTED = {"loss": ("loss",), "adv": ("advantage", "python"), "weight": ("fn", "python")}
+WANTED = {
+    "loss": ("loss",), "adv": ("advantage", "python"), "keep": ("filter", "python"),
+    "weight": ("fn", "python"),
+}  # fmt: skip
 """kinds of functions by the argument of a statement of the flow"""
 
 
