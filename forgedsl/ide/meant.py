@@ -20,6 +20,8 @@ from forgedsl.mistakes.tensor_calls import LIBRARIES
 from forgedsl.records import dataclass
 from forgedsl.schema import builtins
 from forgedsl.schema.kinds import KINDS, SERVICES
+from forgedsl.services.base import Capability
+from forgedsl.services.registry import kinds as service_kinds
 from forgedsl.settings import Setting
 from forgedsl.source import Span
 from forgedsl.syntax import ast
@@ -28,6 +30,7 @@ from forgedsl.syntax.walk import walk
 _QUOTED = re.compile(r"`([^`]+)`")
 _CODES = ("F101", "F103", "F104", "F109", "F113", "F114", "F119")
 HERE = "here it is "
+_ROLES = {"trainer": Capability.TRAINS, "generator": Capability.SAMPLES}
 _SCHEMAS = {**KINDS, **SERVICES}
 
 
@@ -241,8 +244,17 @@ def _setting(document: Document, assigned: Assigned, name: str) -> Iterator[Choi
     target = replacements.SETTINGS.get(name)
     if target is None:
         return
-    kind, path = target
-    yield from _set(document, assigned, kind or assigned.kind, path, name)
+    kinds = _kinds(*target) if target[0] else [assigned.kind]
+    for kind in [assigned.kind] if assigned.kind in kinds else kinds:
+        yield from _set(document, assigned, kind, target[1], name)
+
+
+def _kinds(word: str, path: str) -> list[str]:
+    """Return the schemas that a word of the table stands for and that have a setting."""
+    if word not in _ROLES:
+        return [word]
+    services = (kind for kind in service_kinds() if _ROLES[word] in kind.can)
+    return [kind.name for kind in services if kind.schema.setting(path) is not None]
 
 
 def _set(
