@@ -48,6 +48,7 @@ async def whole_session(path):
         await structure(editor, uri)
         await names(editor, uri)
         await settings(editor, uri)
+        await signatures(editor, uri)
         await formatting(editor, uri)
         await repairs(editor, uri)
         assert editor.messages == []
@@ -161,6 +162,26 @@ async def settings(editor, uri):
     assert expected in {item.label for item in offered.items}
 
 
+async def signatures(editor, uri):
+    """A call: its label, its parameters, and the active one, as the editor can show it."""
+    text = editor.texts[uri]
+    found = re.search(r"\w+\.(?:draw|sample|batches|pairs|step)\((?=\w)", text)
+    found = found or re.search(r"\b(?:exp|token_mean|mean)\((?=\w)", text)
+    if found is None:
+        return
+    at = editor.at(uri, found[0], len(found[0]))
+    params = lsp.SignatureHelpParams(**at)
+    shown = await editor.client.text_document_signature_help_async(params)
+    (one,) = shown.signatures
+    assert one.label.startswith(found[0])
+    assert (shown.active_signature, one.documentation.kind) == (0, lsp.MarkupKind.Markdown)
+    assert all(each.label in one.label for each in one.parameters)
+    if one.parameters:
+        assert shown.active_parameter == 0
+    outside = lsp.SignatureHelpParams(**editor.at(uri, text[:1]))
+    assert await editor.client.text_document_signature_help_async(outside) is None
+
+
 async def formatting(editor, uri):
     """A text with other spaces comes back as it was."""
     text = editor.texts[uri]
@@ -238,6 +259,42 @@ def test_a_name_is_renamed_in_the_files_that_import_it(tmp_path):
             params = lsp.RenameParams(new_name="length", **at)
             changes = (await editor.client.text_document_rename_async(params)).changes
             assert {*changes} == {uri, module.as_uri()}
+
+    run(work())
+
+
+OFFSETS = lsp.ClientCapabilities(
+    text_document=lsp.TextDocumentClientCapabilities(
+        signature_help=lsp.SignatureHelpClientCapabilities(
+            signature_information=lsp.ClientSignatureInformationOptions(
+                parameter_information=lsp.ClientSignatureParameterInformationOptions(
+                    label_offset_support=True
+                )
+            )
+        )
+    )
+)
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "labels"),
+    [(OFFSETS, [(5, 13), (15, 23)]), (None, ["a: float", "b: float"])],
+    ids=["offsets", "texts"],
+)
+def test_parameters_are_marked_as_the_editor_can(tmp_path, capabilities, labels):
+    async def work():
+        path = tmp_path / "a.forge"
+        path.write_text("fn b(a: float, b: float) -> float = a\nparam x : float = b(1.0, \n")
+        async with Editor(tmp_path, capabilities) as editor:
+            uri = editor.open(path)
+            options = editor.can.signature_help_provider
+            assert {"(", ","} <= {*options.trigger_characters}
+            at = editor.at(uri, "b(1.0, ", 7)
+            params = lsp.SignatureHelpParams(**at)
+            shown = await editor.client.text_document_signature_help_async(params)
+            (one,) = shown.signatures
+            assert [each.label for each in one.parameters] == labels
+            assert shown.active_parameter == 1
 
     run(work())
 

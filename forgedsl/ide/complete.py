@@ -9,18 +9,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 
 from forgedsl.hir.evaluate import show
-from forgedsl.hir.modules import standard_modules
 from forgedsl.ide import fitting, names
 from forgedsl.ide.context import Context, context, trailing_path
 from forgedsl.ide.names import Name
+from forgedsl.ide.paths import paths
 from forgedsl.ide.uses import uses_of
 from forgedsl.ide.workspace import Document
 from forgedsl.records import dataclass
 from forgedsl.schema import builtins
-from forgedsl.schema.constructors import GYMNASIUM, PROGRAM, STANDARD_REWARDS
+from forgedsl.schema.constructors import GYMNASIUM, JUDGE, PROGRAM, STANDARD_REWARDS
 from forgedsl.schema.kinds import ALL_KINDS, FUNCTION_KINDS, KINDS, SERVICES, SYNC
 from forgedsl.settings import Auto, Derived, Kind, Parameter, Required, Setting, Signature, Type
 from forgedsl.source import Span
@@ -104,18 +103,9 @@ def _in_text(document: Document, where: Context, offset: int) -> tuple[list[Name
         return [], offset
     typed = where.literal.lstrip('"')
     start = offset - len(typed)
-    if where.words[:1] == ("import",):
-        is_python = "python" in where.words
-        standard = [] if is_python else [Name(name=n, kind="module") for n in standard_modules()]
-        return standard + _files(document.folder, typed, ".py" if is_python else ".forge"), start
-    if where.call[-1:] and where.call[-1] in ("jsonl", "json", "csv", "parquet", "file"):
-        last = where.call[-1]
-        return _files(document.folder, typed, "" if last == "file" else f".{last}"), start
     if where.call[-1:] and where.call[-1] in PACKAGED:
         return [*_packaged(where)], start
-    if where.call[-1:] and where.call[-1] in ("local", "disk"):
-        return _files(document.folder, typed, "/"), start
-    return [], offset
+    return [*paths(where, document.folder, typed)], start
 
 
 def _packaged(where: Context) -> Iterator[Name]:
@@ -128,26 +118,6 @@ def _packaged(where: Context) -> Iterator[Name]:
     known = reasoning_gym_registry.tasks() if made else gymnasium_registry.registered()
     for name in sorted(known or ()):
         yield Name(name=name, kind="value", detail="a task" if made else "an environment")
-
-
-def _files(folder: Path, typed: str, suffix: str) -> list[Name]:
-    """Return files and folders that continue the typed path."""
-    inner = typed.rpartition("/")[0]
-    found = []
-    try:
-        entries = sorted((folder / inner).iterdir())
-    except OSError:
-        return []
-    for path in entries:
-        if path.name.startswith((".", "__")):
-            continue
-        shown = f"{inner}/{path.name}" if inner else path.name
-        if path.is_dir():
-            found.append(Name(name=shown if suffix == "/" else f"{shown}/", kind="folder"))
-        elif suffix != "/" and path.suffix.startswith(suffix):
-            name = shown.removesuffix(".forge") if suffix == ".forge" else shown
-            found.append(Name(name=name, kind="file"))
-    return found
 
 
 # ---- values with units
@@ -227,7 +197,7 @@ def _kind_and_path(document: Document, where: Context) -> tuple[Kind | None, str
     return kind, f"{path}." if path else "", in_profile and kind is None
 
 
-def _function_block(where: Context) -> tuple[str, ...]:
+def function_block(where: Context) -> tuple[str, ...]:
     """Return the header of the function or flow whose body contains the cursor."""
     for head in where.blocks:
         if head[:1] in (("flow",), ("loss",), ("advantage",), ("filter",), ("fn",)):
@@ -239,7 +209,7 @@ def _function_block(where: Context) -> tuple[str, ...]:
 
 def _statement(document: Document, where: Context, offset: int) -> Iterator[Name]:
     """Complete the beginning of an item of a block."""
-    head = _function_block(where)
+    head = function_block(where)
     if head[:1] == ("flow",) and len(where.blocks) == 1:
         if not where.words:
             yield Name(name="sync", kind="keyword", detail="sync trainer -> generator")
@@ -270,7 +240,7 @@ def _statement(document: Document, where: Context, offset: int) -> Iterator[Name
 def _setting(document: Document, where: Context) -> Setting | None:
     """Return the setting whose value is at the cursor."""
     words = where.words
-    if "=" in words:
+    if "=" in words and (not where.stack or where.stack[-1].bracket == "{"):
         path = [word for word in words[: words.index("=")] if word != "."]
     else:  # the value is in a list or in parentheses
         heads = [o.head for o in where.stack if o.bracket in "([" and "=" in o.head]
@@ -287,7 +257,7 @@ def _setting(document: Document, where: Context) -> Setting | None:
 
 def _value(document: Document, where: Context, offset: int) -> Iterator[Name]:
     """Complete the right side of `=`."""
-    head = _function_block(where)
+    head = function_block(where)
     if head[:1] == ("flow",):
         yield from names.declared(document, "service", "dataset", "buffer", "rubric", "reward")
         yield from names.declared(document, "advantage", "filter", "import")
@@ -373,7 +343,7 @@ def _argument(document: Document, where: Context, offset: int) -> Iterator[Name]
         return
     if not where.words:
         yield from _parameters(document, where, call, offset)
-    in_flow = _function_block(where)[:1] == ("flow",)
+    in_flow = function_block(where)[:1] == ("flow",)
     named = where.words[0] if where.words[1:2] == ("=",) else ""
     if in_flow:
         if named == "loss":
@@ -392,14 +362,14 @@ def _argument(document: Document, where: Context, offset: int) -> Iterator[Name]
                 document, "param", "advantage", "filter", "rubric", "reward", "service", "import"
             )
         return
-    sig = _signature_at(document, where)
+    sig = signature_at(document, where)
     parameter = None
     if sig is not None:
         at = [p for p in sig.params if p.name == named] or [*sig.params][:1]
         parameter = at[0] if at else None
     if parameter is not None:
         yield from _of_type(document, parameter.type)
-    setting = None if _function_block(where) else _setting(document, where)
+    setting = None if function_block(where) else _setting(document, where)
     if setting is not None and where.stack[-1].bracket == "[":
         yield from _of_type(document, setting.type, setting)
     if sig is None and (setting is None or setting.type.base == "deferred"):
@@ -418,12 +388,12 @@ def _fields(kind: str, where: Context) -> Iterator[Name]:
         yield Name(name=name, kind="field", detail=type_, doc=FIELDS.get(name, ""))
 
 
-def _signature_at(document: Document, where: Context) -> Signature | None:
+def signature_at(document: Document, where: Context) -> Signature | None:
     """Return the constructor whose arguments are at the cursor."""
     call = where.call
     if not call:
         return None
-    setting = None if _function_block(where) else _setting(document, where)
+    setting = None if function_block(where) else _setting(document, where)
     if setting is not None:
         ctors = setting.type.ctors or (setting.type.item.ctors if setting.type.item else {})
         if call[-1] in ctors:
@@ -433,13 +403,15 @@ def _signature_at(document: Document, where: Context) -> Signature | None:
             return signature
     if len(call) == 2 and call[0] in uses_of(document).imports:
         return STANDARD_REWARDS.get(call[1])
-    return None
+    definition = uses_of(document).top.get(call[0])
+    is_judge = definition is not None and definition.kind == "service"
+    return JUDGE if is_judge and call[1:] == (JUDGE.name,) else None
 
 
-def _packaged_parameters(document: Document, call: str, offset: int) -> Iterable[Parameter]:
+def packaged_parameters(text: str, call: str, offset: int) -> Iterable[Parameter]:
     """Return the arguments of the task or environment that the first argument of a call names."""
-    opened = document.text.rfind(f"{call}(", 0, offset)
-    first = _FIRST_TEXT.match(document.text, opened + len(call) + 1, offset)
+    opened = text.rfind(f"{call}(", 0, offset)
+    first = _FIRST_TEXT.match(text, opened + len(call) + 1, offset)
     if call not in PACKAGED or opened < 0 or first is None:
         return ()
     from forgedsl.hir import gymnasium_registry, reasoning_gym_registry
@@ -457,9 +429,9 @@ def _parameters(
     """Return `name = ` for the parameters of a call."""
     if not call:
         return
-    sig = _signature_at(document, where)
+    sig = signature_at(document, where)
     if sig is not None:
-        for parameter in (*sig.params, *_packaged_parameters(document, call[-1], offset)):
+        for parameter in (*sig.params, *packaged_parameters(document.text, call[-1], offset)):
             detail = parameter.type.text
             yield Name(name=parameter.name, kind="argument", detail=detail, doc=sig.doc)
         return
@@ -554,11 +526,11 @@ def _behind_dot(document: Document, where: Context, offset: int) -> Iterator[Nam
         yield from names.columns(document, _dataset(where))
         return
     if first in uses_of(document).imports and len(path) == 1:
-        kinds = fitting.wanted(where, _function_block(where)[:1] == ("flow",))
+        kinds = fitting.wanted(where, function_block(where)[:1] == ("flow",))
         members = names.members(document, first)
         yield from (name for name in members if kinds is None or name.kind in kinds)
         return
-    head = _function_block(where)
+    head = function_block(where)
     if head[:1] == ("flow",):
         is_stream = first not in uses_of(document).top
         if not (is_stream and where.call):  # an argument is a stream or an attribute

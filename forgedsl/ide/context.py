@@ -14,7 +14,7 @@ import re
 
 from forgedsl.records import dataclass
 
-_TOKEN = re.compile(
+TOKEN = re.compile(
     r'"""(?:[^"\\]|\\.|"(?!""))*"""|"""[\s\S]*|r"[^"\n]*"|"(?:[^"\\\n]|\\.)*"?|#[^\n]*'
     r"|[A-Za-z_]\w*|[0-9][\w.]*|\n|->|\.\.|[{}()\[\],=:.]|\S",
     re.S,
@@ -24,10 +24,11 @@ _WORD = re.compile(r"[A-Za-z_0-9]\w*\Z|[A-Za-z_0-9][\w.]*\Z")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Open:
-    """A bracket that is open, and the words before it."""
+    """A bracket that is open, its offset, and the words before it."""
 
     bracket: str
     head: tuple[str, ...]
+    start: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,10 +65,10 @@ class Context:
 
 def context(text: str, offset: int) -> Context:
     """Return the context of an offset."""
-    stack: list[tuple[str, list[str]]] = []
+    stack: list[tuple[str, list[str], int]] = []
     words: list[str] = []
     last = ""
-    for match in _TOKEN.finditer(text, 0, offset):
+    for match in TOKEN.finditer(text, 0, offset):
         token = last = match[0]
         if token[0] == "#" or (token[0] == '"' and match.end() == offset and _is_open(token)):
             if match.end() == offset:
@@ -75,7 +76,7 @@ def context(text: str, offset: int) -> Context:
                 return _made(stack, words, "", offset, inside, token)
             continue
         if token in "{([":
-            stack.append((token, words))
+            stack.append((token, words, match.start()))
             words = []
         elif token in "})]":
             if stack:
@@ -101,14 +102,14 @@ def _is_open(token: str) -> bool:
 
 
 def _made(
-    stack: list[tuple[str, list[str]]],
+    stack: list[tuple[str, list[str], int]],
     words: list[str],
     prefix: str,
     start: int,
     inside: str,
     literal: str,
 ) -> Context:
-    opened = tuple(Open(bracket=bracket, head=tuple(head)) for bracket, head in stack)
+    opened = tuple(Open(bracket=each[0], head=tuple(each[1]), start=each[2]) for each in stack)
     return Context(
         stack=opened, words=tuple(words), prefix=prefix, start=start, inside=inside, literal=literal
     )

@@ -353,7 +353,7 @@ def _member(document: Document, use: Use) -> tuple[Document, Definition] | None:
     if path is None:
         return None
     if path.suffix == ".py":
-        return _python(document, path, use.member)
+        return python_definition(document, path, use.member)
     module = document.workspace.document(path)
     definition = uses_of(module).top.get(use.member)
     if definition is None:
@@ -361,7 +361,9 @@ def _member(document: Document, use: Use) -> tuple[Document, Definition] | None:
     return module, definition
 
 
-def _python(document: Document, path: Path, name: str) -> tuple[Document, Definition] | None:
+def python_definition(
+    document: Document, path: Path, name: str
+) -> tuple[Document, Definition] | None:
     """Return the place of a function or class in a Python file, which is read but not run."""
     import ast as python
 
@@ -389,7 +391,7 @@ def _standard_reward(document: Document, name: str) -> tuple[Document, Definitio
     if name not in STANDARD_REWARDS or runtime is None or runtime.origin is None:
         return None
     files = sorted((Path(runtime.origin).parent / "rewards").glob("*.py"))
-    found = (_python(document, path, name) for path in files)
+    found = (python_definition(document, path, name) for path in files)
     return next((place for place in found if place is not None), None)
 
 

@@ -15,6 +15,7 @@ from pygls.workspace import TextDocument
 
 from forgedsl.diagnostics import Diagnostic, Edit, Severity
 from forgedsl.explain.codes import pages
+from forgedsl.ide.calls import Call
 from forgedsl.ide.colours import MODIFIERS, TYPES, Token
 from forgedsl.ide.complete import Item
 from forgedsl.ide.outline import Symbol
@@ -125,15 +126,35 @@ def items(document: TextDocument, found: Iterable[Item]) -> list[lsp.CompletionI
 def _item(found: Item, place: lsp.Range, rank: int) -> lsp.CompletionItem:
     """Convert a completion; `rank` is its position in the list."""
     name = found.name
-    doc = lsp.MarkupContent(kind=lsp.MarkupKind.Markdown, value=name.doc) if name.doc else None
     return lsp.CompletionItem(
         label=name.name,
         kind=ITEM_KINDS.get(name.kind, _Item.Class),
         detail=name.detail or name.kind,
-        documentation=doc,
+        documentation=_markdown(name.doc),
         sort_text=f"{rank:04d}",
         text_edit=lsp.TextEdit(range=place, new_text=found.insert),
     )
+
+
+def signature(found: Call, *, by_offset: bool) -> lsp.SignatureHelp:
+    """Convert the signature of a call. `by_offset`: parameters are offsets in the label, else their
+    texts. If the cursor is in none of them, the active one is behind the last."""
+    parameters = [
+        lsp.ParameterInformation(
+            label=each.place if by_offset else each.text,
+            documentation=_markdown(each.doc),
+        )
+        for each in found.parameters
+    ]
+    shown = lsp.SignatureInformation(
+        label=found.label, documentation=_markdown(found.doc), parameters=parameters
+    )
+    active = len(parameters) if found.active is None else found.active
+    return lsp.SignatureHelp(signatures=[shown], active_signature=0, active_parameter=active)
+
+
+def _markdown(text: str) -> lsp.MarkupContent | None:
+    return lsp.MarkupContent(kind=lsp.MarkupKind.Markdown, value=text) if text else None
 
 
 def symbol(document: TextDocument, found: Symbol) -> lsp.DocumentSymbol:

@@ -24,7 +24,7 @@ from pygls.workspace import TextDocument
 
 from forgedsl.diagnostics import Diagnostic, Reporter
 from forgedsl.format.canonical import canonical
-from forgedsl.ide import actions, colours, complete, hints, hover, outline, uses
+from forgedsl.ide import actions, calls, colours, complete, hints, hover, outline, uses
 from forgedsl.ide.uses import Place, RenameError
 from forgedsl.ide.workspace import Document, Workspace, real_path
 from forgedsl.lsp import convert
@@ -32,6 +32,8 @@ from forgedsl.version import VERSION
 
 PAUSE = 0.1
 TRIGGERS = [".", "=", "(", "[", ":", '"', " ", "/"]
+OPENS, CONTINUES = ["(", ","], ["=", ")"]
+"""characters after which editors ask for the signature, and ask again while it is shown"""
 GRAPH, PLAN, EXPLAIN = "forge.graph", "forge.plan", "forge.explain"
 
 
@@ -183,6 +185,7 @@ def make_server() -> Server:
     server = Server()
     _texts(server)
     _hover_and_completion(server)
+    _signatures(server)
     _names(server)
     _structure(server)
     _hints_and_lenses(server)
@@ -244,6 +247,26 @@ def _hover_and_completion(server: Server) -> None:
         known, document, offset = ls.at(params.text_document.uri, params.position)
         found = complete.complete(known, offset)
         return lsp.CompletionList(is_incomplete=False, items=convert.items(document, found))
+
+
+def _signatures(server: Server) -> None:
+    """Register signature help."""
+    options = lsp.SignatureHelpOptions(trigger_characters=OPENS, retrigger_characters=CONTINUES)
+
+    @server.feature(lsp.TEXT_DOCUMENT_SIGNATURE_HELP, options)
+    def signed(ls: Server, params: lsp.SignatureHelpParams) -> lsp.SignatureHelp | None:
+        known, _, offset = ls.at(params.text_document.uri, params.position)
+        found = calls.signature(known, offset)
+        return None if found is None else convert.signature(found, by_offset=_reads_offsets(ls))
+
+
+def _reads_offsets(ls: Server) -> bool:
+    """True if the editor finds a parameter in the label of a signature by its offsets."""
+    texts = ls.client_capabilities.text_document
+    help_ = texts.signature_help if texts else None
+    shown = help_.signature_information if help_ else None
+    known = shown.parameter_information if shown else None
+    return bool(known and known.label_offset_support)
 
 
 def _names(server: Server) -> None:

@@ -1,0 +1,269 @@
+"""Signature help: `signature(document, offset) -> Call`, the parameters of the call at the cursor.
+
+text up to the cursor --context--> name of the call, arguments so far
+name --> the declared function, one of a module, a constructor, a built-in or a method of the flow
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from forgedsl import api
+from forgedsl.format.expressions import Expressions
+from forgedsl.format.notes import Notes
+from forgedsl.hir.evaluate import show
+from forgedsl.ide import names
+from forgedsl.ide.complete import function_block, packaged_parameters, signature_at
+from forgedsl.ide.context import TOKEN, Context, context, trailing_path
+from forgedsl.ide.uses import Definition, module_path, python_definition, uses_of
+from forgedsl.ide.workspace import Document
+from forgedsl.ir.program import Function
+from forgedsl.operations.registry import forms
+from forgedsl.operations.statements import Form
+from forgedsl.records import dataclass, replace
+from forgedsl.schema import builtins
+from forgedsl.schema.kinds import FUNCTION_KINDS
+from forgedsl.settings import Required, Signature
+from forgedsl.syntax import ast
+
+_ARGUMENT = re.compile(r"\s*(\w+)\s*=(?!=)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """A parameter as it is shown: `beta: float = 0.0`. `doc` is its meaning. `place` is where it
+    stands in the label of its call."""
+
+    name: str
+    text: str
+    doc: str = ""
+    place: tuple[int, int] = (0, 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """The call at the cursor: its whole label, its parameters, and the index of the one that the
+    cursor is in; None if it is in none of them."""
+
+    label: str
+    parameters: tuple[Shown, ...]
+    active: int | None
+    doc: str
+
+
+def signature(document: Document, offset: int) -> Call | None:
+    """Return the signature of the innermost call around an offset; None outside of one, in a
+    comment, and in the parameters of a declaration."""
+    where = context(document.text, offset)
+    if where.inside == "comment":
+        return None
+    depth = len(where.stack)
+    while depth and where.stack[depth - 1].bracket == "[":
+        depth -= 1
+    if not depth or where.stack[depth - 1].bracket != "(":
+        return None
+    opened = where.stack[depth - 1]
+    head = opened.head
+    path = trailing_path(head)
+    if not path or (head[:1] in {(kind,) for kind in FUNCTION_KINDS} and len(head) == 2):
+        return None
+    made = _made(document, replace(where, stack=where.stack[:depth]), path, offset)
+    if made is None:
+        return None
+    given = _given(document.text, opened.start + 1, offset)
+    return replace(made, active=_active(made.parameters, given))
+
+
+def _given(text: str, start: int, end: int) -> list[str]:
+    """Return the names of the arguments up to the cursor, the last of which is being written; ""
+    for those without a name."""
+    begins, depth = [start], 0
+    for match in TOKEN.finditer(text, start, end):
+        if match[0] in "([{":
+            depth += 1
+        elif match[0] in ")]}":
+            depth -= 1
+        elif match[0] == "," and depth == 0:
+            begins.append(match.end())
+    found = (_ARGUMENT.match(text, begin, end) for begin in begins)
+    return [match[1] if match is not None else "" for match in found]
+
+
+def _active(parameters: tuple[Shown, ...], given: list[str]) -> int | None:
+    """Return the index of the parameter that is written: by its name, or by its position among
+    those without a name. `...` takes all further ones."""
+    listed = [each.name for each in parameters]
+    if given[-1]:
+        return listed.index(given[-1]) if given[-1] in listed else None
+    first = next((at for at, name in enumerate(given) if name), len(given))
+    if first < len(given):  # behind an argument with a name, the first that is missing
+        taken = {*listed[:first], *given}
+        return next((at for at, name in enumerate(listed) if name not in taken), None)
+    at = len(given) - 1
+    if at < len(listed):
+        return at
+    return len(listed) - 1 if listed[-1:] == ["..."] else None
+
+
+def _call(name: str, parameters: Iterable[Shown], result: str = "", doc: str = "") -> Call:
+    """Return a call with its label, and with the places of the parameters in it."""
+    label = f"{name}("
+    placed: list[Shown] = []
+    for each in parameters:
+        label += ", " if placed else ""
+        placed.append(replace(each, place=(len(label), len(label) + len(each.text))))
+        label += each.text
+    shown = f" -> {result}" if result else ""
+    return Call(label=f"{label}){shown}", parameters=tuple(placed), active=None, doc=doc)
+
+
+# ---- where the parameters come from
+
+
+def _made(opened: Document, where: Context, path: tuple[str, ...], offset: int) -> Call | None:
+    """Return the signature of a call; names are those of the text when it could be parsed last."""
+    document, text = opened.settled, opened.text
+    name = ".".join(path)
+    listed = signature_at(document, where)
+    if listed is not None:
+        return _constructor(listed, text, offset)
+    if len(path) == 2:
+        if path[0] in uses_of(document).imports:
+            return _member(document, *path)
+        methods = names.flow_forms(document, path[0])
+        method = next((form for form in methods if form.method == path[1]), None)
+        return None if method is None else _form(name, method)
+    definition = uses_of(document).top.get(name)
+    node = None if definition is None else definition.node
+    if isinstance(node, ast.FnDecl):
+        return _function(name, node.kind, node.fields, node.result, node.doc)
+    if definition is not None and definition.kind in ("reward", "rubric"):
+        scored = (Shown(name=each, text=each) for each in ("rollout", "target"))
+        return _call(name, scored, doc=getattr(node, "doc", ""))
+    word = next((form for _, form in forms("") if form.method == name), None)
+    if word is not None and function_block(where)[:1] == ("flow",):
+        return _form(name, word)
+    return _builtin(name)
+
+
+def _constructor(found: Signature, text: str, offset: int) -> Call:
+    listed = (*found.params, *packaged_parameters(text, found.name, offset))
+    shown = []
+    for each in listed:
+        is_required = isinstance(each.default, Required)
+        default = "" if is_required else f" = {show(each.default, each.type.base)}"
+        type_ = each.type.text.replace("`", "")
+        shown.append(Shown(name=each.name, text=f"{each.name}: {type_}{default}"))
+    return _call(found.name, shown, doc=found.doc)
+
+
+def _function(
+    name: str, kind: str, fields: Iterable[ast.Field], result: ast.Type | None, doc: str
+) -> Call:
+    from forgedsl.reference.expressions import FIELDS
+
+    printer = Expressions(Notes(None))
+    shown = []
+    for each in fields:
+        default = "" if each.default is None else f" = {printer.flat(each.default)}"
+        meaning = FIELDS.get(each.name, "") if kind == "loss" else ""
+        text = f"{each.name}: {printer.type(each.type)}{default}"
+        shown.append(Shown(name=each.name, text=text, doc=meaning))
+    returned = "" if result is None else printer.type(result)
+    return _call(f"{kind} {name}", shown, returned, doc)
+
+
+def _member(document: Document, alias: str, name: str) -> Call | None:
+    """Return the signature of a function of a module: of the library, a file, or Python."""
+    decl = uses_of(document).imports[alias]
+    shown = f"{alias}.{name}"
+    if isinstance(decl, ast.ImportForge) and decl.target.startswith("std/"):
+        found = _library(decl.target).get(name)
+        if found is None:
+            return None
+        return _function(shown, found.kind, found.fields, found.result, found.doc)
+    path = module_path(document, alias)
+    if isinstance(decl, ast.ImportForge) and path is not None:
+        definition = uses_of(document.workspace.document(path)).top.get(name)
+        node = None if definition is None else definition.node
+        if not isinstance(node, ast.FnDecl):
+            return None
+        return _function(shown, node.kind, node.fields, node.result, node.doc)
+    if path is None:
+        return None
+    written = python_definition(document, path, name)
+    return None if written is None else _python(document, path, shown, written[1])
+
+
+@cache
+def _library(module: str) -> dict[str, Function]:
+    return dict(api.load_functions(module)[0])
+
+
+def _python(document: Document, path: Path, name: str, found: Definition) -> Call | None:
+    """Return the signature of a Python function, or of the class of a reward or environment."""
+    import ast as python
+
+    node: Any = found.node
+    doc = (python.get_docstring(node) or "") if isinstance(node, python.ClassDef) else ""
+    seen: set[str] = set()
+    while isinstance(node, python.ClassDef) and node.name not in seen:
+        seen.add(node.name)
+        node = _initializer(document, path, node)
+    if not isinstance(node, python.FunctionDef | python.AsyncFunctionDef):
+        return None
+    is_method = node is not found.node
+    args = node.args
+    listed = [*args.posonlyargs, *args.args][1 if is_method else 0 :]
+    missing = len(listed) - len(args.defaults)
+    pairs = [*zip(listed, [*[None] * missing, *args.defaults], strict=True)]
+    pairs += zip(args.kwonlyargs, args.kw_defaults, strict=True)
+    shown = []
+    for each, default in pairs:
+        bare = python.arg(arg=each.arg, annotation=each.annotation)
+        text = python.unparse(bare) + ("" if default is None else f" = {python.unparse(default)}")
+        shown.append(Shown(name=each.arg, text=text))
+    result = "" if is_method or node.returns is None else python.unparse(node.returns)
+    return _call(name, shown, result, doc or python.get_docstring(node) or "")
+
+
+def _initializer(document: Document, path: Path, node: Any) -> Any:
+    """Return the `__init__` of a class; if it has none, its first base in the same file."""
+    import ast as python
+
+    made = next((each for each in node.body if getattr(each, "name", "") == "__init__"), None)
+    bases = [each.id for each in node.bases if isinstance(each, python.Name)]
+    if made is not None or not bases:
+        return made
+    base = python_definition(document, path, bases[0])
+    return None if base is None else base[1].node
+
+
+def _form(name: str, form: Form) -> Call:
+    """Return the signature of a method of the flow: its parameters, and the further ones that
+    `NAME = ...` stands for."""
+    shown = [Shown(name=each, text=each) for each in form.params]
+    if "NAME" in form.shown:
+        shown.append(Shown(name="NAME", text="NAME = ..."))
+    elif not form.params and "..." in form.shown:
+        shown.append(Shown(name="...", text="batch, ..."))
+    return _call(name, shown, doc=form.doc)
+
+
+def _builtin(name: str) -> Call | None:
+    from forgedsl.reference.expressions import MEANINGS
+
+    params = builtins.FUNCTIONS.get(name)
+    if params is None:
+        return None
+    return _call(name, _optional(params), doc=MEANINGS.get(name, ""))
+
+
+def _optional(params: Iterable[str]) -> Iterator[Shown]:
+    for each in params:
+        shown = each.removesuffix("?")
+        yield Shown(name=shown, text=f"[{shown}]" if each.endswith("?") else shown)
