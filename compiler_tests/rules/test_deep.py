@@ -46,6 +46,13 @@ def look(text, folder, host=None):
     return lint_source(SourceFile("t.forge", text), folder, deep=outside)
 
 
+def called(text, folder):
+    """Findings of --deep with its calls of rewards, as the command makes them."""
+    checker = InputChecker()
+    outside = Deep(host=Host(), outside=checker, calls=checker.calls)
+    return lint_source(SourceFile("t.forge", text), folder, deep=outside).diagnostics
+
+
 def test_a_program_with_its_files_is_clean(deep):
     assert deep(BASE) == []
 
@@ -156,6 +163,34 @@ def test_a_reward_is_called_once_on_a_row(deep, tmp_path, source, found):
     (tmp_path / "p.py").write_text(source)
     result = look(PYTHON, tmp_path)
     assert "".join(d.message for d in result.diagnostics if d.code == "X805") == found
+
+
+def test_a_reward_that_takes_nothing_but_a_number_is_told(deep, tmp_path):
+    """The trial call passes: the target alone is a number."""
+    source = "def score(response, target):\n    return float(int(response) == int(target))\n"
+    (tmp_path / "p.py").write_text(source)
+    (found,) = called(PYTHON, tmp_path)
+    told = "`correct` fails for an empty answer: ValueError: invalid literal for int() with base 10"
+    assert (found.code, found.message.startswith(told)) == ("X853", True)
+    assert "also for an answer without tags" in found.notes
+    caught = "    except ValueError:\n        raise ValueError('no number')\n"
+    raised = source.replace("    return", "    try:\n        return") + caught
+    (tmp_path / "p.py").write_text(raised)
+    assert called(PYTHON, tmp_path) == ()
+
+
+@pytest.mark.parametrize("on_error", ["drop", "0.0"])
+def test_a_reward_that_returns_a_text_for_some_answers_is_told(deep, tmp_path, on_error):
+    source = (
+        "WORDS = {True: 1.0, False: 'wrong'}\n\n\n"
+        "def score(response, target):\n    return WORDS[response == target]\n"
+    )
+    (tmp_path / "p.py").write_text(source)
+    text = PYTHON.replace("correct = p.score", f"correct = p.score {{ on_error = {on_error} }}")
+    (found,) = called(text, tmp_path)
+    assert found.code == "X853"
+    assert found.message.endswith("returned str 'wrong', expected a number")
+    assert found.help == "return a number on every path"
 
 
 def test_a_reward_in_the_language_is_called_too(deep):
