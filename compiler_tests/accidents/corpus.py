@@ -8,15 +8,14 @@
     - text of the pipeline            replaced, wherever it stands, by the `+ ` lines after it
     + other text
     deep                              with --deep, which reads rows
-    open                              no single code tells it yet: none does, or several do;
-                                      the heading is `open: what is wrong`
+    open                              nothing tells it yet: the heading is `open: what is wrong`
     ```python NAME                    a file beside the program, or jsonl
 
 `unseen/`: programs in the first form that no rule was made with, with their source and what a good
 checker would say
 
 `*.txt`: those of one line, `CODE PIPELINE: text => other text ;; text => other text`;
-RIGHT is no code, <br> ends a line, `CODE?` is open: nothing tells it yet
+RIGHT is no code, <br> ends a line, `CODE?` is open: nothing tells it yet, and CODE is wanted
 """
 
 import re
@@ -38,7 +37,7 @@ NOTHING = "RIGHT"
 
 @dataclass(frozen=True)
 class Program:
-    """`code`: the one that is wanted, "" where none is."""
+    """`code`: the one that is given, "" where none is, and for an open program."""
 
     name: str
     code: str
@@ -71,7 +70,7 @@ def _long(folder):
     for path in sorted(folder.glob("*.md")):
         for section in path.read_text("utf-8").split("\n## ")[1:]:
             head, _, body = section.partition("\n")
-            code = head[:4] if head[4:5] == ":" else ""  # of an open one, `open`
+            code = head[:4] if head[4:5] == ":" else ""
             on = re.search(r"^on (\w+)$", body, re.M)[1]
             files = tuple(FILES.findall(body))
             edits = [
@@ -79,6 +78,8 @@ def _long(folder):
                 for edit in EDIT.findall(FILES.sub("", body) + "\n")
             ]
             is_open, is_deep = (bool(re.search(f"^{w}$", body, re.M)) for w in ("open", "deep"))
+            assert is_open == (code == "open"), head
+            code = "" if is_open else code
             text = edited(pipeline(on), edits, head)
             yield Program(f"{path.stem}: {head}", code, text, is_open, is_deep, files)
 
@@ -92,7 +93,8 @@ def _short(folder):
             code, on = head.split()
             parts = [e.partition(" =>") for e in edits.replace(" <br> ", "\n").split(" ;; ")]
             pairs = [(old, new.removeprefix(" ")) for old, _, new in parts]
-            is_open, code = code.endswith("?"), code.rstrip("?").replace(NOTHING, "")
+            is_open = code.endswith("?")
+            code = "" if is_open else code.replace(NOTHING, "")
             yield Program(line, code, edited(pipeline(on), pairs, line), is_open)
 
 
@@ -121,8 +123,9 @@ def found(text, files=(), is_deep=False):
 
 
 def is_as_wanted(program):
+    """True if the wanted code is the only one; for an open program, if there is none."""
     told = found(program.text, program.files, program.is_deep)
-    return {code for code, _, _ in told} == {program.code} - {""}
+    return {code for code, _, _ in told} == ({program.code} if program.code else set())
 
 
 if __name__ == "__main__":
@@ -140,4 +143,7 @@ if __name__ == "__main__":
     missed = [case for case in cases if not is_as_wanted(case)]
     for case in missed:
         print(case.name, "->", found(case.text, case.files, case.is_deep) or "silence")
-    print(f"{len(cases) - len(missed)} of {len(cases)}")
+    silent = [case for case in cases if case.is_open and case not in missed]
+    for case in silent:
+        print(case.name, "-> silence, as it says")
+    print(f"{len(cases) - len(missed) - len(silent)} of {len(cases)}")

@@ -81,11 +81,51 @@ def _inside(node: ast.AST) -> list[ast.AST]:
     return found
 
 
+def first_round(loop: ast.For | ast.AsyncFor) -> ast.Return | None:
+    """Return the statement with which each round of a loop returns a constant, if a test of the
+    loop's item returns another one."""
+    inside = [each for stmt in loop.body for each in ast.walk(stmt)]
+    if not _leaves(loop.body) or any(
+        isinstance(each, ast.Continue | ast.Break | ast.Yield) for each in inside
+    ):
+        return None
+    returned = [each for each in inside if isinstance(each, ast.Return)]
+    names = _names(loop.target)
+    asks = any(names & _names(each.test) for each in inside if isinstance(each, ast.If))
+    if asks and len(returned) > 1 and all(map(_is_constant, returned)):
+        return returned[-1]
+    return None
+
+
+def _leaves(body: list[ast.stmt]) -> bool:
+    """True if a block always returns or raises."""
+    match body[-1]:
+        case ast.Return() | ast.Raise():
+            return True
+        case ast.If(body=then, orelse=otherwise):
+            return _leaves(then) and bool(otherwise) and _leaves(otherwise)
+    return False
+
+
+def _is_constant(node: ast.Return) -> bool:
+    value = node.value
+    while isinstance(value, ast.UnaryOp):
+        value = value.operand
+    return isinstance(value, ast.Constant)
+
+
+def _names(node: ast.AST) -> set[str]:
+    return {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
+
+
 def _ends(body: list[ast.stmt]) -> bool:
-    """True if control never reaches the end of a block."""
+    """True if control never reaches the end of a block, or only behind a loop of which X871 reports
+    that it returns in its first round."""
     match body[-1]:
         case ast.Return() | ast.Raise() | ast.While():
             return True
+        case ast.For() | ast.AsyncFor() as node:
+            return first_round(node) is not None
         case ast.If() as node:
             return bool(node.orelse) and _ends(node.body) and _ends(node.orelse)
         case ast.With() | ast.AsyncWith() as node:

@@ -92,6 +92,8 @@ def _value(body: Function, num_tokens: Interval, turns: Interval, end: str = "")
 
 
 LENGTHS = 8
+EMPTY = 0.1
+"""greatest penalty of an empty answer that is taken for a constant beside the penalty"""
 MOST_TURNS = 64
 """maximum number of turns for which a reward is evaluated"""
 
@@ -114,6 +116,14 @@ def at_no_tokens(reward: RewardDecl, view: View) -> float | None:
     body = reward.body
     found = _value(body, point(0.0), view.turns) if isinstance(body, Function) else None
     return found.lo if found is not None and found.is_point else None
+
+
+def penalizes_all(reward: RewardDecl, view: View) -> bool:
+    """True if a reward in the language is a length penalty that an empty answer pays already, and
+    that the score adds: R522 reports it."""
+    counts = reward.name in positive_rewards(view) and is_of_length(reward, view)
+    least = at_no_tokens(reward, view) if counts else None
+    return least is not None and least < -EMPTY
 
 
 def varies_with_length(reward: RewardDecl, view: View) -> bool:

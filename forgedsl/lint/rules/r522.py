@@ -18,16 +18,13 @@ from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.rewards import (
     at_no_tokens,
     inverted,
-    is_of_length,
+    penalizes_all,
     place_of,
-    positive_rewards,
     score_of,
 )
 from forgedsl.lint.view import View
 
 finding = rule(__doc__, "D")
-OFFSET = 0.1
-"""a penalty of an empty answer that is taken for a constant beside the penalty"""
 
 
 def check(view: View) -> Findings:
@@ -41,13 +38,12 @@ def check(view: View) -> Findings:
                 if getattr(score.rewards[name].body, "name", "") == "overlong"
                 else f"`{name}` is 1 for what is wanted: give it a positive weight",
             )
-    raises = positive_rewards(view)
     for reward in view.program.rewards.values():
-        body, least = reward.body, at_no_tokens(reward, view)
-        counts = reward.name in raises and is_of_length(reward, view)
-        if counts and least is not None and least < -OFFSET:
+        body = reward.body
+        if penalizes_all(reward, view):
             yield finding(
-                f"the length penalty `{reward.name}` is {least:.3g} for an empty answer, so every "
+                f"the length penalty `{reward.name}` is {at_no_tokens(reward, view):.3g} for an "
+                "empty answer, so every "
                 "answer is penalized",
                 place_of(reward, view),
                 help="let it begin at a length above 0 and below `max_tokens`",

@@ -20,7 +20,14 @@ from collections.abc import Iterator
 
 from forgedsl.ir.program import Decl, EnvironmentDecl
 from forgedsl.lint.finding import Findings, rule
-from forgedsl.lint.rewards import Score, ending_scores, inverted, place_of, score_of
+from forgedsl.lint.rewards import (
+    Score,
+    ending_scores,
+    inverted,
+    penalizes_all,
+    place_of,
+    score_of,
+)
 from forgedsl.lint.view import View, place
 from forgedsl.types.flow import Role
 
@@ -32,7 +39,8 @@ WHAT = {"on_truncated": "a cut answer", "on_error": "an answer whose reward fail
 def check(view: View) -> Findings:
     for rubric in view.program.rubrics.values():
         score = score_of(view, rubric)
-        found = None if inverted(score) else score.interval
+        told = inverted(score) or any(penalizes_all(r, view) for r in score.rewards.values())
+        found = None if told else score.interval  # R522 reports what lowers the score
         for key, what, decl in _given(view, rubric):
             value = decl.settings[key].value
             if found is None or not isinstance(value, int | float):

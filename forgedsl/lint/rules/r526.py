@@ -15,7 +15,7 @@ Filter on the correctness, `mixed(right)` with `right = correct(rollout, prompt.
 from forgedsl.diagnostics import Label
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.groups import call, probe, scored_by
-from forgedsl.lint.rewards import place_of, score_of, varies_with_length
+from forgedsl.lint.rewards import penalizes_all, place_of, score_of, varies_with_length
 from forgedsl.lint.view import View
 
 finding = rule(__doc__, "W")
@@ -27,11 +27,13 @@ def check(view: View) -> Findings:
         if group.function.kind != "filter" or step is None or name not in view.program.rubrics:
             continue
         rewards = score_of(view, view.program.rubrics[name]).rewards
-        shaped = [reward for reward in rewards.values() if varies_with_length(reward, view)]
+        shaped = [r for r in rewards.values() if varies_with_length(r, view)]
         keeper = probe(view, group)
         near = keeper.others["all but one score alike"]
         if keeper.size < 2 or len(rewards) < 2 or not shaped:
             continue
+        if penalizes_all(shaped[0], view):
+            continue  # R522: a penalty that begins later does not differ for short answers
         if keeper([0.0] * len(near))[0] or not keeper(near)[0]:
             continue
         yield finding(

@@ -61,11 +61,13 @@ def check(view: View) -> Findings:
                 help="add a number to the right side, so that it is always the larger one",
             )
         elif found.reward.name in raises and (failed := found.once(_failure)) is not None:
+            if failed[1] > 0:
+                continue  # X811 reports that an error pays
             yield finding(
                 f"reward `{found.reward.name}` gives an answer that it cannot read as much as the "
                 "best one",
                 place_of(found.reward, view),
-                related=(Label(text="here", span=found.at(failed)),),
+                related=(Label(text="here", span=found.at(failed[0])),),
                 help="give it less than every number that can be read",
             )
         elif found.reward.name in raises:
@@ -90,8 +92,9 @@ def check(view: View) -> Findings:
             )
 
 
-def _failure(found: PythonReward) -> python.AST | None:
-    """Return what an `except` clause returns, if no other score is higher and some are lower."""
+def _failure(found: PythonReward) -> tuple[python.AST, float] | None:
+    """Return the statement of an `except` clause that returns a number, and this number, if no
+    other score is higher and some are lower."""
     import ast as python
 
     from forgedsl.lint.python_bodies import body_of
@@ -111,7 +114,7 @@ def _failure(found: PythonReward) -> python.AST | None:
         number = body.number(node.value) if node.value is not None else None
         lower = math.isfinite(most) and min(each.lo for each in ranges) < most
         if number is not None and number >= most and lower:
-            return node
+            return node, number
     return None
 
 

@@ -64,50 +64,13 @@ def check(view: View) -> Findings:
 
 
 def _once(part: Part) -> python.AST | None:
-    """Return the statement with which each round of a loop returns a constant, if the loop has a
-    test under which it returns, too."""
+    """Return the statement with which each round of a loop returns."""
     import ast as python
 
-    for node in part.nodes():
-        if not isinstance(node, python.For | python.AsyncFor) or not _ends(node.body):
-            continue
-        inside = [each for stmt in node.body for each in python.walk(stmt)]
-        if any(isinstance(each, python.Continue | python.Break | python.Yield) for each in inside):
-            continue
-        returned = [each for each in inside if isinstance(each, python.Return)]
-        names = {n.id for n in python.walk(node.target) if isinstance(n, python.Name)}
-        tests = [each for each in inside if isinstance(each, python.If)]
-        asks = any(names & _names(each.test) for each in tests)
-        if asks and len(returned) > 1 and all(map(_is_constant, returned)):
-            return returned[-1]
-    return None
+    from forgedsl.lint.python_returns import first_round
 
-
-def _ends(body: list[python.stmt]) -> bool:
-    """True if a block always returns or raises."""
-    import ast as python
-
-    match body[-1] if body else None:
-        case python.Return() | python.Raise():
-            return True
-        case python.If(body=then, orelse=otherwise):
-            return _ends(then) and _ends(otherwise)
-    return False
-
-
-def _is_constant(node: python.Return) -> bool:
-    import ast as python
-
-    value = node.value
-    while isinstance(value, python.UnaryOp):
-        value = value.operand
-    return isinstance(value, python.Constant)
-
-
-def _names(node: python.AST) -> set[str]:
-    import ast as python
-
-    return {n.id for n in python.walk(node) if isinstance(n, python.Name)}
+    loops = (n for n in part.nodes() if isinstance(n, python.For | python.AsyncFor))
+    return next((found for loop in loops if (found := first_round(loop)) is not None), None)
 
 
 def _last(event: Event) -> str:
