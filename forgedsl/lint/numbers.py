@@ -393,7 +393,7 @@ def _warmup_of_epochs(view: View) -> Iterator[Number]:
     for trainer in _trainers(view) if schedule is not None and steps else ():
         warmup = trainer.settings.get("optimizer.warmup")
         if warmup is not None and warmup.value > 0 and steps >= SEVERAL / 5:
-            message = f"{warmup.value} steps are warm-up, and all passes over the rows are {steps}"
+            message = f"the warm-up takes {warmup.value} steps, and the whole run has {steps}"
             yield Number(value=warmup.value / steps, span=place(warmup, trainer), message=message)
 
 
@@ -422,8 +422,8 @@ def _turns_of_evals(view: View) -> Iterator[Number]:
         blind = turns.value == 1 and env is not None and (env.body.tools or env.body.served)
         if isinstance(turns.value, int) and isinstance(played, int) and not blind:  # D649
             message = (
-                f"`{each.name}` plays {turns.value} {'turn' if turns.value == 1 else 'turns'}, and "
-                f"training {played}: it measures another game"
+                f"`{each.name}` plays {turns.value} {'turn' if turns.value == 1 else 'turns'}, but "
+                f"training plays {played}, so it measures another game"
             )
             yield Number(value=turns.value / played, span=place(turns, each), message=message)
 
@@ -434,8 +434,8 @@ def _room_for_prompts(view: View) -> Iterator[Number]:
         row, most = trainer.settings.get("batch.seq_len"), view.max_tokens
         if row is not None and isinstance(row.value, int) and most is not None and row.value > most:
             message = (
-                f"a row of `{trainer.name}` has {row.value} tokens and an answer up to {most}, "
-                f"which leaves {row.value - most} for the prompt"
+                f"a row of `{trainer.name}` has {row.value} tokens, and an answer may take {most}: "
+                f"that leaves {row.value - most} for the prompt"
             )
             yield Number(value=row.value - most, span=place(row, trainer), message=message)
 
@@ -500,11 +500,11 @@ RANGES = (
         source="prime-rl #968; published recipes warm up for 3 to 10 % of the steps",
         help="set `warmup` to 3 to 10 % of the steps"),
     NumberRange(name="turns of an eval", numbers=_turns_of_evals, low=1.0,
-        source="a trajectory that is cut early says nothing about those of the training",
+        source="a trajectory that is cut early says little about those of the training",
         help="use one parameter for both numbers of turns"),
     NumberRange(name="room for prompts", numbers=_room_for_prompts, low=4.0,
         source="Trinity-RFT #287: rows without room for their prompt are left out",
-        help="a larger `batch.seq_len`, or a smaller `max_tokens`"),
+        help="raise `batch.seq_len`, or lower `max_tokens`"),
     NumberRange(name="learning rate of pairs", numbers=_rate_of_pairs, high=2e-5,
         source="LLaMA-Factory #7734: at 1e-4 the model repeats itself; 2305.18290 has 1e-6",
         help="`lr = 5e-7` to `5e-6`"),

@@ -39,10 +39,10 @@ def check(view: View) -> Findings:
         left = _left(_texts(view, dataset, keys), mark.value)
         if left:
             yield finding(
-                f"targets of `{dataset.name}` begin with `{left}`: the separator "
-                f"`{mark.value}` is only a part of the one in the rows",
+                f"targets of `{dataset.name}` begin with `{left}`, because the separator in the "
+                f"rows is longer than `{mark.value}`",
                 place(target, dataset),
-                help=f"take the whole separator, such as `{mark.value}{left}`",
+                help=f"write the whole separator, such as `{mark.value}{left}`",
             )
 
 

@@ -26,8 +26,8 @@ def check(view: View) -> Findings:
     for dataset in view.program.datasets.values():
         for call, user in _exchanged(dataset):
             yield finding(
-                f"the user's message is the same in every row of `{dataset.name}`, and the row is "
-                "the system message",
+                f"the user's message is the same in every row of `{dataset.name}`, and the system "
+                "message is read from the row",
                 user.span,
                 help=f"exchange them: `chat(system = {_short(user)}, user = "
                 f"{_short(_argument(call, 'system', 0))})`",

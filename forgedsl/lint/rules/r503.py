@@ -60,11 +60,11 @@ def check(view: View) -> Findings:
         told = _in_rows(view, dataset, prompt, target)
         if told:
             yield finding(
-                f"the column `{told}`, which the prompt of `{dataset.name}` reads, ends with the "
-                "target in all rows that were read",
+                f"the prompt of `{dataset.name}` reads the column `{told}`, which ends with the "
+                "target in every row that was checked",
                 prompt.expr.span,
                 related=(Label(text="the target", span=target.expr.span),),
-                help="leave it out of the prompt",
+                help=f"leave `{told}` out of the prompt",
             )
             continue
         for keys, part in seen:
@@ -118,6 +118,8 @@ def _in_environments(view: View) -> Findings:
                 related=(here,),
                 help="score the answer in `step`, once, with `done=True`"
                 if " if " in what
+                else "leave the target out of the text of the error"
+                if "an error" in what
                 else "leave the target out, or show it only in the last step (`done=True`)",
             )
 
@@ -146,7 +148,8 @@ def _reveals(view: View, env: PythonClass) -> tuple[str, Label] | None:
                 )
         if method.is_tool and TARGET in method.flow.thrown:
             return f"an error of tool `{method.name}` of {quoted} reveals the target", Label(
-                text="the policy reads its text", span=env.at(env.methods[method.name])
+                text="the policy reads the text of its errors",
+                span=env.at(env.methods[method.name]),
             )
         for returned in method.flow.returned if method.is_tool else ():
             here = label(view, text, method.flow.file, returned.node)

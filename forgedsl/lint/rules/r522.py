@@ -43,10 +43,9 @@ def check(view: View) -> Findings:
         if penalizes_all(reward, view):
             yield finding(
                 f"the length penalty `{reward.name}` is {at_no_tokens(reward, view):.3g} for an "
-                "empty answer, so every "
-                "answer is penalized",
+                "empty answer, so every answer is penalized",
                 place_of(reward, view),
-                help="let it begin at a length above 0 and below `max_tokens`",
+                help="let the penalty start at a length between 0 and `max_tokens`",
             )
         if isinstance(body, Constructor) and body.name == "overlong" and body.args["soft"] <= 0:
             yield finding(

@@ -61,10 +61,10 @@ def check(view: View) -> Findings:
             )
         elif told := _other_range(judge):
             yield finding(
-                f"the prompt of `{reward.name}` asks for {told}, and its scale is "
+                f"the prompt of `{reward.name}` asks for {told}, but its scale is "
                 f"{' to '.join(map(str, judge.args['scale']))}",
                 judge.span,
-                help="ask for the grades of `scale`, or declare the scale of the prompt",
+                help="let the prompt ask for the grades of `scale`, or change `scale`",
             )
         elif reward.name in positive_rewards(view) and _favours_other(judge)[0]:
             own, other = _favours_other(judge)
@@ -72,7 +72,7 @@ def check(view: View) -> Findings:
                 f"the prompt of `{reward.name}` gives {judge.args['scale'][1]} if `{other}` is "
                 f"better, but the answer that is scored is `{own}`",
                 judge.span,
-                help=f"let {judge.args['scale'][1]} say that `{own}` is better, or exchange "
+                help=f"let {judge.args['scale'][1]} mean that `{own}` is better, or exchange "
                 "`{response}` and `{other}`",
             )
         elif reward.name in positive_rewards(view) and (best := _is_upside_down(judge)):
@@ -80,7 +80,7 @@ def check(view: View) -> Findings:
             yield finding(
                 f"the prompt of `{reward.name}` calls {best}, but the reward is highest for {most}",
                 judge.span,
-                help=f"let {most} be the best grade in the prompt",
+                help=f"describe {most} as the best grade in the prompt",
             )
 
 

@@ -56,7 +56,7 @@ HELPS = {
     "zeros": "compare numbers: `float(answer) == float(target)`",
     "expression": "`re.escape(target)` in the pattern, or compare by `==`",
     "each word": "reward precision too: `2 * hits / (len(said) + len(gold))`",
-    " off": "a relative tolerance of 1e-6, or at most 0.05 for measured values",
+    " off": "allow a relative error of 1e-6, or at most 0.05 for measured values",
     "several": "compare the last answer alone, or give 0 if there are several",
 }
 """help by a word of the message"""

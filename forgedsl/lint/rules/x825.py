@@ -41,18 +41,18 @@ def check(view: View) -> Findings:
                 f"{most - 1:g}",
                 env.env.name_span,
                 related=(Label(text="counts from 0", span=env.at(node)),),
-                help=f"`max_turns = {turn + 1:g}`, or fewer turns for the class",
+                help=f"set `max_turns = {turn + 1:g}`, or give the reward in an earlier turn",
             )
             continue
         unpaid = None if env.env.body.agent or most > MOST_TURNS else _unpaid(view, env, int(most))
         if unpaid is not None:
             part, here = unpaid
             yield finding(
-                f"`{env.env.name}` gives `{part}` in a turn that is never played: turns are "
-                f"counted from 0 to {most - 1:g}",
+                f"`{env.env.name}` gives `{part}` only in a turn that is never played: turns "
+                f"are counted from 0 to {most - 1:g}",
                 env.env.name_span,
                 related=(here,),
-                help=f"compare with the number of the last turn, {most - 1:g}",
+                help=f"compare with {most - 1:g}, the number of the last turn",
             )
 
 

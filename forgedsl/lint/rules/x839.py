@@ -72,7 +72,7 @@ def check(view: View) -> Findings:
                 f"{part.what} scores a text lower, or higher, if this process has scored it before",
                 part.span,
                 related=(label(view, "here", part.file, node),),
-                help="score each response by its own text; compare responses in the flow",
+                help="score each response by its own text, whatever was scored before",
             )
     yield from _by_calls(view)
     yield from _by_default(view)
@@ -99,11 +99,11 @@ def _by_calls(view: View) -> Findings:
     for part, node in found_in(view, _counted):
         if part.name in raises:
             yield finding(
-                f"{part.what} scores by a number of its file that each call changes",
+                f"{part.what} computes the score from a global variable that each call changes",
                 part.span,
                 related=(label(view, "changed here", part.file, node),),
-                help="score the response alone; `num_steps` in a loss or an advantage counts "
-                "updates",
+                help="score the response alone; for a schedule, use `num_steps` in a loss or an "
+                "advantage",
             )
 
 
@@ -125,7 +125,7 @@ def _by_default(view: View) -> Findings:
                     "calls share: a response gets another score the next time",
                     place_of(found.reward, view),
                     related=(label(view, "here", event.file, event.node),),
-                    help="`seen=None`, and a new set in the body",
+                    help="make `None` the default, and a new object in the body",
                 )
                 break
 
@@ -162,11 +162,11 @@ def _remembered(view: View) -> Findings:
         kept = next((e for e in added if READS_RESPONSE in all_of(e.values)), None)
         if kept is not None:
             yield finding(
-                f"reward `{found.reward.name}` scores a response by those that it has seen before, "
-                f"in `{_adds_to(kept)}`",
+                f"reward `{found.reward.name}` compares a response with earlier ones, which "
+                f"`{_adds_to(kept)}` keeps",
                 place_of(found.reward, view),
                 related=(label(view, "kept here", kept.file, kept.node),),
-                help="score each response by its own text; compare responses in the flow",
+                help="score each response by its own text, whatever was scored before",
             )
 
 
@@ -211,7 +211,8 @@ def _best_of(view: View) -> Findings:
             again = (n for n in inner if isinstance(n, python.comprehension))
             if any(python.unparse(each.iter).startswith("range(") for each in again):
                 yield finding(
-                    f"reward `{found.reward.name}` takes the best of several replies to a question",
+                    f"reward `{found.reward.name}` asks the same several times, and takes the "
+                    "best reply",
                     place_of(found.reward, view),
                     related=(label(view, "here", event.file, event.node),),
                     help="take the mean or the majority of the replies",

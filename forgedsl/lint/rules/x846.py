@@ -62,7 +62,7 @@ def check(view: View) -> Findings:
                 "target",
                 place_of(found.reward, view),
                 related=(label(view, "here", letter.file, letter.node),),
-                help="`findall` of a pattern without groups gives texts: `[-1]`, not `[-1][0]`",
+                help="write `[-1]` instead of `[-1][0]`: without groups, `findall` returns texts",
             )
         cut = _without_comma(view, found) if event is None else None
         if cut is not None:
@@ -71,7 +71,7 @@ def check(view: View) -> Findings:
                 "1,234",
                 place_of(found.reward, view),
                 related=(Label(text="here", span=found.at(cut)),),
-                help=r'a pattern with the comma, `-?\d[\d,]*`, and `.replace(",", "")` behind it',
+                help=r'allow the comma, `-?\d[\d,]*`, and remove it: `.replace(",", "")`',
             )
     for env in python_environments(view):
         events = (event for method in environment_flows(view, env) for event in method.flow.events)
@@ -132,7 +132,7 @@ def _letter(view: View, events: Iterable[Event]) -> Event | None:
 def _help(what: str) -> str:
     if "`is`" in what:
         return "compare with `==`"
-    return "read both as numbers, or both as texts, before they are compared"
+    return "convert both to numbers, or both to texts, before you compare them"
 
 
 def _never(events: Iterable[Event]) -> tuple[str, Event | None]:

@@ -39,11 +39,11 @@ def check(view: View) -> Findings:
         event = _kept(flow) if flow is not None else None
         if event is not None:
             yield finding(
-                f"reward `{found.reward.name}` keeps a score under a key without the response: "
-                "other answers get the same score",
+                f"reward `{found.reward.name}` caches a score by a key that lacks the response: "
+                "other responses get the same score",
                 place_of(found.reward, view),
-                related=(label(view, "kept here", event.file, event.node),),
-                help="put the response into the key, `(prompt, response)`",
+                related=(label(view, "cached here", event.file, event.node),),
+                help="put the response into the key: `(prompt, response)`",
             )
 
 

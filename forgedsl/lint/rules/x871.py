@@ -45,21 +45,20 @@ def check(view: View) -> Findings:
 
     for part, node in found_in(view, _once):
         yield finding(
-            f"{part.what} returns in the first round of a loop, so it looks at the first item "
-            "alone",
+            f"{part.what} returns in the first round of a loop, so it checks only the first item",
             part.span,
             related=(label(view, "returns in each round", part.file, node),),
-            help="move the last `return` of the loop behind it, so that every item is looked at",
+            help="move this `return` behind the loop, so that every item is checked",
         )
     for scorer in scorers(view):
         event = next((e for flow in scorer.flows for e in flow.events if _last(e)), None)
         if event is not None:
             yield finding(
-                f"{scorer.what} computes `{_last(event)}` anew in each round of a loop, so the "
-                "last round alone counts",
+                f"{scorer.what} overwrites `{_last(event)}` in each round of a loop, so only the "
+                "last round counts",
                 scorer.span,
                 related=(label(view, "this loop", event.file, event.node),),
-                help="add the results up, or use `all(...)`",
+                help="add up the results of all rounds, or use `all(...)`",
             )
 
 

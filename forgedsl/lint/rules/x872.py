@@ -38,10 +38,10 @@ def check(view: View) -> Findings:
         made = next((event for event in events if _is_floored(event)), None)
         if made is not None:
             yield finding(
-                f"{scorer.what} divides by `//`, which rounds down: a share is 0 or 1",
+                f"{scorer.what} divides with `//`, so every share below 1 becomes 0",
                 scorer.span,
-                related=(label(view, "without its decimals", made.file, made.node),),
-                help="divide by `/`",
+                related=(label(view, "rounded down", made.file, made.node),),
+                help="divide with `/`",
             )
 
 

@@ -41,8 +41,8 @@ def check(view: View) -> Findings:
             kept = event.values[1].const
             if kept * 2 < most * CHARACTERS_OF_TOKEN:
                 yield finding(
-                    f"{scorer.what} looks for the answer in the first {kept} characters, and a "
-                    f"response may have {most} tokens",
+                    f"{scorer.what} looks for the answer only in the first {kept} characters, but "
+                    f"a response may have {most} tokens",
                     scorer.span,
                     related=(label(view, "the rest is not read", event.file, event.node),),
                     help=f"search the whole response, or its end: `response[-{kept}:]`",
