@@ -13,11 +13,12 @@ from forgedsl.lint.environments import PythonClass, python_environments
 from forgedsl.lint.rewards import positive_rewards, reward_interval
 from forgedsl.lint.view import View
 from forgedsl.syntax.walk import names
+from forgedsl.types.intervals import INF
 
 if TYPE_CHECKING:
     import ast as python
 
-CASTS = ("float", "int", "min", "max", "round")
+CASTS = ("float", "int", "bool", "min", "max", "round")
 """functions whose result counts what their argument counts"""
 
 
@@ -33,8 +34,8 @@ def parts_paid_by_calls(view: View) -> frozenset[str]:
 
 
 def paid_without_limit(view: View) -> list[RewardDecl]:
-    """Return the rewards without a bound that a score adds, and that rise with each call of a
-    tool."""
+    """Return the rewards without an upper bound that a score adds, and that rise with each call of
+    a tool."""
     if not view.program.environments:
         return []
     positive, parts = positive_rewards(view), parts_paid_by_calls(view)
@@ -42,7 +43,7 @@ def paid_without_limit(view: View) -> list[RewardDecl]:
     for name, reward in view.program.rewards.items():
         interval = reward_interval(reward, view)
         if name in positive and part_of(reward) in parts and interval is not None:
-            found += [] if interval.is_bounded else [reward]
+            found += [reward] if interval.hi == INF else []
     return found
 
 
@@ -72,8 +73,9 @@ def _counted(env: PythonClass) -> set[str]:
     `len(turn.calls)`, `0.2 * self.calls` if each call of a tool adds 1 to `self.calls`."""
     import ast as python
 
-    found, counters = set[str](), {*_counters(env)}
+    found, attributes = set[str](), {*_counters(env)}
     for method in env.methods.values():
+        counters = attributes | {*_copies(method, attributes)}
         for node in python.walk(method):
             if not isinstance(node, python.Dict):
                 continue
@@ -108,17 +110,47 @@ def _counters(env: PythonClass) -> Iterator[str]:
             match node:
                 case python.AugAssign(target=python.Attribute(), op=python.Add(), value=value):
                     is_one = isinstance(value, python.Constant) and name in env.tools
-                    if is_one or python.unparse(value) == "len(turn.calls)":
+                    if is_one or _adds_calls(value):
                         yield python.unparse(node.target)
+                case python.Assign(targets=[python.Attribute() as target], value=value):
+                    if _adds_calls(value) and python.unparse(target) in python.unparse(value):
+                        yield python.unparse(target)
+
+
+def _adds_calls(value: python.expr) -> bool:
+    """True for a sum, or a number with a limit, that has `len(turn.calls)` and no test."""
+    import ast as python
+
+    inside = [*python.walk(value)]
+    tests = python.Compare | python.IfExp | python.BoolOp | python.Sub | python.Div
+    counts = any(isinstance(n, python.Call) and _counts(n, frozenset()) for n in inside)
+    others = {n.id for n in inside if isinstance(n, python.Name)} - {"len", "turn", "self", *CASTS}
+    return counts and not others and not any(isinstance(n, tests) for n in inside)
+
+
+def _copies(method: python.AST, attributes: set[str]) -> Iterator[str]:
+    """Yield the names that a method assigns once, and that count what a counter counts."""
+    import ast as python
+
+    names = [n for n in python.walk(method) if isinstance(n, python.Name)]
+    stored = [n.id for n in names if isinstance(n.ctx, python.Store)]
+    for node in python.walk(method):
+        match node:
+            case python.Assign(targets=[python.Name(id=name)], value=value):
+                if stored.count(name) == 1 and _is_count(value, attributes):
+                    yield name
 
 
 def _is_count(value: python.expr, counters: set[str]) -> bool:
-    """True for a counter, also with a limit, or multiplied or divided by what is no counter."""
+    """True for a counter, with a limit or multiplied or divided by what is no counter, too, and for
+    a test that it is large enough."""
     import ast as python
 
     match value:
-        case python.Attribute():
+        case python.Attribute() | python.Name():
             return python.unparse(value) in counters
+        case python.Compare(left=left, ops=[python.Gt() | python.GtE()]):
+            return _is_count(left, counters)
         case python.Call(func=python.Name(id=name), args=args) if name in CASTS:
             return any(_is_count(arg, counters) for arg in args)
         case python.BinOp(left=left, op=python.Mult(), right=right):
