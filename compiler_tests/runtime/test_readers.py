@@ -317,6 +317,14 @@ def test_a_run_that_is_read_later_has_its_own_times(capfd: pytest.CaptureFixture
     assert capfd.readouterr().err == "[    7.0 s] note: here\n"
 
 
+def test_a_session_is_watched_without_the_steps_of_its_file() -> None:
+    view = View("example", 25)
+    view.on_event({"time": 1.0, "kind": "run.start"})
+    assert view.steps == 25
+    view.on_event({"time": 2.0, "kind": "run.start", "steps": None})
+    assert view.steps is None
+
+
 def test_the_rate_is_that_of_all_tokens_in_all_seconds() -> None:
     view = View("example", 25)
     view.recent += [{"tokens_per_s": 4.0, "step_s": 100.0}, {"tokens_per_s": 4000.0, "step_s": 0.1}]

@@ -79,6 +79,7 @@ class View:
             case "run.start":
                 self.began = self.began or event["time"]
                 self.step = event.get("step", 0)
+                self.steps = event.get("steps", self.steps)  # None for a Session
             case "phase":
                 self.phase = event["text"]
                 self.phase_began = event["time"]
