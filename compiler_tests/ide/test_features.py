@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from forgedsl.ide import actions, colours, complete, hints, hover, outline, uses
+from forgedsl.ide import actions, calls, colours, complete, hints, hover, outline, uses
 from forgedsl.ide.context import context
 from forgedsl.ide.workspace import Workspace
 from forgedsl.lint.engine import lint_source
@@ -457,6 +457,8 @@ def test_features_work_on_half_written_text():
     for end in range(0, len(text), 797):
         document, offset = at(text[:end] + CURSOR)
         complete.complete(document, offset)
+        calls.signature(document, offset)
+        actions.actions(document, 0, offset)
         hover.hover(document, max(offset - 1, 0))
         uses.references(document, max(offset - 1, 0))
         outline.symbols(document)
