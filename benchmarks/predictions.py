@@ -24,8 +24,9 @@ from pathlib import Path
 
 import rl_step
 
-STEPS, SKIPPED = 10, 2
-"""steps of a run and of a simulation, and how many at the beginning do not count"""
+STEPS, SKIPPED = 12, 2
+"""steps of a run and of a simulation (a calibration needs 12), and how many at the beginning do not
+count"""
 
 REWARD = "drawn.seconds=0.0001"
 """of rl_step.py; without this, a simulation assumes 0.05 s for a reward in Python"""

@@ -30,8 +30,8 @@ ROWS = tuple(
 COMPILED = ("test_machine_code", "test_machine_code_fuzz", "test_emission", "test_page")
 """of code for GPUs, and of texts: no numbers of this CPU"""
 RUNTIME = (
-    "test_agent_run", "test_decode_attention", "test_environment_run", "test_family_logits",
-    "test_gap_of_a_step", "test_history_run",
+    "test_agent_run", "test_decode_attention", "test_environment_run", "test_expert_dispatch",
+    "test_family_logits", "test_gap_of_a_step", "test_history_run",
     "test_lora", "test_mixed_run", "test_optimizers", "test_precision", "test_published_adapter",
     "test_real_model", "test_reference_by_trainer",
     "test_sampled_logprobs", "test_tenants", "test_trainer_context", "test_trainer_experts",

@@ -92,13 +92,15 @@ def pack(
     share: bool = True,
     batch_invariant: bool = False,
     parts: int = 1,
+    same_shape: bool = False,
 ) -> list[Microbatch]:
     """Return this rank's microbatches. Each has at most `rows` rows of `seq_len` tokens; with
     `flat` it has one row of at most `rows * seq_len` tokens. With `share`, samples share rows;
     otherwise each has its own row. Row lengths are multiples of `parts`. With `pairs`, samples 2p
     and 2p + 1 are in the same microbatch, as sequences 2q and 2q + 1. With `batch_invariant`, the
     results of a sample on a CPU are bitwise independent of the other samples: it has its own row,
-    and all rows of its microbatch have the same width.
+    and all rows of its microbatch have the same width. With `same_shape`, the microbatches that
+    ranks compute at the same time have equal shapes, with empty rows where there are no samples.
 
     Raises:
         ValueError: a sample is longer than `seq_len`, or a pair needs more than `rows` rows.
@@ -109,30 +111,48 @@ def pack(
                 f"a sequence of {len(sample.token_ids)} tokens does not fit "
                 f"batch.seq_len = {seq_len}"
             )
+    if batch_invariant and not (flat or pairs):
+        step = lcm(LANES, parts)
+        return _batch_invariant(samples, seq_len * rows, rank, world, step, same_shape)
+    step = lcm(FLAT_STEP, parts) if flat else parts
+    cuts = _cuts(samples, seq_len, rows, world, pairs=pairs, flat=flat, share=share)
+    found = []
+    for i, cut in enumerate(cuts[rank]):
+        shapes = [_shape(samples, own[i], step) for own in cuts] if same_shape else []
+        members = sorted(_flat(cut)) if pairs else _flat(cut)
+        found.append(_microbatch(samples, cut, members, step, shapes))
+    return found
+
+
+def _cuts(
+    samples: Sequence[Sample], seq_len: int, rows: int, world: int, *, pairs: bool, flat: bool,
+    share: bool,
+) -> list[list[list[list[int]]]]:  # fmt: skip
+    """Return the rows of each microbatch of each rank, as samples of a row. Every rank has equally
+    many microbatches."""
     if flat:
         most = len(samples) if share else rows
         shares = _balanced(samples, rows * seq_len, world, 2 if pairs else 1, most)
-        return [
-            _microbatch(samples, [own], own, lcm(FLAT_STEP, parts)) for own in shares[rank::world]
-        ]
+        return [[[own] for own in shares[r::world]] for r in range(world)]
     if pairs:
         mine = [range(r, len(samples) // 2, world) for r in range(world)]
-        paired = [_paired(samples, own, seq_len, rows, share) for own in mine]
-        cuts = paired[rank] + [[]] * (max(map(len, paired)) - len(paired[rank]))
-        return [_microbatch(samples, cut, sorted(_flat(cut)), parts) for cut in cuts]
-    if batch_invariant:
-        return _batch_invariant(samples, seq_len * rows, rank, world, lcm(LANES, parts))
+        cuts = [_paired(samples, own, seq_len, rows, share) for own in mine]
+        count = max(map(len, cuts))
+        return [own + [[]] * (count - len(own)) for own in cuts]
     bins = _first_fit(samples, range(len(samples)), seq_len, share)
-    per_rank = -(-len(bins) // world)
+    return [_cut(bins[r::world], -(-len(bins) // world), rows) for r in range(world)]
+
+
+def _cut(own: list[list[int]], per_rank: int, rows: int) -> list[list[list[int]]]:
+    """Divide the rows of a rank into microbatches of at most `rows`. `per_rank`: rows of the rank
+    with the most, so that every rank has as many microbatches."""
     count = max(1, -(-per_rank // rows))
-    own = bins[rank::world]
     size = -(-per_rank // count)
-    cuts = [own[i * size : (i + 1) * size] for i in range(count)]
-    return [_microbatch(samples, cut, _flat(cut), parts) for cut in cuts]
+    return [own[i * size : (i + 1) * size] for i in range(count)]
 
 
 def _batch_invariant(
-    samples: Sequence[Sample], budget: int, rank: int, world: int, step: int
+    samples: Sequence[Sample], budget: int, rank: int, world: int, step: int, same_shape: bool
 ) -> list[Microbatch]:
     """Return microbatches of rows of one width. The width depends only on a sample's own length,
     because the number of keys changes the order of summation in attention."""
@@ -145,8 +165,10 @@ def _batch_invariant(
     for width, members in sorted(widths.items() or [(step, [])]):
         most = max(budget // width, 1) * world
         for at in range(0, max(len(members), 1), most):
-            own = members[at : at + most][rank::world]
-            found.append(_microbatch(samples, [[i] for i in own], own, width))
+            these = members[at : at + most]
+            own = these[rank::world]
+            shapes = [(-(-len(these) // world), width)] if same_shape else []
+            found.append(_microbatch(samples, [[i] for i in own], own, width, shapes))
     return found
 
 
@@ -232,20 +254,29 @@ def _up(length: int, step: int) -> int:
     return -(-length // step) * step
 
 
-def _microbatch(
-    samples: Sequence[Sample], bins: list[list[int]], members: list[int], step: int = 1
-) -> Microbatch:
-    """Build a microbatch from the rows of `bins`, padded to a multiple of `step`. Sequences are
-    numbered as in `members`."""
+def _shape(samples: Sequence[Sample], bins: list[list[int]], step: int) -> tuple[int, int]:
+    """Return the number of rows, and their length, padded to a multiple of `step`."""
     used = max((sum(len(samples[i].token_ids) for i in row) for row in bins), default=0)
-    length = max(_up(used, step), step)
-    num_rows = max(len(bins), 1)
+    return max(len(bins), 1), max(_up(used, step), step)
+
+
+def _microbatch(
+    samples: Sequence[Sample],
+    bins: list[list[int]],
+    members: list[int],
+    step: int = 1,
+    shapes: Sequence[tuple[int, int]] = (),
+) -> Microbatch:
+    """Build a microbatch from the rows of `bins`, as large as the largest of `shapes` and padded to
+    a multiple of `step`. Sequences are numbered as in `members`."""
+    every = [_shape(samples, bins, step), *shapes]
+    num_rows, length = (max(sizes) for sizes in zip(*every, strict=True))
     tokens = np.zeros(num_rows * length, dtype=np.int64)
     begins: dict[int, int] = {}
     bounds: list[int] = []
     for r in range(num_rows):
         start = r * length
-        for i in bins[r] if bins else ():
+        for i in bins[r] if r < len(bins) else ():
             begins[i] = start
             bounds += [start, *(start + at for at in samples[i].row_starts)]
             end = start + len(samples[i].token_ids)

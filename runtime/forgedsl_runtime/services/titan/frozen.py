@@ -112,7 +112,7 @@ class TitanActor(ForgeActor):
         return pack(
             samples, seq_len=shape.seq_len, rows=shape.rows, rank=self.titan.dp_rank,
             world=self.titan.dp_size, pairs=pairs, flat=self.titan.flat, share=shape.pack,
-            batch_invariant=batch_invariant, parts=parts,
+            batch_invariant=batch_invariant, parts=parts, same_shape=degrees.ep > 1,
         )  # fmt: skip
 
     def _logprobs(

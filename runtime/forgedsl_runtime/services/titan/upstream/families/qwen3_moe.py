@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch.distributed.tensor import DTensor
 
 from forgedsl.families.base import Dims
+from forgedsl_runtime.services.titan.upstream.dispatch import dispatcher
 from forgedsl_runtime.services.titan.upstream.families.decoder import decoder_spec, mlp_config
 from forgedsl_runtime.services.titan.upstream.router import as_replaying
 
@@ -44,6 +45,7 @@ def experts(dims: Dims) -> dict[str, Any]:
         param_init=qwen3._EXPERTS_INIT,
         comm_backend="standard",
     )
+    routed.token_dispatcher = dispatcher().Config(num_experts=dims.experts, top_k=dims.active)
     inner = routed.inner_experts
     routed.inner_experts = _grouped().Config(
         **{f.name: getattr(inner, f.name) for f in fields(inner) if f.init}
