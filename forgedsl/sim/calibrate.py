@@ -3,6 +3,7 @@
     RUN/{job.json, events.jsonl, metrics.jsonl} --measure--> Latencies --settle--> Latencies
 
 Completions give lengths and the speed of engines (decode, cost of a running sequence, prefill).
+If all run together, they do not show these parts apart: then the plan's proportions count.
 Steps give the trainer's times. Other spans give those of rewards, data and the controller.
 Effects without spans are fitted last: a factor on all times and the spread of steps are set so that
 a simulation of the run has its median and mean step time. Then other settings can be predicted.
@@ -21,7 +22,7 @@ from forgedsl.lower.job import Job
 from forgedsl.records import replace
 from forgedsl.runs.checkpoints import no_run
 from forgedsl.runs.data import RunData, Span, load_run
-from forgedsl.sim.fit import Crowd, Interval, least_squares, overlap, union
+from forgedsl.sim.fit import Crowd, Interval, least_squares, multiples, overlap, union
 from forgedsl.sim.latency import Control, Data, Engine, Filter, Latencies, Play, Reward, Titan
 from forgedsl.sim.result import Result
 from forgedsl.sim.values import Dist, constant, quantiles
@@ -37,6 +38,9 @@ PUBLISH = 0.5
 """fraction of a weight transfer in which the trainer is busy; the engines are in the rest"""
 SPREAD = 1.5
 """minimum ratio of largest to smallest batch to separate fixed from proportional times"""
+PLAN_WEIGHT = 4e-4
+"""weight of the plan's proportions of decode steps in a fit. Its root: seconds that move from one
+part to another count 2 % of seconds that the fit is off"""
 
 
 class CalibrationError(Exception):
@@ -131,16 +135,19 @@ def _engine(engine: Engine, name: str, data: RunData, syncs: list[Interval]) -> 
             (tokens, tokens * crowd.mean(start, end) / replicas, crowd.begun(start, end) / replicas)
         )
         values.append(end - start - (1 - PUBLISH) * overlap((start, end), syncs))
-    decode, sequence, prefill = least_squares(rows, values)
     lengths = [s for s in mine if "group" in s.fields]
     prompt = _prompt_tokens(data)
     ready = [p for p in data.ready if p["service"] == name]
     tokens = quantiles([s.fields["tokens"] for s in lengths or mine])
+    planned = engine.with_lengths(tokens=tokens, prompt=constant(prompt))
+    parts = (planned.decode, planned.decode_sequence, planned.prefill * prompt)
+    decode, sequence, prefill = multiples(rows, values, parts, weight=PLAN_WEIGHT)
     return replace(
-        engine.with_lengths(tokens=tokens, prompt=constant(prompt)),
-        decode=max(decode, 1e-6),
-        decode_sequence=sequence,
-        prefill=prefill / prompt,
+        planned,
+        decode=max(decode * planned.decode, 1e-6),
+        decode_sequence=sequence * planned.decode_sequence,
+        decode_context=sequence * planned.decode_context,
+        prefill=prefill * planned.prefill,
         load=(1 - PUBLISH) * statistics.median(e - s for s, e in syncs) if syncs else engine.load,
         start=max((p["seconds"] for p in ready), default=0.0) + 10.0,
         like=_intraclass_correlation(lengths),

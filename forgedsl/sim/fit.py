@@ -24,6 +24,33 @@ def least_squares(rows: Sequence[Sequence[float]], values: Sequence[float]) -> l
     return [0.0] * len(rows[0])
 
 
+def multiples(
+    rows: Sequence[Sequence[float]],
+    values: Sequence[float],
+    planned: Sequence[float],
+    *,
+    weight: float,
+) -> list[float]:
+    """Return a factor >= 0 on each planned coefficient. Where `rows` do not tell the columns apart,
+    as if they are proportional, the factors are equal.
+
+    A ridge regression: all columns should have the one factor that fits best. `weight` is the
+    penalty of seconds by which a column differs from that, relative to those of the residuals.
+    """
+    parts = [[n * each for n, each in zip(row, planned, strict=True)] for row in rows]
+    whole = [sum(each) for each in parts]
+    square = sum(each * each for each in whole)
+    if not square:
+        return [1.0] * len(planned)
+    common = sum(a * value for a, value in zip(whole, values, strict=True)) / square
+    norms = [sum(part[i] ** 2 for part in parts) ** 0.5 for i in range(len(planned))]
+    scaled = [[a / n if n else 0.0 for a, n in zip(part, norms, strict=True)] for part in parts]
+    root = weight**0.5
+    scaled += [[root * (i == k) for k in range(len(norms))] for i in range(len(norms))]
+    found = least_squares(scaled, [*values, *(root * common * n for n in norms)])
+    return [each / n if n else 0.0 for each, n in zip(found, norms, strict=True)]
+
+
 def _solve(rows: Sequence[Sequence[float]], values: Sequence[float]) -> list[float]:
     """Solve the normal equations by elimination; a column without information gets 0."""
     size = len(rows[0])
