@@ -55,12 +55,19 @@ def _removable(adapted: Any, plain: Any) -> Any:
     """Return the class of a linear layer with an adapter that can be left out. `adapted` is
     torchtitan's class of the layer, and `plain` that of the same layer without an adapter."""
 
+    from torchtitan.models.common.param_init import skip_param_init
+
     class Removable(adapted):
         @dataclass(kw_only=True, slots=True)
         class Config(adapted.Config):
             pass
 
         left_out = False
+
+        def __init__(self, config: Any) -> None:
+            super().__init__(config)
+            # `draw` initializes it. A draw here would change the random weights drawn after it.
+            self.lora_a._param_init = {"weight": skip_param_init}
 
         def forward(self, input: Tensor) -> Tensor:
             layer = plain if self.left_out else adapted
@@ -94,7 +101,7 @@ def _apart(fused: Any) -> Any:
             in_features=fused.wqkv.in_features,
             out_features=heads * fused.head_dim,
             bias=fused.wqkv.bias,
-            param_init=qwen3._LINEAR_INIT,
+            param_init=qwen3._LINEAR_INIT,  # the draws of a fused layer, in the same order
         )
 
     return QKVLinear.Config(
@@ -106,10 +113,14 @@ def draw(model: torch.nn.Module, shapes: Mapping[str, torch.Size]) -> None:
     """Initialize A, equal for any number of ranks. If each rank drew its own shard with the same
     seed, all shards would have equal rows, and training would keep them equal. `shapes` are those
     of the whole model: a pipeline stage has only some of its layers."""
+    from torch.distributed.algorithms._checkpoint import checkpoint_wrapper
     from torch.distributed.tensor import DTensor, distribute_tensor
 
     generator = torch.Generator().manual_seed(0)
-    here = dict(model.named_parameters())
+    # recomputed layers are wrapped, which is in the names of their parameters
+    prefix = checkpoint_wrapper._CHECKPOINT_PREFIX
+    here = {name.replace(prefix, ""): value for name, value in model.named_parameters()}
+    assert {name for name in here if name.endswith(A)} <= shapes.keys()
     with torch.no_grad():
         for name, shape in shapes.items():
             if name.endswith(A):

@@ -30,7 +30,7 @@ from forgedsl.lower import job as spec
 from forgedsl.sizes.params import stage_layers
 from forgedsl.syntax import cache
 from forgedsl_runtime.context_parallel import Context
-from forgedsl_runtime.services.titan.upstream import experts, lora, value_head
+from forgedsl_runtime.services.titan.upstream import draws, experts, lora, value_head
 from forgedsl_runtime.services.titan.upstream.arch import (
     HeadFn,
     adapt_config,
@@ -41,7 +41,6 @@ from forgedsl_runtime.services.titan.upstream.arch import (
 from forgedsl_runtime.services.titan.upstream.attention import Segments
 from forgedsl_runtime.services.titan.upstream.checkpoints import spoilt
 from forgedsl_runtime.services.titan.upstream.context import share_rows
-from forgedsl_runtime.services.titan.upstream.draws import WholeDraws
 from forgedsl_runtime.services.titan.upstream.gathering import gather_tensor
 from forgedsl_runtime.services.titan.upstream.router import InF32
 
@@ -282,8 +281,7 @@ def _start(
     those of the whole model, before it is split into stages and sharded."""
     torch.manual_seed(seed)
     module.to_empty(device="cpu" if service.offload else device)
-    with torch.no_grad(), WholeDraws():  # type: ignore[no-untyped-call]
-        module.init_states(buffer_device=device if service.offload else None)
+    draws.initialize(module, device, offload=service.offload)
     lora.draw(module, shapes)
     value_head.start(module)
     _plain_sum_reduction(module)
