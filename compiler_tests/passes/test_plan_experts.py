@@ -14,7 +14,7 @@ from forgedsl.plan.router_replay import route_bytes
 from forgedsl.plan.text import render_plan
 from forgedsl.services.titan.facts import KIND
 from forgedsl.services.titan.memory import TrainerShape
-from forgedsl.sizes.experts import exchanged, fitting, gathered, mlp_bytes
+from forgedsl.sizes.experts import exchanged, fitting, gathered, gathered_tokens, mlp_bytes
 from forgedsl.sizes.params import vocab_params
 
 HERE = Path(__file__).parent
@@ -72,9 +72,33 @@ def test_numbers_of_ranks_that_fit() -> None:
 def test_bytes_of_a_published_mixture() -> None:
     each = 4 * 768 * 2 + 2048 * 6 + 28
     assert mlp_bytes(DIMS, 2) == 8 * each + 128 * 2
-    assert exchanged(DIMS, 4096, 4, 2) == 4096 * 8 * 2048 * 2 * 3 // 4
+    assert exchanged(DIMS, 4096, 8, 2) == 4096 * 8 * 2048 * 2 * 7 // 8
     layer, experts = gathered(DIMS, 1), 3 * 2048 * 768 * 128
     assert gathered(DIMS, 8) == layer - experts + experts // 8
+
+
+@pytest.mark.parametrize(("ep", "all_tokens"), [(1, False), (2, True), (7, True), (8, False)])
+def test_few_ranks_gather_all_tokens(ep: int, all_tokens: bool) -> None:
+    """Fewer than the 8 experts of a token; each way has as many bytes."""
+    one = 4096 * 2048 * 2
+    sent = (ep - 1) * one if all_tokens else one * 8 * (ep - 1) // ep
+    assert exchanged(DIMS, 4096, ep, 2) == sent
+    assert gathered_tokens(DIMS, 4096, ep, 2) == (ep * one if all_tokens else 0)
+    assert exchanged(DIMS, 4096, ep, 2) <= one * 8 * (ep - 1) // ep
+
+
+@pytest.mark.parametrize("trained", [True, False])
+def test_gathered_tokens_are_in_the_memory_of_a_rank(trained: bool) -> None:
+    found = {}
+    for ep in (2, 8):
+        degrees = {**dict.fromkeys(KIND.degrees, 1), "dp_shard": 8}
+        shape = TrainerShape(
+            dims=DIMS, device="gpu", degrees=degrees, itemsize=2, trained=trained,
+            checkpointing="full" if trained else "none", seq_len=4096, rows=2, ep=ep, published=0,
+        )  # fmt: skip
+        items = [item for phase in shape.phases for item in phase.items]
+        found[ep] = [i.bytes for i in items if i.name == "tokens for experts"]
+    assert found == {2: [2 * 2 * 4096 * 2048 * 2], 8: []}
 
 
 def test_a_rank_gathers_its_own_experts() -> None:

@@ -2,9 +2,10 @@
 
     Dims, tokens, ranks -> bytes, seconds, numbers of ranks
 
-With a group of `ep` ranks, each rank has 1/ep of the experts of every layer. Tokens are sent to the
-ranks of their experts and back, in the forward and in the backward pass. Without `ep`, FSDP gathers
-experts like other weights.
+With a group of `ep` ranks, each rank has 1/ep of the experts of every layer. Tokens reach the
+ranks of their experts and come back, forward and backward. Fewer ranks than experts per
+token gather all tokens and reduce-scatter the sums; more ranks send a token once for each of its
+experts. Without `ep`, FSDP gathers experts like other weights.
 """
 
 from __future__ import annotations
@@ -82,8 +83,22 @@ def largest_tensor(dims: Dims) -> int:
 
 def exchanged(dims: Dims, tokens: int, ep: int, itemsize: int) -> int:
     """Return the bytes that a rank sends to the experts of a layer in one pass, or gets back from
-    them, if its `tokens` are distributed evenly over experts."""
-    return tokens * dims.active * dims.hidden * itemsize * (ep - 1) // ep
+    them, if its `tokens` are distributed evenly over experts: (ep - 1) * T * h * b for tokens that
+    are gathered, else T * k * h * b * (ep - 1) / ep."""
+    one = tokens * dims.hidden * itemsize
+    return (ep - 1) * one if gathers_tokens(dims, ep) else one * dims.active * (ep - 1) // ep
+
+
+def gathers_tokens(dims: Dims, ep: int) -> bool:
+    """True if each of `ep` ranks gets all tokens of the group. Then every rank has equally many:
+    microbatches are padded to the largest."""
+    return 1 < ep < dims.active
+
+
+def gathered_tokens(dims: Dims, tokens: int, ep: int, itemsize: int) -> int:
+    """Return the bytes of the tokens of all ranks of a group, ep * T * h * b, which a rank holds
+    while it computes a layer; 0 if they are not gathered. `tokens` are those of a rank."""
+    return ep * tokens * dims.hidden * itemsize if gathers_tokens(dims, ep) else 0
 
 
 def expert_bytes(mesh: MeshPlan, dims: Dims, tokens: int, size: int, passes: float) -> int:

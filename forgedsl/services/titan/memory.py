@@ -24,6 +24,7 @@ from forgedsl.sizes.experts import (
     compiled_mlp_bytes,
     expert_params,
     gathered,
+    gathered_tokens,
     largest_tensor,
     mlp_bytes,
 )
@@ -238,10 +239,21 @@ def activation_items(shape: TrainerShape) -> tuple[Item, ...]:
         items.append(
             item_of("recomputed layer", tokens * whole, f"{tokens:,} tokens x {whole:,.0f} B")
         )
+    items += _gathered_tokens(shape)
     if shape.device == "cpu":  # attention on GPUs uses sequence boundaries, no mask
         mask = shape.rows * shape.seq_len**2
         items.append(item_of("attention mask", mask, f"{shape.rows} rows x {shape.seq_len}^2"))
     return (*items, _head_item(shape)) if shape.is_last else tuple(items)
+
+
+def _gathered_tokens(shape: TrainerShape) -> list[Item]:
+    """Return the item of the tokens of all ranks that share experts, during one layer."""
+    if not shape.layers_with_experts:
+        return []
+    tokens = shape.tokens // shape.degrees["tp"]
+    size = gathered_tokens(shape.dims, tokens, shape.ep, shape.itemsize)
+    formula = f"{shape.ep} x {tokens:,} tokens x {shape.itemsize} x {shape.dims.hidden:,}"
+    return [item_of("tokens for experts", size, formula)] if size else []
 
 
 def _head_item(shape: TrainerShape) -> Item:
@@ -357,6 +369,7 @@ def _frozen_phases(shape: TrainerShape) -> tuple[Phase, ...]:
     working = [
         _gathered(shape),
         item_of("forward of a layer", shape.tokens * whole, formula),
+        *_gathered_tokens(shape),
     ]
     if shape.is_last:
         formula = f"12 x {rows:,} x {vocab:,} logits"
