@@ -15,7 +15,7 @@ from forgedsl.errors import LaunchError
 from forgedsl.job.parts import Arch
 from forgedsl.lower import job as spec
 from forgedsl_runtime.models import resolve_model
-from forgedsl_runtime.services.titan.upstream.draws import WholeDraws, initialize
+from forgedsl_runtime.services.titan.upstream.draws import Initial, WholeDraws, initialize
 
 TOKENIZER = Path(__file__).parents[2] / "pipelines/tokenizers/arithmetic"
 """of 48 tokens"""
@@ -67,15 +67,15 @@ def test_weights_in_bf16_are_those_in_f32_rounded() -> None:
         def __init__(self, dtype: torch.dtype) -> None:
             super().__init__()
             self.weight = torch.nn.Parameter(torch.empty(40, 30, dtype=dtype))
-            self._param_init = {"weight": torch.nn.init.trunc_normal_}
 
         def init_states(self, buffer_device: Any) -> None:
-            torch.manual_seed(3)
-            self._param_init["weight"](self.weight)
+            pass
 
     found = [Layer(dtype) for dtype in (torch.float32, torch.bfloat16)]
+    weights = [Initial("weight", torch.Size([40, 30]), torch.nn.init.trunc_normal_)]
     for layer in found:
-        initialize(layer, torch.device("cpu"), offload=False)
+        torch.manual_seed(3)
+        initialize(layer, weights, torch.device("cpu"), offload=False)
     assert torch.equal(found[0].weight.bfloat16(), found[1].weight)
     assert found[0].weight.std() > 0.5
 

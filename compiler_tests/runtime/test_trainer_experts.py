@@ -170,7 +170,6 @@ def test_ranks_agree_with_one_which_goes_on_from_their_checkpoint(
 def test_stages_have_the_experts_of_their_layers(
     tmp_path: Path, one: Any, degrees: dict[str, int]
 ) -> None:
-    """From files: stages draw other random weights than one rank."""
     source = spec.LocalModel(path=str(one[2] / "export"), sha256="")
     model = spec.Model(source=source, dtype="f32", context=256)
     _, whole_model = run(tmp_path / "whole", {}, model=model)

@@ -22,11 +22,13 @@ from test_trainer_ranks import (
     recorded_loss,
     same_step,
     same_weights,
+    trainer_of,
     two_steps,
 )
 
 from forgedsl import api
 from forgedsl.diagnostics import Reporter
+from forgedsl.job.parts import Arch
 from forgedsl.lower import job as spec
 from forgedsl.lower.loss import lower_loss
 from forgedsl_runtime.data_types import Batch
@@ -116,6 +118,34 @@ def test_stages_take_the_step_of_one_rank_and_resume_each_other(
     _, there = run(one, tmp_path / "back", resume=2)
     _agree(there, here)
     assert [result.version for result, _ in here] == [3, 4]
+
+
+@pytest.mark.full
+@pytest.mark.timeout(300)
+def test_stages_have_the_random_weights_of_one_rank(
+    tmp_path: Path, make_job: Any, make_titan: Any
+) -> None:
+    dims = {"layers": 3, "hidden": 64, "heads": 4, "kv_heads": 2, "head_dim": 32, "ffn": 96,
+            "vocab": 64, "tied": True}  # fmt: skip
+    model = spec.Model(
+        source=spec.RandomModel(seed=3), arch=Arch(family="qwen3", dims=dims), dtype="f32",
+        context=256, tokenizer=spec.LocalModel(path="forgedsl:models/tiny_math", sha256=""),
+    )  # fmt: skip
+
+    async def weights(stages: int) -> dict[str, torch.Tensor]:
+        folder = tmp_path / str(stages)
+        folder.mkdir()
+        service = make_titan(procs=stages).model_copy(
+            update={"parallel": spec.TitanParallel(pp=stages), "lora": spec.Lora(rank=4, alpha=16)}
+        )
+        job = make_job(services={"trainer": service}, losses={"recorded": recorded_loss()},
+                       models={"policy": model})  # fmt: skip
+        async with trainer_of(job, stages, folder) as (mesh, _):
+            return await published(mesh)
+
+    one, two = (asyncio.run(weights(stages)) for stages in (1, 2))
+    assert one.keys() == two.keys()
+    assert [name for name, value in one.items() if not value.equal(two[name])] == []
 
 
 def _agree(one: Any, two: Any) -> None:

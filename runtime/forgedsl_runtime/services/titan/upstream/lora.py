@@ -24,6 +24,7 @@ from torch import Tensor
 from forgedsl.adapters import A as PEFT_A
 from forgedsl.adapters import B as PEFT_B
 from forgedsl.lower import job as spec
+from forgedsl_runtime.services.titan.upstream.draws import parameters
 
 LAYERS = ["wq", "wkv", "wo", "w1", "w2", "w3"]
 A, B = ".lora_a.weight", ".lora_b.weight"
@@ -113,13 +114,10 @@ def draw(model: torch.nn.Module, shapes: Mapping[str, torch.Size]) -> None:
     """Initialize A, equal for any number of ranks. If each rank drew its own shard with the same
     seed, all shards would have equal rows, and training would keep them equal. `shapes` are those
     of the whole model: a pipeline stage has only some of its layers."""
-    from torch.distributed.algorithms._checkpoint import checkpoint_wrapper
     from torch.distributed.tensor import DTensor, distribute_tensor
 
     generator = torch.Generator().manual_seed(0)
-    # recomputed layers are wrapped, which is in the names of their parameters
-    prefix = checkpoint_wrapper._CHECKPOINT_PREFIX
-    here = {name.replace(prefix, ""): value for name, value in model.named_parameters()}
+    here = parameters(model)
     assert {name for name in here if name.endswith(A)} <= shapes.keys()
     with torch.no_grad():
         for name, shape in shapes.items():

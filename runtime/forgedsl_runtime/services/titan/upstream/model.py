@@ -245,6 +245,7 @@ def build_model(
         module = config.build()
         if service.value_head:
             value_head.attach(module, config.dim)
+    initial = draws.initial(module)
     context = share_rows(module, dims, service.parallel)
     whole_model = {name: value.shape for name, value in module.named_parameters()}
     device = torch.device("cpu" if service.mesh.device == "cpu" else torch.cuda.current_device())
@@ -263,8 +264,7 @@ def build_model(
         ac_config=_activation_checkpoint(service.activation_checkpoint, parts),
         dump_folder="",
     )
-    seed = model.source.seed if isinstance(model.source, spec.RandomModel) else 0
-    _start(module, service, device, whole_model, seed + (pipeline.stage if pipeline else 0))
+    _start(module, model, service, device, whole_model, initial)
     if pipeline is not None:
         pipeline.copy_tied(module)
         config = replace(config, enable_weight_tying=module.enable_weight_tying)
@@ -274,14 +274,14 @@ def build_model(
 
 
 def _start(
-    module: Any, service: spec.TitanService, device: torch.device, shapes: dict[str, torch.Size],
-    seed: int,
+    module: Any, model: spec.Model, service: spec.TitanService, device: torch.device,
+    shapes: dict[str, torch.Size], initial: list[draws.Initial],
 ) -> None:  # fmt: skip
-    """Initialize the weights, and set up hooks for the forward and backward passes. `shapes` are
-    those of the whole model, before it is split into stages and sharded."""
-    torch.manual_seed(seed)
+    """Initialize the weights, and set up hooks for the forward and backward passes. `shapes` and
+    `initial` are of the whole model, before it is split into stages and sharded."""
+    torch.manual_seed(model.source.seed if isinstance(model.source, spec.RandomModel) else 0)
     module.to_empty(device="cpu" if service.offload else device)
-    draws.initialize(module, device, offload=service.offload)
+    draws.initialize(module, initial, device, offload=service.offload)
     lora.draw(module, shapes)
     value_head.start(module)
     _plain_sum_reduction(module)
