@@ -14,7 +14,15 @@ from forgedsl.plan.router_replay import route_bytes
 from forgedsl.plan.text import render_plan
 from forgedsl.services.titan.facts import KIND
 from forgedsl.services.titan.memory import TrainerShape
-from forgedsl.sizes.experts import exchanged, fitting, gathered, gathered_tokens, mlp_bytes
+from forgedsl.sizes.experts import (
+    exchanged,
+    expert_seconds,
+    fitting,
+    gathered,
+    gathered_tokens,
+    mlp_bytes,
+)
+from forgedsl.sizes.meshes import MeshPlan
 from forgedsl.sizes.params import vocab_params
 
 HERE = Path(__file__).parent
@@ -135,6 +143,20 @@ def test_the_plan_says_what_travels_to_experts() -> None:
     assert lines[1] == []
     (line,) = lines[8]
     assert "a rank of trainer exchanges" in line
+
+
+def test_ranks_that_share_experts_wait_in_each_layer() -> None:
+    """A step of docs/benchmarks.md on two GPUs takes longer with `ep`, as it was measured."""
+    dims = replace(DIMS, layers=24, experts=32, active=4)
+    degrees = {**dict.fromkeys(KIND.degrees, 1), "dp_shard": 2}
+    alone, shared = (
+        MeshPlan(service="t", kind="titan", name="t", hosts=1, procs=2, gpus=1, cpus=None,
+                 device="gpu", replicas=1, degrees=degrees, ep=ep)
+        for ep in (1, 2)
+    )  # fmt: skip
+    one, two = (5 * expert_seconds(mesh, dims, 13 * 1280, 2, 3.0) for mesh in (alone, shared))
+    assert one == pytest.approx(0.12, abs=0.01)  # experts are gathered
+    assert two == pytest.approx(0.11 + 0.36, abs=0.01)  # tokens, and 240 times 1.5 ms
 
 
 def test_auto_chooses_and_the_job_has_it() -> None:
