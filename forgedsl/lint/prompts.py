@@ -136,15 +136,23 @@ def rows_of(view: View, part: Constructor) -> list[dict[str, Any]]:
 
 def row_count(view: View, part: Constructor) -> int:
     """Return the number of rows of a local `.jsonl` file; 0 if it is not known, or if the file is
-    long."""
+    long. Cached for all views."""
     if part.name != "jsonl" or view.folder is None or not view.shared.on_disk:
         return 0
     path = locate(str(part.args["path"]), view.folder)
+    key = ("row count", path)
+    if key not in view.shared.answers:
+        view.shared.answers[key] = _row_count(path)
+    count: int = view.shared.answers[key]
+    return count
+
+
+def _row_count(path: Path) -> int:
     try:
         lines = path.read_bytes().splitlines() if path.stat().st_size <= LONGEST else []
-        return sum(bool(line.strip()) for line in lines)
     except OSError:
         return 0  # P210 says why
+    return sum(map(bool, map(bytes.strip, lines)))
 
 
 def first_row(view: View, dataset: Decl) -> Any:

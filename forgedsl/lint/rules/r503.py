@@ -57,7 +57,10 @@ def check(view: View) -> Findings:
         if not isinstance(prompt, Deferred) or not isinstance(target, Deferred):
             continue
         seen, wanted = _columns(prompt.expr), _columns(target.expr)
-        told = _in_rows(view, dataset, prompt, target)
+        key = (_in_rows, prompt.expr.span, target.expr.span, repr(dataset.settings["source"].value))
+        if key not in view.shared.answers:
+            view.shared.answers[key] = _in_rows(view, dataset, prompt, target)
+        told = view.shared.answers[key]
         if told:
             yield finding(
                 f"the prompt of `{dataset.name}` reads the column `{told}`, which ends with the "
