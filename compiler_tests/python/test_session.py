@@ -425,3 +425,20 @@ def test_the_example_reaches_the_reward_of_the_file(tmp_path: Path) -> None:
     by_hand = train(whole, tmp_path / "hand", steps)
     assert sum(by_hand[-10:]) / 10 > sum(by_hand[:5]) / 5 + 0.1
     assert sum(by_hand[-10:]) / 10 == pytest.approx(sum(by_file[-10:]) / 10, abs=0.1)
+
+
+def test_values_of_a_batch_are_named(groups: list[Group]) -> None:
+    group = Group(prompt=groups[0].prompt, rollouts=groups[0].rollouts)
+    with pytest.raises(forgedsl.PipelineError, match=r"set `group.NAME = \[...\]` on each group"):
+        assembled([group], {"adv": [1.0]})  # type: ignore[dict-item]
+
+
+def test_a_session_says_where_its_services_are(pipeline: forgedsl.Pipeline, tmp_path: Path) -> None:
+    session = pipeline.session(tmp_path / "run")
+    with pytest.raises(AttributeError, match=r'no attribute `trainer`: write s\["trainer"\]'):
+        session.trainer  # noqa: B018
+    with pytest.raises(AttributeError, match=r"no attribute `nothing`$"):
+        session.nothing  # noqa: B018
+    session.close()
+    with pytest.raises(forgedsl.PipelineError, match="has ended"):
+        session["sums"].draw(1)

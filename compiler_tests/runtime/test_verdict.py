@@ -233,7 +233,7 @@ def test_pauses_between_starts_are_no_start_up(tmp_path: Path) -> None:
     (told,) = [f.text for f in verdict(data) if f.label == "start-up"]
     assert told == "30 s of 1 min 20 s passed before the first step"
     (told,) = [f.text for f in verdict(started(tmp_path, 0.0, 1e4)) if f.label == "start-up"]
-    assert told == "1 min 0 s of 1 min 20 s passed before the first step of each of 2 starts"
+    assert told == "1 min 0 s of 1 min 20 s passed before the first steps of 2 starts"
 
 
 def test_the_time_between_a_stop_and_a_resume_is_no_waiting() -> None:

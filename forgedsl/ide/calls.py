@@ -246,7 +246,10 @@ def _initializer(document: Document, path: Path, node: Any) -> Any:
 def _form(name: str, form: Form) -> Call:
     """Return the signature of a method of the flow: its parameters, and the further ones that
     `NAME = ...` stands for."""
-    shown = [Shown(name=each, text=each) for each in form.params]
+    shown = []
+    for each in form.params:
+        type_ = ": stream" if each in form.streams else ": int" if each in form.counts else ""
+        shown.append(Shown(name=each, text=each + type_))
     if "NAME" in form.shown:
         shown.append(Shown(name="NAME", text="NAME = ..."))
     elif not form.params and "..." in form.shown:

@@ -33,7 +33,7 @@ class Measures(dict[str, "Best"]):
     def __missing__(self, name: object) -> Best:
         from forgedsl.mistakes.suggest import did_you_mean, nearest
 
-        found = self._found
+        found, close = self._found, ""
         if name in found.not_compared:
             why = f"{name!r} is not compared: its definition differs between the runs"
         elif name in found.measures and len(found.groups) == 1:
@@ -42,11 +42,11 @@ class Measures(dict[str, "Best"]):
             why = f"{name!r} has no best group: only one group has it"
         else:
             close = did_you_mean(nearest(str(name), found.measures))
-            why = f"the runs have no measure {name!r}{'; ' * bool(close)}{close}"
+            why = f"the runs have no measure {name!r}"
         there = f"compared are {', '.join(self)}" if self else "no measure is compared"
         if not found.measures:
             there = "they have neither a reward nor an eval, so nothing can be compared"
-        raise UnknownMeasure(f"{why}; {there}")
+        raise UnknownMeasure("; ".join(filter(None, (why, there, close))))
 
 
 def _one_group(group: Group) -> str:

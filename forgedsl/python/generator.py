@@ -29,8 +29,8 @@ class Generator(Handle):
     def sample(
         self,
         prompts: Prompt | Sequence[Prompt],
-        *,
         n: int = 1,
+        *,
         seed: int | None = None,
         **sampling: Any,
     ) -> Work[list[Group]]:

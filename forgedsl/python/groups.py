@@ -64,6 +64,10 @@ class Buffer:
         self.max_age = max_age
         self._random = random.Random(seed)
 
+    def __repr__(self) -> str:
+        most = self._groups.maxlen
+        return f"<Buffer of {len(self)} of at most {most} groups, max_age {self.max_age}>"
+
     def put(self, groups: Sequence[Group]) -> None:
         """Add groups with all that is set on them."""
         self._groups.extend(_checked(groups))
@@ -134,7 +138,12 @@ def _checked(groups: Any) -> Sequence[Group]:
 
 def _values(group: Group, source: str) -> Sequence[Any]:
     """Return the values that are set on a group under this name, one for each completion."""
-    if not isinstance(source, str) or not hasattr(group, source):
+    if not isinstance(source, str):
+        raise PipelineError(
+            "the values of a batch are named: set `group.NAME = [...]` on each group, and pass "
+            f"the name as a text, not {repr(source)[:40]}"
+        )
+    if not hasattr(group, source):
         raise PipelineError(f"a group has no values `{source}`: set them with group.NAME = [...]")
     found: Any = getattr(group, source)
     if isinstance(found, Work):

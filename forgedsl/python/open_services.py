@@ -206,5 +206,7 @@ class OpenServices:
 
     def _opened_services(self) -> Services:
         if self._services is None:
+            if self._loop.is_closed():
+                raise PipelineError("this Session has ended: open another with pipeline.session()")
             raise PipelineError("this Session is not open: use `with pipeline.session() as s:`")
         return self._services

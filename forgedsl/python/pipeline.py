@@ -52,6 +52,8 @@ def load(
         PipelineError: the file cannot be read or has mistakes; it prints as `forgec lint` does.
     """
     expect(path, str | PathLike, "`path` must be the path of a .forge file")
+    if "\n" in str(path):
+        raise PipelineError("`path` is a text: write it to a file, and load the path of that")
     expect(host, str, '`host` must be "here", or a description such as "8xH200"')
     texts = (*api.listed(set, str, 'set=["group=4"]'), *map(_override, overrides.items()))
     files = tuple(

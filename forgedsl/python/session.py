@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from forgedsl.python.arguments import (
     check_count,
@@ -72,6 +72,13 @@ class Session(OpenServices):
         if name not in self._handles:
             self._handles[name] = self._handle(name)
         return self._handles[name]
+
+    def __getattr__(self, name: str) -> NoReturn:
+        """Refuse an unknown attribute. Services are `s[NAME]`, so that no name can hide a verb."""
+        job = self.__dict__.get("job")
+        known = () if job is None else (*job.services, *job.datasets, *job.rewards, *job.rubrics)
+        hint = f': write s["{name}"]' if name in known else ""
+        raise AttributeError(f"a Session has no attribute `{name}`{hint}", name=name, obj=self)
 
     def _handle(self, name: str) -> Handle:
         job = self.job

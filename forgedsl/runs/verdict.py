@@ -430,8 +430,8 @@ def _speed(data: RunData) -> Iterator[Finding]:
     found, whole = start_ups(data), data.seconds
     start = sum(first - begin for begin, first in found)
     if start > whole / 3:
-        of_each = f" of each of {len(found)} starts" if len(found) > 1 else ""
-        text = f"{duration(start)} of {duration(whole)} passed before the first step{of_each}"
+        first_steps = f"first steps of {len(found)} starts" if len(found) > 1 else "first step"
+        text = f"{duration(start)} of {duration(whole)} passed before the {first_steps}"
         made = sum(first - _all_ready(data, begin, first) for begin, first in found)
         if made > start / 2:
             text += f", {duration(made)} of it for sampling and scoring, with all services ready"

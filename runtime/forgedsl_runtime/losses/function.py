@@ -127,10 +127,10 @@ class LossFunction:
 
     def __call__(
         self,
-        *,
         logits: Tensor,
         labels: Tensor,
         mask: Tensor | None = None,
+        *,
         seq_id: Tensor | None = None,
         num_tokens: float | Tensor | None = None,
         num_sequences: float | Tensor | None = None,
