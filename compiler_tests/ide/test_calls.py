@@ -11,7 +11,7 @@ from test_meant import TEXT
 
 from forgedsl import api
 from forgedsl.hir.modules import standard_modules
-from forgedsl.ide import calls
+from forgedsl.ide import calls, complete
 from forgedsl.ide.workspace import Workspace
 from forgedsl.schema import builtins
 from forgedsl.syntax import ast
@@ -52,7 +52,7 @@ def shown(old, new, path=Path("a.forge"), text=TEXT):
         (STEP, "trainer.step(batch, loss = rl.dapo(clip_low = 0.1|", "loss rl.dapo(", "clip_low"),
         (STEP, "trainer.step(batch, loss = own(adv = |", "loss own(", "adv: [B] f32"),
         (STEP, "trainer.step(|", "trainer.step(batch: stream, loss, epochs: int", "batch"),
-        (STEP, "trainer.step(batch, loss = rl.dapo, |", "trainer.step(batch: stream, loss,", "epochs"),
+        (STEP, "trainer.step(batch, loss = rl.dapo, |", "trainer.step(batch: str", "epochs"),
         ("sums.draw(8)", "sums.draw(|", "sums.draw(count: int, weight)", "count"),
         ("prompt, n = 8", "prompt, n = |", "generator.sample(prompt: stream, n: int)", "n"),
         ("correct(rollout, ", "correct(rollout, |", "correct(rollout, target)", "target"),
@@ -161,3 +161,44 @@ def test_calls_of_pipelines_have_their_signature():
 @pytest.mark.deep
 def test_every_call_of_every_pipeline_has_its_signature():
     assert [each for path in PIPELINES for each in unmatched(path, 1)] == []
+
+
+LOCK = """from forgedsl.environment import Environment, Start, Step
+
+
+class Lock(Environment):
+    parts = ("opened", "near")
+
+    def __init__(self, tries: int = 3) -> None:
+        self.tries = tries
+
+    def reset(self, task, rng):
+        return Start()
+
+    def step(self, turn):
+        return Step(rewards={"opened": 1.0, "near": 1.0}, done=True)
+"""
+
+
+def completed(folder, text, cursor):
+    """The labels that are offered at the end of `cursor` in a text."""
+    (folder / "hilo.py").write_text(LOCK)
+    workspace = Workspace()
+    path = folder / "a.forge"
+    workspace.open(path, text)
+    assert workspace.document(path).program is not None
+    offset = text.index(cursor.replace(CURSOR, "")) + cursor.index(CURSOR)
+    return [item.label for item in complete.complete(workspace.document(path), offset)]
+
+
+def test_completion_knows_a_class_of_an_environment(tmp_path):
+    """Its reward parts behind `r.rewards.`, and its arguments."""
+    text = TEXT.replace(
+        "reward correct",
+        "environment lock = hilo.Lock()\n"
+        "reward opened(r: Rollout) -> f32 = r.rewards.opened\nreward correct",
+        1,
+    ).replace('import "std/rl" as rl', 'import "std/rl" as rl\nimport python "hilo.py" as hilo')
+    assert {"opened", "near"} <= {*completed(tmp_path, text, "r.rewards.|opened")}
+    assert "num_tokens" not in completed(tmp_path, text, "r.rewards.|opened")
+    assert any(label.startswith("tries") for label in completed(tmp_path, text, "hilo.Lock(|)"))

@@ -202,6 +202,10 @@ FAULTS = [
     ("cycle", [("  score   = total(rollout", "  kept = rollout.keep(mixed(score))\n"
                 "  score   = total(kept"), ("replay(rollout", "replay(kept")], [], "F105",
      ["`score` is used before it is defined", "only `sync`, `observe` and a buffer"]),
+    ("field", [("prompt.target)", "target)")], [], "F101",
+     ["undefined stream `target`", "write `prompt.target`"]),
+    ("function", [("  score   = total(rollout", "  score   = total(mixed")], [], "F101",
+     ["undefined stream `mixed`", "call it, `mixed(...)`"]),
     ("memory", [(ASYNC, "colocate = [trainer, generator]\nschedule sync { steps = 5 }")],
      ["generator.engine.gpu_memory=0.9"], "P205",
      ["`trainer` and `generator` together need", "on a GPU that has 141.0 GiB", "fits"]),

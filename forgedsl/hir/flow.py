@@ -44,6 +44,7 @@ from forgedsl.services.registry import kind_of
 from forgedsl.settings import COUNT, Type
 from forgedsl.source import Span
 from forgedsl.syntax import ast
+from forgedsl.types.flow import Role
 
 
 class FlowResolver:
@@ -442,7 +443,18 @@ class FlowResolver:
             )
             self.ctx.error("F105", message, span, related=related, help=help_text)
         else:
-            self.ctx.unknown("F101", "undefined stream", head, span, self.edges)
+            meant = self._meant(head) if len(path.parts) == 1 else ""
+            known = {} if meant else self.edges
+            self.ctx.unknown("F101", "undefined stream", head, span, known, meant)
+
+    def _meant(self, name: str) -> str:
+        """Return the help for a name that is a field of a prompt, or a function; "" if neither."""
+        if name == "target":
+            drawn = next((step.name for step in self.steps if Role.SOURCE in step.roles), "")
+            return f"the target belongs to a prompt: write `{drawn}.target`" if drawn else ""
+        if name in self.resolver.table.functions:
+            return f"`{name}` is a function: call it, `{name}(...)`"
+        return ""
 
     def count(self, value: Value, call: ast.Call, what: str) -> Value:
         span = value.origin.span or call.span

@@ -133,7 +133,7 @@ def _made(opened: Document, where: Context, path: tuple[str, ...], offset: int) 
         return _constructor(listed, text, offset)
     if len(path) == 2:
         if path[0] in uses_of(document).imports:
-            return _member(document, *path)
+            return of_member(document, *path)
         methods = names.flow_forms(document, path[0])
         method = next((form for form in methods if form.method == path[1]), None)
         return None if method is None else _form(name, method)
@@ -177,7 +177,7 @@ def _function(
     return _call(f"{kind} {name}", shown, returned, doc)
 
 
-def _member(document: Document, alias: str, name: str) -> Call | None:
+def of_member(document: Document, alias: str, name: str) -> Call | None:
     """Return the signature of a function of a module: of the library, a file, or Python."""
     decl = uses_of(document).imports[alias]
     shown = f"{alias}.{name}"

@@ -444,11 +444,24 @@ def _parameters(
             if member.name == call[1]:
                 for name in re.findall(r"(\w+): ", member.detail):
                     yield Name(name=name, kind="argument", detail=f"of {call[1]}", doc=member.doc)
+        yield from _python_parameters(document, *call)
         return
     definition = uses_of(document).top.get(call[0])
     if definition is not None and isinstance(definition.node, ast.FnDecl):
         for field in definition.node.fields:
             yield Name(name=field.name, kind="argument", detail=names.signature(field))
+
+
+def _python_parameters(document: Document, alias: str, name: str) -> Iterator[Name]:
+    """Return the parameters of a Python function or class that is imported as `alias.name`."""
+    from forgedsl.ide.calls import of_member
+
+    if isinstance(uses_of(document).imports.get(alias), ast.ImportPython):
+        found = of_member(document, alias, name)
+        if found is None:
+            return
+        for each in found.parameters:
+            yield Name(name=each.name, kind="argument", detail=each.text, doc=found.doc)
 
 
 # ---- types
@@ -539,7 +552,7 @@ def _behind_dot(document: Document, where: Context, offset: int) -> Iterator[Nam
             yield from fitting.stream_attributes(document, first, offset)
         return
     if _is_rollout(document, first, offset):
-        yield from _attributes()
+        yield from _reward_parts(document) if path[1:] == ("rewards",) else _attributes()
         return
     kind, prefix, is_open = _kind_and_path(document, where)
     is_path = "=" not in where.words and (not where.stack or where.stack[-1].bracket == "{")
@@ -557,6 +570,14 @@ def _attributes() -> Iterator[Name]:
 
     for name in builtins.ROLLOUT_ATTRIBUTES:
         yield Name(name=name, kind="attribute", detail="of a rollout", doc=MEANINGS.get(name, ""))
+
+
+def _reward_parts(document: Document) -> Iterator[Name]:
+    """Return the reward parts of all environments."""
+    program = document.settled.program
+    for env in program.environments.values() if program is not None else ():
+        for part in env.body.parts:
+            yield Name(name=part, kind="attribute", detail=f"of environment {env.name}")
 
 
 def _is_rollout(document: Document, name: str, offset: int) -> bool:

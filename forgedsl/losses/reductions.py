@@ -47,7 +47,11 @@ def reduce(inference: Walk, node: ast.Call) -> Typed:
     axis = axis_name(inference, bound["axis"])
     (x,) = inference.operands([bound["x"]])
     if axis is None:
-        help_ = f"write {node.function.text}(x, T, mask) or {node.function.text}(x, G)"
+        name = node.function.text
+        help_ = f"write {name}(x, T, mask) or {name}(x, G)"
+        if name == "mean" and inference.calls[0].kind == "loss":
+            help_ = "`token_mean(x, mask)` is the mean of all tokens of a step; within a sequence, "
+            help_ += "write `mean(x, T, mask)`"
         message = "the second argument must be an axis"
         return inference.error("T701", "axis", message, bound["axis"].span, help=help_)
     function = inference.calls[0]

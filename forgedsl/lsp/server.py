@@ -56,7 +56,14 @@ class Server(LanguageServer):
         return Path(uris.to_fs_path(uri) or uri.replace(":", "/"))
 
     def documents(self, uri: str) -> tuple[Document, TextDocument]:
-        """Return the document of a text, and pygls' document, which converts positions."""
+        """Return the document of a text, and pygls' document, which converts positions.
+
+        Raises:
+            JsonRpcException: the text is not open, and there is no such file.
+        """
+        path = self.path(uri)
+        if uri not in self.workspace.text_documents and not path.is_file():
+            raise _refused(f"{path} is not open, and there is no such file")
         return self.open.document(self.path(uri)), self.workspace.get_text_document(uri)
 
     def at(self, uri: str, position: lsp.Position) -> tuple[Document, TextDocument, int]:
@@ -446,7 +453,7 @@ def _edit(uri: str, edits: list[lsp.TextEdit]) -> lsp.WorkspaceEdit:
     return lsp.WorkspaceEdit(changes={uri: edits})
 
 
-def _refused(error: RenameError) -> JsonRpcException:
+def _refused(error: RenameError | str) -> JsonRpcException:
     return JsonRpcException(message=str(error), code=lsp.LSPErrorCodes.RequestFailed.value)
 
 

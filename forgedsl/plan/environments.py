@@ -258,6 +258,9 @@ def _eval_too_long(
     )
 
 
+_LIST = 'the class lists its reward parts: `parts = ("found",)`'
+
+
 def _parts(program: Program, graph: Graph) -> Iterator[Diagnostic]:
     """F101: a reward reads a part that no environment of its rollouts defines. Each span is
     reported once. Monitors are evaluated with every score of the flow, but not in evals."""
@@ -267,7 +270,11 @@ def _parts(program: Program, graph: Graph) -> Iterator[Diagnostic]:
         envs = [environment_of(program, graph.node(s).settings) for s in sorted(node.samplers)]
         what = f"no environment of `{node.inputs[0].text}` has a reward part"
         scored = (*rewards_of(program, node.target), *monitors)
-        yield from _unknown_parts(program, scored, envs, what, reported)
+        without = _LIST
+        if not any(envs) and program.environments:
+            played = f"generator.play(prompt, env = {next(iter(program.environments))})"
+            without = f"it is sampled without an environment: write `{played}`"
+        yield from _unknown_parts(program, scored, envs, what, reported, without)
     for decl in program.evals.values():
         if isinstance(decl.settings["score"].value, Ref):
             scored = rewards_of(program, decl.settings["score"].value.name)
@@ -290,7 +297,7 @@ def _unknown_parts(
     envs: Sequence[EnvironmentDecl | None],
     what: str,
     reported: set[Span],
-    without: str = 'the class lists its reward parts: `parts = ("found",)`',
+    without: str = _LIST,
 ) -> Iterator[Diagnostic]:
     known = {part for env in envs if env is not None for part in env.body.parts}
     for name in dict.fromkeys(scored):

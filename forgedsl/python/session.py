@@ -185,7 +185,8 @@ class Session(OpenServices):
         (self.folder / "session.json").write_text(text, encoding="utf-8")
 
     def __repr__(self) -> str:
-        state = "open" if self._services is not None else "not open"
+        closed = "closed" if self._loop.is_closed() else "not open"
+        state = "open" if self._services is not None else closed
         where = self._folder or self._wanted or "with a new folder"
         return f"<Session {where}: {state}; {', '.join(self.names)}>"
 

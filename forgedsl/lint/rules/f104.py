@@ -15,16 +15,28 @@ filter that no statement reads: then the groups that it drops are trained all th
 
 from collections.abc import Iterable, Iterator
 
+from forgedsl.diagnostics import Edit, Fix
 from forgedsl.ir.program import FlowInput, FlowStep, Scope
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.view import View
 from forgedsl.losses.tree import ROW_STATISTICS
 from forgedsl.operations.registry import operation
+from forgedsl.source import Span
 from forgedsl.syntax import ast
 from forgedsl.syntax.walk import names
 from forgedsl.types.flow import Role
 
 finding = rule(__doc__, "W", everywhere=True)
+
+
+def _without(view: View, span: Span) -> Fix | None:
+    """Return the edit that removes an import, if it is alone on its line."""
+    text = view.sources[span.file].text if span.file in view.sources else ""
+    start, end = text.rfind("\n", 0, span.start) + 1, text.find("\n", span.end) + 1
+    if text[start:end].strip() != text[span.start : span.end]:
+        return None
+    edit = Edit(text="", span=Span(span.file, start, end))
+    return Fix(message="remove the import", edits=(edit,), safe=False)
 
 
 def check(view: View) -> Findings:
@@ -49,10 +61,12 @@ def check(view: View) -> Findings:
         for name in group:
             if name not in used and name in program.spans:
                 kind = program.functions[name].kind if what == "function" else what
+                span = program.spans[name]
                 yield finding(
                     f"{kind} `{name}` is never used",
-                    program.spans[name],
+                    span,
                     help="use it, or remove it",
+                    fix=_without(view, span) if what == "import" else None,
                 )
     for function, field, is_named in _fields(view):
         why = "no value that it computes depends on it" if is_named else "its body does not read it"

@@ -8,7 +8,8 @@
 `turn.number` counts from 0. If every reward stands behind a number that `max_turns` does not reach,
 no trajectory is ever rewarded (gem #38, verifiers #465). Give the class the number of turns that
 the flow plays. The rule also knows a counter that `step` raises by 1 in every turn. It follows the
-class once for each turn, and fires if some part of the reward is given in none of them.
+class once for each turn, and fires if some part of the reward is given in none of them. It also
+fires for a class with reward parts and without `step`, which may be misspelt.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from forgedsl.lint.view import View
 if TYPE_CHECKING:
     import ast as python
 
+    from forgedsl.diagnostics import Diagnostic
     from forgedsl.lint.follow.programs import MethodFlow
     from forgedsl.lint.follow.values import Event
 
@@ -34,6 +36,9 @@ MOST_TURNS = 16
 def check(view: View) -> Findings:
     most = view.turns.hi
     for env in python_environments(view):
+        if _never_steps(env):
+            yield _without_step(env)
+            continue
         node, turn = (None, 0.0) if env.env.body.agent else _late(env)
         if node is not None and turn >= most:
             yield finding(
@@ -54,6 +59,30 @@ def check(view: View) -> Findings:
                 related=(here,),
                 help=f"compare with {most - 1:g}, the number of the last turn",
             )
+
+
+def _never_steps(env: PythonClass) -> bool:
+    """True if a class has reward parts, but no method that could give them: the `step` of
+    `Environment` gives none."""
+    from forgedsl.hir.pyclass import classes
+
+    gives = {"step", "call_tools", "__getattr__"} & env.items.keys()
+    if env.env.body.agent or gives or not env.env.body.parts:
+        return False
+    found = {name: bases for name, bases, _ in classes(env.module)}
+    return found.get(env.env.body.name, set()) - found.keys() == {"Environment"}
+
+
+def _without_step(env: PythonClass) -> Diagnostic:
+    from forgedsl.mistakes.suggest import nearest
+
+    close = nearest("step", [name for name in env.methods if name not in env.tools])
+    parts = ", ".join(f"`{part}`" for part in env.env.body.parts)
+    return finding(
+        f"`{env.env.name}` has the reward parts {parts}, but no `step`, so no turn gives them",
+        env.env.name_span,
+        help=f"rename `{close[0]}` to `step`" if close else "write `step`, or remove `parts`",
+    )
 
 
 def _unpaid(view: View, env: PythonClass, most: int) -> tuple[str, Label] | None:
