@@ -15,6 +15,7 @@ from forgedsl.ide import fitting, names
 from forgedsl.ide.context import Context, context, trailing_path
 from forgedsl.ide.names import Name
 from forgedsl.ide.paths import paths
+from forgedsl.ide.signatures import of_member
 from forgedsl.ide.uses import uses_of
 from forgedsl.ide.workspace import Document
 from forgedsl.records import dataclass
@@ -454,8 +455,6 @@ def _parameters(
 
 def _python_parameters(document: Document, alias: str, name: str) -> Iterator[Name]:
     """Return the parameters of a Python function or class that is imported as `alias.name`."""
-    from forgedsl.ide.calls import of_member
-
     if isinstance(uses_of(document).imports.get(alias), ast.ImportPython):
         found = of_member(document, alias, name)
         if found is None:

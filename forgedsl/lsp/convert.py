@@ -15,10 +15,10 @@ from pygls.workspace import TextDocument
 
 from forgedsl.diagnostics import Diagnostic, Edit, Severity
 from forgedsl.explain.codes import pages
-from forgedsl.ide.calls import Call
 from forgedsl.ide.colours import MODIFIERS, TYPES, Token
 from forgedsl.ide.complete import Item
 from forgedsl.ide.outline import Symbol
+from forgedsl.ide.signatures import Call
 from forgedsl.source import Span
 
 LEVELS = {

@@ -9,7 +9,7 @@
 no trajectory is ever rewarded (gem #38, verifiers #465). Give the class the number of turns that
 the flow plays. The rule also knows a counter that `step` raises by 1 in every turn. It follows the
 class once for each turn, and fires if some part of the reward is given in none of them. It also
-fires for a class with reward parts and without `step`, which may be misspelt.
+fires for a class with reward parts whose `step` is misspelt.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from forgedsl.lint.view import View
 if TYPE_CHECKING:
     import ast as python
 
-    from forgedsl.diagnostics import Diagnostic
     from forgedsl.lint.follow.programs import MethodFlow
     from forgedsl.lint.follow.values import Event
 
@@ -36,8 +35,15 @@ MOST_TURNS = 16
 def check(view: View) -> Findings:
     most = view.turns.hi
     for env in python_environments(view):
-        if _never_steps(env):
-            yield _without_step(env)
+        misspelt = _misspelt_step(env)
+        if misspelt:
+            parts = ", ".join(f"`{part}`" for part in env.env.body.parts)
+            yield finding(
+                f"`{env.env.name}` has the reward parts {parts}, but no `step`, so no turn gives "
+                "them",
+                env.env.name_span,
+                help=f"rename `{misspelt}` to `step`",
+            )
             continue
         node, turn = (None, 0.0) if env.env.body.agent else _late(env)
         if node is not None and turn >= most:
@@ -61,28 +67,19 @@ def check(view: View) -> Findings:
             )
 
 
-def _never_steps(env: PythonClass) -> bool:
-    """True if a class has reward parts, but no method that could give them: the `step` of
-    `Environment` gives none."""
+def _misspelt_step(env: PythonClass) -> str:
+    """Return the method of a class with reward parts whose name is nearly `step`, if it has no
+    method that could give them (the `step` of `Environment` gives none); else ""."""
     from forgedsl.hir.pyclass import classes
+    from forgedsl.mistakes.suggest import nearest
 
     gives = {"step", "call_tools", "__getattr__"} & env.items.keys()
     if env.env.body.agent or gives or not env.env.body.parts:
-        return False
+        return ""
     found = {name: bases for name, bases, _ in classes(env.module)}
-    return found.get(env.env.body.name, set()) - found.keys() == {"Environment"}
-
-
-def _without_step(env: PythonClass) -> Diagnostic:
-    from forgedsl.mistakes.suggest import nearest
-
-    close = nearest("step", [name for name in env.methods if name not in env.tools])
-    parts = ", ".join(f"`{part}`" for part in env.env.body.parts)
-    return finding(
-        f"`{env.env.name}` has the reward parts {parts}, but no `step`, so no turn gives them",
-        env.env.name_span,
-        help=f"rename `{close[0]}` to `step`" if close else "write `step`, or remove `parts`",
-    )
+    if found.get(env.env.body.name, set()) - found.keys() != {"Environment"}:
+        return ""
+    return next(iter(nearest("step", [n for n in env.methods if n not in env.tools])), "")
 
 
 def _unpaid(view: View, env: PythonClass, most: int) -> tuple[str, Label] | None:
