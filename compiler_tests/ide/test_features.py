@@ -466,3 +466,10 @@ def test_features_work_on_half_written_text():
         colours.tokens(document)
         hints.hints(document)
         assert document.findings is not None
+
+
+def test_hover_of_an_argument_says_which_call_takes_it():
+    found = said("n = group)", 0)
+    assert "n" in found
+    assert "generator.sample(" in found
+    assert "completions of each prompt" in found

@@ -442,3 +442,12 @@ def test_a_session_says_where_its_services_are(pipeline: forgedsl.Pipeline, tmp_
     session.close()
     with pytest.raises(forgedsl.PipelineError, match="has ended"):
         session["sums"].draw(1)
+
+
+def test_a_generator_plays_by_sample(pipeline: forgedsl.Pipeline, tmp_path: Path) -> None:
+    session = pipeline.session(tmp_path / "run")
+    with pytest.raises(
+        AttributeError, match="no `play`: `sample` plays, where the flow has `play`"
+    ):
+        session["generator"].play  # noqa: B018
+    session.close()

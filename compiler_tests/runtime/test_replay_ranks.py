@@ -22,6 +22,9 @@ def test_a_step_that_was_not_recorded_is_told_before_anything_starts(tmp_path: P
     assert done.returncode == 2
     assert f"step 99 of {tmp_path} was not recorded (only 1)" in done.stderr
     assert "starting" not in done.stderr
+    (tmp_path / "batches/step-1.json").unlink()
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.stderr == f"forgec replay: {tmp_path} has made no step, so none is recorded\n"
 
 
 @pytest.mark.parametrize(

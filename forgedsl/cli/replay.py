@@ -59,6 +59,10 @@ def command(run: Path, step: int, procs: int | None, device: str | None, out: Pa
 
     if not (run / FOLDER / f"step-{step}.json").is_file():
         kept = sorted(int(p.stem[5:]) for p in (run / FOLDER).glob("step-*.json"))
+        metrics = run / "metrics.jsonl"
+        if not kept and (not metrics.is_file() or not metrics.read_text("utf-8").strip()):
+            print(f"forgec replay: {run} has made no step, so none is recorded", file=sys.stderr)
+            raise SystemExit(2)
         there = f"only {', '.join(map(str, kept))}" if kept else "none"
         print(
             f"forgec replay: step {step} of {run} was not recorded ({there}); "

@@ -201,9 +201,8 @@ class Manifest:
         if known.job != job:
             raise UsageError(
                 f"the point {point.name} is another job than when {self.path.parent} was begun "
-                "(the file, its Python files, its data or the version of forgec changed): name "
-                f"another folder with --dir, or compare by `forgec diff "
-                f"{self.path.parent / point.folder} {self.file}`"
+                "(the file, its Python files, its data, a setting of the command line or the "
+                "version of forgec changed): name another folder with --dir"
             )
 
     def set(self, folder: str, **changes: Any) -> Entry:

@@ -108,6 +108,8 @@ class Sweep:
         self._began = self._progress_at = time.monotonic()
         self._shown_progress: dict[Path, str] = {}
         """the last progress that was printed, by run folder"""
+        self._earlier: dict[Path, str] = {}
+        """how far a resumed run was when it was resumed, by run folder"""
         self._say = say
 
     def run(self) -> int:
@@ -147,6 +149,8 @@ class Sweep:
         starts = self._entry(task).starts + 1
         # written before the start: if this process is killed, the run folder has the true state
         self.manifest.set(task.point.folder, state="running", how=how, starts=starts, message="")
+        if state == "checkpoint":
+            self._earlier[folder] = progress(folder, task.steps)
         self._active[slot] = self._start(slot, task, folder, resumes=state == "checkpoint")
         if self.stopped:  # a signal came after the slot was found free
             self._active[slot].send(self.stopped)
@@ -203,7 +207,9 @@ class Sweep:
             return
         self._progress_at = now
         for active in self._active.values():
-            said = progress(active.folder, active.task.steps) or start_up(active.folder)
+            said = progress(active.folder, active.task.steps)
+            if not said or said == self._earlier.get(active.folder):
+                said = start_up(active.folder)
             if said and self._shown_progress.get(active.folder) != said:
                 self._shown_progress[active.folder] = said
                 self._report(active.task, said)

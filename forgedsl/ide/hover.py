@@ -16,7 +16,7 @@ from forgedsl.errors import SourceError
 from forgedsl.explain import losses, provenance
 from forgedsl.explain.provenance import Layer
 from forgedsl.hir.table import part_span
-from forgedsl.ide import names
+from forgedsl.ide import calls, names
 from forgedsl.ide.uses import Definition, Use, module_path, target_at, uses_of
 from forgedsl.ide.workspace import Document
 from forgedsl.ir.program import Function
@@ -273,6 +273,9 @@ def _of_python(definition: Definition) -> str:
         return _code(f"python {definition.name}")
     if isinstance(node, python.ClassDef):
         head = f"class {node.name}({', '.join(map(python.unparse, node.bases))})"
+        made = [each for each in node.body if getattr(each, "name", "") == "__init__"]
+        if made and isinstance(made[0], python.FunctionDef):
+            head += f"\n    def __init__({python.unparse(made[0].args)})"
     else:
         result = "" if node.returns is None else f" -> {python.unparse(node.returns)}"
         start = "async def" if isinstance(node, python.AsyncFunctionDef) else "def"
@@ -421,9 +424,21 @@ def _of_word(document: Document, offset: int) -> Hover | None:
                 called = _of_call(document, (before[1], match[0]))
                 if called:
                     return Hover(text="\n\n".join([f"**{match[0]}**", *called]), span=span)
-            page = _page(match[0])
-            return None if page is None else Hover(text=page, span=span)
+            text_of = _of_parameter(document, match.start(), match[0]) or _page(match[0])
+            return None if text_of is None else Hover(text=text_of, span=span)
     return None
+
+
+def _of_parameter(document: Document, offset: int, name: str) -> str | None:
+    """Describe a parameter of the call around an offset, if `name = ` is written there."""
+    if not re.match(rf"{name}\s*=(?!=)", document.text[offset:]):
+        return None
+    call = calls.signature(document, offset)
+    found = [each for each in call.parameters if each.name == name] if call is not None else []
+    if call is None or not found:
+        return None
+    told = [f"```forge\n{found[0].text}\n```", f"of `{call.label}`", found[0].doc, call.doc]
+    return "\n\n".join(filter(None, told))
 
 
 def _page(word: str) -> str | None:

@@ -9,6 +9,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from forgedsl.errors import expect
 from forgedsl.python.pages import PipelineError
 from forgedsl.schema.builtins import ROLLOUT_FIELDS, RUN_FIELDS, TRAINER_FIELDS
 from forgedsl.services.base import SAMPLING
@@ -302,3 +303,11 @@ def change_sampling(base: Any, given: Mapping[str, Any]) -> Any:
         if name in BOUNDS and (bound := BOUNDS[name].refuses(value)):
             raise PipelineError(f"sampling: `{name}` must be {bound}, not {value!r}")
     return changed
+
+
+def as_override(given: tuple[str, object]) -> str:
+    """Return a keyword as an override: `group=4` -> "group=4", `shuffle=True` -> "shuffle=true"."""
+    name, value = given
+    expect(value, bool | int | float | str, f"{name}=... takes one value")
+    text = str(value).lower() if isinstance(value, bool) else str(value)
+    return f"{name}={text}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from forgedsl.python.arguments import change_sampling, check_count, check_messages, list_prompts
 from forgedsl.python.groups import Group
@@ -25,6 +25,11 @@ class Generator(Handle):
     version = 0
     """version of its weights"""
     _tokenizer: Any = None
+
+    def __getattr__(self, name: str) -> NoReturn:
+        """Refuse an unknown attribute; `play` of the flow is `sample` here."""
+        hint = ": `sample` plays, where the flow has `play`" if name == "play" else ""
+        raise AttributeError(f"a Generator has no `{name}`{hint}", name=name, obj=self)
 
     def sample(
         self,

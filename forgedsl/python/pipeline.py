@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from forgedsl import api
 from forgedsl.cli.waiting import waiting
 from forgedsl.errors import expect
-from forgedsl.python.arguments import check_is
+from forgedsl.python.arguments import as_override, check_is
 from forgedsl.python.functions import FunctionOfLists
 from forgedsl.python.interrupts import interrupts_wait
 from forgedsl.python.pages import Findings, Picture, PipelineError, PlanPage, error_of
@@ -55,21 +55,13 @@ def load(
     if "\n" in str(path):
         raise PipelineError("`path` is a text: write it to a file, and load the path of that")
     expect(host, str, '`host` must be "here", or a description such as "8xH200"')
-    texts = (*api.listed(set, str, 'set=["group=4"]'), *map(_override, overrides.items()))
+    texts = (*api.listed(set, str, 'set=["group=4"]'), *map(as_override, overrides.items()))
     files = tuple(
         Path(each) for each in api.listed(set_files, str | PathLike, 'set_files=["a.toml"]')
     )
     pipeline = Pipeline(Path(path), profile=profile, host=host, overrides=texts, set_files=files)
     pipeline.program  # noqa: B018 - a file with mistakes is refused here
     return pipeline
-
-
-def _override(given: tuple[str, object]) -> str:
-    """A keyword as an override: `group=4` -> "group=4", `shuffle=True` -> "shuffle=true"."""
-    name, value = given
-    expect(value, bool | int | float | str, f"{name}=... takes one value")
-    text = str(value).lower() if isinstance(value, bool) else str(value)
-    return f"{name}={text}"
 
 
 @contextmanager

@@ -30,6 +30,7 @@ from forgedsl.errors import (
     expect,
     writing,
 )
+from forgedsl.python.arguments import as_override
 from forgedsl.python.pages import PipelineError, preformatted
 from forgedsl.python.speaking import all_speak_python, speaks_python
 from forgedsl.runs.data import load_run, status_of
@@ -292,8 +293,10 @@ class RunResult:
         allow: str = "",
         pipeline: Source | None = None,
         quiet: bool = False,
+        **params: object,
     ) -> RunResult:
         """Continue the run from its last checkpoint, with the overrides that a resume may have.
+        `params` are parameters of the file by keyword, as for `load`.
         `allow` is "numerics", "data" or "placement", as `--allow` of `forgec run`. `pipeline` is
         the file, if it has changed since, or if `open_run` was called without it.
 
@@ -307,6 +310,7 @@ class RunResult:
         expect(allow, str, '`allow` must be "numerics", "data" or "placement"')
         words = ["--resume", str(self.folder), *(["--allow", allow] if allow else [])]
         mine = pipeline or self._pipeline
+        overrides = (*overrides, *map(as_override, params.items()))
         if overrides or pipeline is not None:
             if mine is None:
                 raise PipelineError(

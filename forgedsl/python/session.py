@@ -92,6 +92,12 @@ class Session(OpenServices):
             return Scorer(self, name)
         from forgedsl.mistakes.suggest import did_you_mean, nearest
 
+        if name in job.environments:
+            generator = next(iter(job.samplers), "generator")
+            raise PipelineError(
+                f'`{name}` is an environment, which has no handle: s["{generator}"].sample(...) '
+                "plays in it, if the flow's `play` does"
+            )
         close = did_you_mean(nearest(name, self.names)) or f"there are {', '.join(self.names)}"
         raise PipelineError(f"the pipeline has no `{name}`; {close}")
 
