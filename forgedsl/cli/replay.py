@@ -58,17 +58,7 @@ def command(run: Path, step: int, procs: int | None, device: str | None, out: Pa
     from forgedsl_runtime.stderr import native_stderr
 
     if not (run / FOLDER / f"step-{step}.json").is_file():
-        kept = sorted(int(p.stem[5:]) for p in (run / FOLDER).glob("step-*.json"))
-        metrics = run / "metrics.jsonl"
-        if not kept and (not metrics.is_file() or not metrics.read_text("utf-8").strip()):
-            print(f"forgec replay: {run} has made no step, so none is recorded", file=sys.stderr)
-            raise SystemExit(2)
-        there = f"only {', '.join(map(str, kept))}" if kept else "none"
-        print(
-            f"forgec replay: step {step} of {run} was not recorded ({there}); "
-            "`forgec run --record-batches N` records N steps",
-            file=sys.stderr,
-        )
+        print(f"forgec replay: {_not_recorded(run, step)}", file=sys.stderr)
         raise SystemExit(2)
     if device not in (None, *DEVICES):
         print(f"forgec replay: --device is cpu or gpu, not {device}", file=sys.stderr)
@@ -86,6 +76,21 @@ def command(run: Path, step: int, procs: int | None, device: str | None, out: Pa
         raise SystemExit(4 if isinstance(error, LaunchError) else 5) from error
     told = _without_logprobs(found, target / "result.json")
     print(json.dumps(told | {"weights": str(target / "weights")}, indent=1, ensure_ascii=False))
+
+
+def _not_recorded(run: Path, step: int) -> str:
+    """Say why a step has no recording."""
+    from forgedsl_runtime.recording import FOLDER
+
+    kept = sorted(int(path.stem[5:]) for path in (run / FOLDER).glob("step-*.json"))
+    metrics = run / "metrics.jsonl"
+    if not kept and (not metrics.is_file() or not metrics.read_text("utf-8").strip()):
+        return f"{run} has made no step, so none is recorded"
+    there = f"only {', '.join(map(str, kept))}" if kept else "none"
+    return (
+        f"step {step} of {run} was not recorded ({there}); `forgec run --record-batches N` "
+        "records N steps"
+    )
 
 
 def _without_logprobs(found: dict[str, Any], result: Path) -> dict[str, Any]:
