@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from io import StringIO
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -58,7 +59,7 @@ def _table(text: str) -> list[dict[str, Any]]:
 def _objects(text: str) -> Iterator[dict[str, Any]]:
     import json
 
-    for line in text.split("\n"):
+    for line in StringIO(text):
         try:
             row = json.loads(line)
         except ValueError:

@@ -53,7 +53,8 @@ def _level(of_group: Probe) -> float | None:
     found = set[tuple[float, float]]()
     for scores in (*of_group.mixed.values(), *of_group.others.values()):
         at, up = of_group(scores), of_group([score + STEP for score in scores])
-        for index, score in enumerate(scores):
+        for score in {*scores}:  # completions with equal scores get equal advantages
+            index = scores.index(score)
             alone = of_group([*scores[:index], score + STEP, *scores[index + 1 :]])
             own, level = alone[index] - at[index], up[index] - at[index]
             if not math.isfinite(own) or not math.isfinite(level) or own <= 0:
