@@ -314,7 +314,7 @@ def test_a_measure_that_is_not_compared(six: list[Path], tmp_path: Path) -> None
     assert best.get("rewards") is None
     with pytest.raises(KeyError):
         best["rewards"]
-    there = r"did you mean `reward`\?; compared are reward, held_out"
+    there = r"compared are reward, held_out; did you mean `reward`\?"
     with pytest.raises(forgedsl.PipelineError, match=f"no measure 'rewards'; {there}"):
         best["rewards"]
     with pytest.raises(forgedsl.PipelineError, match="the runs differ in the seed alone; no meas"):

@@ -109,7 +109,6 @@ def test_a_reward_whose_import_does_not_end_well_is_an_obstacle(
 @pytest.mark.parametrize(
     ("file", "said"),
     [
-        ("job.json", "; it is a run: `forgec export RUN --to FOLDER` converts it to a model"),
         ("controller.json", "; it is a checkpoint of a run: `forgec export RUN --to FOLDER` "),
         ("notes.txt", "\n"),
     ],
@@ -120,6 +119,15 @@ def test_a_folder_that_holds_no_model_is_an_obstacle(folder, file, said):
     done = dry("--set", f'policy.source=local("{folder}/mine")')
     assert done.exit_code == 4, done.output
     assert f"-mine is not a model folder: it has no config.json{said}" in done.stdout
+
+
+def test_a_run_in_place_of_a_model_is_an_error(folder):
+    (folder / "mine").mkdir()
+    (folder / "mine" / "job.json").write_text("{}")
+    done = dry("--set", f'policy.source=local("{folder}/mine")')
+    assert done.exit_code == 1, done.output
+    assert f"error[P210]: `{folder}/mine` is a run, not a model" in done.stderr
+    assert "`forgec export " in done.stderr
 
 
 def test_a_judge_that_is_not_reached_is_an_obstacle(folder):

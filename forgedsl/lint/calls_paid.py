@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from forgedsl.ir.program import Function, RewardDecl
-from forgedsl.lint.environments import PythonClass, python_environments
 from forgedsl.lint.rewards import positive_rewards, reward_interval
 from forgedsl.lint.view import View
 from forgedsl.syntax.walk import names
@@ -17,6 +16,8 @@ from forgedsl.types.intervals import INF
 
 if TYPE_CHECKING:
     import ast as python
+
+    from forgedsl.lint.environments import PythonClass
 
 CASTS = ("float", "int", "bool", "min", "max", "round")
 """functions whose result counts what their argument counts"""
@@ -26,8 +27,11 @@ def parts_paid_by_calls(view: View) -> frozenset[str]:
     """Return the parts that rise with the number of calls, computed once."""
     if parts_paid_by_calls not in view.answers:
         found = set[str]()
-        for env in python_environments(view):
-            found |= _counted(env) | _paid_by_call(view, env)
+        if view.program.environments:
+            from forgedsl.lint.environments import python_environments
+
+            for env in python_environments(view):
+                found |= _counted(env) | _paid_by_call(view, env)
         view.answers[parts_paid_by_calls] = frozenset(found)
     known: frozenset[str] = view.answers[parts_paid_by_calls]
     return known
@@ -41,9 +45,10 @@ def paid_without_limit(view: View) -> list[RewardDecl]:
     positive, parts = positive_rewards(view), parts_paid_by_calls(view)
     found = []
     for name, reward in view.program.rewards.items():
-        interval = reward_interval(reward, view)
-        if name in positive and part_of(reward) in parts and interval is not None:
-            found += [reward] if interval.hi == INF else []
+        if name in positive and part_of(reward) in parts:
+            interval = reward_interval(reward, view)
+            if interval is not None and interval.hi == INF:
+                found.append(reward)
     return found
 
 
