@@ -119,14 +119,14 @@ def settings():
 
 @pytest.mark.parametrize("ends", ENDS)
 @pytest.mark.parametrize("way", WAYS)
-def test_fewer_prompts_and_shorter_completions_are_predicted(way, ends, settings, monkeypatch):
+def test_fewer_prompts_and_shorter_completions_are_predicted(way, ends, settings):
     runs = {
         key: made_up(planned, job, key[1], WAYS[way], ENDS[ends])
         for key, (planned, job) in settings.items()
     }
-    monkeypatch.setattr(calibrate, "usable_run", lambda _folder: runs[16, 8, 1024])
+    base = runs[16, 8, 1024]
     for key, (planned, job) in settings.items():
-        found = calibrate.calibrated(planned, job, Path("run"), simulate)
+        found = calibrate.calibrated_on(planned, job, base, Path("run"), simulate)
         told = statistics.fmean(s.seconds for s in simulate(job, found, steps=STEPS).steps[2:])
         took = statistics.fmean(row["step_s"] for row in runs[key].rows[2:])
         assert told == pytest.approx(took, rel=0.01 if key == (16, 8, 1024) else 0.07), key

@@ -81,6 +81,14 @@ def lowered(folder: Path, *edits: tuple[str, str]):
     return job, [(d.code, d.message) for d in found if d.severity in ("error", "warning")]
 
 
+def test_a_rollout_without_an_environment_is_told_how_to_play(tmp_path: Path) -> None:
+    (tmp_path / "desk.py").write_text(DESK, encoding="utf-8")
+    _, found = job_of(TEXT, (PLAY, "generator.sample(prompt, n = 8)"), folder=tmp_path)
+    written = "`generator.play(prompt, env = shop)`"
+    helps = [each.help for each in found if each.code == "F101"]
+    assert helps == [f"`rollout` is sampled without an environment: write {written}"]
+
+
 def test_an_environment_is_part_of_the_job(tmp_path: Path) -> None:
     job, _ = lowered(tmp_path)
     shop = job.environments["shop"]

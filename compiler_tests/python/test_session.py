@@ -440,7 +440,7 @@ def test_a_session_says_where_its_services_are(pipeline: forgedsl.Pipeline, tmp_
     with pytest.raises(AttributeError, match=r"no attribute `nothing`$"):
         session.nothing  # noqa: B018
     session.close()
-    with pytest.raises(forgedsl.PipelineError, match="has ended"):
+    with pytest.raises(forgedsl.PipelineError, match="this Session is closed"):
         session["sums"].draw(1)
 
 

@@ -93,7 +93,7 @@ def _value(body: Function, num_tokens: Interval, turns: Interval, end: str = "")
 
 LENGTHS = 8
 EMPTY = 0.1
-"""greatest penalty of an empty answer that is taken for a constant beside the penalty"""
+"""up to this penalty of an empty answer, it may be a constant that all answers get"""
 MOST_TURNS = 64
 """maximum number of turns for which a reward is evaluated"""
 

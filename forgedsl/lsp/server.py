@@ -64,7 +64,7 @@ class Server(LanguageServer):
         path = self.path(uri)
         if uri not in self.workspace.text_documents and not path.is_file():
             raise _refused(f"{path} is not open, and there is no such file")
-        return self.open.document(self.path(uri)), self.workspace.get_text_document(uri)
+        return self.open.document(path), self.workspace.get_text_document(uri)
 
     def at(self, uri: str, position: lsp.Position) -> tuple[Document, TextDocument, int]:
         """Return both documents, and the offset of a position."""

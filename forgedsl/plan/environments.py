@@ -32,6 +32,8 @@ from forgedsl.syntax.walk import walk
 from forgedsl.types.flow import Role
 from forgedsl.vllm_parsers import FORM
 
+LISTED = 'the class lists its reward parts: `parts = ("found",)`'
+
 
 def environment_of(program: Program, settings: Mapping[str, object]) -> EnvironmentDecl | None:
     """Return the environment that a node or an eval plays in."""
@@ -258,9 +260,6 @@ def _eval_too_long(
     )
 
 
-_LIST = 'the class lists its reward parts: `parts = ("found",)`'
-
-
 def _parts(program: Program, graph: Graph) -> Iterator[Diagnostic]:
     """F101: a reward reads a part that no environment of its rollouts defines. Each span is
     reported once. Monitors are evaluated with every score of the flow, but not in evals."""
@@ -268,12 +267,14 @@ def _parts(program: Program, graph: Graph) -> Iterator[Diagnostic]:
     monitors = [n for n, reward in program.rewards.items() if reward.settings["monitor"].value]
     for node in graph.having(Role.SCORES):
         envs = [environment_of(program, graph.node(s).settings) for s in sorted(node.samplers)]
-        what = f"no environment of `{node.inputs[0].text}` has a reward part"
+        rollout = node.inputs[0].text
+        what = f"no environment of `{rollout}` has a reward part"
         scored = (*rewards_of(program, node.target), *monitors)
-        without = _LIST
+        without = LISTED
         if not any(envs) and program.environments:
-            played = f"generator.play(prompt, env = {next(iter(program.environments))})"
-            without = f"it is sampled without an environment: write `{played}`"
+            sampler = graph.node(min(node.samplers)).target
+            played = f"{sampler}.play(prompt, env = {next(iter(program.environments))})"
+            without = f"`{rollout}` is sampled without an environment: write `{played}`"
         yield from _unknown_parts(program, scored, envs, what, reported, without)
     for decl in program.evals.values():
         if isinstance(decl.settings["score"].value, Ref):
@@ -297,7 +298,7 @@ def _unknown_parts(
     envs: Sequence[EnvironmentDecl | None],
     what: str,
     reported: set[Span],
-    without: str = _LIST,
+    without: str = LISTED,
 ) -> Iterator[Diagnostic]:
     known = {part for env in envs if env is not None for part in env.body.parts}
     for name in dict.fromkeys(scored):

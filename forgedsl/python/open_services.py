@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from forgedsl_runtime.session import Services
 
 R = TypeVar("R")
+CLOSED = "this Session is closed: open another with pipeline.session()"
 
 
 @all_speak_python
@@ -151,7 +152,7 @@ class OpenServices:
 
     def _check_new(self) -> None:
         if self._loop.is_closed():
-            raise PipelineError("this Session is closed: open another with pipeline.session()")
+            raise PipelineError(CLOSED)
         if self._thread.is_alive():
             raise PipelineError("this Session is already open")
         self._folder = self._make_folder()
@@ -207,6 +208,6 @@ class OpenServices:
     def _opened_services(self) -> Services:
         if self._services is None:
             if self._loop.is_closed():
-                raise PipelineError("this Session has ended: open another with pipeline.session()")
+                raise PipelineError(CLOSED)
             raise PipelineError("this Session is not open: use `with pipeline.session() as s:`")
         return self._services

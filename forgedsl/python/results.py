@@ -295,10 +295,10 @@ class RunResult:
         quiet: bool = False,
         **params: object,
     ) -> RunResult:
-        """Continue the run from its last checkpoint, with the overrides that a resume may have.
-        `params` are parameters of the file by keyword, as for `load`.
-        `allow` is "numerics", "data" or "placement", as `--allow` of `forgec run`. `pipeline` is
-        the file, if it has changed since, or if `open_run` was called without it.
+        """Continue the run from its last checkpoint, with the overrides that a resume may have;
+        `params` are parameters of the file by keyword, as for `load`. `allow` is "numerics", "data"
+        or "placement", as `--allow` of `forgec run`. `pipeline` is the file, if it has changed
+        since, or if `open_run` was called without it.
 
         Example:
             longer = result.resume("schedule.steps=400")

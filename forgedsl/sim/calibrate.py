@@ -39,8 +39,8 @@ PUBLISH = 0.5
 SPREAD = 1.5
 """minimum ratio of largest to smallest batch to separate fixed from proportional times"""
 PLAN_WEIGHT = 4e-4
-"""weight of the plan's proportions of decode steps in a fit. Its root: seconds that move from one
-part to another count 2 % of seconds that the fit is off"""
+"""how much a fit is drawn to the plan's proportions: a second that moves from one part of a decode
+step to another counts as 2 % (the root of this) of a second by which the fit is off"""
 
 
 class CalibrationError(Exception):
@@ -67,7 +67,13 @@ def calibrated(
     latencies: Latencies, job: Job, folder: Path, simulate: Callable[..., Result]
 ) -> Latencies:
     """Return `latencies` of `job`, with all values that the run in `folder` shows."""
-    data = usable_run(folder)
+    return calibrated_on(latencies, job, usable_run(folder), folder, simulate)
+
+
+def calibrated_on(
+    latencies: Latencies, job: Job, data: RunData, folder: Path, simulate: Callable[..., Result]
+) -> Latencies:
+    """The same for a run that was read; errors name its `folder`."""
     missing = [name for name in job.services if name not in data.job.services]
     if missing:
         raise CalibrationError(f"{folder} has no service `{missing[0]}`")

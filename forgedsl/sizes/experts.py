@@ -90,19 +90,19 @@ def exchanged(dims: Dims, tokens: int, ep: int, itemsize: int) -> int:
     them, if its `tokens` are distributed evenly over experts: (ep - 1) * T * h * b for tokens that
     are gathered, else T * k * h * b * (ep - 1) / ep."""
     one = tokens * dims.hidden * itemsize
-    return (ep - 1) * one if gathers_tokens(dims, ep) else one * dims.active * (ep - 1) // ep
+    return (ep - 1) * one if gathers_tokens(dims.active, ep) else one * dims.active * (ep - 1) // ep
 
 
-def gathers_tokens(dims: Dims, ep: int) -> bool:
-    """True if each of `ep` ranks gets all tokens of the group. Then every rank has equally many:
-    microbatches are padded to the largest."""
-    return 1 < ep < dims.active
+def gathers_tokens(active: int, ep: int) -> bool:
+    """True if each of `ep` ranks gets all tokens of the group, which have `active` experts each.
+    Then every rank has equally many: microbatches are padded to the largest."""
+    return 1 < ep < active
 
 
 def gathered_tokens(dims: Dims, tokens: int, ep: int, itemsize: int) -> int:
     """Return the bytes of the tokens of all ranks of a group, ep * T * h * b, which a rank holds
     while it computes a layer; 0 if they are not gathered. `tokens` are those of a rank."""
-    return ep * tokens * dims.hidden * itemsize if gathers_tokens(dims, ep) else 0
+    return ep * tokens * dims.hidden * itemsize if gathers_tokens(dims.active, ep) else 0
 
 
 def expert_bytes(mesh: MeshPlan, dims: Dims, tokens: int, size: int, passes: float) -> int:

@@ -140,11 +140,11 @@ def _cuts(
         count = max(map(len, cuts))
         return [own + [[]] * (count - len(own)) for own in cuts]
     bins = _first_fit(samples, range(len(samples)), seq_len, share)
-    return [_cut(bins[r::world], -(-len(bins) // world), rows) for r in range(world)]
+    return [_divided(bins[r::world], -(-len(bins) // world), rows) for r in range(world)]
 
 
-def _cut(own: list[list[int]], per_rank: int, rows: int) -> list[list[list[int]]]:
-    """Divide the rows of a rank into microbatches of at most `rows`. `per_rank`: rows of the rank
+def _divided(own: list[list[int]], per_rank: int, rows: int) -> list[list[list[int]]]:
+    """Return the rows of a rank in microbatches of at most `rows`. `per_rank`: rows of the rank
     with the most, so that every rank has as many microbatches."""
     count = max(1, -(-per_rank // rows))
     size = -(-per_rank // count)

@@ -23,6 +23,8 @@ import torch
 import torch.distributed._functional_collectives as collectives
 from torch import Tensor
 
+from forgedsl.sizes.experts import gathers_tokens
+
 
 @dataclass(frozen=True, slots=True)
 class Order:
@@ -201,7 +203,7 @@ def dispatcher() -> Any:
         @property
         def gathers(self) -> bool:
             """True if every rank gets all tokens; needs as many tokens on each."""
-            return self.ep_mesh is not None and self.ep_mesh.size() < self.top_k
+            return self.ep_mesh is not None and gathers_tokens(self.top_k, self.ep_mesh.size())
 
         def dispatch(self, x: Tensor, weights: Tensor, ids: Tensor, counts: Tensor) -> Any:
             if self.gathers:
