@@ -33,7 +33,7 @@ class Probe:
     scores: frozenset[str]
     """the parameters that are scores"""
     known: dict[tuple[object, ...], Scores]
-    """results by scores and node, which views share"""
+    """results by scores and node, which all functions of one structure share"""
 
     def __call__(self, scores: Scores, node: int | None = None) -> Scores:
         key = (*scores, node)
@@ -81,7 +81,7 @@ def probe(view: View, group: GroupView) -> Probe:
     wanted = frozenset(scores or names[:1])
     least = 2 if over_step(group.function) and size == 1 else size
     size = min(least, SIBLINGS[1])
-    known = view.shared.answers.setdefault((Probe, view.identity(group.function), size, wanted), {})
+    known = view.shared.facts(group.located).answers.setdefault((Probe, size, wanted), {})
     return Probe(group=group, size=size, scores=wanted, known=known)
 
 

@@ -7,6 +7,7 @@ View, a `play` of the flow --played_in--> environment, dataset --form_of--> chat
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -127,7 +128,7 @@ def rows_of(view: View, part: Constructor) -> list[dict[str, Any]]:
     key = ("some rows", path, part.name)
     if key not in view.shared.answers:
         try:
-            view.shared.answers[key] = some_rows(path, part.name)
+            view.shared.answers[key] = _some_rows(path, part.name, *_stamp(path))
         except (OSError, ValueError):
             view.shared.answers[key] = []  # P210 and --deep say why
     rows: list[dict[str, Any]] = view.shared.answers[key]
@@ -142,16 +143,28 @@ def row_count(view: View, part: Constructor) -> int:
     path = locate(str(part.args["path"]), view.folder)
     key = ("row count", path)
     if key not in view.shared.answers:
-        view.shared.answers[key] = _row_count(path)
+        try:
+            view.shared.answers[key] = _row_count(path, *_stamp(path))
+        except OSError:
+            view.shared.answers[key] = 0  # P210 says why
     count: int = view.shared.answers[key]
     return count
 
 
-def _row_count(path: Path) -> int:
-    try:
-        lines = path.read_bytes().splitlines() if path.stat().st_size <= LONGEST else []
-    except OSError:
-        return 0  # P210 says why
+def _stamp(path: Path) -> tuple[int, int]:
+    """Return the time of change of a file in ns, and its size."""
+    found = path.stat()
+    return found.st_mtime_ns, found.st_size
+
+
+@lru_cache(maxsize=64)  # an editor checks a text after each pause
+def _some_rows(path: Path, form: str, changed: int, size: int) -> list[dict[str, Any]]:
+    return some_rows(path, form)
+
+
+@lru_cache(maxsize=64)
+def _row_count(path: Path, changed: int, size: int) -> int:
+    lines = path.read_bytes().splitlines() if size <= LONGEST else []
     return sum(map(bool, map(bytes.strip, lines)))
 
 
