@@ -441,11 +441,12 @@ def flat(
 
 def _unknown_blocks(kind: Kind, items: tuple[ast.Item, ...]) -> dict[str, Span]:
     """Return the nested blocks that a kind does not have, and where each is named first."""
+    nested = [i for i in items if isinstance(i, ast.Nested) and i.label is None and i.when is None]
+    if not nested:
+        return {}
     known = {name.partition(".")[0] for name in (*kind.blocks, *(s.name for s in kind.settings))}
     found: dict[str, Span] = {}
-    for item in items:
-        if not isinstance(item, ast.Nested) or item.label is not None or item.when is not None:
-            continue
+    for item in nested:
         if item.name not in known:
             found.setdefault(item.name, item.name_span)
     return found

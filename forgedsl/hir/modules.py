@@ -163,28 +163,38 @@ class Loader:
         return scope
 
     def _pickled(self, name: str) -> dict[str, bytes] | None:
-        """Return the pickled trees of a module's functions by name, cached by the text of the
-        module. The entry "" is the rest of the file."""
+        """Return the pickled trees of a module's functions by name."""
         source = self._standard_source(name)
-        digest = zlib.crc32(f"{VERSION}\n{source.name}\n{source.text}".encode())
-        entry = f"library-{digest:08x}{len(source.text):x}.marshal"
-        trees: dict[str, bytes] | None = cache.load_plain(entry)
-        if trees is None:
-            import pickle
-
-            problems = Reporter()
-            file = parse(source, problems)
-            trees = {"": pickle.dumps(replace(file, decls=()))}
-            trees |= {d.name: pickle.dumps(d) for d in file.decls if isinstance(d, ast.FnDecl)}
-            if problems.has_errors or len(trees) <= len(file.decls):
-                return None
-            cache.save_plain(entry, trees)
-        return trees
+        return _pickled(source.name, source.text)
 
     def _standard_source(self, name: str) -> SourceFile:
-        text = _std_folder().joinpath(f"{name.removeprefix('std/')}.forge").read_text("utf-8")
         shown = f"forgedsl:{name}.forge"
-        return self.sources.setdefault(shown, SourceFile(shown, text))
+        return self.sources.setdefault(shown, SourceFile(shown, _standard_text(name)))
+
+
+@lru_cache
+def _standard_text(name: str) -> str:
+    return standard_path(name).read_text("utf-8")
+
+
+@lru_cache
+def _pickled(name: str, text: str) -> dict[str, bytes] | None:
+    """Return the pickled trees of the functions of a standard module, by name. The entry "" is the
+    rest of the file. They are cached in a file, by the text of the module."""
+    digest = zlib.crc32(f"{VERSION}\n{name}\n{text}".encode())
+    entry = f"library-{digest:08x}{len(text):x}.marshal"
+    trees: dict[str, bytes] | None = cache.load_plain(entry)
+    if trees is None:
+        import pickle
+
+        problems = Reporter()
+        file = parse(SourceFile(name, text), problems)
+        trees = {"": pickle.dumps(replace(file, decls=()))}
+        trees |= {d.name: pickle.dumps(d) for d in file.decls if isinstance(d, ast.FnDecl)}
+        if problems.has_errors or len(trees) <= len(file.decls):
+            return None
+        cache.save_plain(entry, trees)
+    return trees
 
 
 def _std_folder() -> Path:

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from forgedsl.ir.program import Function, RewardDecl
-from forgedsl.lint.rewards import positive_rewards, reward_interval
+from forgedsl.lint.rewards import reward_interval
+from forgedsl.lint.rubrics import positive_rewards
 from forgedsl.lint.view import View
 from forgedsl.syntax.walk import names
 from forgedsl.types.intervals import INF

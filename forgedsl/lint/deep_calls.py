@@ -8,7 +8,8 @@ from collections.abc import Iterator
 
 from forgedsl.lint.call_results import EnvironmentPlays, RewardCalls
 from forgedsl.lint.environments import PythonClass, python_environments
-from forgedsl.lint.rewards import PythonReward, positive_rewards, python_rewards
+from forgedsl.lint.rewards import PythonReward, python_rewards
+from forgedsl.lint.rubrics import positive_rewards
 from forgedsl.lint.view import View
 from forgedsl.source import SourceFile, Span
 

@@ -22,12 +22,12 @@ from forgedsl.ir.program import (
     RewardDecl,
     Scope,
 )
+from forgedsl.lint.rubrics import positive_rewards
 from forgedsl.lint.view import View
 from forgedsl.records import dataclass
 from forgedsl.source import SourceFile, Span
 from forgedsl.syntax import ast
 from forgedsl.syntax.walk import names, walk
-from forgedsl.types.flow import Role
 from forgedsl.types.intervals import ANY, BOOL, COUNT, INF, Interval, interval, point
 from forgedsl.types.ops import TRANSFER
 
@@ -114,8 +114,14 @@ def at_no_tokens(reward: RewardDecl, view: View) -> float | None:
     """Return the value of a reward in the language for an answer without tokens; None if it is not
     known."""
     body = reward.body
-    found = _value(body, point(0.0), view.turns) if isinstance(body, Function) else None
-    return found.lo if found is not None and found.is_point else None
+    if not isinstance(body, Function):
+        return None
+    key = (at_no_tokens, view.identity(body), view.turns)
+    known = view.shared.answers
+    if key not in known:
+        known[key] = _value(body, point(0.0), view.turns)
+    found: Interval = known[key]
+    return found.lo if found.is_point else None
 
 
 def penalizes_all(reward: RewardDecl, view: View) -> bool:
@@ -251,7 +257,7 @@ class Score:
         self.ranges = {name: reward_interval(r, view) for name, r in self.rewards.items()}
         values = [repr(getattr(scope.lookup(parts), "value", None)) for parts in named]
         key = (Score, rubric.name, self.score.expr.span, *self.ranges.items(), *values)
-        self._known: dict[tuple[object, ...], Any] = view.shared.answers.setdefault(key, {})
+        self._known: dict[object, Any] = view.shared.answers.setdefault(key, {})
 
     @property
     def is_known(self) -> bool:
@@ -275,15 +281,22 @@ class Score:
     def interval(self) -> Interval | None:
         """Interval of the score over all combinations of bounds of its rewards (0 and 1 if
         unknown); None if a reward is unbounded."""
-        corners = [self.at(values) for values in self._bounds("")]
-        return interval(min(corners), max(corners)) if corners else None
+        if "interval" not in self._known:
+            corners = [self.at(values) for values in self._bounds("")]
+            self._known["interval"] = interval(min(corners), max(corners)) if corners else None
+        found: Interval | None = self._known["interval"]
+        return found
 
     @property
     def divides_by_zero(self) -> bool:
         """True if the score divides by 0 at a bound of its rewards."""
-        if all(self._at(values).is_bounded for values in self._bounds("")):
-            return False
-        return "/" in {getattr(node, "operator", "") for node in walk(self.score.expr)}
+        if "/" not in self._known:
+            divides = any(getattr(node, "operator", "") == "/" for node in walk(self.score.expr))
+            self._known["/"] = divides and not all(
+                self._at(values).is_bounded for values in self._bounds("")
+            )
+        found: bool = self._known["/"]
+        return found
 
     def change_by(self, name: str, least: Collection[str] = ()) -> list[float]:
         """Return how much the score changes if one reward goes from its least to its greatest
@@ -384,90 +397,6 @@ class _Body:
             inner = _Body(self.rollout, self.depth + 1)
             return inner.function(found, dict(zip(keys, args, strict=True)))
         return TRANSFER[name](*args) if name in TRANSFER else ANY
-
-
-# ---- rubrics
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Term:
-    """A reward of a rubric with its weight and span."""
-
-    weight: float
-    span: Span
-
-
-def weights(rubric: Decl) -> dict[str, Term] | None:
-    """Return the score of a rubric as a sum of weighted rewards; None if it is not one."""
-    score = rubric.settings["score"].value
-    terms = _linear(score.expr, score.scope)
-    if terms is None:
-        return None
-    found: dict[str, Term] = {}
-    for name, term in terms:
-        before = found[name].weight if name in found else 0.0
-        found[name] = Term(weight=before + term.weight, span=term.span)
-    found.pop("", None)
-    return found
-
-
-def _linear(node: ast.Expr, scope: Scope) -> list[tuple[str, Term]] | None:
-    """Return (reward, weight) of a linear expression; constants have the name ""."""
-    match node:
-        case ast.Integer() | ast.Number():
-            return [("", Term(weight=float(node.value), span=node.span))]
-        case ast.Path():
-            found = scope.lookup(node.parts)
-            if isinstance(found, Constant) and isinstance(found.value, int | float):
-                return [("", Term(weight=float(found.value), span=node.span))]
-            return [(node.text, Term(weight=1.0, span=node.span))]
-        case ast.Unary(operator="-"):
-            return _scaled(_linear(node.operand, scope), -1.0, node.span)
-        case ast.Binary(operator="+" | "-"):
-            left, right = _linear(node.left, scope), _linear(node.right, scope)
-            if left is None or right is None:
-                return None
-            sign = 1.0 if node.operator == "+" else -1.0
-            return [*left, *(_scaled(right, sign, None) or [])]
-        case ast.Binary(operator="*" | "/"):
-            left, right = _linear(node.left, scope), _linear(node.right, scope)
-            return _product(left, right, node)
-    return None
-
-
-def _product(
-    left: list[tuple[str, Term]] | None, right: list[tuple[str, Term]] | None, node: ast.Binary
-) -> list[tuple[str, Term]] | None:
-    if left is None or right is None:
-        return None
-    if all(name == "" for name, _ in right):
-        factor = sum(term.weight for _, term in right)
-        if node.operator == "/":
-            return _scaled(left, 1 / factor, node.span) if factor else None
-        return _scaled(left, factor, node.span)
-    if node.operator == "*" and all(name == "" for name, _ in left):
-        return _scaled(right, sum(term.weight for _, term in left), node.span)
-    return None
-
-
-def _scaled(
-    terms: list[tuple[str, Term]] | None, factor: float, span: Span | None
-) -> list[tuple[str, Term]] | None:
-    if terms is None:
-        return None
-    return [(n, Term(weight=t.weight * factor, span=span or t.span)) for n, t in terms]
-
-
-def positive_rewards(view: View) -> dict[str, Span]:
-    """Return the rewards that the flow's score adds with a positive weight, each with the place of
-    its term."""
-    used = {step.receiver for step in view.program.flow if Role.SCORES in step.roles}
-    rewards, rubrics = view.program.rewards, view.program.rubrics
-    found = {name: rewards[name].span for name in used & rewards.keys()}
-    for name in used & rubrics.keys():
-        terms = weights(rubrics[name]) or {}
-        found |= {reward: term.span for reward, term in terms.items() if term.weight > 0}
-    return found
 
 
 # ---- Python rewards

@@ -12,7 +12,8 @@ from forgedsl.lint.follow.files import File
 from forgedsl.lint.follow.programs import environment_flows, reward_flow
 from forgedsl.lint.follow.run import Flow
 from forgedsl.lint.follow.values import Labels, Value
-from forgedsl.lint.rewards import PythonReward, place_of, positive_rewards, python_rewards
+from forgedsl.lint.rewards import PythonReward, place_of, python_rewards
+from forgedsl.lint.rubrics import positive_rewards
 from forgedsl.lint.view import View
 from forgedsl.records import dataclass
 from forgedsl.source import Span

@@ -89,6 +89,14 @@ def _prompts(view: View, dataset: Decl, source: Any) -> list[str]:
     value = dataset.settings["prompt"].value
     if not isinstance(value, Deferred):
         return []
+    key = (_prompts, value.expr.span, repr(source))
+    if key not in view.shared.answers:
+        view.shared.answers[key] = _texts(view, value, source)
+    found: list[str] = view.shared.answers[key]
+    return found
+
+
+def _texts(view: View, value: Deferred, source: Any) -> list[str]:
     columns = [keys for keys, _ in reads(value.expr, "row") if keys]
     found = []
     for part in parts(source) if columns else ():

@@ -14,16 +14,14 @@ column. `forgec lint --deep` reads all rows, also those of parquet files and of 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 from forgedsl.diagnostics import Edit, Fix
 from forgedsl.ir.program import Constructor, Decl
 from forgedsl.lint.finding import Findings, rule
-from forgedsl.lint.some_rows import some_rows
+from forgedsl.lint.prompts import rows_of
 from forgedsl.lint.sources import needed_columns, parts
 from forgedsl.lint.view import View
 from forgedsl.mistakes.suggest import did_you_mean, nearest
-from forgedsl.shipped import locate
 from forgedsl.source import Span
 
 finding = rule(__doc__, "E")
@@ -96,21 +94,11 @@ def _read(view: View) -> Iterator[tuple[Decl, Constructor]]:
 
 
 def _columns(view: View, source: Constructor) -> tuple[str, ...]:
-    """Return the columns of the first rows of a file; none if it cannot be read here. Cached for
-    all views."""
-    if view.folder is None or not view.shared.on_disk:
-        return ()
-    path, form = locate(str(source.args["path"]), view.folder), source.name
-    key = ("columns", path, form)
+    """Return the columns of the rows that are read of a file; none if it cannot be read here.
+    Cached for all views."""
+    key = (_columns, source.name, source.args["path"])
     if key not in view.shared.answers:
-        view.shared.answers[key] = _names(path, form)
+        rows = rows_of(view, source)
+        view.shared.answers[key] = tuple(dict.fromkeys(name for row in rows for name in row))
     found: tuple[str, ...] = view.shared.answers[key]
     return found
-
-
-def _names(path: Path, form: str) -> tuple[str, ...]:
-    try:
-        rows = some_rows(path, form)
-    except (OSError, ValueError):
-        return ()  # P210 and --deep say why
-    return tuple(dict.fromkeys(name for row in rows for name in row))

@@ -62,13 +62,22 @@ def check(view: View) -> Findings:
         for sampler in samplers or (None,):
             sources = _sources(view, loss, sampler)
             fields = {name: _measure(name, source) for name, source in sources.items()}
-            for found in mismatches(loss.tree, fields):
+            for found in _mismatches(loss, fields):
                 if found.left.temperature == found.right.temperature:
                     continue  # truncated sampling is D601
                 if (found.left, found.right) not in seen:
                     seen |= {(found.left, found.right), (found.right, found.left)}
                     yield _report(view, loss, found, sources, fields)
         yield from _unweighted(view, loss, samplers)
+
+
+def _mismatches(loss: LossView, fields: dict[str, Measure]) -> list[Mismatch]:
+    """Return the comparisons of a loss; cached for all losses with its structure and measures."""
+    answers, key = loss.facts.answers, (mismatches, *fields.items())
+    if key not in answers:
+        answers[key] = mismatches(loss.tree, fields)
+    found: list[Mismatch] = answers[key]
+    return found
 
 
 def _unweighted(view: View, loss: LossView, samplers: list[Decl]) -> Findings:

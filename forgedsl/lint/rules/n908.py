@@ -93,7 +93,7 @@ def _arguments(view: View, call: ast.Call) -> Iterator[tuple[str, ast.Expr]]:
 
 def _clips(view: View) -> Iterator[tuple[Span, str, str]]:
     """Yield the clips whose bounds are exchanged by the names that they are made of."""
-    for decl in walk(view.file):
+    for decl in view.file.decls:
         if not isinstance(decl, ast.FnDecl):
             continue
         local = {n.path.text: n.value for n in walk(decl.body) if isinstance(n, ast.Assign)}

@@ -58,6 +58,8 @@ def _written(view: View) -> Iterator[tuple[str, Span]]:
 def _texts(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         yield str(value)
+    elif isinstance(value, int | float | None):
+        return
     elif isinstance(value, Constructor):
         yield from () if value.name in COPIED else _texts(value.args)
     elif isinstance(value, Mapping | list | tuple):

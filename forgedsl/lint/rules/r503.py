@@ -24,6 +24,7 @@ all of them, behind a mark such as `=`.
 from __future__ import annotations
 
 import re
+from functools import cache
 from typing import TYPE_CHECKING
 
 from forgedsl.diagnostics import Label
@@ -87,25 +88,29 @@ def _in_rows(view: View, dataset: Decl, prompt: Deferred, target: Deferred) -> s
     read, or "". Such a column holds a solution."""
     wanted = {keys for keys, _ in reads(target.expr, "row")}
     rows = [r for part in parts(dataset.settings["source"].value) for r in rows_of(view, part)]
-    targets = [value_of(target.expr, row) for row in rows]
-    texts = [str(each).strip() for each in targets if isinstance(each, str | int | float)]
-    if len(texts) < LEAST or len(texts) != len(rows) or len({*texts}) < LEAST:
-        return ""
-    for keys, node in reads(prompt.expr, "row"):
-        held = [value_at(row, keys) for row in rows]
-        if not keys or keys in wanted or not all(isinstance(each, str) for each in held):
+    targets = cache(lambda index: _text_of(value_of(target.expr, rows[index])))
+    for (keys, part), _ in _columns(prompt.expr).items():
+        if part or keys in wanted:
             continue
-        whole = _columns(prompt.expr).get((keys, "")) == node.span
-        if whole and all(_ends_with(text, last) for text, last in zip(held, texts, strict=True)):
+        held = (value_at(row, keys) for row in rows)
+        tells = (_ends_with(text, targets(index)) for index, text in enumerate(held))
+        if all(tells) and len({targets(index) for index in range(len(rows))}) >= LEAST:
             return ".".join(map(str, keys))
     return ""
 
 
-def _ends_with(text: str, target: str) -> bool:
+def _text_of(target: object) -> str:
+    """Return a target as text; "" if it is none."""
+    return str(target).strip() if isinstance(target, str | int | float) else ""
+
+
+def _ends_with(text: object, target: str) -> bool:
     """True if a text ends with the target behind a mark of a result, such as `=` or `is`. A passage
     that ends with the answer to its question is no leak."""
-    found = re.search(rf"(=|:|#|>|\bis)[\s${{(]*{re.escape(target)}[\s.)}}$]*$", text)
-    return bool(target) and found is not None
+    if not target or not isinstance(text, str):
+        return False
+    mark = rf"(=|:|#|>|\bis)[\s${{(]*{re.escape(target)}[\s.)}}$]*$"
+    return re.search(mark, text) is not None
 
 
 def _in_environments(view: View) -> Findings:

@@ -11,7 +11,8 @@ than 20 times the others, it probably has another unit, and the others have no e
 
 from forgedsl.ir.program import Decl
 from forgedsl.lint.finding import Findings, rule
-from forgedsl.lint.rewards import Term, reward_interval, weights
+from forgedsl.lint.rewards import reward_interval
+from forgedsl.lint.rubrics import Term, weights
 from forgedsl.lint.view import View
 
 finding = rule(__doc__, "W")

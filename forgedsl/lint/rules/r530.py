@@ -17,7 +17,7 @@ import re
 from forgedsl.hir.judges import judge_of
 from forgedsl.ir.program import Constructor
 from forgedsl.lint.finding import Findings, rule
-from forgedsl.lint.rewards import positive_rewards
+from forgedsl.lint.rubrics import positive_rewards
 from forgedsl.lint.view import View
 
 finding = rule(__doc__, "W")

@@ -15,7 +15,8 @@ import re
 from forgedsl.diagnostics import Label
 from forgedsl.hir.judges import judge_of
 from forgedsl.lint.finding import Findings, rule
-from forgedsl.lint.rewards import place_of, positive_rewards
+from forgedsl.lint.rewards import place_of
+from forgedsl.lint.rubrics import positive_rewards
 from forgedsl.lint.view import View
 
 finding = rule(__doc__, "W")

@@ -22,7 +22,8 @@ from __future__ import annotations
 from forgedsl.diagnostics import Label
 from forgedsl.lint.calls_paid import paid_without_limit, part_of, parts_paid_by_calls
 from forgedsl.lint.finding import Findings, rule
-from forgedsl.lint.rewards import place_of, positive_rewards, score_of, slope_in_turns
+from forgedsl.lint.rewards import place_of, score_of, slope_in_turns
+from forgedsl.lint.rubrics import positive_rewards
 from forgedsl.lint.view import View
 from forgedsl.types.flow import Role
 

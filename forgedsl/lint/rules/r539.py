@@ -11,7 +11,8 @@ sums with `num_tokens`. A test such as `r.num_tokens > 4` is silent.
 
 from forgedsl.ir.program import Function, RewardDecl
 from forgedsl.lint.finding import Findings, rule
-from forgedsl.lint.rewards import flat_in_length, place_of, positive_rewards, reward_interval
+from forgedsl.lint.rewards import flat_in_length, place_of, reward_interval
+from forgedsl.lint.rubrics import positive_rewards
 from forgedsl.lint.view import View
 from forgedsl.syntax import ast
 from forgedsl.syntax.walk import names, walk

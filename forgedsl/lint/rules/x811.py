@@ -31,7 +31,8 @@ from forgedsl.lint.environments import (
     scores_by_return,
 )
 from forgedsl.lint.finding import Findings, rule
-from forgedsl.lint.rewards import PythonReward, place_of, positive_rewards, python_rewards
+from forgedsl.lint.rewards import PythonReward, place_of, python_rewards
+from forgedsl.lint.rubrics import positive_rewards
 from forgedsl.lint.view import View
 
 if TYPE_CHECKING:

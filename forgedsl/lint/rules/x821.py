@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 
 from forgedsl.diagnostics import Label
 from forgedsl.lint.finding import Findings, rule
-from forgedsl.lint.rewards import called_name, place_of, positive_rewards, python_rewards
+from forgedsl.lint.rewards import called_name, place_of, python_rewards
+from forgedsl.lint.rubrics import positive_rewards
 from forgedsl.lint.view import View
 
 if TYPE_CHECKING:

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 
 from forgedsl.lint.environments import python_environments
 from forgedsl.lint.finding import Findings, rule
-from forgedsl.lint.rewards import positive_rewards, python_rewards
+from forgedsl.lint.rewards import python_rewards
+from forgedsl.lint.rubrics import positive_rewards
 from forgedsl.lint.view import View
 
 if TYPE_CHECKING:

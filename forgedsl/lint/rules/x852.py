@@ -16,7 +16,8 @@ from __future__ import annotations
 from forgedsl.lint.call_results import SAME, Call, RewardCalls, shorten
 from forgedsl.lint.deep_calls import target_rewards
 from forgedsl.lint.finding import Findings, rule
-from forgedsl.lint.rewards import place_of, positive_rewards
+from forgedsl.lint.rewards import place_of
+from forgedsl.lint.rubrics import positive_rewards
 from forgedsl.lint.view import View
 
 finding = rule(__doc__, "W")
