@@ -7,7 +7,7 @@ import pytest
 
 from forgedsl import api
 from forgedsl.diagnostics import Reporter
-from forgedsl.hir.modules import Loader
+from forgedsl.hir.modules import Loader, pickled_trees
 from forgedsl.ir.program import Constructor, Ref
 from forgedsl.settings import Auto
 from forgedsl.syntax import cache
@@ -181,14 +181,17 @@ def test_a_loss_takes_its_parameters_by_name():
 
 def test_a_library_is_parsed_if_its_cache_is_of_another_version(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    pickled_trees.cache_clear()
     Loader(Reporter()).library("std/rl")
     (entry,) = (tmp_path / "forgedsl").glob("library-*")
     trees = {"": b"damaged", "dapo": b"damaged", "grpo": pickle.dumps(None)}
     cache.save_plain(entry.name, trees)
+    pickled_trees.cache_clear()
     loader = Loader(Reporter())
     names = loader.library("std/rl").names
     assert (names["dapo"].name, names["grpo"].kind) == ("dapo", "loss")
     assert len(loader.standard("std/rl").file.decls) > 40
+    pickled_trees.cache_clear()
 
 
 def test_functions_of_the_standard_library_load_without_a_program():

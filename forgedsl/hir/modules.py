@@ -165,7 +165,7 @@ class Loader:
     def _pickled(self, name: str) -> dict[str, bytes] | None:
         """Return the pickled trees of a module's functions by name."""
         source = self._standard_source(name)
-        return _pickled(source.name, source.text)
+        return pickled_trees(source.name, source.text)
 
     def _standard_source(self, name: str) -> SourceFile:
         shown = f"forgedsl:{name}.forge"
@@ -178,9 +178,9 @@ def _standard_text(name: str) -> str:
 
 
 @lru_cache
-def _pickled(name: str, text: str) -> dict[str, bytes] | None:
+def pickled_trees(name: str, text: str) -> dict[str, bytes] | None:
     """Return the pickled trees of the functions of a standard module, by name. The entry "" is the
-    rest of the file. They are cached in a file, by the text of the module."""
+    rest of the file. They are cached in this process and in a file, by the text of the module."""
     digest = zlib.crc32(f"{VERSION}\n{name}\n{text}".encode())
     entry = f"library-{digest:08x}{len(text):x}.marshal"
     trees: dict[str, bytes] | None = cache.load_plain(entry)
