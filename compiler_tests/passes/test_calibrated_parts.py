@@ -4,6 +4,7 @@ Such a run does not show how a decode step depends on the number of sequences, n
 before: then the plan's proportions count.
 """
 
+import json
 import random
 import statistics
 from pathlib import Path
@@ -14,8 +15,10 @@ from test_calibration import DAPO, lowered
 
 from forgedsl.runs.data import Span
 from forgedsl.sim import calibrate
+from forgedsl.sim.carried import ESTIMATE, carried, expected
 from forgedsl.sim.estimate import from_plan
 from forgedsl.sim.fit import multiples
+from forgedsl.sim.measure import estimate_of
 from forgedsl_runtime.sim.simulation import simulate
 
 PLANNED = (2e-3, 2e-5, 1e-4)
@@ -106,9 +109,9 @@ def _decoded(engine, lengths, now, step, sequence):
     return [at_length[length] for length in lengths], now
 
 
-def _planned(prompts, size, new):
+def _planned(prompts, size, new, model="0.6B"):
     text = DAPO.replace("draw(16)", f"draw({prompts})").replace("n = 8", f"n = {size}")
-    made = lowered(text, f"generator.sampling.max_tokens={new}")
+    made = lowered(text.replace("0.6B", model), f"generator.sampling.max_tokens={new}")
     return from_plan(made.job, made.graph, made.plan), made.job
 
 
@@ -130,3 +133,30 @@ def test_fewer_prompts_and_shorter_completions_are_predicted(way, ends, settings
         told = statistics.fmean(s.seconds for s in simulate(job, found, steps=STEPS).steps[2:])
         took = statistics.fmean(row["step_s"] for row in runs[key].rows[2:])
         assert told == pytest.approx(took, rel=0.01 if key == (16, 8, 1024) else 0.07), key
+
+
+@pytest.mark.parametrize("ends", ENDS)
+@pytest.mark.parametrize("way", WAYS)
+def test_a_run_of_a_small_model_tells_how_long_a_large_one_takes(way, ends, settings):
+    small, job = settings[16, 8, 1024]
+    large, other = _planned(16, 8, 512, "1.7B")
+    run = made_up(small, job, 8, WAYS[way], ENDS[ends])
+    found = calibrate.calibrated_on(large, other, run, Path("run"), simulate, ran=small)
+    told = statistics.fmean(s.seconds for s in simulate(other, found, steps=STEPS).steps[2:])
+    rows = made_up(large, other, 8, WAYS[way], ENDS[ends]).rows[2:]
+    # a sync takes SYNC here whatever the model is, and twice as long by the two plans
+    assert told == pytest.approx(statistics.fmean(row["step_s"] for row in rows), rel=0.1)
+
+
+def test_a_run_keeps_what_its_plan_expected(tmp_path, settings):
+    planned, _ = settings[16, 8, 1024]
+    assert expected(planned, tmp_path) is planned  # of an earlier version
+    (tmp_path / ESTIMATE).write_text(json.dumps(estimate_of(lowered(DAPO))))
+    assert expected(planned, tmp_path) == planned
+    other, _ = _planned(16, 8, 1024, "1.7B")
+    small, large = planned.titans["trainer"], other.titans["trainer"]
+    assert expected(other, tmp_path).titans["trainer"].token == small.token < large.token
+    assert carried(planned, planned, planned) == planned
+    moved = carried(planned, planned, other)
+    assert moved.titans["trainer"].token == pytest.approx(large.token)
+    assert moved.engines["generator"].decode == pytest.approx(other.engines["generator"].decode)

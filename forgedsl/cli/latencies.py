@@ -25,9 +25,11 @@ def latencies_of(lowered: Lowered, assume: list[str], run: Path | None = None) -
     from forgedsl.sim.assume import assume as with_assumptions
     from forgedsl.sim.calibrate import CalibrationError, calibrated
     from forgedsl.sim.estimate import UnknownModelError, from_plan
+    from forgedsl.sim.measure import uncalibrated
 
     try:
-        found = from_plan(lowered.job, lowered.graph, lowered.plan)
+        plan = lowered.plan if run is None else uncalibrated(lowered.plan)
+        found = from_plan(lowered.job, lowered.graph, plan)
         if run is not None:
             from forgedsl_runtime.sim.simulation import simulate
 

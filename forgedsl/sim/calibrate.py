@@ -22,6 +22,7 @@ from forgedsl.lower.job import Job
 from forgedsl.records import replace
 from forgedsl.runs.checkpoints import no_run
 from forgedsl.runs.data import RunData, Span, load_run
+from forgedsl.sim.carried import carried, expected
 from forgedsl.sim.fit import Crowd, Interval, least_squares, multiples, overlap, union
 from forgedsl.sim.latency import Control, Data, Engine, Filter, Latencies, Play, Reward, Titan
 from forgedsl.sim.result import Result
@@ -66,19 +67,28 @@ def usable_run(folder: Path) -> RunData:
 def calibrated(
     latencies: Latencies, job: Job, folder: Path, simulate: Callable[..., Result]
 ) -> Latencies:
-    """Return `latencies` of `job`, with all values that the run in `folder` shows."""
-    return calibrated_on(latencies, job, usable_run(folder), folder, simulate)
+    """Return `latencies` of `job`, with all values that the run in `folder` shows. They are scaled
+    if the plan expects other times of the job's models and placement than of the run's."""
+    data = usable_run(folder)
+    return calibrated_on(latencies, job, data, folder, simulate, expected(latencies, folder))
 
 
 def calibrated_on(
-    latencies: Latencies, job: Job, data: RunData, folder: Path, simulate: Callable[..., Result]
+    latencies: Latencies,
+    job: Job,
+    data: RunData,
+    folder: Path,
+    simulate: Callable[..., Result],
+    ran: Latencies | None = None,
 ) -> Latencies:
-    """The same for a run that was read; errors name its `folder`."""
+    """The same for a run that was read; errors name its `folder`. `ran` are the latencies that the
+    run's own plan expected."""
     missing = [name for name in job.services if name not in data.job.services]
     if missing:
         raise CalibrationError(f"{folder} has no service `{missing[0]}`")
-    measured = _measured(latencies, job, data)
-    return _limited(_fit_step_times(measured, data, folder, simulate), job, data.job)
+    ran = ran or latencies
+    fitted = _fit_step_times(_measured(ran, job, data), data, folder, simulate)
+    return _limited(carried(fitted, ran, latencies), job, data.job)
 
 
 def _measured(latencies: Latencies, job: Job, data: RunData) -> Latencies:

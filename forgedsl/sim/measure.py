@@ -17,14 +17,15 @@ from forgedsl.lower.build import Lowered
 from forgedsl.operations.registry import operation
 from forgedsl.plan.calibration import device_kind, run_name
 from forgedsl.plan.cost import plan_cost
+from forgedsl.plan.plan import Plan
 from forgedsl.records import replace
 from forgedsl.runs.data import RunData
 from forgedsl.sim.calibrate import FIRST, CalibrationError, after_start, usable_run
+from forgedsl.sim.carried import ESTIMATE, stored
+from forgedsl.sim.estimate import UnknownModelError, from_plan
 from forgedsl.sim.fit import union
 from forgedsl.sizes.meshes import transport_of
 from forgedsl.types.flow import Role
-
-ESTIMATE = "estimate.json"
 
 
 class Measured(NamedTuple):
@@ -39,10 +40,9 @@ class Measured(NamedTuple):
 
 def estimate_of(lowered: Lowered) -> dict[str, Any]:
     """Return a plan's uncalibrated estimate; `kind` and `key` are the names in the calibration
-    file."""
-    plan, graph = lowered.plan, lowered.graph
-    request = replace(plan.request, host=replace(plan.host, calibration=None))
-    cost = plan_cost(request, graph, plan.schedule, plan.colocate, plan.memory.ranks)
+    file. `latencies` are what `sim --calibrate` compares the run with."""
+    plan, graph = uncalibrated(lowered.plan), lowered.graph
+    cost = plan_cost(plan.request, graph, plan.schedule, plan.colocate, plan.memory.ranks)
     ops = {s.node: "judge" for s in cost.stages} | {node.name: node.op for node in graph.nodes}
     ways = {node.name: f"sync {transport_of(plan.host, plan.meshes, node)}" for node in graph.syncs}
     stages = [{"node": s.node, "op": ops[s.node], "service": s.service,
@@ -50,7 +50,17 @@ def estimate_of(lowered: Lowered) -> dict[str, Any]:
                "kind": device_kind(plan.host.gpu, s.device),
                "key": ways.get(s.node, ops[s.node])} for s in cost.stages]  # fmt: skip
     name = run_name(lowered.job.name, lowered.job.profile)
-    return {"name": name, "overlapped": cost.overlapped, "stages": stages}
+    found = {"name": name, "overlapped": cost.overlapped, "stages": stages}
+    try:
+        return found | {"latencies": stored(from_plan(lowered.job, graph, plan))}
+    except UnknownModelError:
+        return found
+
+
+def uncalibrated(plan: Plan) -> Plan:
+    """Return a plan whose rates are not corrected by a calibration file."""
+    host = replace(plan.host, calibration=None)
+    return replace(plan, host=host, request=replace(plan.request, host=host))
 
 
 def measure(folder: Path) -> Measured:

@@ -1,0 +1,83 @@
+"""Carries the measured latencies of a run to a job whose models or placement differ.
+
+    Latencies of the run's plan --stored--> RUN/estimate.json --expected--> Latencies
+    measured, expected, planned for the job --carried--> measured x planned / expected
+
+So a run of a small model also tells how far the plan of a larger one is off. For a job with the
+run's own models and placement, planned and expected times are equal, and measured ones stay.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from forgedsl.records import replace
+from forgedsl.sim.latency import Engine, Latencies
+
+ESTIMATE = "estimate.json"
+ENGINE = ("decode", "decode_sequence", "decode_context", "context", "siblings", "prefill", "load",
+          "max_running")  # fmt: skip
+TITAN = ("step", "token", "logprobs", "logprobs_token", "publish")
+TIMES = ("decode", "decode_sequence", "decode_context", "prefill", "load")
+
+
+def stored(latencies: Latencies) -> dict[str, Any]:
+    """Return the numbers of engines, trainers and frozen models, for `estimate.json`."""
+    return {
+        "engines": {n: {k: getattr(e, k) for k in ENGINE} for n, e in latencies.engines.items()},
+        "titans": {n: {k: getattr(t, k) for k in TITAN} for n, t in latencies.titans.items()},
+    }
+
+
+def expected(planned: Latencies, folder: Path) -> Latencies:
+    """Return `planned` with the times that the plan of the run in `folder` expected. A run of an
+    earlier version did not store them: then `planned` is returned."""
+    try:
+        known = json.loads((folder / ESTIMATE).read_text(encoding="utf-8")).get("latencies")
+    except FileNotFoundError:
+        known = None
+    if known is None:
+        return planned
+    engines, titans = known["engines"], known["titans"]
+    return replace(
+        planned,
+        engines={n: replace(e, **engines.get(n, {})) for n, e in planned.engines.items()},
+        titans={n: replace(t, **titans.get(n, {})) for n, t in planned.titans.items()},
+    )
+
+
+def carried(measured: Latencies, expected: Latencies, planned: Latencies) -> Latencies:
+    """Return the measured latencies of a run, scaled to a job by what the plans of both expect."""
+    engines = {
+        name: _engine(engine, expected.engines[name], planned.engines[name])
+        for name, engine in measured.engines.items()
+    }
+    titans = {
+        name: _scaled(titan, expected.titans[name], planned.titans[name], TITAN)
+        for name, titan in measured.titans.items()
+    }
+    return replace(measured, engines=engines, titans=titans)
+
+
+def _engine(measured: Engine, expected: Engine, planned: Engine) -> Engine:
+    """Scale an engine. Its running sequences and their cost in context are those of the job."""
+    ran, now = (
+        each.with_lengths(tokens=measured.tokens, prompt=measured.prompt)
+        for each in (expected, planned)
+    )
+    scaled: Engine = _scaled(measured, ran, now, TIMES)
+    return replace(
+        scaled, context=now.context, siblings=now.siblings, max_running=planned.max_running
+    )
+
+
+def _scaled(measured: Any, expected: Any, planned: Any, names: tuple[str, ...]) -> Any:
+    changed: Mapping[str, float] = {
+        name: getattr(measured, name) * (getattr(planned, name) / getattr(expected, name))
+        for name in names
+        if getattr(expected, name)
+    }
+    return replace(measured, **changed)
