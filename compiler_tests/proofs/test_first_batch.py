@@ -141,6 +141,35 @@ def on_policy(loss: LossFunction, samples: Sequence[Sample]) -> first_batch.Comp
     )  # fmt: skip
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_a_gradient_of_rounding_alone_is_no_fault(dtype: torch.dtype) -> None:
+    """All scores are equal, and the reference is the policy: the gradient should be 0."""
+    loss = forgedsl.compile_loss("grpo", params={"beta": 0.04})
+    rng = torch.Generator().manual_seed(0)
+    hidden, weight = (torch.randn(n, H, generator=rng).to(dtype) for n in (B * T, V))
+    labels = torch.randint(V, (B * T,), generator=rng)
+    own = (hidden @ weight.T).float().log_softmax(-1)[torch.arange(B * T), labels]
+    given: dict[str, Any] = {
+        "seq_id": torch.arange(B).repeat_interleave(T), "behavior": own, "ref": own,
+        "adv": torch.zeros(B),
+    }  # fmt: skip
+    given = {name: given[name] for name in ("seq_id", *loss.input_names)}
+    totals = loss.totals(labels=labels, **given)
+
+    def line(chosen: LossFunction) -> dict[str, Any]:
+        found = first_batch.compare(
+            chosen, hidden, weight, labels=labels, temperature=1.0, shared={},
+            given=given | {"totals": totals},
+        )  # fmt: skip
+        return first_batch.line_of("grpo", [found], B)
+
+    found = line(loss)
+    assert found["holds"] is True, found
+    assert found["gradient_apart"] <= found["bounds"][1]
+    given["adv"] = torch.full((B,), 0.01)
+    assert line(loss)["holds"] is True
+
+
 class OtherBound(LossFunction):
     """A loss whose file says another bound of clipping than what runs: 0.2 is 0.3 there."""
 

@@ -10,6 +10,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from forgedsl.errors import RunError
+from forgedsl.runs.proofs import text
 from forgedsl_runtime.proofs import frozen
 from forgedsl_runtime.proofs.digest import digest, unsigned
 from forgedsl_runtime.proofs.frozen import check, check_parts, digests
@@ -97,3 +98,21 @@ def test_tensors_that_an_engine_has_joined_are_not_compared(folder: Path) -> Non
     held = parts(state() | {"experts.gate_up_proj": torch.zeros(6, 4)})
     found = check_parts(folder, held)
     assert (found.tensors, found.proved) == (6, 5)
+
+
+def test_random_weights_are_those_of_the_trainer_of_the_model() -> None:
+    drawn = frozen.digests({"a": torch.rand(3, 2), "b": torch.rand(2)}.items())
+    other = frozen.digests({"a": torch.rand(3, 2)}.items())
+    made = {
+        "reference": frozen.RandomWeights("policy", False, {"a": drawn["a"]}),
+        "teacher": frozen.RandomWeights("large", False, other),
+        "trainer": frozen.RandomWeights("policy", True, drawn),
+    }
+    (line,) = frozen.check_random(made)
+    assert line == {
+        "proof": "frozen", "service": "reference", "like": "trainer", "tensors": 1, "proved": 1,
+    }  # fmt: skip
+    assert text(line) == "reference has the random weights of trainer, 1 tensor bit for bit"
+    made["reference"] = frozen.RandomWeights("policy", False, other)
+    with pytest.raises(RunError, match="the random weights of reference are not those of trainer"):
+        frozen.check_random(made)

@@ -74,6 +74,22 @@ def test_a_run_is_that_with_a_reference_of_its_own_and_goes_on(tmp_path: Path) -
     assert proofs(tmp_path / "served") == [("reference", 35)] * 2
 
 
+def test_a_reference_draws_the_random_weights_of_its_trainer(tmp_path: Path) -> None:
+    pytest.importorskip("vllm")
+    drawn = (
+        "source = random(7), arch = qwen3(layers = 2, hidden = 64, heads = 4, kv_heads = 2, "
+        'head_dim = 32, ffn = 128, vocab = 48), tokenizer = local("forgedsl:models/tiny_math")'
+    )
+    text = APART.replace('source = local("forgedsl:models/tiny_math")', drawn)
+    (tmp_path / "sums.forge").write_text(text)
+    (first,) = run(tmp_path, "sums.forge", "--run-dir", "run", "schedule.steps=1")
+    assert first[KL] < 1e-10
+    (line,) = [row for row in rows(tmp_path / "run/proofs.jsonl") if row["proof"] == "frozen"]
+    assert (line["service"], line["like"]) == ("reference", "trainer")
+    assert line["proved"] == line["tensors"] > 20
+    run(tmp_path, "sums.forge", "--resume", "run", "schedule.steps=2")
+
+
 def test_a_session_has_a_reference_by_its_trainer(tmp_path: Path) -> None:
     pytest.importorskip("vllm")
     (tmp_path / "sums.forge").write_text(SERVED)

@@ -34,6 +34,7 @@ def closing(lines: Sequence[Row]) -> Iterator[str]:
     if bases := [str(line["service"]) for line in lines if line["proof"] == "base"]:
         engines = " and ".join(dict.fromkeys(bases))
         yield f"{engines} adds the adapter to the trainer's base weights, bit for bit"
+    yield from (text(line) for line in lines if line["proof"] == "frozen" and "like" in line)
     masks = [line for line in lines if line["proof"] == "masks" and "off" not in line]
     losses = [line for line in lines if line["proof"] == "loss" and "off" not in line]
     if masks and all(line["holds"] for line in masks):
@@ -70,6 +71,9 @@ def text(line: Row) -> str:
                 f"log-probs of trainer and sampler differ by at most {line['largest_mean']:.2g} at "
                 f"age 0 in the mean of a step ({counted(line['steps'], 'step')} compared)"
             )
+        case "frozen" if "like" in line:
+            what = counted(line["tensors"], "tensor")
+            return f"{line['service']} has the random weights of {line['like']}, {what} bit for bit"
         case "frozen":
             return (
                 f"{line['service']} holds {line['proved']} of {counted(line['tensors'], 'tensor')} "

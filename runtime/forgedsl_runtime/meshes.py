@@ -151,10 +151,14 @@ async def setup(
     resume: int | None,
     tell: Callable[..., Any],
     warn: Callable[[str, str], object] = lambda service, text: None,
-) -> None:
+) -> list[dict[str, Any]]:
     """Load models and start engines, all in parallel; call `tell(mesh, seconds, facts)` for each.
     If a process of a generator replica or of a pool dies meanwhile, call `warn(service, text)` and
-    start that replica or pool again."""
+    start that replica or pool again. Return the proofs of models with random weights.
+
+    Raises:
+        RunError: a frozen model has other random weights than its trainer.
+    """
     async with asyncio.TaskGroup() as tasks:
         for mesh in fleet.all_meshes():
             folder = fleet.folders.get(mesh.service)
@@ -163,6 +167,8 @@ async def setup(
                 tasks.create_task(set_up(mesh, args, tell, folder))
             else:
                 tasks.create_task(_set_up_replica(fleet, mesh, run_key, tell, warn))
+    meshes = fleet.trainers.items()
+    return frozen.check_random({n: m.random_weights for n, m in meshes if m.random_weights})
 
 
 async def _set_up_replica(
@@ -246,6 +252,7 @@ async def set_up(
         ) from error
     digests, held = facts.pop("digests", None), facts.pop("held", None)
     tenants = facts.pop("digests_of", None)
+    mesh.random_weights = facts.pop("random_weights", None)
     if folder is not None and (digests is not None or held is not None):
         try:
             if digests is not None:

@@ -56,7 +56,8 @@ class Run:
     changed_data: bool = False
     """a resumed run reads other data than before, which the user has allowed"""
     frozen: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """by service: the proof that a frozen model holds the weights of its folder"""
+    """by service: the proof that a frozen model holds the weights of its folder, or the random ones
+    of its trainer"""
 
     def tell(self, mesh: Any, seconds: float, facts: dict[str, Any]) -> None:
         """Report that a mesh and its processes are ready."""

@@ -37,6 +37,12 @@ BOUNDS = {torch.float32: (1e-4, 1e-3), torch.float64: (1e-9, 1e-9)}
 relative to its norm. Other dtypes have the bounds `ROUNDED`, since their products are rounded to as
 few as 8 bits"""
 ROUNDED = (1e-3, 5e-2)
+LOGPROB_ERRORS = {torch.float32: 1e-5, torch.float64: 1e-12}
+"""by dtype of the hidden states: error of a log-prob by rounding. A gradient may be off by what
+such errors make, however small it is: with equal scores and a reference that equals the policy, it
+is nothing but rounding"""
+LOGPROB_ERROR = 1e-3
+"""of other dtypes"""
 ELSEWHERE = "another rank has its tokens"
 Line = dict[str, Any]
 """a line of proofs.jsonl"""
@@ -55,6 +61,9 @@ class Compared:
     """Euclidean norm of the difference of the gradients"""
     norm: float = 0.0
     bounds: tuple[float, float] = ROUNDED
+    noise: float = 0.0
+    """norm of the gradient that errors of log-probs by rounding make; 0 if `apart` is within its
+    bound anyway"""
     why: str = ""
 
 
@@ -162,10 +171,31 @@ def compare(
         temperature, wide, chunk_rows=chunk,
     )  # fmt: skip
     apart = float((gradient.to(device, torch.float64) - exact).norm())
+    norm, bounds, noise = float(exact.norm()), BOUNDS.get(hidden.dtype, ROUNDED), 0.0
+    if apart > bounds[1] * norm:
+        error = LOGPROB_ERRORS.get(hidden.dtype, LOGPROB_ERROR)
+        wide_weight = _wide(weight, device)
+        noise = error * _mean_logprob_gradient(
+            _wide(hidden, device), wide_weight, labels.to(device), temperature
+        )
     return Compared(
-        kernel=kernel, tokens=hidden.shape[0], value=value, wanted=wanted, apart=apart,
-        norm=float(exact.norm()), bounds=BOUNDS.get(hidden.dtype, ROUNDED),
+        kernel=kernel, tokens=hidden.shape[0], value=value, wanted=wanted, apart=apart, norm=norm,
+        bounds=bounds, noise=noise,
     )  # fmt: skip
+
+
+def _mean_logprob_gradient(
+    hidden: Tensor, weight: Tensor, labels: Tensor, temperature: float
+) -> float:
+    """Return the norm of the gradient of the mean log-prob of the labels with respect to the hidden
+    states [rows, width]. `weight` is [vocabulary, width]; all are in float64."""
+    squares = 0.0
+    rows = max(1, CHUNK // weight.shape[0])
+    parts = torch.split(hidden, rows), torch.split(labels.clamp(min=0), rows)
+    for part, wanted in zip(*parts, strict=True):
+        shares = torch.softmax(part @ weight.T / temperature, dim=-1)
+        squares += float((weight[wanted] - shares @ weight).square().sum())
+    return math.sqrt(squares) / (len(hidden) * temperature)
 
 
 def line_of(name: str, found: Collection[Compared], sequences: int) -> Line:
@@ -181,11 +211,12 @@ def line_of(name: str, found: Collection[Compared], sequences: int) -> Line:
     norm = math.hypot(*(e.norm for e in made))
     most_value, most_gradient = made[0].bounds
     holds = abs(value - wanted) <= most_value * max(1.0, abs(wanted))
-    holds = holds and apart <= most_gradient * norm
+    scale = max(norm, math.hypot(*(e.noise for e in made)) / most_gradient)
+    holds = holds and apart <= most_gradient * scale
     return line | {
         "holds": holds, "kernel": made[0].kernel, "tokens": sum(e.tokens for e in made),
-        "value": value, "value_float64": wanted, "gradient_apart": apart / norm if norm else apart,
-        "gradient_norm": norm, "bounds": [most_value, most_gradient],
+        "value": value, "value_float64": wanted, "gradient_norm": norm,
+        "gradient_apart": apart / scale if scale else apart, "bounds": [most_value, most_gradient],
     }  # fmt: skip
 
 

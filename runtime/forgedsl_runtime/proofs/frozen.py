@@ -1,10 +1,13 @@
-"""Proof of a frozen model: it holds, bit for bit, the weights in the folder of its model.
+"""Proof of a frozen model: it holds, bit for bit, the weights in the folder of its model, or the
+random weights that the trainer of this model begins with.
 
     service: digests of its weights --facts of setup--.
                                                        +--> `check`: `Frozen`, or a RunError
     controller: digests of the files in the folder ----'
 
 An engine (a judge, say) tells digests of the parts of tensors that its ranks hold: `check_parts`.
+Random weights are in no folder: trainer and frozen model draw them independently, and
+`check_random` compares both.
 
 The two sides read the folder independently. So a model that was loaded from another folder, in
 part, or under wrong names ends the run before its first step.
@@ -50,6 +53,42 @@ class Whole(NamedTuple):
 
     digest: int
     dtype: str
+
+
+class RandomWeights(NamedTuple):
+    """Digests of the random weights of a service, in the dtype of its model."""
+
+    model: str
+    trained: bool
+    digests: dict[str, Whole]
+
+
+def check_random(made: Mapping[str, RandomWeights]) -> list[dict[str, Any]]:
+    """Compare the random weights of frozen services with those of the trained service of the same
+    model; return lines of proofs.jsonl. `made` is by service.
+
+    Raises:
+        RunError: they differ.
+    """
+    trained = {each.model: name for name, each in made.items() if each.trained}
+    lines = []
+    for name, each in made.items():
+        if each.trained or each.model not in trained:
+            continue
+        like = trained[each.model]
+        first = made[like].digests  # may also have a value head
+        faults = [part for part, held in each.digests.items() if first.get(part) != held]
+        if faults:
+            raise RunError(
+                f"the random weights of {name} are not those of {like}: "
+                f"{publication.text(sorted(faults))}",
+                remedy="this is a bug: please report it, with the .forge file",
+            )
+        count = len(each.digests)
+        lines.append(
+            {"proof": "frozen", "service": name, "like": like, "tensors": count, "proved": count}
+        )
+    return lines
 
 
 def digests(weights: Iterable[tuple[str, Tensor]]) -> dict[str, Whole]:

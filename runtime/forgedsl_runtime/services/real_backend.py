@@ -56,9 +56,10 @@ class RealBackend:
         async with asyncio.TaskGroup() as tasks:
             data = tasks.create_task(open_data(this.job, this.job_dir, this.run_dir, this.events))
             tasks.create_task(_tell_sandbox(this))
-            tasks.create_task(
+            proved = tasks.create_task(
                 meshes.setup(fleet, this.run_dir, this.scratch.key, this.resume, this.tell, warn)
             )
+        this.frozen |= {line["service"]: line for line in proved.result()}
         return data.result()
 
     async def connect(self, this: Run, fleet: Fleet, data: Data) -> MonarchEndpoints:

@@ -138,6 +138,8 @@ class Mesh:
     deaths: int = 0
     """number of earlier meshes of this replica that died"""
     members: list[dict[str, Any]] = field(default_factory=list)
+    random_weights: Any = None
+    """digests of its weights, if they are random and another service must have the same"""
     callees: dict[int | None, Callee] = field(default_factory=dict)
     """callees by rank (None: all ranks), kept because Monarch leaks 7 KiB per slice"""
 

@@ -207,6 +207,7 @@ class TitanTrainer(TitanActor):
         self.titan.model.train()
         facts = {"parameters": self.titan.size, "loaded": loaded, "version": self.version}
         facts |= self._facts_of_tenants()
+        facts |= self._random_weights() if resume_step is None else {}
         if warm_up.saves_time(self.job, self.name):
             begin = time.perf_counter()
             self._warm_up()

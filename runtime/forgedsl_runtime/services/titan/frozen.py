@@ -24,7 +24,7 @@ from forgedsl_runtime.data_types import Sample
 from forgedsl_runtime.losses import token_logprobs
 from forgedsl_runtime.losses.logprobs import whole_tiles
 from forgedsl_runtime.packing import Microbatch, pack
-from forgedsl_runtime.proofs.frozen import Whole, digests
+from forgedsl_runtime.proofs.frozen import RandomWeights, Whole, digests
 from forgedsl_runtime.services.titan.upstream import model as titan
 from forgedsl_runtime.services.titan.upstream import value_head
 from forgedsl_runtime.services.titan.upstream.attention import Segments
@@ -223,9 +223,17 @@ class TitanActor(ForgeActor):
     def _digests(self) -> dict[str, Whole]:
         """Return the digest of each tensor of the base by its name in files (a collective); an
         empty dict if the model has no files, or if this proof is off."""
-        if not any(self.folder.glob("*.safetensors")) or "frozen" in self.job.proofs.off:
+        if not self._has_files or "frozen" in self.job.proofs.off:
             return {}
         dtype = next(p.dtype for p in self.titan.model.parameters() if p.is_floating_point())
+        return self._digests_in(dtype)
+
+    @property
+    def _has_files(self) -> bool:
+        return any(self.folder.glob("*.safetensors"))
+
+    def _digests_in(self, dtype: torch.dtype) -> dict[str, Whole]:
+        """Return the digest of each tensor of the base, rounded to a dtype (a collective)."""
         found = digests(self.titan.export_tensors(dtype, base=True))
         if self.titan.pipeline is not None:
             stages: list[dict[str, Whole]] = [{} for _ in range(dist.get_world_size())]
@@ -238,6 +246,20 @@ class TitanActor(ForgeActor):
         tenants = self.job.tenants(self.name)
         held = self._digests() if tenants else {}
         return {"digests": held, "digests_of": tenants} if held else {}
+
+    def _random_weights(self) -> dict[str, Any]:
+        """Return the digests of random weights that a trained and a frozen service must both have
+        (a collective). An empty dict if there are no two such services, or if this proof is off."""
+        alike = [
+            service.trained
+            for service in self.job.trainers.values()
+            if service.model == self.service.model and service.served_by is None
+        ]
+        if self._has_files or "frozen" in self.job.proofs.off or len({*alike}) < 2:
+            return {}
+        held = self._digests_in(titan.PUBLISHED[self.model_spec.dtype])
+        made = RandomWeights(self.service.model, self.service.trained, held)
+        return {"random_weights": made}
 
     def _dp_group(self) -> dist.ProcessGroup:
         """Return the group of ranks that hold other samples, or other tokens of the same
@@ -252,7 +274,7 @@ class ReferenceModel(TitanActor):
     def _setup(self, run_dir: Path, run_key: str, resume_step: int | None) -> dict[str, Any]:
         facts = super()._setup(run_dir, run_key, resume_step)
         held = self._digests()
-        return facts | ({"digests": held} if held else {})
+        return facts | ({"digests": held} if held else {}) | self._random_weights()
 
 
 def _token_logprobs(
