@@ -14,22 +14,26 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from forgedsl.records import replace
-from forgedsl.sim.latency import Engine, Latencies
+from forgedsl.records import fields, replace
+from forgedsl.sim.latency import Engine, Latencies, Titan
 
 ESTIMATE = "estimate.json"
-ENGINE = ("decode", "decode_sequence", "decode_context", "context", "siblings", "prefill", "load",
-          "max_running")  # fmt: skip
-TITAN = ("step", "token", "logprobs", "logprobs_token", "publish")
 TIMES = ("decode", "decode_sequence", "decode_context", "prefill", "load")
+"""of an engine, in seconds; all numbers of a trainer or frozen model are times"""
 
 
 def stored(latencies: Latencies) -> dict[str, Any]:
     """Return the numbers of engines, trainers and frozen models, for `estimate.json`."""
     return {
-        "engines": {n: {k: getattr(e, k) for k in ENGINE} for n, e in latencies.engines.items()},
-        "titans": {n: {k: getattr(t, k) for k in TITAN} for n, t in latencies.titans.items()},
+        "engines": {name: _numbers(engine) for name, engine in latencies.engines.items()},
+        "titans": {name: _numbers(titan) for name, titan in latencies.titans.items()},
     }
+
+
+def _numbers(record: Engine | Titan) -> dict[str, float]:
+    """Return the numbers of a record, without its distributions."""
+    found = {field.name: getattr(record, field.name) for field in fields(type(record))}
+    return {name: value for name, value in found.items() if isinstance(value, int | float)}
 
 
 def expected(planned: Latencies, folder: Path) -> Latencies:
@@ -56,7 +60,7 @@ def carried(measured: Latencies, expected: Latencies, planned: Latencies) -> Lat
         for name, engine in measured.engines.items()
     }
     titans = {
-        name: _scaled(titan, expected.titans[name], planned.titans[name], TITAN)
+        name: _scaled(titan, expected.titans[name], planned.titans[name], (*_numbers(titan),))
         for name, titan in measured.titans.items()
     }
     return replace(measured, engines=engines, titans=titans)
