@@ -21,6 +21,8 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 HERE = {"host": 0}
+HOST = "here"
+"""the host that runs are planned for"""
 PIPELINE = ROOT / "pipelines/grpo_math.forge"
 GPUS_10K = (
     "cluster.hosts=1250", "trainer.hosts=128", "trainer.parallel.dp_shard=1024",
@@ -40,10 +42,10 @@ LATENCIES = (
 )  # fmt: skip
 
 
-def lowered(profile: str, overrides: tuple[str, ...]) -> Any:
+def lowered(profile: str, overrides: tuple[str, ...], host: Any = None) -> Any:
     from forgedsl.cli.planning import plan_file
 
-    planned = plan_file(PIPELINE, profile=profile, overrides=overrides)
+    planned = plan_file(PIPELINE, profile=profile, overrides=overrides, host=host)
     assert planned.lowered is not None, list(planned.loaded.reporter)
     return planned.lowered
 
@@ -99,15 +101,17 @@ def stub() -> None:
 
 def real(folders: list[Path]) -> None:
     """Calibrated on the first run, the step times of all."""
+    from forgedsl.cli.host import find_host
     from forgedsl.sim.calibrate import calibrated
     from forgedsl_runtime.sim.simulation import simulate
 
+    here = find_host(HOST)
     print("| run | measured s/step | simulated s/step | off |")
     print("|---|---|---|---|")
     for folder in folders:
         job = json.loads((folder / "job.json").read_text())
         schedule, params = job["schedule"], job["params"]
-        made = lowered("cpu", _overrides(job))
+        made = lowered("cpu", _overrides(job), here)
         latencies = calibrated(model(made), made.job, folders[0], simulate)
         result = simulate(made.job, latencies, steps=schedule["steps"])
         measured = statistics.median(row["step_s"] for row in _rows(folder)[3:])
