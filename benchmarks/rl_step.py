@@ -154,7 +154,7 @@ def measured(run_dir: Path, args: argparse.Namespace) -> dict[str, Any]:
     begin = next(e["time"] for e in events if e["kind"] == "run.start")
     ready = [e for e in events if e["kind"] == "service.ready"]
     trained = [e["seconds"] for e in events if e["kind"] == "step.end"][-len(late) :]
-    sent = [e["transfer_s"] for e in events if e["kind"] == "sync.end"][-len(late) :]
+    syncs = [e for e in events if e["kind"] == "sync.end"][-len(late) :]
     step = middle([row["step_s"] for row in late])
     prompts = late[-1]["tokens"] / late[-1]["sequences"] - late[-1]["response_tokens_mean"]
     work = middle([flops(row, prompts, args.size) for row in late])
@@ -164,7 +164,8 @@ def measured(run_dir: Path, args: argparse.Namespace) -> dict[str, Any]:
         "step_s": step,
         "sampling_s": step - middle([row["sampler_idle_s"] for row in late]),
         "training_s": middle(trained),
-        "sync_s": middle(sent),
+        "sync_s": middle([e["transfer_s"] for e in syncs]),
+        "publish_s": middle([e["publish_s"] for e in syncs]),
         "reward_s": middle([row.get("reward_s/drawn", 0.0) for row in late]),
         "trainer_idle_s": middle([row["trainer_idle_s"] for row in late]),
         "sampler_idle_s": middle([row["sampler_idle_s"] for row in late]),

@@ -416,6 +416,10 @@ def test_python_functions_are_described_and_rewards_of_the_library_are_found(tmp
         ("reward more = |", {"rl.math_equal"}, set()),
         ("reward more = rl.|", {"math_equal"}, {"dapo", "group_norm"}),
         ("checkpoint { every = | }", {"group"}, {"size"}),
+        ("loss own(adv: [B] |", {"f32", "bool"}, {"if", "exp"}),
+        ("loss own(logprob: diff [B, T] |", {"f32", "i64"}, {"float"}),
+        ("advantage own(r: [G] f32) -> [G] |", {"f32"}, {"r"}),
+        ("loss own(adv: [|", {"B", "T", "G"}, {"group"}),
     ],
 )
 def test_what_is_offered_has_the_right_type(line, some, none):

@@ -6,7 +6,7 @@
 workspace   texts, and what the compiler makes of them, once per change
 uses        definitions and uses of names; references, rename
 context     context of the cursor, from the tokens left of it
-complete    completions at the cursor; paths in strings, in paths
+complete    completions at the cursor; paths in strings, in paths; types in field_types
 calls       parameters of the call at the cursor
 hover       information at the cursor: type, value with origin, formula, meaning
 actions     fixes, "allow with a reason"

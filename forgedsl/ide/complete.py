@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from forgedsl.hir.evaluate import show
-from forgedsl.ide import fitting, names
+from forgedsl.ide import field_types, fitting, names
 from forgedsl.ide.context import Context, context, trailing_path
 from forgedsl.ide.names import Name
 from forgedsl.ide.paths import paths
@@ -37,8 +37,6 @@ _NUMBER = re.compile(r"(?<![\w.])([0-9][0-9_]*(?:\.[0-9]+)?)([A-Za-z]*)\Z")
 _FIRST_TEXT = re.compile(r'\s*(?:id\s*=\s*|task\s*=\s*)?"([^"\n]*)"')
 _ALLOW = re.compile(r"#\s*forge:\s*allow\[[^\]]*\Z")
 _PROFILE_WORDS = ("when",)
-_SHAPES = ("diff [B, T] f32", "[B, T] f32", "[B, T] bool", "[B] f32", "[B] bool", "[G] f32")
-_SCALARS = ("float", "int", "bool")
 PACKAGED = ("gymnasium", "reasoning_gym")
 """calls whose first argument names something of an installed package"""
 
@@ -137,8 +135,8 @@ def _with_units(document: Document, where: Context, digits: str) -> Iterator[Nam
 def _offered(document: Document, where: Context, offset: int) -> Iterator[Name]:
     if where.words[-1:] == (".",):
         yield from _behind_dot(document, where, offset)
-    elif where.words[-1:] in ((":",), ("->",)):
-        yield from _types(document, where)
+    elif field_types.expects(where):
+        yield from field_types.offered(document, where)
     elif where.stack and where.stack[-1].bracket in "([":
         yield from _argument(document, where, offset)
     elif "=" in where.words:
@@ -464,21 +462,6 @@ def _python_parameters(document: Document, alias: str, name: str) -> Iterator[Na
 
 
 # ---- types
-
-
-def _types(document: Document, where: Context) -> Iterator[Name]:
-    words = where.words
-    if words[:1] == ("param",):
-        yield from (Name(name=name, kind="type") for name in builtins.PARAM_TYPES)
-    elif words[:1] == ("service",):
-        for name, kind in SERVICES.items():
-            yield Name(name=name, kind="constructor", detail=f"{name}(MODEL)", doc=kind.doc)
-    elif words[-1:] == ("->",) and words[:1] == ("sync",):
-        yield from names.declared(document, "service")
-    else:
-        known = builtins.FIELD_TYPES.get(words[-2]) if len(words) > 1 else None
-        for shape in (*((known,) if known else ()), *_SHAPES, *_SCALARS, "Rollout"):
-            yield Name(name=shape, kind="type")
 
 
 # ---- expressions

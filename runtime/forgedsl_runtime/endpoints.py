@@ -117,6 +117,8 @@ class SyncResult:
     bytes: int
     transport: str
     seconds: float
+    publish_seconds: float = 0.0
+    """part of `seconds` until the trainer has published; in the rest the sampler loads"""
     proved: int = 0
     """number of tensors that the sampler holds bit for bit as published; 0 if this was not
     checked"""

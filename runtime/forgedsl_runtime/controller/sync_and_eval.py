@@ -120,6 +120,7 @@ class SyncsAndEvals:
         with context.events.span("sync", **fields) as end:
             result = await demand(sync, context.endpoints.sync(sync, version))
             end.update(bytes=result.bytes, transport=result.transport, transfer_s=result.seconds)
+            end.update(publish_s=result.publish_seconds)
             end.update({"proved": result.proved} if result.proved else {})
             end.update({"changed": result.changed} if result.changed is not None else {})
         context.versions.served[sync.to or ""] = version

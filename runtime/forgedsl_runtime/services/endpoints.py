@@ -134,11 +134,13 @@ class MonarchEndpoints:
         start = time.monotonic()
         trainer = self.trainers[node.target]
         manifest, keep = await trainer.publish(), node.on_swap == "keep"
+        published = time.monotonic() - start
         host = trainer.mesh.on.start
         found = await self.samplers[node.to].load(manifest, keep=keep, host=host)
         return SyncResult(
             bytes=manifest.num_bytes, transport=manifest.transport,
-            seconds=time.monotonic() - start, proved=found.proved, changed=manifest.changed,
+            seconds=time.monotonic() - start, publish_seconds=published, proved=found.proved,
+            changed=manifest.changed,
             unproved=found.placeless, was_random=found.was_random, base=found.base,
             digests={name: each.value for name, each in (manifest.digests or {}).items()} or None,
         )  # fmt: skip
