@@ -19,6 +19,7 @@ from forgedsl.hir.resolve import resolve
 from forgedsl.ir.graph import Graph
 from forgedsl.ir.program import Program
 from forgedsl.lint.config import DEFAULT, Config, ConfigError, load
+from forgedsl.lint.elsewhere import Elsewhere
 from forgedsl.lint.engine import AS_WRITTEN, Held, Linted, lint_source
 from forgedsl.lint.facts import Facts
 from forgedsl.plan.plan import Plan
@@ -45,6 +46,8 @@ class Workspace:
     """The open texts, by real path."""
 
     def __init__(self) -> None:
+        self.elsewhere: Elsewhere | None = None
+        """another process, which checks some of the views"""
         self.texts: dict[str, str] = {}
         self._documents: dict[str, Document] = {}
         self.parsed: dict[str, Document] = {}
@@ -213,7 +216,12 @@ class Document:
             self.folder,
             config=self._configured[0].for_file(self.path),
             on_disk=True,
-            held=Held(texts=self.workspace.texts, tree=self.tree, facts=self.workspace.facts),
+            held=Held(
+                texts=self.workspace.texts,
+                tree=self.tree,
+                facts=self.workspace.facts,
+                elsewhere=self.workspace.elsewhere,
+            ),
         )
 
     @property

@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING
 
 from forgedsl.diagnostics import Diagnostic, Reporter, Severity
 from forgedsl.hir.context import ERROR, Context
-from forgedsl.hir.modules import Loader, Module
+from forgedsl.hir.modules import Loader
 from forgedsl.hir.overlay import Override
 from forgedsl.hir.resolve import is_module, resolve
 from forgedsl.ir.program import Program
 from forgedsl.lint.config import DEFAULT, Config
+from forgedsl.lint.elsewhere import Checked, Elsewhere, Task
 from forgedsl.lint.registry import finding_of, rules_for
 from forgedsl.lint.suppress import suppress
 from forgedsl.lint.view import Shared, View
@@ -60,6 +61,8 @@ class Held:
     texts: Mapping[str, str] = field(default_factory=dict)
     tree: ast.File | None = None
     facts: dict[tuple[object, ...], Facts] = field(default_factory=dict)
+    elsewhere: Elsewhere | None = None
+    """another process, which checks some of the views"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,35 +124,129 @@ def lint_source(
     if reporter.has_errors:
         return Linted(diagnostics=_ordered(reporter), sources=sources)
     layered = _layered([*overrides], [*set_files], reporter, sources)
-    views = dict[str, Reporter]()
-    read = Loader(reporter, sources, texts=held.texts)
-    runs = cache(config.runs)
     shared = Shared(on_disk=on_disk or deep is not None, facts=held.facts)
-
-    def loader(view: str) -> Loader:
-        views[view] = Reporter()
-        return replace(read, reporter=views[view])
-
-    def check_view(view: str, deep: Deep | None = deep) -> None:
-        program = _resolved(file, source.name, folder, layered, loader(view), view, host)
-        if program is not None:
-            found = View(
-                program, views[view], file=file, folder=folder, sources=sources, shared=shared
-            )
-            _check(found, views[view], runs, deep, host)
-
-    profiles = _check_views(check_view, profile, file, read.modules)
+    checks = _Checks(source, folder, file, layered, reporter, sources, held.texts, config, shared)
+    begun = None if profile is not None or layered else _begun(held, checks, config)
+    checks.check(profile or AS_WRITTEN, deep, host)
+    profiles = _profiles((file, *(module.file for module in checks.read.modules.values())))
+    for name in profiles if profile is None else ():
+        if begun is None or name not in begun[0]:
+            checks.check(name, deep, host)
+    if begun is not None:
+        checks.take(*begun, order=(AS_WRITTEN, *profiles))
     if deep is not None and profile is None and not is_module(file):
-        _check_host(file, source.name, folder, layered, loader(HERE), deep.host)
+        _check_host(file, source.name, folder, layered, checks.loader(HERE), deep.host)
     asked = profile if profiles else None
     # a suppressed finding may occur under a profile that is not checked, or without overrides
     whole = not layered and asked is None
+    views = checks.views
     for view in _compared(views, asked, profiles):
-        check_view(view, None)
-    merged = suppress((*reporter, *_merge(views, asked)), sources, runs if whole else None)
+        checks.check(view, None, host)
+    runs = checks.runs if whole else None
+    merged = suppress((*reporter, *_merge(views, asked)), sources, runs)
     shown = _gathered([*merged], folder)
     found = _ordered(d for d in map(config.applied, shown) if d is not None)
     return Linted(diagnostics=found, sources=sources, data_reports=_data_reports(shared))
+
+
+class _Checks:
+    """The checks of the views of one text; each view has a reporter."""
+
+    def __init__(
+        self,
+        source: SourceFile,
+        folder: Path | None,
+        file: ast.File,
+        layered: tuple[Override, ...],
+        reporter: Reporter,
+        sources: dict[str, SourceFile],
+        texts: Mapping[str, str],
+        config: Config,
+        shared: Shared,
+    ) -> None:
+        self.source = source
+        self.folder = folder
+        self.file = file
+        self.layered = layered
+        self.sources = sources
+        self.shared = shared
+        self.views: dict[str, Reporter] = {}
+        self.read = Loader(reporter, sources, texts=texts)
+        self.runs = cache(config.runs)
+
+    def loader(self, view: str) -> Loader:
+        """Return the loader of a view, with a reporter of its own."""
+        self.views[view] = Reporter()
+        return replace(self.read, reporter=self.views[view])
+
+    def check(self, view: str, deep: Deep | None = None, host: Host | None = None) -> None:
+        """Check a view."""
+        loader, name = self.loader(view), self.source.name
+        program = _resolved(self.file, name, self.folder, self.layered, loader, view, host)
+        if program is not None:
+            reporter = self.views[view]
+            found = View(
+                program, reporter, file=self.file, folder=self.folder, sources=self.sources,
+                shared=self.shared,
+            )  # fmt: skip
+            _check(found, reporter, self.runs, deep, host)
+
+    def take(
+        self,
+        names: tuple[str, ...],
+        finish: Callable[[], Checked | None],
+        *,
+        order: tuple[str, ...],
+    ) -> None:
+        """Take the views that another process has checked, in the order of all; check them here if
+        it has ended."""
+        found = finish()
+        for name in names:
+            if found is None:
+                self.check(name)
+                continue
+            self.views[name] = Reporter()
+            for diagnostic in found.findings[name]:
+                self.views[name].report(diagnostic)
+        for name, text in found.texts.items() if found is not None else ():
+            self.sources.setdefault(name, SourceFile(name, text))
+        self.views = {name: self.views[name] for name in order if name in self.views}
+
+
+FEWEST = 3
+"""profiles from which on a second process is worth its messages"""
+
+
+def _begun(
+    held: Held, checks: _Checks, config: Config
+) -> tuple[tuple[str, ...], Callable[[], Checked | None]] | None:
+    """Let another process begin with half of the profiles of the file; None if there is none."""
+    profiles = _profiles((checks.file,))
+    if held.elsewhere is None or len(profiles) < FEWEST:
+        return None
+    views = profiles[len(profiles) - len(profiles) // 2 :]
+    task = Task(
+        source=checks.source, folder=checks.folder, config=config, texts=dict(held.texts),
+        views=views,
+    )  # fmt: skip
+    finish = held.elsewhere.start(task)
+    return None if finish is None else (views, finish)
+
+
+def check_views(task: Task, facts: dict[tuple[object, ...], Facts]) -> Checked:
+    """Check some views of a text without mistakes in its syntax."""
+    reporter, sources = Reporter(), {task.source.name: task.source}
+    file = parse(task.source, reporter)
+    shared = Shared(on_disk=True, facts=facts)
+    checks = _Checks(
+        task.source, task.folder, file, (), reporter, sources, task.texts, task.config, shared
+    )
+    for view in task.views:
+        checks.check(view)
+    return Checked(
+        findings={view: (*checks.views[view],) for view in task.views},
+        texts={name: each.text for name, each in sources.items() if name != task.source.name},
+    )
 
 
 def _gathered(found: list[Diagnostic], folder: Path | None) -> Iterable[Diagnostic]:
@@ -173,20 +270,6 @@ def _layered(
     from forgedsl.api import overrides_of
 
     return overrides_of(overrides, set_files, Context(reporter), sources)
-
-
-def _check_views(
-    check_view: Callable[[str], None],
-    profile: str | None,
-    file: ast.File,
-    modules: dict[str, Module],
-) -> tuple[str, ...]:
-    """Check the requested views; return the names of all profiles."""
-    check_view(profile or AS_WRITTEN)
-    profiles = _profiles((file, *(module.file for module in modules.values())))
-    for name in profiles if profile is None else ():
-        check_view(name)
-    return profiles
 
 
 def _compared(

@@ -1,7 +1,8 @@
 """The language server: a message of the protocol -> a feature of forgedsl/ide -> the answer.
 
-Everything runs in one thread. Requests are answered at once for the newest text. Findings are sent
-PAUSE seconds after the last change, for the changed text and for open texts that import it.
+Everything runs in one thread, and a second process checks some of the profiles. Requests are
+answered at once for the newest text. Findings are sent PAUSE seconds after the last change, for the
+changed text and for open texts that import it.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from pygls.workspace import TextDocument
 from forgedsl.diagnostics import Diagnostic, Reporter
 from forgedsl.format.canonical import canonical
 from forgedsl.ide import actions, calls, colours, complete, hints, hover, outline, uses
+from forgedsl.ide.helper import Helper, has_cores
 from forgedsl.ide.uses import Place, RenameError
 from forgedsl.ide.workspace import Document, Workspace, real_path
 from forgedsl.lsp import convert
@@ -176,7 +178,14 @@ def serve() -> None:
     sys.stdout.flush()
     protocol = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    make_server().start_io(stdout=protocol)
+    server = make_server()
+    helper = Helper() if has_cores() else None
+    server.open.elsewhere = helper
+    try:
+        server.start_io(stdout=protocol)
+    finally:
+        if helper is not None:
+            helper.close()
 
 
 def _is_failure(record: logging.LogRecord) -> bool:
