@@ -187,6 +187,13 @@ def mutation(number):
     return name, edit, text[: edit.start] + edit.new + text[edit.end :]
 
 
+MISTAKES = {
+    ("dpo_math", "rejected = sum(logprob.rejected + ref.rejected, T, mask.rejected)"):
+    "adds the reference, and the bandit's answers are too short to saturate the loss",
+}  # fmt: skip
+"""mistakes that the bandit cannot see, by base and edited line"""
+
+
 @cache
 def trained(name):
     return outcome(base(name))
@@ -205,11 +212,11 @@ class Verdict:
 def verdict(number):
     torch.set_num_threads(1)
     name, edit, text = mutation(number)
-    line = text.count("\n", 0, edit.start)
-    shown = f"{number} {name}, {edit.what}: {text.splitlines()[line].strip()}"
+    line = text.splitlines()[text.count("\n", 0, edit.start)].strip()
+    shown = f"{number} {name}, {edit.what}: {line}"
     told = tuple(sorted({code for code, _, _ in found(text)}))
     try:
-        wrong = damage(trained(name), outcome(text))
+        wrong = damage(trained(name), outcome(text)) or MISTAKES.get((name, line), "")
     except NoProgram:
         wrong = None
     return Verdict(shown, wrong, told)

@@ -1,6 +1,5 @@
 """Random edits of shipped pipelines: what a small bandit finds harmful, lint tells."""
 
-import math
 import os
 
 import pytest
@@ -10,9 +9,6 @@ from .mutations import BASES, COUNT, all_edits, base, rates, trained, verdict
 
 DEEP = bool(os.environ.get("FORGE_DEEP"))
 PART = 100 if DEEP else 6
-FALSE = 0.1
-"""share of harmless edits with a finding; a part may have two standard deviations more. What the
-bandit finds harmless may still be a mistake, such as a division by `std(r, G)` without epsilon"""
 
 
 @pytest.mark.full
@@ -22,7 +18,7 @@ def test_most_harmful_edits_are_told_and_few_harmless_ones(first):
     _, harmful, caught, harmless, false = rates(verdicts)
     print(f"{caught} of {harmful} harmful edits are told, {false} of {harmless} harmless ones")
     assert caught >= 0.85 * harmful
-    assert false <= FALSE * harmless + 2 * math.sqrt(FALSE * (1 - FALSE) * harmless)
+    assert false <= 0.1 * harmless + 1
 
 
 def test_there_are_a_thousand_edits_each_once():
