@@ -156,18 +156,18 @@ def test_a_gradient_of_rounding_alone_is_no_fault(dtype: torch.dtype) -> None:
     given = {name: given[name] for name in ("seq_id", *loss.input_names)}
     totals = loss.totals(labels=labels, **given)
 
-    def line(chosen: LossFunction) -> dict[str, Any]:
+    def line() -> dict[str, Any]:
         found = first_batch.compare(
-            chosen, hidden, weight, labels=labels, temperature=1.0, shared={},
+            loss, hidden, weight, labels=labels, temperature=1.0, shared={},
             given=given | {"totals": totals},
         )  # fmt: skip
         return first_batch.line_of("grpo", [found], B)
 
-    found = line(loss)
+    found = line()
     assert found["holds"] is True, found
     assert found["gradient_apart"] <= found["bounds"][1]
     given["adv"] = torch.full((B,), 0.01)
-    assert line(loss)["holds"] is True
+    assert line()["holds"] is True
 
 
 class OtherBound(LossFunction):

@@ -165,19 +165,17 @@ def compare(
         if dist.get_rank(group) > 0:  # all ranks of the group have the same tokens
             return Compared(why=ELSEWHERE)
     wide = {k: _wide(v, device) for k, v in fields.items()}
+    hidden_wide, weight_wide = _wide(hidden, device), _wide(weight, device)
+    labels = labels.to(device)
     chunk = max(1, CHUNK // weight.shape[0]) if device.type == "cuda" else None
     wanted, exact, _ = _run(
-        loss.using("torch"), _wide(hidden, device), _wide(weight, device), labels.to(device),
-        temperature, wide, chunk_rows=chunk,
-    )  # fmt: skip
+        loss.using("torch"), hidden_wide, weight_wide, labels, temperature, wide, chunk_rows=chunk
+    )
     apart = float((gradient.to(device, torch.float64) - exact).norm())
     norm, bounds, noise = float(exact.norm()), BOUNDS.get(hidden.dtype, ROUNDED), 0.0
     if apart > bounds[1] * norm:
         error = LOGPROB_ERRORS.get(hidden.dtype, LOGPROB_ERROR)
-        wide_weight = _wide(weight, device)
-        noise = error * _mean_logprob_gradient(
-            _wide(hidden, device), wide_weight, labels.to(device), temperature
-        )
+        noise = error * _mean_logprob_gradient(hidden_wide, weight_wide, labels, temperature)
     return Compared(
         kernel=kernel, tokens=hidden.shape[0], value=value, wanted=wanted, apart=apart, norm=norm,
         bounds=bounds, noise=noise,
