@@ -15,10 +15,10 @@ from test_calibration import DAPO, lowered
 
 from forgedsl.runs.data import Span
 from forgedsl.sim import calibrate
-from forgedsl.sim.carried import ESTIMATE, carried, expected
 from forgedsl.sim.estimate import from_plan
 from forgedsl.sim.fit import multiples
 from forgedsl.sim.measure import estimate_of
+from forgedsl.sim.scaling import ESTIMATE, expected, scaled
 from forgedsl_runtime.sim.simulation import simulate
 
 PLANNED = (2e-3, 2e-5, 1e-4)
@@ -153,10 +153,22 @@ def test_a_run_keeps_what_its_plan_expected(tmp_path, settings):
     assert expected(planned, tmp_path) is planned  # of an earlier version
     (tmp_path / ESTIMATE).write_text(json.dumps(estimate_of(lowered(DAPO))))
     assert expected(planned, tmp_path) == planned
+    unknown = json.loads((tmp_path / ESTIMATE).read_text())
+    unknown["latencies"]["titans"]["trainer"]["of_another_version"] = 1.0
+    (tmp_path / ESTIMATE).write_text(json.dumps(unknown))
+    assert expected(planned, tmp_path) == planned
     other, _ = _planned(16, 8, 1024, "1.7B")
     small, large = planned.titans["trainer"], other.titans["trainer"]
     assert expected(other, tmp_path).titans["trainer"].token == small.token < large.token
-    assert carried(planned, planned, planned) == planned
-    moved = carried(planned, planned, other)
+    assert scaled(planned, planned, planned) == planned
+    moved = scaled(planned, planned, other)
     assert moved.titans["trainer"].token == pytest.approx(large.token)
     assert moved.engines["generator"].decode == pytest.approx(other.engines["generator"].decode)
+
+
+def test_an_estimate_that_is_not_json_is_named(tmp_path, settings, monkeypatch):
+    planned, job = settings[16, 8, 1024]
+    (tmp_path / ESTIMATE).write_text("{")
+    monkeypatch.setattr(calibrate, "usable_run", lambda _folder: None)
+    with pytest.raises(calibrate.CalibrationError, match=r"estimate\.json is not JSON"):
+        calibrate.calibrated(planned, job, tmp_path, simulate)

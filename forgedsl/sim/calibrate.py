@@ -22,10 +22,10 @@ from forgedsl.lower.job import Job
 from forgedsl.records import replace
 from forgedsl.runs.checkpoints import no_run
 from forgedsl.runs.data import RunData, Span, load_run
-from forgedsl.sim.carried import carried, expected
 from forgedsl.sim.fit import Crowd, Interval, least_squares, multiples, overlap, union
 from forgedsl.sim.latency import Control, Data, Engine, Filter, Latencies, Play, Reward, Titan
 from forgedsl.sim.result import Result
+from forgedsl.sim.scaling import ESTIMATE, expected, scaled
 from forgedsl.sim.values import Dist, constant, quantiles
 from forgedsl.types.flow import Role
 
@@ -70,7 +70,11 @@ def calibrated(
     """Return `latencies` of `job`, with all values that the run in `folder` shows. They are scaled
     if the plan expects other times of the job's models and placement than of the run's."""
     data = usable_run(folder)
-    return calibrated_on(latencies, job, data, folder, simulate, expected(latencies, folder))
+    try:
+        ran = expected(latencies, folder)
+    except ValueError as error:
+        raise CalibrationError(f"{folder / ESTIMATE} is not JSON: {error}") from error
+    return calibrated_on(latencies, job, data, folder, simulate, ran)
 
 
 def calibrated_on(
@@ -88,7 +92,7 @@ def calibrated_on(
         raise CalibrationError(f"{folder} has no service `{missing[0]}`")
     ran = ran or latencies
     fitted = _fit_step_times(_measured(ran, job, data), data, folder, simulate)
-    return _limited(carried(fitted, ran, latencies), job, data.job)
+    return _limited(scaled(fitted, ran, latencies), job, data.job)
 
 
 def _measured(latencies: Latencies, job: Job, data: RunData) -> Latencies:

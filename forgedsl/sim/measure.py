@@ -21,9 +21,9 @@ from forgedsl.plan.plan import Plan
 from forgedsl.records import replace
 from forgedsl.runs.data import RunData
 from forgedsl.sim.calibrate import FIRST, CalibrationError, after_start, usable_run
-from forgedsl.sim.carried import ESTIMATE, stored
 from forgedsl.sim.estimate import UnknownModelError, from_plan
 from forgedsl.sim.fit import union
+from forgedsl.sim.scaling import ESTIMATE, stored
 from forgedsl.sizes.meshes import transport_of
 from forgedsl.types.flow import Role
 

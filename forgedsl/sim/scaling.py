@@ -1,7 +1,7 @@
-"""Carries the measured latencies of a run to a job whose models or placement differ.
+"""Scales the measured latencies of a run to a job whose models or placement differ.
 
     Latencies of the run's plan --stored--> RUN/estimate.json --expected--> Latencies
-    measured, expected, planned for the job --carried--> measured x planned / expected
+    measured, expected, planned for the job --scaled--> measured x planned / expected
 
 So a run of a small model also tells how far the plan of a larger one is off. For a job with the
 run's own models and placement, planned and expected times are equal, and measured ones stay.
@@ -38,7 +38,11 @@ def _numbers(record: Engine | Titan) -> dict[str, float]:
 
 def expected(planned: Latencies, folder: Path) -> Latencies:
     """Return `planned` with the times that the plan of the run in `folder` expected. A run of an
-    earlier version did not store them: then `planned` is returned."""
+    earlier version did not store them: then `planned` is returned.
+
+    Raises:
+        ValueError: the file is not JSON.
+    """
     try:
         known = json.loads((folder / ESTIMATE).read_text(encoding="utf-8")).get("latencies")
     except FileNotFoundError:
@@ -48,19 +52,24 @@ def expected(planned: Latencies, folder: Path) -> Latencies:
     engines, titans = known["engines"], known["titans"]
     return replace(
         planned,
-        engines={n: replace(e, **engines.get(n, {})) for n, e in planned.engines.items()},
-        titans={n: replace(t, **titans.get(n, {})) for n, t in planned.titans.items()},
+        engines={n: _with_numbers(e, engines.get(n, {})) for n, e in planned.engines.items()},
+        titans={n: _with_numbers(t, titans.get(n, {})) for n, t in planned.titans.items()},
     )
 
 
-def carried(measured: Latencies, expected: Latencies, planned: Latencies) -> Latencies:
+def _with_numbers(record: Any, numbers: Mapping[str, float]) -> Any:
+    """Replace the numbers of a record by stored ones. Another version may store others, too."""
+    return replace(record, **{k: v for k, v in numbers.items() if k in _numbers(record)})
+
+
+def scaled(measured: Latencies, expected: Latencies, planned: Latencies) -> Latencies:
     """Return the measured latencies of a run, scaled to a job by what the plans of both expect."""
     engines = {
         name: _engine(engine, expected.engines[name], planned.engines[name])
         for name, engine in measured.engines.items()
     }
     titans = {
-        name: _scaled(titan, expected.titans[name], planned.titans[name], (*_numbers(titan),))
+        name: _multiplied(titan, expected.titans[name], planned.titans[name], (*_numbers(titan),))
         for name, titan in measured.titans.items()
     }
     return replace(measured, engines=engines, titans=titans)
@@ -72,13 +81,14 @@ def _engine(measured: Engine, expected: Engine, planned: Engine) -> Engine:
         each.with_lengths(tokens=measured.tokens, prompt=measured.prompt)
         for each in (expected, planned)
     )
-    scaled: Engine = _scaled(measured, ran, now, TIMES)
+    found: Engine = _multiplied(measured, ran, now, TIMES)
     return replace(
-        scaled, context=now.context, siblings=now.siblings, max_running=planned.max_running
+        found, context=now.context, siblings=now.siblings, max_running=planned.max_running
     )
 
 
-def _scaled(measured: Any, expected: Any, planned: Any, names: tuple[str, ...]) -> Any:
+def _multiplied(measured: Any, expected: Any, planned: Any, names: tuple[str, ...]) -> Any:
+    """Multiply numbers of a record by planned / expected."""
     changed: Mapping[str, float] = {
         name: getattr(measured, name) * (getattr(planned, name) / getattr(expected, name))
         for name in names
