@@ -1,4 +1,4 @@
-"""A second process checks some of the profiles: the findings are the same, and it never stays."""
+"""A second process checks half of the profiles: the findings are those of one process."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from forgedsl.ide.helper import Helper
+from forgedsl.ide.lint_worker import LintWorker
 from forgedsl.ide.workspace import Workspace
-from forgedsl.lint.elsewhere import Task
+from forgedsl.lint.worker import Task
 
 ROOT = Path(__file__).parents[2]
 PIPELINES = sorted((ROOT / "pipelines").glob("*.forge"))
@@ -27,32 +27,32 @@ EDITS = {
 
 
 @pytest.fixture(scope="module")
-def helper() -> Iterator[Helper]:
-    made = Helper()
+def worker() -> Iterator[LintWorker]:
+    made = LintWorker()
     yield made
     made.close()
 
 
-def findings(path: Path, text: str, helper: Helper | None) -> list[str]:
+def findings(path: Path, text: str, worker: LintWorker | None) -> list[str]:
     workspace = Workspace()
-    workspace.elsewhere = helper
+    workspace.worker = worker
     workspace.open(path, text)
     return [repr(each) for each in workspace.document(path).findings]
 
 
 @pytest.mark.parametrize("path", PIPELINES, ids=lambda path: path.stem)
-def test_findings_are_those_of_one_process(path: Path, helper: Helper) -> None:
+def test_findings_are_those_of_one_process(path: Path, worker: LintWorker) -> None:
     text = path.read_text("utf-8").replace("temperature = 1.0", "temperature = 3.0")
-    assert findings(path, text, helper) == findings(path, text, None)
+    assert findings(path, text, worker) == findings(path, text, None)
 
 
 @pytest.mark.parametrize("edit", EDITS)
-def test_findings_of_profiles_keep_their_order(edit: str, helper: Helper) -> None:
+def test_findings_of_profiles_keep_their_order(edit: str, worker: LintWorker) -> None:
     path, (old, new) = ROOT / "pipelines/grpo_math.forge", EDITS[edit]
     text = path.read_text("utf-8")
     changed = text.replace(old, new, 1) if old else text
     assert (changed != text) is bool(old)
-    assert findings(path, changed, helper) == findings(path, changed, None)
+    assert findings(path, changed, worker) == findings(path, changed, None)
 
 
 def test_without_the_process_all_views_are_checked_here() -> None:
@@ -60,34 +60,36 @@ def test_without_the_process_all_views_are_checked_here() -> None:
     text = path.read_text("utf-8").replace("eps        : float = 0.2", "eps        : float = 4.0")
     wanted = findings(path, text, None)
     assert wanted
-    helper = Helper()
-    helper._process.kill()  # between two checks, or while it works
-    assert findings(path, text, helper) == wanted
-    assert findings(path, text, helper) == wanted
+    worker = LintWorker()
+    worker._process.kill()
+    assert findings(path, text, worker) == wanted
+    assert findings(path, text, worker) == wanted
 
 
-def test_a_result_that_nobody_read_is_not_taken_for_the_next() -> None:
+def test_an_answer_that_nobody_read_is_not_taken_for_the_next() -> None:
     path = ROOT / "pipelines/grpo_math.forge"
     text = path.read_text("utf-8")
-    helper, seen = Helper(), Workspace()
+    worker, seen = LintWorker(), Workspace()
     seen.open(path, text)
     document = seen.document(path)
     views = document.profiles[-1:]
     config = document._configured[0]
     for names in (views, document.profiles[:2]):
-        finish = helper.start(
+        finish = worker.start(
             Task(source=document.source, folder=path.parent, config=config, texts={}, views=names)
         )
         assert finish is not None
     found = finish()
     assert found is not None
     assert (*found.findings,) == document.profiles[:2]
-    helper.close()
+    worker.close()
 
 
 def test_it_ends_with_the_server() -> None:
     with subprocess.Popen(
-        [sys.executable, "-m", "forgedsl.ide.helper"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [sys.executable, "-m", "forgedsl.ide.lint_worker"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
     ) as process:
         assert process.stdin is not None
         process.stdin.close()

@@ -14,7 +14,7 @@ meant       what a wrong name was meant to be, also in other tools
 hints       choices of the plan and axes of locals, inline; the plan, above the flow
 outline     symbols and folding
 colours     semantic highlighting of names
-helper      a second process, which checks some of the profiles
+lint_worker  a second process, which checks half of the profiles
 
 forgedsl/lsp speaks the protocol; shell completion and tests call the functions.
 """

@@ -461,9 +461,6 @@ def _python_parameters(document: Document, alias: str, name: str) -> Iterator[Na
             yield Name(name=each.name, kind="argument", detail=each.text, doc=found.doc)
 
 
-# ---- types
-
-
 # ---- expressions
 
 

@@ -1,9 +1,9 @@
-"""A second process that checks some views of a text, while the server checks the others.
+"""A second process that checks half of the profiles of a text, while the server checks the rest.
 
-    server: Task --pickle, stdin--> this module as a process: `check_views` --stdout--> Checked
+    server: Task --pickle, stdin--> this module as a process: `check_views` --stdout--> Answer
 
-The process ends when its stdin does, so none is left when a server is killed. It keeps facts of
-losses from text to text, as the server does.
+The process ends when its stdin is closed, so none is left when a server is killed. It caches facts
+of losses from text to text, as the server does.
 """
 
 from __future__ import annotations
@@ -17,48 +17,44 @@ from collections.abc import Callable
 from functools import partial
 from typing import IO
 
-from forgedsl.lint.elsewhere import Checked, Task
-
-MOST_FACTS = 200
-"""maximum number of loss structures whose facts are cached"""
+from forgedsl.lint.worker import Answer, Task
 
 
-class Helper:
+class LintWorker:
     """The second process. If it ends, for any reason, the server checks all views itself."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "forgedsl.ide.helper"],
+            [sys.executable, "-m", "forgedsl.ide.lint_worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )
         self._unread = False
 
-    def start(self, task: Task) -> Callable[[], Checked | None] | None:
-        """Begin a task; return the function that waits for its result. None if there is no process;
-        the function returns None if the process ended meanwhile."""
+    def start(self, task: Task) -> Callable[[], Answer | None] | None:
+        """Start a task, and return a function that waits for the answer. Both return None if the
+        process has ended."""
         if self._process.poll() is not None:
             return None
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        answers = self._process.stdout
-        if self._unread:  # an error came between the task before and its result
-            self._result(answers)
+        if self._unread:  # the server had an error before it read the last answer
+            self._answer(self._process.stdout)
         try:
             pickle.dump(task, self._process.stdin)
             self._process.stdin.flush()
         except OSError:
             return None
         self._unread = True
-        return partial(self._result, answers)
+        return partial(self._answer, self._process.stdout)
 
-    def _result(self, answers: IO[bytes]) -> Checked | None:
+    def _answer(self, stdout: IO[bytes]) -> Answer | None:
         self._unread = False
         try:
-            found: Checked | None = pickle.load(answers)
+            found: Answer | None = pickle.load(stdout)
         except (EOFError, OSError, pickle.UnpicklingError):
             found = None
-        if found is None:  # it has failed, and its stderr says why
+        if found is None:  # its stderr, which editors show in their log, says why
             self.close()
         return found
 
@@ -68,7 +64,7 @@ class Helper:
         self._process.wait()
 
 
-def has_cores() -> bool:
+def has_two_cores() -> bool:
     """True if two processes can run at the same time."""
     usable = getattr(os, "sched_getaffinity", None)
     return (len(usable(0)) if usable else os.cpu_count() or 1) > 1
@@ -77,7 +73,7 @@ def has_cores() -> bool:
 def main() -> None:
     """Answer tasks until stdin ends. Other output goes to stderr."""
     from forgedsl.lint.engine import check_views
-    from forgedsl.lint.facts import Facts
+    from forgedsl.lint.facts import MOST_FACTS, Facts
 
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)

@@ -19,16 +19,14 @@ from forgedsl.hir.resolve import resolve
 from forgedsl.ir.graph import Graph
 from forgedsl.ir.program import Program
 from forgedsl.lint.config import DEFAULT, Config, ConfigError, load
-from forgedsl.lint.elsewhere import Elsewhere
 from forgedsl.lint.engine import AS_WRITTEN, Held, Linted, lint_source
-from forgedsl.lint.facts import Facts
+from forgedsl.lint.facts import MOST_FACTS, Facts
+from forgedsl.lint.worker import Worker
 from forgedsl.plan.plan import Plan
 from forgedsl.records import dataclass
 from forgedsl.source import SourceFile, Span
 from forgedsl.syntax import ast, decode, parse
 
-MOST_FACTS = 200
-"""maximum number of loss structures whose facts are cached"""
 STANDARD = "forgedsl:"
 """prefix of the names of texts of the standard library"""
 
@@ -46,8 +44,8 @@ class Workspace:
     """The open texts, by real path."""
 
     def __init__(self) -> None:
-        self.elsewhere: Elsewhere | None = None
-        """another process, which checks some of the views"""
+        self.worker: Worker | None = None
+        """a second process, which checks half of the profiles"""
         self.texts: dict[str, str] = {}
         self._documents: dict[str, Document] = {}
         self.parsed: dict[str, Document] = {}
@@ -220,7 +218,7 @@ class Document:
                 texts=self.workspace.texts,
                 tree=self.tree,
                 facts=self.workspace.facts,
-                elsewhere=self.workspace.elsewhere,
+                worker=self.workspace.worker,
             ),
         )
 

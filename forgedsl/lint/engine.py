@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from forgedsl.diagnostics import Diagnostic, Reporter, Severity
 from forgedsl.hir.context import ERROR, Context
@@ -21,10 +21,10 @@ from forgedsl.hir.overlay import Override
 from forgedsl.hir.resolve import is_module, resolve
 from forgedsl.ir.program import Program
 from forgedsl.lint.config import DEFAULT, Config
-from forgedsl.lint.elsewhere import Checked, Elsewhere, Task
 from forgedsl.lint.registry import finding_of, rules_for
 from forgedsl.lint.suppress import suppress
 from forgedsl.lint.view import Shared, View
+from forgedsl.lint.worker import Answer, Task, Worker
 from forgedsl.records import dataclass, field, replace
 from forgedsl.sizes.hosts import Host
 from forgedsl.source import SourceFile
@@ -61,8 +61,8 @@ class Held:
     texts: Mapping[str, str] = field(default_factory=dict)
     tree: ast.File | None = None
     facts: dict[tuple[object, ...], Facts] = field(default_factory=dict)
-    elsewhere: Elsewhere | None = None
-    """another process, which checks some of the views"""
+    worker: Worker | None = None
+    """a second process, which checks half of the profiles"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,126 +125,127 @@ def lint_source(
         return Linted(diagnostics=_ordered(reporter), sources=sources)
     layered = _layered([*overrides], [*set_files], reporter, sources)
     shared = Shared(on_disk=on_disk or deep is not None, facts=held.facts)
-    checks = _Checks(source, folder, file, layered, reporter, sources, held.texts, config, shared)
-    begun = None if profile is not None or layered else _begun(held, checks, config)
-    checks.check(profile or AS_WRITTEN, deep, host)
-    profiles = _profiles((file, *(module.file for module in checks.read.modules.values())))
-    for name in profiles if profile is None else ():
-        if begun is None or name not in begun[0]:
-            checks.check(name, deep, host)
-    if begun is not None:
-        checks.take(*begun, order=(AS_WRITTEN, *profiles))
+    checks = _Checks(
+        source=source, folder=folder, file=file, layered=layered,
+        loader=Loader(reporter, sources, texts=held.texts), runs=cache(config.runs), shared=shared,
+    )  # fmt: skip
+    if profile is None:
+        started = _start(held.worker, checks, config)
+        profiles = _check_views(checks, started, deep, host)
+    else:
+        checks.check(profile, deep, host)
+        profiles = _profiles((file, *(module.file for module in checks.loader.modules.values())))
     if deep is not None and profile is None and not is_module(file):
-        _check_host(file, source.name, folder, layered, checks.loader(HERE), deep.host)
+        _check_host(file, source.name, folder, layered, checks.loader_of(HERE), deep.host)
     asked = profile if profiles else None
     # a suppressed finding may occur under a profile that is not checked, or without overrides
     whole = not layered and asked is None
-    views = checks.views
-    for view in _compared(views, asked, profiles):
+    for view in _compared(checks.views, asked, profiles):
         checks.check(view, None, host)
-    runs = checks.runs if whole else None
-    merged = suppress((*reporter, *_merge(views, asked)), sources, runs)
+    found_in = _merge(checks.views, asked)
+    merged = suppress((*reporter, *found_in), sources, checks.runs if whole else None)
     shown = _gathered([*merged], folder)
     found = _ordered(d for d in map(config.applied, shown) if d is not None)
     return Linted(diagnostics=found, sources=sources, data_reports=_data_reports(shared))
 
 
+@dataclass(slots=True, kw_only=True)
 class _Checks:
-    """The checks of the views of one text; each view has a reporter."""
+    """The checks of the views of one text. `views` has the findings of each view so far."""
 
-    def __init__(
-        self,
-        source: SourceFile,
-        folder: Path | None,
-        file: ast.File,
-        layered: tuple[Override, ...],
-        reporter: Reporter,
-        sources: dict[str, SourceFile],
-        texts: Mapping[str, str],
-        config: Config,
-        shared: Shared,
-    ) -> None:
-        self.source = source
-        self.folder = folder
-        self.file = file
-        self.layered = layered
-        self.sources = sources
-        self.shared = shared
-        self.views: dict[str, Reporter] = {}
-        self.read = Loader(reporter, sources, texts=texts)
-        self.runs = cache(config.runs)
+    source: SourceFile
+    folder: Path | None
+    file: ast.File
+    layered: tuple[Override, ...]
+    loader: Loader
+    runs: Callable[[str], bool]
+    shared: Shared
+    views: dict[str, Reporter] = field(default_factory=dict)
 
-    def loader(self, view: str) -> Loader:
-        """Return the loader of a view, with a reporter of its own."""
+    def loader_of(self, view: str) -> Loader:
+        """Return the loader of a view, which reports to the view."""
         self.views[view] = Reporter()
-        return replace(self.read, reporter=self.views[view])
+        return replace(self.loader, reporter=self.views[view])
 
     def check(self, view: str, deep: Deep | None = None, host: Host | None = None) -> None:
         """Check a view."""
-        loader, name = self.loader(view), self.source.name
+        loader, name = self.loader_of(view), self.source.name
         program = _resolved(self.file, name, self.folder, self.layered, loader, view, host)
         if program is not None:
-            reporter = self.views[view]
+            reporter, sources = self.views[view], self.loader.sources
             found = View(
-                program, reporter, file=self.file, folder=self.folder, sources=self.sources,
+                program, reporter, file=self.file, folder=self.folder, sources=sources,
                 shared=self.shared,
             )  # fmt: skip
             _check(found, reporter, self.runs, deep, host)
 
-    def take(
-        self,
-        names: tuple[str, ...],
-        finish: Callable[[], Checked | None],
-        *,
-        order: tuple[str, ...],
-    ) -> None:
-        """Take the views that another process has checked, in the order of all; check them here if
-        it has ended."""
-        found = finish()
-        for name in names:
-            if found is None:
-                self.check(name)
-                continue
-            self.views[name] = Reporter()
-            for diagnostic in found.findings[name]:
-                self.views[name].report(diagnostic)
-        for name, text in found.texts.items() if found is not None else ():
-            self.sources.setdefault(name, SourceFile(name, text))
-        self.views = {name: self.views[name] for name in order if name in self.views}
+    def add(self, answer: Answer) -> None:
+        """Add the views that a second process has checked."""
+        for view, found in answer.findings.items():
+            self.views[view] = Reporter()
+            for diagnostic in found:
+                self.views[view].report(diagnostic)
+        for name, text in answer.texts.items():
+            self.loader.sources.setdefault(name, SourceFile(name, text))
 
 
 FEWEST = 3
-"""profiles from which on a second process is worth its messages"""
+"""minimum number of profiles for which a second process saves time"""
 
 
-def _begun(
-    held: Held, checks: _Checks, config: Config
-) -> tuple[tuple[str, ...], Callable[[], Checked | None]] | None:
-    """Let another process begin with half of the profiles of the file; None if there is none."""
+class _Started(NamedTuple):
+    """Views that a second process checks, and the function that waits for its answer."""
+
+    views: tuple[str, ...]
+    answer: Callable[[], Answer | None]
+
+
+def _start(worker: Worker | None, checks: _Checks, config: Config) -> _Started | None:
+    """Let a second process check half of the profiles of the file; None if there is no process, if
+    there are overrides, or if the file has few profiles."""
     profiles = _profiles((checks.file,))
-    if held.elsewhere is None or len(profiles) < FEWEST:
+    if worker is None or checks.layered or len(profiles) < FEWEST:
         return None
-    views = profiles[len(profiles) - len(profiles) // 2 :]
-    task = Task(
-        source=checks.source, folder=checks.folder, config=config, texts=dict(held.texts),
-        views=views,
-    )  # fmt: skip
-    finish = held.elsewhere.start(task)
-    return None if finish is None else (views, finish)
-
-
-def check_views(task: Task, facts: dict[tuple[object, ...], Facts]) -> Checked:
-    """Check some views of a text without mistakes in its syntax."""
-    reporter, sources = Reporter(), {task.source.name: task.source}
-    file = parse(task.source, reporter)
-    shared = Shared(on_disk=True, facts=facts)
-    checks = _Checks(
-        task.source, task.folder, file, (), reporter, sources, task.texts, task.config, shared
+    views, texts = profiles[-(len(profiles) // 2) :], dict(checks.loader.texts)
+    answer = worker.start(
+        Task(source=checks.source, folder=checks.folder, config=config, texts=texts, views=views)
     )
+    return None if answer is None else _Started(views, answer)
+
+
+def _check_views(
+    checks: _Checks, started: _Started | None, deep: Deep | None, host: Host | None
+) -> tuple[str, ...]:
+    """Check the file as written and under each profile; return the names of the profiles. Views
+    that a second process has not answered are checked here."""
+    checks.check(AS_WRITTEN, deep, host)
+    profiles = _profiles((checks.file, *(m.file for m in checks.loader.modules.values())))
+    for name in profiles:
+        if started is None or name not in started.views:
+            checks.check(name, deep, host)
+    answer = None if started is None else started.answer()
+    if answer is not None:
+        checks.add(answer)
+    for name in profiles:
+        if name not in checks.views:
+            checks.check(name, deep, host)
+    checks.views = {name: checks.views[name] for name in (AS_WRITTEN, *profiles)}
+    return profiles
+
+
+def check_views(task: Task, facts: dict[tuple[object, ...], Facts]) -> Answer:
+    """Check some views of a text whose syntax has no mistakes: what a second process does."""
+    sources = {task.source.name: task.source}
+    loader = Loader(Reporter(), sources, texts=task.texts)
+    checks = _Checks(
+        source=task.source, folder=task.folder, file=parse(task.source, loader.reporter),
+        layered=(), loader=loader, runs=cache(task.config.runs),
+        shared=Shared(on_disk=True, facts=facts),
+    )  # fmt: skip
     for view in task.views:
         checks.check(view)
-    return Checked(
-        findings={view: (*checks.views[view],) for view in task.views},
+    return Answer(
+        findings={view: (*reporter,) for view, reporter in checks.views.items()},
         texts={name: each.text for name, each in sources.items() if name != task.source.name},
     )
 

@@ -23,6 +23,8 @@ CONDITIONAL = frozenset(
      *(op.name for op in OPS if op.partial))
 )  # fmt: skip
 """operations whose derivative can be unsafe although the loss is safe"""
+MOST_FACTS = 200
+"""maximum number of structures whose facts an editor caches"""
 NUMBER = "value"
 """file name of a pseudo span, whose offset is the number of a value"""
 

@@ -1,6 +1,8 @@
-"""Views of a text that another process checks, as an editor has them checked.
+"""Views of a text that a second process checks, and its answer.
 
-Task: text, configuration, names of views  --engine.check_views-->  Checked: findings by view
+    Task: text, configuration, names of views  --engine.check_views-->  Answer: findings by view
+
+`forgedsl/ide/lint_worker.py` is the process of an editor.
 """
 
 from __future__ import annotations
@@ -27,16 +29,16 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Checked:
+class Answer:
     """Findings by view, and the texts that they refer to, by name."""
 
     findings: dict[str, tuple[Diagnostic, ...]]
     texts: dict[str, str]
 
 
-class Elsewhere(Protocol):
-    """What checks views at the same time as this process."""
+class Worker(Protocol):
+    """A second process."""
 
-    def start(self, task: Task) -> Callable[[], Checked | None] | None:
-        """Begin a task; return the function that waits for its result. Both return None if the
-        task cannot be done."""
+    def start(self, task: Task) -> Callable[[], Answer | None] | None:
+        """Start a task, and return a function that waits for the answer. Both return None if the
+        process has ended."""

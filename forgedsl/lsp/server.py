@@ -1,6 +1,6 @@
 """The language server: a message of the protocol -> a feature of forgedsl/ide -> the answer.
 
-Everything runs in one thread, and a second process checks some of the profiles. Requests are
+Everything runs in one thread, and a second process checks half of the profiles. Requests are
 answered at once for the newest text. Findings are sent PAUSE seconds after the last change, for the
 changed text and for open texts that import it.
 """
@@ -26,7 +26,7 @@ from pygls.workspace import TextDocument
 from forgedsl.diagnostics import Diagnostic, Reporter
 from forgedsl.format.canonical import canonical
 from forgedsl.ide import actions, calls, colours, complete, hints, hover, outline, uses
-from forgedsl.ide.helper import Helper, has_cores
+from forgedsl.ide.lint_worker import LintWorker, has_two_cores
 from forgedsl.ide.uses import Place, RenameError
 from forgedsl.ide.workspace import Document, Workspace, real_path
 from forgedsl.lsp import convert
@@ -179,13 +179,13 @@ def serve() -> None:
     protocol = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     server = make_server()
-    helper = Helper() if has_cores() else None
-    server.open.elsewhere = helper
+    worker = LintWorker() if has_two_cores() else None
+    server.open.worker = worker
     try:
         server.start_io(stdout=protocol)
     finally:
-        if helper is not None:
-            helper.close()
+        if worker is not None:
+            worker.close()
 
 
 def _is_failure(record: logging.LogRecord) -> bool:

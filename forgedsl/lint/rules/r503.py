@@ -89,7 +89,7 @@ def _in_rows(view: View, dataset: Decl, prompt: Deferred, target: Deferred) -> s
     wanted = {keys for keys, _ in reads(target.expr, "row")}
     rows = [r for part in parts(dataset.settings["source"].value) for r in rows_of(view, part)]
     targets = cache(lambda index: _text_of(value_of(target.expr, rows[index])))
-    for (keys, part), _ in _columns(prompt.expr).items():
+    for keys, part in _columns(prompt.expr):
         if part or keys in wanted:
             continue
         held = (value_at(row, keys) for row in rows)
