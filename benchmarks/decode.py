@@ -1,6 +1,7 @@
 """A decode step of the real engine on one GPU: Qwen3-0.6B's shape, random weights.
 
     python benchmarks/decode.py [--attention theirs] [--rows 128] [--tokens 1024] [--kv fp8]
+                                [--extra '{"compilation_config": ...}'] [--profile]
 
 16 prompts of 256 tokens with siblings, every completion to its last token. Prints the start, the
 mean of a step, steps at points of the completion, and the largest difference between log-probs of
@@ -10,8 +11,10 @@ the sampler and of a pass over the whole text.
 from __future__ import annotations
 
 import argparse
+import cProfile
 import itertools
 import json
+import pstats
 import random
 import statistics
 import tempfile
@@ -49,6 +52,8 @@ def main() -> None:
     parser.add_argument("--attention", choices=("ours", "theirs"), default="ours")
     parser.add_argument("--kv", choices=("auto", "fp8"), default="auto")
     parser.add_argument("--rows", type=int, default=128)
+    parser.add_argument("--extra", type=json.loads, default={}, help="arguments of vLLM's engine")
+    parser.add_argument("--profile", action="store_true", help="where the time of the start goes")
     parser.add_argument("--tokens", type=int, default=1024)
     args = parser.parse_args()
     from forgedsl.lower import job as spec
@@ -65,7 +70,7 @@ def main() -> None:
         service = spec.VllmService(
             model="m", mesh=spec.Mesh(name="m", device="gpu"), dtype="bf16", gpu_memory=0.35,
             max_running=args.rows, sampling=spec.Sampling(max_tokens=4),
-            kv_dtype=args.kv, extra={"load_format": "dummy"},
+            kv_dtype=args.kv, extra={"load_format": "dummy"} | args.extra,
         )  # fmt: skip
         context = PROMPT + args.tokens + 16
         model = spec.Model(
@@ -74,9 +79,15 @@ def main() -> None:
         engine_rank = upstream.EngineRank(
             rank=0, ranks=1, rendezvous_file=Path(temp) / "rendezvous"
         )
+        profile = cProfile.Profile()
+        if args.profile:
+            profile.enable()
         engine = upstream.Engine(service, model, folder, 1, engine_rank)
+        if args.profile:
+            profile.disable()
+            pstats.Stats(profile).sort_stats("cumulative").print_stats(150)
         engine._engine.apply_model(randomized)  # vLLM's dummy weights make all tokens alike
-        print(f"started after {time.perf_counter() - begun:.1f} s", flush=True)
+        print(f"started after {time.perf_counter() - begun:.1f} s: {engine.seconds}", flush=True)
         random.seed(0)
         prompts = [
             [random.randrange(10, 150000) for _ in range(PROMPT)]

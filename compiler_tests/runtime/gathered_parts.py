@@ -1,7 +1,7 @@
 """Prints whether `gather_tensors` makes whole tensors out of parts, on four gloo ranks.
 
 Run by test_weight_sync. Tensors are those of a model as FSDP spreads it (evenly and not), as copies
-of ranks hold it, and experts in two parts that are joined.
+of ranks hold it, as ranks share experts, and experts in two parts that are joined.
 """
 
 import json
@@ -33,6 +33,9 @@ def spread(layout: str, whole: list[Tensor]) -> list[DTensor | Tensor]:
     if layout == "copies":
         mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
         return [distribute_tensor(each, mesh, [Replicate(), Shard(0)]) for each in whole]
+    if layout == "experts":  # FSDP over one rank, experts over all
+        mesh = init_device_mesh("cpu", (1, RANKS), mesh_dim_names=("fsdp", "experts"))
+        return [distribute_tensor(each, mesh, [Shard(0), Shard(0)]) for each in whole]
     mesh = init_device_mesh("cpu", (RANKS,))
     by = Shard(1) if layout == "columns" else Shard(0)
     return [distribute_tensor(each, mesh, [by if each.dim() > 1 else Shard(0)]) for each in whole]

@@ -16,8 +16,9 @@ import torch
 from safetensors.torch import load_file
 from small_engine import small_engine
 
-from forgedsl_runtime.proofs.publication import Arrival, arrival
+from forgedsl_runtime.proofs.publication import Arrival
 from forgedsl_runtime.services.vllm.upstream import engine as upstream
+from forgedsl_runtime.services.vllm.upstream import loading
 from forgedsl_runtime.transports import base
 from forgedsl_runtime.transports.registry import open_weights, transport
 
@@ -50,7 +51,7 @@ class Receiver:
         given = open_weights(manifest) if weights is None else iter(weights)
         held = self._own.load_weights(given, keep=False, prove=True)
         assert manifest.digests is not None
-        return arrival(manifest.digests, held, self._own.weight_names)
+        return self._own.compare(manifest.digests, held)
 
     def score(self) -> list[float]:
         """Return the log-probs of a fixed text."""
@@ -65,9 +66,9 @@ def first(own: upstream.Engine) -> dict[str, Any]:
     sender = base.Sender(transport("shm"), "first", torch.float32)
     manifest = sender.publish(load_file(TINY / "model.safetensors"), 0)
     found: dict[str, Any] = {"random": own.random, "nothing": told(receiver.load(manifest, []))}
-    pack, upstream._repack = upstream._repack, lambda model: None
+    pack, loading.repack = loading.repack, lambda model: None
     found["unpacked"] = told(receiver.load(manifest)) | {"logprobs": receiver.score()}
-    upstream._repack = pack
+    loading.repack = pack
     some = (each for each in open_weights(manifest) if each[0] != LEFT_OUT)
     found["left out"] = told(receiver.load(manifest, some))
     found["right"] = told(receiver.load(manifest)) | {"logprobs": receiver.score()}

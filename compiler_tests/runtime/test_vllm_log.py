@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from forgedsl_runtime.services.vllm.upstream.adapter import INPUTS_LOGGER, OTHER_TOKENIZER
-from forgedsl_runtime.services.vllm.upstream.engine import (
+from forgedsl_runtime.services.vllm.upstream.loading import (
     NOT_LOADED,
     RELOAD_LOGGER,
     silence_reload_warnings,

@@ -168,5 +168,5 @@ def test_a_transport_from_outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_tensors_in_parts_are_gathered_whole() -> None:
     pytest.importorskip("torchtitan")
-    layouts = ("rows", "columns", "copies", "alone")
+    layouts = ("rows", "columns", "copies", "experts", "alone")
     assert printed("gathered_parts.py", *layouts) == dict.fromkeys(layouts, True)

@@ -31,7 +31,7 @@ from forgedsl.lower import job as spec
 from forgedsl.types.flow import Role
 from forgedsl_runtime.actors.base import ForgeActor
 from forgedsl_runtime.data_types import Completion, Message, Request
-from forgedsl_runtime.proofs.publication import Arrival, arrival, text, with_base
+from forgedsl_runtime.proofs.publication import Arrival, text, with_base
 from forgedsl_runtime.services.vllm.upstream import engine as upstream
 from forgedsl_runtime.services.vllm.upstream.start import preload
 from forgedsl_runtime.transports import tree
@@ -296,8 +296,7 @@ class Generator(ForgeActor):
                 was_random, self._random = self._random, False
                 found = Arrival(was_random=was_random)
                 if manifest.digests is not None:
-                    held = self._engine.gather_lists(held)
-                    compared = arrival(manifest.digests, held, self._engine.weight_names)
+                    compared = self._engine.compare(manifest.digests, held)
                     found = replace(compared, was_random=was_random)
                 if manifest.base is not None and not self._base_known:
                     self._base_known = True

@@ -34,15 +34,15 @@ def gather_tensors(values: Sequence[Any], dtype: torch.dtype) -> list[Tensor]:
         for some in split
         for part in some
     ]
-    kinds = [(_mesh_of_even_rows(part), cast) for part, cast in zip(parts, casts, strict=True)]
+    kinds = [(_group_of_even_rows(part), cast) for part, cast in zip(parts, casts, strict=True)]
     wholes: dict[int, Tensor] = {}
     for kind in dict.fromkeys(kinds):  # the order is the same on all ranks
         here = [i for i, each in enumerate(kinds) if each == kind]
-        some, (mesh, cast) = [parts[i] for i in here], kind
+        some, (group, cast) = [parts[i] for i in here], kind
         gathered = (
             [_gather_alone(part, cast) for part in some]
-            if mesh is None
-            else _gather_rows(some, mesh, cast)
+            if group is None
+            else _gather_rows(some, group, cast)
         )
         wholes |= zip(here, gathered, strict=True)
     in_order = iter([wholes[i] for i in range(len(parts))])
@@ -54,27 +54,32 @@ def gather_tensors(values: Sequence[Any], dtype: torch.dtype) -> list[Tensor]:
     ]
 
 
-def _mesh_of_even_rows(value: Any) -> Any:
-    """Return the mesh over whose ranks the rows of a floating-point tensor are spread evenly, if
-    the shards are on the mesh's devices; None for all other tensors."""
+def _group_of_even_rows(value: Any) -> Any:
+    """Return the group of ranks over which the rows of a floating-point tensor are spread evenly,
+    if the shards are on the mesh's devices; None for all other tensors. Dimensions of a mesh with
+    one rank do not count: experts have a mesh of (FSDP, experts)."""
     # The import takes half a second, and the controller does not need it.
     from torch.distributed.tensor import DTensor, Shard
 
     if not isinstance(value, DTensor) or not value.is_floating_point():
         return None
     mesh = value.device_mesh
-    even = mesh.ndim == 1 and mesh.size() > 1 and value.shape[0] % mesh.size() == 0
-    by_rows = type(value.placements[0]) is Shard and value.placements[0].dim == 0
-    return mesh if even and by_rows and value.to_local().device.type == mesh.device_type else None
+    split = [dim for dim, size in enumerate(mesh.shape) if size > 1]
+    if len(split) != 1 or value.to_local().device.type != mesh.device_type:
+        return None
+    placed = value.placements[split[0]]
+    by_rows = type(placed) is Shard and placed.dim == 0 and value.shape[0] % mesh.size() == 0
+    return mesh.get_group(split[0]) if by_rows else None
 
 
-def _gather_rows(parts: Sequence[Any], mesh: Any, dtype: torch.dtype) -> list[Tensor]:
-    """Gather tensors whose rows are spread evenly over the ranks of a mesh, in one transfer."""
+def _gather_rows(parts: Sequence[Any], group: Any, dtype: torch.dtype) -> list[Tensor]:
+    """Gather tensors whose rows are spread evenly over the ranks of a group, in one transfer."""
     own = torch.cat([part.to_local().flatten() for part in parts]).to(dtype)
-    found = own.new_empty(mesh.size() * len(own))
-    torch.distributed.all_gather_into_tensor(found, own, group=mesh.get_group())
-    by_rank = found.view(mesh.size(), len(own))
-    sizes = [part.numel() // mesh.size() for part in parts]
+    ranks = torch.distributed.get_world_size(group)
+    found = own.new_empty(ranks * len(own))
+    torch.distributed.all_gather_into_tensor(found, own, group=group)
+    by_rank = found.view(ranks, len(own))
+    sizes = [part.numel() // ranks for part in parts]
     by_tensor = zip(parts, torch.split(by_rank, sizes, dim=1), strict=True)
     return [rows.reshape(part.shape) for part, rows in by_tensor]
 

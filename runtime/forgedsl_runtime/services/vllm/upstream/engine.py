@@ -30,8 +30,8 @@ from forgedsl.lower import job as spec
 from forgedsl.services.vllm.memory import batched_tokens
 from forgedsl.tool_calls import FORMS, chosen
 from forgedsl.vllm_parsers import FORM
-from forgedsl_runtime.proofs.publication import Held
-from forgedsl_runtime.services.vllm.upstream import adapter
+from forgedsl_runtime.proofs.publication import Arrival, Digest, Held, arrival
+from forgedsl_runtime.services.vllm.upstream import adapter, loading
 from forgedsl_runtime.services.vllm.upstream.start import fast_start, graph_sizes, preload
 from forgedsl_runtime.services.vllm.upstream.tenants import SALT, Tenants
 from forgedsl_runtime.temporary_files import short_folder
@@ -56,10 +56,6 @@ FP8 = "fp8_per_block"
 """vLLM's quantization of f32, bf16 or f16 weights to fp8 while it loads them: blocks of 128 x 128,
 for which CPUs have kernels too"""
 RECORDING_WORKER = "forgedsl_runtime.services.vllm.upstream.routes.RecordingWorker"
-UNPACKED = {"NoneType", "UnquantizedLinearMethod", "UnquantizedEmbeddingMethod"}
-"""methods of vLLM that multiply by weights as they were loaded"""
-RELOAD_LOGGER = "vllm.model_executor.model_loader.reload.layerwise"
-NOT_LOADED = "%s: Failed to load weights"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -124,6 +120,9 @@ class Engine:
         """vLLM's ids of requests that are watched or graded"""
         self._salt = 0
         """number of weight loads; part of the prefix cache's salt"""
+        self._places_are_proved = False
+        """True once digests have shown where each published tensor belongs; then tensors are copied
+        there, without vLLM's loaders"""
         self._on_cpu = on_cpu = service.mesh.device == "cpu"
         adapted = service.adapter_rank is not None
         self.random = (random and not adapted) or not any(folder.glob("*.safetensors"))
@@ -145,10 +144,12 @@ class Engine:
         self._core, self._scheduler = core, cast("FastDecodeScheduler", core.engine_core.scheduler)
         if service.record_routes:
             (self._scheduler.recorder,) = self._engine.collective_rpc("route_recorder")
-        silence_reload_warnings(self._engine.model_config.hf_text_config.tie_word_embeddings)
+        loading.silence_reload_warnings(
+            self._engine.model_config.hf_text_config.tie_word_embeddings
+        )
         if self._ranks > 1 and self._rank == 0:
             _unlink_shared_memory()
-        self._in_place = not on_cpu and all(self._engine.apply_model(_keeps_weights))
+        self._in_place = not on_cpu and all(self._engine.apply_model(loading.keeps_weights))
         self._adapter = adapter.request() if adapted else None
         self._held = self._holding(service.adapter_rank)
         self._tenants.begin(self._engine)
@@ -408,7 +409,9 @@ class Engine:
         if self._adapter is not None:
             self._engine.apply_model(lambda model: adapter.swap(model, weights))
         elif self._in_place:
-            self._engine.apply_model(lambda model: _load(model, weights))
+            held = cast("HeldWeights", self._held)
+            left = held.write(weights) if self._places_are_proved else weights
+            self._engine.apply_model(lambda model: loading.load(model, left))
         else:
             self._engine.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
         if not self._on_cpu:
@@ -416,12 +419,19 @@ class Engine:
 
             torch.accelerator.synchronize()  # all copies are done: the sender may reuse its buffer
         elif self._adapter is None:
-            self._engine.apply_model(_repack)
+            self._engine.apply_model(loading.repack)
         if self._tenants and not keep:
             self._scheduler.recompute(adapter.POLICY, f"v{self._salt}")
         elif not keep:
             self._engine.reset_prefix_cache(reset_running_requests=True)
         return self._held.take() if prove else []
+
+    def compare(self, published: Mapping[str, Digest], held: list[Held]) -> Arrival:
+        """Compare published weights with those that `load_weights` has found on this rank (a
+        collective call)."""
+        found = arrival(published, self.gather_lists(held), self.weight_names)
+        self._places_are_proved = not (found.faults or found.placeless)
+        return found
 
     def gather_lists(self, mine: list[T]) -> list[T]:
         """Return the lists of all ranks of the replica as one; a collective call."""
@@ -523,19 +533,6 @@ def _as_finished(samples: RequestSamples) -> Finished:
     )  # fmt: skip
 
 
-def silence_reload_warnings(is_tied: bool) -> None:
-    """Hide warnings that every weight sync would log. A reload warns of each layer that gets no
-    weights, and two kinds never get any: rotary embeddings, and a head tied to the embedding.
-    Warnings of other layers stay."""
-    names = ("RotaryEmbedding", "ParallelLMHead") if is_tied else ("RotaryEmbedding",)
-
-    def says_something(record: logging.LogRecord) -> bool:
-        args: Any = record.args
-        return record.msg != NOT_LOADED or not str(args[0]).endswith(names)
-
-    logging.getLogger(RELOAD_LOGGER).addFilter(says_something)
-
-
 def _unlink_shared_memory() -> None:
     """Unlink the name of the ranks' shared memory. All ranks have mapped it, and a killed process
     would leave it behind."""
@@ -555,34 +552,3 @@ def _executor_at(engine_rank: EngineRank) -> type:
 
     executor: type = EngineRankExecutor
     return executor
-
-
-def _load(model: Any, weights: Iterable[tuple[str, Any]]) -> None:
-    model.load_weights(weights)
-
-
-def _keeps_weights(model: Any) -> bool:
-    """True if no layer repacks its weights after loading, so that new ones can be written over
-    them. Otherwise a full reload repacks them: it takes 0.1 s longer, and needs memory for a copy
-    of one layer's experts."""
-    methods = [m.quant_method for m in model.modules() if hasattr(m, "quant_method")]
-    return all(type(each).__name__ in UNPACKED or _is_unpacked(each) for each in methods)
-
-
-def _is_unpacked(method: Any) -> bool:
-    """True if `method` multiplies by experts' weights as they were loaded, without repacking."""
-    if type(method).__name__ != "UnquantizedFusedMoEMethod":
-        return False
-    return method.unquantized_backend.name in ("TRITON", "BATCHED_TRITON")
-
-
-def _repack(model: Any) -> None:
-    """Pack the new weights that a reload does not pack. On CPUs, vLLM multiplies by packed copies.
-    A reload does not pack a tied lm_head (only the embedding is loaded), nor experts, which vLLM
-    packs only at startup."""
-    if model.config.tie_word_embeddings:
-        model.lm_head.quant_method.process_weights_after_loading(model.lm_head)
-    for module in model.modules():
-        method: Any = getattr(module, "quant_method", None)
-        if type(method).__name__ == "UnquantizedFusedMoEMethod":
-            method.moe_kernel.fused_experts.process_weights_after_loading(module)
