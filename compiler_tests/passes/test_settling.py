@@ -8,7 +8,7 @@ import pytest
 
 from forgedsl.lower.job import Sampling, VllmService
 from forgedsl.sim.calibrate import FIRST, _fit_step_times, _limited
-from forgedsl.sim.latency import Engine, Latencies, Titan, step_seconds
+from forgedsl.sim.latency import Engine, Latencies, Titan, at_longest, step_seconds
 from forgedsl.sim.values import constant, quantiles
 
 STALLS = (1.0,) * 60 + (3.0,) * 4
@@ -30,7 +30,7 @@ def simulate(job, found, *, steps):
 def test_as_much_of_the_spread_as_the_steps_show(passed_on):
     took = [0.4 * (1 + passed_on * (stall - 1)) for stall in STALLS]
     rows = [{"step_s": each} for each in (9.0,) * FIRST + tuple(took)]
-    job = SimpleNamespace(schedule=SimpleNamespace(steps=None))
+    job = SimpleNamespace(schedule=SimpleNamespace(steps=None, age_bound=0))
     data = SimpleNamespace(rows=rows, job=job)
     made = _fit_step_times(latencies(STALLS), data, Path("run"), simulate)
     seconds = [step.seconds for step in simulate(job, made, steps=64).settled]
@@ -40,7 +40,8 @@ def test_as_much_of_the_spread_as_the_steps_show(passed_on):
 
 def test_a_run_whose_steps_are_alike_has_no_spread():
     rows = [{"step_s": 0.4}] * 40
-    data = SimpleNamespace(rows=rows, job=SimpleNamespace(schedule=SimpleNamespace(steps=None)))
+    schedule = SimpleNamespace(steps=None, age_bound=0)
+    data = SimpleNamespace(rows=rows, job=SimpleNamespace(schedule=schedule))
     made = _fit_step_times(latencies((1.0,) * 8), data, Path("run"), simulate)
     assert set(made.titans["t"].spread.points) == {1.0}
     assert made.titans["t"].step == pytest.approx(0.4)
@@ -62,10 +63,15 @@ def test_completions_end_where_the_predicted_job_ends_them(most, longest, told):
     found = Latencies(engines={"g": engine}, titans={}, rewards={}, filters={}, data={})
     limited = _limited(found, job(most), job(16))
     assert limited.engines["g"].tokens.points[-1] == longest
-    assert (
-        limited.notes
-        == ("lengths of g above 16 tokens are unknown: the run truncated completions there",)
-    ) is told
+    note = "lengths of g above 16 tokens are unknown: the run truncated {} of its completions there"
+    assert (limited.notes == (note.format("51%"),)) is told
+    longer = at_longest(limited)
+    if told:  # those that were cut may go on to the limit of the job
+        assert longer.engines["g"].tokens.points[0] == 4.0
+        assert longer.engines["g"].tokens.points[-1] == most
+        assert longer.engines["g"].tokens.mean > limited.engines["g"].tokens.mean
+    else:
+        assert longer is None
 
 
 def test_few_steps_have_the_mean_of_the_spread():

@@ -125,21 +125,26 @@ def _simulated(
 ) -> str:
     import json
 
+    from forgedsl.sim.latency import at_longest
     from forgedsl.sim.result import summary
     from forgedsl.sim.text import render
     from forgedsl_runtime.sim.simulation import simulate
 
-    def run(faults: list[Fault]) -> Result:
+    def run(latencies: Latencies, faults: list[Fault]) -> Result:
         return simulate(job, latencies, steps=steps, seed=seed, faults=faults)
 
-    result = run(faults)
-    undisturbed = run([]) if faults else None
+    result = run(latencies, faults)
+    undisturbed = run(latencies, []) if faults else None
+    longer = at_longest(latencies)
+    longest = None if longer is None else run(longer, faults)
     if format_ is Format.TEXT:
         name = f"{job.name} (profile {job.profile})" if job.profile else job.name
-        return render(name, result, latencies, faults, undisturbed, host=host)
+        return render(name, result, latencies, faults, undisturbed, longest=longest, host=host)
     body = {"format_version": "1.0", "name": job.name, "seed": seed, "host": host}
     body |= summary(result)
     if undisturbed is not None:
         body["undisturbed"] = summary(undisturbed)
+    if longest is not None:
+        body["longest_completions"] = summary(longest)
     body["assumed"] = list(latencies.notes)
     return json.dumps(body, indent=1) + "\n"

@@ -148,20 +148,24 @@ def _engine(engine: Engine, name: str, data: RunData, syncs: list[Interval]) -> 
     spans = [(s.fields["engine_start"], s.fields["engine_end"]) for s in mine]
     replicas = data.job.services[name].mesh.replicas
     crowd = Crowd(spans)
+    swaps = _in_flight(mine, syncs) if engine.again else []
     rows, values = [], []
     for span, (start, end) in list(zip(mine, spans, strict=True))[:MOST]:
         tokens = span.fields["tokens"]
-        rows.append(
-            (tokens, tokens * crowd.mean(start, end) / replicas, crowd.begun(start, end) / replicas)
-        )
+        within = [each for at, *each in swaps if start < at < end]
+        again, prompts = (sum(part) for part in zip((0.0, 0), *within, strict=True))
+        counts = (crowd.begun(start, end) + prompts, again)
+        rows.append((tokens, *(
+            n / replicas for n in (tokens * crowd.mean(start, end), *counts)
+        )))  # fmt: skip
         values.append(end - start - (1 - PUBLISH) * overlap((start, end), syncs))
     lengths = [s for s in mine if "group" in s.fields]
     prompt = _prompt_tokens(data)
     ready = [p for p in data.ready if p["service"] == name]
     tokens = quantiles([s.fields["tokens"] for s in lengths or mine])
     planned = engine.with_lengths(tokens=tokens, prompt=constant(prompt))
-    parts = (planned.decode, planned.decode_sequence, planned.prefill * prompt)
-    decode, sequence, prefill = multiples(rows, values, parts, weight=PLAN_WEIGHT)
+    parts = (planned.decode, planned.decode_sequence, planned.prefill * prompt, planned.again)
+    decode, sequence, prefill, again = multiples(rows, values, parts, weight=PLAN_WEIGHT)
     return replace(
         planned,
         decode=max(decode * planned.decode, 1e-6),
@@ -171,8 +175,22 @@ def _engine(engine: Engine, name: str, data: RunData, syncs: list[Interval]) -> 
         load=(1 - PUBLISH) * statistics.median(e - s for s, e in syncs) if syncs else engine.load,
         start=max((p["seconds"] for p in ready), default=0.0) + 10.0,
         like=_intraclass_correlation(lengths),
-        again=0.0,  # its time is included in the times of the steps
+        again=again * planned.again,
     )
+
+
+def _in_flight(spans: Sequence[Span], syncs: list[Interval]) -> list[tuple[float, float, int]]:
+    """Return, for the end of each sync, the completions that run then, and how many tokens of them
+    are sampled: their KV caches are computed again."""
+    found = []
+    for _, at in syncs:
+        parts = [
+            (at - start) / (end - start) * span.fields["tokens"]
+            for span in spans
+            if (start := span.fields["engine_start"]) < at < (end := span.fields["engine_end"])
+        ]
+        found.append((at, sum(parts), len(parts)))
+    return found
 
 
 def _intraclass_correlation(spans: Sequence[Span]) -> float:
@@ -253,10 +271,14 @@ def _limited(latencies: Latencies, job: Job, ran: Job) -> Latencies:
         lengths = Dist(points=tuple(min(p, most) for p in points))
         engines[name] = engine.with_lengths(tokens=lengths, prompt=engine.prompt)
         if most > cut <= max(points, default=0.0):
+            share = sum(p >= cut for p in points) / len(points)
             notes.append(
                 f"lengths of {name} above {cut:g} tokens are unknown: the run truncated "
-                "completions there"
+                f"{share:.0%} of its completions there"
             )
+            if most < math.inf:
+                longest = Dist(points=tuple(most if p >= cut else p for p in points))
+                engines[name] = replace(engines[name], longest=longest)
     return replace(latencies, engines=engines, notes=(*latencies.notes, *notes))
 
 
@@ -274,16 +296,18 @@ def _fit_step_times(
     measured: Latencies, data: RunData, folder: Path, simulate: Callable[..., Result]
 ) -> Latencies:
     """Fit a factor on all times and the spread of steps, so that a simulation of the run has its
-    median and mean step time. (A slow step delays other work, but not by its whole excess.)"""
+    usual and mean step time. (A slow step delays other work, but not by its whole excess.)"""
     took = [row["step_s"] for row in data.rows[FIRST:]]
-    goal = statistics.median(took)
+    cycle = min(_cycle(data.job), len(took) // 2)
+    goal = _usual(took, cycle)
     steps = min(SETTLING, data.job.schedule.steps or SETTLING)
 
     def simulated(part: float) -> tuple[float, float]:
-        """Return the median step time, and the ratio of the mean to it."""
+        """Return the usual step time, and the ratio of the mean to it."""
         found = simulate(data.job, _spread(measured, part), steps=steps).settled
-        usual = statistics.median(step.seconds for step in found)
-        return usual, statistics.fmean(step.seconds for step in found) / usual
+        times = [step.seconds for step in found]
+        usual = _usual(times, cycle)
+        return usual, statistics.fmean(times) / usual
 
     (plain, least), (_, most) = simulated(0.0), simulated(1.0)
     mean_ratio = statistics.fmean(took) / goal
@@ -291,6 +315,20 @@ def _fit_step_times(
     source = f"the run {folder.name} ({goal:.3g} s a step; {plain:.3g} s by its spans alone)"
     settled = _scaled(_spread(measured, part), goal / (simulated(part)[0] if part else plain))
     return replace(settled, source=source)
+
+
+def _cycle(job: Job) -> int:
+    """Return over how many steps a mean is taken. Where training and sampling overlap, batches
+    begin together, so short and long steps alternate; the period depends on the largest age."""
+    age = job.schedule.age_bound
+    return 2 * (age + 1) if age else 1
+
+
+def _usual(times: Sequence[float], cycle: int) -> float:
+    """Return the median, over the run, of the mean of `cycle` steps."""
+    return statistics.median(
+        statistics.fmean(times[i : i + cycle]) for i in range(len(times) - cycle + 1)
+    )
 
 
 def _spread(latencies: Latencies, part: float) -> Latencies:
@@ -310,7 +348,7 @@ def _scaled(latencies: Latencies, factor: float) -> Latencies:
     def times(record: Any, *names: str) -> Any:
         return replace(record, **{name: factor * getattr(record, name) for name in names})
 
-    engine = ("decode", "decode_sequence", "decode_context", "prefill", "load")
+    engine = ("decode", "decode_sequence", "decode_context", "prefill", "load", "again")
     titan = ("step", "token", "logprobs", "logprobs_token", "publish")
     rewards: Mapping[str, Reward] = {
         name: Reward(seconds=constant(factor * reward.seconds.mean))

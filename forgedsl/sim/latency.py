@@ -52,6 +52,8 @@ class Engine:
     """tokens of context, in the mean over a completion's decode steps, in `decode_sequence`"""
     siblings: int = 1
     """completions that read the keys and values of a prompt together"""
+    longest: Dist | None = None
+    """lengths if completions that a run cut go on to the limit of the job; None if none was cut"""
 
     def with_lengths(self, *, tokens: Dist, prompt: Dist) -> Engine:
         """Return the engine for other lengths of completions and prompts."""
@@ -121,6 +123,18 @@ class Latencies:
     control: Control = Control(rollout=CONTROLLER_ROLLOUT)
     source: str = "the plan's cost model"
     notes: tuple[str, ...] = ()
+
+
+def at_longest(latencies: Latencies) -> Latencies | None:
+    """Return the latencies for the longest completions that a calibration leaves possible; None if
+    its run shows all lengths."""
+    if all(engine.longest is None for engine in latencies.engines.values()):
+        return None
+    engines = {
+        name: engine.with_lengths(tokens=engine.longest or engine.tokens, prompt=engine.prompt)
+        for name, engine in latencies.engines.items()
+    }
+    return replace(latencies, engines=engines)
 
 
 def completion_tokens(

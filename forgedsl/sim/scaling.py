@@ -18,7 +18,7 @@ from forgedsl.records import fields, replace
 from forgedsl.sim.latency import Engine, Latencies, Titan
 
 ESTIMATE = "estimate.json"
-TIMES = ("decode", "decode_sequence", "decode_context", "prefill", "load")
+TIMES = ("decode", "decode_sequence", "decode_context", "prefill", "load", "again")
 """of an engine, in seconds; all numbers of a trainer or frozen model are times"""
 
 
@@ -82,6 +82,8 @@ def _engine(measured: Engine, expected: Engine, planned: Engine) -> Engine:
         for each in (expected, planned)
     )
     found: Engine = _multiplied(measured, ran, now, TIMES)
+    if not ran.again and now.decode:  # the run kept its KV caches: its swaps say nothing of that
+        found = replace(found, again=now.again * found.decode / now.decode)
     return replace(
         found, context=now.context, siblings=now.siblings, max_running=planned.max_running
     )

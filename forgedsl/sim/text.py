@@ -25,11 +25,13 @@ def render(
     faults: Sequence[Fault] = (),
     undisturbed: Result | None = None,
     *,
+    longest: Result | None = None,
     host: str = "",
 ) -> str:
-    """Return the text of `forgec sim`."""
+    """Return the text of `forgec sim`. `longest` is the run with the longest completions that its
+    calibration leaves possible."""
     lines = [f"simulation of {name}: {_ended(result)}", *([f"  {host}"] if host else []), ""]
-    lines += _times(result)
+    lines += _times(result, longest)
     if undisturbed is not None:
         lines += ["", *_effect(result, undisturbed, faults)]
     lines += ["", *_busy(result, latencies)]
@@ -47,7 +49,7 @@ def _ended(result: Result) -> str:
     return f"{steps} in {time_text(result.seconds)} of simulated time{how}"
 
 
-def _times(result: Result) -> list[str]:
+def _times(result: Result, longest: Result | None) -> list[str]:
     if not result.steps:
         return ["no step was completed"]
     found = summary(result)
@@ -56,8 +58,14 @@ def _times(result: Result) -> list[str]:
     lines = [
         f"step time   mean {time_text(step['mean'])}, median {time_text(step['median'])}, "
         f"95 % {time_text(step['p95'])}, longest {time_text(step['max'])}{warm}",
-        f"throughput  {found['tokens_per_s']:,.0f} tokens/s trained",
     ]
+    if longest is not None and longest.steps:
+        most = summary(longest)["step_s"]
+        lines.append(
+            f"range       mean {time_text(step['mean'])} to {time_text(most['mean'])}: "
+            "the calibration does not know how long truncated completions get"
+        )
+    lines.append(f"throughput  {found['tokens_per_s']:,.0f} tokens/s trained")
     dropped = found["groups_dropped"]
     if dropped:
         reasons = ", ".join(f"{reason} {count:,}" for reason, count in dropped.items())

@@ -55,6 +55,8 @@ CACHED = "256"
 FP8 = "fp8_per_block"
 """vLLM's quantization of f32, bf16 or f16 weights to fp8 while it loads them: blocks of 128 x 128,
 for which CPUs have kernels too"""
+INDUCTOR = {"combo_kernels": True, "benchmark_combo_kernel": False}
+"""Inductor's settings: vLLM would time each combined kernel against its parts while it compiles"""
 RECORDING_WORKER = "forgedsl_runtime.services.vllm.upstream.routes.RecordingWorker"
 
 
@@ -99,6 +101,10 @@ class Engine:
     `tenants` are other services that it serves, each with the folder of its adapter (None: the
     base)."""
 
+    _places_are_proved = False
+    """True once digests have shown where each published tensor belongs; then tensors are copied
+    there, without vLLM's loaders"""
+
     def __init__(
         self, service: spec.VllmService, model: spec.Model, folder: Path, seed: int,
         rank: EngineRank, *, random: bool = False, record: bool = False,
@@ -120,9 +126,6 @@ class Engine:
         """vLLM's ids of requests that are watched or graded"""
         self._salt = 0
         """number of weight loads; part of the prefix cache's salt"""
-        self._places_are_proved = False
-        """True once digests have shown where each published tensor belongs; then tensors are copied
-        there, without vLLM's loaders"""
         self._on_cpu = on_cpu = service.mesh.device == "cpu"
         adapted = service.adapter_rank is not None
         self.random = (random and not adapted) or not any(folder.glob("*.safetensors"))
@@ -497,7 +500,10 @@ def _configured(arguments: dict[str, Any]) -> Any:
     """Return vLLM's configuration, with the scheduler that has a fast path for decoding."""
     if not arguments["enforce_eager"]:
         sizes = graph_sizes(arguments["max_num_seqs"])
-        arguments.setdefault("compilation_config", {"cudagraph_capture_sizes": sizes})
+        arguments.setdefault(
+            "compilation_config",
+            {"cudagraph_capture_sizes": sizes, "inductor_compile_config": INDUCTOR},
+        )
     from vllm import EngineArgs
 
     from forgedsl_runtime.services.vllm.upstream.scheduling import (

@@ -1,0 +1,148 @@
+"""Other settings predicted from an asynchronous run: contexts are computed again after each swap of
+weights, and short and long steps alternate."""
+
+import asyncio
+import statistics
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from test_calibration import DAPO, H200, lowered
+
+from forgedsl.runs.data import Span
+from forgedsl.sim import calibrate
+from forgedsl.sim.assume import assume
+from forgedsl.sim.estimate import from_plan
+from forgedsl_runtime.sim import simulation
+from forgedsl_runtime.sim.endpoints import SimEndpoints, prompt_tokens
+from forgedsl_runtime.sim.simulation import simulate
+
+STEPS, PROMPT = 12, 256
+TEXT = DAPO.replace("colocate = [trainer, generator]\n", "").replace(
+    "schedule sync { steps = 8 }", "schedule async { steps = 12, max_policy_age = 1 }"
+)
+KEEPS = TEXT.replace("sync trainer -> generator", "sync trainer -> generator { on_swap = keep }")
+CASES = {
+    "the same": (TEXT, 1024),
+    "512 tokens": (TEXT, 512),
+    "32 prompts": (TEXT.replace("draw(16)", "draw(32)"), 1024),
+    "groups of 4": (TEXT.replace("n = 8", "n = 4"), 1024),
+    "old keys kept": (KEEPS, 1024),
+    "age 2, old keys kept": (KEEPS.replace("max_policy_age = 1", "max_policy_age = 2"), 1024),
+    "1.7B": (TEXT.replace("0.6B", "1.7B"), 1024),
+}
+WAYS = {
+    "as planned": (1.07, 1.07, 1.07),
+    "more for each sequence and context": (1.0, 1.15, 1.3),
+    "more for each step": (1.3, 1.05, 1.0),
+}
+"""real times over planned ones: of a decode step, of a sequence in it, of a context computed
+again"""
+
+
+class Recorded(SimEndpoints):
+    """Simulated services that keep spans of what they do."""
+
+    spans: dict[str, list[Span]]
+
+    async def _timed(self, kind, work, **fields):
+        loop = asyncio.get_running_loop()
+        start = loop.time()
+        found = await work
+        self.spans[kind].append(Span(kind=kind, start=start, end=loop.time(), fields=fields))
+        return found
+
+    async def _complete(self, service, prompt, group, sibling, env):
+        fields = {"service": service, "group": group}
+        made = await self._timed(
+            "sample", super()._complete(service, prompt, group, sibling, env), **fields
+        )
+        span = self.spans["sample"][-1]
+        tokens = made.length - round(prompt_tokens(self._latencies, service, self._seed, group))
+        span.fields.update(tokens=tokens, engine_start=span.start, engine_end=span.end)
+        return made
+
+    async def step(self, node, batch):
+        found = await self._timed("step", super().step(node, batch), service=node.target)
+        self.spans["step"][-1].fields.update(tokens=found.tokens)
+        return found
+
+    async def sync(self, node, version):
+        return await self._timed("sync", super().sync(node, version), to=node.to)
+
+
+def run_of(job, latencies):
+    """A simulation, as a run that was read."""
+    spans = {kind: [] for kind in ("sample", "step", "sync", "score", "logprobs", "eval")}
+
+    class Kept(Recorded):
+        pass
+
+    Kept.spans = spans
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(simulation, "SimEndpoints", Kept)
+        result = simulate(job, latencies, steps=STEPS)
+    length = statistics.fmean(span.fields["tokens"] for span in spans["sample"])
+    count = next(node.n for node in job.nodes if node.n) * job.schedule.prompts
+    rows = [
+        {"step_s": step.seconds, "tokens": step.tokens, "sequences": count,
+         "groups": job.schedule.prompts, "response_tokens_mean": length}
+        for step in result.steps
+    ]  # fmt: skip
+    return SimpleNamespace(job=job, rows=rows, spans=spans, ready=(), drops={}, rehearsal=False)
+
+
+def mean(job, latencies):
+    return statistics.fmean(s.seconds for s in simulate(job, latencies, steps=STEPS).steps[2:])
+
+
+def planned(text, new):
+    made = lowered(text, f"generator.sampling.max_tokens={new}", host=replace(H200, gpus=2))
+    assumed = (f"generator.tokens={new}", f"generator.prompt={PROMPT}")
+    return assume(from_plan(made.job, made.graph, made.plan), assumed), made.job
+
+
+def in_truth(latencies, way):
+    """Latencies that differ from the plan's."""
+    step, sequence, again = WAYS[way]
+    engine, titan = latencies.engines["generator"], latencies.titans["trainer"]
+    engine = replace(
+        engine, decode=step * engine.decode, decode_sequence=sequence * engine.decode_sequence,
+        decode_context=sequence * engine.decode_context, again=again * engine.again,
+        prefill=again * engine.prefill,
+    )  # fmt: skip
+    titan = replace(titan, step=1.07 * titan.step, token=1.07 * titan.token)
+    return replace(latencies, engines={"generator": engine}, titans={"trainer": titan})
+
+
+@pytest.fixture(scope="module")
+def cases():
+    return {name: planned(*case) for name, case in CASES.items()}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_other_settings_are_predicted(way, cases):
+    expected, job = cases["the same"]
+    assert expected.engines["generator"].again > 0
+    run = run_of(job, in_truth(expected, way))
+    for name, (latencies, other) in cases.items():
+        found = calibrate.calibrated_on(latencies, other, run, Path("run"), simulate, ran=expected)
+        took = mean(other, in_truth(latencies, way))
+        bound = 0.01 if name == "the same" else 0.05
+        assert mean(other, found) == pytest.approx(took, rel=bound), name
+
+
+def test_a_run_that_keeps_old_keys_predicts_one_that_does_not(cases):
+    expected, job = cases["old keys kept"]
+    assert expected.engines["generator"].again == 0
+    run = run_of(job, in_truth(expected, "as planned"))
+    latencies, other = cases["the same"]
+    found = calibrate.calibrated_on(latencies, other, run, Path("run"), simulate, ran=expected)
+    assert mean(other, found) == pytest.approx(mean(other, in_truth(latencies, "as planned")), 0.05)
+
+
+def test_the_usual_step_is_that_of_a_cycle():
+    alternating = [1.5, 5.9] * 5
+    assert calibrate._usual(alternating, 4) == calibrate._usual(alternating[1:], 4) == 3.7
+    assert calibrate._usual([1.0, 1.0, 9.0, 1.0, 1.0], 1) == 1.0
