@@ -32,6 +32,7 @@ from forgedsl.tool_calls import FORMS, chosen
 from forgedsl.vllm_parsers import FORM
 from forgedsl_runtime.proofs.publication import Arrival, Digest, Held, arrival
 from forgedsl_runtime.services.vllm.upstream import adapter, loading
+from forgedsl_runtime.services.vllm.upstream.loading import silence_reload_warnings
 from forgedsl_runtime.services.vllm.upstream.start import fast_start, graph_sizes, preload
 from forgedsl_runtime.services.vllm.upstream.tenants import SALT, Tenants
 from forgedsl_runtime.temporary_files import short_folder
@@ -147,9 +148,7 @@ class Engine:
         self._core, self._scheduler = core, cast("FastDecodeScheduler", core.engine_core.scheduler)
         if service.record_routes:
             (self._scheduler.recorder,) = self._engine.collective_rpc("route_recorder")
-        loading.silence_reload_warnings(
-            self._engine.model_config.hf_text_config.tie_word_embeddings
-        )
+        silence_reload_warnings(self._engine.model_config.hf_text_config.tie_word_embeddings)
         if self._ranks > 1 and self._rank == 0:
             _unlink_shared_memory()
         self._in_place = not on_cpu and all(self._engine.apply_model(loading.keeps_weights))
