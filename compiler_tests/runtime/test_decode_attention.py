@@ -106,14 +106,16 @@ from triton.compiler import ASTSource
 from forgedsl_runtime.services.vllm.upstream import attention
 
 NUMBERS = ("q_row", "q_head", "c_page", "c_head", "c_token", "t_row")
+COUNTS = ("chunk", "shared_parts", "own_parts")
 WHOLE = ("table", "lengths", "members", "first_rows", "starts")
 
 
 def ptx(pages, **fixed):
-    fixed |= dict(G=2, GP=2, D=128, PAGE=16, MEMBERS=8, TILE=16, BLOCK=64, CHUNK=512, SHARED=8)
+    fixed |= dict(G=2, GP=2, D=128, PAGE=16, MEMBERS=8, TILE=16, BLOCK=64)
     names = attention._attend.arg_names
-    kinds = dict.fromkeys(NUMBERS, "i32") | dict.fromkeys(WHOLE, "*i32") | {"scale": "fp32"}
-    kinds |= {"queries": "*bf16", "cache": pages} | dict.fromkeys(fixed, "constexpr")
+    kinds = dict.fromkeys((*NUMBERS, *COUNTS), "i32") | dict.fromkeys(WHOLE, "*i32")
+    kinds |= {"queries": "*bf16", "cache": pages, "scale": "fp32"}
+    kinds |= dict.fromkeys(fixed, "constexpr")
     even = ("queries", "cache", "table", "sides", *NUMBERS)
     source = ASTSource(
         attention._attend, {name: kinds.get(name, "*fp32") for name in names},
@@ -125,7 +127,7 @@ def ptx(pages, **fixed):
 
 
 for fp8, pages in ((False, "*bf16"), (True, "*i16")):
-    code = ptx(pages, OWN=2, FP8=fp8, STAGES=2)
+    code = ptx(pages, FP8=fp8, STAGES=2)
     assert code.count("ldmatrix") >= 8 and ".trans" in code, fp8
     assert "ld.shared.b8" not in code, "fp8 is taken from shared memory byte by byte"
     assert ("e4m3x2" in code) == fp8

@@ -8,6 +8,9 @@ with the same pages are grouped, on the GPU, in each step. One program reads the
 all rows of a group, others read each row's own pages, and a last one joins the parts (split
 softmax, arXiv 1805.02867). Sharing is found from the page numbers, so it is correct for any
 requests.
+
+An engine records a graph for each of some twenty numbers of rows. Triton compiles a kernel anew for
+other constants, so in the large kernels what differs between these graphs is no constant.
 """
 
 from __future__ import annotations
@@ -29,9 +32,11 @@ PROGRAMS = 2048
 MOST_PARTS = 32
 WORTH = 64
 """least number of shared tokens for which a group gets a program"""
+FEW_ROWS = 128
+"""up to this many rows are grouped by one kernel"""
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def _group_rows(  # type: ignore[no-untyped-def]
     table, stride, lengths, members, first_rows, common, rows,
     PAGE: tl.constexpr, ROWS: tl.constexpr, MEMBERS: tl.constexpr, STEP: tl.constexpr,
@@ -90,8 +95,8 @@ def _own_starts(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _num_parts(length, CHUNK: tl.constexpr, MOST: tl.constexpr):  # type: ignore[no-untyped-def]
-    return tl.minimum((length + CHUNK - 1) // CHUNK, MOST)
+def _num_parts(length, chunk, most):  # type: ignore[no-untyped-def]
+    return tl.minimum((length + chunk - 1) // chunk, most)
 
 
 @triton.jit
@@ -151,27 +156,26 @@ def _attend_range(  # type: ignore[no-untyped-def]
     return top, total, side, side1
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["chunk", "shared_parts", "own_parts"])
 def _attend(  # type: ignore[no-untyped-def]
     queries, q_row, q_head, cache, c_page, c_head, c_token, table, t_row, lengths,
-    members, first_rows, starts, tops, sums, sides, scale,
+    members, first_rows, starts, tops, sums, sides, scale, chunk, shared_parts, own_parts,
     G: tl.constexpr, GP: tl.constexpr, D: tl.constexpr, PAGE: tl.constexpr, MEMBERS: tl.constexpr,
-    TILE: tl.constexpr, BLOCK: tl.constexpr, CHUNK: tl.constexpr,
-    SHARED: tl.constexpr, OWN: tl.constexpr, FP8: tl.constexpr, STAGES: tl.constexpr,
+    TILE: tl.constexpr, BLOCK: tl.constexpr, FP8: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     head, row, part = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     heads = tl.num_programs(0)
     start = tl.load(starts + row)
-    shared = part < SHARED
+    shared = part < shared_parts
     leads = tl.load(first_rows + row) == row
     length = tl.load(lengths + row)
     first = tl.where(shared, 0, start)
     last = tl.where(shared, start, length)
-    piece = tl.where(shared, part, part - SHARED)
+    piece = tl.where(shared, part, part - shared_parts)
     count = tl.where(
-        shared, _num_parts(start, CHUNK, SHARED), _num_parts(length - start, CHUNK, OWN)
+        shared, _num_parts(start, chunk, shared_parts), _num_parts(length - start, chunk, own_parts)
     )
-    if (piece < count) & (leads | (part >= SHARED)):
+    if (piece < count) & (leads | (part >= shared_parts)):
         width = ((last - first + count - 1) // count + BLOCK - 1) // BLOCK * BLOCK
         low = first + piece * width
         high = tl.minimum(low + width, last)
@@ -194,7 +198,7 @@ def _attend(  # type: ignore[no-untyped-def]
             q, q1, table + row.to(tl.int64) * t_row, cache + head * c_head, c_page, c_token,
             low, high, scale, D // step, PAGE, TILE, BLOCK, FP8, STAGES,
         )  # fmt: skip
-        spot = ((who * heads + head) * G + g) * (SHARED + OWN) + part
+        spot = ((who * heads + head) * G + g) * (shared_parts + own_parts) + part
         tl.store(tops + spot, top, mask=valid)
         tl.store(sums + spot, total, mask=valid)
         tl.store(sides + spot[:, None] * D + d[None, :], side, mask=valid[:, None])
@@ -202,7 +206,7 @@ def _attend(  # type: ignore[no-untyped-def]
             tl.store(sides + spot[:, None] * D + d[None, :] + 1, side1, mask=valid[:, None])
 
 
-@triton.jit
+@triton.jit  # it needs 96 registers; with numbers in place of these constants 154
 def _merge_parts(  # type: ignore[no-untyped-def]
     tops, sums, sides, lengths, starts, out, o_row, o_head, value_scale,
     D: tl.constexpr, CHUNK: tl.constexpr, SHARED: tl.constexpr, OWN: tl.constexpr,
@@ -247,7 +251,8 @@ class SharedPageGroups:
     def form(self, table: torch.Tensor, lengths: torch.Tensor, page: int) -> None:
         """Group the rows of a page table [B, pages] with these lengths [B], int32."""
         rows = lengths.shape[0]
-        padded = max(16, triton.next_power_of_2(rows))
+        most = self._rows if rows > FEW_ROWS else min(FEW_ROWS, self._rows)
+        padded = max(16, triton.next_power_of_2(most))
         _group_rows[(self._rows,)](
             table, table.stride(0), lengths, self.members, self.first_rows, self.common, rows,
             PAGE=page, ROWS=padded, MEMBERS=self.max_members, STEP=64,
@@ -307,10 +312,10 @@ def decode(
         queries, queries.stride(0), queries.stride(1),
         cache, cache.stride(0), cache.stride(1), cache.stride(2), table, table.stride(0), lengths,
         groups.members, groups.first_rows, groups.starts, bounds[0], bounds[1], sides,
-        scale * math.log2(math.e),
+        scale * math.log2(math.e), chunk, shared_parts, own_parts,
         G=groups.group, GP=groups.padded, D=size, PAGE=page, MEMBERS=groups.max_members,
-        TILE=max(TILE, groups.padded), BLOCK=chosen["block"], CHUNK=chunk, SHARED=shared_parts,
-        OWN=own_parts, FP8=fp8, STAGES=chosen["stages"], num_warps=chosen["warps"],
+        TILE=max(TILE, groups.padded), BLOCK=chosen["block"], FP8=fp8, STAGES=chosen["stages"],
+        num_warps=chosen["warps"],
     )  # fmt: skip
     _merge_parts[(rows, heads)](
         bounds[0], bounds[1], sides, lengths, groups.starts,
