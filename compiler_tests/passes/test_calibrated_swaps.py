@@ -14,6 +14,7 @@ from forgedsl.runs.data import Span
 from forgedsl.sim import calibrate
 from forgedsl.sim.assume import assume
 from forgedsl.sim.estimate import from_plan
+from forgedsl.sim.fit import Swaps
 from forgedsl_runtime.sim import simulation
 from forgedsl_runtime.sim.endpoints import SimEndpoints, prompt_tokens
 from forgedsl_runtime.sim.simulation import simulate
@@ -140,6 +141,15 @@ def test_a_run_that_keeps_old_keys_predicts_one_that_does_not(cases):
     latencies, other = cases["the same"]
     found = calibrate.calibrated_on(latencies, other, run, Path("run"), simulate, ran=expected)
     assert mean(other, found) == pytest.approx(mean(other, in_truth(latencies, "as planned")), 0.05)
+
+
+def test_what_runs_at_a_swap_is_counted():
+    completions = [(0.0, 4.0, 40), (1.0, 2.0, 10), (2.5, 6.0, 35), (5.0, 7.0, 8)]
+    swaps = Swaps([2.0, 3.0, 5.5], completions)
+    assert swaps.within(0.0, 9.0) == pytest.approx((1 + 2 + 2, 20 + 30 + 5 + 30 + 2))
+    assert swaps.within(2.0, 5.5) == pytest.approx((2, 35))  # the swap at 3.0 alone
+    assert swaps.within(3.2, 4.0) == (0.0, 0.0)
+    assert Swaps([], completions).within(0.0, 9.0) == (0.0, 0.0)
 
 
 def test_the_usual_step_is_that_of_a_cycle():

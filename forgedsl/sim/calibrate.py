@@ -22,7 +22,7 @@ from forgedsl.lower.job import Job
 from forgedsl.records import replace
 from forgedsl.runs.checkpoints import no_run
 from forgedsl.runs.data import RunData, Span, load_run
-from forgedsl.sim.fit import Crowd, Interval, least_squares, multiples, overlap, union
+from forgedsl.sim.fit import Crowd, Interval, Swaps, least_squares, multiples, overlap, union
 from forgedsl.sim.latency import Control, Data, Engine, Filter, Latencies, Play, Reward, Titan
 from forgedsl.sim.result import Result
 from forgedsl.sim.scaling import ESTIMATE, expected, scaled
@@ -148,16 +148,14 @@ def _engine(engine: Engine, name: str, data: RunData, syncs: list[Interval]) -> 
     spans = [(s.fields["engine_start"], s.fields["engine_end"]) for s in mine]
     replicas = data.job.services[name].mesh.replicas
     crowd = Crowd(spans)
-    swaps = _in_flight(mine, syncs) if engine.again else []
+    running = [(*span, each.fields["tokens"]) for span, each in zip(spans, mine, strict=True)]
+    swaps = Swaps(sorted(end for _, end in syncs) if engine.again else [], running)
     rows, values = [], []
     for span, (start, end) in list(zip(mine, spans, strict=True))[:MOST]:
         tokens = span.fields["tokens"]
-        within = [each for at, *each in swaps if start < at < end]
-        again, prompts = (sum(part) for part in zip((0.0, 0), *within, strict=True))
-        counts = (crowd.begun(start, end) + prompts, again)
-        rows.append((tokens, *(
-            n / replicas for n in (tokens * crowd.mean(start, end), *counts)
-        )))  # fmt: skip
+        prompts, again = swaps.within(start, end)
+        counts = tokens * crowd.mean(start, end), crowd.begun(start, end) + prompts, again
+        rows.append((tokens, *(count / replicas for count in counts)))
         values.append(end - start - (1 - PUBLISH) * overlap((start, end), syncs))
     lengths = [s for s in mine if "group" in s.fields]
     prompt = _prompt_tokens(data)
@@ -177,20 +175,6 @@ def _engine(engine: Engine, name: str, data: RunData, syncs: list[Interval]) -> 
         like=_intraclass_correlation(lengths),
         again=again * planned.again,
     )
-
-
-def _in_flight(spans: Sequence[Span], syncs: list[Interval]) -> list[tuple[float, float, int]]:
-    """Return, for the end of each sync, the completions that run then, and how many tokens of them
-    are sampled: their KV caches are computed again."""
-    found = []
-    for _, at in syncs:
-        parts = [
-            (at - start) / (end - start) * span.fields["tokens"]
-            for span in spans
-            if (start := span.fields["engine_start"]) < at < (end := span.fields["engine_end"])
-        ]
-        found.append((at, sum(parts), len(parts)))
-    return found
 
 
 def _intraclass_correlation(spans: Sequence[Span]) -> float:

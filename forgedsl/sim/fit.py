@@ -1,12 +1,14 @@
 """Numerical helpers of calibrations: non-negative least squares, overlap of intervals.
 
-No numpy: a calibration fits three numbers to some thousand completions.
+No numpy: a calibration fits four numbers to some thousand completions.
 """
 
 from __future__ import annotations
 
+import heapq
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
+from itertools import accumulate
 
 Interval = tuple[float, float]
 
@@ -121,3 +123,42 @@ class Crowd:
     def _until(self, time: float) -> float:
         i = bisect_right(self._times, time) - 1
         return 0.0 if i < 0 else self._area[i] + self._count[i] * (time - self._times[i])
+
+
+class Swaps:
+    """Completions that run at each swap of weights, and the tokens that they have by then: their
+    contexts are computed again.
+
+    Args:
+        times: the ends of the swaps, in order.
+        completions: start, end and number of tokens of each.
+    """
+
+    def __init__(
+        self, times: Sequence[float], completions: Sequence[tuple[float, float, float]]
+    ) -> None:
+        self._times = times
+        waiting = sorted(completions, reverse=True)
+        running: list[tuple[float, float, float]] = []
+        counts: list[float] = []
+        tokens: list[float] = []
+        for time in times:
+            while waiting and waiting[-1][0] < time:
+                start, end, length = waiting.pop()
+                heapq.heappush(running, (end, start, length))
+            while running and running[0][0] <= time:
+                heapq.heappop(running)
+            counts.append(len(running))
+            tokens.append(sum((time - s) / (end - s) * length for end, s, length in running))
+        self._counts, self._tokens = (
+            list(accumulate(each, initial=0.0)) for each in (counts, tokens)
+        )
+
+    def within(self, start: float, end: float) -> tuple[float, float]:
+        """Return the completions and the tokens, summed over the swaps between two times."""
+        first, last = bisect_right(self._times, start), bisect_left(self._times, end)
+        if last <= first:
+            return 0.0, 0.0
+        return (
+            self._counts[last] - self._counts[first], self._tokens[last] - self._tokens[first]
+        )  # fmt: skip
