@@ -70,7 +70,8 @@ class Recorded(SimEndpoints):
         return found
 
     async def sync(self, node, version):
-        return await self._timed("sync", super().sync(node, version), to=node.to)
+        fields = {"service": node.target, "to": node.to}
+        return await self._timed("sync", super().sync(node, version), **fields)
 
 
 def run_of(job, latencies):
@@ -143,6 +144,27 @@ def test_a_run_that_keeps_old_keys_predicts_one_that_does_not(cases):
     assert mean(other, found) == pytest.approx(mean(other, in_truth(latencies, "as planned")), 0.05)
 
 
+def test_a_synchronous_run_predicts_an_asynchronous_one():
+    """Nothing runs at its swaps, so it does not show what computing contexts again takes."""
+    expected, job = planned(
+        TEXT.replace("async { steps = 12, max_policy_age = 1", "sync { steps = 12"), 1024
+    )
+    run = run_of(job, in_truth(expected, "as planned"))
+    latencies, other = planned(*CASES["the same"])
+    found = calibrate.calibrated_on(latencies, other, run, Path("run"), simulate, ran=expected)
+    assert found.engines["generator"].again > latencies.engines["generator"].again
+    assert mean(other, found) == pytest.approx(mean(other, in_truth(latencies, "as planned")), 0.05)
+
+
+def test_swaps_of_other_engines_do_not_count(cases):
+    expected, job = cases["the same"]
+    run = run_of(job, in_truth(expected, "as planned"))
+    alone = calibrate.calibrated_on(expected, job, run, Path("run"), simulate)
+    others = [replace(s, fields={"to": "other", "service": "another"}) for s in run.spans["sync"]]
+    run.spans["sync"] += [replace(s, start=s.start - 0.7, end=s.end - 0.7) for s in others]
+    assert calibrate.calibrated_on(expected, job, run, Path("run"), simulate) == alone
+
+
 def test_what_runs_at_a_swap_is_counted():
     completions = [(0.0, 4.0, 40), (1.0, 2.0, 10), (2.5, 6.0, 35), (5.0, 7.0, 8)]
     swaps = Swaps([2.0, 3.0, 5.5], completions)
@@ -156,3 +178,5 @@ def test_the_usual_step_is_that_of_a_cycle():
     alternating = [1.5, 5.9] * 5
     assert calibrate._usual(alternating, 4) == calibrate._usual(alternating[1:], 4) == 3.7
     assert calibrate._usual([1.0, 1.0, 9.0, 1.0, 1.0], 1) == 1.0
+    assert calibrate._usual(alternating, 66) == 3.7  # a few steps of a run whose policy may be old
+    assert calibrate._usual([2.0], 4) == 2.0

@@ -19,6 +19,8 @@ CONTROLLER = "controller"
 GROUPS = ("engines", "titans", "rewards", "filters", "data", "environments")
 WHOLE = ("max_running", "rows")
 """fields that are counts"""
+FOUND = ("longest",)
+"""fields that only a calibration sets"""
 
 
 class AssumptionError(Exception):
@@ -46,6 +48,8 @@ def _one(latencies: Latencies, text: str) -> Latencies:
             record = _with(members[name], name, field, written)
             if isinstance(record, Engine) and field in ("tokens", "prompt"):
                 record = members[name].with_lengths(tokens=record.tokens, prompt=record.prompt)
+                if field == "tokens":  # all lengths are known now
+                    record = replace(record, longest=None)
             notes = tuple(n for n in latencies.notes if not _speaks_of(n, name, field))
             changes: dict[str, Any] = {group: {**members, name: record}, "notes": notes}
             return replace(latencies, **changes)
@@ -54,7 +58,7 @@ def _one(latencies: Latencies, text: str) -> Latencies:
 
 
 def _with(record: Any, name: str, field: str, written: str) -> Any:
-    known = [each.name for each in fields(record)]
+    known = [each.name for each in fields(record) if each.name not in FOUND]
     if field not in known:
         raise AssumptionError(f"`{name}` has no `{field}`{_hint(field, known)}")
     try:

@@ -92,16 +92,20 @@ def calibrated_on(
         raise CalibrationError(f"{folder} has no service `{missing[0]}`")
     ran = ran or latencies
     fitted = _fit_step_times(_measured(ran, job, data), data, folder, simulate)
-    return _limited(scaled(fitted, ran, latencies), job, data.job)
+    return _limited(scaled(fitted, ran, latencies), job, data)
 
 
 def _measured(latencies: Latencies, job: Job, data: RunData) -> Latencies:
-    syncs = _syncs(data)
-    engines = {name: _engine(e, name, data, syncs) for name, e in latencies.engines.items()}
     return replace(
         latencies,
-        engines=engines,
-        titans={name: _titan(t, name, data, syncs) for name, t in latencies.titans.items()},
+        engines={
+            name: _engine(engine, name, data, _syncs(data, to=name))
+            for name, engine in latencies.engines.items()
+        },
+        titans={
+            name: _titan(titan, name, data, _syncs(data, service=name))
+            for name, titan in latencies.titans.items()
+        },
         rewards={name: _reward(r, name, data) for name, r in latencies.rewards.items()},
         filters={name: _filter(f, name, data) for name, f in latencies.filters.items()},
         data={name: _data(d, name, job, data) for name, d in latencies.data.items()},
@@ -127,8 +131,13 @@ def after_start(data: RunData, kind: str) -> list[Span]:
     return [s for s in data.spans[kind] if s.start >= begin and "error" not in s.fields]
 
 
-def _syncs(data: RunData) -> list[Interval]:
-    return sorted((span.start, span.end) for span in after_start(data, "sync"))
+def _syncs(data: RunData, **wanted: str) -> list[Interval]:
+    """Return the syncs of a trainer (`service`), or those to an engine (`to`)."""
+    return sorted(
+        (span.start, span.end)
+        for span in after_start(data, "sync")
+        if all(span.fields.get(key) == value for key, value in wanted.items())
+    )
 
 
 def _prompt_tokens(data: RunData) -> float:
@@ -153,8 +162,8 @@ def _engine(engine: Engine, name: str, data: RunData, syncs: list[Interval]) -> 
     rows, values = [], []
     for span, (start, end) in list(zip(mine, spans, strict=True))[:MOST]:
         tokens = span.fields["tokens"]
-        prompts, again = swaps.within(start, end)
-        counts = tokens * crowd.mean(start, end), crowd.begun(start, end) + prompts, again
+        prompts, recomputed = swaps.within(start, end)
+        counts = tokens * crowd.mean(start, end), crowd.begun(start, end) + prompts, recomputed
         rows.append((tokens, *(count / replicas for count in counts)))
         values.append(end - start - (1 - PUBLISH) * overlap((start, end), syncs))
     lengths = [s for s in mine if "group" in s.fields]
@@ -164,6 +173,8 @@ def _engine(engine: Engine, name: str, data: RunData, syncs: list[Interval]) -> 
     planned = engine.with_lengths(tokens=tokens, prompt=constant(prompt))
     parts = (planned.decode, planned.decode_sequence, planned.prefill * prompt, planned.again)
     decode, sequence, prefill, again = multiples(rows, values, parts, weight=PLAN_WEIGHT)
+    if not any(recomputed for *_, recomputed in rows):  # nothing ran at a swap
+        again = decode
     return replace(
         planned,
         decode=max(decode * planned.decode, 1e-6),
@@ -245,32 +256,46 @@ def _data(known: Data, name: str, job: Job, data: RunData) -> Data:
     return Data(rows=max(counts)) if counts else known
 
 
-def _limited(latencies: Latencies, job: Job, ran: Job) -> Latencies:
-    """Return completion lengths as in the run, capped by the job's limit. Completions that the run
-    truncated would have been longer."""
+def _limited(latencies: Latencies, job: Job, data: RunData) -> Latencies:
+    """Return completion lengths as in the run, capped by the job's limit. If the run truncated
+    some, those that reached its limit may be longer in the job."""
     engines, notes = {}, []
     for name, engine in latencies.engines.items():
-        most, cut = (float(_limit(each, name)) for each in (job, ran))
-        points = engine.tokens.points
-        lengths = Dist(points=tuple(min(p, most) for p in points))
-        engines[name] = engine.with_lengths(tokens=lengths, prompt=engine.prompt)
-        if most > cut <= max(points, default=0.0):
-            share = sum(p >= cut for p in points) / len(points)
+        engines[name] = engine
+        if not engine.tokens.points:  # the run has no completions of it
+            continue
+        most, cut = (float(_limit(each, name)) for each in (job, data.job))
+        points = tuple(min(point, most) for point in engine.tokens.points)
+        engines[name] = engine.with_lengths(tokens=Dist(points=points), prompt=engine.prompt)
+        truncated, reached = _at_limit(data, name, cut)
+        stretched = round(reached * len(points))
+        if most > cut and round(truncated * len(points)):
             notes.append(
-                f"lengths of {name} above {cut:g} tokens are unknown: the run truncated "
-                f"{share:.0%} of its completions there"
+                f"lengths of {name} above {cut:g} tokens are unknown: {reached:.0%} of the run's "
+                "completions reached this limit"
             )
             if most < math.inf:
-                longest = Dist(points=tuple(most if p >= cut else p for p in points))
-                engines[name] = replace(engines[name], longest=longest)
+                longest = (*points[:-stretched], *[most] * stretched)
+                engines[name] = replace(engines[name], longest=Dist(points=longest))
     return replace(latencies, engines=engines, notes=(*latencies.notes, *notes))
 
 
+def _at_limit(data: RunData, name: str, limit: float) -> tuple[float, float]:
+    """Return the share of a service's completions that the run truncated, and the share of those
+    that reached the limit: a policy learns to end just there."""
+    mine = [s for s in after_start(data, "sample") if s.fields.get("service") == name]
+    truncated = sum(bool(span.fields.get("truncated")) for span in mine)
+    reached = sum(span.fields["tokens"] >= limit for span in mine)
+    return truncated / max(1, len(mine)), reached / max(1, len(mine))
+
+
 def _limit(job: Job, name: str) -> float:
-    """Return the maximum completion tokens of a service."""
+    """Return the maximum completion tokens of a service. A trajectory has several completions, and
+    no limit here."""
     service = job.samplers.get(name)
     limit = None if service is None else service.sampling.max_tokens
-    return math.inf if limit is None else limit
+    plays = any(node.target == name and node.env is not None for node in job.nodes)
+    return math.inf if limit is None or plays else limit
 
 
 # ---- effects without spans
@@ -282,7 +307,7 @@ def _fit_step_times(
     """Fit a factor on all times and the spread of steps, so that a simulation of the run has its
     usual and mean step time. (A slow step delays other work, but not by its whole excess.)"""
     took = [row["step_s"] for row in data.rows[FIRST:]]
-    cycle = min(_cycle(data.job), len(took) // 2)
+    cycle = _cycle(data.job)
     goal = _usual(took, cycle)
     steps = min(SETTLING, data.job.schedule.steps or SETTLING)
 
@@ -304,12 +329,13 @@ def _fit_step_times(
 def _cycle(job: Job) -> int:
     """Return over how many steps a mean is taken. Where training and sampling overlap, batches
     begin together, so short and long steps alternate; the period depends on the largest age."""
-    age = job.schedule.age_bound
-    return 2 * (age + 1) if age else 1
+    return 1 if job.schedule.mode == "sync" else 2 * (job.schedule.age_bound + 1)
 
 
 def _usual(times: Sequence[float], cycle: int) -> float:
-    """Return the median, over the run, of the mean of `cycle` steps."""
+    """Return the median, over the run, of the mean of `cycle` steps, or of half of its steps if it
+    is short."""
+    cycle = max(1, min(cycle, len(times) // 2))
     return statistics.median(
         statistics.fmean(times[i : i + cycle]) for i in range(len(times) - cycle + 1)
     )

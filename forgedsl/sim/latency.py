@@ -53,7 +53,8 @@ class Engine:
     siblings: int = 1
     """completions that read the keys and values of a prompt together"""
     longest: Dist | None = None
-    """lengths if completions that a run cut go on to the limit of the job; None if none was cut"""
+    """lengths if completions that reached the limit of a run go on to that of the job; None if the
+    run shows all lengths"""
 
     def with_lengths(self, *, tokens: Dist, prompt: Dist) -> Engine:
         """Return the engine for other lengths of completions and prompts."""

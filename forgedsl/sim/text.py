@@ -63,7 +63,7 @@ def _times(result: Result, longest: Result | None) -> list[str]:
         most = summary(longest)["step_s"]
         lines.append(
             f"range       mean {time_text(step['mean'])} to {time_text(most['mean'])}: "
-            "the calibration does not know how long truncated completions get"
+            "the calibration does not know how long completions get beyond the run's limit"
         )
     lines.append(f"throughput  {found['tokens_per_s']:,.0f} tokens/s trained")
     dropped = found["groups_dropped"]

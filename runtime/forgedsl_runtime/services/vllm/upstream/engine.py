@@ -56,6 +56,9 @@ CACHED = "256"
 FP8 = "fp8_per_block"
 """vLLM's quantization of f32, bf16 or f16 weights to fp8 while it loads them: blocks of 128 x 128,
 for which CPUs have kernels too"""
+BY_LOADERS = 16
+"""every sixteenth load goes through vLLM's loaders, also if places of tensors are proved: tensors
+whose elements were all equal (norms, biases) prove little until they are trained"""
 INDUCTOR = {"combo_kernels": True, "benchmark_combo_kernel": False}
 """Inductor's settings: vLLM would time each combined kernel against its parts while it compiles"""
 RECORDING_WORKER = "forgedsl_runtime.services.vllm.upstream.routes.RecordingWorker"
@@ -412,7 +415,8 @@ class Engine:
             self._engine.apply_model(lambda model: adapter.swap(model, weights))
         elif self._in_place:
             held = cast("HeldWeights", self._held)
-            left = held.write(weights) if self._places_are_proved else weights
+            by_place = self._places_are_proved and self._salt % BY_LOADERS
+            left = held.write(weights) if by_place else weights
             self._engine.apply_model(lambda model: loading.load(model, left))
         else:
             self._engine.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
