@@ -329,7 +329,7 @@ def _fit_step_times(
 def _cycle(job: Job) -> int:
     """Return over how many steps a mean is taken. Where training and sampling overlap, batches
     begin together, so short and long steps alternate; the period depends on the largest age."""
-    return 1 if job.schedule.mode == "sync" else 2 * (job.schedule.age_bound + 1)
+    return 2 * (job.schedule.age_bound + 1) if job.schedule.mode == "async" else 1
 
 
 def _usual(times: Sequence[float], cycle: int) -> float:
