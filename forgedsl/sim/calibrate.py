@@ -140,6 +140,11 @@ def _syncs(data: RunData, **wanted: str) -> list[Interval]:
     )
 
 
+def _samples_of(data: RunData, name: str) -> list[Span]:
+    """Return the completions of a service."""
+    return [s for s in after_start(data, "sample") if s.fields.get("service") == name]
+
+
 def _prompt_tokens(data: RunData) -> float:
     rows = [row for row in data.rows[FIRST:] if row.get("response_tokens_mean") is not None]
     if not rows:
@@ -151,7 +156,7 @@ def _prompt_tokens(data: RunData) -> float:
 
 
 def _engine(engine: Engine, name: str, data: RunData, syncs: list[Interval]) -> Engine:
-    mine = [s for s in after_start(data, "sample") if s.fields.get("service") == name]
+    mine = _samples_of(data, name)
     if not mine:
         return engine
     spans = [(s.fields["engine_start"], s.fields["engine_end"]) for s in mine]
@@ -283,7 +288,7 @@ def _limited(latencies: Latencies, job: Job, data: RunData) -> Latencies:
 def _at_limit(data: RunData, name: str, limit: float) -> tuple[float, float]:
     """Return the share of a service's completions that the run truncated, and the share of those
     that reached the limit: a policy learns to end just there."""
-    mine = [s for s in after_start(data, "sample") if s.fields.get("service") == name]
+    mine = _samples_of(data, name)
     truncated = sum(bool(span.fields.get("truncated")) for span in mine)
     reached = sum(span.fields["tokens"] >= limit for span in mine)
     return truncated / max(1, len(mine)), reached / max(1, len(mine))
