@@ -199,7 +199,9 @@ def test_judges_in_engines_of_the_policy(tmp_path: Path) -> None:
     assert [row["step"] for row in rows(run / "metrics.jsonl")] == list(range(1, 13))
     ready = [e for e in rows(run / "events.jsonl") if e["kind"] == "service.ready"]
     ours = [e for e in ready if e["service"] == "generator"]
-    assert len(ours) == 6, "two engines, started again, and those of the resumed run"
+    # two engines, both or (if the run ended before the second was ready) one of them started again,
+    # and those of the resumed run
+    assert len(ours) in (5, 6)
     for event in ours:
         (proof,) = event["facts"]["tenants"]
         assert (proof["service"], proof["proved"]) == ("judge", 42)
