@@ -166,9 +166,10 @@ def test_a_run_keeps_what_its_plan_expected(tmp_path, settings):
     assert moved.engines["generator"].decode == pytest.approx(other.engines["generator"].decode)
 
 
-def test_an_estimate_that_is_not_json_is_named(tmp_path, settings, monkeypatch):
+def test_an_estimate_that_is_not_json_is_named(tmp_path, settings):
     planned, job = settings[16, 8, 1024]
+    (tmp_path / "job.json").write_text(job.model_dump_json())
+    (tmp_path / "metrics.jsonl").write_text('{"step_s": 1.0}\n' * STEPS)
     (tmp_path / ESTIMATE).write_text("{")
-    monkeypatch.setattr(calibrate, "usable_run", lambda _folder: None)
     with pytest.raises(calibrate.CalibrationError, match=r"estimate\.json is not JSON"):
         calibrate.calibrated(planned, job, tmp_path, simulate)

@@ -108,6 +108,13 @@ def test_where_nothing_was_truncated_all_lengths_are_known():
     assert at_longest(limited) is None
 
 
+def test_completions_that_the_context_ended_do_not_reach_the_limit():
+    run = ran(sampled(16), [4.0, 9.0, 9.0], cut=9.0)
+    limited = _limited(measured(quantiles([4.0, 9.0, 9.0])), sampled(32), run)
+    assert limited.notes == ()
+    assert at_longest(limited) is None
+
+
 def test_the_limit_of_a_completion_is_none_of_a_trajectory():
     lengths = quantiles([40.0, 90.0])
     run = ran(sampled(16, env="game"), [40.0, 90.0], cut=90.0)

@@ -274,7 +274,7 @@ def _limited(latencies: Latencies, job: Job, data: RunData) -> Latencies:
         engines[name] = engine.with_lengths(tokens=Dist(points=points), prompt=engine.prompt)
         truncated, reached = _at_limit(data, name, cut)
         stretched = round(reached * len(points))
-        if most > cut and round(truncated * len(points)):
+        if most > cut and stretched and round(truncated * len(points)):
             notes.append(
                 f"lengths of {name} above {cut:g} tokens are unknown: {reached:.0%} of the run's "
                 "completions reached this limit"
