@@ -1,11 +1,12 @@
 """A decode step of the real engine on one GPU: Qwen3-0.6B's shape, random weights.
 
     python benchmarks/decode.py [--attention theirs] [--rows 128] [--tokens 1024] [--kv fp8]
-                                [--extra '{"compilation_config": ...}'] [--profile]
+                                [--extra '{"compilation_config": ...}'] [--profile] [--kernels]
 
 16 prompts of 256 tokens with siblings, every completion to its last token. Prints the start, the
 mean of a step, steps at points of the completion, and the largest difference between log-probs of
-the sampler and of a pass over the whole text.
+the sampler and of a pass over the whole text. With `--kernels`, a further round prints the kernels
+of a decode step at its start and at its end.
 """
 
 from __future__ import annotations
@@ -47,6 +48,26 @@ def randomized(model: Any) -> None:
         weight.data.normal_(0, 0.03) if weight.dim() > 1 else weight.data.fill_(1.0)
 
 
+def print_kernels(engine: Any, title: str, steps: int = 20) -> None:
+    """Print the kernels of these decode steps, by their time: microseconds a step, and launches."""
+    import torch
+    from torch.profiler import ProfilerActivity
+
+    torch.cuda.synchronize()
+    begun = time.perf_counter()
+    with torch.profiler.profile(activities=[ProfilerActivity.CUDA]) as profiled:
+        for _ in range(steps):
+            engine.step()
+        torch.cuda.synchronize()
+    whole = 1e6 * (time.perf_counter() - begun) / steps
+    found = [event for event in profiled.key_averages() if event.device_time_total]
+    busy = sum(event.self_device_time_total for event in found) / steps
+    print(f"{title}: {whole:.0f} us a step, kernels {busy:.0f} us", flush=True)
+    for event in sorted(found, key=lambda event: -event.self_device_time_total)[:40]:
+        each = event.self_device_time_total / steps
+        print(f"  {each:8.1f} us  {event.count / steps:6.1f}  {event.key[:110]}", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--attention", choices=("ours", "theirs"), default="ours")
@@ -54,6 +75,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=128)
     parser.add_argument("--extra", type=json.loads, default={}, help="arguments of vLLM's engine")
     parser.add_argument("--profile", action="store_true", help="where the time of the start goes")
+    parser.add_argument("--kernels", action="store_true", help="the kernels of a decode step")
     parser.add_argument("--tokens", type=int, default=1024)
     args = parser.parse_args()
     from forgedsl.lower import job as spec
@@ -107,6 +129,16 @@ def main() -> None:
                 at = {k: round(statistics.median(steps[k : k + 40] or [0]), 2) for k in points}
                 found = {"seconds": round(marks[-1] - marks[0], 3), "steps": len(steps), "ms": at}
                 print(json.dumps({**vars(args), **found}), flush=True)
+        if args.kernels:
+            sampling = spec.Sampling(max_tokens=args.tokens, min_tokens=args.tokens)
+            for i in range(args.rows):
+                engine.add(f"kernels-{i}", prompts[i // SIBLINGS], sampling, i)
+            for after, title in ((40, "start"), (args.tokens - 140, "end")):
+                for _ in range(after):
+                    engine.step()
+                print_kernels(engine, title)
+            while engine.num_running:
+                engine.step()
         worst = []
         for one in done[:: max(1, len(done) // 6)]:
             prompt = prompts[int(one.request_id.split("-")[1]) // SIBLINGS]

@@ -36,7 +36,6 @@ from loss_timing import (
     copies,
     interleaved,
     make,
-    median,
     report,
 )
 from torch import Tensor
@@ -218,11 +217,27 @@ def _refresh(batch: Batch) -> None:
         batch.logits.copy_(batch.source)
 
 
+DEVICE = torch.device("cuda")
 PAIRS = [
     launching.Config(8192, 8, 1, kernel="pair", slots=14, ahead=ahead, lead=lead, parts=4)
     for ahead, lead in ((3, 0), (5, 0), (4, 1), (5, 2), (6, 2), (6, 3))
 ]
 """rows on two multiprocessors"""
+STREAMS = [
+    *(
+        launching.Config(8192, 8, 1, kernel="stream", slots=14, ahead=ahead, lead=lead, parts=parts)
+        for ahead, lead, parts in (
+            (3, 0, 4), (4, 0, 4), (5, 0, 4), (6, 0, 4), (7, 0, 4), (8, 0, 4), (8, 1, 4),
+            (3, 0, 2), (6, 0, 2), (8, 1, 2),
+        )
+    ),
+    launching.Config(4096, 8, 1, kernel="stream", slots=28, ahead=6, parts=2),
+    launching.Config(4096, 8, 1, kernel="stream", slots=28, ahead=12, parts=2),
+    launching.Config(4096, 4, 1, kernel="stream", slots=28, ahead=12, parts=4),
+    launching.Config(16384, 8, 1, kernel="stream", slots=7, ahead=3, parts=8),
+    launching.Config(16384, 16, 1, kernel="stream", slots=7, ahead=3, parts=4),
+]  # fmt: skip
+"""rows of five to nine tiles of 16 KB"""
 
 
 def candidates(kernel: str, vocabulary: int) -> list[launching.Config]:
@@ -246,6 +261,8 @@ def candidates(kernel: str, vocabulary: int) -> list[launching.Config]:
         ]  # fmt: skip
     if vocabulary > 163840:
         return [C(16384, 16, 2), *PAIRS]
+    if vocabulary <= 73728:
+        return STREAMS
     return [
         C(8192, 8, 1, kernel="stream", slots=14, ahead=3, parts=4),
         C(8192, 8, 1, kernel="stream", slots=14, ahead=4, parts=4),
@@ -255,23 +272,41 @@ def candidates(kernel: str, vocabulary: int) -> list[launching.Config]:
 
 
 def tune(options: argparse.Namespace) -> None:
-    """Each kernel's candidates, by the time of a loss that uses it, over its floor."""
-    users = (("fused", "dapo", 4), ("statistics", "gspo", 6), ("apply", "gspo", 6))
+    """Each kernel's candidates, by the time of a loss that uses it, over its floor. The candidates
+    of a kernel and the floor take turns."""
+    users = [
+        ("fused", "dapo", 4), ("fused", "grpo+entropy", 4),
+        ("statistics", "gspo", 6), ("apply", "gspo", 6),
+    ]  # fmt: skip
+    if options.loss:
+        users = [user for user in users if user[1] in options.loss]
+    original = launching.config
     for vocabulary in options.vocabulary or VOCABULARIES:
         batch = make(vocabulary, options.rows)
-        floors = {size: median(copies(batch, size), lambda: None) for size in (4, 6)}
-        moved = batch.logits.numel() * 4 / floors[4] / 1e9
-        print(f"\nV={vocabulary}: copy {floors[4]:.3f} ms, {moved:.2f} TB/s", flush=True)
-        original = launching.config
+        print(f"\nV={vocabulary}", flush=True)
         for kernel, loss, size in users:
-            for chosen in candidates(kernel, vocabulary):
-                launching_config(only(kernel, chosen, original))
-                spent = median(ours(loss, batch), lambda b=batch: _refresh(b), 8)
-                print(
-                    f"  {kernel:10s} {spent / floors[size]:.3f}  {spent:.3f} ms {chosen}",
-                    flush=True,
-                )
+            runs: dict[str, Callable[[], object]] = {"floor": copies(batch, size)}
+            for chosen in [launching.config(kernel, vocabulary, torch.bfloat16, DEVICE),
+                           *candidates(kernel, vocabulary)]:  # fmt: skip
+                run = ours(loss, batch)
+                runs.setdefault(str(chosen), configured(run, only(kernel, chosen, original)))
+            found = interleaved(runs, lambda b=batch: _refresh(b), options.repeats)
+            floor = found.pop("floor")[0]
+            for chosen, (spent, _, _) in found.items():
+                print(f"  {kernel:10s} {loss:12s} {spent / floor:.3f}  {spent:.3f} ms {chosen}")
         launching_config(original)
+
+
+def configured(
+    run: Callable[[], object], config: Callable[..., launching.Config]
+) -> Callable[[], object]:
+    """Return a run with these launch parameters."""
+
+    def with_config() -> object:
+        launching_config(config)
+        return run()
+
+    return with_config
 
 
 def only(

@@ -75,13 +75,12 @@ def moved(engine: Engine, lengths: Sequence[Sequence[int]]) -> float:
 
 def _alone(engine: Engine, lengths: Sequence[int], replicas: int) -> float:
     """Seconds of one replica, or of several that share all answers evenly."""
-    fixed = engine.decode_sequence - engine.decode_context * engine.context
     total, place, left = 0.0, 0, sorted(lengths)
     while left:
         count = min(STRIDE, left[0] - place)
         running = -(-len(left) // replicas)
         context = PROMPT / engine.siblings + place + count / 2
-        each = max(0.0, fixed) + engine.decode_context * context
+        each = engine.decode_empty + engine.decode_context * context
         total += count * (engine.decode + running * each)
         place += count
         left = [length for length in left if length > place]

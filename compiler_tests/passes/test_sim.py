@@ -12,7 +12,7 @@ from forge_commands import CliRunner
 from forgedsl.cli.app import app
 from forgedsl.sim.assume import assume
 from forgedsl.sim.engine import Batching
-from forgedsl.sim.fit import Crowd, least_squares, overlap, union
+from forgedsl.sim.fit import least_squares, overlap, union
 from forgedsl.sim.inject import Fault, parse
 from forgedsl.sim.latency import Engine, Latencies
 from forgedsl.sim.values import constant, dist, quantiles, uniform
@@ -99,10 +99,6 @@ def test_spans_are_measured_as_by_counting():
     ]
     covered = {t for start, end in spans for t in range(start, end)}
     assert union(spans) == len(covered)
-    crowd = Crowd(spans)
-    at = [sum(start <= t < end for start, end in spans) for t in range(10, 30)]
-    assert crowd.mean(10, 30) == pytest.approx(sum(at) / 20)
-    assert crowd.begun(10, 30) == sum(10 <= start <= 30 for start, _ in spans)
     apart = [(0.0, 2.0), (5.0, 6.0), (8.0, 20.0)]
     assert overlap((1.0, 10.0), apart) == 4.0
 
@@ -118,6 +114,28 @@ def test_an_engine_shares_its_time():
     assert engine.next_end() == 64.0  # after the prefill of c, which takes 4 s, both end together
     assert engine.ended(64.0) == ["b", "c"]
     assert (engine.busy, engine.stopped, engine.load) == (60.0, 4.0, 0)
+
+
+def test_steps_get_longer_with_the_contexts_of_all():
+    """1 s a step, 0.5 s for each sequence, 0.1 s for each token of their contexts."""
+    engine: Batching[str] = Batching(
+        decode=1.0, decode_sequence=0.5, decode_context=0.1, max_running=2
+    )
+    engine.add(0.0, "a", 10.0, 0.0, context=10.0)
+    assert engine.next_end() == pytest.approx(10 * 1.5 + 0.1 * (10 * 10 + 50))
+    engine.add(
+        9.25, "b", 20.0, 0.0, context=0.0
+    )  # after 3 tokens of a: 3 * 1.5 + 0.1 * 34.5 = 7.95
+    done = engine._level
+    assert 1.5 * done + 0.1 * (10 * done + done * done / 2) == pytest.approx(9.25)
+    left = 10 - done
+    both = 2.0 * left + 0.1 * ((10 + done) * left + left * left / 2 + left * left / 2)
+    end = engine.next_end()
+    assert end == pytest.approx(9.25 + both)
+    assert engine.ended(end) == ["a"]
+    alone = 1.5 * (20 - left) + 0.1 * (20 * 20 - left * left) / 2
+    assert engine.next_end() == pytest.approx(end + alone)
+    assert engine.ended(engine.next_end()) == ["b"]
 
 
 # ---- faults and assumptions

@@ -22,7 +22,16 @@ from forgedsl.lower.job import Job
 from forgedsl.records import replace
 from forgedsl.runs.checkpoints import no_run
 from forgedsl.runs.data import RunData, Span, load_run
-from forgedsl.sim.fit import Crowd, Interval, Swaps, least_squares, multiples, overlap, union
+from forgedsl.sim.fit import (
+    DecodeCost,
+    Decoding,
+    Interval,
+    Swaps,
+    least_squares,
+    multiples,
+    overlap,
+    union,
+)
 from forgedsl.sim.latency import Control, Data, Engine, Filter, Latencies, Play, Reward, Titan
 from forgedsl.sim.result import Result
 from forgedsl.sim.scaling import ESTIMATE, expected, scaled
@@ -39,9 +48,9 @@ PUBLISH = 0.5
 """fraction of a weight transfer in which the trainer is busy; the engines are in the rest"""
 SPREAD = 1.5
 """minimum ratio of largest to smallest batch to separate fixed from proportional times"""
-PLAN_WEIGHT = 4e-4
+PLAN_WEIGHT = 1e-2
 """how much a fit is drawn to the plan's proportions: a second that moves from one part of a decode
-step to another counts as 2 % (the root of this) of a second by which the fit is off"""
+step to another counts as 10 % (the root of this) of a second by which the fit is off"""
 
 
 class CalibrationError(Exception):
@@ -159,27 +168,16 @@ def _engine(engine: Engine, name: str, data: RunData, syncs: list[Interval]) -> 
     mine = _samples_of(data, name)
     if not mine:
         return engine
-    spans = [(s.fields["engine_start"], s.fields["engine_end"]) for s in mine]
-    replicas = data.job.services[name].mesh.replicas
-    crowd = Crowd(spans)
-    running = [(*span, each.fields["tokens"]) for span, each in zip(spans, mine, strict=True)]
-    swaps = Swaps(sorted(end for _, end in syncs) if engine.again else [], running)
-    rows, values = [], []
-    for span, (start, end) in list(zip(mine, spans, strict=True))[:MOST]:
-        tokens = span.fields["tokens"]
-        prompts, recomputed = swaps.within(start, end)
-        counts = tokens * crowd.mean(start, end), crowd.begun(start, end) + prompts, recomputed
-        rows.append((tokens, *(count / replicas for count in counts)))
-        values.append(end - start - (1 - PUBLISH) * overlap((start, end), syncs))
     lengths = [s for s in mine if "group" in s.fields]
     prompt = _prompt_tokens(data)
-    ready = [p for p in data.ready if p["service"] == name]
     tokens = quantiles([s.fields["tokens"] for s in lengths or mine])
     planned = engine.with_lengths(tokens=tokens, prompt=constant(prompt))
-    parts = (planned.decode, planned.decode_sequence, planned.prefill * prompt, planned.again)
+    rows, values = _observed(planned, name, data, syncs, prompt)
+    parts = (planned.decode, 1.0, planned.prefill * prompt, planned.again)
     decode, sequence, prefill, again = multiples(rows, values, parts, weight=PLAN_WEIGHT)
     if not any(recomputed for *_, recomputed in rows):  # nothing ran at a swap
         again = decode
+    ready = [p for p in data.ready if p["service"] == name]
     return replace(
         planned,
         decode=max(decode * planned.decode, 1e-6),
@@ -191,6 +189,49 @@ def _engine(engine: Engine, name: str, data: RunData, syncs: list[Interval]) -> 
         like=_intraclass_correlation(lengths),
         again=again * planned.again,
     )
+
+
+def _observed(
+    planned: Engine, name: str, data: RunData, syncs: list[Interval], prompt: float
+) -> tuple[list[tuple[float, ...]], list[float]]:
+    """Return what each completion had to wait for, and the seconds that it took: decode steps,
+    planned seconds that sequences and contexts add to them, prompts that were computed, tokens of
+    contexts that were computed again."""
+    replicas = data.job.services[name].mesh.replicas
+    every = [
+        (*_in_engine(span), span.fields["tokens"])
+        for span in data.spans["sample"]
+        if span.fields.get("service") == name and "error" not in span.fields
+    ]
+    cost = DecodeCost(
+        step=planned.decode, sequence=planned.decode_empty / replicas,
+        context=planned.decode_context / replicas,
+    )  # fmt: skip
+    decoding = Decoding(every, cost, prompt / planned.siblings)
+    swaps = Swaps(sorted(end for _, end in syncs) if planned.again else [], every, decoding)
+    rows, values = [], []
+    for span in _with_known_neighbours(_samples_of(data, name))[:MOST]:
+        (start, end), tokens = _in_engine(span), span.fields["tokens"]
+        prompts, recomputed = swaps.within(start, end)
+        begun = (decoding.begun(start, end) + prompts) / replicas
+        rows.append((tokens, tokens * decoding.shared(start, end), begun, recomputed / replicas))
+        values.append(end - start - (1 - PUBLISH) * overlap((start, end), syncs))
+    return rows, values
+
+
+def _in_engine(span: Span) -> Interval:
+    """Return when a completion began to run in its engine, and when it ended there."""
+    return span.fields["engine_start"], span.fields["engine_end"]
+
+
+def _with_known_neighbours(spans: Sequence[Span]) -> Sequence[Span]:
+    """Return the completions beside which no others ran that the run does not show. It does not
+    show those that were running at its end, which began at most the longest completion's time
+    before it."""
+    times = [_in_engine(span) for span in spans]
+    until = max(end for _, end in times) - max(end - start for start, end in times)
+    known = [span for span, (_, end) in zip(spans, times, strict=True) if end <= until]
+    return known or spans
 
 
 def _intraclass_correlation(spans: Sequence[Span]) -> float:

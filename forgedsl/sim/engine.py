@@ -2,8 +2,9 @@
 
     add(now, request, tokens, prefill) ... next_end() -> time ... ended(now) -> requests
 
-With n running sequences, a token of each takes `decode + n * decode_sequence` seconds. A prefill
-stops the others for its time. A weight swap stops all, for longer if KV caches are recomputed.
+With n running sequences, a token of each takes `decode + n * decode_sequence` seconds, and
+`decode_context` more for each token of context that they have by then. A prefill stops the others
+for its time. A weight swap stops all, for longer if KV caches are recomputed.
 Waiting requests start in order as soon as a sequence ends. The cost is O(log n) per request,
 independent of its length. The simulator runs it on simulated time, a rehearsal on the clock.
 """
@@ -13,19 +14,43 @@ from __future__ import annotations
 import heapq
 import math
 from collections import deque
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 R = TypeVar("R")
 LEAST = 1e-9
 """minimum seconds of a decode step"""
 
 
+class Sequence(NamedTuple, Generic[R]):
+    """A running sequence. Levels are the tokens that a sequence running since the start of the
+    engine would have."""
+
+    last: float
+    """the level at which it ends"""
+    number: int
+    request: R
+    first: float
+    """the level at which it began"""
+    prefill: float
+    """seconds of its prefill"""
+    context: float
+    """tokens of its context when it began"""
+
+
 class Batching(Generic[R]):
     """The requests of one engine."""
 
-    def __init__(self, *, decode: float, decode_sequence: float, max_running: int) -> None:
+    def __init__(
+        self,
+        *,
+        decode: float,
+        decode_sequence: float,
+        max_running: int,
+        decode_context: float = 0.0,
+    ) -> None:
         self.decode = decode
         self.decode_sequence = decode_sequence
+        self.decode_context = decode_context
         self.max_running = max_running
         self.slowness = 1.0
         """factor of a straggler, above 1"""
@@ -37,10 +62,11 @@ class Batching(Generic[R]):
         """seconds of prefill and of weight swaps"""
         self.tokens = 0.0
         self._level = 0.0
-        """tokens of a sequence that would have run since the start"""
-        self._running: list[tuple[float, int, R, float, float]] = []
-        """heap by final level: request, initial level, and prefill"""
-        self._waiting: deque[tuple[R, float, float]] = deque()
+        self._running: list[Sequence[R]] = []
+        """heap by the level at which they end"""
+        self._base = 0.0
+        """tokens of context of the running sequences, if all had begun at the level 0"""
+        self._waiting: deque[tuple[R, float, float, float]] = deque()
         self._count = 0
 
     @property
@@ -52,17 +78,20 @@ class Batching(Generic[R]):
         """Number of unfinished requests."""
         return len(self._running) + len(self._waiting)
 
-    def add(self, now: float, request: R, tokens: float, prefill: float) -> None:
-        """Add a request for `tokens` tokens, whose prompt takes `prefill` seconds."""
+    def add(
+        self, now: float, request: R, tokens: float, prefill: float, context: float = 0.0
+    ) -> None:
+        """Add a request for `tokens` tokens, whose prompt takes `prefill` seconds, and of which
+        each decode step reads `context` tokens."""
         self.advance(now)
-        self._waiting.append((request, tokens, prefill))
+        self._waiting.append((request, tokens, prefill, context))
         self._admit()
 
     def advance(self, now: float) -> None:
         """Account for the work up to `now`."""
         if now > self.now:
             if self._running:
-                gained = (now - self.now) / self._pace()
+                gained = self._gained(now - self.now)
                 self._level += gained
                 self.tokens += gained * len(self._running)
                 self.busy += now - self.now
@@ -73,8 +102,8 @@ class Batching(Generic[R]):
         prompts."""
         self.advance(now)
         if again:
-            for _, _, _, begun, prefill in self._running:
-                seconds += again * (self._level - begun) + prefill
+            for each in self._running:
+                seconds += again * (self._level - each.first) + each.prefill
         self.now += seconds
         self.stopped += seconds
 
@@ -82,35 +111,56 @@ class Batching(Generic[R]):
         """Return the time when the next sequence ends; infinite if none runs."""
         if not self._running:
             return math.inf
-        return self.now + max(0.0, self._running[0][0] - self._level) * self._pace()
+        return self.now + self._seconds(max(0.0, self._running[0].last - self._level))
 
     def ended(self, now: float) -> list[R]:
         """Return the requests that have ended by `now`, and start waiting ones."""
         self.advance(now)
         found: list[R] = []
-        while self._running and self._running[0][0] <= self._level + 1e-6:
-            found.append(heapq.heappop(self._running)[2])
+        while self._running and self._running[0].last <= self._level + 1e-6:
+            each = heapq.heappop(self._running)
+            self._base -= each.context - each.first
+            found.append(each.request)
+        if not self._running:
+            self._base = 0.0
         if found:
             self._admit()
         return found
 
     def lose(self) -> list[R]:
         """Drop all requests, as when the process dies; return them."""
-        found = [each[2] for each in self._running]
-        found += [request for request, _, _ in self._waiting]
+        found = [each.request for each in self._running]
+        found += [request for request, *_ in self._waiting]
         self._running.clear()
+        self._base = 0.0
         self._waiting.clear()
         return found
 
-    def _pace(self) -> float:
-        pace = self.slowness * (self.decode + len(self._running) * self.decode_sequence)
-        return max(LEAST, pace)
+    def _rates(self) -> tuple[float, float]:
+        """Return the seconds of the next decode step, and by how much each step is longer than the
+        one before it: all contexts grow by a token."""
+        count = len(self._running)
+        contexts = self._base + count * self._level
+        step = self.decode + count * self.decode_sequence + self.decode_context * contexts
+        return max(LEAST, self.slowness * step), self.slowness * self.decode_context * count
+
+    def _seconds(self, tokens: float) -> float:
+        """Return the seconds in which each running sequence gains so many tokens."""
+        step, growth = self._rates()
+        return tokens * (step + growth * tokens / 2)
+
+    def _gained(self, seconds: float) -> float:
+        """Return the tokens that each running sequence gains in so many seconds."""
+        step, growth = self._rates()
+        return 2 * seconds / (step + math.sqrt(step * step + 2 * growth * seconds))
 
     def _admit(self) -> None:
         while self._waiting and len(self._running) < self.max_running:
-            request, tokens, prefill = self._waiting.popleft()
+            request, tokens, prefill, context = self._waiting.popleft()
             self._count += 1
-            begun = self._level
-            heapq.heappush(self._running, (begun + tokens, self._count, request, begun, prefill))
+            first = self._level
+            each = Sequence(first + tokens, self._count, request, first, prefill, context)
+            heapq.heappush(self._running, each)
+            self._base += context - first
             self.now += prefill * self.slowness
             self.stopped += prefill * self.slowness

@@ -56,6 +56,11 @@ class Engine:
     """lengths if completions that reached the limit of a run go on to that of the job; None if the
     run shows all lengths"""
 
+    @property
+    def decode_empty(self) -> float:
+        """seconds of a decode step per running sequence, without those of reading its context"""
+        return max(0.0, self.decode_sequence - self.decode_context * self.context)
+
     def with_lengths(self, *, tokens: Dist, prompt: Dist) -> Engine:
         """Return the engine for other lengths of completions and prompts."""
         context = prompt.mean / self.siblings + tokens.mean_place

@@ -51,15 +51,17 @@ class StubEngine:
         self._timer: asyncio.TimerHandle | None = None
         self.version = 0
         self.batching: Batching[_Entry] = Batching(
-            decode=spec.decode, decode_sequence=spec.decode_sequence, max_running=spec.max_running
-        )
+            decode=spec.decode, decode_sequence=spec.decode_empty,
+            decode_context=spec.decode_context, max_running=spec.max_running,
+        )  # fmt: skip
 
     def submit(self, requests: Sequence[StubRequest]) -> None:
         for request in requests:
             version = 0 if request.fixed else self.version
             entry = _Entry(request, version, time.time(), self.batching.load)
             prefill = request.prompt * self._spec.prefill
-            self.batching.add(self._loop.time(), entry, request.tokens, prefill)
+            context = request.prompt / self._spec.siblings
+            self.batching.add(self._loop.time(), entry, request.tokens, prefill, context)
         self._order()
 
     async def load(self, version: int) -> None:

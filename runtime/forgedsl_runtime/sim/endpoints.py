@@ -163,7 +163,8 @@ class SimEndpoints:
         versions = []
         for number, seconds in enumerate(turns):  # later turns need no prefill: the cache has it
             each = tokens / len(turns)
-            versions.append(await fleet.sample(each, 0.0 if number else prefill))
+            context = before / spec.siblings + number * each
+            versions.append(await fleet.sample(each, 0.0 if number else prefill, context))
             if seconds:
                 await asyncio.sleep(seconds)
         if model.control.rollout:

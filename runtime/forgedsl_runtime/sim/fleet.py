@@ -42,11 +42,14 @@ class Places:
 class Request:
     """One completion to sample."""
 
-    __slots__ = ("done", "prefill", "tokens", "version")
+    __slots__ = ("context", "done", "prefill", "tokens", "version")
 
-    def __init__(self, tokens: float, prefill: float, done: asyncio.Future[int]) -> None:
+    def __init__(
+        self, tokens: float, prefill: float, context: float, done: asyncio.Future[int]
+    ) -> None:
         self.tokens = tokens
         self.prefill = prefill
+        self.context = context
         self.done = done
         self.version = 0
 
@@ -59,8 +62,9 @@ class Replica:
 
     def __init__(self, spec: Engine) -> None:
         self.engine: Batching[Request] = Batching(
-            decode=spec.decode, decode_sequence=spec.decode_sequence, max_running=spec.max_running
-        )
+            decode=spec.decode, decode_sequence=spec.decode_empty,
+            decode_context=spec.decode_context, max_running=spec.max_running,
+        )  # fmt: skip
         self.alive = True
         self.noticed = False
         self.undelivered: list[Request] = []
@@ -84,9 +88,10 @@ class Fleet:
         self.replicas = [Replica(spec) for _ in range(replicas)]
         self._by_load = [(0, i) for i in range(replicas)]
 
-    async def sample(self, tokens: float, prefill: float) -> int:
-        """Sample a completion; at its end, return the version with which it began."""
-        request = Request(tokens, prefill, self._loop.create_future())
+    async def sample(self, tokens: float, prefill: float, context: float) -> int:
+        """Sample a completion after `context` tokens that it alone reads; at its end, return the
+        version with which it began."""
+        request = Request(tokens, prefill, context, self._loop.create_future())
         self._hand_out(request)
         return await request.done
 
@@ -136,7 +141,9 @@ class Fleet:
         replica = self.replicas[index]
         request.version = self.version
         if replica.alive:
-            replica.engine.add(self._loop.time(), request, request.tokens, request.prefill)
+            replica.engine.add(
+                self._loop.time(), request, request.tokens, request.prefill, request.context
+            )
             self._schedule_end(index)
         else:
             replica.undelivered.append(request)
