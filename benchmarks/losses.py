@@ -225,19 +225,26 @@ PAIRS = [
 """rows on two multiprocessors"""
 STREAMS = [
     *(
-        launching.Config(8192, 8, 1, kernel="stream", slots=14, ahead=ahead, lead=lead, parts=parts)
-        for ahead, lead, parts in (
-            (3, 0, 4), (4, 0, 4), (5, 0, 4), (6, 0, 4), (7, 0, 4), (8, 0, 4), (8, 1, 4),
-            (3, 0, 2), (6, 0, 2), (8, 1, 2),
+        launching.Config(
+            8192, 8, 2, kernel="stream", slots=7, ahead=ahead, parts=parts, registers=128
         )
+        for ahead, parts in ((2, 4), (1, 4), (2, 2), (1, 2))
     ),
-    launching.Config(4096, 8, 1, kernel="stream", slots=28, ahead=6, parts=2),
-    launching.Config(4096, 8, 1, kernel="stream", slots=28, ahead=12, parts=2),
-    launching.Config(4096, 4, 1, kernel="stream", slots=28, ahead=12, parts=4),
-    launching.Config(16384, 8, 1, kernel="stream", slots=7, ahead=3, parts=8),
-    launching.Config(16384, 16, 1, kernel="stream", slots=7, ahead=3, parts=4),
-]  # fmt: skip
-"""rows of five to nine tiles of 16 KB"""
+    *(
+        launching.Config(4096, 8, 2, kernel="stream", slots=14, ahead=ahead, parts=2, registers=128)
+        for ahead in (3, 4, 5)
+    ),
+    launching.Config(4096, 4, 2, kernel="stream", slots=14, ahead=4, parts=2, registers=255),
+    *(
+        launching.Config(8192, 8, 1, kernel="stream", slots=14, ahead=3, parts=parts)
+        for parts in (2, 4)
+    ),
+    *(
+        launching.Config(16384, 8, 1, kernel="stream", slots=7, ahead=3, parts=parts, registers=255)
+        for parts in (1, 2, 4, 8)
+    ),
+]
+"""rows of 128 KB and a little more: two programs on a multiprocessor, and one"""
 
 
 def candidates(kernel: str, vocabulary: int) -> list[launching.Config]:
@@ -261,7 +268,7 @@ def candidates(kernel: str, vocabulary: int) -> list[launching.Config]:
         ]  # fmt: skip
     if vocabulary > 163840:
         return [C(16384, 16, 2), *PAIRS]
-    if vocabulary <= 73728:
+    if vocabulary <= 81920:
         return STREAMS
     return [
         C(8192, 8, 1, kernel="stream", slots=14, ahead=3, parts=4),

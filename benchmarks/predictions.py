@@ -4,7 +4,7 @@ simulation that is calibrated on one run.
     shapes of rl_step.py --plan, forgec sim--> predictions --run--> seconds of a step --> table
 
     python benchmarks/predictions.py --host 2xH200            predictions alone, no GPU needed
-    python benchmarks/predictions.py --run [--names 'a;b']    on a machine with two such GPUs
+    python benchmarks/predictions.py --run [--names 'a;b'] [--keep FOLDER]    on two such GPUs
 
 Each case differs from a base case, with which the rates of the plan were measured. Runs of one GPU
 are calibrated on the base case of one GPU, those of two on that of two. A row is printed before its
@@ -14,6 +14,7 @@ run starts, without its last columns, and again after it.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import statistics
 import sys
@@ -124,6 +125,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--host", default="H200", help="GPU to predict for, as in `2xH200`")
     parser.add_argument("--run", action="store_true", help="run the cases too")
+    parser.add_argument("--keep", type=Path, help="keep the run folders in this folder")
     parser.add_argument("--names", default=";".join(CASES), help="cases, separated by `;`")
     given = parser.parse_args()
     gpu = given.host.partition("x")[2] or given.host
@@ -131,10 +133,11 @@ def main() -> None:
     runs: dict[int, Path] = {}
     print("| case | planned | simulated | calibrated on the first row | measured |")
     print("|---|---|---|---|---|")
-    with tempfile.TemporaryDirectory() as folder:
+    with contextlib.ExitStack() as stack:
+        folder = given.keep or Path(stack.enter_context(tempfile.TemporaryDirectory()))
         for name, case in chosen.items():
-            own = Path(folder) / name.replace(" ", "_").replace(",", "")
-            own.mkdir()
+            own = folder / name.replace(" ", "_").replace(",", "")
+            own.mkdir(parents=True)
             rl_step.inputs(own, 256, case.sync)
             found = predicted(own / "rl_step.forge", case, gpu, runs.get(case.gpus))
             print(row(name, found, None), flush=True)
