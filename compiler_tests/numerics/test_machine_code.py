@@ -125,18 +125,20 @@ def test_rows_on_chip(losses, tmp_path, name):
 def test_rows_of_other_vocabularies(losses, tmp_path, name):
     """Sizes for which the assembler bounds registers by itself, launched as the table says."""
     jobs = []
-    for vocabulary in (50304, 57344, 65536, 100352):
-        entry = chosen_for(vocabulary)
+    entries = [(size, chosen_for(size)) for size in (50304, 57344, 65536, 73728, 100352)]
+    for vocabulary, entry in entries:
         size = {"V": vocabulary, "BLOCK": entry.block, "INNER": 32, "PARTS": entry.parts}
         tiles = -(-vocabulary // entry.block)
         slots = min(entry.slots, tiles + entry.ahead)
         held = tiles + entry.ahead - slots
         size |= {"SLOTS": slots, "HELD": held, "LEAD": 0} if slots else {}
         jobs.append((f"fused_{entry.kernel}", size, entry.options))
-    for found, job in zip(
-        compile_for_gpu(tmp_path, losses.standard(name), jobs), jobs, strict=True
-    ):
+    code = compile_for_gpu(tmp_path, losses.standard(name), jobs)
+    for found, job, (_, entry) in zip(code, jobs, entries, strict=True):
         assert found["stack"] == 0 or not found["triton"].startswith("3.7"), job
+        if entry.kernel == "stream":  # so many programs fit on a multiprocessor
+            assert found["shared"] <= 233472 // entry.programs - 1024
+            assert found["registers"] <= min(255, 65536 // entry.programs // THREADS[8])
 
 
 @pytest.mark.parametrize(

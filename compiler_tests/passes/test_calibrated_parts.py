@@ -49,9 +49,7 @@ def test_columns_that_differ_are_fitted_whatever_was_planned():
     values = [
         sum(f * n * each for f, n, each in zip(true, row, PLANNED, strict=True)) for row in rows
     ]
-    assert multiples(rows, values, PLANNED, weight=4e-4) == pytest.approx(
-        true, rel=0.1
-    )
+    assert multiples(rows, values, PLANNED, weight=4e-4) == pytest.approx(true, rel=0.1)
 
 
 def test_what_takes_no_time_has_no_factor_below_zero():
