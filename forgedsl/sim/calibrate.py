@@ -209,7 +209,8 @@ def _observed(
     )  # fmt: skip
     decoding = Decoding(every, cost, prompt / planned.siblings)
     swaps = Swaps(sorted(end for _, end in syncs) if planned.again else [], every, decoding)
-    rows, values = [], []
+    rows: list[tuple[float, ...]] = []
+    values: list[float] = []
     for span in _with_known_neighbours(_samples_of(data, name))[:MOST]:
         (start, end), tokens = _in_engine(span), span.fields["tokens"]
         prompts, recomputed = swaps.within(start, end)
