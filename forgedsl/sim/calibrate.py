@@ -133,10 +133,10 @@ def _control(data: RunData) -> Control:
     return Control(rollout=union(spans) / len(spans) if spans else 0.0)
 
 
-def after_start(data: RunData, kind: str) -> list[Span]:
+def after_start(data: RunData, kind: str, *, skipped: int = FIRST) -> list[Span]:
     """Return finished spans of a kind, without those of the first steps."""
     steps = sorted(data.spans["step"], key=lambda span: span.end)
-    begin = steps[FIRST].start
+    begin = steps[skipped].start if skipped else -math.inf
     return [s for s in data.spans[kind] if s.start >= begin and "error" not in s.fields]
 
 
@@ -149,9 +149,10 @@ def _syncs(data: RunData, **wanted: str) -> list[Interval]:
     )
 
 
-def _samples_of(data: RunData, name: str) -> list[Span]:
-    """Return the completions of a service."""
-    return [s for s in after_start(data, "sample") if s.fields.get("service") == name]
+def _samples_of(data: RunData, name: str, *, skipped: int = FIRST) -> list[Span]:
+    """Return the completions of a service, without those of the first steps."""
+    spans = after_start(data, "sample", skipped=skipped)
+    return [span for span in spans if span.fields.get("service") == name]
 
 
 def _prompt_tokens(data: RunData) -> float:
@@ -199,9 +200,7 @@ def _observed(
     contexts that were computed again."""
     replicas = data.job.services[name].mesh.replicas
     every = [
-        (*_in_engine(span), span.fields["tokens"])
-        for span in data.spans["sample"]
-        if span.fields.get("service") == name and "error" not in span.fields
+        (*_in_engine(span), span.fields["tokens"]) for span in _samples_of(data, name, skipped=0)
     ]
     cost = DecodeCost(
         step=planned.decode, sequence=planned.decode_empty / replicas,

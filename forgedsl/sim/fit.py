@@ -21,6 +21,9 @@ PASSES = 3
 LONGEST, PARTS = 0.1, 50_000
 """seconds over which decode steps count as equally long; more in a run of more parts than PARTS"""
 
+LEAST = 1e-9
+"""minimum seconds of a decode step"""
+
 Interval = tuple[float, float]
 
 
@@ -144,7 +147,7 @@ class Decoding:
                 cost.sequence * n + cost.context * c for n, c in zip(counts, contexts, strict=True)
             ]
             gained = [
-                (b - a) / (cost.step + each)
+                (b - a) / max(LEAST, cost.step + each)
                 for (a, b), each in zip(pairwise(self._times), shared, strict=True)
             ]
             self._steps = list(accumulate(gained, initial=0.0))
