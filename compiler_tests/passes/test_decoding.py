@@ -4,8 +4,8 @@ import random
 
 import pytest
 
+from forgedsl.sim.decoding import DecodeCost, Decoding, Swaps
 from forgedsl.sim.engine import Batching
-from forgedsl.sim.fit import DecodeCost, Decoding, Swaps
 
 COST = DecodeCost(step=2e-3, sequence=1e-5, context=3e-8)
 PROMPT = 64

@@ -22,16 +22,8 @@ from forgedsl.lower.job import Job
 from forgedsl.records import replace
 from forgedsl.runs.checkpoints import no_run
 from forgedsl.runs.data import RunData, Span, load_run
-from forgedsl.sim.fit import (
-    DecodeCost,
-    Decoding,
-    Interval,
-    Swaps,
-    least_squares,
-    multiples,
-    overlap,
-    union,
-)
+from forgedsl.sim.decoding import DecodeCost, Decoding, Swaps
+from forgedsl.sim.fit import Interval, least_squares, multiples, overlap, union
 from forgedsl.sim.latency import Control, Data, Engine, Filter, Latencies, Play, Reward, Titan
 from forgedsl.sim.result import Result
 from forgedsl.sim.scaling import ESTIMATE, expected, scaled

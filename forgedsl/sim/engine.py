@@ -21,8 +21,8 @@ LEAST = 1e-9
 """minimum seconds of a decode step"""
 
 
-class Sequence(NamedTuple, Generic[R]):
-    """A running sequence. Levels are the tokens that a sequence running since the start of the
+class Running(NamedTuple, Generic[R]):
+    """A sequence that runs. Levels are the tokens that a sequence running since the start of the
     engine would have."""
 
     last: float
@@ -62,7 +62,7 @@ class Batching(Generic[R]):
         """seconds of prefill and of weight swaps"""
         self.tokens = 0.0
         self._level = 0.0
-        self._running: list[Sequence[R]] = []
+        self._running: list[Running[R]] = []
         """heap by the level at which they end"""
         self._base = 0.0
         """tokens of context of the running sequences, if all had begun at the level 0"""
@@ -159,7 +159,7 @@ class Batching(Generic[R]):
             request, tokens, prefill, context = self._waiting.popleft()
             self._count += 1
             first = self._level
-            each = Sequence(first + tokens, self._count, request, first, prefill, context)
+            each = Running(first + tokens, self._count, request, first, prefill, context)
             heapq.heappush(self._running, each)
             self._base += context - first
             self.now += prefill * self.slowness
