@@ -173,6 +173,7 @@ def measured(run_dir: Path, args: argparse.Namespace) -> dict[str, Any]:
         "mfu_training": work / middle(trained) / peak / trainers if peak else None,
         "mfu_step": work / step / peak / args.gpus if peak else None,
         "ratio_first": rows[0]["loss/ratio"],
+        "grad_norm_first": rows[0]["grad_norm"],
         "first_step_s": rows[0]["step_s"],
         "start_s": next(e["time"] for e in events if e["kind"] == "controller.start") - begin,
         "checkpoint_s": [e["seconds"] for e in events if e["kind"] == "checkpoint.saved"],
