@@ -15,7 +15,7 @@ def decoded(seed, *, arrive, slowness=1.0):
     """Completions of an engine with these costs: start, end and tokens of each."""
     rng = random.Random(seed)
     engine = Batching(
-        decode=COST.step, decode_sequence=COST.sequence, decode_context=COST.context,
+        decode=COST.step, decode_empty=COST.sequence, decode_context=COST.context,
         max_running=4096,
     )  # fmt: skip
     engine.slowness = slowness
@@ -40,7 +40,7 @@ def test_steps_take_what_their_completions_took(arrive, slowness):
     decoding = Decoding(completions, COST, PROMPT)
     for start, end, tokens in completions:
         planned = tokens * (COST.step + decoding.shared(start, end))
-        assert slowness * planned == pytest.approx(end - start, rel=0.02)
+        assert slowness * planned == pytest.approx(end - start, rel=1e-3)
 
 
 def test_those_that_begin_meanwhile_are_counted():

@@ -70,6 +70,10 @@ def test_other_lengths_read_other_numbers_of_keys():
     )
     assumed = assume(latencies, ["g.tokens=200"]).engines["g"]
     assert assumed.decode_sequence == pytest.approx(0.012)
+    for text, context, empty in (("0.003", 5e-5, 0.0), ("0", 0.0, 0.0), ("0.008", 1e-4, 0.002)):
+        assumed = assume(latencies, [f"g.decode_sequence={text}"]).engines["g"]
+        assert assumed.decode_context == pytest.approx(context)
+        assert assumed.decode_empty == pytest.approx(empty)
 
 
 def test_blended_quantiles_are_correlated_as_asked():
@@ -105,7 +109,7 @@ def test_spans_are_measured_as_by_counting():
 
 def test_an_engine_shares_its_time():
     """Two sequences of 10 tokens at 1 s + 1 s each: 3 s a token together, 2 s alone."""
-    engine: Batching[str] = Batching(decode=1.0, decode_sequence=1.0, max_running=2)
+    engine: Batching[str] = Batching(decode=1.0, decode_empty=1.0, max_running=2)
     engine.add(0.0, "a", 10.0, 0.0)
     engine.add(0.0, "b", 20.0, 0.0)
     engine.add(0.0, "c", 10.0, 4.0)
@@ -119,13 +123,11 @@ def test_an_engine_shares_its_time():
 def test_steps_get_longer_with_the_contexts_of_all():
     """1 s a step, 0.5 s for each sequence, 0.1 s for each token of their contexts."""
     engine: Batching[str] = Batching(
-        decode=1.0, decode_sequence=0.5, decode_context=0.1, max_running=2
+        decode=1.0, decode_empty=0.5, decode_context=0.1, max_running=2
     )
     engine.add(0.0, "a", 10.0, 0.0, context=10.0)
     assert engine.next_end() == pytest.approx(10 * 1.5 + 0.1 * (10 * 10 + 50))
-    engine.add(
-        9.25, "b", 20.0, 0.0, context=0.0
-    )  # after 3 tokens of a: 3 * 1.5 + 0.1 * 34.5 = 7.95
+    engine.add(9.25, "b", 20.0, 0.0, context=0.0)
     done = engine._level
     assert 1.5 * done + 0.1 * (10 * done + done * done / 2) == pytest.approx(9.25)
     left = 10 - done
@@ -142,7 +144,7 @@ def test_steps_get_longer_with_the_contexts_of_all():
 
 
 def test_an_engine_may_take_no_time():
-    engine: Batching[str] = Batching(decode=0.0, decode_sequence=0.0, max_running=2)
+    engine: Batching[str] = Batching(decode=0.0, decode_empty=0.0, max_running=2)
     engine.add(0.0, "a", 3.0, 0.0)
     assert engine.ended(1.0) == ["a"]
 

@@ -37,7 +37,8 @@ from forgedsl_runtime.stub.endpoints import in_turns
 
 ENGINE = Engine(
     tokens=Dist(median=60.0, sigma=0.8, most=400.0), prompt=constant(16.0), decode=0.01,
-    decode_sequence=1e-4, prefill=1e-5, max_running=24, load=0.1, start=20.0,
+    decode_sequence=1e-4, prefill=1e-5, max_running=24, load=0.1, start=20.0, decode_context=2e-6,
+    context=46.0, siblings=4,
 )  # fmt: skip
 TOOL = Dist(median=1.0, sigma=0.5)
 TITAN = Titan(step=0.2, token=5e-4, logprobs=0.1, logprobs_token=1e-4, publish=0.05, save=0.0)
@@ -69,7 +70,9 @@ class Timed(FakeEndpoints):
     async def sample(self, node, prompt, sibling, seed):
         tokens = int(completion_tokens(self.model, node.target, 0, prompt.group, sibling))
         waits = steps(self.model, node.env, 0, prompt.group, sibling)
-        return await in_turns(waits, tokens, lambda n: self._complete(prompt, sibling, int(n)))
+        return await in_turns(
+            waits, tokens, lambda n, old: self._complete(prompt, sibling, int(n), old)
+        )
 
     async def evaluate_sample(self, name, prompt, sibling, seed):
         tokens = int(completion_tokens(self.model, "generator", 0, -1 - prompt.row, sibling))
@@ -78,11 +81,12 @@ class Timed(FakeEndpoints):
     async def evaluate_score(self, name, rollout):
         return Score(value=0.0)
 
-    async def _complete(self, prompt, sibling, tokens):
+    async def _complete(self, prompt, sibling, tokens, before=0):
         ident = str(next(self.ids))
         future = self.waiting[ident] = asyncio.get_running_loop().create_future()
         engine = min(self.engines, key=lambda e: e.batching.load)
-        engine.submit([StubRequest(id=ident, prompt=16, tokens=tokens, truncated=False)])
+        request = StubRequest(id=ident, prompt=16, tokens=tokens, truncated=False, before=before)
+        engine.submit([request])
         done = await future
         return Rollout(
             group=prompt.group, sibling=sibling, prompt=prompt, token_ids=done.token_ids,

@@ -50,11 +50,19 @@ def _one(latencies: Latencies, text: str) -> Latencies:
                 record = members[name].with_lengths(tokens=record.tokens, prompt=record.prompt)
                 if field == "tokens":  # all lengths are known now
                     record = replace(record, longest=None)
+            if isinstance(record, Engine) and field == "decode_sequence":
+                record = _without_more(record)
             notes = tuple(n for n in latencies.notes if not _speaks_of(n, name, field))
             changes: dict[str, Any] = {group: {**members, name: record}, "notes": notes}
             return replace(latencies, **changes)
     known = [CONTROLLER, *(n for group in GROUPS for n in getattr(latencies, group))]
     raise AssumptionError(f"`{name}` does not take time in this simulation{_hint(name, known)}")
+
+
+def _without_more(engine: Engine) -> Engine:
+    """Return the engine with at most as many seconds for contexts as all of `decode_sequence`."""
+    most = engine.decode_sequence / engine.context if engine.context else 0.0
+    return replace(engine, decode_context=min(engine.decode_context, most))
 
 
 def _with(record: Any, name: str, field: str, written: str) -> Any:

@@ -40,6 +40,8 @@ PUBLISH = 0.5
 """fraction of a weight transfer in which the trainer is busy; the engines are in the rest"""
 SPREAD = 1.5
 """minimum ratio of largest to smallest batch to separate fixed from proportional times"""
+USUAL = 0.99
+"""fraction of completions that are not much longer than the others"""
 PLAN_WEIGHT = 1e-2
 """how much a fit is drawn to the plan's proportions: a second that moves from one part of a decode
 step to another counts as 10 % (the root of this) of a second by which the fit is off"""
@@ -191,8 +193,11 @@ def _observed(
     planned seconds that sequences and contexts add to them, prompts that were computed, tokens of
     contexts that were computed again."""
     replicas = data.job.services[name].mesh.replicas
+    served = [n for n, each in data.job.samplers.items() if (each.served_by or n) == name]
     every = [
-        (*_in_engine(span), span.fields["tokens"]) for span in _samples_of(data, name, skipped=0)
+        (*_in_engine(span), span.fields["tokens"])
+        for each in served or (name,)
+        for span in _samples_of(data, each, skipped=0)
     ]
     cost = DecodeCost(
         step=planned.decode, sequence=planned.decode_empty / replicas,
@@ -217,12 +222,18 @@ def _in_engine(span: Span) -> Interval:
 
 
 def _with_known_neighbours(spans: Sequence[Span]) -> Sequence[Span]:
-    """Return the completions beside which no others ran that the run does not show. It does not
-    show those that were running at its end, which began at most the longest completion's time
-    before it."""
+    """Return the completions whose neighbours are all in the run. It does not have those that were
+    running at its end. They began at most so long before it as completions take; a few that take
+    much longer are left out."""
     times = [_in_engine(span) for span in spans]
-    until = max(end for _, end in times) - max(end - start for start, end in times)
-    known = [span for span, (_, end) in zip(spans, times, strict=True) if end <= until]
+    took = sorted(end - start for start, end in times)
+    longest = took[math.ceil(USUAL * len(took)) - 1]
+    until = max(end for _, end in times) - longest
+    known = [
+        span
+        for span, (start, end) in zip(spans, times, strict=True)
+        if end <= until and end - start <= longest
+    ]
     return known or spans
 
 

@@ -20,7 +20,8 @@ from forgedsl.sim.engine import LEAST
 PASSES = 3
 """how often the progress of completions is computed: even in time, then by the pass before"""
 LONGEST, PARTS = 0.1, 50_000
-"""seconds over which decode steps count as equally long; more in a run of more parts than PARTS"""
+"""seconds over which decode steps count as equally long; longer if a run would have more than PARTS
+such parts"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,17 +145,20 @@ class Swaps:
     ) -> None:
         self._times = times
         waiting = sorted(completions, reverse=True)
-        running: list[tuple[float, float, float]] = []
+        running: list[tuple[float, float, float]] = []  # end, steps before it, tokens a step
         counts: list[float] = []
         tokens: list[float] = []
         for time in times:
             while waiting and waiting[-1][0] < time:
                 start, end, length = waiting.pop()
-                heapq.heappush(running, (end, start, length))
+                begun = decoding.steps(start)
+                steps = decoding.steps(end) - begun
+                heapq.heappush(running, (end, begun, length / steps if steps else 0.0))
             while running and running[0][0] <= time:
                 heapq.heappop(running)
+            now = decoding.steps(time)
             counts.append(len(running))
-            tokens.append(sum(length * _part(decoding, s, time, end) for end, s, length in running))
+            tokens.append(sum((now - begun) * rate for _, begun, rate in running))
         self._counts, self._tokens = (
             list(accumulate(each, initial=0.0)) for each in (counts, tokens)
         )
@@ -167,9 +171,3 @@ class Swaps:
         return (
             self._counts[last] - self._counts[first], self._tokens[last] - self._tokens[first]
         )  # fmt: skip
-
-
-def _part(decoding: Decoding, start: float, time: float, end: float) -> float:
-    """Return the part of a completion's steps that are done by a time."""
-    whole = decoding.steps(end) - decoding.steps(start)
-    return (decoding.steps(time) - decoding.steps(start)) / whole if whole else 0.0

@@ -1,8 +1,8 @@
 """Fluid model of an engine's continuous batching: all running sequences decode at the same rate.
 
-    add(now, request, tokens, prefill) ... next_end() -> time ... ended(now) -> requests
+    add(now, request, tokens, prefill, context) ... next_end() -> time ... ended(now) -> requests
 
-With n running sequences, a token of each takes `decode + n * decode_sequence` seconds, and
+With n running sequences, a token of each takes `decode + n * decode_empty` seconds, and
 `decode_context` more for each token of context that they have by then. A prefill stops the others
 for its time. A weight swap stops all, for longer if KV caches are recomputed.
 Waiting requests start in order as soon as a sequence ends. The cost is O(log n) per request,
@@ -44,12 +44,12 @@ class Batching(Generic[R]):
         self,
         *,
         decode: float,
-        decode_sequence: float,
+        decode_empty: float,
         max_running: int,
         decode_context: float = 0.0,
     ) -> None:
         self.decode = decode
-        self.decode_sequence = decode_sequence
+        self.decode_empty = decode_empty
         self.decode_context = decode_context
         self.max_running = max_running
         self.slowness = 1.0
@@ -141,7 +141,7 @@ class Batching(Generic[R]):
         one before it: all contexts grow by a token."""
         count = len(self._running)
         contexts = self._base + count * self._level
-        step = self.decode + count * self.decode_sequence + self.decode_context * contexts
+        step = self.decode + count * self.decode_empty + self.decode_context * contexts
         return max(LEAST, self.slowness * step), self.slowness * self.decode_context * count
 
     def _seconds(self, tokens: float) -> float:

@@ -31,6 +31,8 @@ class StubRequest:
     truncated: bool
     fixed: bool = False
     """True if its weights never change: it is for a tenant of the engine"""
+    before: int = 0
+    """tokens of the trajectory's earlier turns, whose keys and values the engine still has"""
 
 
 @dataclass(slots=True)
@@ -51,7 +53,7 @@ class StubEngine:
         self._timer: asyncio.TimerHandle | None = None
         self.version = 0
         self.batching: Batching[_Entry] = Batching(
-            decode=spec.decode, decode_sequence=spec.decode_empty,
+            decode=spec.decode, decode_empty=spec.decode_empty,
             decode_context=spec.decode_context, max_running=spec.max_running,
         )  # fmt: skip
 
@@ -59,8 +61,8 @@ class StubEngine:
         for request in requests:
             version = 0 if request.fixed else self.version
             entry = _Entry(request, version, time.time(), self.batching.load)
-            prefill = request.prompt * self._spec.prefill
-            context = request.prompt / self._spec.siblings
+            prefill = 0.0 if request.before else request.prompt * self._spec.prefill
+            context = request.prompt / self._spec.siblings + request.before
             self.batching.add(self._loop.time(), entry, request.tokens, prefill, context)
         self._order()
 

@@ -1,6 +1,6 @@
 """Simulated services: engines behind a router, and servers with a fixed number of places.
 
-    Fleet.sample(tokens, prefill) -> replica -> ... -> version at which the completion began
+    Fleet.sample(tokens, prefill, context) -> replica -> ... -> version at which it began
     Places.work(seconds)          a trainer (one place), a reward pool, the controller's process
 
 They behave like forgedsl_runtime.services: routing is least loaded or round robin, and a dead
@@ -62,7 +62,7 @@ class Replica:
 
     def __init__(self, spec: Engine) -> None:
         self.engine: Batching[Request] = Batching(
-            decode=spec.decode, decode_sequence=spec.decode_empty,
+            decode=spec.decode, decode_empty=spec.decode_empty,
             decode_context=spec.decode_context, max_running=spec.max_running,
         )  # fmt: skip
         self.alive = True
@@ -89,8 +89,8 @@ class Fleet:
         self._by_load = [(0, i) for i in range(replicas)]
 
     async def sample(self, tokens: float, prefill: float, context: float) -> int:
-        """Sample a completion after `context` tokens that it alone reads; at its end, return the
-        version with which it began."""
+        """Sample a completion whose first decode step reads `context` tokens, its share of a prompt
+        included; at its end, return the version with which it began."""
         request = Request(tokens, prefill, context, self._loop.create_future())
         self._hand_out(request)
         return await request.done

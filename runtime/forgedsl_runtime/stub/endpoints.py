@@ -33,6 +33,13 @@ from forgedsl_runtime.stub.rehearsal import Rehearsal
 from forgedsl_runtime.upstream.monarch import Mesh
 
 
+class TurnSampling(spec.Sampling):
+    """Sampling of a turn of a trajectory."""
+
+    before: int = 0
+    """tokens of the earlier turns"""
+
+
 class StubClient(GeneratorClient):
     """Client that requests completions of a given length; `sampling.max_tokens` is that length."""
 
@@ -41,9 +48,11 @@ class StubClient(GeneratorClient):
     ) -> StubRequest:
         tokens = sampling.max_tokens
         cut = tokens >= self.service.sampling.max_tokens
+        before = sampling.before if isinstance(sampling, TurnSampling) else 0
         return StubRequest(
-            id=ident, prompt=len(token_ids), tokens=tokens, truncated=cut, fixed=bool(self._tenant)
-        )
+            id=ident, prompt=len(token_ids), tokens=tokens, truncated=cut,
+            fixed=bool(self._tenant), before=before,
+        )  # fmt: skip
 
 
 class _Program:
@@ -100,7 +109,9 @@ class StubEndpoints(MonarchEndpoints):
         length = completion_tokens(self._model, service, self._seed, group, sibling)
         waits = steps(self._model, env, self._seed, group, sibling)
         return await in_turns(
-            waits, length, lambda n: self.complete(client, _long(client, n), prompt, sibling, seed)
+            waits,
+            length,
+            lambda n, old: self.complete(client, _long(client, n, old), prompt, sibling, seed),
         )
 
     async def score(self, node: spec.Node, rollout: Any, target: Any) -> Score:
@@ -135,13 +146,15 @@ class StubEndpoints(MonarchEndpoints):
 
 
 async def in_turns(
-    waits: Sequence[float], length: float, complete: Callable[[float], Awaitable[Rollout]]
+    waits: Sequence[float], length: float, complete: Callable[[float, int], Awaitable[Rollout]]
 ) -> Rollout:
     """Sample the turns of a trajectory, each with an equal part of `length`. After each turn, sleep
-    for the time of the environment."""
-    made = []
+    for the time of the environment. `complete` gets the tokens of a turn and those of the turns
+    before it."""
+    made: list[Rollout] = []
     for seconds in waits:
-        made.append(await complete(max(1.0, length / len(waits))))
+        before = sum(len(turn.token_ids) for turn in made)
+        made.append(await complete(max(1.0, length / len(waits)), before))
         if seconds:
             await asyncio.sleep(seconds)
     whole = made[-1]
@@ -152,8 +165,9 @@ async def in_turns(
     return whole
 
 
-def _long(client: GeneratorClient, length: float) -> spec.Sampling:
-    return client.service.sampling.model_copy(update={"max_tokens": int(length)})
+def _long(client: GeneratorClient, length: float, before: int) -> TurnSampling:
+    changed = {"max_tokens": int(length), "before": before}
+    return TurnSampling.model_construct(**{**dict(client.service.sampling), **changed})
 
 
 def readers(job: spec.Job, rehearsal: Rehearsal) -> dict[str, StubReader]:
