@@ -68,6 +68,17 @@ def test_a_completion_is_further_at_a_swap_if_its_first_steps_were_faster():
     assert swaps.within(0.0, 3.0) == pytest.approx((1, 100 * 2 / 3))
 
 
+def test_steps_get_slower_between_two_events():
+    """The n-th step takes 0.1 ms for each of 100 + n tokens, so n steps take 0.1 ms times
+    100 n + n^2 / 2. After half of the time of 1,000 steps, 681 are done."""
+    cost = DecodeCost(step=0.0, sequence=0.0, context=1e-4)
+    end = 1e-4 * (100 * 1000 + 1000**2 / 2)
+    half = (100**2 + end / 1e-4) ** 0.5 - 100
+    decoding = Decoding([(0.0, end, 1000)], cost, 100.0)
+    swaps = Swaps([end / 2], [(0.0, end, 1000)], decoding)
+    assert swaps.within(0.0, end) == pytest.approx((1, half), rel=1e-2)
+
+
 def test_completions_without_time_have_no_steps():
     decoding = Decoding([(1.0, 1.0, 4)], COST, PROMPT)
     assert decoding.shared(1.0, 1.0) == decoding.steps(1.0) == 0.0
