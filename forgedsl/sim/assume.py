@@ -51,7 +51,7 @@ def _one(latencies: Latencies, text: str) -> Latencies:
                 if field == "tokens":  # all lengths are known now
                     record = replace(record, longest=None)
             if isinstance(record, Engine) and field == "decode_sequence":
-                record = _without_more(record)
+                record = _with_limited_context(record)
             notes = tuple(n for n in latencies.notes if not _speaks_of(n, name, field))
             changes: dict[str, Any] = {group: {**members, name: record}, "notes": notes}
             return replace(latencies, **changes)
@@ -59,8 +59,9 @@ def _one(latencies: Latencies, text: str) -> Latencies:
     raise AssumptionError(f"`{name}` does not take time in this simulation{_hint(name, known)}")
 
 
-def _without_more(engine: Engine) -> Engine:
-    """Return the engine with at most as many seconds for contexts as all of `decode_sequence`."""
+def _with_limited_context(engine: Engine) -> Engine:
+    """Return the engine with a `decode_context` that takes no more than `decode_sequence`, of which
+    it is a part."""
     most = engine.decode_sequence / engine.context if engine.context else 0.0
     return replace(engine, decode_context=min(engine.decode_context, most))
 

@@ -192,11 +192,12 @@ def _observed(
     """Return what each completion had to wait for, and the seconds that it took: decode steps,
     planned seconds that sequences and contexts add to them, prompts that were computed, tokens of
     contexts that were computed again."""
-    replicas = data.job.services[name].mesh.replicas
-    served = [n for n, each in data.job.samplers.items() if (each.served_by or n) == name]
+    hosts = {n: each.served_by or n for n, each in data.job.samplers.items()}
+    replicas = data.job.services[hosts[name]].mesh.replicas
     every = [
         (*_in_engine(span), span.fields["tokens"])
-        for each in served or (name,)
+        for each, host in hosts.items()
+        if host == hosts[name]
         for span in _samples_of(data, each, skipped=0)
     ]
     cost = DecodeCost(
