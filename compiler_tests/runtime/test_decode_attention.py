@@ -29,6 +29,11 @@ def batch(rows, siblings, prompt, longest):
 
 
 def check(groups, heads, kv_heads, width, dtype, *shape):
+    attend(groups, heads, kv_heads, width, dtype, True, *shape)
+    return attend(groups, heads, kv_heads, width, dtype, False, *shape)
+
+
+def attend(groups, heads, kv_heads, width, dtype, new, *shape):
     eps, longest = torch.finfo(dtype).eps, shape[2] + shape[3]
     # float32 is added up; weights of narrow numbers are rounded, of float8 in float16
     tolerance = {torch.float32: 2 * apart(torch.float32, longest + width),
@@ -40,7 +45,19 @@ def check(groups, heads, kv_heads, width, dtype, *shape):
     queries = torch.randn(rows, heads, width, generator=generator).to(dtype)
     out = torch.full((rows, heads, width), 7.0)
     groups.form(table, lengths, PAGE)
-    attention.decode(queries, cache, table, lengths, out, groups, width**-0.5, 2.0)
+    whole, given = cache.clone(), None
+    if new:  # the newest tokens are not in their pages yet
+        last = (lengths.long() - 1).clamp(0)
+        page, place = table[torch.arange(rows), last // PAGE].long(), last % PAGE
+        slots = torch.where(lengths > 0, page * PAGE + place, -1)
+        keys, values = cache[page, :, place].float().split(width, -1)
+        kept = cache[page[1], :, place[1]].clone()
+        cache[page, :, place] = torch.zeros(()).to(dtype)
+        cache[page[1], :, place[1]] = kept
+        by = (2.0, 4.0) if dtype.itemsize == 1 else (1.0, 1.0)  # divisors of narrow numbers
+        given = attention.NewTokens(by[0] * keys, by[1] * values, slots, *by)
+    attention.decode(queries, cache, table, lengths, out, groups, width**-0.5, 2.0, given)
+    assert torch.equal(cache.view(torch.uint8), whole.view(torch.uint8))
     for row in range(rows):
         length = int(lengths[row])
         if not length:
@@ -78,24 +95,41 @@ from tolerance import close
 ours.install()
 backend = AttentionBackendEnum.FLASH_ATTN.get_class()
 assert backend is ours.SharedPageBackend and backend.get_name() == "FLASH_ATTN"
-seen = []
+seen, written = [], []
 flash_attn.FlashAttentionImpl.forward = lambda self, *given: seen.append(given) or given[6]
+flash_attn.FlashAttentionImpl.do_kv_cache_update = lambda self, *given: written.append(given)
 groups = ours.attention.SharedPageGroups(4, 2, torch.device("cpu"))
 impl = object.__new__(backend.get_impl_cls())
-impl.__dict__.update(_ours=True, scale=0.25, kv_cache_dtype="auto")
+settings = dict(scale=0.25, kv_cache_dtype="auto", kv_sharing_target_layer_name=None)
+impl.__dict__.update(_ours=True, **settings)
 table, lengths = torch.tensor([[1, 0], [2, 3]], dtype=torch.int32), torch.tensor([5, 20]).int()
 groups.form(table, lengths, 16)
-step = SimpleNamespace(groups=groups, block_table=table, seq_lens=lengths)
+slots = torch.tensor([1 * 16 + 4, 3 * 16 + 3, -1, -1])
+step = SimpleNamespace(groups=groups, block_table=table, seq_lens=lengths, slot_mapping=slots)
 query, cache = torch.randn(4, 4, 16), torch.randn(4, 2, 16, 32)
+whole, layer = cache.clone(), SimpleNamespace(layer_name="first")
+new = torch.randn(4, 2, 32)
+new[0], new[1] = cache[1, :, 4], cache[3, :, 3]
+new_keys, new_values = new.split(16, -1)
+context = {"first": step}
+ours.get_attention_context = lambda name: (context[name], layer, cache, slots)
 keys, values = cache[[2, 3]].transpose(1, 2).reshape(32, 2, 32)[:20].split(16, -1)
 scores = torch.einsum("hd,lhd->hl", query[1], keys.repeat_interleave(2, 1)) * 0.25
 wanted = torch.einsum("hl,lhd->hd", scores.softmax(-1), values.repeat_interleave(2, 1))
-out = impl.forward(None, query, None, None, cache, step, torch.zeros(4, 4, 16))
-assert not seen
+cache[1, :, 4] = cache[3, :, 3] = 0
+impl.do_kv_cache_update(layer, new_keys, new_values, cache, slots)
+assert not written and not torch.equal(cache, whole)
+out = impl.forward(layer, query, new_keys, new_values, cache, step, torch.zeros(4, 4, 16))
+assert not seen and torch.equal(cache, whole)
 torch.testing.assert_close(out[1], wanted, **close(torch.float32, 20 + 16))
-impl.forward(None, query, None, None, cache, SimpleNamespace(), out)  # a prompt among them
-impl._ours = False
-impl.forward(None, query, None, None, cache, step, out)
+impl.kv_sharing_target_layer_name = "an earlier layer"  # which has written its tokens
+out = impl.forward(layer, query, new_keys, new_values, cache, step, torch.zeros(4, 4, 16))
+assert not seen and torch.equal(cache, whole)
+torch.testing.assert_close(out[1], wanted, **close(torch.float32, 20 + 16))
+for context["first"], impl._ours in ((SimpleNamespace(), True), (step, False)):  # a prompt; others
+    impl.do_kv_cache_update(layer, new_keys, new_values, cache, slots)
+    impl.forward(layer, query, new_keys, new_values, cache, context["first"], out)
+assert len(written) == 2
 assert len(seen) == 2
 """
 
@@ -106,8 +140,8 @@ from triton.compiler import ASTSource
 from forgedsl_runtime.services.vllm.upstream import attention
 
 NUMBERS = ("q_row", "q_head", "c_page", "c_head", "c_token", "t_row")
-COUNTS = ("chunk", "shared_parts", "own_parts")
-WHOLE = ("table", "lengths", "members", "first_rows", "starts")
+COUNTS = ("chunk", "shared_parts", "own_parts", "slots", "rows", "new")
+WHOLE = ("table", "lengths", "members", "leaders", "starts")
 
 
 def ptx(pages, **fixed):

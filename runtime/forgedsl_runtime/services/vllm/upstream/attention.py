@@ -1,13 +1,14 @@
 """Decode attention on a GPU: KV cache pages shared by siblings are read once.
 
-    queries [B, H, D], pages of keys and values, lengths [B] --> outputs [B, H, D]
+    queries [B, H, D], keys and values of the new tokens, pages of the others, lengths [B]
+        --> outputs [B, H, D]; the pages also hold the new tokens
 
 Completions of one prompt share its pages, and a decode step is bound by the bytes of keys and
 values. vLLM's kernels read a shared page once for each request. Here rows whose page tables begin
 with the same pages are grouped, on the GPU, in each step. One program reads the shared pages for
 all rows of a group, others read each row's own pages, and a last one joins the parts (split
-softmax, arXiv 1805.02867). Sharing is found from the page numbers, so it is correct for any
-requests.
+softmax, arXiv 1805.02867). The last one also writes the new token of its row to its page, and adds
+it as a part of its own. Sharing is found from the page numbers, so it is correct for any requests.
 
 An engine records a graph for each of some twenty numbers of rows. Triton compiles a kernel anew for
 other constants, so in the large kernels what differs between these graphs is no constant.
@@ -16,6 +17,7 @@ other constants, so in the large kernels what differs between these graphs is no
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import torch
 import triton
@@ -36,6 +38,12 @@ FEW_ROWS = 128
 """up to this many rows are grouped by one kernel"""
 
 
+@triton.jit
+def _full_pages(length, PAGE: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Return how many pages are full without the newest token: no other row has its page."""
+    return tl.maximum(length - 1, 0) // PAGE
+
+
 @triton.jit(do_not_specialize=["rows"])
 def _group_rows(  # type: ignore[no-untyped-def]
     table, stride, lengths, members, first_rows, common, rows,
@@ -54,8 +62,8 @@ def _group_rows(  # type: ignore[no-untyped-def]
         return
     key = tl.load(table + i.to(tl.int64) * stride)
     keys = tl.load(table + at.to(tl.int64) * stride, mask=at < rows, other=-1)
-    full = tl.load(lengths + at, mask=at < rows, other=0) // PAGE
-    pages = tl.load(lengths + i) // PAGE
+    full = _full_pages(tl.load(lengths + at, mask=at < rows, other=0), PAGE)
+    pages = _full_pages(tl.load(lengths + i), PAGE)
     same_page = ((keys == key) & (full > 0) & (pages > 0)) | (at == i)
     before = tl.cumsum(same_page.to(tl.int32), 0) - 1
     rank = tl.sum(tl.where(at == i, before, 0), 0)
@@ -63,7 +71,7 @@ def _group_rows(  # type: ignore[no-untyped-def]
     group_start = rank // MEMBERS * MEMBERS
     first_row = tl.min(tl.where(same_page & (before == group_start), at, ROWS), 0)
     leader = tl.min(tl.where(same_page, at, ROWS), 0)
-    pages = tl.minimum(pages, tl.load(lengths + leader) // PAGE)
+    pages = tl.minimum(pages, _full_pages(tl.load(lengths + leader), PAGE))
     same = 0
     open_ = pages > 0
     while open_:
@@ -82,10 +90,23 @@ def _group_rows(  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _own_starts(  # type: ignore[no-untyped-def]
-    members, first_rows, common, starts, MEMBERS: tl.constexpr, WORTH: tl.constexpr
-):
-    """Compute the token index at which a row's own (not shared) part starts."""
+    members, first_rows, common, starts, leaders,
+    ROWS: tl.constexpr, MEMBERS: tl.constexpr, WORTH: tl.constexpr,
+):  # fmt: skip
+    """Compute the token index at which a row's own (not shared) part starts. List the first rows of
+    all groups that have several; -1 stands after the last of them."""
     i = tl.program_id(0)
+    at = tl.arange(0, ROWS)
+    inside = at < tl.num_programs(0)
+    leads = tl.load(first_rows + at, mask=inside, other=-1) == at
+    if MEMBERS > 1:
+        leads &= tl.load(members + at * MEMBERS + 1, mask=inside, other=-1) >= 0
+    else:
+        leads &= at < 0
+    count = tl.sum(leads.to(tl.int32), 0)
+    place = tl.sum((leads & (at < i)).to(tl.int32), 0)
+    tl.store(leaders + place, i, mask=tl.sum((leads & (at == i)).to(tl.int32), 0) > 0)
+    tl.store(leaders + i, -1, mask=i >= count)
     first_row = tl.load(first_rows + i)
     member = tl.load(members + first_row * MEMBERS + tl.arange(0, MEMBERS))
     shared = tl.load(common + tl.maximum(member, 0))
@@ -156,26 +177,32 @@ def _attend_range(  # type: ignore[no-untyped-def]
     return top, total, side, side1
 
 
-@triton.jit(do_not_specialize=["chunk", "shared_parts", "own_parts"])
+@triton.jit(do_not_specialize=["chunk", "shared_parts", "own_parts", "slots", "rows", "new"])
 def _attend(  # type: ignore[no-untyped-def]
     queries, q_row, q_head, cache, c_page, c_head, c_token, table, t_row, lengths,
-    members, first_rows, starts, tops, sums, sides, scale, chunk, shared_parts, own_parts,
+    members, leaders, starts, tops, sums, sides, scale, chunk, shared_parts, own_parts,
+    slots, rows, new,
     G: tl.constexpr, GP: tl.constexpr, D: tl.constexpr, PAGE: tl.constexpr, MEMBERS: tl.constexpr,
     TILE: tl.constexpr, BLOCK: tl.constexpr, FP8: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    head, row, part = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    """Attend to a part of the shared tokens of a group, or of the own tokens of a row. The first
+    `slots * shared_parts` programs of a head are for groups."""
+    head, program = tl.program_id(0), tl.program_id(1)
     heads = tl.num_programs(0)
+    shared = program < slots * shared_parts
+    of_own = program - slots * shared_parts
+    row = tl.where(shared, tl.load(leaders + program % slots, mask=shared, other=0), of_own % rows)
+    piece = tl.where(shared, program // slots, of_own // rows)
+    exists = row >= 0
+    row = tl.maximum(row, 0)
     start = tl.load(starts + row)
-    shared = part < shared_parts
-    leads = tl.load(first_rows + row) == row
-    length = tl.load(lengths + row)
+    length = tl.load(lengths + row) - new
     first = tl.where(shared, 0, start)
     last = tl.where(shared, start, length)
-    piece = tl.where(shared, part, part - shared_parts)
-    count = tl.where(
-        shared, _num_parts(start, chunk, shared_parts), _num_parts(length - start, chunk, own_parts)
-    )
-    if (piece < count) & (leads | (part >= shared_parts)):
+    most = tl.where(shared, shared_parts, own_parts)
+    part = tl.where(shared, piece, shared_parts + piece)
+    count = tl.where(exists, _num_parts(last - first, chunk, most), 0)
+    if piece < count:
         width = ((last - first + count - 1) // count + BLOCK - 1) // BLOCK * BLOCK
         low = first + piece * width
         high = tl.minimum(low + width, last)
@@ -209,23 +236,53 @@ def _attend(  # type: ignore[no-untyped-def]
 @triton.jit  # it needs 96 registers; with numbers in place of these constants 154
 def _merge_parts(  # type: ignore[no-untyped-def]
     tops, sums, sides, lengths, starts, out, o_row, o_head, value_scale,
-    D: tl.constexpr, CHUNK: tl.constexpr, SHARED: tl.constexpr, OWN: tl.constexpr,
-    PARTS: tl.constexpr,
+    queries, q_row, q_head, keys, k_row, k_head, values, v_row, v_head, scale, key_divisor,
+    value_divisor, cache, c_page, c_head, c_token, slots,
+    G: tl.constexpr, D: tl.constexpr, PAGE: tl.constexpr, CHUNK: tl.constexpr,
+    SHARED: tl.constexpr, OWN: tl.constexpr, PARTS: tl.constexpr, FP8: tl.constexpr,
+    NEW: tl.constexpr,
 ):  # fmt: skip
+    """Join the parts of a query head of a row. With NEW, also write the newest token of the row to
+    its slot, and add it."""
     row, head = tl.program_id(0), tl.program_id(1)
     start, length = tl.load(starts + row), tl.load(lengths + row)
+    old = length - 1 if NEW else length
     part = tl.arange(0, PARTS)
     there = part < _num_parts(start, CHUNK, SHARED)
     own = part - SHARED
-    there = tl.where(part < SHARED, there, own < _num_parts(length - start, CHUNK, OWN))
+    there = tl.where(part < SHARED, there, own < _num_parts(old - start, CHUNK, OWN))
     d = tl.arange(0, D)
     spot = (row * tl.num_programs(1) + head) * (SHARED + OWN) + part
     top = tl.load(tops + spot, mask=there, other=float("-inf"))
     best = tl.max(top, 0)
+    if NEW:
+        kv_head = head // G
+        key = tl.load(keys + row.to(tl.int64) * k_row + kv_head * k_head + d).to(tl.float32)
+        value = tl.load(values + row.to(tl.int64) * v_row + kv_head * v_head + d).to(tl.float32)
+        query = tl.load(queries + row.to(tl.int64) * q_row + head * q_head + d).to(tl.float32)
+        slot = tl.load(slots + row)
+        place = cache + slot // PAGE * c_page + kv_head * c_head + slot % PAGE * c_token + d
+        writes = (head % G == 0) & (slot >= 0)
+        if FP8:
+            key = (key / key_divisor).to(tl.float8e4nv)
+            value = (value / value_divisor).to(tl.float8e4nv)
+            tl.store(place, key.to(tl.int8, bitcast=True), mask=writes)
+            tl.store(place + D, value.to(tl.int8, bitcast=True), mask=writes)
+            key, value = key.to(tl.float32), value.to(tl.float32)
+        else:
+            tl.store(place, key, mask=writes)
+            tl.store(place + D, value, mask=writes)
+        score = tl.sum(query * key, 0) * scale
+        best = tl.maximum(best, score)
     weight = tl.where(there, tl.exp2(top - best), 0.0)
     total = tl.sum(tl.load(sums + spot, mask=there, other=0.0) * weight, 0)
     side = tl.load(sides + spot[:, None] * D + d[None, :], mask=there[:, None], other=0.0)
-    found = tl.sum(side * weight[:, None], 0) * (value_scale / total)
+    found = tl.sum(side * weight[:, None], 0)
+    if NEW:
+        last = tl.exp2(score - best)
+        total += last
+        found += last * value
+    found *= value_scale / total
     tl.store(out + row.to(tl.int64) * o_row + head * o_head + d, found, mask=length > 0)
 
 
@@ -247,6 +304,7 @@ class SharedPageGroups:
         self.first_rows = torch.arange(rows, dtype=torch.int32, device=device)
         self.common = torch.zeros(rows, dtype=torch.int32, device=device)
         self.starts = torch.zeros(rows, dtype=torch.int32, device=device)
+        self.leaders = torch.full((rows,), -1, dtype=torch.int32, device=device)
 
     def form(self, table: torch.Tensor, lengths: torch.Tensor, page: int) -> None:
         """Group the rows of a page table [B, pages] with these lengths [B], int32."""
@@ -258,8 +316,8 @@ class SharedPageGroups:
             PAGE=page, ROWS=padded, MEMBERS=self.max_members, STEP=64,
         )  # fmt: skip
         _own_starts[(self._rows,)](
-            self.members, self.first_rows, self.common, self.starts,
-            MEMBERS=self.max_members, WORTH=WORTH, num_warps=1,
+            self.members, self.first_rows, self.common, self.starts, self.leaders,
+            ROWS=padded, MEMBERS=self.max_members, WORTH=WORTH, num_warps=1,
         )  # fmt: skip
 
 
@@ -269,8 +327,26 @@ def _chosen(programs: int) -> dict[str, int]:
     own = min(MOST_PARTS, max(2, triton.cdiv(PROGRAMS, programs)))
     return {
         "block": 64, "stages": 2, "warps": 4, "chunk": CHUNK if own == 2 else CHUNK // 2,
-        "own_parts": own, "shared_parts": min(MOST_PARTS, 4 * own),
+        "own_parts": own, "shared_parts": min(MOST_PARTS, 2 * own),
     }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class NewTokens:
+    """Keys and values of the newest token of each row, which are not in the pages yet.
+
+    Args:
+        keys, values: [B, KV heads, D].
+        slots: where they are written: page * tokens of a page + token, int64 [B]. A token with a
+            negative slot is not written.
+        key_divisor, value_divisor: they are divided by these before they are rounded to fp8.
+    """
+
+    keys: torch.Tensor
+    values: torch.Tensor
+    slots: torch.Tensor
+    key_divisor: float = 1.0
+    value_divisor: float = 1.0
 
 
 def decode(
@@ -282,6 +358,7 @@ def decode(
     groups: SharedPageGroups,
     scale: float,
     value_scale: float = 1.0,
+    new: NewTokens | None = None,
     **how: int,
 ) -> None:
     """Compute softmax(scale * q k^T) v, with one query per row.
@@ -296,30 +373,40 @@ def decode(
         groups: formed from this table and these lengths.
         scale: factor of the scores, including the scales of quantized queries and keys.
         value_scale: scale of quantized values.
+        new: the newest tokens, which are written to the cache; None if they are in it already.
         **how: replaces settings of `_chosen`: block (tokens at a time), stages, warps, chunk,
             own_parts, shared_parts.
     """
     rows, heads, size = queries.shape
     _, kv_heads, page, _ = cache.shape
     fp8 = cache.dtype.itemsize == 1
-    cache = cache.view(torch.int16) if fp8 else cache  # in pairs: see _attend_range
+    pairs = cache.view(torch.int16) if fp8 else cache  # see _attend_range
     chosen = _chosen(rows * kv_heads) | how
     shared_parts, own_parts, chunk = (chosen[k] for k in ("shared_parts", "own_parts", "chunk"))
     parts = shared_parts + own_parts
+    slots = max(1, rows // 2)  # groups of several rows
+    scale *= math.log2(math.e)
     bounds = torch.empty((2, rows, heads, parts), dtype=torch.float32, device=queries.device)
     sides = torch.empty((rows, heads, parts, size), dtype=torch.float32, device=queries.device)
-    _attend[(kv_heads, rows, parts)](
+    _attend[(kv_heads, slots * shared_parts + rows * own_parts)](
         queries, queries.stride(0), queries.stride(1),
-        cache, cache.stride(0), cache.stride(1), cache.stride(2), table, table.stride(0), lengths,
-        groups.members, groups.first_rows, groups.starts, bounds[0], bounds[1], sides,
-        scale * math.log2(math.e), chunk, shared_parts, own_parts,
+        pairs, pairs.stride(0), pairs.stride(1), pairs.stride(2), table, table.stride(0), lengths,
+        groups.members, groups.leaders, groups.starts, bounds[0], bounds[1], sides,
+        scale, chunk, shared_parts, own_parts, slots, rows, int(new is not None),
         G=groups.group, GP=groups.padded, D=size, PAGE=page, MEMBERS=groups.max_members,
         TILE=max(TILE, groups.padded), BLOCK=chosen["block"], FP8=fp8, STAGES=chosen["stages"],
         num_warps=chosen["warps"],
     )  # fmt: skip
+    cells = cache.view(torch.int8) if fp8 else cache
+    given = new or NewTokens(queries, queries, lengths)  # not read without new tokens
     _merge_parts[(rows, heads)](
         bounds[0], bounds[1], sides, lengths, groups.starts,
         out, out.stride(0), out.stride(1), value_scale,
-        D=size, CHUNK=chunk, SHARED=shared_parts, OWN=own_parts,
-        PARTS=triton.next_power_of_2(parts), num_warps=2,
+        queries, queries.stride(0), queries.stride(1),
+        given.keys, given.keys.stride(0), given.keys.stride(1),
+        given.values, given.values.stride(0), given.values.stride(1),
+        scale, given.key_divisor, given.value_divisor,
+        cells, cells.stride(0), cells.stride(1), cells.stride(2), given.slots,
+        G=groups.group, D=size, PAGE=page, CHUNK=chunk, SHARED=shared_parts, OWN=own_parts,
+        PARTS=triton.next_power_of_2(parts), FP8=fp8, NEW=new is not None, num_warps=2,
     )  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from vllm.model_executor.layers.attention.attention import get_attention_context
 from vllm.platforms import current_platform
 from vllm.utils.torch_utils import is_quantized_kv_cache
 from vllm.v1.attention.backend import AttentionType
@@ -55,6 +56,23 @@ class SharedPageImpl(flash_attn.FlashAttentionImpl):
             and not self.batch_invariant_enabled
         )
 
+    def do_kv_cache_update(
+        self,
+        layer: Any,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        kv_cache: torch.Tensor,
+        slot_mapping: torch.Tensor,
+    ) -> None:
+        """Write keys and values to the cache; in decode steps our kernel does it in `forward`."""
+        metadata = get_attention_context(layer.layer_name)[0]
+        if self._groups(metadata) is None:
+            super().do_kv_cache_update(layer, key, value, kv_cache, slot_mapping)
+
+    def _groups(self, metadata: Any) -> attention.SharedPageGroups | None:
+        """Return the page groups of a step that our kernel computes."""
+        return getattr(metadata, "groups", None) if self._ours else None
+
     def forward(
         self,
         layer: Any,
@@ -68,22 +86,28 @@ class SharedPageImpl(flash_attn.FlashAttentionImpl):
         output_block_scale: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """See FlashAttentionImpl.forward."""
-        groups = getattr(attn_metadata, "groups", None)
-        if groups is None or not self._ours or output_scale is not None:
+        groups = self._groups(attn_metadata)
+        if groups is None or output_scale is not None:
             found: torch.Tensor = super().forward(
                 layer, query, key, value, kv_cache, attn_metadata, output,
                 output_scale, output_block_scale,
             )  # fmt: skip
             return found
-        scale, value_scale = self.scale, 1.0
+        scale, value_scale, divisors = self.scale, 1.0, (1.0, 1.0)
         if is_quantized_kv_cache(self.kv_cache_dtype):
             kv_cache = kv_cache.view(current_platform.fp8_dtype())
             scale *= layer._q_scale_float * layer._k_scale_float
             value_scale = layer._v_scale_float
+            divisors = layer._k_scale_float, layer._v_scale_float
         rows = attn_metadata.seq_lens.shape[0]
+        new = None
+        if self.kv_sharing_target_layer_name is None:  # or an earlier layer has written them
+            new = attention.NewTokens(
+                key[:rows], value[:rows], attn_metadata.slot_mapping[:rows], *divisors
+            )
         attention.decode(
             query[:rows], kv_cache, attn_metadata.block_table, attn_metadata.seq_lens,
-            output[:rows], groups, scale, value_scale,
+            output[:rows], groups, scale, value_scale, new,
         )  # fmt: skip
         return output
 
