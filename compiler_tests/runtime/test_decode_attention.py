@@ -134,13 +134,17 @@ assert len(seen) == 2
 """
 
 COMPILED = """
+import re
+import subprocess
+import tempfile
+from pathlib import Path
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from forgedsl_runtime.services.vllm.upstream import attention
 
 NUMBERS = ("q_row", "q_head", "c_page", "c_head", "c_token", "t_row")
-COUNTS = ("chunk", "shared_parts", "own_parts", "slots", "rows", "new")
+COUNTS = ("chunk", "shared_parts", "own_parts", "slots", "new")
 WHOLE = ("table", "lengths", "members", "leaders", "starts")
 
 
@@ -160,8 +164,20 @@ def ptx(pages, **fixed):
     return triton.compile(source, target=target, options={"num_warps": 4}).asm["ptx"]
 
 
-for fp8, pages in ((False, "*bf16"), (True, "*i16")):
+def registers(code):
+    tool = Path(triton.__file__).parent / "backends/nvidia/bin/ptxas"
+    with tempfile.NamedTemporaryFile("w", suffix=".ptx") as file:
+        file.write(code)
+        file.flush()
+        command = [tool, "-v", "-arch=sm_90a", file.name, "-o", "/dev/null"]
+        told = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+    assert re.search(" 0 bytes spill stores, 0 bytes spill loads", told), told
+    return int(re.search(r"Used (\\d+) registers", told)[1])
+
+
+for fp8, pages, programs in ((False, "*bf16", 4), (True, "*i16", 6)):
     code = ptx(pages, FP8=fp8, STAGES=2)
+    assert registers(code) <= 65536 // (128 * programs)  # as many programs at a time
     assert code.count("ldmatrix") >= 8 and ".trans" in code, fp8
     assert "ld.shared.b8" not in code, "fp8 is taken from shared memory byte by byte"
     assert ("e4m3x2" in code) == fp8

@@ -177,23 +177,26 @@ def _attend_range(  # type: ignore[no-untyped-def]
     return top, total, side, side1
 
 
-@triton.jit(do_not_specialize=["chunk", "shared_parts", "own_parts", "slots", "rows", "new"])
+@triton.jit(do_not_specialize=["chunk", "shared_parts", "own_parts", "slots", "new"])
 def _attend(  # type: ignore[no-untyped-def]
     queries, q_row, q_head, cache, c_page, c_head, c_token, table, t_row, lengths,
     members, leaders, starts, tops, sums, sides, scale, chunk, shared_parts, own_parts,
-    slots, rows, new,
+    slots, new,
     G: tl.constexpr, GP: tl.constexpr, D: tl.constexpr, PAGE: tl.constexpr, MEMBERS: tl.constexpr,
     TILE: tl.constexpr, BLOCK: tl.constexpr, FP8: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Attend to a part of the shared tokens of a group, or of the own tokens of a row. The first
-    `slots * shared_parts` programs of a head are for groups."""
-    head, program = tl.program_id(0), tl.program_id(1)
+    """Attend to a part of the shared tokens of a group, or of the own tokens of a row. There are at
+    most half as many groups as rows, so programs for as many rows cover two parts of each group."""
+    head, row, level = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     heads = tl.num_programs(0)
-    shared = program < slots * shared_parts
-    of_own = program - slots * shared_parts
-    row = tl.where(shared, tl.load(leaders + program % slots, mask=shared, other=0), of_own % rows)
-    piece = tl.where(shared, program // slots, of_own // rows)
-    exists = row >= 0
+    levels = (shared_parts + 1) // 2
+    shared = level < levels
+    second = row >= slots
+    slot = tl.where(second, row - slots, row)
+    piece = tl.where(shared, 2 * level + second.to(tl.int32), level - levels)
+    exists = (slot < slots) | (level >= levels)
+    row = tl.where(shared, tl.load(leaders + slot, mask=shared, other=0), row)
+    exists &= row >= 0
     row = tl.maximum(row, 0)
     start = tl.load(starts + row)
     length = tl.load(lengths + row) - new
@@ -388,11 +391,11 @@ def decode(
     scale *= math.log2(math.e)
     bounds = torch.empty((2, rows, heads, parts), dtype=torch.float32, device=queries.device)
     sides = torch.empty((rows, heads, parts, size), dtype=torch.float32, device=queries.device)
-    _attend[(kv_heads, slots * shared_parts + rows * own_parts)](
+    _attend[(kv_heads, rows, (shared_parts + 1) // 2 + own_parts)](
         queries, queries.stride(0), queries.stride(1),
         pairs, pairs.stride(0), pairs.stride(1), pairs.stride(2), table, table.stride(0), lengths,
         groups.members, groups.leaders, groups.starts, bounds[0], bounds[1], sides,
-        scale, chunk, shared_parts, own_parts, slots, rows, int(new is not None),
+        scale, chunk, shared_parts, own_parts, slots, int(new is not None),
         G=groups.group, GP=groups.padded, D=size, PAGE=page, MEMBERS=groups.max_members,
         TILE=max(TILE, groups.padded), BLOCK=chosen["block"], FP8=fp8, STAGES=chosen["stages"],
         num_warps=chosen["warps"],
