@@ -400,16 +400,38 @@ def decode(
         TILE=max(TILE, groups.padded), BLOCK=chosen["block"], FP8=fp8, STAGES=chosen["stages"],
         num_warps=chosen["warps"],
     )  # fmt: skip
+    _merge(queries, cache, lengths, out, groups, scale, value_scale, new, (*bounds, sides), chosen)
+
+
+def _merge(
+    queries: torch.Tensor,
+    cache: torch.Tensor,
+    lengths: torch.Tensor,
+    out: torch.Tensor,
+    groups: SharedPageGroups,
+    scale: float,
+    value_scale: float,
+    new: NewTokens | None,
+    parts: tuple[torch.Tensor, ...],
+    chosen: dict[str, int],
+) -> None:
+    """Join the parts (largest scores, sums and weighted values). The arguments are those of
+    `decode`, but `scale` has a factor of log2(e)."""
+    rows, heads, size = queries.shape
+    fp8 = cache.dtype.itemsize == 1
     cells = cache.view(torch.int8) if fp8 else cache
     given = new or NewTokens(queries, queries, lengths)  # not read without new tokens
+    shared_parts, own_parts = chosen["shared_parts"], chosen["own_parts"]
     _merge_parts[(rows, heads)](
-        bounds[0], bounds[1], sides, lengths, groups.starts,
+        *parts, lengths, groups.starts,
         out, out.stride(0), out.stride(1), value_scale,
         queries, queries.stride(0), queries.stride(1),
         given.keys, given.keys.stride(0), given.keys.stride(1),
         given.values, given.values.stride(0), given.values.stride(1),
         scale, given.key_divisor, given.value_divisor,
         cells, cells.stride(0), cells.stride(1), cells.stride(2), given.slots,
-        G=groups.group, D=size, PAGE=page, CHUNK=chunk, SHARED=shared_parts, OWN=own_parts,
-        PARTS=triton.next_power_of_2(parts), FP8=fp8, NEW=new is not None, num_warps=2,
+        G=groups.group, D=size, PAGE=cache.shape[2], CHUNK=chosen["chunk"],
+        SHARED=shared_parts, OWN=own_parts,
+        PARTS=triton.next_power_of_2(shared_parts + own_parts), FP8=fp8, NEW=new is not None,
+        num_warps=2,
     )  # fmt: skip

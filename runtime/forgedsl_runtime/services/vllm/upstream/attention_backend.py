@@ -100,11 +100,10 @@ class SharedPageImpl(flash_attn.FlashAttentionImpl):
             value_scale = layer._v_scale_float
             divisors = layer._k_scale_float, layer._v_scale_float
         rows = attn_metadata.seq_lens.shape[0]
-        new = None
-        if self.kv_sharing_target_layer_name is None:  # or an earlier layer has written them
-            new = attention.NewTokens(
-                key[:rows], value[:rows], attn_metadata.slot_mapping[:rows], *divisors
-            )
+        slots, new = get_attention_context(layer.layer_name)[3], None
+        # an earlier layer has written the new tokens if this layer shares its cache
+        if slots is not None and self.kv_sharing_target_layer_name is None:
+            new = attention.NewTokens(key[:rows], value[:rows], slots[:rows], *divisors)
         attention.decode(
             query[:rows], kv_cache, attn_metadata.block_table, attn_metadata.seq_lens,
             output[:rows], groups, scale, value_scale, new,
