@@ -177,18 +177,12 @@ def _attend_range(  # type: ignore[no-untyped-def]
     return top, total, side, side1
 
 
-@triton.jit(do_not_specialize=["chunk", "shared_parts", "own_parts", "slots", "new"])
-def _attend(  # type: ignore[no-untyped-def]
-    queries, q_row, q_head, cache, c_page, c_head, c_token, table, t_row, lengths,
-    members, leaders, starts, tops, sums, sides, scale, chunk, shared_parts, own_parts,
-    slots, new,
-    G: tl.constexpr, GP: tl.constexpr, D: tl.constexpr, PAGE: tl.constexpr, MEMBERS: tl.constexpr,
-    TILE: tl.constexpr, BLOCK: tl.constexpr, FP8: tl.constexpr, STAGES: tl.constexpr,
-):  # fmt: skip
-    """Attend to a part of the shared tokens of a group, or of the own tokens of a row. There are at
-    most half as many groups as rows, so programs for as many rows cover two parts of each group."""
-    head, row, level = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    heads = tl.num_programs(0)
+@triton.jit
+def _assignment(leaders, slots, shared_parts):  # type: ignore[no-untyped-def]
+    """Return the row of a program, its piece of the tokens, and whether they are those that a group
+    shares. There are at most half as many groups as rows (`slots`), so the programs for all rows at
+    one place of the grid's third axis cover two pieces of each group."""
+    row, level = tl.program_id(1), tl.program_id(2)
     levels = (shared_parts + 1) // 2
     shared = level < levels
     second = row >= slots
@@ -197,7 +191,20 @@ def _attend(  # type: ignore[no-untyped-def]
     exists = (slot < slots) | (level >= levels)
     row = tl.where(shared, tl.load(leaders + slot, mask=shared, other=0), row)
     exists &= row >= 0
-    row = tl.maximum(row, 0)
+    return tl.maximum(row, 0), piece, shared, exists
+
+
+@triton.jit(do_not_specialize=["chunk", "shared_parts", "own_parts", "slots", "new"])
+def _attend(  # type: ignore[no-untyped-def]
+    queries, q_row, q_head, cache, c_page, c_head, c_token, table, t_row, lengths,
+    members, leaders, starts, tops, sums, sides, scale, chunk, shared_parts, own_parts,
+    slots, new,
+    G: tl.constexpr, GP: tl.constexpr, D: tl.constexpr, PAGE: tl.constexpr, MEMBERS: tl.constexpr,
+    TILE: tl.constexpr, BLOCK: tl.constexpr, FP8: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """Attend to a part of the shared tokens of a group, or of the own tokens of a row."""
+    head, heads = tl.program_id(0), tl.num_programs(0)
+    row, piece, shared, exists = _assignment(leaders, slots, shared_parts)
     start = tl.load(starts + row)
     length = tl.load(lengths + row) - new
     first = tl.where(shared, 0, start)
