@@ -29,8 +29,8 @@ class StubRequest:
     prompt: int
     tokens: int
     truncated: bool
-    fixed: bool = False
-    """True if its weights never change: it is for a tenant of the engine"""
+    tenant: Engine | None = None
+    """times of the service if it is a tenant of the engine. Weights of a tenant never change"""
     before: int = 0
     """tokens of the trajectory's earlier turns, whose keys and values the engine still has"""
 
@@ -59,10 +59,11 @@ class StubEngine:
 
     def submit(self, requests: Sequence[StubRequest]) -> None:
         for request in requests:
-            version = 0 if request.fixed else self.version
+            spec = request.tenant or self._spec
+            version = 0 if request.tenant else self.version
             entry = _Entry(request, version, time.time(), self.batching.load)
-            prefill = 0.0 if request.before else request.prompt * self._spec.prefill
-            context = request.prompt / self._spec.siblings + request.before
+            prefill = 0.0 if request.before else request.prompt * spec.prefill
+            context = request.prompt / spec.siblings + request.before
             self.batching.add(self._loop.time(), entry, request.tokens, prefill, context)
         self._order()
 
@@ -94,7 +95,7 @@ class StubEngine:
 
     def _complete(self, entry: _Entry) -> Completion:
         request = entry.request
-        newest = entry.version if request.fixed else self.version
+        newest = entry.version if request.tenant else self.version
         return Completion(
             id=request.id, token_ids=[TOKEN] * request.tokens, logprobs=[0.0] * request.tokens,
             mask=[True] * request.tokens, text="", truncated=request.truncated,

@@ -16,7 +16,7 @@ from typing import Any
 from forgedsl.lower import job as spec
 from forgedsl.lower.dataset_columns import read_by
 from forgedsl.sim.inject import Fault, faults_due
-from forgedsl.sim.latency import Latencies, completion_tokens, prompt_tokens, steps
+from forgedsl.sim.latency import Engine, Latencies, completion_tokens, prompt_tokens, steps
 from forgedsl.sim.values import FAILS, KEEPS, uniform
 from forgedsl.types.flow import Role
 from forgedsl_runtime.actors.stub_engine import StubRequest
@@ -41,7 +41,10 @@ class TurnSampling(spec.Sampling):
 
 
 class StubClient(GeneratorClient):
-    """Client that requests completions of a given length; `sampling.max_tokens` is that length."""
+    """Client that requests completions of a given length; `sampling.max_tokens` is that length.
+    `times` are those of the service, if it is a tenant."""
+
+    times: Engine | None = None
 
     def _request(
         self, ident: str, token_ids: list[int], sampling: spec.Sampling, seed: int, grades: Any
@@ -51,7 +54,7 @@ class StubClient(GeneratorClient):
         before = sampling.before if isinstance(sampling, TurnSampling) else 0
         return StubRequest(
             id=ident, prompt=len(token_ids), tokens=tokens, truncated=cut,
-            fixed=bool(self._tenant), before=before,
+            tenant=self.times, before=before,
         )  # fmt: skip
 
 
@@ -218,10 +221,12 @@ async def build(
         endpoints.samplers[name] = client
     for name, service in job.samplers.items():
         if service.served_by is not None:
-            endpoints.samplers[name] = StubClient(
+            client = StubClient(
                 service, [], endpoints.report_failure, tenant=name,
                 engine=endpoints.samplers[service.served_by],
             )  # fmt: skip
+            client.times = rehearsal.latencies.engines[name]
+            endpoints.samplers[name] = client
     events.subscribe(FaultInjector(rehearsal.faults, fleet, endpoints))
     return endpoints
 
