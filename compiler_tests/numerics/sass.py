@@ -30,7 +30,7 @@ INTEGERS = ("ignore_index", "num_rows", "row_stride", "gradient_stride", "seq_le
 UNALIGNED = ("ignore_index", "num_rows", "num_columns", "num_sequences", "seq_len")
 COUNTED = (
     "MUFU.EX2", "UTMALDG.3D", "LDS.128", "LDG.E.128", "LDG.E.EF.128", "STG.E.128", "LDL", "STL",
-    "BAR.SYNC", "HGMMA", "UTMALDG.2D",
+    "BAR.SYNC", "HGMMA", "UTMALDG.2D", "HMNMX2.BF16_V2.NAN",
 )  # fmt: skip
 MEMORY = r"\b((?:LD|ST|LDG|STG|ATOM|ATOMG|RED|UTMALDG|UBLKCP|LDGSTS)(?:\.[\w.]+)?) "
 """Instructions that may reach the memory of the device."""

@@ -125,7 +125,8 @@ def test_rows_on_chip(losses, tmp_path, name):
 def test_rows_of_other_vocabularies(losses, tmp_path, name):
     """Sizes for which the assembler bounds registers by itself, launched as the table says."""
     jobs = []
-    entries = [(size, chosen_for(size)) for size in (50304, 57344, 65536, 73728, 100352)]
+    sizes = (50304, 57344, 65536, 73728, 81920, 100352, 122880)
+    entries = [(size, chosen_for(size)) for size in sizes]
     for vocabulary, entry in entries:
         size = {"V": vocabulary, "BLOCK": entry.block, "INNER": 32, "PARTS": entry.parts}
         tiles = -(-vocabulary // entry.block)
@@ -135,7 +136,10 @@ def test_rows_of_other_vocabularies(losses, tmp_path, name):
         jobs.append((f"fused_{entry.kernel}", size, entry.options))
     code = compile_for_gpu(tmp_path, losses.standard(name), jobs)
     for found, job, (_, entry) in zip(code, jobs, entries, strict=True):
-        assert found["stack"] == 0 or not found["triton"].startswith("3.7"), job
+        most = 8 if job[1]["V"] == 81920 else 0
+        assert found["stack"] <= most or not found["triton"].startswith("3.7"), job
+        packed = job[1].get("HELD", 99) * entry.block // 2 <= 72 * THREADS[8]
+        assert (found["HMNMX2.BF16_V2.NAN"] > 0) == packed  # two logits clamped at once
         if entry.kernel == "stream":  # so many programs fit on a multiprocessor
             assert found["shared"] <= 233472 // entry.programs - 1024
             assert found["registers"] <= min(255, 65536 // entry.programs // THREADS[8])

@@ -82,11 +82,17 @@ assert (check(sevens, 14, 2, 32, torch.float32, 12, 3, 100, 150) == 96).sum() >=
 ones = attention.SharedPageGroups(40, 1, torch.device("cpu"))
 assert (check(ones, 2, 2, 64, torch.float16, 36, 36, 80, 40) == 80).sum() >= 33
 check(ones, 2, 2, 64, torch.float8_e4m3fn, 12, 4, 80, 100)
+many = attention.SharedPageGroups(16, 16, torch.device("cpu"))  # no room for a second row
+assert not check(many, 32, 2, 32, torch.float32, 6, 3, 100, 60).any()
+assert (check(pairs, 4, 2, 32, torch.float32, 3, 2, 96, 40) == 96).sum() == 0  # one has ended
+assert (check(pairs, 4, 2, 32, torch.float32, 5, 5, 96, 40) == 96).sum() == 4
+check(pairs, 4, 2, 32, torch.float32, 3, 1, 0, 2)  # rows of one token
 """
 
 BACKEND = """
 from types import SimpleNamespace
 import torch
+from vllm.forward_context import ForwardContext, override_forward_context
 from vllm.v1.attention.backends import flash_attn
 from vllm.v1.attention.backends.registry import AttentionBackendEnum
 from forgedsl_runtime.services.vllm.upstream import attention_backend as ours
@@ -101,36 +107,75 @@ flash_attn.FlashAttentionImpl.do_kv_cache_update = lambda self, *given: written.
 groups = ours.attention.SharedPageGroups(4, 2, torch.device("cpu"))
 impl = object.__new__(backend.get_impl_cls())
 settings = dict(scale=0.25, kv_cache_dtype="auto", kv_sharing_target_layer_name=None)
-impl.__dict__.update(_ours=True, **settings)
+impl.__dict__.update(_ours=True, _quantized=False, **settings)
 table, lengths = torch.tensor([[1, 0], [2, 3]], dtype=torch.int32), torch.tensor([5, 20]).int()
 groups.form(table, lengths, 16)
+step = SimpleNamespace(groups=groups, writes=True, block_table=table, seq_lens=lengths)
 slots = torch.tensor([1 * 16 + 4, 3 * 16 + 3, -1, -1])
-step = SimpleNamespace(groups=groups, block_table=table, seq_lens=lengths)
-query, cache = torch.randn(4, 4, 16), torch.randn(4, 2, 16, 32)
-whole, layer = cache.clone(), SimpleNamespace(layer_name="first")
-new = torch.randn(4, 2, 32)
-new[0], new[1] = cache[1, :, 4], cache[3, :, 3]
-new_keys, new_values = new.split(16, -1)
-context = {"first": step}
-ours.get_attention_context = lambda name: (context[name], layer, cache, slots)
+# 4 heads of queries, 2 of keys and of values; float8 holds these numbers
+qkv, cache = torch.randint(-8, 9, (4, 8, 16)) / 4, torch.randn(4, 2, 16, 32)
+query, new_keys, new_values = qkv.split([4, 2, 2], 1)  # views, as a model has them
+for row, (page, place) in enumerate(((1, 4), (3, 3))):
+    cache[page, :, place] = torch.cat([new_keys[row], new_values[row]], -1)
+whole = cache.clone()
+layer = SimpleNamespace(layer_name="first", kv_cache=cache)
+context = ForwardContext(
+    no_compile_layers={"first": layer}, attn_metadata={"first": step}, slot_mapping={"first": slots}
+)
 keys, values = cache[[2, 3]].transpose(1, 2).reshape(32, 2, 32)[:20].split(16, -1)
 scores = torch.einsum("hd,lhd->hl", query[1], keys.repeat_interleave(2, 1)) * 0.25
 wanted = torch.einsum("hl,lhd->hd", scores.softmax(-1), values.repeat_interleave(2, 1))
+
+
+def run(metadata=step, given=slots):
+    "What is left to vLLM (the update, the attention), and our output."
+    seen.clear(), written.clear()
+    with override_forward_context(context):
+        impl.do_kv_cache_update(layer, new_keys, new_values, cache, given)
+        out = torch.zeros(4, 4, 16)
+        impl.forward(layer, query, new_keys, new_values, cache, metadata, out)
+    return len(written), len(seen), out
+
+
+def right(out):
+    torch.testing.assert_close(out[1], wanted, **close(torch.float32, 20 + 16))
+    return torch.equal(cache, whole)
+
+
 cache[1, :, 4] = cache[3, :, 3] = 0
-impl.do_kv_cache_update(layer, new_keys, new_values, cache, slots)
-assert not written and not torch.equal(cache, whole)
-out = impl.forward(layer, query, new_keys, new_values, cache, step, torch.zeros(4, 4, 16))
-assert not seen and torch.equal(cache, whole)
-torch.testing.assert_close(out[1], wanted, **close(torch.float32, 20 + 16))
-impl.kv_sharing_target_layer_name = "an earlier layer"  # which has written its tokens
-out = impl.forward(layer, query, new_keys, new_values, cache, step, torch.zeros(4, 4, 16))
-assert not seen and torch.equal(cache, whole)
-torch.testing.assert_close(out[1], wanted, **close(torch.float32, 20 + 16))
-for context["first"], impl._ours in ((SimpleNamespace(), True), (step, False)):  # a prompt; others
-    impl.do_kv_cache_update(layer, new_keys, new_values, cache, slots)
-    impl.forward(layer, query, new_keys, new_values, cache, context["first"], out)
+update, attention, out = run()
+assert (update, attention) == (0, 0) and right(out)
+assert run(given=slots.clone())[:2] == (1, 0)  # an update of other slots is vLLM's
+impl.do_kv_cache_update(layer, new_keys, new_values, cache, slots)  # out of any step
 assert len(written) == 2
-assert len(seen) == 2
+impl.kv_sharing_target_layer_name = "an earlier layer"  # which has written its tokens
+assert right(run()[2])
+impl.kv_sharing_target_layer_name = None
+step.writes = False  # vLLM writes before any row reads
+update, attention, out = run()
+assert (update, attention) == (1, 0) and right(out)
+cache[3, :, 3] = 0
+assert run()[:2] == (1, 0) and not torch.equal(cache, whole)
+cache.copy_(whole)
+step.writes = True
+context.slot_mapping = {}  # nothing to write
+assert right(run()[2])
+context.slot_mapping = {"first": slots}
+context.attn_metadata = {"first": SimpleNamespace()}  # a prompt
+assert run(SimpleNamespace())[:2] == (1, 1)
+context.attn_metadata = {"first": step}
+impl._ours = False
+assert run()[:2] == (1, 1)
+impl.__dict__.update(_ours=True, _quantized=True)
+layer.__dict__.update(_k_scale=torch.ones(2), _q_scale_float=1.0, _k_scale_float=2.0)
+assert run()[:2] == (1, 1)  # a scale for each head
+layer.__dict__.update(_k_scale=torch.ones(1), _v_scale_float=4.0)
+cache = cache.to(torch.float8_e4m3fn).view(torch.uint8)
+layer.kv_cache = cache
+assert run()[:2] == (0, 0)
+found = cache.view(torch.float8_e4m3fn)[3, :, 3].float()
+rounded = torch.cat([new_keys[1] / 2, new_values[1] / 4], -1).to(torch.float8_e4m3fn)
+assert torch.equal(found, rounded.float())
 """
 
 COMPILED = """
@@ -177,7 +222,8 @@ def registers(code):
 
 for fp8, pages, programs in ((False, "*bf16", 4), (True, "*i16", 6)):
     code = ptx(pages, FP8=fp8, STAGES=2)
-    assert registers(code) <= 65536 // (128 * programs)  # as many programs at a time
+    # so many programs at a time; registers are given out in eights
+    assert registers(code) <= 65536 // (128 * programs) // 8 * 8
     assert code.count("ldmatrix") >= 8 and ".trans" in code, fp8
     assert "ld.shared.b8" not in code, "fp8 is taken from shared memory byte by byte"
     assert ("e4m3x2" in code) == fp8

@@ -40,7 +40,7 @@ FEW_ROWS = 128
 
 @triton.jit
 def _full_pages(length, PAGE: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Return how many pages are full without the newest token: no other row has its page."""
+    """Return how many pages are full without the newest token, which may not be written yet."""
     return tl.maximum(length - 1, 0) // PAGE
 
 
@@ -243,7 +243,7 @@ def _attend(  # type: ignore[no-untyped-def]
             tl.store(sides + spot[:, None] * D + d[None, :] + 1, side1, mask=valid[:, None])
 
 
-@triton.jit  # it needs 96 registers; with numbers in place of these constants 154
+@triton.jit  # with numbers in place of these constants it needs more registers
 def _merge_parts(  # type: ignore[no-untyped-def]
     tops, sums, sides, lengths, starts, out, o_row, o_head, value_scale,
     queries, q_row, q_head, keys, k_row, k_head, values, v_row, v_head, scale, key_divisor,

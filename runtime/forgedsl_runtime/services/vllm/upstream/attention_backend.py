@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from vllm.forward_context import is_forward_context_available
 from vllm.model_executor.layers.attention.attention import get_attention_context
 from vllm.platforms import current_platform
 from vllm.utils.torch_utils import is_quantized_kv_cache
@@ -28,15 +29,24 @@ class SharedPageBuilder(flash_attn.FlashAttentionMetadataBuilder):
         rows = max(self.vllm_config.scheduler_config.max_num_seqs, self.max_cudagraph_size or 0)
         group = self.num_heads_q // self.num_heads_kv
         self._groups = attention.SharedPageGroups(rows, group, self.device)
+        config = self.vllm_config
+        # Without asynchronous scheduling a page counts as cached in the step that fills it. So a
+        # request that enters in this step may read it, and vLLM has to write it before.
+        self._writes = (
+            config.scheduler_config.async_scheduling
+            or not config.cache_config.enable_prefix_caching
+        )
 
     def build(
         self, common_prefix_len: int, common_attn_metadata: Any, fast_build: bool = False
     ) -> flash_attn.FlashAttentionMetadata:
-        """Build vLLM's metadata; add the page groups (`groups`) if each row has one query."""
+        """Build vLLM's metadata; add the page groups (`groups`) if each row has one query, and
+        whether our kernel writes the new tokens (`writes`)."""
         found = super().build(common_prefix_len, common_attn_metadata, fast_build)
         if found.max_query_len == 1 and found.causal is True:
             self._groups.form(found.block_table, found.seq_lens, self.block_size)
             found.groups = self._groups  # type: ignore[attr-defined]
+            found.writes = self._writes  # type: ignore[attr-defined]
         return found
 
 
@@ -55,6 +65,7 @@ class SharedPageImpl(flash_attn.FlashAttentionImpl):
             and self.dcp_world_size == 1
             and not self.batch_invariant_enabled
         )
+        self._quantized = is_quantized_kv_cache(self.kv_cache_dtype)
 
     def do_kv_cache_update(
         self,
@@ -64,14 +75,19 @@ class SharedPageImpl(flash_attn.FlashAttentionImpl):
         kv_cache: torch.Tensor,
         slot_mapping: torch.Tensor,
     ) -> None:
-        """Write keys and values to the cache; in decode steps our kernel does it in `forward`."""
-        metadata = get_attention_context(layer.layer_name)[0]
-        if self._groups(metadata) is None:
-            super().do_kv_cache_update(layer, key, value, kv_cache, slot_mapping)
+        """Write keys and values to the cache, unless `forward` will do it for these slots."""
+        if is_forward_context_available():
+            metadata, _, _, slots = get_attention_context(layer.layer_name)
+            if slot_mapping is slots and self._groups(layer, metadata) and metadata.writes:
+                return
+        super().do_kv_cache_update(layer, key, value, kv_cache, slot_mapping)
 
-    def _groups(self, metadata: Any) -> attention.SharedPageGroups | None:
-        """Return the page groups of a step that our kernel computes."""
-        return getattr(metadata, "groups", None) if self._ours else None
+    def _groups(self, layer: Any, metadata: Any) -> attention.SharedPageGroups | None:
+        """Return the page groups of a step that our kernel computes. It has one scale for all
+        quantized keys of a layer, and one for all values."""
+        if not self._ours or (self._quantized and layer._k_scale.numel() > 1):
+            return None
+        return getattr(metadata, "groups", None)
 
     def forward(
         self,
@@ -86,15 +102,15 @@ class SharedPageImpl(flash_attn.FlashAttentionImpl):
         output_block_scale: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """See FlashAttentionImpl.forward."""
-        groups = self._groups(attn_metadata)
-        if groups is None or output_scale is not None:
+        groups = self._groups(layer, attn_metadata)
+        if groups is None or output_scale is not None:  # vLLM refuses a scale of outputs
             found: torch.Tensor = super().forward(
                 layer, query, key, value, kv_cache, attn_metadata, output,
                 output_scale, output_block_scale,
             )  # fmt: skip
             return found
         scale, value_scale, divisors = self.scale, 1.0, (1.0, 1.0)
-        if is_quantized_kv_cache(self.kv_cache_dtype):
+        if self._quantized:
             kv_cache = kv_cache.view(current_platform.fp8_dtype())
             scale *= layer._q_scale_float * layer._k_scale_float
             value_scale = layer._v_scale_float
@@ -102,7 +118,7 @@ class SharedPageImpl(flash_attn.FlashAttentionImpl):
         rows = attn_metadata.seq_lens.shape[0]
         slots, new = get_attention_context(layer.layer_name)[3], None
         # an earlier layer has written the new tokens if this layer shares its cache
-        if slots is not None and self.kv_sharing_target_layer_name is None:
+        if attn_metadata.writes and slots is not None and not self.kv_sharing_target_layer_name:
             new = attention.NewTokens(key[:rows], value[:rows], slots[:rows], *divisors)
         attention.decode(
             query[:rows], kv_cache, attn_metadata.block_table, attn_metadata.seq_lens,
