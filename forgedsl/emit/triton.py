@@ -135,7 +135,8 @@ def formatted(head: str, args: list[str], indent: int) -> str:
     """Write `head(args)` with the formatter's line breaks, indented by `indent` columns."""
     margin = " " * indent
     line = f"{margin}{head}({', '.join(args)})"
-    if len(line) <= 100:
+    colon = head.startswith("def ")  # it follows in the template
+    if len(line) + colon <= 100:
         return line
     inner = f"{margin}    {', '.join(args)}"
     if len(inner) > 100:
