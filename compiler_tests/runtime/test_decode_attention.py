@@ -189,8 +189,8 @@ from triton.compiler import ASTSource
 from forgedsl_runtime.services.vllm.upstream import attention
 
 NUMBERS = ("q_row", "q_head", "c_page", "c_head", "c_token", "t_row")
-COUNTS = ("chunk", "shared_parts", "own_parts", "slots", "new")
-WHOLE = ("table", "lengths", "members", "leaders", "starts")
+COUNTS = ("chunk", "shared_parts", "own_parts", "most_groups", "new")
+WHOLE = ("table", "lengths", "members", "shared_first_rows", "starts")
 
 
 def ptx(pages, **fixed):

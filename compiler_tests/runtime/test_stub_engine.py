@@ -1,44 +1,47 @@
-"""The stand-in engine of a rehearsal: whose times its requests take."""
+"""The stand-in engine of a rehearsal: whose times its requests take, on virtual time."""
 
 from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
 
-from forgedsl.sim.engine import Batching
+import pytest
+
 from forgedsl.sim.latency import Engine
 from forgedsl.sim.values import constant
 from forgedsl_runtime.actors.stub_engine import StubEngine, StubRequest
+from forgedsl_runtime.sim.clock import run
 
 HOST = Engine(
-    tokens=constant(8.0), prompt=constant(16.0), decode=0.01, decode_sequence=1e-4, prefill=1e-5,
-    max_running=24, load=0.1, start=20.0, siblings=4,
+    tokens=constant(8.0), prompt=constant(16.0), decode=0.01, decode_sequence=1e-4, prefill=1e-3,
+    max_running=24, load=0.1, start=20.0, decode_context=2e-6, context=12.0, siblings=4,
 )  # fmt: skip
+TENANT = replace(HOST, prefill=2e-3, siblings=2)
 
 
-def test_requests_of_a_tenant_take_its_times(monkeypatch):
-    added, add = [], Batching.add
+def alone(engine_times: Engine, tenant: Engine | None, before: int = 0) -> tuple[float, int]:
+    """Seconds that a request of 16 + 8 tokens takes on an engine, and the version it sampled."""
 
-    def recording(self, now, entry, tokens, prefill, context):
-        added.append((entry.request.id, entry.version, prefill, context))
-        add(self, now, entry, tokens, prefill, context)
-
-    monkeypatch.setattr(Batching, "add", recording)
-
-    async def submit():
-        ended = asyncio.Event()
-        engine = StubEngine(HOST, lambda completions: ended.set())
+    async def main() -> tuple[float, int]:
+        loop = asyncio.get_running_loop()
+        ended = loop.create_future()
+        engine = StubEngine(engine_times, ended.set_result)
         engine.version = 3
-        tenant = replace(HOST, prefill=2e-5, siblings=2)
-        common = {"prompt": 16, "tokens": 1, "truncated": False}
+        begin = loop.time()
         engine.submit([
-            StubRequest(id="host", **common),
-            StubRequest(id="tenant", **common, tenant=tenant),
-            StubRequest(id="later turn", **common, tenant=tenant, before=5),
+            StubRequest(id="a", prompt=16, tokens=8, truncated=False, tenant=tenant, before=before)
         ])  # fmt: skip
-        await ended.wait()
+        (done,) = await ended
+        return loop.time() - begin, done.version_max
 
-    asyncio.run(submit())
-    assert added == [
-        ("host", 3, 16 * 1e-5, 4), ("tenant", 0, 16 * 2e-5, 8), ("later turn", 0, 0.0, 13)
-    ]  # fmt: skip
+    found: tuple[float, int] = run(main())
+    return found
+
+
+@pytest.mark.parametrize("before", [0, 5])
+def test_a_request_of_a_tenant_takes_its_times(before):
+    seconds, version = alone(HOST, TENANT, before)
+    assert seconds == pytest.approx(alone(TENANT, None, before)[0])
+    assert seconds > alone(HOST, None, before)[0] + 1e-5
+    assert version == 0
+    assert alone(HOST, None, before)[1] == 3

@@ -90,7 +90,7 @@ def _group_rows(  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _own_starts(  # type: ignore[no-untyped-def]
-    members, first_rows, common, starts, leaders,
+    members, first_rows, common, starts, shared_first_rows,
     ROWS: tl.constexpr, MEMBERS: tl.constexpr, WORTH: tl.constexpr,
 ):  # fmt: skip
     """Compute the token index at which a row's own (not shared) part starts. List the first rows of
@@ -98,21 +98,21 @@ def _own_starts(  # type: ignore[no-untyped-def]
     i = tl.program_id(0)
     at = tl.arange(0, ROWS)
     inside = at < tl.num_programs(0)
-    leads = tl.load(first_rows + at, mask=inside, other=-1) == at
+    several = tl.load(first_rows + at, mask=inside, other=-1) == at
     if MEMBERS > 1:
-        leads &= tl.load(members + at * MEMBERS + 1, mask=inside, other=-1) >= 0
+        several &= tl.load(members + at * MEMBERS + 1, mask=inside, other=-1) >= 0
     else:
-        leads &= at < 0
-    count = tl.sum(leads.to(tl.int32), 0)
-    place = tl.sum((leads & (at < i)).to(tl.int32), 0)
-    tl.store(leaders + place, i, mask=tl.sum((leads & (at == i)).to(tl.int32), 0) > 0)
-    tl.store(leaders + i, -1, mask=i >= count)
+        several &= at < 0
+    count = tl.sum(several.to(tl.int32), 0)
+    place = tl.sum((several & (at < i)).to(tl.int32), 0)
+    tl.store(shared_first_rows + place, i, mask=tl.sum((several & (at == i)).to(tl.int32), 0) > 0)
+    tl.store(shared_first_rows + i, -1, mask=i >= count)
     first_row = tl.load(first_rows + i)
     member = tl.load(members + first_row * MEMBERS + tl.arange(0, MEMBERS))
     shared = tl.load(common + tl.maximum(member, 0))
     start = tl.min(tl.where(member >= 0, shared, 2147483647), 0)
-    several = tl.sum((member >= 0).to(tl.int32), 0) > 1
-    tl.store(starts + i, tl.where(several & (start >= WORTH), start, 0))
+    with_others = tl.sum((member >= 0).to(tl.int32), 0) > 1
+    tl.store(starts + i, tl.where(with_others & (start >= WORTH), start, 0))
 
 
 @triton.jit
@@ -178,33 +178,33 @@ def _attend_range(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _assignment(leaders, slots, shared_parts):  # type: ignore[no-untyped-def]
+def _assignment(shared_first_rows, most_groups, shared_parts):  # type: ignore[no-untyped-def]
     """Return the row of a program, its piece of the tokens, and whether they are those that a group
-    shares. There are at most half as many groups as rows (`slots`), so the programs for all rows at
-    one place of the grid's third axis cover two pieces of each group."""
+    shares. There are at most half as many groups of several rows (`most_groups`) as rows, so the
+    programs for all rows at one place of the grid's third axis cover two pieces of each group."""
     row, level = tl.program_id(1), tl.program_id(2)
     levels = (shared_parts + 1) // 2
     shared = level < levels
-    second = row >= slots
-    slot = tl.where(second, row - slots, row)
+    second = row >= most_groups
+    group = tl.where(second, row - most_groups, row)
     piece = tl.where(shared, 2 * level + second.to(tl.int32), level - levels)
-    exists = (slot < slots) | (level >= levels)
-    row = tl.where(shared, tl.load(leaders + slot, mask=shared, other=0), row)
+    exists = (group < most_groups) | (level >= levels)
+    row = tl.where(shared, tl.load(shared_first_rows + group, mask=shared, other=0), row)
     exists &= row >= 0
     return tl.maximum(row, 0), piece, shared, exists
 
 
-@triton.jit(do_not_specialize=["chunk", "shared_parts", "own_parts", "slots", "new"])
+@triton.jit(do_not_specialize=["chunk", "shared_parts", "own_parts", "most_groups", "new"])
 def _attend(  # type: ignore[no-untyped-def]
     queries, q_row, q_head, cache, c_page, c_head, c_token, table, t_row, lengths,
-    members, leaders, starts, tops, sums, sides, scale, chunk, shared_parts, own_parts,
-    slots, new,
+    members, shared_first_rows, starts, tops, sums, sides, scale, chunk, shared_parts, own_parts,
+    most_groups, new,
     G: tl.constexpr, GP: tl.constexpr, D: tl.constexpr, PAGE: tl.constexpr, MEMBERS: tl.constexpr,
     TILE: tl.constexpr, BLOCK: tl.constexpr, FP8: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """Attend to a part of the shared tokens of a group, or of the own tokens of a row."""
     head, heads = tl.program_id(0), tl.num_programs(0)
-    row, piece, shared, exists = _assignment(leaders, slots, shared_parts)
+    row, piece, shared, exists = _assignment(shared_first_rows, most_groups, shared_parts)
     start = tl.load(starts + row)
     length = tl.load(lengths + row) - new
     first = tl.where(shared, 0, start)
@@ -289,9 +289,9 @@ def _merge_parts(  # type: ignore[no-untyped-def]
     side = tl.load(sides + spot[:, None] * D + d[None, :], mask=there[:, None], other=0.0)
     found = tl.sum(side * weight[:, None], 0)
     if NEW:
-        last = tl.exp2(score - best)
-        total += last
-        found += last * value
+        new_weight = tl.exp2(score - best)
+        total += new_weight
+        found += new_weight * value
     found *= value_scale / total
     tl.store(out + row.to(tl.int64) * o_row + head * o_head + d, found, mask=length > 0)
 
@@ -314,7 +314,7 @@ class SharedPageGroups:
         self.first_rows = torch.arange(rows, dtype=torch.int32, device=device)
         self.common = torch.zeros(rows, dtype=torch.int32, device=device)
         self.starts = torch.zeros(rows, dtype=torch.int32, device=device)
-        self.leaders = torch.full((rows,), -1, dtype=torch.int32, device=device)
+        self.shared_first_rows = torch.full((rows,), -1, dtype=torch.int32, device=device)
 
     def form(self, table: torch.Tensor, lengths: torch.Tensor, page: int) -> None:
         """Group the rows of a page table [B, pages] with these lengths [B], int32."""
@@ -326,7 +326,7 @@ class SharedPageGroups:
             PAGE=page, ROWS=padded, MEMBERS=self.max_members, STEP=64,
         )  # fmt: skip
         _own_starts[(self._rows,)](
-            self.members, self.first_rows, self.common, self.starts, self.leaders,
+            self.members, self.first_rows, self.common, self.starts, self.shared_first_rows,
             ROWS=padded, MEMBERS=self.max_members, WORTH=WORTH, num_warps=1,
         )  # fmt: skip
 
@@ -394,15 +394,15 @@ def decode(
     chosen = _chosen(rows * kv_heads) | how
     shared_parts, own_parts, chunk = (chosen[k] for k in ("shared_parts", "own_parts", "chunk"))
     parts = shared_parts + own_parts
-    slots = max(1, rows // 2)  # groups of several rows
+    most_groups = max(1, rows // 2)  # of several rows
     scale *= math.log2(math.e)
     bounds = torch.empty((2, rows, heads, parts), dtype=torch.float32, device=queries.device)
     sides = torch.empty((rows, heads, parts, size), dtype=torch.float32, device=queries.device)
     _attend[(kv_heads, rows, (shared_parts + 1) // 2 + own_parts)](
         queries, queries.stride(0), queries.stride(1),
         pairs, pairs.stride(0), pairs.stride(1), pairs.stride(2), table, table.stride(0), lengths,
-        groups.members, groups.leaders, groups.starts, bounds[0], bounds[1], sides,
-        scale, chunk, shared_parts, own_parts, slots, int(new is not None),
+        groups.members, groups.shared_first_rows, groups.starts, bounds[0], bounds[1], sides,
+        scale, chunk, shared_parts, own_parts, most_groups, int(new is not None),
         G=groups.group, GP=groups.padded, D=size, PAGE=page, MEMBERS=groups.max_members,
         TILE=max(TILE, groups.padded), BLOCK=chosen["block"], FP8=fp8, STAGES=chosen["stages"],
         num_warps=chosen["warps"],

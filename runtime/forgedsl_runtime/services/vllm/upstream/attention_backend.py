@@ -78,11 +78,11 @@ class SharedPageImpl(flash_attn.FlashAttentionImpl):
         """Write keys and values to the cache, unless `forward` will do it for these slots."""
         if is_forward_context_available():
             metadata, _, _, slots = get_attention_context(layer.layer_name)
-            if slot_mapping is slots and self._groups(layer, metadata) and metadata.writes:
+            if slot_mapping is slots and self._groups_of(layer, metadata) and metadata.writes:
                 return
         super().do_kv_cache_update(layer, key, value, kv_cache, slot_mapping)
 
-    def _groups(self, layer: Any, metadata: Any) -> attention.SharedPageGroups | None:
+    def _groups_of(self, layer: Any, metadata: Any) -> attention.SharedPageGroups | None:
         """Return the page groups of a step that our kernel computes. It has one scale for all
         quantized keys of a layer, and one for all values."""
         if not self._ours or (self._quantized and layer._k_scale.numel() > 1):
@@ -102,7 +102,7 @@ class SharedPageImpl(flash_attn.FlashAttentionImpl):
         output_block_scale: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """See FlashAttentionImpl.forward."""
-        groups = self._groups(layer, attn_metadata)
+        groups = self._groups_of(layer, attn_metadata)
         if groups is None or output_scale is not None:  # vLLM refuses a scale of outputs
             found: torch.Tensor = super().forward(
                 layer, query, key, value, kv_cache, attn_metadata, output,
