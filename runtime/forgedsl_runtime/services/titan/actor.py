@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import math
 import random
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -208,10 +207,8 @@ class TitanTrainer(TitanActor):
         facts = {"parameters": self.titan.size, "loaded": loaded, "version": self.version}
         facts |= self._facts_of_tenants()
         facts |= self._random_weights() if resume_step is None else {}
-        if warm_up.saves_time(self.job, self.name):
-            begin = time.perf_counter()
-            self._warm_up()
-            facts["seconds"] = {"first passes": round(time.perf_counter() - begin, 1)}
+        if seconds := warm_up.prepare(self.job, self.name, self.titan, self._warm_up):
+            facts["seconds"] = seconds
         return facts
 
     def _warm_up(self) -> None:

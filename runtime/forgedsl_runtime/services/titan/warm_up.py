@@ -1,17 +1,22 @@
 """Passes on made-up samples before the first step, while engines start.
 
     losses of the trainer --made-up samples--> forward and backward passes --> gradients discarded
+    a trainer without such passes --> kernels of attention compiled, and not run
 
 The first passes of a process compile and load kernels, which takes many seconds. Engines take
 longer to start than a trainer, so a trainer with GPUs of its own does this meanwhile, and the first
 step is as fast as the others. Weights, buffers, moments and random states are not changed.
+
+A trainer that shares its GPU must not allocate memory on it while an engine starts. It only
+compiles the kernels of attention, which takes the host alone.
 """
 
 from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -22,12 +27,49 @@ from forgedsl.lower import job as spec
 from forgedsl.types.flow import Role
 from forgedsl_runtime.data_types import Sample
 from forgedsl_runtime.losses import LossFunction
+from forgedsl_runtime.services.titan.upstream import flash_attention
+from forgedsl_runtime.services.titan.upstream.attention import newest_shapes
+from forgedsl_runtime.services.titan.upstream.model import DTYPES
 
 SEED = 7
 MOST_TOKENS, MOST_LENGTH = 8192, 1024
 """tokens of the samples of a rank, and of one sample"""
 OF_VERSIONS = ("behavior", "proximal", "ref")
 """fields with log-probs; made-up ones are those of a uniform distribution"""
+
+
+def prepare(job: spec.Job, name: str, titan: Any, passes: Callable[[], None]) -> dict[str, float]:
+    """Spare the first step of a trainer what can be done while engines start: run `passes`, or
+    compile kernels. Return the seconds that it took, by its name; empty if there is nothing to do.
+    """
+    begin = time.perf_counter()
+    if saves_time(job, name) and losses_of(job, name):
+        passes()
+        done = "first passes"
+    elif _engines_start(job, name) and _compile_attention(titan, job.services[name]):
+        done = "attention kernels"
+    else:
+        return {}
+    return {done: round(time.perf_counter() - begin, 1)}
+
+
+def _engines_start(job: spec.Job, name: str) -> bool:
+    """True if the trainer has GPUs, and engines start meanwhile."""
+    return job.services[name].mesh.device != "cpu" and bool(job.samplers)
+
+
+def _compile_attention(titan: Any, service: spec.Service) -> bool:
+    """Compile the kernels of the model's attention without memory of the GPU. Return False if it
+    uses none that have to be compiled."""
+    assert isinstance(service, spec.TitanService)
+    dtype = DTYPES[service.dtype]
+    shapes = newest_shapes(titan.model, dtype, service.parallel)
+    for heads, key_heads, width in sorted(shapes):
+        flash_attention.compile_ahead(
+            heads, key_heads, width, dtype,
+            seq_len=service.batch.seq_len, rows=service.batch.rows,
+        )  # fmt: skip
+    return bool(shapes)
 
 
 def losses_of(job: spec.Job, name: str) -> list[str]:
@@ -43,7 +85,7 @@ def saves_time(job: spec.Job, name: str) -> bool:
     the trainer's GPUs. An engine measures free memory when it starts, so it must not see the memory
     of a trainer change."""
     service = job.services[name]
-    if service.mesh.device == "cpu" or not job.samplers:
+    if not _engines_start(job, name):
         return False
     others = (each for other, each in job.with_processes.items() if other != name)
     taken = {gpu for other in others for gpu in _gpus(other)}
