@@ -176,6 +176,32 @@ assert run()[:2] == (0, 0)
 found = cache.view(torch.float8_e4m3fn)[3, :, 3].float()
 rounded = torch.cat([new_keys[1] / 2, new_values[1] / 4], -1).to(torch.float8_e4m3fn)
 assert torch.equal(found, rounded.float())
+
+# vLLM's plan of its programs, which our kernel does not need
+planned = []
+flash_attn.FlashAttentionMetadataBuilder._get_scheduler_metadata = (
+    lambda self, **named: planned.append(named)
+)
+layer.impl = impl
+
+
+def plans(layers, **step):
+    "How many plans were made for a step of these layers."
+    planned.clear()
+    builder = object.__new__(backend.get_builder_cls())
+    builder.vllm_config, builder.layer_names = None, [*layers]
+    ours.get_layers_from_vllm_config = lambda config, kind, names: layers
+    for _ in range(2):
+        builder._get_scheduler_metadata(**{"max_query_len": 1, "causal": True, **step})
+    return len(planned)
+
+
+theirs = SimpleNamespace(impl=SimpleNamespace())
+assert plans({"first": layer}) == 0
+assert plans({"first": layer}, max_query_len=7) == plans({"first": layer}, causal=False) == 2
+assert plans({"first": layer, "second": theirs}) == plans({}) == 2
+layer._k_scale = torch.ones(2)
+assert plans({"first": layer}) == 2
 """
 
 COMPILED = """

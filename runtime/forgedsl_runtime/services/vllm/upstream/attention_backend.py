@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 import torch
+from vllm.config import get_layers_from_vllm_config
 from vllm.forward_context import is_forward_context_available
-from vllm.model_executor.layers.attention.attention import get_attention_context
+from vllm.model_executor.layers.attention.attention import Attention, get_attention_context
 from vllm.platforms import current_platform
 from vllm.utils.torch_utils import is_quantized_kv_cache
 from vllm.v1.attention.backend import AttentionType
@@ -36,6 +38,22 @@ class SharedPageBuilder(flash_attn.FlashAttentionMetadataBuilder):
             config.scheduler_config.async_scheduling
             or not config.cache_config.enable_prefix_caching
         )
+
+    @cached_property
+    def _all_ours(self) -> bool:
+        """True if our kernel computes the decode steps of all layers of this builder."""
+        layers = get_layers_from_vllm_config(self.vllm_config, Attention, self.layer_names)
+        return bool(layers) and all(
+            isinstance(layer.impl, SharedPageImpl) and layer.impl.decodes(layer)
+            for layer in layers.values()
+        )
+
+    def _get_scheduler_metadata(self, **named: Any) -> torch.Tensor | None:
+        """Return FlashAttention's plan for its programs; None where no layer needs it."""
+        if named["max_query_len"] == 1 and named["causal"] is True and self._all_ours:
+            return None
+        plan: torch.Tensor | None = super()._get_scheduler_metadata(**named)
+        return plan
 
     def build(
         self, common_prefix_len: int, common_attn_metadata: Any, fast_build: bool = False
@@ -82,12 +100,14 @@ class SharedPageImpl(flash_attn.FlashAttentionImpl):
                 return
         super().do_kv_cache_update(layer, key, value, kv_cache, slot_mapping)
 
-    def _groups_of(self, layer: Any, metadata: Any) -> attention.SharedPageGroups | None:
-        """Return the page groups of a step that our kernel computes. It has one scale for all
+    def decodes(self, layer: Any) -> bool:
+        """Return whether our kernel computes this layer's decode steps. It has one scale for all
         quantized keys of a layer, and one for all values."""
-        if not self._ours or (self._quantized and layer._k_scale.numel() > 1):
-            return None
-        return getattr(metadata, "groups", None)
+        return self._ours and not (self._quantized and layer._k_scale.numel() > 1)
+
+    def _groups_of(self, layer: Any, metadata: Any) -> attention.SharedPageGroups | None:
+        """Return the page groups of a step that our kernel computes."""
+        return getattr(metadata, "groups", None) if self.decodes(layer) else None
 
     def forward(
         self,
