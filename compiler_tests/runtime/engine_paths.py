@@ -72,7 +72,8 @@ class Played:
                 done += others
             step += 1
         found = {
-            d.request_id: [*dataclasses.astuple(d)[1:3], own.text(d), d.truncated] for d in done
+            d.request_id: [*dataclasses.astuple(d)[1:3], own.texts([d])[0], d.truncated]
+            for d in done
         }
         return {"given": found, "scores": self.scores, "progress": self.progress}
 

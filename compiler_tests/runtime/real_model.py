@@ -61,7 +61,7 @@ def vllm(folder: Path, dtype: Any) -> dict[str, Any]:
         prompt = asked[int(each.request_id.split()[1])]
         found[each.request_id] = {
             "prompt": prompt, "tokens": each.token_ids, "logprobs": each.logprobs,
-            "text": engine.text(each), "truncated": each.truncated,
+            "text": engine.texts([each])[0], "truncated": each.truncated,
         }  # fmt: skip
         if each.request_id.startswith("free"):
             scored, _ = engine.score(each.request_id + " again", prompt + each.token_ids)
@@ -96,7 +96,11 @@ def decoded(engine: Any, upstream: Any) -> list[dict[str, Any]]:
             ]
             said = tokenizer.decode(tokens[: len(ids)])
             found.append(
-                {"said": said, "free": engine.text(ways[0]), "watched": engine.text(ways[1])}
+                {
+                    "said": said,
+                    "free": engine.texts([ways[0]])[0],
+                    "watched": engine.texts([ways[1]])[0],
+                }
             )
     return found
 

@@ -23,7 +23,28 @@ def test_results_reach_their_callers_and_calls_merge() -> None:
         return await asyncio.gather(*(queue.submit(i) for i in range(50)))
 
     assert asyncio.run(main()) == [2 * i for i in range(50)]
-    assert len(sizes) < 10
+    assert sizes == [50]  # of one turn of the event loop
+
+
+def test_items_are_divided_among_the_calls_that_may_start() -> None:
+    sizes = []
+
+    async def call(items: Sequence[int]) -> Sequence[int]:
+        sizes.append(len(items))
+        await asyncio.sleep(0.001)
+        return items
+
+    async def main(count: int, limit: int) -> list[int]:
+        sizes.clear()
+        queue = Coalescer(call, parallel=4, limit=limit)
+        given = [queue.post(i) for i in range(count)]
+        given[1].cancel()  # nobody waits for it
+        assert await asyncio.gather(*given, return_exceptions=True)
+        return sizes
+
+    assert asyncio.run(main(11, limit=8)) == [3, 3, 2, 2]
+    assert asyncio.run(main(11, limit=1)) == [1] * 10
+    assert asyncio.run(main(3, limit=8)) == [1, 1]
 
 
 def test_error_reaches_all_callers_and_the_queue_goes_on() -> None:

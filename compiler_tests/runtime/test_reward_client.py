@@ -16,9 +16,9 @@ from forgedsl.lower import job as spec
 from forgedsl_runtime.endpoints import RewardError, Score, ServiceError, ServiceFailure
 from forgedsl_runtime.events import EventLog
 from forgedsl_runtime.guards import RewardGuard
-from forgedsl_runtime.rewards.worker import Outcome
+from forgedsl_runtime.rewards.worker import Item, Outcome
 from forgedsl_runtime.services import reward as module
-from forgedsl_runtime.services.reward import RewardClient
+from forgedsl_runtime.services.reward import QUICK_BATCH, RewardClient
 from forgedsl_runtime.step_metrics import Meter
 
 PROGRAM: Any = SimpleNamespace(points=lambda parts: sum(parts.values()))
@@ -89,6 +89,32 @@ def test_a_dropped_score_names_all_that_failed(make_job: Any) -> None:
     with pytest.raises(RewardError) as raised:
         asyncio.run(client.score("points", rollout("no"), "yes"))
     assert (raised.value.reason, raised.value.failed) == ("reward correct", ("correct", "beside"))
+
+
+def test_quick_calls_are_sent_together_and_slow_ones_alone(make_job: Any) -> None:
+    class Timed(FakeMesh):
+        seconds: float
+        sizes: list[int]
+
+        async def one(self, rank: int, endpoint: str, items: list[Item]) -> list[list[Outcome]]:
+            self.sizes.append(len(items))
+            found = await super().one(rank, endpoint, items)
+            return [[replace(o, seconds=self.seconds) for o in outcomes] for outcomes in found]
+
+    async def sizes(seconds: float, calls: int = 80) -> list[int]:
+        mesh.seconds, mesh.sizes = seconds, []
+        await asyncio.gather(
+            *(client.score("correct", rollout("yes"), "yes", monitored=False) for _ in range(calls))
+        )
+        assert sum(mesh.sizes) == calls
+        return mesh.sizes
+
+    mesh = Timed()
+    client, _ = client_of(make_job, mesh)
+    assert set(asyncio.run(sizes(0.2))) == {1}
+    assert asyncio.run(sizes(0.0))[-3] > 1  # once the mean of the durations has become small
+    assert max(asyncio.run(sizes(0.0))) == QUICK_BATCH
+    assert asyncio.run(sizes(1.0))[-4:] == [1] * 4
 
 
 async def _scores(client: RewardClient, texts: list[str]) -> int:

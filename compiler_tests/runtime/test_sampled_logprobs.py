@@ -1,4 +1,4 @@
-"""Tokens drawn by pieces of the vocabulary, and log-probs of tokens, interpreted, against float64."""
+"""Tokens drawn by pieces of the vocabulary, and their log-probs, interpreted, against float64."""
 
 import pytest
 
@@ -72,8 +72,8 @@ for rows, vocab, dtype in [(12, 150, "float32"), (4, 4500, "bfloat16"), (2, 2048
     torch.testing.assert_close(found.double(), of, **near)
     greedy, _ = logprobs.sampled_tokens(*drawn[:2], torch.zeros(rows), seeds, positions)
     assert greedy.tolist() == logits.float().argmax(-1).tolist()
-    alone, _ = logprobs.sampled_tokens(logits[1:2], numbers[1:2], torch.ones(rows), seeds, positions[1:2])
-    assert alone.tolist() == tokens[1:2].tolist()  # whatever else is in the batch
+    one = logits[1:2], numbers[1:2], torch.ones(rows), seeds, positions[1:2]
+    assert logprobs.sampled_tokens(*one)[0].tolist() == wanted[1:2]  # whatever is in the batch
 """
 
 SHARES = """

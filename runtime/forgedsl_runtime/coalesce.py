@@ -1,12 +1,14 @@
 """Combine many small awaited calls into few large ones.
 
-While a call is in flight, new items wait. When it returns, all waiting items go out in one call.
-There is no timer, so a lone item is not delayed, and a busy service gets large batches.
+Items of one turn of the event loop go out together. While a call is in flight, new items wait. When
+it returns, all waiting items go out in one call. There is no timer, so a lone item is not delayed,
+and a busy service gets large batches.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, TypeVar
 
@@ -16,7 +18,8 @@ R = TypeVar("R")
 
 class Coalescer(Generic[T, R]):
     """Batch items: `await submit(item)` runs `call(items) -> results`, at most `parallel` calls at
-    once."""
+    once, each with at most `limit` items. Items are divided evenly among the calls that may start.
+    """
 
     def __init__(
         self,
@@ -26,8 +29,10 @@ class Coalescer(Generic[T, R]):
         limit: int = 4096,
     ) -> None:
         self._call = call
-        self._limit = limit
+        self.limit = limit
         self._idle = parallel
+        self._is_awake = False
+        """True if `_dispatch` is about to run"""
         self._waiting: list[tuple[T, asyncio.Future[R]]] = []
         self._running: set[asyncio.Task[None]] = set()
 
@@ -47,17 +52,22 @@ class Coalescer(Generic[T, R]):
     def post(self, item: T, *, first: bool = False) -> asyncio.Future[R]:
         """Queue `item` and return its future at once. With `first`, it goes ahead of the waiting
         items."""
-        future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[R] = loop.create_future()
         self._waiting.insert(0 if first else len(self._waiting), (item, future))
-        self._dispatch()
+        if self._idle and not self._is_awake:
+            self._is_awake = True
+            loop.call_soon(self._dispatch)
         return future
 
     def _dispatch(self) -> None:
+        self._is_awake = False
         while self._idle and self._waiting:
-            batch, self._waiting = self._waiting[: self._limit], self._waiting[self._limit :]
-            batch = [(item, future) for item, future in batch if not future.done()]
+            self._waiting = [each for each in self._waiting if not each[1].done()]
+            share = min(self.limit, math.ceil(len(self._waiting) / self._idle))
+            batch, self._waiting = self._waiting[:share], self._waiting[share:]
             if not batch:
-                continue
+                return
             self._idle -= 1
             task = asyncio.create_task(self._send(batch))
             self._running.add(task)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from dataclasses import asdict
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +20,19 @@ def record(run_dir: Path, service: str, loss: str, batch: Batch, result: StepRes
     """Write a batch and the result of its step; the file is named by the new policy version."""
     folder = run_dir / FOLDER
     folder.mkdir(exist_ok=True)
-    content = {"service": service, "loss": loss, "batch": asdict(batch), "result": asdict(result)}
-    (folder / f"step-{result.version}.json").write_text(json.dumps(content, default=_routes))
+    content = {"service": service, "loss": loss, "batch": batch, "result": result}
+    (folder / f"step-{result.version}.json").write_text(json.dumps(content, default=_written))
+
+
+def _written(value: Any) -> dict[str, Any]:
+    """Return the fields of a dataclass, which may hold further ones; of routes their dtype, shape
+    and bytes as text."""
+    if is_dataclass(value):  # `asdict` would copy every number of its lists
+        return {each.name: getattr(value, each.name) for each in fields(value)}
+    return _routes(value)
 
 
 def _routes(routes: Routes) -> dict[str, Any]:
-    """Write routes as text: their dtype, shape and bytes."""
     content = base64.b64encode(np.ascontiguousarray(routes).tobytes()).decode("ascii")
     return {"dtype": routes.dtype.name, "shape": routes.shape, "base64": content}
 

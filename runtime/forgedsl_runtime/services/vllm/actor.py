@@ -38,6 +38,9 @@ from forgedsl_runtime.transports import tree
 from forgedsl_runtime.transports.base import Manifest, buffer_path
 from forgedsl_runtime.transports.registry import fetch_weights, open_weights
 
+PACKET = 16
+"""completions of a message: the controller works on one packet while the next is decoded"""
+
 
 @dataclass(frozen=True, slots=True)
 class _Add:
@@ -357,20 +360,26 @@ class Generator(ForgeActor):
     ) -> None:
         assert self._port is not None
         try:
-            completions = [self._complete(done, entry, version, now) for done, entry in ended]
-            self._port.send(Message(completions=completions))
+            for first in range(0, len(ended), PACKET):
+                packet = ended[first : first + PACKET]
+                texts = self._engine.texts([done for done, _ in packet])
+                completions = [
+                    self._complete(done, entry, version, now, text)
+                    for (done, entry), text in zip(packet, texts, strict=True)
+                ]
+                self._port.send(Message(completions=completions))
         except Exception:
             self._port.send(Message(error=traceback.format_exc()))
 
     def _complete(
-        self, done: upstream.Finished, entry: _InFlight, version: int, now: float
+        self, done: upstream.Finished, entry: _InFlight, version: int, now: float, text: str
     ) -> Completion:
         mask = [math.isfinite(value) for value in done.logprobs]
         version = entry.version if entry.tenant else version
         return Completion(
             id=done.request_id, token_ids=done.token_ids,
             logprobs=[v if ok else 0.0 for v, ok in zip(done.logprobs, mask, strict=True)],
-            mask=mask, text=self._engine.text(done), truncated=done.truncated,
+            mask=mask, text=text, truncated=done.truncated,
             version_min=entry.version, version_max=version, started=entry.started, finished=now,
             running=entry.running, versions=entry.versions(version, len(done.token_ids)),
             grades=done.grades, routes=None if done.routes is None else done.routes.wait(),

@@ -19,7 +19,7 @@ import contextlib
 import logging
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -286,6 +286,7 @@ class Engine:
             detokenize=bool(sampling.stop),
             skip_special_tokens=not self._left_out,
             output_kind=self._final_only,
+            skip_clone=True,  # each request has parameters of its own
         )
         salt, added = (SALT, self._tenants.adapter(tenant)) if tenant else (
             f"v{self._salt}", self._adapter
@@ -322,18 +323,41 @@ class Engine:
             self._graded.pop(ident, None)
             self._inner_ids.pop(ident, None)
 
-    def text(self, done: Finished) -> str:
-        """Return the text of a completion, without the token that ended it."""
-        if done.text is not None and not done.truncated:
-            text = done.text  # not if truncated: vLLM omits an incomplete last character
-            for token in self._left_out.values():
-                text = text.replace(token, "")
-            return text
+    def texts(self, done: Sequence[Finished]) -> list[str]:
+        """Return the texts of completions, without the tokens that ended them."""
+        decoded = iter(self._decode([self._shown(one) for one in done if not _has_text(one)]))
+        return [self._cleaned(one.text or "") if _has_text(one) else next(decoded) for one in done]
+
+    def _shown(self, done: Finished) -> list[int]:
+        """Return the tokens to decode."""
         tokens = done.token_ids[: len(done.token_ids) - (not done.truncated)]
         if self._left_out:
             tokens = [token for token in tokens if token not in self._left_out]
-        decode = self._engine.get_tokenizer().decode
-        return str(decode(tokens, skip_special_tokens=not self._left_out))
+        return tokens
+
+    def _cleaned(self, text: str) -> str:
+        for token in self._left_out.values():
+            text = text.replace(token, "")
+        return text
+
+    @cached_property
+    def _decode(self) -> Callable[[list[list[int]]], list[str]]:
+        """Decode several lists of tokens. A tokenizer in Rust uses all cores for this."""
+        from transformers import PreTrainedTokenizerFast as Fast
+
+        tokenizer: Any = self._engine.get_tokenizer()
+        skip, made = not self._left_out, type(tokenizer)
+        if (
+            isinstance(tokenizer, Fast)
+            and (made.decode, made._decode) == (Fast.decode, Fast._decode)
+            and not tokenizer.clean_up_tokenization_spaces
+        ):
+            os.environ["TOKENIZERS_PARALLELISM"] = "true"  # read at each call
+            batch = partial(tokenizer.backend_tokenizer.decode_batch, skip_special_tokens=skip)
+            return cast("Callable[[list[list[int]]], list[str]]", batch)
+        return lambda lists: [
+            str(tokenizer.decode(each, skip_special_tokens=skip)) for each in lists
+        ]
 
     def step(self) -> list[Finished]:
         """Run one engine step; return the requests that finished in it."""
@@ -371,6 +395,7 @@ class Engine:
             prompt_logprobs=0,
             skip_reading_prefix_cache=True,
             output_kind=self._final_only,
+            skip_clone=True,  # each request has parameters of its own
         )
         prompt = self._prompt(prompt_token_ids=token_ids)
         inner = self._engine.add_request(request_id, prompt, params, lora_request=self._adapter)
@@ -533,6 +558,12 @@ def _install_kernels() -> None:
 
 def _drop_custom_scheduler_warning(record: logging.LogRecord) -> bool:
     return not str(record.msg).startswith("Using custom scheduler class")
+
+
+def _has_text(done: Finished) -> bool:
+    """Return whether vLLM decoded a completion; of one that was truncated it leaves out an
+    incomplete last character."""
+    return done.text is not None and not done.truncated
 
 
 def _as_finished(samples: RequestSamples) -> Finished:
