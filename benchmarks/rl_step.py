@@ -175,7 +175,7 @@ def measured(run_dir: Path, args: argparse.Namespace) -> dict[str, Any]:
         "ratio_first": rows[0]["loss/ratio"],
         "grad_norm_first": rows[0]["grad_norm"],
         "first_step_s": rows[0]["step_s"],
-        "start_s": next(e["time"] for e in events if e["kind"] == "controller.start") - begin,
+        "start_s": _sampling_starts(events) - begin,
         "checkpoint_s": [e["seconds"] for e in events if e["kind"] == "checkpoint.saved"],
         "checkpoint_paused_s": [e["paused"] for e in events if e["kind"] == "checkpoint.saved"],
         "steps_s": [round(row["step_s"], 2) for row in rows],
@@ -185,6 +185,14 @@ def measured(run_dir: Path, args: argparse.Namespace) -> dict[str, Any]:
     phases = [e for e in ready if "seconds" in e["facts"]]
     found |= {f"start_{e['service']}": e["facts"]["seconds"] for e in phases}
     return {k: round(v, 4) if isinstance(v, float) else v for k, v in found.items()}
+
+
+def _sampling_starts(events: list[dict[str, Any]]) -> float:
+    """When the first request may be sent: after the first weights have arrived, if an engine starts
+    with random ones."""
+    first = next(e["time"] for e in events if e["kind"] == "step.start")
+    before = ("controller.start", "sync.end")
+    return float(max(e["time"] for e in events if e["kind"] in before and e["time"] < first))
 
 
 def flops(row: dict[str, Any], prompt: float, size: str) -> float:
