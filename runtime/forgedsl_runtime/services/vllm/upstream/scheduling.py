@@ -43,10 +43,24 @@ class RequestSamples:
     """Samples of a request, and why it ended."""
 
     name: str
+    request: Request
+    ends: frozenset[int]
+    """tokens that end it"""
+    most_tokens: int
+    """it ends when prompt and completion have so many tokens together"""
     token_ids: list[int]
     logprobs: list[float] = field(default_factory=list)
     reason: FinishReason | None = None
     routes: PendingRoutes | None = None
+
+    @classmethod
+    def of(cls, name: str, request: Request, longest: int) -> RequestSamples:
+        """Return the empty samples of a request; `longest`: tokens of the model's context."""
+        params = request.sampling_params
+        assert params is not None
+        ends = {params.eos_token_id, *(params.stop_token_ids or ())} - {None}
+        most = min(request.num_prompt_tokens + request.max_tokens, longest)
+        return cls(name, request, frozenset(ends), most, request._output_token_ids)
 
 
 class FastDecodeScheduler(Scheduler):
@@ -103,7 +117,8 @@ class FastDecodeScheduler(Scheduler):
         super().add_request(request)
         name = self._names.pop(request.request_id, None)
         if name is not None:
-            self.followed[request.request_id] = RequestSamples(name, request._output_token_ids)
+            samples = RequestSamples.of(name, request, self.max_model_len)
+            self.followed[request.request_id] = samples
 
     def take_finished(self) -> list[RequestSamples]:
         """Return the followed requests that have finished since the last call."""
@@ -176,27 +191,25 @@ class FastDecodeScheduler(Scheduler):
     def _schedule_short(self, chosen: list[Request]) -> SchedulerOutput:
         self.current_step += 1
         size, caches = self._blocks.block_size, self.kv_cache_manager.enable_caching
-        ids: list[str] = []
-        new_block_ids: list[tuple[list[int], ...] | None] = []
-        computed_tokens: list[int] = []
-        output_tokens: list[int] = []
-        eligible = self.current_step + 1 if self.overlaps and self.use_v2_model_runner else 0
-        for request in chosen:
-            computed = request.num_computed_tokens
-            blocks = None
+        ids = [request.request_id for request in chosen]
+        computed_tokens = [request.num_computed_tokens for request in chosen]
+        output_tokens = [
+            len(request._output_token_ids) + request.num_output_placeholders for request in chosen
+        ]
+        new_block_ids: list[tuple[list[int], ...] | None] = [None] * len(chosen)
+        overlaps = self.overlaps
+        eligible = self.current_step + 1 if overlaps and self.use_v2_model_runner else 0
+        for place, request in enumerate(chosen):
+            computed = computed_tokens[place]
             if computed % size == 0 or (
                 caches and min(computed + 1, len(request._all_token_ids)) % size == 0
             ):  # it needs a new block, or fills one
                 slots = self.kv_cache_manager.allocate_slots(request, 1)
                 assert slots is not None, "blocks were counted before"
-                blocks = slots.get_block_ids(allow_none=True)
-            ids.append(request.request_id)
-            new_block_ids.append(blocks)
-            computed_tokens.append(computed)
-            output_tokens.append(len(request._output_token_ids) + request.num_output_placeholders)
+                new_block_ids[place] = slots.get_block_ids(allow_none=True)
             request.num_computed_tokens = computed + 1
             request.num_in_flight_tokens += 1
-            if self.overlaps:
+            if overlaps:
                 request.num_output_placeholders += 1
                 request.next_decode_eligible_step = eligible
         if not self.use_v2_model_runner:
@@ -283,12 +296,13 @@ class FastDecodeScheduler(Scheduler):
         logprobs = output.logprobs.logprobs[:, 0].tolist()
         sampled, index = output.sampled_token_ids, output.req_id_to_index
         size, caches = self._blocks.block_size, self.kv_cache_manager.enable_caching
-        longest = self.max_model_len
+        followed, overlaps, running = self.followed, self.overlaps, RequestStatus.RUNNING
         stopped: list[tuple[Request, bool]] = []
         for request_id, num_tokens in scheduled.items():
-            request = self.requests.get(request_id)
-            if request is None:
+            samples = followed.get(request_id)
+            if samples is None:
                 continue  # it ended in the preceding step
+            request = samples.request
             request.num_in_flight_tokens -= num_tokens
             is_stale = request.num_stale_output_tokens > 0
             if is_stale:  # sampled before it was preempted
@@ -298,29 +312,26 @@ class FastDecodeScheduler(Scheduler):
             at = index[request_id]
             if not sampled[at]:
                 continue  # in the middle of a prompt
-            (token,) = sampled[at]
-            tokens, own = request._all_token_ids, request._output_token_ids
+            token = sampled[at][0]
+            tokens = request._all_token_ids
             tokens.append(token)
-            own.append(token)
-            if len(tokens) % size == 0:
+            samples.token_ids.append(token)
+            samples.logprobs.append(logprobs[at])
+            count = len(tokens)
+            if count % size == 0:
                 request.update_block_hashes()
-            self.followed[request_id].logprobs.append(logprobs[at])
-            params, was_running = request.sampling_params, request.status == RequestStatus.RUNNING
-            assert params is not None
-            may_end = (
-                token == params.eos_token_id
-                or token in (params.stop_token_ids or ())
-                or len(own) >= request.max_tokens
-                or len(tokens) >= longest
-            )
-            if may_end and check_stop(request, longest):
+            was_running = request.status is running
+            if (count >= samples.most_tokens or token in samples.ends) and check_stop(
+                request, self.max_model_len
+            ):
                 stopped.append((request, was_running))
-            if self.overlaps:
+            if overlaps:
                 if not is_stale:
                     request.num_output_placeholders -= 1
-                done = request.num_computed_tokens - request.num_output_placeholders
-                if was_running and caches and done % size == 0:
-                    self.kv_cache_manager.cache_blocks(request, done)
+                if was_running and caches:
+                    done = request.num_computed_tokens - request.num_output_placeholders
+                    if done % size == 0:
+                        self.kv_cache_manager.cache_blocks(request, done)
         if stopped:
             self._stop(stopped)
 
