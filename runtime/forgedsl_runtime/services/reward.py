@@ -41,8 +41,8 @@ QUICK_SECONDS, QUICK_BATCH = 0.01, 8
 """calls of a Python reward that are sent together: as many as take QUICK_SECONDS by the mean of the
 last ones, at most QUICK_BATCH. A message takes the controller 0.5 ms, and so does a quick reward in
 its process"""
-MEMORY = 0.9
-"""weight of what is known in the mean of durations; the rest is the newest call"""
+OLDER, SHORTEST = 0.9, 1e-5
+"""weight of the older calls in the mean of durations, and the least that the mean counts as"""
 SLOW_SECONDS = 10.0
 """a longer call causes a warning"""
 QUEUE_SECONDS = 60.0
@@ -146,7 +146,7 @@ class RewardPool:
             return
         for outcomes in answers:
             newest = sum(outcome.seconds for outcome in outcomes)
-            self._mean = MEMORY * self._mean + (1 - MEMORY) * newest
+            self._mean = max(SHORTEST, OLDER * self._mean + (1 - OLDER) * newest)
         self._queue.limit = max(1, min(QUICK_BATCH, int(QUICK_SECONDS / self._mean)))
 
     async def _ask(self, mesh: Mesh, rank: int, items: Sequence[Item]) -> list[list[Outcome]]:
