@@ -42,7 +42,7 @@ def test_items_are_divided_among_the_calls_that_may_start() -> None:
         assert await asyncio.gather(*given, return_exceptions=True)
         return sizes
 
-    assert asyncio.run(main(11, limit=8)) == [3, 3, 2, 2]
+    assert asyncio.run(main(11, limit=8)) == [2, 3, 3, 2]
     assert asyncio.run(main(11, limit=1)) == [1] * 10
     assert asyncio.run(main(3, limit=8)) == [1, 1]
 

@@ -92,6 +92,7 @@ check(pairs, 4, 2, 32, torch.float32, 3, 1, 0, 2)  # rows of one token
 BACKEND = """
 from types import SimpleNamespace
 import torch
+from vllm.config import CUDAGraphMode
 from vllm.forward_context import ForwardContext, override_forward_context
 from vllm.v1.attention.backends import flash_attn
 from vllm.v1.attention.backends.registry import AttentionBackendEnum
@@ -185,11 +186,12 @@ flash_attn.FlashAttentionMetadataBuilder._get_scheduler_metadata = (
 layer.impl = impl
 
 
-def plans(layers, **step):
+def plans(layers, graphs=CUDAGraphMode.FULL_AND_PIECEWISE, **step):
     "How many plans were made for a step of these layers."
     planned.clear()
     builder = object.__new__(backend.get_builder_cls())
     builder.vllm_config, builder.layer_names = None, [*layers]
+    builder.compilation_config = SimpleNamespace(cudagraph_mode=graphs)
     ours.get_layers_from_vllm_config = lambda config, kind, names: layers
     for _ in range(2):
         builder._get_scheduler_metadata(**{"max_query_len": 1, "causal": True, **step})
@@ -200,6 +202,8 @@ theirs = SimpleNamespace(impl=SimpleNamespace())
 assert plans({"first": layer}) == 0
 assert plans({"first": layer}, max_query_len=7) == plans({"first": layer}, causal=False) == 2
 assert plans({"first": layer, "second": theirs}) == plans({}) == 2
+assert plans({"first": layer}, CUDAGraphMode.FULL) == 2  # one graph for mixed steps too
+assert plans({"first": layer}, CUDAGraphMode.FULL_DECODE_ONLY) == 0
 layer._k_scale = torch.ones(2)
 assert plans({"first": layer}) == 2
 """

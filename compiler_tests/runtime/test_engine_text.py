@@ -48,8 +48,7 @@ def test_marks_of_tool_calls_stay_in_a_text(
     assert made.texts([Finished(token_ids=[*ids, EOS], truncated=False, **watched)])[0] == text
 
 
-def test_several_texts_at_a_time_are_those_of_the_tokenizer(monkeypatch: Any) -> None:
-    monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")  # restored, whatever the engine sets
+def test_several_texts_at_a_time_are_those_of_the_tokenizer() -> None:
     made, tokenizer = engine(None, "", "[OTHER]")
     tokens = [[4, 5, 6, EOS], [7, EOS, 8], [], [EOS]]
     cut = [False, True, True, False]

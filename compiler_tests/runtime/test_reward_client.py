@@ -95,11 +95,13 @@ def test_quick_calls_are_sent_together_and_slow_ones_alone(make_job: Any) -> Non
     class Timed(FakeMesh):
         seconds: float
         sizes: list[int]
+        ended = False
 
         async def one(self, rank: int, endpoint: str, items: list[Item]) -> list[list[Outcome]]:
             self.sizes.append(len(items))
             found = await super().one(rank, endpoint, items)
-            return [[replace(o, seconds=self.seconds) for o in outcomes] for outcomes in found]
+            each = {"seconds": self.seconds, "ended": self.ended}
+            return [[replace(o, **each) for o in outcomes] for outcomes in found]
 
     async def sizes(seconds: float, calls: int = 80) -> list[int]:
         mesh.seconds, mesh.sizes = seconds, []
@@ -115,6 +117,9 @@ def test_quick_calls_are_sent_together_and_slow_ones_alone(make_job: Any) -> Non
     assert asyncio.run(sizes(0.0))[-3] > 1  # once the mean of the durations has become small
     assert max(asyncio.run(sizes(0.0))) == QUICK_BATCH
     assert asyncio.run(sizes(1.0))[-4:] == [1] * 4
+    assert asyncio.run(sizes(0.0, 200))[-3] > 1
+    mesh.ended = True  # it ends its process, and takes no time by its own clock
+    assert asyncio.run(sizes(0.0, 20))[2:] == [1] * 4
 
 
 async def _scores(client: RewardClient, texts: list[str]) -> int:

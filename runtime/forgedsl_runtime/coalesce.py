@@ -1,8 +1,8 @@
 """Combine many small awaited calls into few large ones.
 
-Items of one turn of the event loop go out together. While a call is in flight, new items wait. When
-it returns, all waiting items go out in one call. There is no timer, so a lone item is not delayed,
-and a busy service gets large batches.
+Items of one turn of the event loop go out together. While all calls that may run are in flight, new
+items wait. When one returns, the waiting items go out, divided among the calls that may start.
+There is no timer, so a lone item is not delayed, and a busy service gets large batches.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ class Coalescer(Generic[T, R]):
         self._is_awake = False
         """True if `_dispatch` is about to run"""
         self._waiting: list[tuple[T, asyncio.Future[R]]] = []
+        self._sent = 0
         self._running: set[asyncio.Task[None]] = set()
 
     async def submit(self, item: T, *, first: bool = False) -> R:
@@ -41,8 +42,8 @@ class Coalescer(Generic[T, R]):
 
     @property
     def num_in_flight(self) -> int:
-        """Number of calls in flight."""
-        return len(self._running)
+        """Number of items in calls that have not returned yet."""
+        return self._sent
 
     @property
     def num_waiting(self) -> int:
@@ -63,12 +64,13 @@ class Coalescer(Generic[T, R]):
     def _dispatch(self) -> None:
         self._is_awake = False
         while self._idle and self._waiting:
-            self._waiting = [each for each in self._waiting if not each[1].done()]
             share = min(self.limit, math.ceil(len(self._waiting) / self._idle))
             batch, self._waiting = self._waiting[:share], self._waiting[share:]
+            batch = [(item, future) for item, future in batch if not future.done()]
             if not batch:
-                return
+                continue
             self._idle -= 1
+            self._sent += len(batch)
             task = asyncio.create_task(self._send(batch))
             self._running.add(task)
             task.add_done_callback(self._running.discard)
@@ -85,4 +87,5 @@ class Coalescer(Generic[T, R]):
                     future.set_exception(error)
         finally:
             self._idle += 1
+            self._sent -= len(batch)
             self._dispatch()

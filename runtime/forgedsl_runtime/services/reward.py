@@ -38,9 +38,8 @@ DEPTH = 2
 one, and has the next one ready"""
 PURE_BATCH = 256
 QUICK_SECONDS, QUICK_BATCH = 0.01, 8
-"""calls of a Python reward that are sent together: as many as take QUICK_SECONDS by the mean of the
-last ones, at most QUICK_BATCH. A message takes the controller 0.5 ms, and so does a quick reward in
-its process"""
+"""calls of a synchronous Python reward that are sent together: as many as take QUICK_SECONDS by the
+mean of the last ones, at most QUICK_BATCH. A message takes the controller 0.5 ms"""
 OLDER, SHORTEST = 0.9, 1e-5
 """weight of the older calls in the mean of durations, and the least that the mean counts as"""
 SLOW_SECONDS = 10.0
@@ -107,7 +106,7 @@ class RewardPool:
             del self._since[id(item)]
 
     def lost(self) -> int:
-        """Stop sending until `restore`; return the number of calls on the mesh."""
+        """Stop sending until `restore`; return the number of unfinished calls on the mesh."""
         self._alive.clear()
         return self._queue.num_in_flight
 
@@ -146,13 +145,17 @@ class RewardPool:
             return
         for outcomes in answers:
             newest = sum(outcome.seconds for outcome in outcomes)
+            if any(outcome.ended for outcome in outcomes):
+                newest = max(newest, START_SECONDS)  # its process is started again
             self._mean = max(SHORTEST, OLDER * self._mean + (1 - OLDER) * newest)
         self._queue.limit = max(1, min(QUICK_BATCH, int(QUICK_SECONDS / self._mean)))
 
     async def _ask(self, mesh: Mesh, rank: int, items: Sequence[Item]) -> list[list[Outcome]]:
         """Send items to a process and return its answers. The process limits the time of each call;
         the limit here is longer, so if it passes, the process itself hangs."""
-        longest = self._depth * sum(map(self._seconds, items)) + START_SECONDS
+        most = max(len(items), QUICK_BATCH) if self._quick else len(items)  # of another message
+        calls = len(items) + (self._depth - 1) * most
+        longest = calls * max(map(self._seconds, items)) + START_SECONDS * math.ceil(calls / 2)
         try:
             async with deadline(f"process {rank} of the pool", longest):
                 answers: list[list[Outcome]] = await mesh.one(rank, "score", list(items))
@@ -361,8 +364,9 @@ class RewardClient:
 
         depth = reward.concurrency or DEPTH
         return RewardPool(
-            mesh, depth=depth, limit=1, seconds=seconds, slow=slow, full=full, quick=True
-        )
+            mesh, depth=depth, limit=1, seconds=seconds, slow=slow, full=full,
+            quick=reward.concurrency is None,
+        )  # fmt: skip
 
 
 def _error(outcome: Outcome) -> str:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import os
 import queue
 import threading
 import time
@@ -106,6 +107,8 @@ class Generator(ForgeActor):
         tenants: Mapping[str, str | None] | None = None,
     ) -> None:  # fmt: skip
         super().__init__()
+        # Completions are decoded by all cores. This process makes no forks that tokenize.
+        os.environ["TOKENIZERS_PARALLELISM"] = "true"
         service = job.services[name]
         assert isinstance(service, spec.VllmService)
         self.service = service

@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from vllm.config import get_layers_from_vllm_config
+from vllm.config import CUDAGraphMode, get_layers_from_vllm_config
 from vllm.forward_context import is_forward_context_available
 from vllm.model_executor.layers.attention.attention import Attention, get_attention_context
 from vllm.platforms import current_platform
@@ -41,11 +41,17 @@ class SharedPageBuilder(flash_attn.FlashAttentionMetadataBuilder):
 
     @cached_property
     def _all_ours(self) -> bool:
-        """True if our kernel computes the decode steps of all layers of this builder."""
+        """True if our kernel computes all decode steps of the layers of this builder. Where one
+        graph serves mixed steps and decode steps, that graph has vLLM's kernel."""
         layers = get_layers_from_vllm_config(self.vllm_config, Attention, self.layer_names)
-        return bool(layers) and all(
-            isinstance(layer.impl, SharedPageImpl) and layer.impl.decodes(layer)
-            for layer in layers.values()
+        mode = self.compilation_config.cudagraph_mode.mixed_mode()
+        return (
+            mode != CUDAGraphMode.FULL
+            and len(layers) == len(self.layer_names) > 0
+            and all(
+                isinstance(layer.impl, SharedPageImpl) and layer.impl.decodes(layer)
+                for layer in layers.values()
+            )
         )
 
     def _get_scheduler_metadata(self, **named: Any) -> torch.Tensor | None:

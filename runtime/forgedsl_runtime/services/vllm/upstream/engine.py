@@ -350,9 +350,8 @@ class Engine:
         if (
             isinstance(tokenizer, Fast)
             and (made.decode, made._decode) == (Fast.decode, Fast._decode)
-            and not tokenizer.clean_up_tokenization_spaces
+            and not _cleans_up(tokenizer)
         ):
-            os.environ["TOKENIZERS_PARALLELISM"] = "true"  # read at each call
             batch = partial(tokenizer.backend_tokenizer.decode_batch, skip_special_tokens=skip)
             return cast("Callable[[list[list[int]]], list[str]]", batch)
         return lambda lists: [
@@ -558,6 +557,15 @@ def _install_kernels() -> None:
 
 def _drop_custom_scheduler_warning(record: logging.LogRecord) -> bool:
     return not str(record.msg).startswith("Using custom scheduler class")
+
+
+def _cleans_up(tokenizer: Any) -> bool:
+    """Return whether a tokenizer removes spaces from a decoded text. For BPE, transformers does so
+    only if it is told twice."""
+    if type(tokenizer.backend_tokenizer.model).__name__ == "BPE":
+        told = tokenizer.clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output
+        return bool(tokenizer.clean_up_tokenization_spaces and told)
+    return bool(tokenizer.clean_up_tokenization_spaces)
 
 
 def _has_text(done: Finished) -> bool:

@@ -43,7 +43,8 @@ def _pieces(logits, stride, tops, sums, vocab, PIECE: tl.constexpr):  # type: ig
 
 @triton.jit
 def _row_sum(row, tops, sums, count, COUNT: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Return the maximum of each piece, their sums in units of the row's maximum, and that."""
+    """Return the maximum of each piece, its sum relative to the row's maximum, and that of the
+    row."""
     piece = tl.arange(0, COUNT)
     top = tl.load(tops + row * count + piece, mask=piece < count, other=float("-inf"))
     share = tl.load(sums + row * count + piece, mask=piece < count, other=0.0)
@@ -105,19 +106,21 @@ def _draw(  # type: ignore[no-untyped-def]
     tl.store(out + row, chosen - best - tl.log(tl.sum(share, 0)))
 
 
-def _piece_sums(logits: torch.Tensor) -> tuple[torch.Tensor, int]:
-    """Return maxima and sums of the pieces, fp32 [2, B, pieces], and a power of 2 for pieces."""
+def _piece_sums(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, int]:
+    """Return the maxima and sums of pieces, fp32 [B, pieces] each, and a power of 2 for pieces."""
     rows, vocab = logits.shape
     count = triton.cdiv(vocab, PIECE)
-    parts = torch.empty((2, rows, count), dtype=torch.float32, device=logits.device)
+    # two tensors, so that both are aligned for any number of rows
+    tops = torch.empty((rows, count), dtype=torch.float32, device=logits.device)
+    sums = torch.empty_like(tops)
     grid = (rows, count)
-    _pieces[grid](logits, logits.stride(0), parts[0], parts[1], vocab, PIECE=PIECE, num_warps=WARPS)
-    return parts, triton.next_power_of_2(count)
+    _pieces[grid](logits, logits.stride(0), tops, sums, vocab, PIECE=PIECE, num_warps=WARPS)
+    return tops, sums, triton.next_power_of_2(count)
 
 
 def sampled_logprobs(logits: torch.Tensor, token_ids: torch.Tensor) -> torch.Tensor:
     """Return log softmax(logits)[token_ids], fp32 [B], of logits [B, V] in any floating dtype."""
-    (tops, sums), most = _piece_sums(logits)
+    tops, sums, most = _piece_sums(logits)
     found = torch.empty(logits.shape[0], dtype=torch.float32, device=logits.device)
     _joined[(logits.shape[0],)](
         logits, logits.stride(0), token_ids, tops, sums, found, tops.shape[1], COUNT=most,
@@ -138,7 +141,7 @@ def sampled_tokens(
     the same seed, position and logits gets the same token in any batch.
     """
     rows, vocab = logits.shape
-    (tops, sums), most = _piece_sums(logits)
+    tops, sums, most = _piece_sums(logits)
     tokens = torch.empty(rows, dtype=torch.int64, device=logits.device)
     found = torch.empty(rows, dtype=torch.float32, device=logits.device)
     _draw[(rows,)](

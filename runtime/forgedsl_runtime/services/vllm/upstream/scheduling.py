@@ -47,7 +47,7 @@ class RequestSamples:
     ends: frozenset[int]
     """tokens that end it"""
     most_tokens: int
-    """it ends when prompt and completion have so many tokens together"""
+    """it ends when prompt and completion together have this many tokens"""
     token_ids: list[int]
     logprobs: list[float] = field(default_factory=list)
     reason: FinishReason | None = None
