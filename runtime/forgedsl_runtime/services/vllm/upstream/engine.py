@@ -35,6 +35,7 @@ from forgedsl_runtime.services.vllm.upstream import adapter, loading
 from forgedsl_runtime.services.vllm.upstream.loading import silence_reload_warnings
 from forgedsl_runtime.services.vllm.upstream.start import fast_start, graph_sizes, preload
 from forgedsl_runtime.services.vllm.upstream.tenants import SALT, Tenants
+from forgedsl_runtime.services.vllm.upstream.texts import decoder
 from forgedsl_runtime.temporary_files import short_folder
 
 if TYPE_CHECKING:
@@ -342,21 +343,8 @@ class Engine:
 
     @cached_property
     def _decode(self) -> Callable[[list[list[int]]], list[str]]:
-        """Decode several lists of tokens. A tokenizer in Rust uses all cores for this."""
-        from transformers import PreTrainedTokenizerFast as Fast
-
-        tokenizer: Any = self._engine.get_tokenizer()
-        skip, made = not self._left_out, type(tokenizer)
-        if (
-            isinstance(tokenizer, Fast)
-            and (made.decode, made._decode) == (Fast.decode, Fast._decode)
-            and not _cleans_up(tokenizer)
-        ):
-            batch = partial(tokenizer.backend_tokenizer.decode_batch, skip_special_tokens=skip)
-            return cast("Callable[[list[list[int]]], list[str]]", batch)
-        return lambda lists: [
-            str(tokenizer.decode(each, skip_special_tokens=skip)) for each in lists
-        ]
+        """Decode several lists of tokens."""
+        return decoder(self._engine.get_tokenizer(), skip_special_tokens=not self._left_out)
 
     def step(self) -> list[Finished]:
         """Run one engine step; return the requests that finished in it."""
@@ -557,15 +545,6 @@ def _install_kernels() -> None:
 
 def _drop_custom_scheduler_warning(record: logging.LogRecord) -> bool:
     return not str(record.msg).startswith("Using custom scheduler class")
-
-
-def _cleans_up(tokenizer: Any) -> bool:
-    """Return whether a tokenizer removes spaces from a decoded text. For BPE, transformers does so
-    only if it is told twice."""
-    if type(tokenizer.backend_tokenizer.model).__name__ == "BPE":
-        told = tokenizer.clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output
-        return bool(tokenizer.clean_up_tokenization_spaces and told)
-    return bool(tokenizer.clean_up_tokenization_spaces)
 
 
 def _has_text(done: Finished) -> bool:

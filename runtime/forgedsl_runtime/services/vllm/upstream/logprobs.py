@@ -151,35 +151,41 @@ def sampled_tokens(
     return tokens, found
 
 
-def install() -> None:
-    """Replace how vLLM's GPU sampler draws tokens and computes their log-probs. Requests that ask
-    for more log-probs use vLLM's code, as do noise in float64 and tokens that are only proposed.
-    Ranks of tokens are not counted."""
-    from vllm.v1.outputs import LogprobsTensors
-    from vllm.v1.worker.gpu.sample import sampler
+class Sampling:
+    """What replaces functions of vLLM's sampler. `theirs` is that module, with its own functions.
 
-    module: Any = sampler
-    draws, all_scores = module.gumbel_sample, module.compute_topk_scores
-    replay = module.TraceReplayState.apply_trace
-    drawn: Any = WeakIdKeyDictionary()
-    """by tensor of tokens: the logits they were drawn from, and their log-probs"""
+    vLLM draws tokens and then asks for their log-probs. Both are computed together here, so the
+    log-probs are kept with the tensor of tokens."""
+
+    def __init__(self, theirs: Any) -> None:
+        self._draw, self._score = theirs.gumbel_sample, theirs.compute_topk_scores
+        self._apply_trace = theirs.TraceReplayState.apply_trace
+        self._drawn: Any = WeakIdKeyDictionary()
+        """by tensor of tokens: the logits they were drawn from, and their log-probs"""
 
     def tokens(
-        logits: torch.Tensor, requests: torch.Tensor, temperature: torch.Tensor,
+        self, logits: torch.Tensor, requests: torch.Tensor, temperature: torch.Tensor,
         seed: torch.Tensor, pos: torch.Tensor, *rest: Any, **named: Any,
     ) -> torch.Tensor:  # fmt: skip
+        """See vllm.v1.worker.gpu.sample.gumbel.gumbel_sample."""
         if rest or any(value is not None and value is not False for value in named.values()):
-            theirs: torch.Tensor = draws(logits, requests, temperature, seed, pos, *rest, **named)
-            return theirs
+            found: torch.Tensor = self._draw(
+                logits, requests, temperature, seed, pos, *rest, **named
+            )
+            return found
         ours, logprobs = sampled_tokens(
             logits, requests.contiguous(), temperature, seed, pos.contiguous()
         )
-        drawn[ours] = (weakref.ref(logits), logprobs)
+        self._drawn[ours] = (weakref.ref(logits), logprobs)
         return ours
 
     def scores(
-        logits: torch.Tensor, num_logprobs: int, sampled: torch.Tensor, *rest: Any, **named: Any
-    ) -> LogprobsTensors:
+        self, logits: torch.Tensor, num_logprobs: int, sampled: torch.Tensor, *rest: Any,
+        **named: Any,
+    ) -> Any:  # fmt: skip
+        """See vllm.v1.worker.gpu.sample.logprob.compute_topk_scores."""
+        from vllm.v1.outputs import LogprobsTensors
+
         expanded = rest[0] if rest else named.get("cu_num_logits")
         if (
             num_logprobs > 0
@@ -188,9 +194,8 @@ def install() -> None:
             or named.get("logits_mode")
             or isinstance(expanded, torch.Tensor)
         ):
-            theirs: LogprobsTensors = all_scores(logits, num_logprobs, sampled, *rest, **named)
-            return theirs
-        of, logprobs = drawn.get(sampled, (lambda: None, None))
+            return self._score(logits, num_logprobs, sampled, *rest, **named)
+        of, logprobs = self._drawn.get(sampled, (lambda: None, None))
         if of() is not logits:
             logprobs = sampled_logprobs(logits, sampled)
         return LogprobsTensors(
@@ -200,9 +205,19 @@ def install() -> None:
             cu_num_generated_tokens=expanded,
         )
 
-    def apply_trace(state: Any, sampled: torch.Tensor, *rest: Any) -> None:
-        drawn.pop(sampled, None)  # other tokens are written in their place
-        replay(state, sampled, *rest)
+    def apply_trace(self, state: Any, sampled: torch.Tensor, *rest: Any) -> None:
+        """See TraceReplayState.apply_trace: other tokens are written in place of those drawn."""
+        self._drawn.pop(sampled, None)
+        self._apply_trace(state, sampled, *rest)
 
-    module.gumbel_sample, module.compute_topk_scores = tokens, scores
-    module.TraceReplayState.apply_trace = apply_trace
+
+def install() -> None:
+    """Replace how vLLM's GPU sampler draws tokens and computes their log-probs. Requests that ask
+    for more log-probs use vLLM's code, as do noise in float64 and tokens that are only proposed.
+    Ranks of tokens are not counted."""
+    from vllm.v1.worker.gpu.sample import sampler
+
+    module: Any = sampler
+    ours = Sampling(module)
+    module.gumbel_sample, module.compute_topk_scores = ours.tokens, ours.scores
+    module.TraceReplayState.apply_trace = lambda state, *given: ours.apply_trace(state, *given)
