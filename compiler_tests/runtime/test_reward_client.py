@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -120,6 +121,26 @@ def test_quick_calls_are_sent_together_and_slow_ones_alone(make_job: Any) -> Non
     assert asyncio.run(sizes(0.0, 200))[-3] > 1
     mesh.ended = True  # it ends its process, and takes no time by its own clock
     assert asyncio.run(sizes(0.0, 20))[2:] == [1] * 4
+
+
+@pytest.mark.parametrize(
+    ("more", "calls"),
+    [({}, 1 + QUICK_BATCH), ({"concurrency": 5}, 5)],
+    ids=["synchronous", "asynchronous"],
+)
+def test_a_process_that_hangs_is_noticed_after_the_calls_it_may_have(
+    make_job: Any, monkeypatch: pytest.MonkeyPatch, more: dict[str, int], calls: int
+) -> None:
+    limits: list[float] = []
+    monkeypatch.setattr(
+        module, "deadline", lambda what, seconds: limits.append(seconds) or nullcontext()
+    )
+    client, _ = client_of(make_job, FakeMesh())
+    reward = spec.Reward(kind="python", function="f", retries=0, timeout=7.0, **more)
+    client._job.rewards["correct"] = reward
+    client._pools["correct"] = client._pool("correct", FakeMesh())  # type: ignore[arg-type]
+    asyncio.run(client.score("correct", rollout("yes"), "yes", monitored=False))
+    assert limits == [calls * (7.0 + module.GRACE) + module.START_SECONDS]
 
 
 async def _scores(client: RewardClient, texts: list[str]) -> int:

@@ -153,9 +153,9 @@ class RewardPool:
     async def _ask(self, mesh: Mesh, rank: int, items: Sequence[Item]) -> list[list[Outcome]]:
         """Send items to a process and return its answers. The process limits the time of each call;
         the limit here is longer, so if it passes, the process itself hangs."""
-        most = max(len(items), QUICK_BATCH) if self._quick else len(items)  # of another message
-        calls = len(items) + (self._depth - 1) * most
-        longest = calls * max(map(self._seconds, items)) + START_SECONDS * math.ceil(calls / 2)
+        own = [self._seconds(item) for item in items]
+        other = QUICK_BATCH if self._quick else len(items)  # calls of another message before it
+        longest = sum(own) + (self._depth - 1) * other * max(own) + START_SECONDS
         try:
             async with deadline(f"process {rank} of the pool", longest):
                 answers: list[list[Outcome]] = await mesh.one(rank, "score", list(items))
