@@ -34,7 +34,7 @@ RUNTIME = (
     "test_family_logits", "test_gap_of_a_step", "test_history_run",
     "test_lora", "test_mixed_run", "test_optimizers", "test_precision", "test_published_adapter",
     "test_real_model", "test_reference_by_trainer",
-    "test_sampled_logprobs", "test_tenants", "test_trainer_context", "test_trainer_experts",
+    "test_sampling", "test_tenants", "test_trainer_context", "test_trainer_experts",
     "test_trainer_pipeline", "test_trainer_products", "test_trainer_ranks",
     "test_trainer_tensor_parallel", "test_updates", "test_weight_arrival",
 )  # fmt: skip

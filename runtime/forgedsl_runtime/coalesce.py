@@ -31,10 +31,9 @@ class Coalescer(Generic[T, R]):
         self._call = call
         self.limit = limit
         self._idle = parallel
-        self._is_awake = False
-        """True if `_dispatch` is about to run"""
+        self._dispatch_is_due = False
         self._waiting: list[tuple[T, asyncio.Future[R]]] = []
-        self._sent = 0
+        self._num_in_flight = 0
         self._running: set[asyncio.Task[None]] = set()
 
     async def submit(self, item: T, *, first: bool = False) -> R:
@@ -43,7 +42,7 @@ class Coalescer(Generic[T, R]):
     @property
     def num_in_flight(self) -> int:
         """Number of items in calls that have not returned yet."""
-        return self._sent
+        return self._num_in_flight
 
     @property
     def num_waiting(self) -> int:
@@ -56,13 +55,13 @@ class Coalescer(Generic[T, R]):
         loop = asyncio.get_running_loop()
         future: asyncio.Future[R] = loop.create_future()
         self._waiting.insert(0 if first else len(self._waiting), (item, future))
-        if self._idle and not self._is_awake:
-            self._is_awake = True
+        if self._idle and not self._dispatch_is_due:
+            self._dispatch_is_due = True
             loop.call_soon(self._dispatch)
         return future
 
     def _dispatch(self) -> None:
-        self._is_awake = False
+        self._dispatch_is_due = False
         while self._idle and self._waiting:
             share = min(self.limit, math.ceil(len(self._waiting) / self._idle))
             batch, self._waiting = self._waiting[:share], self._waiting[share:]
@@ -70,7 +69,7 @@ class Coalescer(Generic[T, R]):
             if not batch:
                 continue
             self._idle -= 1
-            self._sent += len(batch)
+            self._num_in_flight += len(batch)
             task = asyncio.create_task(self._send(batch))
             self._running.add(task)
             task.add_done_callback(self._running.discard)
@@ -87,5 +86,5 @@ class Coalescer(Generic[T, R]):
                     future.set_exception(error)
         finally:
             self._idle += 1
-            self._sent -= len(batch)
+            self._num_in_flight -= len(batch)
             self._dispatch()

@@ -536,11 +536,11 @@ def _configured(arguments: dict[str, Any]) -> Any:
 
 
 def _install_kernels() -> None:
-    """Replace parts of vLLM that are slower on GPUs: decode attention, log-probs of samples."""
-    from forgedsl_runtime.services.vllm.upstream import attention_backend, logprobs
+    """Replace parts of vLLM that are slower on GPUs: decode attention, drawing of tokens."""
+    from forgedsl_runtime.services.vllm.upstream import attention_backend, sampling
 
     attention_backend.install()
-    logprobs.install()
+    sampling.install()
 
 
 def _drop_custom_scheduler_warning(record: logging.LogRecord) -> bool:

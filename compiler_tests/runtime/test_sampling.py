@@ -5,7 +5,7 @@ import pytest
 KERNELS = """
 import torch
 from tolerance import close
-from forgedsl_runtime.services.vllm.upstream.logprobs import sampled_logprobs
+from forgedsl_runtime.services.vllm.upstream.sampling import sampled_logprobs
 
 torch.manual_seed(5)
 for rows, vocab, dtype in [(3, 17, "float32"), (2, 50257, "bfloat16"), (1, 151936, "float32")]:
@@ -27,7 +27,7 @@ DRAWS = """
 import numpy as np
 import torch
 from tolerance import close
-from forgedsl_runtime.services.vllm.upstream import logprobs
+from forgedsl_runtime.services.vllm.upstream import sampling
 
 def philox(seed, position, keys):
     "Random bits of Philox4x32-10 (Salmon et al. 2011), as float64 in (0, 1)."
@@ -56,37 +56,37 @@ for rows, vocab, dtype in [(12, 150, "float32"), (4, 4500, "bfloat16"), (2, 2048
     logits = torch.randn(rows, vocab).to(getattr(torch, dtype))
     logits[1, : vocab // 2] = float("-inf")
     logits[0, vocab - 1 :] = 9  # nearly always this one
-    logprobs.PIECE = 32 if vocab < 200 else 2048
+    sampling.PIECE = 32 if vocab < 200 else 2048
     numbers = torch.randperm(rows).int()
     seeds = torch.randint(-2**62, 2**62, (rows,))
     positions = torch.randint(0, 2**20, (rows,))
     drawn = logits, numbers, torch.ones(rows), seeds, positions
-    tokens, found = logprobs.sampled_tokens(*drawn)
+    tokens, found = sampling.sampled_tokens(*drawn)
     wanted = [
-        expected(row, int(seeds[number]), int(position), logprobs.PIECE)
+        expected(row, int(seeds[number]), int(position), sampling.PIECE)
         for row, number, position in zip(logits.double().numpy(), numbers, positions, strict=True)
     ]
     assert tokens.tolist() == wanted, (tokens, wanted)
     of = logits.double().log_softmax(-1).gather(-1, tokens[:, None])[:, 0]
     near = close(torch.float32, vocab.bit_length(), size=float(logits.max()))
     torch.testing.assert_close(found.double(), of, **near)
-    greedy, _ = logprobs.sampled_tokens(*drawn[:2], torch.zeros(rows), seeds, positions)
+    greedy, _ = sampling.sampled_tokens(*drawn[:2], torch.zeros(rows), seeds, positions)
     assert greedy.tolist() == logits.float().argmax(-1).tolist()
     one = logits[1:2], numbers[1:2], torch.ones(rows), seeds, positions[1:2]
-    assert logprobs.sampled_tokens(*one)[0].tolist() == wanted[1:2]  # whatever is in the batch
+    assert sampling.sampled_tokens(*one)[0].tolist() == wanted[1:2]  # whatever is in the batch
 """
 
 SHARES = """
 import torch
-from forgedsl_runtime.services.vllm.upstream import logprobs
+from forgedsl_runtime.services.vllm.upstream import sampling
 
 torch.manual_seed(3)
-logprobs.PIECE, rows = 16, 600
+sampling.PIECE, rows = 16, 600
 logits = torch.randn(40)
 logits[16:20] = float("-inf")
 batch = logits.expand(rows, -1).contiguous()
 seeds, numbers = torch.arange(rows), torch.arange(rows, dtype=torch.int32)
-tokens, _ = logprobs.sampled_tokens(batch, numbers, torch.ones(rows), seeds, torch.full((rows,), 7))
+tokens, _ = sampling.sampled_tokens(batch, numbers, torch.ones(rows), seeds, torch.full((rows,), 7))
 wanted = logits.double().softmax(0)
 found = torch.bincount(tokens, minlength=40) / rows
 deviation = (wanted * (1 - wanted) / rows).sqrt()
@@ -96,14 +96,14 @@ assert ((found - wanted).abs() <= 5 * deviation).all(), (found - wanted) / devia
 HANDED_ON = """
 import torch
 from vllm.v1.worker.gpu.sample import sampler
-from forgedsl_runtime.services.vllm.upstream import logprobs
+from forgedsl_runtime.services.vllm.upstream import sampling
 from tolerance import close
 
 seen, drawn, replayed = [], [], []
 sampler.compute_topk_scores = lambda *given, **named: seen.append((given[1], named))
 sampler.gumbel_sample = lambda *given, **named: drawn.append(named)
 sampler.TraceReplayState.apply_trace = lambda *given: replayed.append(given)
-logprobs.install()
+sampling.install()
 logits, ids = torch.randn(2, 9), torch.tensor([1, 8])
 usual = {"max_per_req_token_ids": 0, "logits_mode": False}
 
@@ -123,10 +123,10 @@ seen.clear()
 given = logits, torch.tensor([1, 0]), torch.ones(2), torch.tensor([5, 6]), torch.tensor([3, 3])
 plain = {"apply_temperature": False, "is_drafting": False}
 tokens = sampler.gumbel_sample(*given, **plain, use_fp64=False)
-assert tokens.tolist() == logprobs.sampled_tokens(*given)[0].tolist()
-kept, logprobs.sampled_logprobs = logprobs.sampled_logprobs, None  # not computed again
+assert tokens.tolist() == sampling.sampled_tokens(*given)[0].tolist()
+kept, sampling.sampled_logprobs = sampling.sampled_logprobs, None  # not computed again
 check(sampler.compute_topk_scores(logits, 0, tokens, None, **usual), tokens)
-logprobs.sampled_logprobs = kept
+sampling.sampled_logprobs = kept
 others = logits.clone()  # of other logits
 assert sampler.compute_topk_scores(others, 0, tokens, None, **usual).logprobs.shape == (2, 1)
 tokens = sampler.gumbel_sample(*given, **plain)

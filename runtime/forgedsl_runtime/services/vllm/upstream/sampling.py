@@ -43,8 +43,8 @@ def _pieces(logits, stride, tops, sums, vocab, PIECE: tl.constexpr):  # type: ig
 
 @triton.jit
 def _row_sum(row, tops, sums, count, COUNT: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Return the maximum of each piece, its sum relative to the row's maximum, and that of the
-    row."""
+    """Return the maximum of each piece, its sum relative to the row's maximum, and the row's
+    maximum."""
     piece = tl.arange(0, COUNT)
     top = tl.load(tops + row * count + piece, mask=piece < count, other=float("-inf"))
     share = tl.load(sums + row * count + piece, mask=piece < count, other=0.0)
@@ -151,8 +151,8 @@ def sampled_tokens(
     return tokens, found
 
 
-class Sampling:
-    """What replaces functions of vLLM's sampler. `theirs` is that module, with its own functions.
+class SamplerFunctions:
+    """Functions that replace those of `theirs`, vLLM's module `sampler`.
 
     vLLM draws tokens and then asks for their log-probs. Both are computed together here, so the
     log-probs are kept with the tensor of tokens."""
@@ -218,6 +218,6 @@ def install() -> None:
     from vllm.v1.worker.gpu.sample import sampler
 
     module: Any = sampler
-    ours = Sampling(module)
+    ours = SamplerFunctions(module)
     module.gumbel_sample, module.compute_topk_scores = ours.tokens, ours.scores
     module.TraceReplayState.apply_trace = lambda state, *given: ours.apply_trace(state, *given)
