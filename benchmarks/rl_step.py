@@ -167,6 +167,7 @@ def measured(run_dir: Path, args: argparse.Namespace) -> dict[str, Any]:
         "sync_s": middle([e["transfer_s"] for e in syncs]),
         "publish_s": middle([e["publish_s"] for e in syncs]),
         "reward_s": middle([row.get("reward_s/drawn", 0.0) for row in late]),
+        "last_token_to_training_s": middle(_ends_of_sampling(events)[-len(late) :]),
         "trainer_idle_s": middle([row["trainer_idle_s"] for row in late]),
         "sampler_idle_s": middle([row["sampler_idle_s"] for row in late]),
         "tokens_per_s": middle([row["tokens"] for row in late]) / step,
@@ -193,6 +194,24 @@ def _sampling_starts(events: list[dict[str, Any]]) -> float:
     first = next(e["time"] for e in events if e["kind"] == "step.start")
     before = ("controller.start", "sync.end")
     return float(max(e["time"] for e in events if e["kind"] in before and e["time"] < first))
+
+
+def _ends_of_sampling(events: list[dict[str, Any]]) -> list[float]:
+    """Seconds from the last token of a step's completions to the start of its training."""
+    ended: dict[int, float] = {}
+    for event in events:
+        if event["kind"] == "group":
+            for span in event["spans"]:
+                if span["span"] == "sample":
+                    last = span["engine_end"]
+                    last = max(last) if isinstance(last, list) else last
+                    ended[event["group"]] = event["from"] + last
+    begins = {e["id"]: e["time"] for e in events if e["kind"] == "step.start"}
+    return [
+        begins[e["id"]] - max(ended[group] for group in e["groups"])
+        for e in events
+        if e["kind"] == "step.end"
+    ]
 
 
 def flops(row: dict[str, Any], prompt: float, size: str) -> float:
