@@ -125,24 +125,33 @@ def _job(
         id="step", name="step", op="step", target="trainer", loss="loss", level="batch", origin="",
         inputs=(spec.Input(argument="batch", edge="batch"),),
     )  # fmt: skip
+    sync = spec.Node(
+        id="sync",
+        name="sync",
+        op="sync",
+        target="trainer",
+        to="generator",
+        level="batch",
+        origin="",
+    )
     loss = spec.Loss(name="loss", source="", tree="", fields=(), reports=(), python=python)
-    return make_job(services=services, losses={"loss": loss}, nodes=(step,))
+    return make_job(services=services, losses={"loss": loss}, nodes=(step, sync))
 
 
 @pytest.mark.parametrize(
     ("trainer", "generator", "python", "done"),
     [
-        (0, 1, "", "first passes"),
-        (0, 1, "losses.py", "attention kernels"),
-        (0, 0, "", "attention kernels"),
-        (None, 0, "", None),
-        (0, None, "", None),
+        (0, 1, "", ["first passes", "probe"]),
+        (0, 0, "", ["first passes", "probe"]),
+        (0, 1, "losses.py", ["attention kernels", "probe"]),
+        (None, 0, "", []),
+        (0, None, "", []),
     ],
-    ids=["own GPU", "own GPU, loss in Python", "shared GPU", "CPU", "no engine"],
+    ids=["own GPU", "shared GPU", "loss in Python", "CPU", "no engine"],
 )
 def test_what_is_done_before_the_first_step(
     make_job: Any, make_titan: Any, monkeypatch: pytest.MonkeyPatch, trainer: int | None,
-    generator: int | None, python: str, done: str | None,
+    generator: int | None, python: str, done: list[str],
 ) -> None:  # fmt: skip
     job = _job(make_job, make_titan(), trainer, generator, python)
     ran: list[Any] = []
@@ -152,19 +161,31 @@ def test_what_is_done_before_the_first_step(
 
     monkeypatch.setattr(flash_attention, "compile_ahead", compile_ahead)
     titan = SimpleNamespace(model=nn.ModuleList([Layer(), Layer()]))
-    seconds = warm_up.prepare(job, "trainer", titan, lambda: ran.append("passes"))
-    assert list(seconds) == ([] if done is None else [done])
+    seconds = _prepare(job, titan, ran)
+    assert list(seconds) == done
     shape = job.services["trainer"].batch
     compiled = (16, 8, 128, torch.bfloat16, {"seq_len": shape.seq_len, "rows": shape.rows})
-    wanted = {"first passes": ["passes"], "attention kernels": [compiled], None: []}
-    assert ran == wanted[done]
+    assert ran == [compiled if each == "attention kernels" else each for each in done]
 
 
 def test_other_kernels_need_no_time(make_job: Any, make_titan: Any) -> None:
     """On GPUs before Hopper."""
-    job = _job(make_job, make_titan(), 0, 0)
+    job = _job(make_job, make_titan(), 0, 0, "losses.py")
     titan = SimpleNamespace(model=nn.ModuleList([Layer(newest=False)]))
-    assert warm_up.prepare(job, "trainer", titan, lambda: None) == {}
+    assert list(_prepare(job, titan, [])) == ["probe"]
+
+
+def test_a_trainer_that_never_publishes_computes_no_probe(make_job: Any, make_titan: Any) -> None:
+    job = _job(make_job, make_titan(), 0, 0)
+    alone = job.model_copy(update={"nodes": job.nodes[:1]})
+    assert list(_prepare(alone, SimpleNamespace(), [])) == ["first passes"]
+
+
+def _prepare(job: Any, titan: Any, ran: list[Any]) -> dict[str, float]:
+    """Prepare the trainer of a job; list in `ran` what was run."""
+    return warm_up.prepare(
+        job, "trainer", titan, lambda: ran.append("first passes"), lambda: ran.append("probe")
+    )
 
 
 @pytest.mark.timeout(300)

@@ -20,7 +20,6 @@ from test_trainer_ranks import (
 )
 from warmed_trainer import WarmedTrainer
 
-from forgedsl.job.parts import Place
 from forgedsl.lower import job as spec
 from forgedsl_runtime.losses import LossFunction
 from forgedsl_runtime.services.titan import warm_up
@@ -100,33 +99,3 @@ def test_buffers_and_random_states_are_restored() -> None:
         assert not torch.equal(model.running_mean, before)
     assert torch.equal(model.running_mean, before)
     assert torch.equal(torch.random.get_rng_state(), state)
-
-
-def _vllm() -> spec.VllmService:
-    mesh = spec.Mesh(name="generator", device="cpu")
-    return spec.VllmService(
-        model="policy", mesh=mesh, dtype="f32", sampling=spec.Sampling(max_tokens=16)
-    )
-
-
-def _on(service: Any, gpu: int | None) -> Any:
-    places = () if gpu is None else (Place(replica=0, host=0, gpus=(gpu,)),)
-    device = "cpu" if gpu is None else "gpu"
-    mesh = service.mesh.model_copy(update={"device": device, "places": places})
-    return service.model_copy(update={"mesh": mesh})
-
-
-@pytest.mark.parametrize(
-    ("trainer", "generator", "saves"),
-    [(0, 1, True), (0, 0, False), (None, None, False), (0, "no", False)],
-    ids=["own GPU", "shared GPU", "CPU", "no engine"],
-)
-def test_it_runs_where_it_saves_time(
-    make_job: Any, make_titan: Any, trainer: Any, generator: Any, saves: bool
-) -> None:
-    services = {"trainer": _on(make_titan(), trainer)}
-    if generator != "no":
-        services["generator"] = _on(_vllm(), generator)
-    job = make_job(services=services, losses={"recorded": recorded_loss()})
-    assert isinstance(job, spec.Job)
-    assert warm_up.saves_time(job, "trainer") is saves

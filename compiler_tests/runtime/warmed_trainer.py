@@ -12,5 +12,5 @@ from forgedsl_runtime.services.titan.actor import TitanTrainer
 
 class WarmedTrainer(TitanTrainer):
     def _setup(self, run_dir: Path, run_key: str, resume_step: int | None) -> dict[str, Any]:
-        with patch.object(warm_up, "saves_time", lambda job, name: True):
+        with patch.object(warm_up, "engines_start", lambda job, name: True):
             return super()._setup(run_dir, run_key, resume_step)

@@ -164,6 +164,11 @@ class Mesh(Spec):
     places: tuple[Place, ...] = ()
     """placement; empty for services without GPUs on the first host"""
 
+    @property
+    def placed_gpus(self) -> frozenset[tuple[int, int]]:
+        """GPUs of all replicas, as (host, GPU)."""
+        return frozenset((place.host, gpu) for place in self.places for gpu in place.gpus)
+
 
 class Optimizer(Spec):
     kind: Literal["adamw", "adam", "muon", "sgd"] = "adamw"

@@ -511,6 +511,12 @@ class Job(Spec):
         """The services with processes of their own: all but tenants."""
         return {n: s for n, s in self.services.items() if getattr(s, "served_by", None) is None}
 
+    def shares_gpu(self, name: str) -> bool:
+        """Return True if another service has one of the GPUs of service `name`."""
+        mine = self.services[name].mesh.placed_gpus
+        others = (each for other, each in self.with_processes.items() if other != name)
+        return any(mine & each.mesh.placed_gpus for each in others)
+
     def tenants(self, name: str) -> tuple[str, ...]:
         """Return the services that service `name` serves besides itself."""
         return tuple(

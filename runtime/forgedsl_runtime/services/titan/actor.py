@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -51,7 +50,6 @@ from forgedsl_runtime.weight_folders import write_folder
 
 PROBED = range(3)
 """publications with a probe: the initial weights, and those after the first two steps"""
-PROBE_SEED, PROBE_TOKENS = 5, 12
 COUNT = "number of tokens"
 """key of the token count, beside the loss and its reports; a name with spaces cannot clash"""
 
@@ -207,18 +205,18 @@ class TitanTrainer(TitanActor):
         facts = {"parameters": self.titan.size, "loaded": loaded, "version": self.version}
         facts |= self._facts_of_tenants()
         facts |= self._random_weights() if resume_step is None else {}
-        if seconds := warm_up.prepare(self.job, self.name, self.titan, self._warm_up):
-            facts["seconds"] = seconds
+        with warm_up.unchanged(self.titan.model, self.titan.device):
+            seconds = warm_up.prepare(self.job, self.name, self.titan, self._warm_up, self._probe)
+        facts |= {"seconds": seconds} if seconds else {}
         return facts
 
     def _warm_up(self) -> None:
-        """Run the losses on made-up samples, before the first step; see `warm_up`."""
+        """Run the losses on made-up samples; see `warm_up`."""
         for name, samples in warm_up.samples_by_loss(self.job, self.name, self.titan, self.losses):
-            with warm_up.unchanged(self.titan.model, self.titan.device):
-                self._prove([(name, samples)])
-                self._run_passes(self.losses[name], samples)
-                if self.job.tenants(self.name):
-                    self._base_logprobs(samples, self.service.temperature)
+            self._prove([(name, samples)])
+            self._run_passes(self.losses[name], samples)
+            if self.job.tenants(self.name):
+                self._base_logprobs(samples, self.service.temperature)
             self.optimizers.zero_grad()
         self._known.clear()
 
@@ -543,11 +541,11 @@ class TitanTrainer(TitanActor):
     def _probe(self) -> Probe:
         """Compute log-probs of a fixed text at temperature 1, for the generators to compare
         with."""
-        draw = random.Random(PROBE_SEED)
-        token_ids = [draw.randrange(self.titan.config.vocab_size) for _ in range(PROBE_TOKENS)]
-        sample = Sample(token_ids=token_ids, num_prompt=1, mask=[True] * (PROBE_TOKENS - 1))
+        sample = self._fixed_sample()
         (logprobs,) = self._logprobs([sample], temperature=1.0)
-        return Probe(token_ids=tuple(token_ids), logprobs=tuple(logprobs), dtype=self.service.dtype)
+        return Probe(
+            token_ids=tuple(sample.token_ids), logprobs=tuple(logprobs), dtype=self.service.dtype
+        )
 
     def _save(self, step: int) -> None:
         optimizers.complete_moments(self.optimizers)

@@ -6,6 +6,7 @@ of the trainer.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -25,11 +26,15 @@ from forgedsl_runtime.losses import token_logprobs
 from forgedsl_runtime.losses.logprobs import whole_tiles
 from forgedsl_runtime.packing import Microbatch, pack
 from forgedsl_runtime.proofs.frozen import RandomWeights, Whole, digests
+from forgedsl_runtime.services.titan import warm_up
 from forgedsl_runtime.services.titan.upstream import model as titan
 from forgedsl_runtime.services.titan.upstream import value_head
 from forgedsl_runtime.services.titan.upstream.attention import Segments
 from forgedsl_runtime.services.titan.upstream.kept_weights import KeptWeights
 from forgedsl_runtime.services.titan.upstream.router import set_routes
+
+FIXED_SEED, FIXED_TOKENS = 5, 12
+"""of a text that is always the same"""
 
 
 class TitanActor(ForgeActor):
@@ -122,6 +127,12 @@ class TitanActor(ForgeActor):
         return self._of_tokens(
             samples, lambda h, w, shared, m: _token_logprobs(h, w, m, divisor, shared)
         )
+
+    def _fixed_sample(self) -> Sample:
+        """Return a text that is always the same."""
+        draw = random.Random(FIXED_SEED)
+        token_ids = [draw.randrange(self.titan.config.vocab_size) for _ in range(FIXED_TOKENS)]
+        return Sample(token_ids=token_ids, num_prompt=1, mask=[True] * (FIXED_TOKENS - 1))
 
     def _base_logprobs(self, samples: Sequence[Sample], temperature: float) -> list[list[float]]:
         with self.titan.as_base():
@@ -274,7 +285,14 @@ class ReferenceModel(TitanActor):
     def _setup(self, run_dir: Path, run_key: str, resume_step: int | None) -> dict[str, Any]:
         facts = super()._setup(run_dir, run_key, resume_step)
         held = self._digests()
-        return facts | ({"digests": held} if held else {}) | self._random_weights()
+        facts |= ({"digests": held} if held else {}) | self._random_weights()
+        if warm_up.engines_start(self.job, self.name):
+            facts["seconds"] = {"first pass": warm_up.timed(self._warm_up)}
+        return facts
+
+    def _warm_up(self) -> None:
+        """Compile and load the kernels of a forward pass; see `warm_up`."""
+        self._logprobs([self._fixed_sample()])
 
 
 def _token_logprobs(

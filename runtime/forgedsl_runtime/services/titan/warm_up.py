@@ -1,14 +1,14 @@
 """Passes on made-up samples before the first step, while engines start.
 
     losses of the trainer --made-up samples--> forward and backward passes --> gradients discarded
-    a trainer without such passes --> kernels of attention compiled, and not run
+    losses in Python --> kernels of attention compiled, and not run
+    publications, frozen models --> a forward pass of a short text
 
 The first passes of a process compile and load kernels, which takes many seconds. Engines take
-longer to start than a trainer, so a trainer with GPUs of its own does this meanwhile, and the first
-step is as fast as the others. Weights, buffers, moments and random states are not changed.
-
-A trainer that shares its GPU must not allocate memory on it while an engine starts. It only
-compiles the kernels of attention, which takes the host alone.
+longer to start than a trainer, so the trainer does this meanwhile, and the first publication and
+the first step are as fast as the others. Weights, buffers, moments and random states are not
+changed. An engine on the same GPU counts its own memory (`vllm/upstream/own_memory.py`), so it
+may start while the trainer allocates.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import random
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -38,38 +39,53 @@ OF_VERSIONS = ("behavior", "proximal", "ref")
 """fields with log-probs; made-up ones are those of a uniform distribution"""
 
 
-def prepare(job: spec.Job, name: str, titan: Any, passes: Callable[[], None]) -> dict[str, float]:
-    """Spare the first step of a trainer what can be done while engines start: run `passes`, or
-    compile kernels. Return the seconds that it took, by its name; empty if there is nothing to do.
-    """
-    begin = time.perf_counter()
-    if saves_time(job, name) and losses_of(job, name):
-        passes()
-        done = "first passes"
-    elif _engines_start(job, name) and _compile_attention(titan, job.services[name]):
-        done = "attention kernels"
-    else:
-        return {}
-    return {done: round(time.perf_counter() - begin, 1)}
+def prepare(
+    job: spec.Job, name: str, titan: Any, passes: Callable[[], None], probe: Callable[[], object]
+) -> dict[str, float]:
+    """Spare the first publication and the first step of a trainer what can be done while engines
+    start: run `passes` or compile kernels, then compute the `probe` of a publication. Return the
+    seconds by what was done; empty if there was nothing to do."""
+    seconds: dict[str, float] = {}
+    if not engines_start(job, name):
+        return seconds
+    if losses_of(job, name):
+        seconds["first passes"] = timed(passes)
+    elif shapes := _attention_shapes(titan, job.services[name]):
+        seconds["attention kernels"] = timed(
+            partial(_compile_attention, shapes, job.services[name])
+        )
+    if any(Role.TRANSFERS in node.roles and node.target == name for node in job.nodes):
+        seconds["probe"] = timed(probe)
+    return seconds
 
 
-def _engines_start(job: spec.Job, name: str) -> bool:
-    """True if the trainer has GPUs, and engines start meanwhile."""
+def engines_start(job: spec.Job, name: str) -> bool:
+    """Return True if a trainer has GPUs, and engines start meanwhile."""
     return job.services[name].mesh.device != "cpu" and bool(job.samplers)
 
 
-def _compile_attention(titan: Any, service: spec.Service) -> bool:
-    """Compile the kernels of the model's attention without memory of the GPU. Return False if it
-    uses none that have to be compiled."""
+def timed(call: Callable[[], object]) -> float:
+    """Return the seconds that a call takes."""
+    begin = time.perf_counter()
+    call()
+    return round(time.perf_counter() - begin, 1)
+
+
+def _attention_shapes(titan: Any, service: spec.Service) -> list[tuple[int, int, int]]:
+    """Return the shapes of the attention of a model whose kernels have to be compiled: heads, heads
+    of keys, and their width."""
     assert isinstance(service, spec.TitanService)
-    dtype = DTYPES[service.dtype]
-    shapes = newest_shapes(titan.model, dtype, service.parallel)
-    for heads, key_heads, width in sorted(shapes):
+    return sorted(newest_shapes(titan.model, DTYPES[service.dtype], service.parallel))
+
+
+def _compile_attention(shapes: list[tuple[int, int, int]], service: spec.Service) -> None:
+    """Compile the kernels of attention, without memory of the GPU."""
+    assert isinstance(service, spec.TitanService)
+    for heads, key_heads, width in shapes:
         flash_attention.compile_ahead(
-            heads, key_heads, width, dtype,
+            heads, key_heads, width, DTYPES[service.dtype],
             seq_len=service.batch.seq_len, rows=service.batch.rows,
         )  # fmt: skip
-    return bool(shapes)
 
 
 def losses_of(job: spec.Job, name: str) -> list[str]:
@@ -78,23 +94,6 @@ def losses_of(job: spec.Job, name: str) -> list[str]:
     steps = [n for n in job.nodes if Role.UPDATES in n.roles and n.target == name]
     found = list(dict.fromkeys(loss for node in steps for loss, _ in node.terms if loss))
     return [] if any(job.losses[each].python for each in found) else found
-
-
-def saves_time(job: spec.Job, name: str) -> bool:
-    """True if the passes delay nothing: engines start meanwhile, and no other service has one of
-    the trainer's GPUs. An engine measures free memory when it starts, so it must not see the memory
-    of a trainer change."""
-    service = job.services[name]
-    if not _engines_start(job, name):
-        return False
-    others = (each for other, each in job.with_processes.items() if other != name)
-    taken = {gpu for other in others for gpu in _gpus(other)}
-    return not taken & set(_gpus(service))
-
-
-def _gpus(service: spec.Service) -> list[tuple[int, int]]:
-    """Return the GPUs of all replicas of a service, as (host, GPU)."""
-    return [(place.host, gpu) for place in service.mesh.places for gpu in place.gpus]
 
 
 def samples_by_loss(

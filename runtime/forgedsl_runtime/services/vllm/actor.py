@@ -22,6 +22,7 @@ import time
 import traceback
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -34,6 +35,7 @@ from forgedsl_runtime.actors.base import ForgeActor
 from forgedsl_runtime.data_types import Completion, Message, Request
 from forgedsl_runtime.proofs.publication import Arrival, text, with_base
 from forgedsl_runtime.services.vllm.upstream import engine as upstream
+from forgedsl_runtime.services.vllm.upstream.own_memory import count_own_memory
 from forgedsl_runtime.services.vllm.upstream.start import preload
 from forgedsl_runtime.transports import tree
 from forgedsl_runtime.transports.base import Manifest, buffer_path
@@ -115,6 +117,7 @@ class Generator(ForgeActor):
         self.model = job.models[service.model]
         self.seed = job.seed
         self.folder = Path(folder)
+        self._shares_gpu = job.shares_gpu(name)
         self._tenants = {
             tenant: None if where is None else Path(where)
             for tenant, where in (tenants or {}).items()
@@ -200,16 +203,17 @@ class Generator(ForgeActor):
             ranks=self.service.parallel.tp,
             rendezvous_file=buffer_path(run_key, self._token),
         )
-        self._engine = upstream.Engine(
-            self.service,
-            self.model,
-            self.folder,
-            self.seed,
-            engine_rank,
-            random=self._starts_random,
-            record=self._is_proved,
-            tenants=self._tenants,
-        )
+        with count_own_memory() if self._shares_gpu else nullcontext():
+            self._engine = upstream.Engine(
+                self.service,
+                self.model,
+                self.folder,
+                self.seed,
+                engine_rank,
+                random=self._starts_random,
+                record=self._is_proved,
+                tenants=self._tenants,
+            )
         self._random = self._engine.random
         self.classes = {"engine": self._engine.class_name}
         begin = time.perf_counter()

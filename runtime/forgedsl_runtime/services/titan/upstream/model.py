@@ -49,6 +49,11 @@ DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
 PUBLISHED = {**DTYPES, "f16": torch.float16}
 """dtypes of published weights"""
 SPMD_BACKEND = "partial_dtensor"
+OF_ANY_LENGTH = (r"L\['x'\]:1", r"L\['positions'\]:1", r"L\['attention_masks'\]")
+"""inputs of a layer that change with the batch: the length of a row, the number of segments, and
+their longest. torch.compile takes these as variables from the first batch on. By default it
+would compile a layer for the first lengths alone, and again for others. (Marks on tensors are no
+other way: FSDP makes new tensors before a layer.)"""
 
 
 def select_device(device: str) -> None:
@@ -111,8 +116,6 @@ class TitanModel:
         lm_head: Any = self.model.lm_head
         if lm_head is not None:
             lm_head.head = head
-        if isinstance(attention, Segments):
-            torch._dynamo.maybe_mark_dynamic(attention.bounds, 0)
         try:
             return self.model(tokens, positions=positions, attention_masks=attention)
         finally:
@@ -285,8 +288,8 @@ def _start(
     lora.draw(module, shapes)
     value_head.start(module)
     _plain_sum_reduction(module)
-    if service.compile and module.tok_embeddings is not None:
-        module.tok_embeddings.register_forward_hook(_any_length)
+    if service.compile:
+        torch.compiler.config.dynamic_sources = ",".join(OF_ANY_LENGTH)
 
 
 def _split(
@@ -523,12 +526,6 @@ def _selective(theirs: Any) -> Any:
             return {*super().get_save_ops(), torch.ops.forgedsl.packed_attention.default}
 
     return Selective
-
-
-def _any_length(embed: nn.Module, args: tuple[Any, ...], hidden: Tensor) -> None:
-    """Mark the row length as dynamic, so that blocks are compiled once for all lengths."""
-    if hidden.shape[1] > 1:
-        torch._dynamo.maybe_mark_dynamic(hidden, 1)
 
 
 def _plain_sum_reduction(module: nn.Module) -> None:

@@ -1,0 +1,33 @@
+"""A trainer's layers are compiled before its first step, and not again for other lengths."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_trainer_ranks import recorded_loss
+from test_warm_up import STEP
+
+SCRIPT = Path(__file__).parent / "compiled_lengths.py"
+
+
+@pytest.mark.full
+@pytest.mark.timeout(240)
+def test_layers_are_compiled_once_with_and_once_without_gradients(
+    make_job: Any, make_titan: Any
+) -> None:
+    titan = make_titan()
+    titan = titan.model_copy(
+        update={"dtype": "bf16", "compile": True,
+                "batch": titan.batch.model_copy(update={"seq_len": 64, "rows": 4})}
+    )  # fmt: skip
+    job = make_job(services={"trainer": titan}, losses={"recorded": recorded_loss()}, nodes=(STEP,))
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT)], input=job.model_dump_json(), capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    counts = json.loads(done.stdout.split("COUNTS")[1])
+    assert counts == [2, 2, 2, 2, 2]
