@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from test_trainer_ranks import (
     same_weights,
     trainer_of,
 )
-from warmed_trainer import WarmedTrainer
+from warmed_trainer import ModelWarmedTrainer, WarmedTrainer
 
 from forgedsl.lower import job as spec
 from forgedsl_runtime.losses import LossFunction
@@ -33,13 +34,20 @@ STEP = spec.Node(
 
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize(
-    "lora", [None, pytest.param(spec.Lora(rank=4, alpha=16.0), marks=pytest.mark.full)]
+    ("warmed_actor", "lora"),
+    [
+        (WarmedTrainer, None),
+        pytest.param(WarmedTrainer, spec.Lora(rank=4, alpha=16.0), marks=pytest.mark.full),
+        pytest.param(ModelWarmedTrainer, None, marks=pytest.mark.full),
+    ],
+    ids=["loss", "loss, adapters", "model alone"],
 )
 def test_a_step_after_the_warm_up_is_the_same(
     tmp_path: Path,
     make_job: Any,
     make_titan: Any,
     monkeypatch: pytest.MonkeyPatch,
+    warmed_actor: type,
     lora: spec.Lora | None,
 ) -> None:
     """With adapters, the trainer serves a reference too."""
@@ -63,12 +71,59 @@ def test_a_step_after_the_warm_up_is_the_same(
             return facts, result, await published(mesh)
 
     facts, plain, weights = asyncio.run(step(TitanTrainer))
-    warmed_facts, warmed, warmed_weights = asyncio.run(step(WarmedTrainer))
+    warmed_facts, warmed, warmed_weights = asyncio.run(step(warmed_actor))
     assert "seconds" not in facts
     assert warmed_facts["seconds"]["first passes"] > 0
     same_step(plain, warmed)
     same_weights(weights, warmed_weights, updates=1)
     assert [line["holds"] for line in warmed.proofs] == [line["holds"] for line in plain.proofs]
+
+
+def _job(make_job: Any, titan: Any, generator: str, *, on_gpu: bool, python: str = "") -> spec.Job:
+    """A trainer that publishes to a generator; "" is no generator."""
+    mesh = titan.mesh.model_copy(update={"device": "gpu" if on_gpu else "cpu"})
+    services = {"trainer": titan.model_copy(update={"mesh": mesh})}
+    if generator:
+        services[generator] = spec.VllmService(
+            model="policy", mesh=spec.Mesh(name=generator, device="cpu"), dtype="f32",
+            sampling=spec.Sampling(max_tokens=16),
+        )  # fmt: skip
+    sync = spec.Node(
+        id="sync", name="sync", op="sync", target="trainer", to=generator, level="batch", origin=""
+    )
+    loss = spec.Loss(name="recorded", source="", tree="", fields=(), reports=(), python=python)
+    made: spec.Job = make_job(services=services, losses={"recorded": loss}, nodes=(STEP, sync))
+    return made
+
+
+@pytest.mark.parametrize(
+    ("generator", "on_gpu", "done"),
+    [("generator", True, ["first passes", "probe"]), ("generator", False, []), ("", True, [])],
+    ids=["GPU", "CPU", "no engine"],
+)
+def test_what_is_done_while_engines_start(
+    make_job: Any, make_titan: Any, generator: str, on_gpu: bool, done: list[str]
+) -> None:
+    job, ran = _job(make_job, make_titan(), generator, on_gpu=on_gpu), []
+    seconds = warm_up.prepare(
+        job, "trainer", lambda: ran.append("first passes"), lambda: ran.append("probe")
+    )
+    assert [*seconds] == ran == done
+
+
+def test_a_trainer_that_never_publishes_computes_no_probe(make_job: Any, make_titan: Any) -> None:
+    job = _job(make_job, make_titan(), "generator", on_gpu=True)
+    alone = job.model_copy(update={"nodes": job.nodes[:1]})
+    assert [*warm_up.prepare(alone, "trainer", lambda: None, lambda: None)] == ["first passes"]
+
+
+def test_losses_in_python_are_not_called(make_job: Any, make_titan: Any) -> None:
+    """They may keep state."""
+    job = _job(make_job, make_titan(), "generator", on_gpu=True, python="losses.py")
+    titan = SimpleNamespace(config=SimpleNamespace(vocab_size=50), dp_size=1)
+    ((name, samples),) = warm_up.samples_by_loss(job, "trainer", titan, {})
+    assert name == ""
+    assert not any(sample.token_fields or sample.sequence_fields for sample in samples)
 
 
 def test_made_up_samples_have_the_fields_of_the_loss() -> None:

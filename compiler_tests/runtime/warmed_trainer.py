@@ -1,4 +1,4 @@
-"""A trainer that warms up on a CPU too, where a run does not."""
+"""Trainers that warm up on a CPU too, where a run does not."""
 
 from __future__ import annotations
 
@@ -13,4 +13,12 @@ from forgedsl_runtime.services.titan.actor import TitanTrainer
 class WarmedTrainer(TitanTrainer):
     def _setup(self, run_dir: Path, run_key: str, resume_step: int | None) -> dict[str, Any]:
         with patch.object(warm_up, "engines_start", lambda job, name: True):
+            return super()._setup(run_dir, run_key, resume_step)
+
+
+class ModelWarmedTrainer(WarmedTrainer):
+    """Warms up as if its loss were in Python."""
+
+    def _setup(self, run_dir: Path, run_key: str, resume_step: int | None) -> dict[str, Any]:
+        with patch.object(warm_up, "losses_of", lambda job, name: []):
             return super()._setup(run_dir, run_key, resume_step)

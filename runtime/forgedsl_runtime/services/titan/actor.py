@@ -206,19 +206,27 @@ class TitanTrainer(TitanActor):
         facts |= self._facts_of_tenants()
         facts |= self._random_weights() if resume_step is None else {}
         with warm_up.unchanged(self.titan.model, self.titan.device):
-            seconds = warm_up.prepare(self.job, self.name, self.titan, self._warm_up, self._probe)
+            seconds = warm_up.prepare(self.job, self.name, self._warm_up, self._probe)
         facts |= {"seconds": seconds} if seconds else {}
         return facts
 
     def _warm_up(self) -> None:
         """Run the losses on made-up samples; see `warm_up`."""
         for name, samples in warm_up.samples_by_loss(self.job, self.name, self.titan, self.losses):
-            self._prove([(name, samples)])
-            self._run_passes(self.losses[name], samples)
+            if name:
+                self._prove([(name, samples)])
+                self._run_passes(self.losses[name], samples)
+            else:
+                self._run_model(samples)
             if self.job.tenants(self.name):
                 self._base_logprobs(samples, self.service.temperature)
             self.optimizers.zero_grad()
         self._known.clear()
+
+    def _run_model(self, samples: Sequence[Sample]) -> None:
+        """Run the model forward and backward; the mean of its hidden states stands for a loss."""
+        _, micros = self._pack_microbatches(None, samples)
+        self._run(micros, lambda micro, hidden, *_: rows_of(hidden, micro).float().mean())
 
     def _updates(self) -> int:
         """Return the largest number of updates in a step."""
@@ -431,14 +439,14 @@ class TitanTrainer(TitanActor):
         return {name: float(value) for name, value in self._totals(loss, counted).items()}
 
     def _pack_microbatches(
-        self, loss: LossFunction, samples: Sequence[Sample]
+        self, loss: LossFunction | None, samples: Sequence[Sample]
     ) -> tuple[list[Microbatch], list[Microbatch]]:
         """Return two lists of microbatches: whole ones, to count tokens, and those that this rank
         computes. They differ under context parallelism, where a rank has part of the tokens."""
-        packed = self._pack(samples, pairs=loss.paired)
+        paired, couples = (loss.paired, loss.couples) if loss else (False, False)
+        packed, step = self._pack(samples, pairs=paired), 2 if paired else 1
         context, device = self.titan.context, self.titan.device
-        step = 2 if loss.paired else 1
-        mine = [shard_microbatch(micro, context, whole=loss.couples, step=step) for micro in packed]
+        mine = [shard_microbatch(micro, context, whole=couples, step=step) for micro in packed]
         micros = [micro.to(device) for micro in mine]
         return (micros if context.size == 1 else packed), micros
 

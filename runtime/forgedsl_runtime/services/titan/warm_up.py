@@ -1,7 +1,7 @@
 """Passes on made-up samples before the first step, while engines start.
 
     losses of the trainer --made-up samples--> forward and backward passes --> gradients discarded
-    losses in Python --> kernels of attention compiled, and not run
+    losses in Python, or none --> the same passes of the model alone
     publications, frozen models --> a forward pass of a short text
 
 The first passes of a process compile and load kernels, which takes many seconds. Engines take
@@ -18,7 +18,6 @@ import random
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import torch
@@ -28,9 +27,6 @@ from forgedsl.lower import job as spec
 from forgedsl.types.flow import Role
 from forgedsl_runtime.data_types import Sample
 from forgedsl_runtime.losses import LossFunction
-from forgedsl_runtime.services.titan.upstream import flash_attention
-from forgedsl_runtime.services.titan.upstream.attention import newest_shapes
-from forgedsl_runtime.services.titan.upstream.model import DTYPES
 
 SEED = 7
 MOST_TOKENS, MOST_LENGTH = 8192, 1024
@@ -40,22 +36,16 @@ OF_VERSIONS = ("behavior", "proximal", "ref")
 
 
 def prepare(
-    job: spec.Job, name: str, titan: Any, passes: Callable[[], None], probe: Callable[[], object]
+    job: spec.Job, name: str, passes: Callable[[], None], probe: Callable[[], object]
 ) -> dict[str, float]:
     """Spare the first publication and the first step of a trainer what can be done while engines
-    start: run `passes` or compile kernels, then compute the `probe` of a publication. Return the
-    seconds by what was done; empty if there was nothing to do."""
+    start: run `passes`, then compute the `probe` of a publication. Return the seconds by what was
+    done; empty if there was nothing to do."""
     seconds: dict[str, float] = {}
-    if not engines_start(job, name):
-        return seconds
-    if losses_of(job, name):
+    if engines_start(job, name):
         seconds["first passes"] = timed(passes)
-    elif shapes := _attention_shapes(titan, job.services[name]):
-        seconds["attention kernels"] = timed(
-            partial(_compile_attention, shapes, job.services[name])
-        )
-    if any(Role.TRANSFERS in node.roles and node.target == name for node in job.nodes):
-        seconds["probe"] = timed(probe)
+        if any(Role.TRANSFERS in node.roles and node.target == name for node in job.nodes):
+            seconds["probe"] = timed(probe)
     return seconds
 
 
@@ -71,26 +61,9 @@ def timed(call: Callable[[], object]) -> float:
     return round(time.perf_counter() - begin, 1)
 
 
-def _attention_shapes(titan: Any, service: spec.Service) -> list[tuple[int, int, int]]:
-    """Return the shapes of the attention of a model whose kernels have to be compiled: heads, heads
-    of keys, and their width."""
-    assert isinstance(service, spec.TitanService)
-    return sorted(newest_shapes(titan.model, DTYPES[service.dtype], service.parallel))
-
-
-def _compile_attention(shapes: list[tuple[int, int, int]], service: spec.Service) -> None:
-    """Compile the kernels of attention, without memory of the GPU."""
-    assert isinstance(service, spec.TitanService)
-    for heads, key_heads, width in shapes:
-        flash_attention.compile_ahead(
-            heads, key_heads, width, DTYPES[service.dtype],
-            seq_len=service.batch.seq_len, rows=service.batch.rows,
-        )  # fmt: skip
-
-
 def losses_of(job: spec.Job, name: str) -> list[str]:
     """Return the losses of the steps of a trainer, in order; none if a step has a loss in Python,
-    which may keep state between calls."""
+    which may keep state between calls, or if there are no steps (a Session)."""
     steps = [n for n in job.nodes if Role.UPDATES in n.roles and n.target == name]
     found = list(dict.fromkeys(loss for node in steps for loss, _ in node.terms if loss))
     return [] if any(job.losses[each].python for each in found) else found
@@ -99,18 +72,19 @@ def losses_of(job: spec.Job, name: str) -> list[str]:
 def samples_by_loss(
     job: spec.Job, name: str, titan: Any, losses: Mapping[str, LossFunction]
 ) -> Iterator[tuple[str, list[Sample]]]:
-    """Yield each loss of a trainer with made-up samples for it."""
+    """Yield each loss of a trainer with made-up samples for it. If its losses are not to be called,
+    yield "" once, with samples for the model alone."""
     service = job.services[name]
     assert isinstance(service, spec.TitanService)
-    for each in losses_of(job, name):
+    for each in losses_of(job, name) or [""]:
         yield each, made_up(
-            losses[each], titan.config.vocab_size, seq_len=service.batch.seq_len,
-            rows=service.batch.rows, groups=titan.dp_size,
+            losses[each] if each else None, titan.config.vocab_size,
+            seq_len=service.batch.seq_len, rows=service.batch.rows, groups=titan.dp_size,
         )  # fmt: skip
 
 
 def made_up(
-    loss: LossFunction, vocabulary: int, *, seq_len: int, rows: int, groups: int
+    loss: LossFunction | None, vocabulary: int, *, seq_len: int, rows: int, groups: int
 ) -> list[Sample]:
     """Return samples with the fields that a loss reads. They fill about a microbatch for each of
     `groups` groups of ranks, and no more than MOST_TOKENS tokens."""
@@ -119,16 +93,16 @@ def made_up(
     count = max(2, min(rows * seq_len, MOST_TOKENS) // length) * groups
     num_prompt = max(1, length // 4)
     new = length - num_prompt
-    return [
-        Sample(
-            token_ids=[draw.randrange(vocabulary) for _ in range(length)],
-            num_prompt=num_prompt,
-            mask=[True] * new,
-            token_fields=_fields(loss, "T", new, vocabulary, draw),
-            sequence_fields={n: v[0] for n, v in _fields(loss, "", 1, vocabulary, draw).items()},
-        )
-        for _ in range(count - count % 2)  # pairs
-    ]
+    samples = []
+    for _ in range(count - count % 2):  # pairs
+        token_ids = [draw.randrange(vocabulary) for _ in range(length)]
+        of_tokens = _fields(loss, "T", new, vocabulary, draw) if loss else {}
+        whole = _fields(loss, "", 1, vocabulary, draw) if loss else {}
+        samples.append(Sample(
+            token_ids=token_ids, num_prompt=num_prompt, mask=[True] * new, token_fields=of_tokens,
+            sequence_fields={n: v[0] for n, v in whole.items()},
+        ))  # fmt: skip
+    return samples
 
 
 def _fields(

@@ -7,15 +7,13 @@ its device when it is imported.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from forgedsl.lower import job as spec
 from forgedsl_runtime.services.titan.upstream import flash_attention
 
 CAUSAL = 1
@@ -129,24 +127,3 @@ def packed_attention() -> type:
             return out.view(q_BLNH.shape)
 
     return PackedAttention
-
-
-def newest_shapes(
-    model: nn.Module, dtype: torch.dtype, degrees: spec.TitanParallel
-) -> set[tuple[int, int, int]]:
-    """Return the query heads, key heads and width that this rank's layers give to flash attention
-    4; empty if they use other kernels. dtype: that of the layers' activations."""
-    found = set()
-    for module in model.modules():
-        layer: Any = module
-        newest = getattr(getattr(module, "inner_attention", None), "newest", False)
-        if newest and flash_attention.takes(dtype, layer.head_dim):
-            found.add((*_local(layer.n_heads, layer.n_kv_heads, degrees), layer.head_dim))
-    return found
-
-
-def _local(heads: int, key_heads: int, degrees: spec.TitanParallel) -> tuple[int, int]:
-    """Return the query and key heads of a rank. Ranks of `tp` share heads; those of `cp` share the
-    rest while attention is computed, and repeat key heads if there are fewer than ranks."""
-    heads, key_heads = heads // degrees.tp, key_heads // degrees.tp
-    return heads // degrees.cp, math.lcm(key_heads, degrees.cp) // degrees.cp
