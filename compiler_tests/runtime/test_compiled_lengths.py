@@ -15,12 +15,13 @@ SCRIPT = Path(__file__).parent / "compiled_lengths.py"
 
 @pytest.mark.full
 @pytest.mark.timeout(240)
+@pytest.mark.parametrize("recomputed", ["none", "selective", "full"])
 def test_layers_are_compiled_once_with_and_once_without_gradients(
-    make_job: Any, make_titan: Any
+    make_job: Any, make_titan: Any, recomputed: str
 ) -> None:
     titan = make_titan()
     titan = titan.model_copy(
-        update={"dtype": "bf16", "compile": True,
+        update={"dtype": "bf16", "compile": True, "activation_checkpoint": recomputed,
                 "batch": titan.batch.model_copy(update={"seq_len": 64, "rows": 4})}
     )  # fmt: skip
     job = make_job(services={"trainer": titan}, losses={"recorded": recorded_loss()}, nodes=(STEP,))

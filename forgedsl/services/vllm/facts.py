@@ -57,6 +57,10 @@ ENGINE_ARGUMENTS = (
     ("load_format", "remove it: weights are loaded from the model's folder"),
     ("distributed_executor_backend", "remove it: Monarch starts the ranks"),
     ("disable_log_stats", "remove it: events.jsonl has the statistics"),
+    *(
+        (name, "remove it: engines do not sleep, and their memory is counted by PyTorch")
+        for name in ("enable_sleep_mode", "enable_cumem_allocator")
+    ),
     ("scheduler_cls", "remove it: the runtime uses its own scheduler"),
     ("worker_cls", "remove it: the runtime uses its own worker to record routes"),
     *(
@@ -70,7 +74,7 @@ ENGINE_ARGUMENTS = (
     ),
 )
 """arguments of vLLM that runtime/forgedsl_runtime/services/vllm/upstream/engine.py sets, and what
-decides each"""
+decides each, or that it cannot work with"""
 
 SCHEMA = Kind(
     name="service",

@@ -49,11 +49,15 @@ DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
 PUBLISHED = {**DTYPES, "f16": torch.float16}
 """dtypes of published weights"""
 SPMD_BACKEND = "partial_dtensor"
-OF_ANY_LENGTH = (r"L\['x'\]:1", r"L\['positions'\]:1", r"L\['attention_masks'\]")
+OF_ANY_LENGTH = (
+    r"L\['x'\]:1", r"L\['positions'\]:1", r"L\['attention_masks'\]",
+    r"L\['args'\]\[0\]:1", r"L\['args'\]\[2\]:1", r"L\['args'\]\[1\]",
+)  # fmt: skip
 """inputs of a layer that change with the batch: the length of a row, the number of segments, and
-their longest. torch.compile takes these as variables from the first batch on. By default it
-would compile a layer for the first lengths alone, and again for others. (Marks on tensors are no
-other way: FSDP makes new tensors before a layer.)"""
+the length of the longest one. torch.compile takes them as variables from the first batch on. By
+default it would compile a layer for the first lengths alone, and again for others. Marking tensors
+does not work: FSDP replaces them before each layer. The names are those of torchtitan's layers, and
+of the wrapper for recomputation."""
 
 
 def select_device(device: str) -> None:
@@ -289,7 +293,10 @@ def _start(
     value_head.start(module)
     _plain_sum_reduction(module)
     if service.compile:
-        torch.compiler.config.dynamic_sources = ",".join(OF_ANY_LENGTH)
+        given = os.environ.get("TORCH_COMPILE_DYNAMIC_SOURCES")
+        torch.compiler.config.dynamic_sources = ",".join(
+            [*OF_ANY_LENGTH, *([given] if given else [])]
+        )
 
 
 def _split(
