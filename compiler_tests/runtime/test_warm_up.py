@@ -88,6 +88,7 @@ def test_a_step_after_the_warm_up_is_the_same(
     assert [line["holds"] for line in warmed.proofs] == [line["holds"] for line in plain.proofs]
 
 
+@pytest.mark.full
 @pytest.mark.timeout(240)
 def test_a_frozen_model_computes_the_same_after_its_first_pass(
     tmp_path: Path, make_job: Any, make_titan: Any, monkeypatch: pytest.MonkeyPatch

@@ -49,7 +49,8 @@ def _section(title: str, kind: Kind) -> str:
         if kind.taken:
             rows = (f"`{n.rpartition('.')[2]}` ({why})" for n, why in kind.taken)
             parts[-1] += (
-                " The runtime sets the following arguments itself, or cannot work with them, so they are rejected:"
+                " The runtime sets the following arguments itself, or cannot work with them, so"
+                " they are rejected:"
                 f" {'; '.join(rows)}."
             )
     return join(parts)
