@@ -1,5 +1,4 @@
-"""No input raises anything but diagnostics, and none costs more than ten times a fixed computation
-(about a second).
+"""No input raises anything but diagnostics, and none takes over a second.
 
 Three sources of input: bytes of a pipeline changed at random, words of it exchanged (mostly still
 well formed, so that resolution and the later checks run), and random sequences of tokens. Seeds are
@@ -25,9 +24,6 @@ from forgedsl.syntax import decode
 ROOT = Path(__file__).parents[2]
 COUNT = 25_050 if os.environ.get("FORGE_DEEP") == "1" else 200
 CHUNKS = 4
-SURELY_LITTLE, LIMIT = 0.25, 10
-"""seconds that an input may cost on any machine; above that, the most that it may cost as a
-multiple of a fixed computation, since machines differ"""
 BASE = (ROOT / "pipelines" / "grpo_math.forge").read_text("utf-8")
 WORDS = list(re.finditer(r'[A-Za-z_][\w.]*|\d[\w.]*|"[^"\n]*"', BASE))
 VOCABULARY = [word[0] for word in WORDS] + [
@@ -126,15 +122,6 @@ def grammar_made(rng):
     return " ".join(out).encode()
 
 
-def fixed_computation():
-    """Return the seconds of the processor that a loop of two million rounds takes now: 0.1 on a
-    machine of 2024."""
-    started, total = time.process_time(), 0
-    for number in range(2_000_000):
-        total += number & 7
-    return time.process_time() - started
-
-
 def check(data):
     started = time.process_time()
     reporter = Reporter()
@@ -149,8 +136,7 @@ def check(data):
         assert 0 <= diagnostic.span.start <= diagnostic.span.end
     full.render(result.diagnostics, result.sources)
     json.render(result.diagnostics, result.sources)
-    spent = time.process_time() - started
-    assert spent < SURELY_LITTLE or spent < LIMIT * fixed_computation()
+    assert time.process_time() - started < 1.0
 
 
 @pytest.fixture(autouse=True)

@@ -139,28 +139,59 @@ def describe(place: Place) -> str:
 
 
 def acceptable(state: Any) -> frozenset[str]:
-    """Return the terminals that the parser can actually shift here; its table lists more."""
-    states = state.parse_conf.states
-    good = set()
-    for terminal in states[state.state_stack[-1]]:
-        if not terminal.isupper():
-            continue
-        stack = list(state.state_stack)
+    """Return the terminals that the parser can actually shift here; its table lists more.
+
+    Terminals with the same reductions share a stack, and a state that comes again is not looked up
+    again: after 6,000 open operators there are as many reductions."""
+    states, end = state.parse_conf.states, state.parse_conf.end_state
+    good: set[str] = set()
+    first = [*state.state_stack]
+    todo = [(first, frozenset(name for name in states[first[-1]] if name.isupper()))]
+    known: dict[tuple[Any, frozenset[str]], list[tuple[Any, frozenset[str]]]] = {}
+    while todo:
+        stack, terminals = todo.pop()
         while True:
-            action = states[stack[-1]].get(terminal)
-            if action is None:
+            if stack[-1] == end:
+                good |= terminals
                 break
-            kind, argument = action
-            if kind is Shift:
-                good.add(terminal)
+            key = (stack[-1], terminals)
+            if key not in known:
+                known[key] = _reductions(states[stack[-1]], terminals, good)
+            if not known[key]:
                 break
-            if argument.expansion:
-                del stack[-len(argument.expansion) :]
-            goto = states[stack[-1]].get(argument.origin.name)
-            if goto is None:
+            (rule, taken), *others = known[key]
+            todo += [
+                (after, some)
+                for other, some in others
+                if (after := _reduced([*stack], other, states)) is not None
+            ]
+            if _reduced(stack, rule, states) is None:
                 break
-            stack.append(goto[1])
-            if stack[-1] == state.parse_conf.end_state:
-                good.add(terminal)
-                break
+            terminals = taken
     return frozenset(good)
+
+
+def _reductions(
+    row: dict[str, Any], terminals: frozenset[str], good: set[str]
+) -> list[tuple[Any, frozenset[str]]]:
+    """Add the terminals that are shifted in a state of the parser to `good`; return the rules that
+    the others reduce by, each with its terminals."""
+    rules: dict[int, tuple[Any, set[str]]] = {}
+    for terminal in terminals & row.keys():
+        kind, argument = row[terminal]
+        if kind is Shift:
+            good.add(terminal)
+        else:
+            rules.setdefault(id(argument), (argument, set()))[1].add(terminal)
+    return [(rule, frozenset(some)) for rule, some in rules.values()]
+
+
+def _reduced(stack: list[Any], rule: Any, states: Any) -> list[Any] | None:
+    """Reduce a stack by a rule, in place; None if the parser has no state for it."""
+    if rule.expansion:
+        del stack[-len(rule.expansion) :]
+    goto = states[stack[-1]].get(rule.origin.name)
+    if goto is None:
+        return None
+    stack.append(goto[1])
+    return stack
