@@ -5,7 +5,12 @@ from __future__ import annotations
 from forgedsl.families.base import Dims
 from forgedsl.ir.program import Decl
 from forgedsl.services.base import TrainingCost
-from forgedsl.services.titan.memory import added_gradients, shape_of, whole_params
+from forgedsl.services.titan.memory import (
+    added_gradients,
+    shape_of,
+    sums_become_gradients,
+    whole_params,
+)
 from forgedsl.services.titan.optimizers import momentum
 from forgedsl.sizes.devices import HOST_BANDWIDTH, PCIE, gpu_rates
 from forgedsl.sizes.experts import expert_bytes, expert_seconds
@@ -57,7 +62,8 @@ def copy_seconds(request: Request, mesh: MeshPlan) -> tuple[float, float]:
         return (GATHERED * weights + REDUCED * learnt) / bandwidth, 0.0
     alone = min(learnt, added_gradients(shape))
     each = ADDED * alone + REDUCED * (learnt - alone)
-    return each / bandwidth, (GATHERED * weights / 2 + REDUCED * alone) / bandwidth
+    once = 0 if sums_become_gradients(shape) else REDUCED * alone
+    return each / bandwidth, (GATHERED * weights / 2 + once) / bandwidth
 
 
 def offload_seconds(

@@ -425,10 +425,20 @@ def added_gradients(shape: TrainerShape) -> int:
     return shape.layers_with_experts * expert_params(shape.dims) // shape.ep if alone else 0
 
 
+def sums_become_gradients(shape: TrainerShape) -> bool:
+    """True if gradients that add up over microbatches need no reduction: no other rank has the
+    same weights, and they stay on their device."""
+    return shape.degrees["dp_replicate"] == 1 and not shape.offload
+
+
 def _added_gradients(shape: TrainerShape) -> list[Item]:
+    """Return the memory of sums of gradients over microbatches, in f32, beside the gradients that
+    they become."""
     count = added_gradients(shape)
-    formula = f"4 x {count_text(count)} over microbatches"
-    return [item_of("added gradients f32", 4 * count, formula)] if count else []
+    _, _, gradient = PRECISIONS[shape.precision]
+    size = 4 - gradient if sums_become_gradients(shape) else 4
+    formula = f"{size} x {count_text(count)} over microbatches"
+    return [item_of("added gradients f32", size * count, formula)] if size * count else []
 
 
 def shape_of(request: Request, mesh: MeshPlan) -> TrainerShape:

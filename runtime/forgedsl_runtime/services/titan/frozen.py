@@ -212,6 +212,8 @@ class TitanActor(ForgeActor):
                     value = of(i, None)
                     if train:
                         value.backward()
+            if train and self._kept is not None:
+                self._kept.finish()
         finally:
             if self._kept is not None:
                 self._kept.release()

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import triton
@@ -321,14 +322,24 @@ class SharedPageGroups:
         rows = lengths.shape[0]
         most = self._rows if rows > FEW_ROWS else min(FEW_ROWS, self._rows)
         padded = max(16, triton.next_power_of_2(most))
-        _group_rows[(self._rows,)](
-            table, table.stride(0), lengths, self.members, self.first_rows, self.common, rows,
+        _launch(
+            _group_rows, (self._rows,), table, table.stride(0), lengths, self.members,
+            self.first_rows, self.common, rows,
             PAGE=page, ROWS=padded, MEMBERS=self.max_members, STEP=64,
         )  # fmt: skip
-        _own_starts[(self._rows,)](
-            self.members, self.first_rows, self.common, self.starts, self.shared_first_rows,
+        _launch(
+            _own_starts, (self._rows,), self.members, self.first_rows, self.common, self.starts,
+            self.shared_first_rows,
             ROWS=padded, MEMBERS=self.max_members, WORTH=WORTH, num_warps=1,
         )  # fmt: skip
+
+
+def _launch(kernel: Any, grid: tuple[int, ...], *given: Any, **named: Any) -> None:
+    """Launch a kernel. If its first tensor is on the meta device, compile it, and do not launch."""
+    if given[0].is_meta:
+        kernel.warmup(*given, grid=grid, **named)
+    else:
+        kernel[grid](*given, **named)
 
 
 def _chosen(programs: int) -> dict[str, int]:
@@ -371,7 +382,8 @@ def decode(
     new: NewTokens | None = None,
     **how: int,
 ) -> None:
-    """Compute softmax(scale * q k^T) v, with one query per row.
+    """Compute softmax(scale * q k^T) v, with one query per row. With tensors on the meta device,
+    the kernels are only compiled.
 
     Args:
         queries: [B, H, D], bf16, fp16 or fp8 (e4m3).
@@ -398,7 +410,8 @@ def decode(
     scale *= math.log2(math.e)
     bounds = torch.empty((2, rows, heads, parts), dtype=torch.float32, device=queries.device)
     sides = torch.empty((rows, heads, parts, size), dtype=torch.float32, device=queries.device)
-    _attend[(kv_heads, rows, (shared_parts + 1) // 2 + own_parts)](
+    _launch(
+        _attend, (kv_heads, rows, (shared_parts + 1) // 2 + own_parts),
         queries, queries.stride(0), queries.stride(1),
         pairs, pairs.stride(0), pairs.stride(1), pairs.stride(2), table, table.stride(0), lengths,
         groups.members, groups.shared_first_rows, groups.starts, bounds[0], bounds[1], sides,
@@ -429,8 +442,8 @@ def _merge(
     cells = cache.view(torch.int8) if fp8 else cache
     given = new or NewTokens(queries, queries, lengths)  # not read without new tokens
     shared_parts, own_parts = chosen["shared_parts"], chosen["own_parts"]
-    _merge_parts[(rows, heads)](
-        *parts, lengths, groups.starts,
+    _launch(
+        _merge_parts, (rows, heads), *parts, lengths, groups.starts,
         out, out.stride(0), out.stride(1), value_scale,
         queries, queries.stride(0), queries.stride(1),
         given.keys, given.keys.stride(0), given.keys.stride(1),

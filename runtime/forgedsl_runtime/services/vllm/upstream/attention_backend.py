@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from functools import cached_property
+import threading
+from collections.abc import Sequence
+from functools import cached_property, partial
 from typing import Any
 
 import torch
-from vllm.config import CUDAGraphMode, get_layers_from_vllm_config
+from vllm.config import CUDAGraphMode, VllmConfig, get_layers_from_vllm_config
 from vllm.forward_context import is_forward_context_available
 from vllm.model_executor.layers.attention.attention import Attention, get_attention_context
 from vllm.platforms import current_platform
+from vllm.utils.math_utils import cdiv
 from vllm.utils.torch_utils import is_quantized_kv_cache
 from vllm.v1.attention.backend import AttentionType
 from vllm.v1.attention.backends import flash_attn
 from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
+from vllm.v1.worker.block_table import get_block_table_width
 
 from forgedsl_runtime.services.vllm.upstream import attention
 
@@ -111,6 +115,10 @@ class SharedPageImpl(flash_attn.FlashAttentionImpl):
         quantized keys of a layer, and one for all values."""
         return self._ours and not (self._quantized and layer._k_scale.numel() > 1)
 
+    def compiles_ahead(self, layer: Any) -> bool:
+        """Return whether the kernel of this layer's decode steps is known before the first one."""
+        return self.decodes(layer) and not self._quantized
+
     def _groups_of(self, layer: Any, metadata: Any) -> attention.SharedPageGroups | None:
         """Return the page groups of a step that our kernel computes."""
         return getattr(metadata, "groups", None) if self.decodes(layer) else None
@@ -164,6 +172,50 @@ class SharedPageBackend(flash_attn.FlashAttentionBackend):
     @staticmethod
     def get_builder_cls() -> type[SharedPageBuilder]:
         return SharedPageBuilder
+
+
+def compile_in_thread(config: VllmConfig) -> None:
+    """Compile our kernels for the decode steps of an engine, while it does other things. Triton
+    holds Python's lock for a small part of this. Kernels for quantized keys, and those that other
+    steps need, are compiled at their first use."""
+    layers = get_layers_from_vllm_config(config, Attention)
+    shapes = {
+        (layer.num_heads, layer.num_kv_heads, layer.head_size)
+        for layer in layers.values()
+        if isinstance(layer.impl, SharedPageImpl) and layer.impl.compiles_ahead(layer)
+    }
+    device = torch.cuda.current_device()
+    work = partial(_compile_ahead, config, sorted(shapes), device)
+    threading.Thread(target=work, name="compile attention", daemon=True).start()
+
+
+def _compile_ahead(config: VllmConfig, shapes: Sequence[tuple[int, int, int]], device: int) -> None:
+    """Compile the kernels of decode steps of all sizes, for layers of these (heads, KV heads, head
+    dimension)."""
+    torch.cuda.set_device(device)
+    scheduling, page = config.scheduler_config, config.cache_config.block_size
+    largest, dtype = scheduling.max_num_seqs, config.model_config.dtype
+    assert isinstance(dtype, torch.dtype)
+    recorded = config.compilation_config.cudagraph_capture_sizes or ()
+    width = get_block_table_width(cdiv(config.model_config.max_model_len, page), page)
+    writes = scheduling.async_scheduling or not config.cache_config.enable_prefix_caching
+    with torch.device("meta"):
+        for heads, kv_heads, size in shapes:
+            groups = attention.SharedPageGroups(
+                max(largest, *recorded, 0), heads // kv_heads, torch.device("meta")
+            )
+            cache = torch.empty((1, kv_heads, page, 2 * size), dtype=dtype)
+            for rows in sorted({largest, *(n for n in recorded if n < largest)}, reverse=True):
+                queries = torch.empty((rows, heads, size), dtype=dtype)
+                keys = torch.empty((rows, kv_heads, size), dtype=dtype)
+                table = torch.empty((rows, width), dtype=torch.int32)
+                lengths = torch.empty(rows, dtype=torch.int32)
+                slots = torch.empty(rows, dtype=torch.int64)
+                groups.form(table, lengths, page)
+                attention.decode(
+                    queries, cache, table, lengths, queries, groups, 1.0, 1.0,
+                    attention.NewTokens(keys, keys, slots) if writes else None,
+                )  # fmt: skip
 
 
 def install() -> None:

@@ -1,0 +1,14 @@
+"""Adapter of Inductor, the compiler behind torch.compile."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def start_compilers() -> None:
+    """Start the processes in which Inductor compiles kernels; return at once. By itself it starts
+    them with the first kernel, and compiles one kernel after the other until they are ready."""
+    from torch._inductor.async_compile import AsyncCompile
+
+    pool: Any = AsyncCompile
+    pool.use_process_pool()
