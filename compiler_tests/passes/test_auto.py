@@ -59,7 +59,7 @@ def file(tmp_path):
     return path
 
 
-@pytest.mark.parametrize(("gpus", "busier"), [(2, "trainer"), (3, "trainer"), (8, "trainer")])
+@pytest.mark.parametrize(("gpus", "busier"), [(2, "generator"), (3, "trainer"), (8, "trainer")])
 def test_the_plan_fits_what_is_left_open_to_the_host(gpus, busier):
     plan, diagnostics = plan_of(OPEN, host=Host(gpus=gpus))
     assert codes(diagnostics) == []

@@ -10,7 +10,14 @@ from forge_texts import GRPO, SFT, changed, graph_of, loaded, plan_of
 
 from forgedsl.families.registry import family
 from forgedsl.graph.dataflow import build
-from forgedsl.plan.cost import DeadGroups, pipeline_slowdown, split_seconds, time_text
+from forgedsl.plan.cost import (
+    Cost,
+    DeadGroups,
+    Stage,
+    pipeline_slowdown,
+    split_seconds,
+    time_text,
+)
 from forgedsl.plan.liveness import Net, Transition, check_liveness, credit_loops, exits, net_of
 from forgedsl.plan.plan import advice, plan
 from forgedsl.plan.text import render_plan
@@ -243,7 +250,7 @@ def page(*edits, age):
 
 
 @pytest.mark.parametrize(
-    ("prompts", "every", "age"), [(2, 1, 1), (2, 2, 2), (4, 1, 1), (4, 2, 2), (16, 2, 2)]
+    ("prompts", "every", "age"), [(2, 1, 1), (2, 2, 2), (4, 1, 1), (4, 2, 2), (8, 2, 2)]
 )
 def test_one_more_batch_under_way_takes_what_the_plan_says(prompts, every, age):
     edits = ("draw(16)", f"draw({prompts})"), ("every = 1", f"every = {every}")
@@ -252,6 +259,31 @@ def test_one_more_batch_under_way_takes_what_the_plan_says(prompts, every, age):
     then, _ = page(*edits, age=int(found[2]))
     assert int(found[1]) == made.cost.lag + 2 == then.cost.lag + 1
     assert found[3] == time_text(then.cost.step_seconds)
+
+
+def stage_at(alone, latency, seconds=0.0):
+    return Stage(
+        node="rollout", service="generator", device="gpu", tokens=1, flops=0.0, bytes=0.0,
+        seconds=seconds, latency=latency, alone=alone, detail="",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("step", [0.5, 2.0, 3.0, 4.0, 6.0, 10.0])
+def test_as_many_batches_are_sampled_as_fit_the_time_of_one_into_a_step(step):
+    alone, latency, lag = 5.0, 8.0, 2
+    took = stage_at(alone, latency).at(step, lag)
+    count = min(max(took / step, 1), lag + 1)
+    assert took == pytest.approx(alone + (latency - alone) / lag * (count - 1))
+
+
+def test_a_trainer_that_takes_longest_is_what_a_step_takes():
+    trainer = replace(stage_at(0.0, 0.0, 7.8), node="step", service="trainer")
+    stages = (stage_at(6.9, 12.1, 6.04), trainer)
+    cost = Cost(stages=stages, overlapped=True, lag=1, sharing=(), dead=(), unknown=())
+    assert cost.step_seconds == pytest.approx(7.8)
+    assert cost.busy("generator") == pytest.approx(6.9 / 7.8)
+    assert cost.busy("trainer") == 1
+    assert not cost.waits
 
 
 def test_replicas_are_proposed_only_where_they_make_sampling_shorter():

@@ -39,4 +39,4 @@ def test_every_gpu_has_15_percent_to_spare(planned):
 
 def test_the_reference_is_with_the_trainer_and_takes_a_small_part_of_a_step(planned):
     assert planned.mesh("reference").places == planned.mesh("trainer").places
-    assert planned.cost.busy("reference") < 0.23  # of a step that waits for no weights
+    assert planned.cost.busy("reference") < 0.24  # of a step that waits for no weights

@@ -160,11 +160,23 @@ def test_a_pipeline_keeps_its_weights_by_itself():
     assert not keeps(plan_of(GRPO, "trainer.parallel.pp=2")[0])
 
 
-def test_gradients_of_whole_weights_add_up_beside_those_of_fsdp():
-    alone = plan_of(GRPO, "trainer.procs=1", "trainer.batch.rows=1")[0]
+@pytest.mark.parametrize(
+    ("replicas", "precision", "size"), [(2, "f32", 4), (1, "f32", 0), (1, "bf16", 2)]
+)
+def test_sums_of_gradients_take_memory_beside_what_they_become(replicas, precision, size):
+    made, _ = plan_of(
+        GRPO, f"trainer.procs={replicas}", f"trainer.parallel.dp_replicate={replicas}",
+        "trainer.batch.rows=1", f"trainer.optimizer.precision={precision}",
+    )  # fmt: skip
     params = num_params(family("qwen3").sizes["1.7B"])
-    assert items(alone, "trainer", "train")["added gradients f32"] == 4 * params
-    assert "added gradients f32" not in items(plan_of(GRPO)[0], "trainer", "train")
+    assert keeps(made)
+    assert items(made, "trainer", "train").get("added gradients f32", 0) == size * params
+
+
+def test_sums_of_gradients_of_sharded_weights_are_reduced_each_time():
+    made = plan_of(GRPO)[0]
+    assert keeps(made)
+    assert "added gradients f32" not in items(made, "trainer", "train")
 
 
 def test_too_large_a_microbatch_names_the_one_that_fits():

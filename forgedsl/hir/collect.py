@@ -326,7 +326,7 @@ class Collector:
             self._unknown_setting(declared, path, span)
             return
         if (why := dict(declared.kind.taken).get(text)) is not None:
-            message = f"`{path[-1]}` of `{declared.name}` cannot be set: the runtime sets it"
+            message = f"`{path[-1]}` of `{declared.name}` cannot be set: the runtime decides it"
             self.ctx.error("F103", message, span, help=why)
             return
         before = declared.entries.get(text)

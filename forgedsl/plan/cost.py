@@ -3,8 +3,10 @@
 graph + meshes + dims + schedule -> stages -> Cost (step time, idle shares, A307)
 
 Lengths are the declared limits, so the result is an upper bound. In an asynchronous schedule stages
-overlap, and the slowest stage or the policy age limits the step time: with a lag of S, S + 1
-batches are under way, each from its first sampled token until its weights are synced. In a
+overlap, and the slowest stage or the policy age limits the step time: with a lag of S, at most
+S + 1 batches are under way, each from its first sampled token until its weights are synced. The
+fewer of them are sampled at a time, the sooner each is done: by Little's law, as many are sampled
+as fit the time of one into the time of a step. In a
 synchronous schedule the times of all stages add up, as do those of services that share GPUs. The
 time of rewards is unknown and left out.
 """
@@ -60,6 +62,7 @@ SYNC_LAYER = 3.7e-3
 copied and loaded one by one. Fitted on H200 together with the rates of `ipc` and `peer`, all with
 proofs: 1.2 GB of 28 layers in 0.10 s by `ipc` and 0.13 s by `peer`; 8.5 GB of 24 layers in 0.26 to
 0.29 s by `peer`"""
+BISECTIONS = 40
 SLOW = 1.5
 """A307 is reported if a frozen model takes more than this times as long as all other stages
 together"""
@@ -68,7 +71,7 @@ together"""
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
     """The work of a node in one step, over all ranks of its service. `latency` is the time of a
-    single batch if several are processed concurrently."""
+    batch if as many as possible are processed at once, and `alone` if it is the only one."""
 
     node: str
     service: str
@@ -79,11 +82,22 @@ class Stage:
     seconds: float
     detail: str
     latency: float = 0.0
+    alone: float = 0.0
     roles: frozenset[Role] = frozenset()
     exchanged: int = 0
     """bytes that a rank sends to experts of other ranks and back"""
     experts_s: float = 0.0
     """seconds of that, a part of `seconds`"""
+
+    def at(self, step: float, lag: int) -> float:
+        """Return the seconds of a batch in steps of so many seconds. Its time grows evenly from
+        `alone` to `latency` with the number n of batches at once, and n = time / step."""
+        if not lag or self.latency <= self.alone:
+            return max(self.seconds, self.latency)
+        growth = (self.latency - self.alone) / lag
+        most = lag + 1.0
+        count = most if step <= growth else (self.alone - growth) / (step - growth)
+        return self.alone + growth * (min(max(count, 1.0), most) - 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,12 +135,29 @@ class Cost:
     @property
     def step_seconds(self) -> float:
         times = list(self._lanes().values()) or [0.0]
-        return max(*times, self.batch_latency / (self.lag + 1)) if self.overlapped else sum(times)
+        return self._shortest(max(times)) if self.overlapped else sum(times)
+
+    def _shortest(self, least: float) -> float:
+        """Return the shortest step of at least so many seconds in which the policy age allows the
+        batches that are under way."""
+        if self._batch(least) <= (self.lag + 1) * least:
+            return least
+        most = max(least, self._batch(0.0) / (self.lag + 1))
+        for _ in range(BISECTIONS):
+            middle = (least + most) / 2
+            if self._batch(middle) <= (self.lag + 1) * middle:
+                most = middle
+            else:
+                least = middle
+        return most
+
+    def _batch(self, step: float) -> float:
+        return sum(stage.at(step, self.lag) for stage in self.stages)
 
     @property
     def batch_latency(self) -> float:
         """Seconds from a batch's first sampled token until its weights are synced."""
-        return sum(max(stage.seconds, stage.latency) for stage in self.stages)
+        return self._batch(self.step_seconds)
 
     @property
     def waits(self) -> bool:
@@ -160,8 +191,16 @@ class Cost:
 
     def busy(self, service: str) -> float:
         """Return the fraction of a step in which a service works."""
-        mine = sum(stage.seconds for stage in self.stages if stage.service == service)
-        return min(1.0, mine / self.step_seconds) if self.step_seconds else 0.0
+        step = self.step_seconds
+        mine = sum(self._work(stage, step) for stage in self.stages if stage.service == service)
+        return min(1.0, mine / step) if step else 0.0
+
+    def _work(self, stage: Stage, step: float) -> float:
+        """Return the seconds of a step in which a stage works: fewer sequences at a time take
+        longer in all."""
+        if not self.overlapped:
+            return stage.seconds
+        return max(stage.seconds, min(step, stage.at(step, self.lag)))
 
 
 def plan_cost(
@@ -274,7 +313,8 @@ def stage_of(
     times = part * factor(request.host, most.device, node.op)
     return replace(most, tokens=round(part * most.tokens), flops=part * most.flops,
                    bytes=part * most.bytes, seconds=times * most.seconds,
-                   latency=times * most.latency, roles=node.roles)  # fmt: skip
+                   latency=times * most.latency, alone=times * most.alone,
+                   roles=node.roles)  # fmt: skip
 
 
 def _sample(
@@ -296,22 +336,27 @@ def _sample(
     most = engine.most
     if held is not None and held.pool is not None:
         most = min(most, int(held.pool.tokens / (prompt / shared + new)))
-    width = max(1, min((lag + 1) * each, most))
-    # a prompt's keys and values are read once for all its completions
-    context = prompt / (shared if mesh.device == "gpu" else 1) + new / 2
-    cache = width * context * kv_bytes(dims, tp=1, pp=1, itemsize=kv)
-    read = size * num_params(dims) + cache  # weights in fp8 were not faster where measured
-    fetched = read + (FP8_READ - 1) * cache if kv < size and mesh.device == "gpu" else read
     prefill = per_token / (rates.prefill * mesh.world)
-    token_s = (
-        launch_seconds(request, node.target, rates, width=width, itemsize=size)
-        + width * rates.token
-        + max(fetched / (rates.bandwidth * mesh.world), width * prefill)
-    )
+
+    def decode(width: int) -> tuple[float, float]:
+        """Return the bytes that a decode step of so many sequences reads, and its seconds."""
+        # a prompt's keys and values are read once for all its completions
+        context = prompt / (shared if mesh.device == "gpu" else 1) + new / 2
+        cache = width * context * kv_bytes(dims, tp=1, pp=1, itemsize=kv)
+        read = size * num_params(dims) + cache  # weights in fp8 were not faster where measured
+        costly = kv < size and mesh.device == "gpu"
+        fetched = read + (FP8_READ - 1) * cache if costly else read
+        launches = launch_seconds(request, node.target, rates, width=width, itemsize=size)
+        moved = fetched / (rates.bandwidth * mesh.world)
+        return read, launches + width * rates.token + max(moved, width * prefill)
+
+    width, fewest = (max(1, min(batches * each, most)) for batches in (lag + 1, 1))
+    (read, token_s), (_, fewest_s) = decode(width), decode(fewest)
     begun = lag * each * (prompt / shared + new / 2)
     again = begun * (prefill + rates.again) * _kv_recomputations(graph, schedule, node)
     at_once = width / each if width > each else 1 / -(-each // width)
-    alone = each * prompt / shared * prefill
+    first = each * prompt / shared * prefill
+    turns = -(-each // fewest)
     return Stage(
         node=node.name,
         service=node.target,
@@ -319,8 +364,9 @@ def _sample(
         tokens=count * new,
         flops=(count * prompt / shared + count * new) * per_token,
         bytes=mesh.replicas * new * read / at_once,
-        seconds=alone + new * token_s / at_once + again,
-        latency=alone + new * token_s / min(1, at_once) + (lag + 1) * again,
+        seconds=first + new * token_s / at_once + again,
+        latency=first + new * token_s / min(1, at_once) + (lag + 1) * again,
+        alone=first + new * fewest_s * turns + again,
         detail=f"{count} x {new}, {width} at once"
         + (f" on each of {mesh.replicas}" if mesh.replicas > 1 else ""),
     )

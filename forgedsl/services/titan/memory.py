@@ -427,8 +427,9 @@ def added_gradients(shape: TrainerShape) -> int:
 
 def sums_become_gradients(shape: TrainerShape) -> bool:
     """True if gradients that add up over microbatches need no reduction: no other rank has the
-    same weights, and they stay on their device."""
-    return shape.degrees["dp_replicate"] == 1 and not shape.offload
+    same weights, and they stay on their device. With experts on several ranks the memory of their
+    reduction still counts, because a run without it was not measured."""
+    return shape.degrees["dp_replicate"] == 1 and shape.ep == 1 and not shape.offload
 
 
 def _added_gradients(shape: TrainerShape) -> list[Item]:

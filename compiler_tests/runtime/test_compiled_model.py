@@ -1,0 +1,126 @@
+"""A compiled model is saved by a child process, beside the engine's start."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch import nn
+
+from forgedsl_runtime.services.vllm.upstream import compiled_model
+
+LONGEST_S = 60.0
+
+
+class Counter:
+    num_aot_artifacts_saved = 0
+
+
+@pytest.fixture(autouse=True)
+def counter(monkeypatch: pytest.MonkeyPatch) -> Counter:
+    import vllm.compilation.counter as module
+
+    made = Counter()
+    monkeypatch.setattr(module, "compilation_counter", made)
+    return made
+
+
+@pytest.fixture
+def children(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The exit statuses of children, as they end."""
+    found: list[int] = []
+    wait = os.waitpid
+
+    def recorded(child: int, options: int) -> tuple[int, int]:
+        result = wait(child, options)
+        found.append(result[1])
+        return result
+
+    monkeypatch.setattr(os, "waitpid", recorded)
+    return found
+
+
+def ended(children: list[int]) -> int:
+    """Wait for a child; return its exit code."""
+    last = time.monotonic() + LONGEST_S
+    while not children:
+        assert time.monotonic() < last
+        time.sleep(0.01)
+    time.sleep(0.05)  # what the waiting thread does afterwards
+    return os.waitstatus_to_exitcode(children[0])
+
+
+def test_a_child_saves_while_its_parent_goes_on(
+    tmp_path: Path, counter: Counter, children: list[int]
+) -> None:
+    here, there = os.pipe()
+    os.set_inheritable(here, True)
+
+    def save() -> None:
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(there)
+        while not (tmp_path / "go").exists():
+            time.sleep(0.01)
+        (tmp_path / "saved").write_text(str(os.getpid()))
+        counter.num_aot_artifacts_saved += 1
+
+    compiled_model.save_in_child(save)
+    assert not children
+    (tmp_path / "go").touch()
+    assert ended(children) == 0
+    assert (tmp_path / "saved").read_text() != str(os.getpid())
+    assert counter.num_aot_artifacts_saved == 0
+    os.close(here)
+    os.close(there)
+
+
+@pytest.mark.parametrize("fails", ["silently", "loudly"])
+def test_a_child_that_saves_nothing_is_told(
+    fails: str, children: list[int], caplog: pytest.LogCaptureFixture
+) -> None:
+    def save() -> None:
+        if fails == "loudly":
+            raise ValueError("no space left")
+
+    with caplog.at_level(logging.WARNING):
+        compiled_model.save_in_child(save)
+        assert ended(children) == 1
+    assert "the next start compiles it again" in caplog.text
+
+
+def test_a_child_that_hangs_is_killed(
+    children: list[int], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(compiled_model, "LIMIT_S", 0.2)
+    with caplog.at_level(logging.WARNING):
+        compiled_model.save_in_child(lambda: time.sleep(LONGEST_S))
+        assert ended(children) == -signal.SIGKILL
+    assert f"exit status {-signal.SIGKILL}" in caplog.text
+
+
+def test_parts_that_vllm_compiles_start_the_compilers(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[Any] = []
+
+    class Compiled(nn.Module):
+        def aot_compile(self, *args: Any) -> str:
+            calls.append(args)
+            return "compiled"
+
+        def save_aot_compiled_function(self) -> None:
+            calls.append("saved")
+
+    monkeypatch.setattr(compiled_model, "start_compilers", lambda: calls.append("started"))
+    monkeypatch.setattr(
+        compiled_model, "save_in_child", lambda save: calls.append("child") or save()
+    )
+    model: Any = nn.Sequential(nn.Linear(1, 1), Compiled())
+    compiled_model.compile_with_processes(model)
+    assert model[1].aot_compile(7) == "compiled"
+    model[1].save_aot_compiled_function()
+    assert calls == ["started", (7,), "child", "saved"]
+    assert not hasattr(model[0], "aot_compile")
