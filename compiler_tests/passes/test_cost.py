@@ -261,24 +261,31 @@ def test_one_more_batch_under_way_takes_what_the_plan_says(prompts, every, age):
     assert found[3] == time_text(then.cost.step_seconds)
 
 
-def stage_at(alone, latency, seconds=0.0):
+def stage_at(alone, latency, seconds=0.0, batches=1.0):
     return Stage(
         node="rollout", service="generator", device="gpu", tokens=1, flops=0.0, bytes=0.0,
-        seconds=seconds, latency=latency, alone=alone, detail="",
+        seconds=seconds, latency=latency, alone=alone, batches=batches, detail="",
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("step", [0.5, 2.0, 3.0, 4.0, 6.0, 10.0])
-def test_as_many_batches_are_sampled_as_fit_the_time_of_one_into_a_step(step):
-    alone, latency, lag = 5.0, 8.0, 2
-    took = stage_at(alone, latency).at(step, lag)
-    count = min(max(took / step, 1), lag + 1)
-    assert took == pytest.approx(alone + (latency - alone) / lag * (count - 1))
+@pytest.mark.parametrize("batches", [2.0, 2.5, 4.0])
+@pytest.mark.parametrize("step", [0.5, 2.0, 3.0, 4.5, 6.0, 10.0])
+def test_as_many_batches_are_sampled_as_fit_the_time_of_one_into_a_step(step, batches):
+    alone, latency = 5.0, 8.0
+    took = stage_at(alone, latency, batches=batches).at(step)
+    count = min(max(took / step, 1), batches)
+    assert took == pytest.approx(alone + (latency - alone) / (batches - 1) * (count - 1))
+
+
+def test_a_pool_for_two_of_four_batches():
+    took = stage_at(5.0, 8.0, seconds=4.0, batches=2.0)
+    assert took.at(4.5) == pytest.approx(6.0)
+    assert took.at(took.seconds) == pytest.approx(8.0)
 
 
 def test_a_trainer_that_takes_longest_is_what_a_step_takes():
     trainer = replace(stage_at(0.0, 0.0, 7.8), node="step", service="trainer")
-    stages = (stage_at(6.9, 12.1, 6.04), trainer)
+    stages = (stage_at(6.9, 12.1, 6.04, batches=2.0), trainer)
     cost = Cost(stages=stages, overlapped=True, lag=1, sharing=(), dead=(), unknown=())
     assert cost.step_seconds == pytest.approx(7.8)
     assert cost.busy("generator") == pytest.approx(6.9 / 7.8)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -93,34 +95,62 @@ def test_a_child_that_saves_nothing_is_told(
     assert "the next start compiles it again" in caplog.text
 
 
-def test_a_child_that_hangs_is_killed(
+def test_a_child_that_hangs_is_ended(
     children: list[int], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(compiled_model, "LIMIT_S", 0.2)
     with caplog.at_level(logging.WARNING):
         compiled_model.save_in_child(lambda: time.sleep(LONGEST_S))
-        assert ended(children) == -signal.SIGKILL
-    assert f"exit status {-signal.SIGKILL}" in caplog.text
+        assert ended(children) == -signal.SIGALRM
+    assert f"exit status {-signal.SIGALRM}" in caplog.text
 
 
-def test_parts_that_vllm_compiles_start_the_compilers(monkeypatch: pytest.MonkeyPatch) -> None:
+ORPHAN = """
+import os, time
+from forgedsl_runtime.services.vllm.upstream import compiled_model
+
+compiled_model.LIMIT_S = 0.5
+compiled_model.save_in_child(lambda: time.sleep(1000))
+os._exit(0)
+"""
+
+
+def test_a_child_that_hangs_keeps_its_limit_without_the_engine() -> None:
+    command = [sys.executable, "-c", ORPHAN]
+    # the output ends when the child, which has it too, has ended
+    subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=LONGEST_S)
+
+
+def test_without_a_child_the_engine_saves(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fork() -> int:
+        raise BlockingIOError("Resource temporarily unavailable")
+
+    monkeypatch.setattr(os, "fork", fork)
+    saved: list[int] = []
+    with caplog.at_level(logging.WARNING):
+        compiled_model.save_in_child(lambda: saved.append(os.getpid()))
+    assert saved == [os.getpid()]
+    assert "without a child process: Resource temporarily unavailable" in caplog.text
+
+
+class Compiled(nn.Module):
+    saved = 0
+
+    def save_aot_compiled_function(self) -> None:
+        self.saved += 1
+
+
+@pytest.mark.parametrize("off", [False, True])
+def test_parts_that_vllm_compiles_are_saved_by_children(
+    off: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VLLM_DISABLE_COMPILE_CACHE", str(int(off)))
     calls: list[Any] = []
-
-    class Compiled(nn.Module):
-        def aot_compile(self, *args: Any) -> str:
-            calls.append(args)
-            return "compiled"
-
-        def save_aot_compiled_function(self) -> None:
-            calls.append("saved")
-
-    monkeypatch.setattr(compiled_model, "start_compilers", lambda: calls.append("started"))
-    monkeypatch.setattr(
-        compiled_model, "save_in_child", lambda save: calls.append("child") or save()
-    )
+    monkeypatch.setattr(compiled_model, "save_in_child", calls.append)
     model: Any = nn.Sequential(nn.Linear(1, 1), Compiled())
-    compiled_model.compile_with_processes(model)
-    assert model[1].aot_compile(7) == "compiled"
+    compiled_model.save_aside(model)
     model[1].save_aot_compiled_function()
-    assert calls == ["started", (7,), "child", "saved"]
-    assert not hasattr(model[0], "aot_compile")
+    assert (len(calls), model[1].saved) == ((0, 1) if off else (1, 0))
+    assert not hasattr(model[0], "save_aot_compiled_function")

@@ -71,7 +71,8 @@ together"""
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
     """The work of a node in one step, over all ranks of its service. `latency` is the time of a
-    batch if as many as possible are processed at once, and `alone` if it is the only one."""
+    batch if `batches` are processed at once, as many as possible, and `alone` if it is the only
+    one."""
 
     node: str
     service: str
@@ -83,21 +84,21 @@ class Stage:
     detail: str
     latency: float = 0.0
     alone: float = 0.0
+    batches: float = 1.0
     roles: frozenset[Role] = frozenset()
     exchanged: int = 0
     """bytes that a rank sends to experts of other ranks and back"""
     experts_s: float = 0.0
     """seconds of that, a part of `seconds`"""
 
-    def at(self, step: float, lag: int) -> float:
+    def at(self, step: float) -> float:
         """Return the seconds of a batch in steps of so many seconds. Its time grows evenly from
         `alone` to `latency` with the number n of batches at once, and n = time / step."""
-        if not lag or self.latency <= self.alone:
+        if self.batches <= 1 or self.latency <= self.alone:
             return max(self.seconds, self.latency)
-        growth = (self.latency - self.alone) / lag
-        most = lag + 1.0
-        count = most if step <= growth else (self.alone - growth) / (step - growth)
-        return self.alone + growth * (min(max(count, 1.0), most) - 1)
+        growth = (self.latency - self.alone) / (self.batches - 1)
+        count = self.batches if step <= growth else (self.alone - growth) / (step - growth)
+        return self.alone + growth * (min(max(count, 1.0), self.batches) - 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +153,7 @@ class Cost:
         return most
 
     def _batch(self, step: float) -> float:
-        return sum(stage.at(step, self.lag) for stage in self.stages)
+        return sum(stage.at(step) for stage in self.stages)
 
     @property
     def batch_latency(self) -> float:
@@ -198,9 +199,9 @@ class Cost:
     def _work(self, stage: Stage, step: float) -> float:
         """Return the seconds of a step in which a stage works: fewer sequences at a time take
         longer in all."""
-        if not self.overlapped:
+        if not self.overlapped or stage.batches <= 1:
             return stage.seconds
-        return max(stage.seconds, min(step, stage.at(step, self.lag)))
+        return max(stage.seconds, min(step, stage.at(step)))
 
 
 def plan_cost(
@@ -314,7 +315,7 @@ def stage_of(
     return replace(most, tokens=round(part * most.tokens), flops=part * most.flops,
                    bytes=part * most.bytes, seconds=times * most.seconds,
                    latency=times * most.latency, alone=times * most.alone,
-                   roles=node.roles)  # fmt: skip
+                   batches=most.batches, roles=node.roles)  # fmt: skip
 
 
 def _sample(
@@ -367,6 +368,7 @@ def _sample(
         seconds=first + new * token_s / at_once + again,
         latency=first + new * token_s / min(1, at_once) + (lag + 1) * again,
         alone=first + new * fewest_s * turns + again,
+        batches=max(1.0, at_once),
         detail=f"{count} x {new}, {width} at once"
         + (f" on each of {mesh.replicas}" if mesh.replicas > 1 else ""),
     )

@@ -7,7 +7,8 @@ from typing import Any
 
 def start_compilers() -> None:
     """Start the processes in which Inductor compiles kernels; return at once. By itself it starts
-    them with the first kernel, and compiles one kernel after the other until they are ready."""
+    them with the first kernel, and compiles one kernel after the other until they are ready.
+    Without effect in a process that has imported vLLM, which tells Inductor to use none."""
     from torch._inductor.async_compile import AsyncCompile
 
     pool: Any = AsyncCompile

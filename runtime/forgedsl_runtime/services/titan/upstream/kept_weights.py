@@ -14,6 +14,7 @@ group has no other rank, there is nothing to reduce: its sums become the gradien
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -32,9 +33,11 @@ class KeptWeights:
         ]
         for part in self._parts:
             part.set_reshard_after_forward(False, recurse=False)
-        for group in self._groups:
-            if _is_whole(group) and group.device.type == "cuda":
-                for weight in group.fsdp_params:
+        for group in filter(_is_whole, self._groups):
+            for weight in group.fsdp_params:
+                keep = weight.to_accumulated_grad_if_needed
+                weight.to_accumulated_grad_if_needed = partial(_if_used, weight, keep)
+                if group.device.type == "cuda":
                     weight.accumulate_unsharded_grad_if_needed = partial(_accumulate, weight)
 
     def begin(self, *, last: bool) -> None:
@@ -43,6 +46,9 @@ class KeptWeights:
             group.reshard_after_backward = last
             if _is_whole(group):
                 group.reduce_grads = group.all_reduce_grads = last and not _is_alone(group)
+            if _is_alone(group):
+                for weight in group.fsdp_params:
+                    _take_up(weight)
 
     def finish(self) -> None:
         """Make the sums of groups without other ranks the gradients of their weights. Call after
@@ -54,7 +60,8 @@ class KeptWeights:
 
     def release(self) -> None:
         """Free the gathered weights, and gradients that were not reduced. Call after passes without
-        gradients, and if an update is given up before its last microbatch."""
+        gradients, and if an update is given up before its last microbatch; then its gradients of
+        lone ranks are lost, also those of earlier passes."""
         for group in self._groups:
             for weight in group.fsdp_params:
                 weight.unsharded_accumulated_grad = None
@@ -77,6 +84,23 @@ def _is_alone(group: Any) -> bool:
     return _is_whole(group) and replicas == 1 and stay and group.gradient_divide_factor in (None, 1)
 
 
+def _take_up(weight: Any) -> None:
+    """Let the gradient of earlier passes of an update (of another loss) be the sum to which this
+    pass adds, so that there are not two of them."""
+    held = weight.sharded_param.grad
+    if held is None or weight.is_dtensor or weight.unsharded_accumulated_grad is not None:
+        return
+    local = held._local_tensor
+    weight.unsharded_accumulated_grad = local.to(weight.reduce_dtype or local.dtype)
+    weight.sharded_param.grad = None
+
+
+def _if_used(weight: Any, call: Callable[[], None]) -> None:
+    """Call FSDP's method for a weight that a forward pass has used; it fails for others."""
+    if hasattr(weight, "_unsharded_param"):
+        call()
+
+
 def _hand_over(weight: Any, dtype: Any) -> None:
     """Make the sum of a weight's gradients its gradient, in the dtype of the stored weight."""
     if weight.unsharded_accumulated_grad is not None:
@@ -85,7 +109,9 @@ def _hand_over(weight: Any, dtype: Any) -> None:
         gradient = weight.unsharded_grad_data
     else:
         return
-    weight.unsharded_accumulated_grad = weight._unsharded_param.grad = None
+    weight.unsharded_accumulated_grad = None
+    if hasattr(weight, "_unsharded_param"):
+        weight._unsharded_param.grad = None
     gradient = gradient.to(dtype).contiguous()
     held = weight.sharded_param.grad
     if held is None:
@@ -98,7 +124,9 @@ def _accumulate(weight: Any) -> None:
     """FSDP's method of the same purpose, with a quicker kernel."""
     from forgedsl_runtime.services.titan.upstream.gradient_sums import add_gradient
 
+    if weight.unsharded_accumulated_grad is None:
+        return
     gradient = weight.unsharded_param.grad
-    if weight.unsharded_accumulated_grad is not None and gradient is not None:
+    if gradient is not None:
         add_gradient(weight.unsharded_accumulated_grad, gradient)
         weight.unsharded_param.grad = None

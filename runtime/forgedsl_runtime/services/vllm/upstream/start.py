@@ -6,9 +6,9 @@
 
 vLLM would import everything again in another process, to inspect the model's class: this is
 skipped. Triton kernels for sampling settings that are not used are not compiled. vLLM would record
-137 CUDA graphs, half of them twice to measure their memory; here only a few are recorded. Other
-processes compile the kernels of the model and save it (`compiled_model.py`). A thread compiles the
-kernels of decode attention.
+137 CUDA graphs, half of them twice to measure their memory; here only a few are recorded. A child
+process saves the compiled model (`compiled_model.py`), and a thread compiles the kernels of decode
+attention.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 from unittest.mock import patch
 
 from forgedsl.lower import job as spec
-from forgedsl_runtime.services.vllm.upstream.compiled_model import compile_with_processes
+from forgedsl_runtime.services.vllm.upstream.compiled_model import save_aside
 
 PHASES = (
     ("model", "_init_executor"),
@@ -79,25 +79,25 @@ def fast_start(sampling: spec.Sampling, seconds: dict[str, float]) -> Iterator[N
         for phase, name in PHASES:
             call = getattr(UniProcExecutor, name)
             if phase == "compile":
-                call = _with_processes(call)
+                call = _with_helpers(call)
             call = _timed(call, phase, seconds)
             stack.enter_context(patch.object(UniProcExecutor, name, call))
         yield
 
 
-def _with_processes(call: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a phase in which processes and threads beside it compile kernels and save compiled
+def _with_helpers(call: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a phase beside which a thread compiles kernels, and child processes save compiled
     models."""
 
-    def with_processes(executor: Any, *args: Any, **kwargs: Any) -> Any:
-        executor.collective_rpc("apply_model", args=(compile_with_processes,))
+    def with_helpers(executor: Any, *args: Any, **kwargs: Any) -> Any:
+        executor.collective_rpc("apply_model", args=(save_aside,))
         if executor.vllm_config.device_config.device_type == "cuda":
             from forgedsl_runtime.services.vllm.upstream.attention_backend import compile_in_thread
 
             compile_in_thread(executor.vllm_config)
         return call(executor, *args, **kwargs)
 
-    return with_processes
+    return with_helpers
 
 
 def _timed(call: Callable[..., Any], phase: str, seconds: dict[str, float]) -> Callable[..., Any]:
