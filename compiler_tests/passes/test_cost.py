@@ -13,13 +13,13 @@ from forgedsl.graph.dataflow import build
 from forgedsl.plan.cost import (
     Cost,
     DeadGroups,
-    Stage,
     pipeline_slowdown,
     split_seconds,
     time_text,
 )
 from forgedsl.plan.liveness import Net, Transition, check_liveness, credit_loops, exits, net_of
 from forgedsl.plan.plan import advice, plan
+from forgedsl.plan.stage import Stage
 from forgedsl.plan.text import render_plan
 from forgedsl.plan.timeline import timeline
 from forgedsl.sizes.devices import LINK, REDUCE

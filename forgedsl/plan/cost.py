@@ -21,7 +21,9 @@ from forgedsl.hir.judges import judge_of, judges, placeholders
 from forgedsl.ir.graph import Graph, Node
 from forgedsl.ir.program import Constructor, Program, engine_of, rewards_of
 from forgedsl.plan.calibration import factor, share
-from forgedsl.plan.decoding import launch_seconds, reduce_seconds
+from forgedsl.plan.decoding import reduce_seconds
+from forgedsl.plan.rates import attention_speed, rates_of
+from forgedsl.plan.sampling import sample_stage
 from forgedsl.plan.schedule import SchedulePlan
 from forgedsl.plan.sizes import (
     completions,
@@ -30,16 +32,16 @@ from forgedsl.plan.sizes import (
     step_tokens,
     trained_length,
 )
+from forgedsl.plan.stage import Stage
 from forgedsl.records import dataclass, field, replace
 from forgedsl.services.registry import kind_of
-from forgedsl.sizes.devices import LINK, REDUCE, Rates, attention_rate, cpu_rates, gpu_rates
+from forgedsl.sizes.devices import LINK, REDUCE
 from forgedsl.sizes.memory import RankMemory, Request, itemsize
-from forgedsl.sizes.meshes import MeshPlan, copies_of, number, transport_of, value
+from forgedsl.sizes.meshes import MeshPlan, copies_of, number, transport_of
 from forgedsl.sizes.params import (
     active_layer_params,
     attention_flops,
     forward_flops,
-    kv_bytes,
     kv_width,
     num_params,
     product_flops,
@@ -54,9 +56,6 @@ from forgedsl.types.flow import WORKS, Role
 DEAD_RATES = (0.05, 0.2, 0.5, 0.8, 0.95)
 CHARACTERS = 4
 """characters per token of a template"""
-FP8_READ = 1.4
-"""cost of reading a byte of an fp8 KV cache relative to bf16 (H200: 101 us per layer, bf16 144
-us)"""
 SYNC_LAYER = 3.7e-3
 """seconds of a weight sync for each layer, whatever its bytes, to engines on GPUs: tensors are
 copied and loaded one by one. Fitted on H200 together with the rates of `ipc` and `peer`, all with
@@ -66,39 +65,6 @@ BISECTIONS = 40
 SLOW = 1.5
 """A307 is reported if a frozen model takes more than this times as long as all other stages
 together"""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stage:
-    """The work of a node in one step, over all ranks of its service. `latency` is the time of a
-    batch if `batches` are processed at once, as many as possible, and `alone` if it is the only
-    one."""
-
-    node: str
-    service: str
-    device: str
-    tokens: int
-    flops: float
-    bytes: float
-    seconds: float
-    detail: str
-    latency: float = 0.0
-    alone: float = 0.0
-    batches: float = 1.0
-    roles: frozenset[Role] = frozenset()
-    exchanged: int = 0
-    """bytes that a rank sends to experts of other ranks and back"""
-    experts_s: float = 0.0
-    """seconds of that, a part of `seconds`"""
-
-    def at(self, step: float) -> float:
-        """Return the seconds of a batch in steps of so many seconds. Its time grows evenly from
-        `alone` to `latency` with the number n of batches at once, and n = time / step."""
-        if self.batches <= 1 or self.latency <= self.alone:
-            return max(self.seconds, self.latency)
-        growth = (self.latency - self.alone) / (self.batches - 1)
-        count = self.batches if step <= growth else (self.alone - growth) / (step - growth)
-        return self.alone + growth * (min(max(count, 1.0), self.batches) - 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -307,7 +273,7 @@ def stage_of(
     if Role.SAMPLES in node.roles:
         engine = request.mesh(node.target).service
         held = next((rank for rank in ranks if rank.service == engine), None)
-        most = _sample(request, graph, schedule, node, held)
+        most = sample_stage(request, graph, schedule, node, held)
     else:
         most = _model(request, graph, schedule, node)
     part = share(request.program, request.host, node.name)
@@ -316,75 +282,6 @@ def stage_of(
                    bytes=part * most.bytes, seconds=times * most.seconds,
                    latency=times * most.latency, alone=times * most.alone,
                    batches=most.batches, roles=node.roles)  # fmt: skip
-
-
-def _sample(
-    request: Request, graph: Graph, schedule: SchedulePlan, node: Node, held: RankMemory | None
-) -> Stage:
-    """Return the cost of sampling: prefill by FLOPs, decode by the larger of FLOPs and bytes read
-    per token, plus recomputed KV caches at weight swaps."""
-    mesh, dims = request.mesh(node.target), request.dims[node.target]
-    decl = request.program.services[mesh.service]
-    assert dims is not None
-    prompt, new = lengths(request, graph, node)
-    count, siblings = completions(graph, node), int(node.settings["n"])
-    engine = kind_of(decl.ctor).sampling(request.program, decl)
-    shared = siblings if engine.shares_prompts else 1
-    size, kv = itemsize(request.program, decl), engine.kv_itemsize
-    per_token = forward_flops(dims, prompt + new)
-    rates, lag = rates_of(request, mesh), schedule.staleness.lag
-    each = -(-count // mesh.replicas)
-    most = engine.most
-    if held is not None and held.pool is not None:
-        most = min(most, int(held.pool.tokens / (prompt / shared + new)))
-    prefill = per_token / (rates.prefill * mesh.world)
-
-    def decode(width: int) -> tuple[float, float]:
-        """Return the bytes that a decode step of so many sequences reads, and its seconds."""
-        # a prompt's keys and values are read once for all its completions
-        context = prompt / (shared if mesh.device == "gpu" else 1) + new / 2
-        cache = width * context * kv_bytes(dims, tp=1, pp=1, itemsize=kv)
-        read = size * num_params(dims) + cache  # weights in fp8 were not faster where measured
-        costly = kv < size and mesh.device == "gpu"
-        fetched = read + (FP8_READ - 1) * cache if costly else read
-        launches = launch_seconds(request, node.target, rates, width=width, itemsize=size)
-        moved = fetched / (rates.bandwidth * mesh.world)
-        return read, launches + width * rates.token + max(moved, width * prefill)
-
-    width, fewest = (max(1, min(batches * each, most)) for batches in (lag + 1, 1))
-    (read, token_s), (_, fewest_s) = decode(width), decode(fewest)
-    begun = lag * each * (prompt / shared + new / 2)
-    again = begun * (prefill + rates.again) * _kv_recomputations(graph, schedule, node)
-    at_once = width / each if width > each else 1 / -(-each // width)
-    first = each * prompt / shared * prefill
-    turns = -(-each // fewest)
-    return Stage(
-        node=node.name,
-        service=node.target,
-        device=mesh.device,
-        tokens=count * new,
-        flops=(count * prompt / shared + count * new) * per_token,
-        bytes=mesh.replicas * new * read / at_once,
-        seconds=first + new * token_s / at_once + again,
-        latency=first + new * token_s / min(1, at_once) + (lag + 1) * again,
-        alone=first + new * fewest_s * turns + again,
-        batches=max(1.0, at_once),
-        detail=f"{count} x {new}, {width} at once"
-        + (f" on each of {mesh.replicas}" if mesh.replicas > 1 else ""),
-    )
-
-
-def _kv_recomputations(graph: Graph, schedule: SchedulePlan, node: Node) -> float:
-    """Return how often per step a generator recomputes the KV caches of running requests."""
-    syncs = (
-        sync for sync in graph.having(Role.TRANSFERS) if sync.settings["target"] == node.target
-    )
-    return sum(map(recomputes_kv_cache, syncs)) / (schedule.every or 1)
-
-
-def recomputes_kv_cache(sync: Node) -> bool:
-    """True if a sync recomputes the KV caches of running requests."""
-    return str(sync.settings.get("on_swap", "recompute")) == "recompute"
 
 
 def _model(request: Request, graph: Graph, schedule: SchedulePlan, node: Node) -> Stage:
@@ -503,41 +400,6 @@ def _computed(mesh: MeshPlan, products: float, launches: float) -> float:
     pass. Only a GPU does both at the same time."""
     launches /= mesh.degrees["pp"]
     return max(products, launches) if mesh.device == "gpu" else products + launches
-
-
-def rates_of(request: Request, mesh: MeshPlan) -> Rates:
-    """The rates of one rank."""
-    if mesh.device == "gpu":
-        decl = request.program.services[mesh.service]
-        graphs = bool(value(decl, "engine.cuda_graphs", True))
-        dims = request.dims[mesh.service]
-        if dims is None:
-            return gpu_rates(request.host.gpu, graphs=graphs)
-        return gpu_rates(
-            request.host.gpu, graphs=graphs, hidden=dims.hidden, experts=bool(dims.experts)
-        )
-    if mesh.cpus is not None:
-        return cpu_rates(mesh.cpus)
-    mine, schedule = cores_of(request, mesh), request.program.schedule
-    turns = schedule is None or schedule.label != "async"
-    return cpu_rates(max(1.0, mine) if turns else mine)
-
-
-def attention_speed(request: Request, mesh: MeshPlan, length: int) -> float:
-    """Return the FLOP/s of a trainer's attention on one rank, in samples of `length` tokens."""
-    if mesh.device == "gpu":
-        return attention_rate(request.host.gpu, length)
-    return rates_of(request, mesh).train
-
-
-def cores_of(request: Request, mesh: MeshPlan) -> float:
-    """Return the cores of a process without GPU: its share of those that processes with GPUs leave.
-    It is less than one if there are more processes than cores."""
-    host = mesh.places[0].host
-    procs = {"cpu": 0, "gpu": 0}
-    for other in request.meshes:
-        procs[other.device] += other.procs * sum(p.host == host for p in other.places)
-    return max(0.1, request.host.cpus - procs["gpu"]) / procs["cpu"]
 
 
 def check_bottleneck(program: Program, cost: Cost) -> list[Diagnostic]:

@@ -17,7 +17,7 @@ from forgedsl.ir.program import Program
 from forgedsl.operations.registry import operation
 from forgedsl.plan.calibration import calibration_text
 from forgedsl.plan.capacity import TIGHT, Store
-from forgedsl.plan.cost import DEAD_RATES, Stage, by_service, plan_cost, time_text
+from forgedsl.plan.cost import DEAD_RATES, by_service, plan_cost, time_text
 from forgedsl.plan.host import host_text
 from forgedsl.plan.liveness import credit_loops, exits
 from forgedsl.plan.plan import Plan
@@ -25,6 +25,7 @@ from forgedsl.plan.recording import recording, size_text
 from forgedsl.plan.router_replay import replays, route_bytes
 from forgedsl.plan.schedule import looser
 from forgedsl.plan.sizes import PlannedSizes
+from forgedsl.plan.stage import Stage
 from forgedsl.records import replace
 from forgedsl.services.registry import kind_of
 from forgedsl.sizes.memory import GIB, PHASES, RankMemory

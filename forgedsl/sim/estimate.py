@@ -17,14 +17,10 @@ from typing import TYPE_CHECKING
 
 from forgedsl.lower.job import Job
 from forgedsl.plan.calibration import factor
-from forgedsl.plan.cost import (
-    FP8_READ,
-    attention_speed,
-    rates_of,
-    recomputes_kv_cache,
-    sync_seconds,
-)
+from forgedsl.plan.cost import sync_seconds
 from forgedsl.plan.decoding import launch_seconds, reduce_seconds
+from forgedsl.plan.rates import attention_speed, rates_of
+from forgedsl.plan.sampling import FP8_READ, recomputes_kv_cache
 from forgedsl.plan.sizes import data_ranks, lengths, trained_length
 from forgedsl.services.registry import kind_of
 from forgedsl.sim.latency import Data, Engine, Filter, Latencies, Play, Reward, Titan
