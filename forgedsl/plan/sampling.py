@@ -96,20 +96,17 @@ def sample_stage(
     at_once = width / each if width > each else 1 / -(-each // width)
     first, decode_s = each * prompt / shared * steps.prefill, new * steps.seconds(width)
     per_token = forward_flops(dims, prompt + new)
+    where = f" on each of {mesh.replicas}" if mesh.replicas > 1 else ""
     return Stage(
-        node=node.name,
-        service=node.target,
-        device=mesh.device,
-        tokens=count * new,
+        node=node.name, service=node.target, device=mesh.device, tokens=count * new,
         flops=(count * prompt / shared + count * new) * per_token,
         bytes=mesh.replicas * new * steps.read(width) / at_once,
         seconds=first + decode_s / at_once + again,
         latency=first + decode_s / min(1, at_once) + (lag + 1) * again,
         alone=first + new * steps.seconds(fewest) * -(-each // fewest) + again,
         batches=max(1.0, at_once),
-        detail=f"{count} x {new}, {width} at once"
-        + (f" on each of {mesh.replicas}" if mesh.replicas > 1 else ""),
-    )
+        detail=f"{count} x {new}, {width} at once{where}",
+    )  # fmt: skip
 
 
 def _kv_recomputations(graph: Graph, schedule: SchedulePlan, node: Node) -> float:
