@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 PROGRAM = """
 from types import SimpleNamespace as Config
 import torch
@@ -78,5 +80,6 @@ def test_real_steps_compile_nothing() -> None:
     check(heads=16, kv_heads=8, size=128, length=2048)
 
 
+@pytest.mark.full
 def test_real_steps_of_a_length_between_compile_nothing() -> None:
     check(heads=32, kv_heads=4, size=64, length=1296)

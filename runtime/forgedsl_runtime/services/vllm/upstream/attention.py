@@ -382,8 +382,7 @@ def decode(
     new: NewTokens | None = None,
     **how: int,
 ) -> None:
-    """Compute softmax(scale * q k^T) v, with one query per row. With tensors on the meta device,
-    the kernels are only compiled.
+    """Compute softmax(scale * q k^T) v, one query a row. On the meta device, only compile kernels.
 
     Args:
         queries: [B, H, D], bf16, fp16 or fp8 (e4m3).
@@ -412,8 +411,8 @@ def decode(
     sides = torch.empty((rows, heads, parts, size), dtype=torch.float32, device=queries.device)
     _launch(
         _attend, (kv_heads, rows, (shared_parts + 1) // 2 + own_parts),
-        queries, queries.stride(0), queries.stride(1),
-        pairs, pairs.stride(0), pairs.stride(1), pairs.stride(2), table, table.stride(0), lengths,
+        queries, queries.stride(0), queries.stride(1), pairs, pairs.stride(0), pairs.stride(1),
+        pairs.stride(2), table, table.stride(0), lengths,
         groups.members, groups.shared_first_rows, groups.starts, bounds[0], bounds[1], sides,
         scale, chunk, shared_parts, own_parts, most_groups, int(new is not None),
         G=groups.group, GP=groups.padded, D=size, PAGE=page, MEMBERS=groups.max_members,
