@@ -20,7 +20,7 @@ from forgedsl.plan.cost import (
 from forgedsl.plan.liveness import Net, Transition, check_liveness, credit_loops, exits, net_of
 from forgedsl.plan.plan import advice, plan
 from forgedsl.plan.stage import Stage
-from forgedsl.plan.text import render_plan
+from forgedsl.plan.text import SHORTER, render_plan
 from forgedsl.plan.timeline import timeline
 from forgedsl.sizes.devices import LINK, REDUCE
 from forgedsl.sizes.params import forward_flops, stage_layers
@@ -259,6 +259,15 @@ def test_one_more_batch_under_way_takes_what_the_plan_says(prompts, every, age):
     then, _ = page(*edits, age=int(found[2]))
     assert int(found[1]) == made.cost.lag + 2 == then.cost.lag + 1
     assert found[3] == time_text(then.cost.step_seconds)
+
+
+def test_one_more_batch_that_saves_next_to_nothing_is_not_proposed():
+    edits = (("every = 1", "every = 2"),)
+    made, text = page(*edits, age=2)
+    then, _ = page(*edits, age=3)
+    assert then.cost.lag == made.cost.lag + 1
+    assert SHORTER * made.cost.step_seconds <= then.cost.step_seconds <= made.cost.step_seconds
+    assert "a step takes" not in text
 
 
 def stage_at(alone, latency, seconds=0.0, batches=1.0):

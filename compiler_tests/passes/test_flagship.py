@@ -39,4 +39,8 @@ def test_every_gpu_has_15_percent_to_spare(planned):
 
 def test_the_reference_is_with_the_trainer_and_takes_a_small_part_of_a_step(planned):
     assert planned.mesh("reference").places == planned.mesh("trainer").places
-    assert planned.cost.busy("reference") < 0.24  # of a step that waits for no weights
+    seconds = {stage.service: stage.seconds for stage in planned.cost.stages}
+    assert seconds["reference"] < seconds["trainer"] / 3  # one pass of the three of training
+    both = seconds["reference"] + seconds["trainer"]
+    if planned.cost.step_seconds > 1.01 * both:  # otherwise the two of them are the whole step
+        assert planned.cost.busy("reference") < 0.2

@@ -6,9 +6,8 @@ Lengths are the declared limits, so the result is an upper bound. In an asynchro
 overlap, and the slowest stage or the policy age limits the step time: with a lag of S, at most
 S + 1 batches are under way, each from its first sampled token until its weights are synced. The
 fewer of them are sampled at a time, the sooner each is done: by Little's law, as many are sampled
-as fit the time of one into the time of a step. In a
-synchronous schedule the times of all stages add up, as do those of services that share GPUs. The
-time of rewards is unknown and left out.
+as fit the time of one into the time of a step. In a synchronous schedule the times of all stages
+add up, as do those of services that share GPUs. The time of rewards is unknown and left out.
 """
 
 from __future__ import annotations
