@@ -1,12 +1,14 @@
 """A decode step of the real engine on one GPU: Qwen3-0.6B's shape, random weights.
 
-    python benchmarks/decode.py [--attention theirs] [--rows 128] [--tokens 1024] [--kv fp8]
-                                [--extra '{"compilation_config": ...}'] [--profile] [--kernels]
+    python benchmarks/decode.py [--attention theirs] [--steps theirs] [--rows 128] [--tokens 1024]
+                                [--kv fp8] [--extra '{"compilation_config": ...}'] [--forced]
+                                [--profile] [--kernels]
 
-16 prompts of 256 tokens with siblings, every completion to its last token. Prints the start, the
-mean of a step, steps at points of the completion, and the largest difference between log-probs of
-the sampler and of a pass over the whole text. With `--kernels`, a further round prints the kernels
-of a decode step at its start and at its end.
+16 prompts of 256 tokens with siblings, to the last token unless a completion draws the end token
+(`--forced`: no end before; vLLM then copies and masks the logits of each step). Prints the start,
+the mean of a step, steps at points of the completion, a checksum of all tokens, and the largest
+difference between log-probs of the sampler and of a pass over the whole text. With `--kernels`, a
+further round prints the kernels of a decode step at its start and at its end.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ import tempfile
 import time
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 VOCAB, PROMPT, SIBLINGS = 151936, 256, 8
 
@@ -68,9 +71,17 @@ def print_kernels(engine: Any, title: str, steps: int = 20) -> None:
         print(f"  {each:8.1f} us  {event.count / steps:6.1f}  {event.key[:110]}", flush=True)
 
 
+def steps_taken(worker: Any) -> int:
+    """Return how many steps went through `decode_steps` so far."""
+    steps = worker.worker.decode_steps
+    return 0 if steps is None else steps.num_taken
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--attention", choices=("ours", "theirs"), default="ours")
+    parser.add_argument("--steps", choices=("ours", "theirs"), default="ours")
+    parser.add_argument("--forced", action="store_true", help="no completion ends early")
     parser.add_argument("--kv", choices=("auto", "fp8"), default="auto")
     parser.add_argument("--rows", type=int, default=128)
     parser.add_argument("--extra", type=json.loads, default={}, help="arguments of vLLM's engine")
@@ -86,6 +97,10 @@ def main() -> None:
         from forgedsl_runtime.services.vllm.upstream import attention_backend
 
         attention_backend.install = lambda: None
+    if args.steps == "theirs":
+        from forgedsl_runtime.services.vllm.upstream import worker
+
+        worker.EngineWorker.decode_steps = None
     begun = time.perf_counter()
     with tempfile.TemporaryDirectory() as temp:
         folder = model_folder(Path(temp) / "m")
@@ -116,7 +131,7 @@ def main() -> None:
             for _ in range(args.rows // SIBLINGS)
         ]
         for tokens in (16, args.tokens, args.tokens):
-            sampling = spec.Sampling(max_tokens=tokens, min_tokens=tokens)
+            sampling = spec.Sampling(max_tokens=tokens, min_tokens=tokens if args.forced else 0)
             for i in range(args.rows):
                 engine.add(f"{tokens}-{i}", prompts[i // SIBLINGS], sampling, i)
             marks, done = [time.perf_counter()], []
@@ -127,10 +142,18 @@ def main() -> None:
             if tokens > 16:
                 points = (20, 256, 512, 960)
                 at = {k: round(statistics.median(steps[k : k + 40] or [0]), 2) for k in points}
-                found = {"seconds": round(marks[-1] - marks[0], 3), "steps": len(steps), "ms": at}
+                texts = sorted((one.request_id, one.token_ids) for one in done)
+                (taken,) = engine._engine.collective_rpc(steps_taken)
+                found = {
+                    "seconds": round(marks[-1] - marks[0], 3), "num_steps": len(steps), "ms": at,
+                    "tokens": sum(len(text) for _, text in texts),
+                    "checksum": crc32(repr(texts).encode()), "ours_of_all_steps": taken,
+                }  # fmt: skip
                 print(json.dumps({**vars(args), **found}), flush=True)
         if args.kernels:
-            sampling = spec.Sampling(max_tokens=args.tokens, min_tokens=args.tokens)
+            sampling = spec.Sampling(
+                max_tokens=args.tokens, min_tokens=args.tokens if args.forced else 0
+            )
             for i in range(args.rows):
                 engine.add(f"kernels-{i}", prompts[i // SIBLINGS], sampling, i)
             for after, title in ((40, "start"), (args.tokens - 140, "end")):

@@ -224,18 +224,10 @@ PAIRS = [
 ]
 """rows on two multiprocessors"""
 SHORT_PAIRS = [
-    *(
-        launching.Config(
-            8192, 8, 2, kernel="pair", slots=7, ahead=ahead, lead=lead, parts=4, registers=128
-        )
-        for ahead, lead in ((2, 0), (3, 0), (3, 1), (4, 1))
-    ),
-    *(
-        launching.Config(
-            4096, 8, 2, kernel="pair", slots=14, ahead=ahead, lead=lead, parts=2, registers=128
-        )
-        for ahead, lead in ((4, 0), (6, 1), (7, 2))
-    ),
+    launching.Config(
+        4096, 8, 2, kernel="pair", slots=14, ahead=ahead, lead=lead, parts=2, registers=128
+    )
+    for ahead, lead in ((6, 1), (7, 2), (8, 2), (8, 3), (9, 3), (9, 4))
 ]
 """rows on two multiprocessors, two programs on each"""
 STREAMS = [

@@ -62,7 +62,7 @@ ENGINE_ARGUMENTS = (
         for name in ("enable_sleep_mode", "enable_cumem_allocator")
     ),
     ("scheduler_cls", "remove it: the runtime uses its own scheduler"),
-    ("worker_cls", "remove it: the runtime uses its own worker to record routes"),
+    ("worker_cls", "remove it: the runtime uses its own worker"),
     *(
         (name, "set `weights = adapter` of the `sync` instead: it decides room for adapters")
         for name in ("max_loras", "max_lora_rank", "max_cpu_loras", "lora_target_modules")

@@ -44,7 +44,7 @@ class SharedPageBuilder(flash_attn.FlashAttentionMetadataBuilder):
         )
 
     @cached_property
-    def _all_ours(self) -> bool:
+    def decodes_all(self) -> bool:
         """True if our kernel computes all decode steps of the layers of this builder. Where one
         graph serves mixed steps and decode steps, that graph has vLLM's kernel."""
         layers = get_layers_from_vllm_config(self.vllm_config, Attention, self.layer_names)
@@ -60,7 +60,7 @@ class SharedPageBuilder(flash_attn.FlashAttentionMetadataBuilder):
 
     def _get_scheduler_metadata(self, **named: Any) -> torch.Tensor | None:
         """Return FlashAttention's plan for its programs; None where no layer needs it."""
-        if named["max_query_len"] == 1 and named["causal"] is True and self._all_ours:
+        if named["max_query_len"] == 1 and named["causal"] is True and self.decodes_all:
             return None
         plan: torch.Tensor | None = super()._get_scheduler_metadata(**named)
         return plan

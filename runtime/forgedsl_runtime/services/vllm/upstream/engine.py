@@ -62,6 +62,7 @@ BY_LOADERS = 16
 whose elements were all equal (norms, biases) prove little until they are trained"""
 INDUCTOR = {"combo_kernels": True, "benchmark_combo_kernel": False}
 """Inductor's settings: vLLM would time each combined kernel against its parts while it compiles"""
+WORKER = "forgedsl_runtime.services.vllm.upstream.worker.EngineWorker"
 RECORDING_WORKER = "forgedsl_runtime.services.vllm.upstream.routes.RecordingWorker"
 
 
@@ -500,6 +501,8 @@ def _arguments(
         )
     if service.record_routes:
         arguments["worker_cls"] = RECORDING_WORKER
+    elif not on_cpu:
+        arguments["worker_cls"] = WORKER
     if on_cpu:
         # Chunked prefill rewinds the request's random generator, which only CUDA generators
         # support.

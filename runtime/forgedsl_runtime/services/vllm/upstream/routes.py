@@ -31,7 +31,9 @@ from forgedsl_runtime.routes import Routes, missing_route, route_dtype
 if current_platform.is_cpu():
     from vllm.v1.worker.cpu_worker import CPUWorker as Worker
 else:
-    from vllm.v1.worker.gpu_worker import Worker  # type: ignore[assignment]
+    from forgedsl_runtime.services.vllm.upstream.worker import (  # type: ignore[assignment]
+        EngineWorker as Worker,
+    )
 
 
 @dataclass(slots=True)
