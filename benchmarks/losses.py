@@ -223,13 +223,6 @@ PAIRS = [
     for ahead, lead in ((3, 0), (5, 0), (4, 1), (5, 2), (6, 2), (6, 3))
 ]
 """rows on two multiprocessors"""
-SHORT_PAIRS = [
-    launching.Config(
-        4096, 8, 2, kernel="pair", slots=14, ahead=ahead, lead=lead, parts=2, registers=128
-    )
-    for ahead, lead in ((6, 1), (7, 2), (8, 2), (8, 3), (9, 3), (9, 4))
-]
-"""rows on two multiprocessors, two programs on each"""
 STREAMS = [
     *(
         launching.Config(
@@ -276,9 +269,8 @@ def candidates(kernel: str, vocabulary: int) -> list[launching.Config]:
     if vocabulary > 163840:
         return [C(16384, 16, 2), *PAIRS]
     if vocabulary <= 81920:
-        return [*SHORT_PAIRS, *STREAMS]
+        return STREAMS
     return [
-        *SHORT_PAIRS,
         C(8192, 8, 1, kernel="stream", slots=14, ahead=3, parts=4),
         C(8192, 8, 1, kernel="stream", slots=14, ahead=4, parts=4),
         C(16384, 8, 1, kernel="stream", slots=7, ahead=2),

@@ -36,9 +36,6 @@ from forgedsl_runtime.losses.kernels import (
 )
 from forgedsl_runtime.losses.rescale import rescale
 
-MOST_PAIRED = 2
-"""largest number of programs per multiprocessor that share rows with a program of another one"""
-
 
 class Evaluation:
     """One evaluation: the arguments of all kernels by name, and their results."""
@@ -180,7 +177,7 @@ class Evaluation:
             if chosen.kernel == "row":
                 grid = logits.shape[0]
             elif chosen.kernel == "pair":
-                grid = 2 * min(logits.shape[0], chosen.programs * num_processors(self.device) // 2)
+                grid = 2 * min(logits.shape[0], num_processors(self.device) // 2)
                 arguments |= self._exchange_buffers() | self._ring(chosen, arguments["INNER"])
                 options |= {"launch_cooperative_grid": True}
             else:
@@ -218,7 +215,7 @@ class Evaluation:
         """Return the memory through which the two programs of a row exchange results. Each waits
         for the other, so all programs must run at once: the launch is cooperative, and does not
         overlap with the kernel before it."""
-        most = MOST_PAIRED * num_processors(self.device)
+        most = num_processors(self.device)
         mail = self.kernels.counter(self.device, "mail", most, 2, 8).view(torch.int64)
         turns = self.kernels.counter(self.device, "turns", most)
         return {"mail": mail, "turns": turns, "OVERLAP": False}
