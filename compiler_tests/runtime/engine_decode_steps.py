@@ -8,6 +8,7 @@ of random numbers. Like attention, it reads the tokens of a request from a cache
 and it writes new tokens to their slots. So a wrong token, position, length, page or slot shows.
 """
 
+import inspect
 import json
 import random
 import sys
@@ -46,9 +47,13 @@ from vllm.v1.worker.gpu.sample.prompt_logprob import PromptLogprobsWorker  # noq
 from vllm.v1.worker.gpu.sample.sampler import Sampler  # noqa: E402
 from vllm.v1.worker.gpu.states import RequestState  # noqa: E402
 
-from forgedsl_runtime.services.vllm.upstream import sampling  # noqa: E402
+from forgedsl_runtime.services.vllm.upstream import decode_steps, sampling  # noqa: E402
+from forgedsl_runtime.services.vllm.upstream.attention_backend import (  # noqa: E402
+    SharedPageBuilder,
+)
 from forgedsl_runtime.services.vllm.upstream.decode_steps import (  # noqa: E402
     ABSENT,
+    ALONE,
     DecodeSteps,
     Drawn,
 )
@@ -165,9 +170,9 @@ class Worker:
             if not output.total_num_scheduled_tokens:
                 return found
         if steps is not None and steps.can_sample:
-            drawn = steps.sample()
-            assert isinstance(drawn, Drawn)
-            return drawn.get_output()
+            given = steps.sample()
+            assert isinstance(given, Drawn)
+            return given.get_output()
         return self.runner.sample_tokens(None).get_output()
 
     def state(self) -> list[Any]:
@@ -193,8 +198,8 @@ def play(setting: Setting, seed: int, config: Any, *, ours: bool) -> dict[str, A
     steps: list[Any] = []
     queue: deque[Any] = deque()
     names, processed = 0, rng.random() < 0.5
-    for step in range(90):
-        for _ in range(rng.choice([0, 0, 0, 0, 0, 0, 0, 3]) if 0 < step < 60 else 3 * (step == 0)):
+    for step in range(44):
+        for _ in range(rng.choice([0, 0, 0, 0, 0, 0, 0, 3]) if 0 < step < 28 else 3 * (step == 0)):
             names += 1
             new, params = request(f"r{names}", rng, hasher), None
             params = new.sampling_params
@@ -224,8 +229,51 @@ def play(setting: Setting, seed: int, config: Any, *, ours: bool) -> dict[str, A
     return {"steps": steps, "taken": taken, "ended": names - len(made.requests)}
 
 
+def drawn(
+    logits: torch.Tensor, requests: torch.Tensor, temperatures: torch.Tensor, seeds: torch.Tensor,
+    positions: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    """Stands for `sampling.sampled_tokens`, whose kernels take long on a CPU."""
+    tokens = []
+    for row, number in enumerate(requests.tolist()):
+        given = f"{seeds[number]} {positions[row]}".encode()
+        noise = torch.rand(VOCAB, generator=torch.Generator().manual_seed(crc32(given)))
+        cold = temperatures[number] == 0.0
+        tokens.append(int((logits[row] - (0.0 if cold else noise.log().neg().log())).argmax()))
+    found = torch.tensor(tokens)
+    return found, logits.float().log_softmax(-1).gather(-1, found[:, None])[:, 0]
+
+
+def accepted_features(config: Any) -> list[str]:
+    """Features with which our steps would still be used, though they need to see each step."""
+    setting = Setting(overlaps=True, second_runner=True, caches=True, blocks=40, running=4)
+    runner = made_runner(setting, config, scheduler(FastDecodeAsyncScheduler, setting, config))
+    builder = SharedPageBuilder.__new__(SharedPageBuilder)
+    builder.__dict__["decodes_all"] = True
+    group = SimpleNamespace(get_metadata_builder=lambda: builder)
+    runner.attn_groups = [[group]]
+    assert DecodeSteps.of(runner) is not None
+    text = inspect.getsource(model_runner)
+    assert [name for name in ABSENT if f"self.{name}" not in text] == []
+    changes: list[tuple[Any, str, Any]] = [
+        *((runner, name, object()) for name in ABSENT),
+        *((runner.parallel_config, name, 2) for name in ALONE),
+        (runner, "kv_connector", None), (runner, "cudagraph_manager", None),
+        (runner, "decode_query_len", 2), (runner, "attn_groups", [[group, group]]),
+        (runner, "sampler", None), (builder, "decodes_all", False),
+        (runner.model_state, "rope_state", object()),
+        (runner.block_tables, "num_kv_cache_groups", 2),
+    ]  # fmt: skip
+    found = []
+    for owner, name, value in changes:
+        with patch.dict(owner.__dict__, {name: value}):
+            if DecodeSteps.of(runner) is not None:
+                found.append(name)
+    return found
+
+
 def main() -> None:
-    sampling.PIECE = 64
+    sampling.sampled_tokens = decode_steps.sampled_tokens = drawn
     sampling.install()
     model_runner.AsyncOutput = OnCpu
     model_runner.GPUModelRunner.main_stream = property(lambda self: None)
@@ -245,7 +293,7 @@ def main() -> None:
             "same": theirs["steps"] == ours["steps"], "taken": ours["taken"],
             "steps": len(ours["steps"]), "ended": ours["ended"],
         })  # fmt: skip
-    print("RESULT" + json.dumps(found))
+    print("RESULT" + json.dumps({"played": found, "accepted": accepted_features(config)}))
 
 
 if __name__ == "__main__":

@@ -14,10 +14,10 @@ HERE = Path(__file__).parent
 TINY = HERE.parents[1] / "pipelines" / "models" / "tiny_math"
 
 
-def result(script: str, *arguments: str) -> Any:
+def result(script: str, *arguments: str, **environment: str) -> Any:
     done = subprocess.run(
         [sys.executable, str(HERE / script), str(TINY), *arguments],
-        capture_output=True, text=True, check=False, env=os.environ,
+        capture_output=True, text=True, check=False, env={**os.environ, **environment},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.split("RESULT")[1])
@@ -81,3 +81,14 @@ def test_schedules_are_those_of_vllm_in_random_histories() -> None:
     assert [one for one in played if not (one["steps"] and one["given"])] == []
     assert min(one["short"] for one in played) > 10
     assert sum(one["preempted"] for one in played) > 30
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("histories", [2, pytest.param(12, marks=pytest.mark.full)])
+def test_decode_steps_are_those_of_vllm_in_random_histories(histories: int) -> None:
+    """Schedules, tokens, log-probs, and the state that is left to vLLM's next step."""
+    found = result("engine_decode_steps.py", str(histories), TRITON_INTERPRET="1")
+    assert [one for one in found["played"] if not one["same"]] == []
+    assert min(one["taken"] for one in found["played"]) > 5
+    assert min(one["ended"] for one in found["played"]) > 2
+    assert found["accepted"] == []  # with these features all steps are vLLM's
