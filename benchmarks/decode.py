@@ -146,7 +146,7 @@ def main() -> None:
                 (taken,) = engine._engine.collective_rpc(steps_taken)
                 found = {
                     "seconds": round(marks[-1] - marks[0], 3), "num_steps": len(steps), "ms": at,
-                    "tokens": sum(len(text) for _, text in texts),
+                    "num_tokens": sum(len(text) for _, text in texts),
                     "checksum": crc32(repr(texts).encode()), "ours_of_all_steps": taken,
                 }  # fmt: skip
                 print(json.dumps({**vars(args), **found}), flush=True)

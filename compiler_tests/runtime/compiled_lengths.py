@@ -26,7 +26,7 @@ from forgedsl_runtime.models import resolve_model
 from forgedsl_runtime.rendezvous import rendezvous_store
 from forgedsl_runtime.services.titan import warm_up
 from forgedsl_runtime.services.titan.actor import TitanTrainer
-from forgedsl_runtime.services.titan.upstream import arch, attention, flash_attention
+from forgedsl_runtime.services.titan.upstream import arch, attention, experts, flash_attention
 
 
 def _attend(
@@ -92,7 +92,10 @@ def main(text: str) -> None:
         counts.append(_graphs())
         loss = LossFunction.from_job(job.losses["recorded"])
         for longest, rows in ((30, 3), (17, 9), (60, 2)):
-            samples = warm_up.made_up(loss, 40, seq_len=longest, rows=rows, groups=1)
+            samples = warm_up.made_up(
+                loss, 40, seq_len=longest, rows=rows, groups=1,
+                experts=experts.sizes_of_experts(actor.titan.config),
+            )  # fmt: skip
             actor._step(Batch(samples=samples), "recorded")
             counts.append(_graphs())
     print("COUNTS" + json.dumps(counts), flush=True)

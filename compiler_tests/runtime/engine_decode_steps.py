@@ -34,6 +34,7 @@ from vllm.v1.core.kv_cache_utils import (  # noqa: E402
     init_none_hash,
 )
 from vllm.v1.outputs import ModelRunnerOutput  # noqa: E402
+from vllm.v1.worker import gpu_worker  # noqa: E402
 from vllm.v1.worker.gpu import buffer_utils, model_runner  # noqa: E402
 from vllm.v1.worker.gpu.async_utils import StepTimingCollector  # noqa: E402
 from vllm.v1.worker.gpu.block_table import BlockTables  # noqa: E402
@@ -55,13 +56,18 @@ from forgedsl_runtime.services.vllm.upstream.decode_steps import (  # noqa: E402
     ABSENT,
     ALONE,
     DecodeSteps,
-    Drawn,
 )
 from forgedsl_runtime.services.vllm.upstream.scheduling import (  # noqa: E402
     FastDecodeAsyncScheduler,
 )
+from forgedsl_runtime.services.vllm.upstream.worker import EngineWorker  # noqa: E402
 
 VOCAB, WIDTH, CPU = 40, 8, torch.device("cpu")
+PROCESSED = (
+    ("temperature", 0.7), ("temperature", 0.0), ("min_p", 0.1), ("top_k", 3), ("top_p", 0.5),
+    ("min_tokens", 9), ("frequency_penalty", 1.0), ("logprobs", 2), ("prompt_logprobs", 1),
+)  # fmt: skip
+"""sampling settings of which `DecodeSteps` leaves all but a temperature of 0 to vLLM"""
 buffer_utils.is_uva_available = lambda: False
 
 
@@ -154,37 +160,32 @@ def made_runner(setting: Setting, config: Any, made: Any) -> Any:
 
 
 class Worker:
-    """What `worker.EngineWorker` does, on a CPU."""
+    """`worker.EngineWorker` over this runner, or with `ours` false vLLM's part of it alone."""
 
     def __init__(self, runner: Any, *, ours: bool) -> None:
-        self.runner, self.steps = runner, DecodeSteps(runner) if ours else None
+        self.runner = runner
+        self.steps = DecodeSteps(runner) if ours else None
+        self.worker: Any = EngineWorker.__new__(EngineWorker)
+        self.worker.__dict__.update(model_runner=runner, decode_steps=self.steps, profiler=None)
 
     def run(self, output: Any) -> Any:
-        steps = self.steps
-        if steps is not None and steps.takes(output):
-            steps.execute(output)
-        else:
-            found = self.runner.execute_model(output)
-            if steps is not None:
-                steps.remember()
-            if not output.total_num_scheduled_tokens:
-                return found
-        if steps is not None and steps.can_sample:
-            given = steps.sample()
-            assert isinstance(given, Drawn)
-            return given.get_output()
-        return self.runner.sample_tokens(None).get_output()
+        found = self.worker.execute_model(output)
+        if not output.total_num_scheduled_tokens:
+            return found
+        return self.worker.sample_tokens(None).get_output()
 
     def state(self) -> list[Any]:
         """What vLLM's next step reads."""
-        states, rows = self.runner.req_states, sorted(self.runner.req_states.index_to_req_id)
+        states, tables = self.runner.req_states, self.runner.block_tables
+        rows = sorted(states.index_to_req_id)
         tensors = (states.num_computed_tokens.gpu, states.total_len.gpu, states.last_sampled_tokens)
-        texts = states.all_token_ids.gpu
+        texts, pages = states.all_token_ids.gpu, tables.num_blocks.np[0]
         return [
             states.req_id_to_index,
             states.num_computed_tokens_np[rows].tolist(),
             *(tensor[rows].flatten().tolist() for tensor in tensors),
             [texts[row, : states.total_len.gpu[row]].tolist() for row in rows],
+            [tables.block_tables[0].gpu[row, : pages[row]].tolist() for row in rows],
         ]
 
 
@@ -205,8 +206,9 @@ def play(setting: Setting, seed: int, config: Any, *, ours: bool) -> dict[str, A
             params = new.sampling_params
             assert params is not None
             params.seed, params.max_tokens = rng.randrange(2**40), rng.choice([2, 20, 40])
-            if processed and rng.random() < 0.3:  # vLLM's sampler draws the tokens of such batches
-                params.temperature, params.min_p = rng.choice([(0.7, 0.0), (1.0, 0.1), (0.0, 0.0)])
+            if processed and rng.random() < 0.4:  # vLLM's sampler draws the tokens of such batches
+                name, value = rng.choice(PROCESSED)
+                setattr(params, name, value)
             made.follow(new.request_id, new.request_id)
             made.add_request(new)
         if rng.random() < 0.02:
@@ -244,6 +246,12 @@ def drawn(
     return found, logits.float().log_softmax(-1).gather(-1, found[:, None])[:, 0]
 
 
+def derived(kind: type) -> Any:
+    """An object of a class made from `kind`, which may do other things."""
+    other: Any = type("Derived", (kind,), {})
+    return other.__new__(other)
+
+
 def accepted_features(config: Any) -> list[str]:
     """Features with which our steps would still be used, though they need to see each step."""
     setting = Setting(overlaps=True, second_runner=True, caches=True, blocks=40, running=4)
@@ -263,6 +271,10 @@ def accepted_features(config: Any) -> list[str]:
         (runner, "sampler", None), (builder, "decodes_all", False),
         (runner.model_state, "rope_state", object()),
         (runner.block_tables, "num_kv_cache_groups", 2),
+        (runner.model_state, "prompt_embeds_state", object()),
+        (runner, "model_state", derived(DefaultModelState)),
+        (runner, "sampler", derived(Sampler)),
+        (runner.parallel_config, "enable_eplb", True),
     ]  # fmt: skip
     found = []
     for owner, name, value in changes:
@@ -276,6 +288,8 @@ def main() -> None:
     sampling.sampled_tokens = decode_steps.sampled_tokens = drawn
     sampling.install()
     model_runner.AsyncOutput = OnCpu
+    gpu_worker.Worker.execute_model = lambda self, output: self.model_runner.execute_model(output)
+    gpu_worker.Worker.sample_tokens = lambda self, given: self.model_runner.sample_tokens(given)
     model_runner.GPUModelRunner.main_stream = property(lambda self: None)
     config = EngineArgs(
         model=sys.argv[1], dtype="float32", max_model_len=CONTEXT, max_num_batched_tokens=96,

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from test_trainer_ranks import (
@@ -161,6 +162,16 @@ def test_made_up_samples_have_the_fields_of_the_loss() -> None:
         assert {len(values) for values in sample.token_fields.values()} == {len(sample.mask)}
         assert sample.sequence_fields.keys() == {"adv"}
         assert abs(sum(sample.token_fields["ref"]) / len(sample.mask) + math.log(50)) < 0.1
+
+
+def test_made_up_samples_have_routes_if_a_trainer_replays_them() -> None:
+    samples = warm_up.made_up(None, 50, seq_len=64, rows=4, groups=1, experts=(3, 300, 8))
+    assert all(sample.routes is not None for sample in samples)
+    routes = np.concatenate([sample.routes for sample in samples if sample.routes is not None])
+    assert routes.shape == (4 * 64, 3, 8)
+    assert routes.dtype == np.int16
+    assert set(routes.flatten().tolist()) == set(range(300))
+    assert all(len(set(token)) == 8 for token in routes.reshape(-1, 8).tolist())
 
 
 def test_long_rows_are_not_filled() -> None:

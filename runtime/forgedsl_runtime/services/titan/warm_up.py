@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -27,6 +28,8 @@ from forgedsl.lower import job as spec
 from forgedsl.types.flow import Role
 from forgedsl_runtime.data_types import Sample
 from forgedsl_runtime.losses import LossFunction
+from forgedsl_runtime.routes import Routes, route_dtype
+from forgedsl_runtime.services.titan.upstream.experts import sizes_of_experts
 
 SEED = 7
 MOST_TOKENS, MOST_LENGTH = 8192, 1024
@@ -76,19 +79,24 @@ def samples_by_loss(
     yield "" once, with samples for the model alone."""
     service = job.services[name]
     assert isinstance(service, spec.TitanService)
+    experts = sizes_of_experts(titan.config) if service.router_replay else None
     for each in losses_of(job, name) or [""]:
         yield each, made_up(
             losses[each] if each else None, titan.config.vocab_size,
             seq_len=service.batch.seq_len, rows=service.batch.rows, groups=titan.dp_size,
+            experts=experts,
         )  # fmt: skip
 
 
 def made_up(
-    loss: LossFunction | None, vocabulary: int, *, seq_len: int, rows: int, groups: int
-) -> list[Sample]:
+    loss: LossFunction | None, vocabulary: int, *, seq_len: int, rows: int, groups: int,
+    experts: tuple[int, int, int] | None = None,
+) -> list[Sample]:  # fmt: skip
     """Return samples with the fields that a loss reads. They fill about a microbatch for each of
-    `groups` groups of ranks, and no more than MOST_TOKENS tokens."""
-    draw = random.Random(SEED)
+    `groups` groups of ranks, and no more than MOST_TOKENS tokens. With `experts` (layers, experts
+    of a layer, experts of a token) they have routes, since layers that replay routes are compiled
+    separately."""
+    draw, numbers = random.Random(SEED), np.random.default_rng(SEED)
     length = max(2, min(seq_len, MOST_LENGTH))
     count = max(2, min(rows * seq_len, MOST_TOKENS) // length) * groups
     num_prompt = max(1, length // 4)
@@ -101,8 +109,17 @@ def made_up(
         samples.append(Sample(
             token_ids=token_ids, num_prompt=num_prompt, mask=[True] * new, token_fields=of_tokens,
             sequence_fields={n: v[0] for n, v in whole.items()},
+            routes=_routes(*experts, length, numbers) if experts else None,
         ))  # fmt: skip
     return samples
+
+
+def _routes(
+    layers: int, experts: int, active: int, tokens: int, numbers: np.random.Generator
+) -> Routes:
+    """Return routes [tokens, layers, active] that use all experts about equally often."""
+    first = numbers.integers(experts, size=(tokens, layers, 1))
+    return ((first + np.arange(active)) % experts).astype(route_dtype(experts))
 
 
 def _fields(

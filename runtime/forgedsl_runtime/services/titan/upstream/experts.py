@@ -75,6 +75,15 @@ def split(name: str, whole: Tensor) -> Iterator[tuple[str, Tensor]]:
             yield f"{place}.{index}.{projection}.weight", part
 
 
+def sizes_of_experts(config: Any) -> tuple[int, int, int] | None:
+    """Return the layers of a model, the experts of a layer, and the experts of a token; None if no
+    layer has experts."""
+    found = [layer.moe for layer in config.layers if getattr(layer, "moe", None) is not None]
+    if not found:
+        return None
+    return len(config.layers), found[0].num_experts, found[0].router.top_k
+
+
 class Load:
     """Counts the tokens that the experts of a model get in an update, over all ranks."""
 

@@ -53,12 +53,13 @@ SPMD_BACKEND = "partial_dtensor"
 OF_ANY_LENGTH = (
     r"L\['x'\]:1", r"L\['positions'\]:1", r"L\['attention_masks'\]",
     r"L\['args'\]\[0\]:1", r"L\['args'\]\[2\]:1", r"L\['args'\]\[1\]",
+    r".*\['router'\]\.given:1",
 )  # fmt: skip
-"""inputs of a layer that change with the batch: the length of a row, the number of segments, and
-the length of the longest one. torch.compile takes them as variables from the first batch on. By
-default it would compile a layer for the first lengths alone, and again for others. Marking tensors
-does not work: FSDP replaces them before each layer. The names are those of torchtitan's layers, and
-of the wrapper for recomputation."""
+"""inputs of a layer that change with the batch: the length of a row, the number of segments, the
+length of the longest one, and the routes that a router replays. torch.compile takes them as
+variables from the first batch on. By default it would compile a layer for the first lengths alone,
+and again for others. Marking tensors does not work: FSDP replaces them before each layer. The names
+are those of torchtitan's layers, and of the wrapper for recomputation."""
 
 
 def select_device(device: str) -> None:

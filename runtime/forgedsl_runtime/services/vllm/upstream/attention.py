@@ -322,19 +322,19 @@ class SharedPageGroups:
         rows = lengths.shape[0]
         most = self._rows if rows > FEW_ROWS else min(FEW_ROWS, self._rows)
         padded = max(16, triton.next_power_of_2(most))
-        _launch(
+        launch(
             _group_rows, (self._rows,), table, table.stride(0), lengths, self.members,
             self.first_rows, self.common, rows,
             PAGE=page, ROWS=padded, MEMBERS=self.max_members, STEP=64,
         )  # fmt: skip
-        _launch(
+        launch(
             _own_starts, (self._rows,), self.members, self.first_rows, self.common, self.starts,
             self.shared_first_rows,
             ROWS=padded, MEMBERS=self.max_members, WORTH=WORTH, num_warps=1,
         )  # fmt: skip
 
 
-def _launch(kernel: Any, grid: tuple[int, ...], *given: Any, **named: Any) -> None:
+def launch(kernel: Any, grid: tuple[int, ...], *given: Any, **named: Any) -> None:
     """Launch a kernel. If its first tensor is on the meta device, compile it, and do not launch."""
     if given[0].is_meta:
         kernel.warmup(*given, grid=grid, **named)
@@ -409,7 +409,7 @@ def decode(
     scale *= math.log2(math.e)
     bounds = torch.empty((2, rows, heads, parts), dtype=torch.float32, device=queries.device)
     sides = torch.empty((rows, heads, parts, size), dtype=torch.float32, device=queries.device)
-    _launch(
+    launch(
         _attend, (kv_heads, rows, (shared_parts + 1) // 2 + own_parts),
         queries, queries.stride(0), queries.stride(1), pairs, pairs.stride(0), pairs.stride(1),
         pairs.stride(2), table, table.stride(0), lengths,
@@ -441,7 +441,7 @@ def _merge(
     cells = cache.view(torch.int8) if fp8 else cache
     given = new or NewTokens(queries, queries, lengths)  # not read without new tokens
     shared_parts, own_parts = chosen["shared_parts"], chosen["own_parts"]
-    _launch(
+    launch(
         _merge_parts, (rows, heads), *parts, lengths, groups.starts,
         out, out.stride(0), out.stride(1), value_scale,
         queries, queries.stride(0), queries.stride(1),

@@ -191,7 +191,9 @@ def compile_in_thread(config: VllmConfig) -> None:
 
 def _compile_ahead(config: VllmConfig, shapes: Sequence[tuple[int, int, int]], device: int) -> None:
     """Compile the kernels of decode steps of all sizes, for layers of these (heads, KV heads, head
-    dimension)."""
+    dimension), and those that prepare a step and draw its tokens."""
+    from forgedsl_runtime.services.vllm.upstream import decode_steps
+
     torch.cuda.set_device(device)
     scheduling, page = config.scheduler_config, config.cache_config.block_size
     largest, dtype = scheduling.max_num_seqs, config.model_config.dtype
@@ -216,6 +218,11 @@ def _compile_ahead(config: VllmConfig, shapes: Sequence[tuple[int, int, int]], d
                     queries, cache, table, lengths, queries, groups, 1.0, 1.0,
                     attention.NewTokens(keys, keys, slots) if writes else None,
                 )  # fmt: skip
+        if shapes:
+            decode_steps.compile_ahead(
+                largest, config.model_config.get_vocab_size(), config.model_config.max_model_len,
+                width, page, dtype,
+            )  # fmt: skip
 
 
 def install() -> None:

@@ -8,16 +8,19 @@ Between two graphs of the model, vLLM's runner gathers the requests on the host,
 numbers to the GPU, and launches some twenty small kernels. For 128 requests this takes the host
 2.1 ms, but the GPU computes a whole step of a small model in 1.8 ms. If a step has the same
 requests as the step before, nearly all that was prepared is still valid. Then one kernel writes the
-inputs of the next tokens, and one updates the state of the requests. The state is the same as after
-a step of vLLM, which therefore may come next. Tokens and log-probs are the same bit for bit.
+inputs of the next tokens, and one updates the state of the requests. Where a request got a new
+page, the page tables are gathered again. The state is one that vLLM may go on from. Tokens and
+log-probs are the same bit for bit.
 
-Groups of rows that share pages stay as they are, too: requests that decode only append pages of
-their own.
+Groups of rows that share pages stay as they are: shared pages are full before the first decode
+step, a request that decodes appends pages of its own, and vLLM does not replace pages of a running
+request.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -32,6 +35,7 @@ from vllm.v1.worker.gpu.model_runner import ExecuteModelState
 from vllm.v1.worker.gpu.model_states.default import DefaultModelState
 from vllm.v1.worker.gpu.sample.sampler import Sampler
 
+from forgedsl_runtime.services.vllm.upstream.attention import launch
 from forgedsl_runtime.services.vllm.upstream.sampling import sampled_tokens
 
 ROWS = 128
@@ -44,13 +48,16 @@ ABSENT = (
 )  # fmt: skip
 """attributes of vLLM's runner for features that need to see each step: all must be None or false"""
 ALONE = ("world_size", "data_parallel_size", "decode_context_parallel_size")
-"""numbers of ranks: all must be 1"""
+"""numbers of ranks: all must be 1. With several data-parallel ranks vLLM runs dummy steps, which
+overwrite what is kept here"""
 EVENTS = (
     "scheduled_new_reqs", "finished_req_ids", "preempted_req_ids", "scheduled_spec_decode_tokens",
     "scheduled_encoder_inputs", "free_encoder_mm_hashes", "has_structured_output_requests",
     "new_block_ids_to_zero", "kv_cache_block_copies",
 )  # fmt: skip
 """what the scheduler may ask for in a step besides one token of each request"""
+LOGPROBS = ("raw_logprobs", "processed_logprobs")
+"""vLLM's modes that return log-probs; both are the same if nothing changes the logits"""
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -77,7 +84,8 @@ def _record(  # type: ignore[no-untyped-def]
     ROWS: tl.constexpr,
 ):  # fmt: skip
     """Add the token of each row to its request. Write tokens, and the bits of log-probs, to the two
-    rows of `found`."""
+    rows of `found`. vLLM also counts the tokens of each request, for penalties. Requests whose
+    tokens are drawn here have none, and the counts of the next request begin at zero."""
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     inside = row < rows
     request = tl.load(requests + row, mask=inside, other=0)
@@ -98,7 +106,8 @@ def next_inputs(requests: torch.Tensor, states: Any, buffers: Any, tables: Any) 
     computes its last token. `states`, `buffers` and `tables` are vLLM's RequestState, InputBuffers
     and BlockTables; the page table of the batch is in `tables` already."""
     (table,), rows = tables.input_block_tables, requests.shape[0]
-    _next_inputs[(triton.cdiv(rows, ROWS),)](
+    launch(
+        _next_inputs, (triton.cdiv(rows, ROWS),),
         requests, states.num_computed_tokens.gpu, states.last_sampled_tokens,
         table, table.stride(0), buffers.input_ids, buffers.positions, buffers.seq_lens,
         tables.slot_mappings, rows, PAGE=tables.block_sizes[0], ROWS=ROWS, num_warps=4,
@@ -113,11 +122,45 @@ def record(
     rows = requests.shape[0]
     found = torch.empty((2, rows), dtype=torch.int32, device=tokens.device)
     texts = states.all_token_ids.gpu
-    _record[(triton.cdiv(rows, ROWS),)](
+    launch(
+        _record, (triton.cdiv(rows, ROWS),),
         requests, tokens, logprobs, states.num_computed_tokens.gpu, states.last_sampled_tokens,
         states.total_len.gpu, texts, texts.stride(0), found, rows, ROWS=ROWS, num_warps=4,
     )  # fmt: skip
     return found
+
+
+def compile_ahead(
+    requests: int, vocabulary: int, context: int, width: int, page: int, dtype: torch.dtype
+) -> None:
+    """Compile the kernels of a step, from tensors on the meta device.
+
+    Args:
+        requests: largest number of requests.
+        vocabulary: logits of a row.
+        context: tokens of the longest request.
+        width: pages of a row of the page table.
+        page: tokens of a page.
+        dtype: dtype of the logits.
+    """
+    with torch.device("meta"):
+        numbers = torch.empty(requests, dtype=torch.int64)
+        counts = SimpleNamespace(gpu=torch.empty(requests, dtype=torch.int32))
+        texts = SimpleNamespace(gpu=torch.empty((requests, context), dtype=torch.int32))
+        states = SimpleNamespace(
+            num_computed_tokens=counts, total_len=counts, all_token_ids=texts,
+            last_sampled_tokens=numbers,
+        )  # fmt: skip
+        buffers = SimpleNamespace(input_ids=counts.gpu, positions=numbers, seq_lens=counts.gpu)
+        tables = SimpleNamespace(
+            input_block_tables=[torch.empty((requests, width), dtype=torch.int32)],
+            slot_mappings=numbers[None], block_sizes=[page],
+        )  # fmt: skip
+        next_inputs(numbers, states, buffers, tables)
+        logits = torch.empty((requests, vocabulary), dtype=dtype)
+        temperatures = torch.empty(requests, dtype=torch.float32)
+        drawn = sampled_tokens(logits, numbers, temperatures, numbers, numbers)
+        record(numbers, *drawn, states)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +204,7 @@ class Drawn(AsyncModelRunnerOutput):
             logprobs=LogprobsLists(
                 tokens[:, None], bits.view(np.float32)[:, None], np.zeros_like(tokens)
             ),
+            cudagraph_stats=self._batch.state.cudagraph_stats,
         )
 
 
@@ -225,7 +269,8 @@ class DecodeSteps:
 
     @torch.inference_mode()
     def sample(self) -> Drawn:
-        """Draw the tokens of the step that was computed last."""
+        """Draw the tokens of the step that was computed last. `sampling.install` makes vLLM's
+        sampler draw the same ones."""
         runner, batch = self._runner, self._batch
         assert batch is not None
         hidden, runner.execute_model_state = runner.execute_model_state.hidden_states, None
@@ -238,6 +283,10 @@ class DecodeSteps:
         )  # fmt: skip
         return Drawn(batch, record(requests, tokens, logprobs, runner.req_states))
 
+    def forget(self) -> None:
+        """Let vLLM's runner compute the next step."""
+        self._batch = None
+
     def remember(self) -> None:
         """Keep the inputs of the step that vLLM's runner has just computed, if all its requests
         decode by a graph; otherwise forget those of the step before."""
@@ -247,6 +296,7 @@ class DecodeSteps:
         inputs, rows = state.input_batch, state.input_batch.num_reqs
         if inputs.has_prefill or inputs.num_tokens != rows or inputs.has_structured_output_reqs:
             return
+        # the one that vLLM has just run: nothing that would have changed its choice is configured
         graph = self._runner.cudagraph_manager.dispatch(
             rows, rows, 1, num_active_loras=0, max_query_len=1
         )
@@ -274,14 +324,14 @@ class DecodeSteps:
             and not sampler.compute_nans
             and not sampler.return_sampling_mask
             and not sampler.use_fp64_gumbel
+            and sampler.logprobs_mode in LOGPROBS
             and sampler.trace_replay_state is None
         )
 
 
 def _has_nothing_special(runner: Any) -> bool:
-    """True if no configured feature of vLLM's runner needs to see each step."""
-    from forgedsl_runtime.services.vllm.upstream.attention_backend import SharedPageBuilder
-
+    """True if no configured feature of vLLM's runner needs to see each step, and our attention
+    (SharedPageBuilder) computes all decode steps."""
     groups = [group for of_cache in runner.attn_groups for group in of_cache]
     model = runner.model_state
     return (
@@ -298,6 +348,5 @@ def _has_nothing_special(runner: Any) -> bool:
         and model.prompt_embeds_state is None
         and runner.block_tables.num_kv_cache_groups == 1
         and len(groups) == 1
-        and isinstance(builder := groups[0].get_metadata_builder(), SharedPageBuilder)
-        and builder.decodes_all
+        and getattr(groups[0].get_metadata_builder(), "decodes_all", False)
     )

@@ -22,6 +22,8 @@ import triton
 import triton.language as tl
 from torch.utils.weak import WeakIdKeyDictionary
 
+from forgedsl_runtime.services.vllm.upstream.attention import launch
+
 PIECE = 2048
 """tokens of a piece"""
 WARPS = 4
@@ -114,7 +116,7 @@ def _piece_sums(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, int]:
     tops = torch.empty((rows, count), dtype=torch.float32, device=logits.device)
     sums = torch.empty_like(tops)
     grid = (rows, count)
-    _pieces[grid](logits, logits.stride(0), tops, sums, vocab, PIECE=PIECE, num_warps=WARPS)
+    launch(_pieces, grid, logits, logits.stride(0), tops, sums, vocab, PIECE=PIECE, num_warps=WARPS)
     return tops, sums, triton.next_power_of_2(count)
 
 
@@ -138,15 +140,16 @@ def sampled_tokens(
 
     requests: number of each row's request, [B], in temperatures [R] (fp32, logits are already
     divided by them) and seeds [R] (int64). positions: place of the token before, [B]. A row with
-    the same seed, position and logits gets the same token in any batch.
+    the same seed, position and logits gets the same token in any batch. Tensors on the meta device
+    only have the kernels compiled.
     """
     rows, vocab = logits.shape
     tops, sums, most = _piece_sums(logits)
     tokens = torch.empty(rows, dtype=torch.int64, device=logits.device)
     found = torch.empty(rows, dtype=torch.float32, device=logits.device)
-    _draw[(rows,)](
-        logits, logits.stride(0), requests, temperatures, seeds, positions, tops, sums, tokens,
-        found, vocab, tops.shape[1], PIECE=PIECE, COUNT=most, num_warps=WARPS,
+    launch(
+        _draw, (rows,), logits, logits.stride(0), requests, temperatures, seeds, positions, tops,
+        sums, tokens, found, vocab, tops.shape[1], PIECE=PIECE, COUNT=most, num_warps=WARPS,
     )  # fmt: skip
     return tokens, found
 

@@ -31,7 +31,8 @@ class EngineWorker(Worker):
         if steps is None:
             return super().execute_model(scheduler_output)
         if steps.takes(scheduler_output):
-            steps.execute(scheduler_output)
+            with self.annotate_profile(scheduler_output):  # type: ignore[no-untyped-call]
+                steps.execute(scheduler_output)
             return None
         found = super().execute_model(scheduler_output)
         steps.remember()
@@ -42,3 +43,8 @@ class EngineWorker(Worker):
         if steps is not None and grammar_output is None and steps.can_sample:
             return steps.sample()
         return super().sample_tokens(grammar_output)
+
+    def execute_dummy_batch(self) -> None:
+        if self.decode_steps is not None:
+            self.decode_steps.forget()  # a dummy step overwrites the inputs that are kept
+        super().execute_dummy_batch()
