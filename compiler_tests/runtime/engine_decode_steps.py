@@ -34,6 +34,7 @@ from vllm.v1.core.kv_cache_utils import (  # noqa: E402
     init_none_hash,
 )
 from vllm.v1.outputs import ModelRunnerOutput  # noqa: E402
+from vllm.v1.sample.ops import topk_topp_sampler  # noqa: E402
 from vllm.v1.worker import gpu_worker  # noqa: E402
 from vllm.v1.worker.gpu import buffer_utils, model_runner  # noqa: E402
 from vllm.v1.worker.gpu.async_utils import StepTimingCollector  # noqa: E402
@@ -69,6 +70,7 @@ PROCESSED = (
 )  # fmt: skip
 """sampling settings of which `DecodeSteps` leaves all but a temperature of 0 to vLLM"""
 buffer_utils.is_uva_available = lambda: False
+topk_topp_sampler.HAS_TRITON = False  # Triton's interpreter cannot run this kernel
 
 
 class OnCpu:

@@ -83,12 +83,14 @@ def test_schedules_are_those_of_vllm_in_random_histories() -> None:
     assert sum(one["preempted"] for one in played) > 30
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("histories", [2, pytest.param(12, marks=pytest.mark.full)])
 def test_decode_steps_are_those_of_vllm_in_random_histories(histories: int) -> None:
     """Schedules, tokens, log-probs, and the state that is left to vLLM's next step."""
     found = result("engine_decode_steps.py", str(histories), TRITON_INTERPRET="1")
     assert [one for one in found["played"] if not one["same"]] == []
-    assert min(one["taken"] for one in found["played"]) > 5
-    assert min(one["ended"] for one in found["played"]) > 2
+    assert all(one["taken"] and one["ended"] for one in found["played"])
+    assert sum(one["taken"] for one in found["played"]) > sum(
+        one["steps"] / 4 for one in found["played"]
+    )
     assert found["accepted"] == []  # with these features all steps are vLLM's
