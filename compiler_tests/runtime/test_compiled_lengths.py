@@ -20,13 +20,8 @@ SCRIPT = Path(__file__).parent / "compiled_lengths.py"
 def test_layers_are_compiled_once_with_and_once_without_gradients(
     make_job: Any, make_titan: Any, recomputed: str
 ) -> None:
-    titan = make_titan()
-    titan = titan.model_copy(
-        update={"dtype": "bf16", "compile": True, "activation_checkpoint": recomputed,
-                "batch": titan.batch.model_copy(update={"seq_len": 64, "rows": 4})}
-    )  # fmt: skip
-    job = make_job(services={"trainer": titan}, losses={"recorded": recorded_loss()}, nodes=(STEP,))
-    assert compiled(job) == [2, 2, 2, 2, 2]
+    trainer = make_titan().model_copy(update={"activation_checkpoint": recomputed})
+    assert compiled(make_job, trainer) == [2, 2, 2, 2, 2]
 
 
 @pytest.mark.full
@@ -35,21 +30,21 @@ def test_layers_are_compiled_once_with_and_once_without_gradients(
 def test_layers_that_replay_routes_are_compiled_before_the_first_step(
     make_job: Any, make_titan: Any, recomputed: str
 ) -> None:
-    titan = make_titan()
-    titan = titan.model_copy(
-        update={"dtype": "bf16", "compile": True, "router_replay": True,
-                "activation_checkpoint": recomputed,
-                "batch": titan.batch.model_copy(update={"seq_len": 64, "rows": 4})}
-    )  # fmt: skip
-    job = make_job(services={"trainer": titan}, losses={"recorded": recorded_loss()}, nodes=(STEP,),
-                   models={"policy": MODEL})  # fmt: skip
-    counts = compiled(job)
-    assert counts[0] > 0
-    assert counts[1:] == [counts[1]] * 4
+    """The probe has no routes, so its layers are compiled once more."""
+    trainer = make_titan().model_copy(
+        update={"activation_checkpoint": recomputed, "router_replay": True}
+    )
+    assert compiled(make_job, trainer, models={"policy": MODEL}) == [2, 3, 3, 3, 3]
 
 
-def compiled(job: Any) -> list[int]:
-    """Graphs that were compiled: by the first passes, then the probe, then three steps."""
+def compiled(make_job: Any, trainer: Any, **parts: Any) -> list[int]:
+    """Graphs that were compiled after the first passes, after the probe, and after each of three
+    steps."""
+    batch = trainer.batch.model_copy(update={"seq_len": 64, "rows": 4})
+    trainer = trainer.model_copy(update={"dtype": "bf16", "compile": True, "batch": batch})
+    job = make_job(
+        services={"trainer": trainer}, losses={"recorded": recorded_loss()}, nodes=(STEP,), **parts
+    )
     done = subprocess.run(
         [sys.executable, str(SCRIPT)], input=job.model_dump_json(), capture_output=True, text=True,
         check=False,

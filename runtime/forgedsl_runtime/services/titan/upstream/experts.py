@@ -81,7 +81,7 @@ def sizes_of_experts(config: Any) -> tuple[int, int, int] | None:
     found = [layer.moe for layer in config.layers if getattr(layer, "moe", None) is not None]
     if not found:
         return None
-    return len(config.layers), found[0].num_experts, found[0].router.top_k
+    return len(config.layers), max(moe.num_experts for moe in found), found[0].router.top_k
 
 
 class Load:
@@ -94,8 +94,7 @@ class Load:
             for name, layer in here.items()
             if getattr(layer, "moe", None) is not None
         }
-        sizes = [c.moe.num_experts for c in config.layers if getattr(c, "moe", None) is not None]
-        self._shape = (len(config.layers), max(sizes, default=0))
+        self._shape = (sizes_of_experts(config) or (len(config.layers), 0))[:2]
         self._device = device
 
     def begin(self) -> None:

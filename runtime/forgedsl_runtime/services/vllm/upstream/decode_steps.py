@@ -187,9 +187,8 @@ class Drawn(AsyncModelRunnerOutput):
         self._found = torch.empty(found.shape, dtype=found.dtype, pin_memory=found.is_cuda)
         self._found.copy_(found, non_blocking=True)
         self._copied: Any = None
-        if (
-            found.is_cuda
-        ):  # like vLLM, sleep until then; waiting busily would hold the driver's lock
+        if found.is_cuda:
+            # As in vLLM the host sleeps until then. To wait busily would hold the driver's lock.
             self._copied = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
             self._copied.record()
 
