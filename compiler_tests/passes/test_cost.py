@@ -47,6 +47,13 @@ def test_tokens_and_flops_of_a_step():
     assert stage(made, "step").flops == pytest.approx(flops)
 
 
+@pytest.mark.parametrize("running", [64, 256, 512])
+def test_an_engine_decodes_as_many_completions_at_once_as_it_is_given(running):
+    text = changed(GRPO, ("draw(16)", "draw(128)"))
+    made, _ = plan_of(text, f"generator.engine.max_running={running}")
+    assert f", {running} at once" in stage(made, "rollout").detail
+
+
 def test_ranks_that_share_rows_exchange_tokens_for_heads():
     shared, _ = plan_of(changed(GRPO, ("procs = 4,", "procs = 4, parallel.cp = 4,")))
     dims = family("qwen3").sizes["1.7B"]

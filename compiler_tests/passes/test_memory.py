@@ -14,7 +14,7 @@ from forgedsl.plan.capacity import TIGHT
 from forgedsl.plan.host import described_host
 from forgedsl.plan.plan import advice, plan
 from forgedsl.sizes.hosts import Host
-from forgedsl.sizes.memory import GIB
+from forgedsl.sizes.memory import GIB, MAX_RUNNING
 from forgedsl.sizes.params import kv_bytes, num_params
 
 COLOCATED = changed(
@@ -94,6 +94,18 @@ def test_an_engine_alone_takes_nine_tenths_and_the_rest_is_its_pool():
     rank = made.memory.rank("generator")
     assert rank.fraction == 0.9
     assert rank.bytes("rollout") == pytest.approx(0.9 * 141 * GIB, rel=1e-6)
+
+
+@pytest.mark.parametrize("running", [64, 1024])
+def test_an_engine_has_logits_of_all_completions_that_it_decodes_at_once(running):
+    usual, given = (
+        plan_of(GRPO, *extra)[0].memory.rank("generator")
+        for extra in ((), (f"generator.engine.max_running={running}",))
+    )
+    logits = 8 * family("qwen3").sizes["1.7B"].vocab // 2
+    assert usual.pool.bytes - given.pool.bytes == pytest.approx(
+        (running - MAX_RUNNING) * logits, abs=2
+    )
 
 
 def test_a_colocated_engine_takes_what_the_trainer_leaves():

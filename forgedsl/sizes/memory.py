@@ -15,6 +15,8 @@ from forgedsl.sizes.params import ITEMSIZE, adapter_params, num_params
 PHASES = ("rollout", "sync", "train")
 GIB = 2**30
 MAX_RUNNING = 256
+"""completions that an engine decodes at once unless its settings say otherwise; also read by the
+runtime"""
 BATCHED_TOKENS = {"cpu": 8192, "gpu": 16384}
 """largest number of tokens in a step of an engine, by device. A step that contains a prompt is
 launched layer by layer, which takes the host 30 ms at 28 layers for any number of tokens. Contexts

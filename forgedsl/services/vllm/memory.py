@@ -27,7 +27,7 @@ from forgedsl.sizes.memory import (
     phase_of,
     sharing,
 )
-from forgedsl.sizes.meshes import MeshPlan, value
+from forgedsl.sizes.meshes import MeshPlan, number, value
 from forgedsl.sizes.params import (
     adapter_params,
     adapter_slot_rank,
@@ -57,6 +57,8 @@ class EngineShape:
     itemsize: int
     kv_itemsize: int
     context: int
+    running: int
+    """maximum number of completions decoded at once"""
     graphs: bool
     synced: bool
     claim: int
@@ -108,13 +110,13 @@ def fixed(shape: EngineShape) -> tuple[Item, ...]:
     of = f"{count_text(total)}" + (f" / {split}" if split > 1 else "")
     tokens = batched_tokens(shape.device, shape.context)
     width = (dims.hidden + 3 * max(dims.ffn, dims.dense_ffn)) // shape.degrees["tp"]
-    logits = 8 * MAX_RUNNING * dims.vocab // shape.degrees["tp"]
+    logits = 8 * shape.running * dims.vocab // shape.degrees["tp"]
     items = [
         item_of("weights", size / split, f"{each} x {of}"),
         item_of(
             "workspace",
             shape.itemsize * tokens * width + logits,
-            f"{tokens:,} tokens x (h + 3 ffn), {MAX_RUNNING} x V",
+            f"{tokens:,} tokens x (h + 3 ffn), {shape.running} x V",
         ),
     ]
     if shape.adapter_rank is not None:
@@ -166,6 +168,7 @@ def shape_of(request: Request, mesh: MeshPlan, fraction: float) -> EngineShape:
         itemsize=itemsize(request.program, decl),
         kv_itemsize=kv_itemsize(request.program, decl),
         context=request.contexts[mesh.service] or 0,
+        running=max_running(decl),
         graphs=mesh.device == "gpu" and bool(value(decl, "engine.cuda_graphs")),
         fp8_weights=value(decl, "engine.weight_dtype") == "fp8",
         adapter_rank=request.adapter_rank(mesh.service),
@@ -173,6 +176,11 @@ def shape_of(request: Request, mesh: MeshPlan, fraction: float) -> EngineShape:
                           if (r := request.tenant_ranks[t])),
         synced=mesh.service in request.synced, claim=floor(fraction * request.host.gpu_memory),
     )  # fmt: skip
+
+
+def max_running(decl: Decl) -> int:
+    """Return the maximum number of completions that an engine decodes at once."""
+    return number(decl, "engine.max_running", MAX_RUNNING)
 
 
 def kv_itemsize(program: Program, decl: Decl) -> int:

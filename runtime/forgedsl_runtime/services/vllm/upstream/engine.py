@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from forgedsl.errors import LaunchError
 from forgedsl.lower import job as spec
 from forgedsl.services.vllm.memory import batched_tokens
+from forgedsl.sizes.memory import MAX_RUNNING
 from forgedsl.tool_calls import FORMS, chosen
 from forgedsl.vllm_parsers import FORM
 from forgedsl_runtime.proofs.publication import Arrival, Digest, Held, arrival
@@ -486,7 +487,7 @@ def _arguments(
         "logprobs_mode": "processed_logprobs",
         "enable_prefix_caching": service.prefix_caching,
         "enforce_eager": not service.cuda_graphs or on_cpu,
-        "max_num_seqs": service.max_running or 256,
+        "max_num_seqs": service.max_running or MAX_RUNNING,
         "max_num_batched_tokens": batched_tokens(service.mesh.device, model.context or 0),
         "kv_cache_dtype": service.kv_dtype,
         "tensor_parallel_size": service.parallel.tp,
