@@ -1,22 +1,25 @@
 """What a run took is what plans estimate by; the measured steps of docs/benchmarks.md."""
 
 import json
+import random
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from forge_commands import CliRunner
-from forge_texts import loaded
+from forge_texts import GRPO, changed, loaded
 
 from forgedsl.cli.app import app
 from forgedsl.lower.build import lower
 from forgedsl.runs.data import Span
+from forgedsl.sim.calibrate import CalibrationError
 from forgedsl.sim.estimate import from_plan
-from forgedsl.sim.measure import compare, estimate_of, figures
+from forgedsl.sim.measure import compare, cost_of, estimate_of, figures, measure
 from forgedsl.sizes.hosts import Host
 
 H200 = Host(gpus=1, gpu="H200")
+EIGHT = Host(gpus=8, gpu="H200")
 DAPO = """forge 1
 import "std/rl" as rl
 model policy { source = hf("Qwen/Qwen3-0.6B"), arch = qwen3("0.6B"), context = 4096 }
@@ -41,6 +44,15 @@ schedule sync { steps = 8 }
 SEEN = {"rollout": (4.31, 131_000.0), "step": (1.49, 181_000.0), "sync": (0.1, 0.0)}
 TOOK = 6.02
 """docs/benchmarks.md, the whole step on one H200: seconds and tokens; seconds of a step"""
+OVERLAPPED = changed(GRPO, ("procs = 4, optimizer", "procs = 2, optimizer"))
+ASYNC = [
+    ("beta=0.0",),
+    ("beta=0.0", "generator.replicas=1"),
+    ("beta=0.0", "generator.replicas=4", "generator.parallel.tp=1", "schedule.max_policy_age=2"),
+    ("beta=0.0", "schedule.max_policy_age=3"),
+    ("beta=0.0", "generator.engine.max_running=40"),
+    ("beta=0.0", "trainer.batch.rows=1", "generator.sampling.max_tokens=256"),
+]
 ALONE = {
     (): 1.35 / 155_390,
     ("policy.context=16384", "trainer.batch.seq_len=16384", "trainer.batch.rows=2",
@@ -97,6 +109,106 @@ def test_what_stages_do_not_show_is_made_up_for_by_all():
 
 def test_an_estimate_knows_no_calibration():
     assert estimate_of(lowered(DAPO)) == estimate_of(lowered(DAPO, host=calibrated()))
+
+
+def as_planned(estimate, times=None):
+    """Return the figures of a run whose stages take `times` as long as planned, and its step."""
+    cost = cost_of(estimate, times or {}, {})
+    step = cost.step_seconds
+    return {s.node: (cost.work(s, step), float(s.tokens)) for s in cost.stages}, step
+
+
+def replanned(overrides, found):
+    host = replace(EIGHT, calibration=found.known)
+    return lowered(OVERLAPPED, *overrides, host=host).plan.cost.step_seconds
+
+
+@pytest.mark.parametrize("overrides", ASYNC)
+def test_a_run_as_planned_changes_no_plan(overrides):
+    plan = lowered(OVERLAPPED, *overrides, host=EIGHT)
+    seen, step = as_planned(estimate_of(plan))
+    found = compare(estimate_of(plan), seen, took=step, run="x")
+    assert step == found.before == pytest.approx(plan.plan.cost.step_seconds)
+    assert set(found.known["devices"]["H200"]["times"].values()) == {1.0}
+    assert found.after == replanned(overrides, found) == pytest.approx(step)
+
+
+@pytest.mark.parametrize("overrides", ASYNC)
+def test_the_calibrated_plan_takes_the_measured_step(overrides):
+    estimate = estimate_of(lowered(OVERLAPPED, *overrides, host=EIGHT))
+    stages = {stage["key"]: (stage["kind"], stage["key"]) for stage in estimate["stages"]}
+    seen, step = as_planned(estimate, {stages["sample"]: 1.4, stages["step"]: 0.8})
+    found = compare(estimate, seen, took=1.1 * step, run="x")
+    assert found.after == pytest.approx(1.1 * step, rel=2e-3)
+    assert replanned(overrides, found) == pytest.approx(1.1 * step, rel=2e-3)
+
+
+def random_estimate(rng):
+    """An estimate of random times: a sampler, a frozen model, a trainer and a sync."""
+
+    def stage(node, lane, **more):
+        return {"node": node, "op": node, "service": lane, "lane": lane, "kind": "H200",
+                "key": node, "tokens": 1000, "seconds": rng.uniform(0.1, 5.0), **more}  # fmt: skip
+
+    batches = rng.choice([1.0, 1.0, 1.7, 2.0, 3.0, 4.0])
+    sample = stage("sample", "generator", batches=batches)
+    latency = sample["seconds"] * batches * rng.uniform(1.0, 1.2)
+    sample |= {"latency": latency, "alone": rng.uniform(sample["seconds"], latency)}
+    frozen = stage("logprobs", rng.choice(["reference", "trainer"]))
+    stages = [sample, frozen, stage("step", "trainer"), stage("sync", "generator", tokens=0)]
+    return {"name": "x", "overlapped": rng.random() < 0.8, "lag": rng.randint(1, 3),
+            "stages": stages}  # fmt: skip
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("seed", range(60))
+def test_any_run_as_planned_has_factors_of_one(seed, packed):
+    """`packed`: an engine is busy only as long as at full width."""
+    estimate = random_estimate(random.Random(seed))
+    seen, step = as_planned(estimate)
+    if packed:
+        seen |= {s["node"]: (s["seconds"], s["tokens"]) for s in estimate["stages"]}
+    found = compare(estimate, seen, took=step, run="x")
+    assert set(found.known["devices"]["H200"]["times"].values()) == {1.0}
+    assert found.after == pytest.approx(step)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_any_measured_step_is_what_the_calibrated_plan_takes(seed):
+    rng = random.Random(seed)
+    estimate = random_estimate(rng)
+    factors = {("H200", s["key"]): rng.uniform(0.5, 2.0) for s in estimate["stages"]}
+    seen, step = as_planned(estimate, factors)
+    found = compare(estimate, seen, took=step, run="x")
+    assert found.after == pytest.approx(step, rel=2e-3)
+
+
+def test_busy_seconds_of_an_engine_with_one_batch_at_a_time_are_its_own():
+    estimate = estimate_of(lowered(DAPO))
+    seen = {
+        node: (2 * seconds, tokens) for node, (seconds, tokens) in as_planned(estimate)[0].items()
+    }
+    found = compare(estimate, seen, took=2 * as_planned(estimate)[1], run="x")
+    assert set(found.known["devices"]["H200"]["times"].values()) == {2.0}
+
+
+@pytest.mark.parametrize(("overlapped", "readable"), [(True, False), (False, True)])
+def test_estimates_of_earlier_versions(tmp_path, monkeypatch, overlapped, readable):
+    estimate = random_estimate(random.Random(0)) | {"overlapped": overlapped}
+    del estimate["lag"]
+    for stage in estimate["stages"]:
+        for key in ("latency", "alone", "batches"):
+            stage.pop(key, None)
+    (tmp_path / "estimate.json").write_text(json.dumps(estimate))
+    data = SimpleNamespace(rows=[{"tokens": 40, "step_s": 2.0}] * 12, spans={})
+    monkeypatch.setattr("forgedsl.sim.measure.usable_run", lambda folder: data)
+    seen, _ = as_planned(estimate)
+    monkeypatch.setattr("forgedsl.sim.measure.figures", lambda estimate, data: seen)
+    if readable:
+        assert measure(tmp_path).after == pytest.approx(2.0, rel=2e-3)
+    else:
+        with pytest.raises(CalibrationError, match="earlier version"):
+            measure(tmp_path)
 
 
 def test_figures_are_busy_times_of_a_step():

@@ -158,10 +158,10 @@ class Cost:
     def busy(self, service: str) -> float:
         """Return the fraction of a step in which a service works."""
         step = self.step_seconds
-        mine = sum(self._work(stage, step) for stage in self.stages if stage.service == service)
+        mine = sum(self.work(stage, step) for stage in self.stages if stage.service == service)
         return min(1.0, mine / step) if step else 0.0
 
-    def _work(self, stage: Stage, step: float) -> float:
+    def work(self, stage: Stage, step: float) -> float:
         """Return the seconds of a step in which a stage works: fewer sequences at a time take
         longer in all."""
         if not self.overlapped or stage.batches <= 1:
@@ -277,10 +277,8 @@ def stage_of(
         most = _model(request, graph, schedule, node)
     part = share(request.program, request.host, node.name)
     times = part * factor(request.host, most.device, node.op)
-    return replace(most, tokens=round(part * most.tokens), flops=part * most.flops,
-                   bytes=part * most.bytes, seconds=times * most.seconds,
-                   latency=times * most.latency, alone=times * most.alone,
-                   batches=most.batches, roles=node.roles)  # fmt: skip
+    return replace(most.slower(times), tokens=round(part * most.tokens), flops=part * most.flops,
+                   bytes=part * most.bytes, roles=node.roles)  # fmt: skip
 
 
 def _model(request: Request, graph: Graph, schedule: SchedulePlan, node: Node) -> Stage:

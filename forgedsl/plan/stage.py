@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from forgedsl.records import dataclass
+from forgedsl.records import dataclass, replace
 from forgedsl.types.flow import Role
 
 
@@ -28,6 +28,11 @@ class Stage:
     """bytes that a rank sends to experts of other ranks and back"""
     experts_s: float = 0.0
     """seconds of that, a part of `seconds`"""
+
+    def slower(self, times: float) -> Stage:
+        """Return the stage with all its times multiplied by `times`."""
+        return replace(self, seconds=times * self.seconds, latency=times * self.latency,
+                       alone=times * self.alone)  # fmt: skip
 
     def at(self, step: float) -> float:
         """Return the seconds of a batch in steps of so many seconds. Its time grows evenly from

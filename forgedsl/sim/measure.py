@@ -2,13 +2,16 @@
 
 Lowered --estimate_of--> RUN/estimate.json (stages without calibration)
 RUN/{estimate.json, events.jsonl, metrics.jsonl} --measure--> Measured
+
+Step times come from the plan's own formula (`Cost`), so a calibrated plan of the run predicts its
+measured step.
 """
 
 from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,8 +19,9 @@ from typing import Any, NamedTuple
 from forgedsl.lower.build import Lowered
 from forgedsl.operations.registry import operation
 from forgedsl.plan.calibration import device_kind, run_name
-from forgedsl.plan.cost import plan_cost
+from forgedsl.plan.cost import Cost, plan_cost
 from forgedsl.plan.plan import Plan
+from forgedsl.plan.stage import Stage
 from forgedsl.records import replace
 from forgedsl.runs.data import RunData
 from forgedsl.sim.calibrate import FIRST, CalibrationError, after_start, usable_run
@@ -26,6 +30,8 @@ from forgedsl.sim.fit import union
 from forgedsl.sim.scaling import ESTIMATE, stored
 from forgedsl.sizes.meshes import transport_of
 from forgedsl.types.flow import Role
+
+BISECTIONS = 50
 
 
 class Measured(NamedTuple):
@@ -47,10 +53,11 @@ def estimate_of(lowered: Lowered) -> dict[str, Any]:
     ways = {node.name: f"sync {transport_of(plan.host, plan.meshes, node)}" for node in graph.syncs}
     stages = [{"node": s.node, "op": ops[s.node], "service": s.service,
                "lane": cost.lane(s.service), "tokens": s.tokens, "seconds": s.seconds,
+               "latency": s.latency, "alone": s.alone, "batches": s.batches,
                "kind": device_kind(plan.host.gpu, s.device),
                "key": ways.get(s.node, ops[s.node])} for s in cost.stages]  # fmt: skip
     name = run_name(lowered.job.name, lowered.job.profile)
-    found = {"name": name, "overlapped": cost.overlapped, "stages": stages}
+    found = {"name": name, "overlapped": cost.overlapped, "lag": cost.lag, "stages": stages}
     try:
         return found | {"latencies": stored(from_plan(lowered.job, graph, plan))}
     except UnknownModelError:
@@ -75,6 +82,11 @@ def measure(folder: Path) -> Measured:
         ) from error
     if not estimate["stages"]:
         raise CalibrationError(f"the plan of {folder} did not know how large its models are")
+    if estimate["overlapped"] and "lag" not in estimate:
+        raise CalibrationError(
+            f"{folder} was run by an earlier version, whose {ESTIMATE} does not tell how batches "
+            "overlap; run the file again"
+        )
     took = statistics.median(row["step_s"] for row in data.rows[FIRST:])
     return compare(estimate, figures(estimate, data), took=took, run=folder.resolve().name)
 
@@ -106,21 +118,15 @@ def compare(
     factor, so that the estimate of the run equals its measured step time."""
     stages = [s for s in estimate["stages"] if s["node"] in seen]
     lengths = {s["node"]: seen[s["node"]][1] / s["tokens"] for s in stages if s["tokens"]}
-    sums: dict[tuple[str, str], list[float]] = {}
+    plain = cost_of(estimate, {}, lengths)
+    nodes: dict[tuple[str, str], list[str]] = {}
     for s in stages:
-        whole = sums.setdefault((s["kind"], s["key"]), [0.0, 0.0])
-        whole[0] += seen[s["node"]][0]
-        whole[1] += s["seconds"] * lengths.get(s["node"], 1.0)
-    times = {key: measured / estimated for key, (measured, estimated) in sums.items()}
-
-    def step(factors: Mapping[tuple[str, str], float], parts: Mapping[str, float]) -> float:
-        lanes: dict[str, float] = {}
-        for s in estimate["stages"]:
-            seconds = s["seconds"] * factors.get((s["kind"], s["key"]), 1.0)
-            lanes[s["lane"]] = lanes.get(s["lane"], 0.0) + seconds * parts.get(s["node"], 1.0)
-        return max(lanes.values()) if estimate["overlapped"] else sum(lanes.values())
-
-    rest = took / step(times, lengths)
+        nodes.setdefault((s["kind"], s["key"]), []).append(s["node"])
+    times = {
+        key: _times(plain, nodes[key], sum(seen[node][0] for node in nodes[key]), took)
+        for key in nodes
+    }
+    rest = took / cost_of(estimate, times, lengths).step_seconds
     times = {key: float(f"{value * rest:.4g}") for key, value in sorted(times.items())}
     devices: dict[str, Any] = {}
     for (kind, key), value in times.items():
@@ -128,4 +134,49 @@ def compare(
         devices.setdefault(kind, new)["times"][key] = value
     shares = {node: float(f"{part:.4g}") for node, part in lengths.items()}
     known = {"devices": devices, "lengths": {estimate["name"]: shares}}
-    return Measured(known, step({}, {}), took, step(times, lengths))
+    before, after = (cost_of(estimate, *each) for each in (({}, {}), (times, lengths)))
+    return Measured(known, before.step_seconds, took, after.step_seconds)
+
+
+def cost_of(
+    estimate: Mapping[str, Any],
+    times: Mapping[tuple[str, str], float],
+    lengths: Mapping[str, float],
+) -> Cost:
+    """Return the plan's cost with other times (by kind and key) and lengths (by node). Services of
+    a lane count as one."""
+    stages = (
+        Stage(
+            node=s["node"], service=s["lane"], device="", tokens=s["tokens"], flops=0.0, bytes=0.0,
+            seconds=s["seconds"], latency=s.get("latency", 0.0), alone=s.get("alone", 0.0),
+            batches=s.get("batches", 1.0), detail="",
+        ).slower(times.get((s["kind"], s["key"]), 1.0) * lengths.get(s["node"], 1.0))
+        for s in estimate["stages"]
+    )  # fmt: skip
+    return Cost(
+        stages=tuple(stages), overlapped=estimate["overlapped"], lag=estimate.get("lag", 0),
+        sharing=(), dead=(), unknown=(),
+    )  # fmt: skip
+
+
+def _times(plain: Cost, nodes: Sequence[str], busy: float, step: float) -> float:
+    """Return the factor on the times of nodes with which they work `busy` seconds of a step.
+
+    Busy seconds of an engine that samples several batches at a time also depend on how these
+    overlap, so they only bound the factor. The lower bound assumes the overlap of the plan, the
+    upper one decode steps of full width. Within the bounds, the factor nearest to 1 is taken.
+    """
+    stages = [stage for stage in plain.stages if stage.node in nodes]
+    most = busy / sum(stage.seconds for stage in stages)
+
+    def work(times: float) -> float:
+        return sum(plain.work(stage.slower(times), step) for stage in stages)
+
+    least, high = 0.0, most  # no stage works less than its seconds
+    for _ in range(BISECTIONS):
+        middle = (least + high) / 2
+        if work(middle) < busy:
+            least = middle
+        else:
+            high = middle
+    return min(max(high, 1.0), most)
