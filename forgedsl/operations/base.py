@@ -288,6 +288,11 @@ class Operation:
         """Yield mistakes that depend on the bound of the policy age."""
         return iter(())
 
+    def age_settings(self, program: Program, node: Node, age_bound: int) -> Mapping[str, int]:
+        """Return the settings to change, with their new values, for such a bound of the policy
+        age."""
+        return {}
+
     def sequences(self, node: Node, sizes: Sizes) -> int:
         """Return the maximum number of sequences that it contributes to a step."""
         return 0

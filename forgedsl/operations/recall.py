@@ -267,14 +267,19 @@ class Recall(Operation):
         trained on."""
         decl, least = program.declared["buffer"][node.target], age_bound + 1
         most = decl.settings["max_age"]
-        if most.value < least:
+        for value in self.age_settings(program, node, age_bound).values():
             yield error(
                 "A302", "age-bound-exceeded",
                 f"groups may already be {least} steps old when they can first be drawn from "
                 f"`{decl.name}`, but it keeps none older than {most.value}",
                 most.origin.span or decl.name_span,
-                notes=(f"worst age of a step = {formula}",), help=f"`max_age = {8 * least}`",
+                notes=(f"worst age of a step = {formula}",), help=f"`max_age = {value}`",
             )  # fmt: skip
+
+    def age_settings(self, program: Program, node: Node, age_bound: int) -> Mapping[str, int]:
+        decl, least = program.declared["buffer"][node.target], age_bound + 1
+        young = decl.settings["max_age"].value < least
+        return {f"{decl.name}.max_age": 8 * least} if young else {}
 
     def sequences(self, node: Node, sizes: Sizes) -> int:
         return sum(count for count, _ in self._drawn(node, sizes))

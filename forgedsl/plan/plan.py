@@ -207,6 +207,8 @@ def request_of(
         rows={d.name: _rows(d, contexts[d.name]) for d in own if kind_of(d.ctor).trains},
         trainer=graph.trainer,
         syncs=tuple(graph.syncs),
+        detected=host,
+        base_dir=base_dir,
     )
     if len(own) < len(decls):
         request = tenants.with_ranks(request, decls, base_dir)

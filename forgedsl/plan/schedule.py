@@ -15,10 +15,12 @@ from forgedsl.ir.graph import Graph, Node
 from forgedsl.ir.program import Decl, Program
 from forgedsl.operations.registry import operation
 from forgedsl.plan.staleness import Staleness, bound, plan_async
-from forgedsl.records import dataclass, replace
+from forgedsl.records import dataclass
 from forgedsl.settings import Auto
 from forgedsl.source import Span
 from forgedsl.types.flow import Role
+
+AGE = "schedule.max_policy_age"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,13 +84,21 @@ def plan_schedule(program: Program, graph: Graph, reporter: Reporter) -> Schedul
     )  # fmt: skip
 
 
-def looser(program: Program, schedule: SchedulePlan) -> SchedulePlan:
-    """Return the schedule with one more batch under way, with the policy age that this needs."""
+def looser(program: Program, graph: Graph, schedule: SchedulePlan) -> dict[str, int]:
+    """Return the settings that allow one more batch under way: the policy age that this needs, and
+    what depends on it."""
     now, decl = schedule.staleness, program.schedule
     assert decl is not None
     fraction = float(_setting(decl, "window") or 0.0)
     more = bound(prompts=now.prompts, lag=now.lag + 1, fraction=fraction, every=now.every)
-    return replace(schedule, staleness=more, max_policy_age=more.age_bound)
+    return {AGE: more.age_bound, **_age_settings(program, graph, more.age_bound)}
+
+
+def _age_settings(program: Program, graph: Graph, age_bound: int) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for node in graph.nodes:
+        found |= operation(node.op).age_settings(program, node, age_bound)
+    return found
 
 
 def items_per_step(graph: Graph) -> int:
@@ -108,7 +118,9 @@ def _staleness(decl: Decl, graph: Graph, reporter: Reporter) -> Staleness | None
     if decl.label != "async":
         return bound(prompts=prompts, lag=0, every=every)
     allowed = _setting(decl, "max_policy_age")
+    fraction = float(_setting(decl, "window") or 0.0)
     if allowed is None:
+        least = bound(prompts=prompts, lag=1, fraction=fraction, every=every).age_bound
         reporter.report(
             error(
                 "A301",
@@ -116,11 +128,10 @@ def _staleness(decl: Decl, graph: Graph, reporter: Reporter) -> Staleness | None
                 "an asynchronous schedule needs `max_policy_age`",
                 decl.span,
                 notes=("without it, rollouts may come from policies of any age",),
-                help="`max_policy_age = 1` allows one step of overlap",
+                help=f"`max_policy_age = {least}` allows one step of overlap",
             )
         )
         return None
-    fraction = float(_setting(decl, "window") or 0.0)
     found = plan_async(prompts=prompts, max_age=allowed, fraction=fraction, every=every)
     if found is None:
         _report_exceeded(decl, graph, prompts, allowed, fraction, every, reporter)

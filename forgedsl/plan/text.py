@@ -15,6 +15,7 @@ from forgedsl.diagnostics import counted
 from forgedsl.ir.graph import Graph
 from forgedsl.ir.program import Program
 from forgedsl.operations.registry import operation
+from forgedsl.plan.advised import tried
 from forgedsl.plan.calibration import calibration_text
 from forgedsl.plan.capacity import TIGHT, Store
 from forgedsl.plan.cost import DEAD_RATES, by_service, plan_cost, time_text
@@ -355,22 +356,22 @@ def _cost(graph: Graph, plan: Plan) -> Iterator[str]:
 
 
 def _looser(graph: Graph, plan: Plan, slowest: Stage) -> Iterator[str]:
-    """Yield advice to allow one more batch under way. It helps if all services wait for batches,
-    or if all wait for an engine that decodes too few sequences at once.
+    """Yield advice to allow one more batch under way, if the compiler accepts it. It helps if all
+    services wait for batches, or if all wait for an engine that decodes too few sequences at once.
     """
-    cost, request = plan.cost, plan.request
+    cost = plan.cost
     engine = slowest.node in {node.name for node in graph.having(Role.SAMPLES)}
     if not cost.overlapped or plan.schedule.every is None or not (cost.waits or engine):
         return
-    more = looser(request.program, plan.schedule)
-    then = plan_cost(request, graph, more, plan.colocate, plan.memory.ranks).step_seconds
-    if then < SHORTER * cost.step_seconds:
+    settings = looser(plan.request.program, graph, plan.schedule)
+    then, _ = tried(plan, graph, settings)
+    if then is not None and then.cost.step_seconds < SHORTER * cost.step_seconds:
         batches = "" if cost.waits else " batches in flight"
         why = "" if cost.waits else "it decodes more at once, and "
-        yield (
-            f"  with {more.staleness.lag + 1}{batches} (`max_policy_age = {more.max_policy_age}`) "
-            f"{why}a step takes {time_text(then)}"
-        )
+        needs = ", ".join(f"`{p.removeprefix('schedule.')} = {v}`" for p, v in settings.items())
+        line = f"with {then.cost.lag + 1}{batches} ({needs})"
+        last = f"{why}a step takes {time_text(then.cost.step_seconds)}"
+        yield from (f"  {line} {last}",) if len(settings) == 1 else (f"  {line}", f"    {last}")
 
 
 def _run_time(plan: Plan) -> str:
@@ -405,7 +406,11 @@ def _balance(graph: Graph, plan: Plan) -> str:
     then = plan_cost(request, graph, plan.schedule, plan.colocate, plan.memory.ranks)
     if by_service(then.stages)[slowest.service] > KEEPS_UP * others:
         return ""
-    return f"; about {wanted} replicas would keep up with the others"
+    accepted, errors = tried(plan, graph, {f"{wider.service}.replicas": wanted})
+    if accepted is None and set(errors) != {"P203"}:
+        return ""
+    where = ", on more GPUs" if accepted is None else ""
+    return f"; about {wanted} replicas would keep up with the others{where}"
 
 
 def _dead(plan: Plan) -> Iterator[str]:

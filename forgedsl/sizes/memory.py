@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 from forgedsl.families.base import Dims
 from forgedsl.ir.graph import Node
@@ -115,6 +116,10 @@ class Request:
     """environments in use"""
     tenant_ranks: Mapping[str, int] = field(default_factory=dict)
     """rank of the adapter of each service that the engine of another one serves; 0: the base"""
+    detected: Host | None = None
+    """the host before `cluster` of the program applies"""
+    base_dir: Path | None = None
+    """folder of the file"""
 
     def tenants(self, service: str) -> tuple[str, ...]:
         """Return the services that the engine of this one serves besides it."""
