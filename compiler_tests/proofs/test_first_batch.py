@@ -191,6 +191,30 @@ def test_another_bound_of_clipping_is_found_though_no_token_of_the_first_batch_i
     assert first_batch.line_of("grpo", [on_policy(right, moved)], B)["holds"] is True
 
 
+KINK = """forge 1
+loss kink(logprob: diff [B, T] f32, behavior: [B, T] f32, adv: [B] f32, mask: [B, T] bool) {
+  ratio = exp(clamp(logprob - behavior, -10.0, 10.0))
+  minimize token_mean(-ratio * adv + 0.1 * abs(ratio - 1), mask)
+}
+"""
+
+
+def test_a_kink_at_a_ratio_of_one_is_not_where_rounding_decides() -> None:
+    loss = forgedsl.compile_loss(KINK)
+    zeros = [replace(sample(0), token_fields={"behavior": [0.0] * T}) for _ in range(B)]
+    moved = first_batch.line_of("kink", [on_policy(loss, first_batch.spread(zeros))], B)
+    assert moved["holds"] is True, moved
+
+
+def test_a_failure_by_a_kink_says_how_to_go_on() -> None:
+    line = {
+        "proof": "loss", "loss": "mine", "holds": False, "kernel": "torch/linear", "value": 1.0,
+        "value_float64": 1.00001, "gradient_apart": 0.05, "bounds": [1e-4, 1e-3],
+    }  # fmt: skip
+    assert 'proofs { off { loss = "a kink of the loss" } }' in failure(line)
+    assert "kink" not in failure(line | {"value_float64": 1.1})
+
+
 def compared(loss: LossFunction, dtype: torch.dtype = torch.float32) -> first_batch.Compared:
     rng = torch.Generator().manual_seed(0)
 

@@ -25,6 +25,10 @@ PROMPTS = [[3 + (7 * i + at) % 40 for at in range(34 + i % 3)] for i in range(6)
 """the first block of 32 tokens is full, so that siblings find it in the prefix cache"""
 
 
+STOPS = {4: ("7",), 5: ("@@",), 6: ("2", "5"), 7: ("7",)}
+"""stop strings by request. No text has "@@"; 7 is aborted"""
+
+
 def write_model(folder: Path, name: str, sizes: dict[str, Any]) -> None:
     """Write a model with random weights, large enough to choose clearly."""
     for file in TOKENIZER_FILES:
@@ -43,7 +47,7 @@ def write_model(folder: Path, name: str, sizes: dict[str, Any]) -> None:
 def sampled(own: upstream.Engine, swap: Any = None) -> list[tuple[list[int], Any]]:
     """Prompt and completion of 12 requests, and their routes; `swap` is called after 8 steps."""
     for i in range(12):
-        stop = ("@@",) if i == 5 else ()
+        stop = STOPS.get(i, ())
         own.add(f"{i}", PROMPTS[i // 2], spec.Sampling(max_tokens=40, stop=stop), i)
     own.abort(["7"])
     done: dict[str, upstream.Finished] = {}
@@ -54,9 +58,11 @@ def sampled(own: upstream.Engine, swap: Any = None) -> list[tuple[list[int], Any
         if swap is not None and step == 8:
             swap()
     assert sorted(done, key=int) == [str(i) for i in range(12) if i != 7]
+    by_text = [name for name, each in done.items() if len(each.token_ids) < 40]
+    assert {"4", "6"} <= set(by_text) <= set(done) - {"5"}, by_text
     found = []
     for name, each in done.items():
-        assert each.routes is not None
+        assert each.routes is not None, name
         found.append((PROMPTS[int(name) // 2] + each.token_ids, each.routes.wait()))
     return found
 

@@ -27,9 +27,10 @@ CHUNK = 1 << 25
 """logits in float64 that exist at a time on a GPU: 256 MiB, and a few copies of them"""
 OF_OTHERS = ("behavior", "proximal")
 """fields with log-probs of earlier policies, from which a loss takes ratios"""
-APART = (0.0, 0.5, -0.5, 1.3, -1.3)
+APART = (0.07, 0.5, -0.5, 1.3, -1.3)
 """offsets added to these log-probs, token by token. The ratios are then 0.27 to 3.7, and most
-losses clip some. None is near a usual bound (0.8, 1.2, 1.28, 2, 3), where rounding would decide"""
+losses clip some. None is near a usual bound (0.8, 0.9, 1.1, 1.2, 1.28, 2, 3) or near 1, where a
+loss such as abs(ratio - 1) has a kink: there rounding would decide"""
 MOST_ON_CPU = 2e11
 """floating-point operations in float64 that take a CPU some 4 s"""
 BOUNDS = {torch.float32: (1e-4, 1e-3), torch.float64: (1e-9, 1e-9)}

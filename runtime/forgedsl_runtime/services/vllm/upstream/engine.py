@@ -319,8 +319,9 @@ class Engine:
         keys = [key for key, samples in followed.items() if samples.name in ids]
         for key in keys:
             ids.discard(followed.pop(key).name)
-        self._core.abort_requests(keys)
-        self._engine.abort_request(sorted(ids))
+        with self._scheduler.discarding():
+            self._core.abort_requests(keys)
+            self._engine.abort_request(sorted(ids))
         for ident in ids:
             self._watched.discard(ident)
             self._graded.pop(ident, None)

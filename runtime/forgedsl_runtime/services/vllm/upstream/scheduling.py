@@ -16,6 +16,8 @@ pass through vLLM's output processor.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
 
 
 SAMPLED = {RequestStatus.FINISHED_STOPPED, RequestStatus.FINISHED_LENGTH_CAPPED}
-"""states of a request that has its last token"""
+"""states of a request in which the scheduler itself found its last token"""
 
 
 @dataclass(slots=True)
@@ -79,6 +81,7 @@ class FastDecodeScheduler(Scheduler):
         """routes of finished requests until they are handed out, by vLLM's id"""
         self._names: dict[str, str] = {}
         self._ended: list[RequestSamples] = []
+        self._discards = False
         self._is_plain = self._has_nothing_special()
         self._blocks = self.kv_cache_manager.coordinator.single_type_managers[0]
 
@@ -124,6 +127,16 @@ class FastDecodeScheduler(Scheduler):
         """Return the followed requests that have finished since the last call."""
         ended, self._ended = self._ended, []
         return ended
+
+    @contextmanager
+    def discarding(self) -> Iterator[None]:
+        """Keep no routes of requests that are aborted meanwhile. Otherwise an aborted request is
+        one whose text has a stop string: vLLM finds it outside the scheduler."""
+        self._discards = True
+        try:
+            yield
+        finally:
+            self._discards = False
 
     @property
     def _follows_all(self) -> bool:
@@ -268,12 +281,18 @@ class FastDecodeScheduler(Scheduler):
 
     def _free_request(self, request: Request, delay_free_blocks: bool = False) -> Any:
         """Free the blocks of a request that ended; read its routes first."""
-        if self.recorder is not None and request.status in SAMPLED:
+        if self.recorder is not None and self._has_samples(request):
             (blocks,) = self.kv_cache_manager.get_block_ids(request.request_id)
             self.routes[request.request_id] = self.recorder.read(
                 blocks, self._blocks.block_size, request.num_tokens - 1
             )
         return super()._free_request(request, delay_free_blocks)
+
+    def _has_samples(self, request: Request) -> bool:
+        """True if a request that ended has its last token."""
+        if request.status is RequestStatus.FINISHED_ABORTED:
+            return not self._discards
+        return request.status in SAMPLED
 
     def _is_sampling_alone(self, output: ModelRunnerOutput) -> bool:
         """True if a step gave sampled tokens with their log-probs and nothing else."""
