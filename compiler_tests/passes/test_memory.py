@@ -303,6 +303,44 @@ def test_a_host_too_small_for_its_processes():
     assert "the memory of the host is 16.0 GiB" in found.message
 
 
+ON_CPU = """forge 1
+import "std/rl" as rl
+model policy {
+  source = random(1), dtype = f32, context = 256, tokenizer = local("tokenizer")
+  arch = qwen3(layers = 2, hidden = 64, heads = 2, kv_heads = 2, head_dim = 32, ffn = 128, vocab = 64)
+}
+dataset sums {
+  source = jsonl("forgedsl:data/arithmetic.jsonl"), prompt = row.question, target = row.answer
+}
+service trainer : titan(policy) { device = cpu, batch { seq_len = 64, rows = 64000000 } }
+service generator : vllm(policy) { device = cpu, sampling { max_tokens = 16 } }
+reward correct = rl.math_equal
+flow train {
+  prompt  = sums.draw(8)
+  rollout = generator.sample(prompt, n = 4)
+  batch   = replay(rollout, adv = rl.group_norm(correct(rollout, prompt.target)))
+  trainer.step(batch, loss = rl.dapo())
+  sync trainer -> generator
+}
+schedule sync { steps = 2 }
+"""
+
+
+def test_advice_on_rows_is_the_largest_number_that_fits_also_where_many_do():
+    found = only(plan_of(ON_CPU)[1], "P205")
+    rows = int(re.search(r"`trainer.batch.rows = (\d+)` fits", found.help)[1])
+    assert rows > 8192
+    assert plan_of(ON_CPU, f"trainer.batch.rows={rows}")[1] == []
+    assert only(plan_of(ON_CPU, f"trainer.batch.rows={rows + 1}")[1], "P205")
+
+
+def test_a_host_that_nobody_described_is_said_to_be_assumed():
+    words = "nobody described the host"
+    assert any(words in note for note in only(plan_of(ON_CPU)[1], "P205").notes)
+    described = only(plan_of(ON_CPU, host=described_host("8xH200"))[1], "P205")
+    assert not any(words in note for note in described.notes)
+
+
 def test_unknown_dimensions_are_said_not_guessed():
     text = changed(SFT, (', arch = qwen3("8B")', ""), ("Qwen/Qwen3-8B", "me/mine"))
     made, diagnostics = plan_of(text)

@@ -233,7 +233,8 @@ def _fitting_rows(request: Request, name: str) -> int:
         return _fits(request, name, rows, request.rows[name][1])
 
     low, high = 0, 1
-    while high <= MAX_ROWS and fits(high):
+    most = max(MAX_ROWS, request.rows[name][0])
+    while high <= most and fits(high):
         low, high = high, 2 * high
     while high - low > 1:
         middle = (low + high) // 2

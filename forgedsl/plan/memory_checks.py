@@ -14,8 +14,10 @@ from forgedsl.diagnostics import Diagnostic, Label, Severity
 from forgedsl.ir.program import Decl, EnvironmentDecl, model_of
 from forgedsl.operations.registry import declarations
 from forgedsl.plan.capacity import TIGHT, MemoryPlan, Store, plan_memory, starved
+from forgedsl.plan.host import host_text
 from forgedsl.plan.tenants import served_by_trainer
 from forgedsl.services.registry import kind_of
+from forgedsl.sizes.hosts import ASSUMED
 from forgedsl.sizes.memory import GIB, Item, Phase, Pool, RankMemory, Request
 from forgedsl.sizes.meshes import setting_label, written_at
 from forgedsl.source import Span
@@ -81,7 +83,7 @@ def _store(request: Request, plan: MemoryPlan, store: Store) -> Diagnostic:
             for name in store.services
             if name != largest
         )[:2],
-        notes=tuple(_notes(plan, store)),
+        notes=(*_notes(plan, store), *_assumed(request, store)),
         help="; ".join(remedies),
     )
 
@@ -145,6 +147,15 @@ def _notes(plan: MemoryPlan, store: Store) -> Iterator[str]:
         phase = next(p for p in rank.phases if p.name == store.phase)
         yield from (f"  {item.bytes / GIB:8.1f}  {item.name}: {item.formula}"
                     for item in _largest(phase))  # fmt: skip
+
+
+def _assumed(request: Request, store: Store) -> Iterator[str]:
+    """Say that nobody described the host whose memory is full."""
+    if store.kind == "host" and request.host.said == ASSUMED:
+        yield (
+            f"{host_text(request.host)}: nobody described the host; `forgec lint --deep` and "
+            "`forgec plan` use the one they run on"
+        )
 
 
 def _largest(phase: Phase) -> list[Item]:

@@ -7,6 +7,9 @@ from typing import Any
 
 from forgedsl.records import dataclass, replace
 
+ASSUMED = "assumed"
+"""origin of a host that nobody described"""
+
 
 @dataclass(frozen=True, slots=True)
 class Host:
@@ -18,7 +21,7 @@ class Host:
     gpu_memory: int = 141 * 2**30
     cpus: int = 96
     memory: int = 2**40
-    said: str = "assumed"
+    said: str = ASSUMED
     """origin, such as "this host", "assumed: --host 8xH200", "assumed: `cluster` of the file"."""
     calibration: Mapping[str, Any] | None = None
     """measured times and lengths (plan/calibration.py)"""
