@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,8 +23,13 @@ from test_trainer_ranks import (
 )
 from warmed_trainer import FrozenModel, ModelWarmedTrainer, WarmedFrozenModel, WarmedTrainer
 
+from forgedsl import api
+from forgedsl.diagnostics import Reporter
 from forgedsl.lower import job as spec
+from forgedsl.lower.loss import lower_loss
 from forgedsl_runtime.losses import LossFunction
+from forgedsl_runtime.packing import pack
+from forgedsl_runtime.proofs import first_batch
 from forgedsl_runtime.services.titan import warm_up
 from forgedsl_runtime.services.titan.actor import TitanTrainer
 
@@ -87,6 +93,32 @@ def test_a_step_after_the_warm_up_is_the_same(
     same_step(plain, warmed)
     same_weights(weights, warmed_weights, updates=1)
     assert [line["holds"] for line in warmed.proofs] == [line["holds"] for line in plain.proofs]
+
+
+def loss_of_pairs() -> spec.Loss:
+    functions, sources = api.load_functions("std/rl")
+    loss = lower_loss(functions["dpo"], Reporter(), sources)
+    assert loss is not None
+    return loss
+
+
+@pytest.mark.full
+@pytest.mark.timeout(240)
+def test_a_trainer_of_pairs_warms_up_in_one_row(
+    tmp_path: Path, make_job: Any, make_titan: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    titan = make_titan().model_copy(update={"batch": spec.BatchShape(seq_len=64, rows=1)})
+    job = make_job(
+        services={"trainer": titan, "generator": GENERATOR}, losses={"recorded": loss_of_pairs()},
+        nodes=(STEP, SYNC),
+    )  # fmt: skip
+
+    async def facts() -> Any:
+        async with trainer_of(job, 1, tmp_path, actor=WarmedTrainer) as (_, found):
+            return found
+
+    assert "first passes" in asyncio.run(facts())["seconds"]
 
 
 @pytest.mark.full
@@ -162,6 +194,23 @@ def test_made_up_samples_have_the_fields_of_the_loss() -> None:
         assert {len(values) for values in sample.token_fields.values()} == {len(sample.mask)}
         assert sample.sequence_fields.keys() == {"adv"}
         assert abs(sum(sample.token_fields["ref"]) / len(sample.mask) + math.log(50)) < 0.1
+
+
+@pytest.mark.parametrize("flat", [True, False], ids=["flat", "rows"])
+@pytest.mark.parametrize(
+    ("rows", "share"), [(1, True), (2, True), (2, False), (3, True), (3, False), (8, True)]
+)
+def test_made_up_pairs_fit_in_a_microbatch(rows: int, share: bool, flat: bool) -> None:
+    """Also the few of them on which a loss is checked."""
+    loss = LossFunction.from_job(loss_of_pairs())
+    for seq_len, groups in product((4, 5, 64, 127, 512, 1024, 1536, 2048, 4096), (1, 3)):
+        samples = warm_up.made_up(loss, 50, seq_len=seq_len, rows=rows, groups=groups)
+        for some in (samples, first_batch.few(samples, pairs=True)):
+            for rank in range(groups):
+                micros = pack(some, seq_len=seq_len, rows=rows, rank=rank, world=groups,
+                              pairs=True, flat=flat, share=share)  # fmt: skip
+                assert micros
+                assert all(micro.tokens.shape[0] <= (1 if flat else rows) for micro in micros)
 
 
 def test_made_up_samples_have_routes_if_a_trainer_replays_them() -> None:

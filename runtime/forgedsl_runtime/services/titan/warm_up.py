@@ -93,11 +93,12 @@ def made_up(
     experts: tuple[int, int, int] | None = None,
 ) -> list[Sample]:  # fmt: skip
     """Return samples with the fields that a loss reads. They fill about a microbatch for each of
-    `groups` groups of ranks, and no more than MOST_TOKENS tokens. With `experts` (layers, experts
-    of a layer, experts of a token) they have routes, since layers that replay routes are compiled
-    separately."""
+    `groups` groups of ranks, and no more than MOST_TOKENS tokens. The two samples of a pair fit in
+    a microbatch. With `experts` (layers, experts of a layer, experts of a token) they have routes,
+    since layers that replay routes are compiled separately."""
     draw, numbers = random.Random(SEED), np.random.default_rng(SEED)
-    length = max(2, min(seq_len, MOST_LENGTH))
+    of_pair = rows * seq_len // 2 if loss is not None and loss.paired else seq_len
+    length = max(2, min(seq_len, of_pair, MOST_LENGTH))
     count = max(2, min(rows * seq_len, MOST_TOKENS) // length) * groups
     num_prompt = max(1, length // 4)
     new = length - num_prompt
