@@ -185,6 +185,20 @@ def test_a_failed_pass_leaves_no_gradients(s: Session, groups: list[Group]) -> N
     trainer.load_state("before").result()
 
 
+def test_a_failed_pass_discards_those_before_it(s: Session, groups: list[Group]) -> None:
+    trainer, batch = s["trainer"], s.batch(groups, adv="adv")
+    trainer.forward_backward(s.batch(groups, adv="adv"), "clipped").result()
+    for sample in batch.samples:
+        sample.token_fields["behavior"] = []
+    told = r"ValueError: `behavior` has 0 values.*; the gradients of this update were discarded: re"
+    with pytest.raises(RunError, match=told):
+        trainer.forward_backward(batch, "clipped").result()
+    with pytest.raises(PipelineError, match=r"^there are no gradients"):
+        trainer.optim_step().result()
+    trainer.step(s.batch(groups, adv="adv"), "clipped").result()
+    trainer.load_state("before").result()
+
+
 def test_a_loss_of_ones_own_is_sent_to_the_trainer(s: Session, groups: list[Group]) -> None:
     trainer = s["trainer"]
     mine = compile_loss("grpo", params={"beta": 0.0})

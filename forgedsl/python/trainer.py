@@ -63,13 +63,18 @@ class Trainer(Reference):
         this batch alone, so two calls have equal weight even if their batches differ in length.
         With the `counts` of all batches together, two calls and an `optim_step` are one `step` on
         both.
+
+        If the call fails, all gradients since the last `optim_step` are discarded, also those of
+        earlier calls: repeat these too.
         """
         self._check_loss(loss, batch)
         given = None if counts is None else check_counts(counts)
 
         async def run() -> PassResult:
             client, name = self._services.ask.trainers[self.name], await self._register_loss(loss)
-            passed = await client.accumulate(self._numbered(batch), name, given)
+            samples, first = self._numbered(batch), not self._gradients
+            self._gradients = False  # a pass that fails discards them
+            passed = await client.accumulate(samples, name, given, first=first)
             self._gradients = True
             return passed
 

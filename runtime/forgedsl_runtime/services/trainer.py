@@ -78,10 +78,11 @@ class TrainerClient:
         return found
 
     async def accumulate(
-        self, samples: Sequence[Sample], loss: str, counts: dict[str, float] | None
+        self, samples: Sequence[Sample], loss: str, counts: dict[str, float] | None, *, first: bool
     ) -> PassResult:
-        """Add the gradients of these samples to the accumulated ones; `apply` uses them."""
-        passed: PassResult = await self.mesh.first("accumulate", samples, loss, counts)
+        """Add the gradients of these samples to the accumulated ones; `apply` uses them. The
+        `first` pass of an update discards earlier ones. If a pass fails, all are discarded."""
+        passed: PassResult = await self.mesh.first("accumulate", samples, loss, counts, first)
         return passed
 
     async def apply(self, lr: float | None) -> StepResult:

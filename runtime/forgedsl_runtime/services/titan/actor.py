@@ -25,7 +25,6 @@ from torch import Tensor
 
 from forgedsl.errors import RunError
 from forgedsl.lower import job as spec
-from forgedsl.types.flow import Role
 from forgedsl_runtime.actors.abandon_step import AbandonStep, StepAbandoned
 from forgedsl_runtime.context_parallel import shard_microbatch
 from forgedsl_runtime.data_types import Batch, PassResult, Sample, StepResult
@@ -33,8 +32,9 @@ from forgedsl_runtime.losses import LossFunction
 from forgedsl_runtime.packing import Microbatch
 from forgedsl_runtime.proofs import first_batch, gaps
 from forgedsl_runtime.proofs.publication import Digest
-from forgedsl_runtime.services.titan import warm_up
+from forgedsl_runtime.services.titan import nodes, warm_up
 from forgedsl_runtime.services.titan.device import PeakMemory, gauge
+from forgedsl_runtime.services.titan.discarding import discarding
 from forgedsl_runtime.services.titan.frozen import TitanActor, rows_of
 from forgedsl_runtime.services.titan.traces import complete_traces, logprobs_by_sample
 from forgedsl_runtime.services.titan.upstream import model as titan
@@ -111,10 +111,15 @@ class TitanTrainer(TitanActor):
 
     @concurrent_endpoint
     async def accumulate(
-        self, samples: Sequence[Sample], loss: str, counts: dict[str, float] | None
+        self,
+        samples: Sequence[Sample],
+        loss: str,
+        counts: dict[str, float] | None,
+        first: bool = False,
     ) -> PassResult:
-        """Do a forward and a backward pass. Gradients add up until `apply`."""
-        return await self.run(self._accumulate, samples, loss, counts)
+        """Do a forward and a backward pass. Gradients add up until `apply`; if it is the `first` of
+        an update, earlier ones are discarded. A pass that fails discards all gradients."""
+        return await self.run(self._accumulate, samples, loss, counts, first)
 
     @concurrent_endpoint
     async def apply(self, lr: float | None) -> StepResult:
@@ -178,7 +183,7 @@ class TitanTrainer(TitanActor):
             loss.keeps_logprobs = self._traces
         self._build()
         assert self.service.optimizer is not None
-        steps = (self.job.schedule.steps or 10**9) * self._updates()
+        steps = (self.job.schedule.steps or 10**9) * nodes.most_updates(self.job, self.name)
         self.optimizers, self.schedulers = optimizers.build_optimizer(
             self.titan, self.service.optimizer, steps, self.parts
         )
@@ -193,12 +198,12 @@ class TitanTrainer(TitanActor):
         loaded = self.checkpointer.load(-1 if resume_step is None else resume_step)
         # A checkpoint restores the settings that it was trained with; set those of the job again.
         optimizers.set_optimizer(self.optimizers, self.schedulers, self.service.optimizer)
-        dtype = titan.PUBLISHED[self._generator_dtype()]
+        dtype = titan.PUBLISHED[nodes.generator_dtype(self.job, self.name)]
         ranks = Ranks(rank=self.rank, world=self.world, gather_objects=self._gather_objects,
                       stages=self.service.parallel.pp)  # fmt: skip
         self.replayed = ReplayedShare(self.titan.model, self.titan.device)
         self.load = Load(self.titan.model, self.titan.config, self.titan.device)
-        way = transport(self._transport())
+        way = transport(nodes.transport_of(self.job, self.name))
         self._proves = "publications" not in self.job.proofs.off
         self.sender = Sender(way, run_key, dtype, gather_tensors, ranks, proves=self._proves)
         self.titan.model.train()
@@ -228,33 +233,6 @@ class TitanTrainer(TitanActor):
         _, micros = self._pack_microbatches(None, samples)
         self._run(micros, lambda micro, hidden, *_: rows_of(hidden, micro).float().mean())
 
-    def _updates(self) -> int:
-        """Return the largest number of updates in a step."""
-        mine = (n for n in self.job.nodes if Role.UPDATES in n.roles and n.target == self.name)
-        return max((node.epochs * node.minibatches for node in mine), default=1)
-
-    def _generator_dtype(self) -> str:
-        targets = [
-            n.to for n in self.job.nodes if Role.TRANSFERS in n.roles and n.target == self.name
-        ]
-        return self.job.services[targets[0]].dtype if targets and targets[0] else self.service.dtype
-
-    def _sends_adapter(self) -> bool:
-        """True if the adapter is published without the weights that it is added to."""
-        return any(
-            n.weights == "adapter"
-            for n in self.job.nodes
-            if Role.TRANSFERS in n.roles and n.target == self.name
-        )
-
-    def _transport(self) -> str:
-        chosen = [
-            n.transport
-            for n in self.job.nodes
-            if Role.TRANSFERS in n.roles and n.target == self.name
-        ]
-        return chosen[0] if chosen else "shm"
-
     def _gather_objects(self, mine: Any) -> list[Any]:
         """Gather an object from each rank, on all ranks."""
         found: list[Any] = [None] * self.world
@@ -269,12 +247,17 @@ class TitanTrainer(TitanActor):
         self.version = int(state["version"])
 
     def _step(self, batch: Batch, loss_name: str) -> StepResult:
+        if self._held is not None:
+            raise RunError(
+                "gradients of forward_backward were not applied: call optim_step before step"
+            )
         single = batch.epochs * batch.minibatches == 1
-        with self._abandon.step(possible=single and self.titan.pipeline is None):
+        possible = single and self.titan.pipeline is None
+        with self._abandon.step(possible=possible), discarding(self._discard):
             try:
                 return self._run_updates(batch, loss_name)
             except StepAbandoned:
-                self.optimizers.zero_grad()
+                self._discard()
         return StepResult(
             version=self.version, loss=0.0, grad_norm=0.0, lr=0.0, tokens=0, metrics={}, kernel="",
             left=True,
@@ -283,10 +266,6 @@ class TitanTrainer(TitanActor):
     def _run_updates(self, batch: Batch, loss_name: str) -> StepResult:
         opt = self.service.optimizer
         assert opt is not None
-        if self._held is not None:
-            raise RunError(
-                "gradients of forward_backward were not applied: call optim_step before step"
-            )
         peak = PeakMemory(self.titan.device, self.world)
         results: list[StepResult] = []
         traces: list[list[list[list[float]]]] = []
@@ -406,20 +385,27 @@ class TitanTrainer(TitanActor):
             routes_changed=self.replayed.changed() if self.service.router_replay else None,
         )  # fmt: skip
 
+    def _discard(self) -> None:
+        """Discard what the passes of an update have left."""
+        self._held = self._trace = self._compared = None
+        self.optimizers.zero_grad()
+
     def _accumulate(
-        self, samples: Sequence[Sample], loss_name: str, counts: dict[str, float] | None
-    ) -> PassResult:
-        if self._held is None:
-            self.optimizers.zero_grad()  # of a pass that failed
+        self, samples: Sequence[Sample], loss_name: str, counts: dict[str, float] | None,
+        first: bool,
+    ) -> PassResult:  # fmt: skip
+        if first or self._held is None:
+            self._discard()
             self.load.begin()
             self.replayed.begin()
-        found, micros, self._kernel = self._run_passes(self.losses[loss_name], samples, counts)
-        found[COUNT] = torch.tensor(float(sum(micro.num_tokens for micro in micros)))
-        held = self._held or {}
-        self._held = {n: held.get(n, torch.zeros(())) + v.cpu() for n, v in found.items()} | {
-            n: v for n, v in held.items() if n not in found
-        }
-        told = self._reduce(found)
+        with discarding(self._discard, earlier=self._held is not None):
+            found, micros, self._kernel = self._run_passes(self.losses[loss_name], samples, counts)
+            found[COUNT] = torch.tensor(float(sum(micro.num_tokens for micro in micros)))
+            held = self._held or {}
+            self._held = {n: held.get(n, torch.zeros(())) + v.cpu() for n, v in found.items()} | {
+                n: v for n, v in held.items() if n not in found
+            }
+            told = self._reduce(found)
         return PassResult(
             loss=told.pop("loss"), tokens=int(told.pop(COUNT)), metrics=told, kernel=self._kernel
         )
@@ -428,8 +414,9 @@ class TitanTrainer(TitanActor):
         assert self.service.optimizer is not None
         if self._held is None:
             raise RunError("there are no gradients: call forward_backward before optim_step")
-        held, self._held = self._held, None
-        done = self._apply_gradients(held, self._kernel, self.service.optimizer, lr)
+        with discarding(self._discard, earlier=self._held is not None):
+            held, self._held = self._held, None
+            done = self._apply_gradients(held, self._kernel, self.service.optimizer, lr)
         self.version += not done.skipped
         return replace(done, version=self.version)
 
@@ -535,7 +522,7 @@ class TitanTrainer(TitanActor):
     def _publish(self) -> Manifest | None:
         probe = self._probe() if self._publications in PROBED else None
         self._publications += 1
-        alone = self._sends_adapter()
+        alone = nodes.sends_adapter(self.job, self.name)
         state = self.titan.adapter_state() if alone else self.titan.hf_state()
         manifest = self.sender.publish(state, self.version, probe)
         if alone and self._proves:

@@ -30,6 +30,7 @@ from forgedsl_runtime.services.titan import warm_up
 from forgedsl_runtime.services.titan.upstream import model as titan
 from forgedsl_runtime.services.titan.upstream import value_head
 from forgedsl_runtime.services.titan.upstream.attention import Segments
+from forgedsl_runtime.services.titan.upstream.failed_pass import forgotten_if_failed
 from forgedsl_runtime.services.titan.upstream.kept_weights import KeptWeights
 from forgedsl_runtime.services.titan.upstream.router import set_routes
 
@@ -189,7 +190,9 @@ class TitanActor(ForgeActor):
 
     def _run(self, micros: Sequence[Microbatch], head: Callable[..., Tensor]) -> None:
         """Run microbatches through the model and `head(micro, hidden, weight, shared)`. If
-        gradients are enabled, run the backward pass of the head's result too."""
+        gradients are enabled, run the backward pass of the head's result too. After an error the
+        next call is as if this one had not been made, apart from gradients: with some of this
+        call, or without those of earlier ones, they can only be discarded."""
         train = torch.is_grad_enabled()
 
         def of(i: int, hidden: Tensor | None) -> Any:
@@ -198,25 +201,26 @@ class TitanActor(ForgeActor):
             taken = micro.tokens if hidden is None else hidden
             return self.titan.hidden_to(partial(head, micro), taken, micro.positions, attention)
 
-        if self.titan.pipeline is not None:
-            shapes = [tuple(micro.tokens.shape) for micro in micros]
-            self.titan.pipeline.run(self.titan.model, shapes, of, train=train)
-            return
-        try:
-            for i in range(len(micros)):
-                if train:
-                    self._begin_microbatch()
-                    if self._kept is not None:
-                        self._kept.begin(last=i == len(micros) - 1)
-                with self._replaying(micros[i]):
-                    value = of(i, None)
+        with forgotten_if_failed(self.titan.model):
+            if self.titan.pipeline is not None:
+                shapes = [tuple(micro.tokens.shape) for micro in micros]
+                self.titan.pipeline.run(self.titan.model, shapes, of, train=train)
+                return
+            try:
+                for i in range(len(micros)):
                     if train:
-                        value.backward()
-            if train and self._kept is not None:
-                self._kept.finish()
-        finally:
-            if self._kept is not None:
-                self._kept.release()
+                        self._begin_microbatch()
+                        if self._kept is not None:
+                            self._kept.begin(last=i == len(micros) - 1)
+                    with self._replaying(micros[i]):
+                        value = of(i, None)
+                        if train:
+                            value.backward()
+                if train and self._kept is not None:
+                    self._kept.finish()
+            finally:
+                if self._kept is not None:
+                    self._kept.release()
 
     @contextmanager
     def _replaying(self, micro: Microbatch) -> Iterator[None]:

@@ -20,6 +20,8 @@ from typing import Any
 
 from torch import nn
 
+from forgedsl_runtime.services.titan.upstream.failed_pass import drop_unreduced
+
 
 class KeptWeights:
     """Controls when the layers of a model, which FSDP wraps, are resharded and reduced."""
@@ -63,10 +65,7 @@ class KeptWeights:
         gradients, and if an update is given up before its last microbatch; then its gradients of
         lone ranks are lost, also those of earlier passes."""
         for group in self._groups:
-            for weight in group.fsdp_params:
-                weight.unsharded_accumulated_grad = None
-                if hasattr(weight, "_unsharded_param"):
-                    weight._unsharded_param.grad = None
+            drop_unreduced(group)
         for part in self._parts:
             part.reshard()
 
