@@ -41,6 +41,7 @@ AXES = [
      "mean(mean(-ratio * adv, T, mask), B)"),
     ("a token value for each sequence", [(LOSS, "minimize seq_mean(-ratio * adv)")], "L401",
      "-ratio * adv"),
+    ("a scalar as the type of an advantage", [("-> [G] f32", "-> str")], "T701", "str"),
     ("a field of another shape", [("adv: [B] f32", "adv: [B, T] f32")], "T701", "[B, T] f32"),
 ]  # fmt: skip
 DTYPES = [
@@ -51,6 +52,16 @@ DTYPES = [
     ("nothing as a bound", [(RATIO, RATIO.replace("10.0))", "none))"))], "T702", "none"),
     ("a number as a decision", [(FILTER, "std(score, G)")], "T702", "std(score, G)"),
     ("a decision as an advantage", [(NORM, "r > mean(r, G)")], "T702", "r > mean(r, G)"),
+    ("a truth value as the type of an advantage", [("-> [G] f32", "-> [G] bool")], "T702",
+     "[G] bool"),
+    ("counts as the type of an advantage", [("-> [G] f32", "-> [G] i64")], "T702", "[G] i64"),
+    ("counts as scores", [("norm(r: [G] f32)", "norm(r: [G] i64)")], "T702", "[G] i64"),
+    ("text as the type of a filter", [("-> bool", "-> str")], "T702", "str"),
+    ("a result of a loss", [("mask: [B, T] bool) {", "mask: [B, T] bool) -> str {")], "T702",
+     "str"),
+    ("a number as a truth value of a function",
+     [("loss pg", "fn half(x: float) -> bool = x / 2\nloss pg"),
+      (LOSS, "minimize token_mean(-ratio * adv * half(1.0), mask)")], "T702", "bool"),
     ("no such dtype", [("adv: [B] f32", "adv: [B] f23")], "F101", "f23"),
 ]  # fmt: skip
 GRADIENT = [
@@ -106,6 +117,18 @@ EVERY = KINDS + AXES + DTYPES + GRADIENT + MEASURES + VERSIONS + INTERVALS + SHA
 def test_one_mistake_gives_one_message(findings, edits, code, where):
     ((found, text),) = findings(*edits)
     assert (found, text) == (code, where or text)
+
+
+@pytest.mark.parametrize("declared", ["str", "bool", "i64", "[G] f32", "[B] f32", "Rollout"])
+def test_a_reward_declares_a_number(findings, declared):
+    reward = f"reward correct(r: Rollout) -> {declared} = clamp(r.num_tokens / 16, 0.0, 1.0)"
+    edits = [("reward correct = rl.exact", reward), ('import "std/rl" as rl\n', "")]
+    assert findings(*edits) == [("F109", declared)]
+
+
+def test_a_number_of_a_reward_is_f32_or_float(findings):
+    reward = "reward correct(r: Rollout) -> float = clamp(r.num_tokens / 16, 0.0, 1.0)"
+    assert not findings(("reward correct = rl.exact", reward), ('import "std/rl" as rl\n', ""))
 
 
 @pytest.mark.parametrize(

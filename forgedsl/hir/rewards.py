@@ -18,6 +18,8 @@ from forgedsl.settings import ANY, REQUIRED, Parameter, Signature
 from forgedsl.source import Span
 from forgedsl.syntax import ast
 
+NUMBERS = ("f32", "float")
+"""types that a reward may declare for its result"""
 Body = Function | PythonFunction | Constructor
 
 
@@ -110,6 +112,9 @@ def _check_signature(resolver: File, node: ast.FnDecl) -> None:
     if len(node.fields) > 2:
         message = "a reward can have only two parameters: the rollout and its target"
         resolver.ctx.error("F114", message, node.fields[2].span)
+    if node.result is not None and getattr(node.result, "name", "") not in NUMBERS:
+        message = f"reward `{node.name}` must be a number, but another type is declared here"
+        resolver.ctx.error("F109", message, node.result.span, help="declare `-> f32`")
 
 
 def _bound(resolver: File, value: ast.Expr) -> Body | None:

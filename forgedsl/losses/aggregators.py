@@ -13,7 +13,7 @@ from forgedsl.losses.tree import ROW_STATISTICS, VALUE, reachable
 from forgedsl.losses.walk import Walk
 from forgedsl.schema.reports import wrong_report
 from forgedsl.syntax import ast
-from forgedsl.types.tensors import ERROR, TensorType, axes_of
+from forgedsl.types.tensors import ERROR, NO_AXES, TensorType, axes_of
 
 AGGREGATORS = "token_mean, seq_mean, seq_sum, fixed_horizon or pair_mean"
 RESULTS = {
@@ -22,6 +22,8 @@ RESULTS = {
     "tokens": (frozenset("BT"), "f32", "one number for each token, [B, T] f32"),
     "filter": (frozenset[str](), "bool", "one bool for the group"),
 }
+KINDS = ("bool", "str")
+"""dtypes of values that are no numbers"""
 
 
 def check_root(inference: Walk, typed: Typed) -> Typed:
@@ -95,13 +97,37 @@ def check_result(inference: Walk, kind: str, outputs: list[tuple[str, Typed]]) -
         elif (typed.type.dtype == "bool") != (dtype == "bool"):
             message = f"{article} {kind} must be {what}, but this is {typed.type}"
             inference.error("T702", "dtype", message, typed.span)
-        elif isinstance(function.result, ast.TensorType) and axes_of(function.result) != axes:
+        elif (declared := function.result) is not None and _is_other(declared, axes, dtype):
+            given = axes_of(declared) if isinstance(declared, ast.TensorType) else NO_AXES
+            code = ("T702", "dtype") if given == axes else ("T701", "axis")
             message = f"{article} {kind} must be {what}, but another type is declared here"
-            inference.error("T701", "axis", message, function.result.span)
+            help_ = f"declare `-> {TensorType(axes, dtype)}`"
+            inference.error(*code, message, declared.span, help=help_)
+
+
+def _is_other(declared: ast.Type, axes: frozenset[str], dtype: str) -> bool:
+    """True if a declared result is not the tensor, or the scalar, of these axes and this dtype."""
+    if isinstance(declared, ast.TensorType):
+        return axes_of(declared) != axes or declared.dtype != dtype
+    return bool(axes) or getattr(declared, "name", "") != dtype
+
+
+def _named(inference: Walk, name: str, node: ast.NamedType, typed: Typed) -> bool:
+    """True if a value is a number, a bool or a str as the name of its declared type says; report
+    it if not."""
+    kind = node.name if node.name in KINDS else "f32"
+    dtype = typed.type.dtype
+    if typed.type.is_error or dtype == "none" or kind == (dtype if dtype in KINDS else "f32"):
+        return not typed.type.is_error
+    message = f"`{name}` is declared {node.name}, but its value is {typed.type}"
+    inference.error("T702", "dtype", message, node.span)
+    return False
 
 
 def check_declared(inference: Walk, name: str, node: ast.Type | None, typed: Typed) -> bool:
     """True if a value has its declared type, possibly with fewer axes; report it if not."""
+    if isinstance(node, ast.NamedType):
+        return _named(inference, name, node, typed)
     axes = axes_of(node) if isinstance(node, ast.TensorType) else None
     if axes is None or typed.type.is_error:
         return not typed.type.is_error
@@ -129,7 +155,11 @@ def stands_for(axis: str, declared: frozenset[str]) -> str:
 def check_objective(
     inference: Walk, function: ir.Function, outputs: list[tuple[str, Typed]]
 ) -> None:
-    """Check that there is one `minimize` with gradient, and that reports have distinct names."""
+    """Check that there is one `minimize` with gradient, that reports have distinct names, and that
+    no result is declared."""
+    if function.result is not None:
+        message = f"loss `{function.name}` has no result type: `minimize` names what it computes"
+        inference.error("T702", "dtype", message, function.result.span, help="remove the type")
     losses = [typed for name, typed in outputs if name == "loss"]
     written = [each for each in function.statements if isinstance(each, ast.Minimize)]
     if len(written) != 1:

@@ -108,6 +108,13 @@ def _group_field(
         message = "`group` is reserved: it is the index of each sequence's prompt in the step"
         inference.error("F102", "duplicate", message, field.name_span, help="use another name")
         return False
+    is_first = field is inference.calls[0].fields[0]
+    if is_first and node.dtype == "i64" and KNOWN.get(field.name, ("", ""))[1] != "i64":
+        wanted = TensorType(axes, "f32")
+        message = f"`{field.name}` of {kind} `{inference.calls[0].name}` must be f32, not i64"
+        help_ = f"scores are numbers with fractions: declare it as {wanted}"
+        inference.error("T702", "dtype", message, node.span, help=help_)
+        return False
     return True
 
 
