@@ -35,7 +35,7 @@ NO_ACCIDENT = {  # no run goes wrong
     "D665", "D666",
     "L428", "L434", "P224", "R507", "R510",  # found by edits at random, or refused before that
     "X832", "X848", "X851", "X858", "X859",  # of a list that names no thread
-    "D667", "D668", "R543", "X869",
+    "D667", "D668", "R543", "X869", "L442",
     "D670", "D671", "D672", "X870", "X871", "X872", "X873",
 }  # fmt: skip
 SPELLINGS = ("renamed", "split over several steps", "moved into an imported module")
