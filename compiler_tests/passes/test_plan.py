@@ -262,7 +262,10 @@ def test_a_row_has_room_for_a_prompt():
     assert found.message.startswith(
         "1024 tokens of completion and a prompt exceed the 1024 tokens of a row"
     )
-    assert found.help == "`batch.seq_len = 1025`"
+    assert found.help == (
+        "set `batch.seq_len` to 1024 plus the tokens of the longest prompt, or lower "
+        "`sampling.max_tokens`"
+    )
 
 
 def test_eval_without_a_generator():

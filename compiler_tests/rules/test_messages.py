@@ -119,6 +119,13 @@ MISTAKES = [
      "`slurm(partition = ...)`: a Slurm allocation"),
     ("lr = 2e-4", 'lr = env("LR")', "F101", "env",
      "here it is an override of a parameter: `NAME=VALUE`"),
+    ("sample(prompt, n", "sample(prompt, env = game, n", "F114", "env",
+     "environments are played: `generator.play(prompt, env = NAME, n = 8)`"),
+    ("generator.sample(prompt,", "generator.sample(group,", "F109", "group",
+     "name the result of a statement above"),
+    ("seq_len = 64", "seq_len = 16", "D605", "16",
+     "set `batch.seq_len` to 16 plus the tokens of the longest prompt, or lower "
+     "`sampling.max_tokens`"),
     ("loss = pg)", "loss = pg, beta = 0.1)", "F114", "beta",
      "here it is a parameter of the loss: `loss = rl.grpo(beta = 0.1)`"),
     ("profile small when", "checkpoint every = 10\nprofile small when", "F119",
@@ -293,8 +300,9 @@ MISTAKES = [
         "remove one of them",
     ),
     ("rows = 64", "rows = 64, tokens = 4096", "F113", "4096", "remove one of them"),
-    ("norm(r: [G] f32) -> [G] f32", "norm(r: [G] f32) -> [B] f32", "T701", "[B] f32", ""),
-    ("[G] f32) -> bool", "[G] f32) -> [G] bool", "T701", "[G] bool", ""),
+    ("norm(r: [G] f32) -> [G] f32", "norm(r: [G] f32) -> [B] f32", "T701", "[B] f32",
+     "declare `-> [G] f32`"),
+    ("[G] f32) -> bool", "[G] f32) -> [G] bool", "T701", "[G] bool", "declare `-> bool`"),
     ("  ratio = exp", "  ratio : [B] f32 = exp", "T701", "[B] f32", ""),
     ("norm(r: [G] f32) -> [G] f32", "norm(r)", "S025", "r",
      "write a parameter of an advantage as `r: [G] f32`"),
@@ -419,3 +427,11 @@ def test_a_context_that_is_too_small_is_reported_once():
     found = lint_source(SourceFile("x.forge", text), Path()).diagnostics
     (one,) = [d for d in found if d.code == "D605"]
     assert one.help == "`context = 64` leaves room for prompts"
+
+
+def test_a_parameter_with_the_plural_of_a_stream_is_named_as_parameter():
+    text = TEXT.replace("group : int = 8", "prompts : int = 8").replace("n = group", "n = prompts")
+    text = text.replace("sample(prompt,", "sample(prompts,")
+    (found,) = lint_source(SourceFile("t.forge", text), Path()).diagnostics
+    assert found.message == "`prompts` is a parameter (int), not a stream"
+    assert found.help == "did you mean `prompt`?"

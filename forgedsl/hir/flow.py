@@ -365,7 +365,7 @@ class FlowResolver:
             elif argument not in params:
                 span = Span(arg.span.file, arg.span.start, arg.span.start + len(arg.name or ""))
                 what = f"`{call.function.text}` has no parameter"
-                self.ctx.unknown("F114", what, argument, span, known)
+                self.ctx.unknown("F114", what, argument, span, known, _played(statement, argument))
             elif argument in settings or any(i.argument == argument for i in inputs):
                 self.ctx.error("F114", f"`{argument}` is given twice", arg.span)
             elif self._argument(statement, argument, arg, inputs, settings):
@@ -489,6 +489,13 @@ class FlowResolver:
 NAMELESS = frozenset(o.name for o in operations() if not any(form.result for form in o.forms))
 EXAMPLES = {"count": "32", "n": "n = 8", "max_turns": "max_turns = 3", "env": "env = game"}
 """example arguments of methods, for messages"""
+
+
+def _played(statement: Statement, argument: str) -> str:
+    """Return the help for an environment that is given to `sample`; "" for other arguments."""
+    if argument != "env" or statement.form.method != "sample":
+        return ""
+    return f"environments are played: `{statement.receiver}.play(prompt, env = NAME, n = 8)`"
 
 
 def resolve_flow(resolver: File, functions: dict[str, Function]) -> tuple[FlowStep, ...]:

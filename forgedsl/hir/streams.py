@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from forgedsl.hir.file import File
+from forgedsl.mistakes.suggest import did_you_mean, nearest
 from forgedsl.operations.registry import OPERATIONS
 from forgedsl.syntax import ast
 from forgedsl.syntax.walk import names
@@ -27,6 +28,14 @@ def not_a_stream(resolver: File, argument: str, value: ast.Expr, streams: Collec
         return True
     if argument not in STREAMS:
         return False
+    if isinstance(value, ast.Path) and value.text in resolver.table.params:
+        type_ = getattr(resolver.table.params[value.text].type, "name", "")
+        kind = f"parameter ({type_})" if type_ else "parameter"
+        help_text = did_you_mean(nearest(value.text, streams))
+        help_text = help_text or "name the result of a statement above"
+        message = f"`{value.text}` is a {kind}, not a stream"
+        resolver.ctx.error("F109", message, value.span, help=help_text)
+        return True
     declared = resolver.declared_at(value)[0] if isinstance(value, ast.Path) else None
     is_dataset = declared is not None and declared.kind.name == "dataset"
     what = "dataset" if is_dataset else "constant"

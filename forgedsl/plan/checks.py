@@ -563,7 +563,10 @@ def check_context(
                     f"{parts} exceed the {seq_len} tokens of a row of `{trainer.name}`",
                     written_at(trainer, "batch.seq_len"),
                     related=related,
-                    help=f"`batch.seq_len = {total}`",
+                    help=f"`batch.seq_len = {total}`"
+                    if prompt
+                    else f"set `batch.seq_len` to {new} plus the tokens of the longest prompt, or "
+                    "lower `sampling.max_tokens`",
                 )
             )
     return found
