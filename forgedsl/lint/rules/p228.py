@@ -49,8 +49,23 @@ def check(view: View) -> Findings:
             f"per step, evaluations sample {total:,.0f} completions and training {trained:,}; "
             f"`{decl.name}`, every {every.value} steps, samples most of them",
             place(every, decl),
-            help=f"`every = {round(10 * every.value * count / trained)}`, or `limit = 200`",
+            help=_help(view, decl, count, trained),
         )
+
+
+def _help(view: View, decl: Decl, count: float, trained: int) -> str:
+    """Return the setting with which evaluations cost a tenth of training, or as much as it in a run
+    too short for that. `count` completions of `decl` and `trained` of training are sampled per
+    step."""
+    every, n = decl.settings["every"].value, decl.settings["sample.n"].value
+    seldom = round(10 * every * count / trained)
+    schedule = view.program.schedule
+    steps = schedule.settings["steps"].value if schedule is not None else None
+    if not isinstance(steps, int) or seldom <= steps:
+        return f"`every = {seldom}`, or `limit = 200`"
+    if every >= steps or every * count > trained * steps:
+        return f"`limit = {max(1, trained * every // n)}`"
+    return f"`every = {steps}`, at the end of the run"
 
 
 def _rows(view: View, decl: Decl) -> int | None:
