@@ -16,6 +16,7 @@ from forgedsl import surface
 from forgedsl.diagnostics import Reporter
 from forgedsl.errors import SourceError, expect
 from forgedsl.hir.context import Context
+from forgedsl.hir.evaluate import show
 from forgedsl.hir.instantiate import ModuleNames, instantiate
 from forgedsl.hir.modules import Loader, Module
 from forgedsl.hir.overlay import Override, parse_override, read_set_file
@@ -28,6 +29,9 @@ from forgedsl.records import dataclass
 from forgedsl.sizes.hosts import Host
 from forgedsl.source import NO_SPAN, SourceFile, Span
 from forgedsl.syntax import ast, decode, parse, read_source
+
+PARAMS = "<Python: params>"
+"""file of parameters that Python gives as values"""
 
 __all__ = ["Host", "Loaded", "load", "load_functions", "load_text", "overrides_of"]
 
@@ -217,12 +221,18 @@ def _module(source: str | Path, loader: Loader) -> Module | None:
 def _param_entries(params: dict[str, object], loader: Loader) -> dict[str, Entry]:
     """Convert Python values to parameter entries. Like `--set`, they replace the values of the
     file and of profiles."""
-    entries = {}
+    entries, text = {}, ""
     for name, value in params.items():
-        expr = constant(value, NO_SPAN)
-        if expr is None:
+        if constant(value, NO_SPAN) is None:
             raise TypeError(f"parameter {name!r} is a scalar, not {value!r}")
+        start, shown = len(text), show(value)
+        at = start + len(f"{name} = ")
+        expr = constant(value, Span(PARAMS, at, at + len(shown)))
+        assert expr is not None
         origin = Origin(layer="set", detail=f"params[{name!r}]", span=NO_SPAN)
-        entries[name] = Entry(expr=expr, origin=origin, path_span=Span("<params>", 0, 0))
-        loader.sources.setdefault("<params>", SourceFile("<params>", ""))
+        name_span = Span(PARAMS, start, start + len(name))
+        entries[name] = Entry(expr=expr, origin=origin, path_span=name_span)
+        text += f"{name} = {shown}\n"
+    if text:
+        loader.sources[PARAMS] = SourceFile(PARAMS, text)
     return entries

@@ -237,3 +237,12 @@ def test_names_that_a_report_cannot_have(reports, word, said):
 def test_a_report_may_be_called_last_of_something_else():
     body = "minimize token_mean(-logprob, mask)  report kl_last = token_mean(behavior, mask)"
     assert problems(f"{HEAD}{body.replace('  ', chr(10))}\n}}") == []
+
+
+def test_a_wrong_value_of_a_parameter_is_one_mistake_with_a_place():
+    body = "minimize token_mean(-logprob * width, mask)"
+    text = f"forge 1\nparam width : float = 0.2\n{HEAD}  {body}\n}}"
+    with pytest.raises(PipelineError) as raised:
+        compile_loss(text, params={"width": "x"})
+    assert [d.code for d in raised.value.diagnostics] == ["F109"]
+    assert 'width = "x"\n  |         ^^^' in str(raised.value)

@@ -7,7 +7,7 @@ with the wrong number of arguments is F114.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from forgedsl.diagnostics import Diagnostic, Label, Reporter
 from forgedsl.hir.context import Context
@@ -330,13 +330,17 @@ Checked = dict[tuple[str, int, str], tuple[set[str], tuple[Diagnostic, ...]]]
 """results of `check_function`, by file, offset and name of the function"""
 
 
-def check_function(function: Function, ctx: Context, known: Checked) -> set[str]:
+def check_function(
+    function: Function, ctx: Context, known: Checked, broken: Collection[str] = ()
+) -> set[str]:
     """Check the names of a body; return the names of its module that it uses. Profiles change
-    values but not names, so a result in `known` from one profile holds for all."""
+    values but not names, so a result in `known` from one profile holds for all. `broken` are
+    parameters whose values have been reported."""
     key = (function.span.file, function.span.start, function.name)
     if key not in known:
         problems = Reporter()
-        known[key] = _check_names(function, Context(problems)), tuple(problems)
+        names = _check_names(function, Context(problems, broken=set(broken)))
+        known[key] = names, tuple(problems)
     used, diagnostics = known[key]
     for diagnostic in diagnostics:
         ctx.reporter.report(diagnostic)

@@ -64,9 +64,12 @@ def instantiate(
     for decl in module.file.decls:
         if isinstance(decl, ast.ImportForge):
             _nested_import(decl, module, scope, names, loader, ctx, trail)
+    broken: set[str] = set()
     for name, param in declared.items():
         value = names.params.fold(name).value
-        if value is not ERROR:
+        if value is ERROR:
+            broken.add(name)
+        else:
             scope.names[name] = Constant(value=value, span=param.name_span)
     functions = []
     for decl in module.file.decls:
@@ -81,7 +84,7 @@ def instantiate(
             functions.append(function)
     if not module.is_standard:  # tests check the standard library, so that users do not wait for it
         for function in functions:
-            check_function(function, ctx, loader.checked)
+            check_function(function, ctx, loader.checked, broken)
     return scope
 
 
