@@ -31,6 +31,8 @@ EXPRESSIONS = (ast.Path, ast.Index, ast.Integer, ast.Number, ast.Quantity, ast.S
                ast.Conditional)  # fmt: skip
 CODE = (*EXPRESSIONS, ast.Assign, ast.TypedAssign, ast.Return, ast.Minimize, ast.Report, ast.Field)
 """kinds of nodes that are written as .forge code"""
+OF_MACHINE = {"detected", "base_dir"}
+"""fields that say where a plan was made, and so are not written"""
 DETAILS = {"default": "default", "file": ""}
 """details of an origin that are fixed for its layer, and so are not written"""
 
@@ -176,6 +178,8 @@ class _Printer:
         items = []
         for field in fields(value):
             item = getattr(value, field.name)
+            if field.name in OF_MACHINE:
+                continue
             if item is not None and not _is_default(field, item):
                 items.append((f"{field.name} = ", self.value(item)))
         return _Group(f"{_name(type(value))}(", items, ")")
