@@ -87,6 +87,11 @@ MIXTURE = changed(
     ('hf("Qwen/Qwen3-1.7B")', 'hf("Qwen/Qwen3-30B-A3B")'),
     ('qwen3("1.7B")', 'qwen3_moe("30B-A3B", layers = 2)'),
 )
+WEIGHTED = changed(
+    EVALUATED,
+    ("gsm8k.draw(16)", "gsm8k.draw(16, weight = rl.frontier)"),
+    ("  batch   =", "  gsm8k.observe(prompt, score)\n  batch   ="),
+)
 MUON = changed(EVALUATED, ("procs = 4,", "procs = 4, optimizer.kind = muon,"))
 OLDER = changed(EVALUATED, ("max_policy_age = 1", "max_policy_age = 4"))
 SLURM = ["cluster.hosts=2", 'launcher=slurm("gpu")']
@@ -116,7 +121,7 @@ CHANGES: dict[str, dict[str, object]] = {
         "learn": (SFT, "last_turn"), "chosen": (PAIRS, "row.other"),
         "rejected": (PAIRS, "row.other"), "shuffle": "none", "streaming": "true",
         "max_prompt_tokens": "256", "on_long": "truncate", "max_bad_rows": "0.1",
-        "level": "row.other",
+        "level": (WEIGHTED, "row.other"),
     },
     "reward": {
         "procs": "2", "concurrency": (CODE, "3"), "timeout": "5s", "retries": "3",

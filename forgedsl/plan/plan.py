@@ -30,6 +30,7 @@ from forgedsl.plan.router_replay import check_router_replay
 from forgedsl.plan.schedule import SchedulePlan, plan_schedule
 from forgedsl.plan.sizes import held_bytes, lengths
 from forgedsl.plan.support import check_support
+from forgedsl.plan.without_effect import check_without_effect
 from forgedsl.records import dataclass, replace
 from forgedsl.services.registry import kind_of
 from forgedsl.settings import Auto
@@ -93,6 +94,8 @@ def plan(
     base_dir: Path | None = None,
 ) -> Plan | None:
     """Plan a legal graph; None after reporting why there is no plan."""
+    begin = len(reporter.diagnostics)
+    read = _report(reporter, check_without_effect(program, graph), begin)
     if any(is_tenant(program, name) for name in graph.services):
         start = len(reporter.diagnostics)
         if not _report(reporter, tenants.check_tenants(program, graph, base_dir), start):
@@ -100,9 +103,9 @@ def plan(
     shared = program.singletons["colocate"].settings["value"].value
     services = [program.services[name].settings for name in graph.services]
     values = [settings[key].value for settings in services for key in CHOSEN if key in settings]
-    if any(isinstance(value, Auto) for value in (shared, *values)):
-        return _chosen(program, graph, reporter, host, base_dir)
-    return _planned(program, graph, reporter, host, base_dir)
+    free = any(isinstance(value, Auto) for value in (shared, *values))
+    made = (_chosen if free else _planned)(program, graph, reporter, host, base_dir)
+    return made if read else None
 
 
 def _chosen(
