@@ -41,25 +41,31 @@ def command(run: Path, out: Path | None) -> None:
       forgec calibrate runs/last -o h200.json && FORGE_CALIBRATION=h200.json forgec plan x.forge
     """
     from forgedsl.plan.cost import time_text
-    from forgedsl.sim.calibrate import CalibrationError
+    from forgedsl.sim.calibrate import CalibrationError, usable_run
     from forgedsl.sim.measure import measure
+    from forgedsl.sim.reward_times import reward_seconds
 
     path = out or calibration_path()
     try:
         if path is None:
             raise CalibrationError("FORGE_CALIBRATION is empty; name a file with -o")
         found = measure(run)
+        rewards = reward_seconds(usable_run(run))
         old = read_calibration(path) or {}
     except (CalibrationError, ValueError) as error:
         print(f"forgec calibrate: {error}", file=sys.stderr)
         raise SystemExit(2) from error
-    known = {part: {**old.get(part, {}), **new} for part, new in found.known.items()}
+    news = {**found.known, "rewards": rewards}
+    known = {part: {**old.get(part, {}), **new} for part, new in news.items()}
     write_text(path, json.dumps(known, indent=1) + "\n")
     before, took, after = map(time_text, found[1:])
     print(f"a step of {run} took {took}; plans estimated {before} so far, and {after} from now on")
     for kind, entry in found.known["devices"].items():
         rows = ", ".join(f"{key} {value:.3g}" for key, value in entry["times"].items())
         print(f"{kind}, measured time / estimated time: {rows}")
+    for calls in rewards.values():
+        rows = ", ".join(f"{name} {time_text(value)}" for name, value in calls.items())
+        print(f"a call of a reward: {rows}")
     print(path)
 
 

@@ -3,10 +3,12 @@
 calibration.json (`forgec calibrate`) -> Host.calibration -> times of the stages in plan/cost.py
 
     {"devices": {"H200": {"run": "grpo-1", "date": "2026-11-22", "times": {"sample": 0.67, ...}}},
-     "lengths": {"grpo_math cpu": {"rollout": 0.79, ...}}}
+     "lengths": {"grpo_math cpu": {"rollout": 0.79, ...}},
+     "rewards": {"grpo_math cpu": {"correct": 0.0011, ...}}}
 
 `times`: measured / estimated seconds for the same tokens, by operation and kind of device.
 `lengths`: measured tokens / declared maximum, by name and profile of a run.
+`rewards`: measured seconds of a call, likewise (plan/reward_times.py).
 """
 
 from __future__ import annotations
@@ -45,7 +47,10 @@ def run_name(name: str, profile: str | None) -> str:
 
 
 def calibration_text(program: Program, host: Host, devices: Iterable[str]) -> str:
-    """Describe the runs that calibrate the estimates; "" if there are none."""
+    """Describe the runs that calibrate the estimates, and the scores that they leave out; "" if
+    there are none."""
+    from forgedsl.plan.reward_times import scores_text
+
     parts = [
         f"{device_kind(host.gpu, device)} by run {entry['run']} of {entry['date']}"
         for device in sorted(set(devices))
@@ -53,7 +58,8 @@ def calibration_text(program: Program, host: Host, devices: Iterable[str]) -> st
     ]
     if run_name(program.name, program.profile) in (host.calibration or {}).get("lengths", {}):
         parts.append("lengths as measured in the last run of this file")
-    return f"calibrated: {', '.join(parts)}" if parts else ""
+    known = f"calibrated: {', '.join(parts)}" if parts else ""
+    return "; ".join(filter(None, (known, scores_text(program, host))))
 
 
 def _entry(host: Host, device: str) -> dict[str, Any]:

@@ -7,7 +7,8 @@ overlap, and the slowest stage or the policy age limits the step time: with a la
 S + 1 batches are under way, each from its first sampled token until its weights are synced. The
 fewer of them are sampled at a time, the sooner each is done: by Little's law, as many are sampled
 as fit the time of one into the time of a step. In a synchronous schedule the times of all stages
-add up, as do those of services that share GPUs. The time of rewards is unknown and left out.
+add up, as do those of services that share GPUs. Rewards run beside the stages, and are left out
+(plan/reward_times.py says what a call of them is assumed to take).
 """
 
 from __future__ import annotations

@@ -20,6 +20,7 @@ from forgedsl.plan.calibration import factor
 from forgedsl.plan.cost import sync_seconds
 from forgedsl.plan.decoding import launch_seconds, reduce_seconds
 from forgedsl.plan.rates import attention_speed, rates_of
+from forgedsl.plan.reward_times import call_of
 from forgedsl.plan.sampling import FP8_READ, recomputes_kv_cache
 from forgedsl.plan.sizes import data_ranks, lengths, trained_length
 from forgedsl.services.registry import kind_of
@@ -62,7 +63,7 @@ PUBLISH = 0.5
 def from_plan(job: Job, graph: Graph, plan: Plan) -> Latencies:
     """Return the latency model of a planned job."""
     found, notes = engines(job, graph, plan)
-    rewards, more = _rewards(job)
+    rewards, more = _rewards(job, plan)
     filters, why = _filters(job)
     environments, played = _environments(job)
     return Latencies(
@@ -71,16 +72,22 @@ def from_plan(job: Job, graph: Graph, plan: Plan) -> Latencies:
     )  # fmt: skip
 
 
-def _rewards(job: Job) -> tuple[dict[str, Reward], list[str]]:
+def _rewards(job: Job, plan: Plan) -> tuple[dict[str, Reward], list[str]]:
     """Estimate rewards: pure functions take almost no time; that of Python rewards and judges is
-    assumed."""
-    slow = Dist(median=0.05, sigma=0.5)
-    found = {
-        name: Reward(seconds=constant(0.0002) if reward.is_pure else slow)
-        for name, reward in job.rewards.items()
-    }
-    unknown = [name for name, reward in job.rewards.items() if not reward.is_pure]
-    return found, [f"a call of {name} takes {slow.text} s" for name in unknown]
+    assumed as in the plan, unless a calibration has measured it."""
+    found, notes = {}, []
+    for name, reward in job.rewards.items():
+        if reward.is_pure:
+            found[name] = Reward(seconds=constant(0.0002))
+            continue
+        call = call_of(plan.request.program, plan.host, name)
+        seconds = Dist(median=call.seconds, sigma=0.5)
+        if call.measured:
+            seconds = constant(call.seconds)
+        else:
+            notes.append(f"a call of {name} takes {seconds.text} s")
+        found[name] = Reward(seconds=seconds)
+    return found, notes
 
 
 def _filters(job: Job) -> tuple[dict[str, Filter], list[str]]:
