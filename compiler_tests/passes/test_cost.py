@@ -304,9 +304,19 @@ def test_a_trainer_that_takes_longest_is_what_a_step_takes():
     stages = (stage_at(6.9, 12.1, 6.04, batches=2.0), trainer)
     cost = Cost(stages=stages, overlapped=True, lag=1, sharing=(), dead=(), unknown=())
     assert cost.step_seconds == pytest.approx(7.8)
-    assert cost.busy("generator") == pytest.approx(6.9 / 7.8)
+    assert cost.busy("generator") == pytest.approx(6.04 / 7.8)
     assert cost.busy("trainer") == 1
     assert not cost.waits
+
+
+@pytest.mark.parametrize("sharing", [("generator", "reference"), ("trainer", "reference")])
+def test_services_that_share_gpus_are_busy_for_a_whole_step_at_most(sharing):
+    times = {"trainer": 4.0, "reference": 1.3}
+    others = (replace(stage_at(0, 0, t), node=n, service=n) for n, t in times.items())
+    stages = (stage_at(5.3, 9.0, 4.25, batches=2.0), *others)
+    cost = Cost(stages=stages, overlapped=True, lag=1, sharing=sharing, dead=(), unknown=())
+    assert sum(map(cost.busy, sharing)) <= 1 + 1e-9
+    assert cost.busy("generator") < 1
 
 
 def test_replicas_are_proposed_only_where_they_make_sampling_shorter():

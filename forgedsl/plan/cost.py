@@ -157,10 +157,12 @@ class Cost:
         return sum(stage.flops for stage in self.stages)
 
     def busy(self, service: str) -> float:
-        """Return the fraction of a step in which a service works."""
+        """Return the fraction of a step that the work of a service takes, with as many sequences at
+        once as its engine holds. So shares of services on the same GPUs add up to 1 at most. An
+        engine that need not hold as many works for longer, beside the bottleneck."""
         step = self.step_seconds
-        mine = sum(self.work(stage, step) for stage in self.stages if stage.service == service)
-        return min(1.0, mine / step) if step else 0.0
+        mine = sum(stage.seconds for stage in self.stages if stage.service == service)
+        return mine / step if step else 0.0
 
     def work(self, stage: Stage, step: float) -> float:
         """Return the seconds of a step in which a stage works: fewer sequences at a time take
