@@ -273,7 +273,8 @@ def test_ten_thousand_gpus_are_simulated():
 
 def test_a_step_time_that_rests_on_an_assumption_says_so(tmp_path):
     assert CliRunner().invoke(app, ["init", str(tmp_path / "p")]).exit_code == 0
-    words = ["sim", str(tmp_path / "p/grpo.forge"), "--profile", "cpu", "--steps", "2"]
+    words = ["sim", str(tmp_path / "p/grpo.forge"), "--profile", "cpu", "--steps", "2",
+             "--set", "correct.effects=[net]"]  # fmt: skip
     text = CliRunner().invoke(app, words).stdout
     assert "correct sets the step time, by an assumption below" in text
     assert "if known: --assume correct.seconds=S\n" in text

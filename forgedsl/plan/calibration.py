@@ -13,10 +13,11 @@ calibration.json (`forgec calibrate`) -> Host.calibration -> times of the stages
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from forgedsl.ir.program import Program
+from forgedsl.plan.reward_times import scores_text
 from forgedsl.sizes.devices import PEAKS
 from forgedsl.sizes.hosts import Host
 
@@ -42,6 +43,13 @@ def share(program: Program, host: Host, node: str) -> float:
     return float(known.get(run_name(program.name, program.profile), {}).get(node, 1.0))
 
 
+def measured_calls(program: Program, host: Host) -> Mapping[str, float]:
+    """Return the measured seconds of a call by reward."""
+    known = (host.calibration or {}).get("rewards", {})
+    calls: dict[str, float] = known.get(run_name(program.name, program.profile), {})
+    return calls
+
+
 def run_name(name: str, profile: str | None) -> str:
     return f"{name} {profile or 'none'}"
 
@@ -49,8 +57,6 @@ def run_name(name: str, profile: str | None) -> str:
 def calibration_text(program: Program, host: Host, devices: Iterable[str]) -> str:
     """Describe the runs that calibrate the estimates, and the scores that they leave out; "" if
     there are none."""
-    from forgedsl.plan.reward_times import scores_text
-
     parts = [
         f"{device_kind(host.gpu, device)} by run {entry['run']} of {entry['date']}"
         for device in sorted(set(devices))
@@ -59,7 +65,7 @@ def calibration_text(program: Program, host: Host, devices: Iterable[str]) -> st
     if run_name(program.name, program.profile) in (host.calibration or {}).get("lengths", {}):
         parts.append("lengths as measured in the last run of this file")
     known = f"calibrated: {', '.join(parts)}" if parts else ""
-    return "; ".join(filter(None, (known, scores_text(program, host))))
+    return "; ".join(filter(None, (known, scores_text(program, measured_calls(program, host)))))
 
 
 def _entry(host: Host, device: str) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Seconds of a call of a reward, as the plan and the simulator assume them.
 
-Program + Host.calibration -> seconds, measured or assumed
+Program + measured seconds of calls (plan/calibration.py) -> seconds, measured or assumed
 
 A plan leaves scores out of the time of a step: they run beside it, in processes of their own. It
 says what it assumes of a call, and `forgec sim` waits as long.
@@ -8,12 +8,10 @@ says what it assumes of a call, and `forgec sim` waits as long.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from forgedsl.ir.program import Function, Program, PythonFunction, rewards_of
-from forgedsl.plan.calibration import run_name
 from forgedsl.records import dataclass
-from forgedsl.sizes.hosts import Host
 from forgedsl.types.flow import Role
 
 SHORT = 0.001
@@ -32,12 +30,11 @@ class Call:
     measured: bool
 
 
-def call_of(program: Program, host: Host, name: str) -> Call:
-    """Return the seconds of a call of a reward that is not a pure function."""
-    known = (host.calibration or {}).get("rewards", {})
-    found = known.get(run_name(program.name, program.profile), {}).get(name)
-    if found is not None:
-        return Call(seconds=float(found), measured=True)
+def call_of(program: Program, known: Mapping[str, float], name: str) -> Call:
+    """Return the seconds of a call of a reward that is not a pure function. `known` are measured
+    seconds."""
+    if name in known:
+        return Call(seconds=known[name], measured=True)
     return Call(seconds=SLOW if _waits(program, name) else SHORT, measured=False)
 
 
@@ -49,18 +46,18 @@ def _waits(program: Program, name: str) -> bool:
     return decl.body.asynchronous or bool({*decl.settings["effects"].value} - {"random"})
 
 
-def scores_text(program: Program, host: Host) -> str:
+def scores_text(program: Program, known: Mapping[str, float]) -> str:
     """Describe what is assumed of the flow's rewards in Python, whose time a step leaves out; ""
     without any."""
-    calls = [f"a call of {name} takes {1000 * s:.3g} ms" for name, s in _assumed(program, host)]
+    calls = [f"a call of {name} takes {1000 * s:.3g} ms" for name, s in _assumed(program, known)]
     return f"scores are left out: {', '.join(calls)} (assumed)" if calls else ""
 
 
-def _assumed(program: Program, host: Host) -> Iterator[tuple[str, float]]:
+def _assumed(program: Program, known: Mapping[str, float]) -> Iterator[tuple[str, float]]:
     scores = [step.receiver for step in program.flow if Role.SCORES in step.roles]
     used = dict.fromkeys(name for score in scores for name in rewards_of(program, score))
     for name in used:
         if isinstance(program.rewards[name].body, PythonFunction):
-            call = call_of(program, host, name)
+            call = call_of(program, known, name)
             if not call.measured:
                 yield name, call.seconds

@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from forgedsl.lower.job import Job
-from forgedsl.plan.calibration import factor
+from forgedsl.plan.calibration import factor, measured_calls
 from forgedsl.plan.cost import sync_seconds
 from forgedsl.plan.decoding import launch_seconds, reduce_seconds
 from forgedsl.plan.rates import attention_speed, rates_of
@@ -75,12 +75,13 @@ def from_plan(job: Job, graph: Graph, plan: Plan) -> Latencies:
 def _rewards(job: Job, plan: Plan) -> tuple[dict[str, Reward], list[str]]:
     """Estimate rewards: pure functions take almost no time; that of Python rewards and judges is
     assumed as in the plan, unless a calibration has measured it."""
-    found, notes = {}, []
+    program, found, notes = plan.request.program, {}, []
+    known = measured_calls(program, plan.host)
     for name, reward in job.rewards.items():
         if reward.is_pure:
             found[name] = Reward(seconds=constant(0.0002))
             continue
-        call = call_of(plan.request.program, plan.host, name)
+        call = call_of(program, known, name)
         seconds = Dist(median=call.seconds, sigma=0.5)
         if call.measured:
             seconds = constant(call.seconds)
