@@ -48,8 +48,16 @@ def __getattr__(name: str) -> Any:
 
         from forgedsl.python.interrupts import interrupts_wait
 
-        with interrupts_wait():
-            return getattr(import_module(HOMES[name]), name)
+        try:
+            with interrupts_wait():
+                return getattr(import_module(HOMES[name]), name)
+        except ModuleNotFoundError as error:
+            needed = error.name or ""
+            if needed.startswith("forgedsl"):
+                raise
+            from forgedsl.cli.main import missing
+
+            raise ModuleNotFoundError(missing(needed), name=needed) from error
     raise AttributeError(f"module 'forgedsl' has no attribute {name!r}")
 
 

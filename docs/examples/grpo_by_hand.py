@@ -44,5 +44,7 @@ def step(s: Session, advantage, number: int) -> float:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 3 or not sys.argv[2].isdecimal():
+        sys.exit("usage: python grpo_by_hand.py FILE.forge STEPS")
     file, steps = sys.argv[1], int(sys.argv[2])
     train(forgedsl.load(file, set=[f"schedule.steps={steps}"]), None, steps)
