@@ -307,7 +307,9 @@ ON_CPU = """forge 1
 import "std/rl" as rl
 model policy {
   source = random(1), dtype = f32, context = 256, tokenizer = local("tokenizer")
-  arch = qwen3(layers = 2, hidden = 64, heads = 2, kv_heads = 2, head_dim = 32, ffn = 128, vocab = 64)
+  arch = qwen3(
+    layers = 2, hidden = 64, heads = 2, kv_heads = 2, head_dim = 32, ffn = 128, vocab = 64
+  )
 }
 dataset sums {
   source = jsonl("forgedsl:data/arithmetic.jsonl"), prompt = row.question, target = row.answer

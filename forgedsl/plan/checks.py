@@ -556,19 +556,15 @@ def check_context(
                 )
             )
         elif total > seq_len:
-            found.append(
-                error(
-                    "D605",
-                    "context-overflow",
-                    f"{parts} exceed the {seq_len} tokens of a row of `{trainer.name}`",
-                    written_at(trainer, "batch.seq_len"),
-                    related=related,
-                    help=f"`batch.seq_len = {total}`"
-                    if prompt
-                    else f"set `batch.seq_len` to {new} plus the tokens of the longest prompt, or "
-                    "lower `sampling.max_tokens`",
-                )
-            )
+            fitting = f"`batch.seq_len = {total}`" if prompt else (
+                f"set `batch.seq_len` to {new} plus the tokens of the longest prompt, or lower "
+                "`sampling.max_tokens`"
+            )  # fmt: skip
+            found.append(error(
+                "D605", "context-overflow",
+                f"{parts} exceed the {seq_len} tokens of a row of `{trainer.name}`",
+                written_at(trainer, "batch.seq_len"), related=related, help=fitting,
+            ))  # fmt: skip
     return found
 
 

@@ -278,19 +278,33 @@ def _titan(titan: Titan, name: str, data: RunData, syncs: list[Interval]) -> Tit
 
 def _reward(reward: Reward, name: str, data: RunData) -> Reward:
     """Estimate a reward: a share of the time in which scores were being computed."""
-    behind = {rubric: spec.rewards for rubric, spec in data.job.rubrics.items()}
-    targets = {n.name: n.target for n in data.job.nodes if Role.SCORES in n.roles}
-    scores = [
-        span
-        for span in after_start(data, "score")
-        if name in behind.get(targets[span.fields["node"]], (targets[span.fields["node"]],))
-    ]
+    scores = scores_of(data, name)
     if not scores:
         return reward
+    return Reward(seconds=constant(seconds_of_call(data, name, scores)))
+
+
+def scores_of(data: RunData, name: str) -> list[Span]:
+    """Return the spans after the start of a run in which scores from a reward were computed."""
+    behind = {rubric: spec.rewards for rubric, spec in data.job.rubrics.items()}
+    targets = {n.name: n.target for n in data.job.nodes if Role.SCORES in n.roles}
+    return [
+        span
+        for span in after_start(data, "score")
+        for target in (targets[span.fields["node"]],)
+        if name in behind.get(target, (target,))
+    ]
+
+
+def seconds_of_call(data: RunData, name: str, scores: Sequence[Span]) -> float:
+    """Return the seconds of a call of a reward: its share of the time in which `scores` were being
+    computed."""
+    behind = {rubric: spec.rewards for rubric, spec in data.job.rubrics.items()}
+    targets = {n.name: n.target for n in data.job.nodes if Role.SCORES in n.roles}
     rewards = len(behind.get(targets[scores[0].fields["node"]], (name,)))
     procs = data.job.rewards[name].concurrent_calls
     busy = union([(span.start, span.end) for span in scores])
-    return Reward(seconds=constant(busy * procs / len(scores) / rewards))
+    return busy * procs / len(scores) / rewards
 
 
 def _filter(known: Filter, name: str, data: RunData) -> Filter:

@@ -9,9 +9,7 @@ import statistics
 
 from forgedsl.plan.calibration import run_name
 from forgedsl.runs.data import RunData
-from forgedsl.sim.calibrate import FIRST, after_start
-from forgedsl.sim.fit import union
-from forgedsl.types.flow import Role
+from forgedsl.sim.calibrate import FIRST, scores_of, seconds_of_call
 
 
 def reward_seconds(data: RunData) -> dict[str, dict[str, float]]:
@@ -30,13 +28,5 @@ def reward_seconds(data: RunData) -> dict[str, dict[str, float]]:
 
 def _busy(data: RunData, name: str) -> tuple[float, ...]:
     """Return the seconds in which scores were computed, for each call; () without a score."""
-    targets = {n.name: n.target for n in data.job.nodes if Role.SCORES in n.roles}
-    behind = {rubric: spec.rewards for rubric, spec in data.job.rubrics.items()}
-    spans = [
-        (span.start, span.end)
-        for span in after_start(data, "score")
-        for target in (targets[span.fields["node"]],)
-        if name in behind.get(target, (target,))
-    ]
-    calls = data.job.rewards[name].concurrent_calls
-    return (calls * union(spans) / len(spans),) if spans else ()
+    scores = scores_of(data, name)
+    return (seconds_of_call(data, name, scores),) if scores else ()
