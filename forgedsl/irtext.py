@@ -177,9 +177,9 @@ class _Printer:
         """Write a record: `hir.Decl(field = value, ...)`."""
         items = []
         for field in fields(value):
-            item = getattr(value, field.name)
             if field.name in OF_MACHINE:
                 continue
+            item = getattr(value, field.name)
             if item is not None and not _is_default(field, item):
                 items.append((f"{field.name} = ", self.value(item)))
         return _Group(f"{_name(type(value))}(", items, ")")

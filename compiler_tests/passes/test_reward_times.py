@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from forge_texts import GRPO, changed, lower_of
 
-from forgedsl.plan.calibration import calibration_text
+from forgedsl.plan.reward_times import scores_text
 from forgedsl.runs.data import Span
 from forgedsl.sim.estimate import from_plan
 from forgedsl.sim.reward_times import reward_seconds
@@ -38,7 +38,7 @@ def test_plan_and_simulator_assume_the_same(
     source: str, written: str, shown: str, tmp_path: Path
 ) -> None:
     made = lowered(changed(PYTHON, ("= grade.score", f"= {written}")), source, tmp_path)
-    said = calibration_text(made.plan.request.program, made.plan.host, ())
+    said = scores_text(made.plan.request.program, made.plan.host)
     assert said == f"scores are left out: a call of correct takes {shown} (assumed)"
     seconds = from_plan(made.job, made.graph, made.plan).rewards["correct"].seconds.median
     assert f"{1000 * seconds:g} ms" == shown
@@ -51,7 +51,7 @@ def test_a_calibration_replaces_the_assumption(tmp_path: Path) -> None:
     found = from_plan(made.job, made.graph, plan)
     assert found.rewards["correct"].seconds.mean == pytest.approx(0.2)
     assert not any("correct" in note for note in found.notes)
-    assert calibration_text(plan.request.program, plan.host, ()) == ""
+    assert scores_text(plan.request.program, plan.host) == ""
 
 
 def test_a_run_has_the_longest_call_of_each_step(tmp_path: Path) -> None:

@@ -113,7 +113,7 @@ def _check_signature(resolver: File, node: ast.FnDecl) -> None:
         message = "a reward can have only two parameters: the rollout and its target"
         resolver.ctx.error("F114", message, node.fields[2].span)
     if node.result is not None and getattr(node.result, "name", "") not in NUMBERS:
-        message = f"reward `{node.name}` must be a number, but another type is declared here"
+        message = f"the result of reward `{node.name}` is f32, but another type is declared here"
         resolver.ctx.error("F109", message, node.result.span, help="declare `-> f32`")
 
 

@@ -17,6 +17,7 @@ from forgedsl.plan.calibration import calibration_text
 from forgedsl.plan.cost import by_service, time_text
 from forgedsl.plan.host import host_text
 from forgedsl.plan.plan import TRIED, Plan, plan, request_of
+from forgedsl.plan.reward_times import scores_text
 from forgedsl.plan.schedule import plan_schedule
 from forgedsl.plan.search import CHECKPOINT, CLAIM, COLOCATE, ROWS, SIZES, full_space, search
 from forgedsl.plan.text import table
@@ -129,8 +130,9 @@ def render(found: Alternatives) -> str:
         return f"no placement fits {host_text(found.host)}\n"
     first = found.found[0][0]
     devices = (stage.device for stage in first.cost.stages)
-    rest = calibration_text(first.request.program, found.host, devices)
-    head = (f"the best placements on {host_text(found.host)}", ABOUT, rest)
+    program = first.request.program
+    known = calibration_text(program, found.host, devices), scores_text(program, found.host)
+    head = (f"the best placements on {host_text(found.host)}", ABOUT, *known)
     blocks = ["\n".join(filter(None, head))]
     for number, (made, settings) in enumerate(found.found, 1):
         mark = "" if settings else "   <- as in the file"

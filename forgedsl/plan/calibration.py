@@ -17,7 +17,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from forgedsl.ir.program import Program
-from forgedsl.plan.reward_times import scores_text
 from forgedsl.sizes.devices import PEAKS
 from forgedsl.sizes.hosts import Host
 
@@ -55,8 +54,7 @@ def run_name(name: str, profile: str | None) -> str:
 
 
 def calibration_text(program: Program, host: Host, devices: Iterable[str]) -> str:
-    """Describe the runs that calibrate the estimates, and the scores that they leave out; "" if
-    there are none."""
+    """Describe the runs that calibrate the estimates; "" if there are none."""
     parts = [
         f"{device_kind(host.gpu, device)} by run {entry['run']} of {entry['date']}"
         for device in sorted(set(devices))
@@ -64,8 +62,7 @@ def calibration_text(program: Program, host: Host, devices: Iterable[str]) -> st
     ]
     if run_name(program.name, program.profile) in (host.calibration or {}).get("lengths", {}):
         parts.append("lengths as measured in the last run of this file")
-    known = f"calibrated: {', '.join(parts)}" if parts else ""
-    return "; ".join(filter(None, (known, scores_text(program, measured_calls(program, host)))))
+    return f"calibrated: {', '.join(parts)}" if parts else ""
 
 
 def _entry(host: Host, device: str) -> dict[str, Any]:

@@ -11,7 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from forgedsl.ir.program import Function, Program, PythonFunction, rewards_of
+from forgedsl.plan.calibration import measured_calls
 from forgedsl.records import dataclass
+from forgedsl.sizes.hosts import Host
 from forgedsl.types.flow import Role
 
 SHORT = 0.001
@@ -46,9 +48,10 @@ def _waits(program: Program, name: str) -> bool:
     return decl.body.asynchronous or bool({*decl.settings["effects"].value} - {"random"})
 
 
-def scores_text(program: Program, known: Mapping[str, float]) -> str:
+def scores_text(program: Program, host: Host) -> str:
     """Describe what is assumed of the flow's rewards in Python, whose time a step leaves out; ""
     without any."""
+    known = measured_calls(program, host)
     calls = [f"a call of {name} takes {1000 * s:.3g} ms" for name, s in _assumed(program, known)]
     return f"scores are left out: {', '.join(calls)} (assumed)" if calls else ""
 

@@ -23,6 +23,7 @@ from forgedsl.plan.host import host_text
 from forgedsl.plan.liveness import credit_loops, exits
 from forgedsl.plan.plan import Plan
 from forgedsl.plan.recording import recording, size_text
+from forgedsl.plan.reward_times import scores_text
 from forgedsl.plan.router_replay import replays, route_bytes
 from forgedsl.plan.schedule import looser
 from forgedsl.plan.sizes import PlannedSizes
@@ -339,6 +340,8 @@ def _cost(graph: Graph, plan: Plan) -> Iterator[str]:
         devices = (stage.device for stage in cost.stages)
         if known := calibration_text(plan.request.program, plan.host, devices):
             yield known
+        if scores := scores_text(plan.request.program, plan.host):
+            yield scores
         slowest = cost.bottleneck
         assert slowest is not None
         how = "stages overlap" if cost.overlapped else "stages take turns"

@@ -40,10 +40,9 @@ def check_without_effect(program: Program, graph: Graph) -> list[Diagnostic]:
         for d in (*_system(dataset), *_level(program, dataset))
     ]
     found += _trackers(program.singletons["logging"])
-    for name in (
-        n for n in graph.services if not is_tenant(program, n)
-    ):  # plan/tenants.py reports theirs
-        found += [*_of_gpus(program.services[name]), *_route(program.services[name])]
+    for name in graph.services:
+        if not is_tenant(program, name):  # plan/tenants.py reports settings of tenants
+            found += [*_of_gpus(program.services[name]), *_route(program.services[name])]
     return [*found, *_colocated(program, graph)]
 
 

@@ -278,29 +278,23 @@ def _titan(titan: Titan, name: str, data: RunData, syncs: list[Interval]) -> Tit
 
 def _reward(reward: Reward, name: str, data: RunData) -> Reward:
     """Estimate a reward: a share of the time in which scores were being computed."""
-    scores = scores_of(data, name)
-    if not scores:
-        return reward
-    return Reward(seconds=constant(seconds_of_call(data, name, scores)))
+    seconds = seconds_of_call(data, name)
+    return reward if seconds is None else Reward(seconds=constant(seconds))
 
 
-def scores_of(data: RunData, name: str) -> list[Span]:
-    """Return the spans after the start of a run in which scores from a reward were computed."""
+def seconds_of_call(data: RunData, name: str) -> float | None:
+    """Return the mean seconds of a call of a reward after the start of a run: its share of the time
+    in which scores from it were being computed. None without such a score."""
     behind = {rubric: spec.rewards for rubric, spec in data.job.rubrics.items()}
     targets = {n.name: n.target for n in data.job.nodes if Role.SCORES in n.roles}
-    return [
+    scores = [
         span
         for span in after_start(data, "score")
         for target in (targets[span.fields["node"]],)
         if name in behind.get(target, (target,))
     ]
-
-
-def seconds_of_call(data: RunData, name: str, scores: Sequence[Span]) -> float:
-    """Return the seconds of a call of a reward: its share of the time in which `scores` were being
-    computed."""
-    behind = {rubric: spec.rewards for rubric, spec in data.job.rubrics.items()}
-    targets = {n.name: n.target for n in data.job.nodes if Role.SCORES in n.roles}
+    if not scores:
+        return None
     rewards = len(behind.get(targets[scores[0].fields["node"]], (name,)))
     procs = data.job.rewards[name].concurrent_calls
     busy = union([(span.start, span.end) for span in scores])
