@@ -43,7 +43,7 @@ from forgedsl_runtime.services.titan.upstream.checkpoints import spoilt
 from forgedsl_runtime.services.titan.upstream.context import share_rows
 from forgedsl_runtime.services.titan.upstream.gathering import gather_tensor
 from forgedsl_runtime.services.titan.upstream.router import InF32
-from forgedsl_runtime.upstream.inductor import start_compilers
+from forgedsl_runtime.upstream.inductor import compile_for_any_length, start_compilers
 
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
 """dtypes of a model in the trainer"""
@@ -299,6 +299,7 @@ def _start(
         torch.compiler.config.dynamic_sources = ",".join(
             [*OF_ANY_LENGTH, *([given] if given else [])]
         )
+        compile_for_any_length()
         if device.type == "cuda":
             start_compilers()
 
