@@ -15,10 +15,11 @@ import tolerance
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch._dynamo.testing import CompileCounterWithBackend
 
 from forgedsl_runtime.data_types import Sample
 from forgedsl_runtime.packing import Microbatch, pack
-from forgedsl_runtime.services.titan.upstream.dispatch import local_order
+from forgedsl_runtime.services.titan.upstream.dispatch import local_order, order_by
 
 PARTS = Path(__file__).parent / "dispatch_parts.py"
 EXPERTS = 8
@@ -109,3 +110,14 @@ def test_ranks_have_equal_shapes_and_all_samples(
     for micro in (micro for micros in ranks for micro in micros):
         assert micro.num_tokens == sum(len(samples[i].token_ids) for i in micro.members)
         assert int(micro.bounds[-1]) == micro.tokens.numel()
+
+
+def test_the_order_is_compiled_once_for_few_and_for_many_rows() -> None:
+    """Inductor compiles a sort twice, since it looks at 32,767 keys."""
+    torch._dynamo.reset()
+    counted = CompileCounterWithBackend("inductor")
+    ordered = torch.compile(order_by, backend=counted, dynamic=True)
+    for size in (40_000, 100, 32_767, 32_766):
+        keys = torch.randint(EXPERTS, (size,))
+        assert torch.equal(ordered(keys), torch.argsort(keys, stable=True))
+    assert counted.frame_count == 1

@@ -5,19 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 
-def start_compilers(most: int | None = None) -> None:
+def start_compilers() -> None:
     """Start the processes in which Inductor compiles kernels; return at once. By itself it starts
     them with the first kernel, and compiles one kernel after the other until they are ready.
+    Without effect in a process that has imported vLLM, which tells Inductor to use none."""
+    from torch._inductor.async_compile import AsyncCompile
 
-    There is one for each CPU core, and no more than `most` or 32. TORCHINDUCTOR_COMPILE_THREADS is
-    another number; with 1 there are none. vLLM sets it to 1 when it is imported, so an engine calls
-    this before."""
-    from torch._inductor import config
-    from torch._inductor.async_compile import AsyncCompile, get_compile_threads
-
-    count = get_compile_threads()
-    if most is not None and count > most:
-        config.compile_threads = most
     pool: Any = AsyncCompile
     pool.use_process_pool()
 

@@ -54,6 +54,21 @@ def inverse(order: Tensor) -> Tensor:
     )
 
 
+@torch.library.custom_op("forgedsl::order_by", mutates_args=())
+def order_by(keys: Tensor) -> Tensor:
+    """Return the order that sorts `keys` [N], int64 [N]; equal keys keep their order.
+
+    An operation of its own, since Inductor compiles a layer with a sort twice, for fewer than
+    32,767 keys and for more, although it calls the same sort in both.
+    """
+    return torch.argsort(keys, stable=True)
+
+
+@order_by.register_fake
+def _(keys: Tensor) -> Tensor:
+    return torch.empty_like(keys, dtype=torch.int64)
+
+
 def permute(rows: Tensor, order: Tensor, back: Tensor) -> Tensor:
     """Return `rows[order]`, [N, D]. `back` is the inverse of the permutation `order`, [N]."""
     found: Tensor = _Permute.apply(rows, order, back)  # type: ignore[no-untyped-call]
@@ -149,7 +164,7 @@ def local_order(ids: Tensor, first: int, count: int) -> tuple[Order, Tensor]:
     own = torch.where(mine, own, count)
     counts = torch.zeros(count + 1, dtype=torch.int64, device=ids.device)
     counts = counts.scatter_add(0, own, torch.ones_like(own))[:count]
-    by_expert = torch.argsort(own, stable=True)
+    by_expert = order_by(own)
     num_rows = int(counts.sum().item())  # waits for the device
     torch._check(num_rows >= 0)  # type: ignore[no-untyped-call]
     torch._check(num_rows <= num_pairs)  # type: ignore[no-untyped-call]
@@ -223,7 +238,7 @@ def dispatcher() -> Any:
             return weighted_sum(rows, metadata.topk_scores_experts_sorted_N, order)
 
         def _local_reorder(self, x: Tensor, weights: Tensor, ids: Tensor) -> Any:
-            pairs = torch.argsort(ids.reshape(-1), stable=True)
+            pairs = order_by(ids.reshape(-1))
             order = Order(pairs, inverse(pairs), self.top_k)
             return spread(x, order), pairs, weights.reshape(-1)
 

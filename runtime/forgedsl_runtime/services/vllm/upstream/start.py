@@ -5,11 +5,10 @@
                `-> seconds by phase
 
 vLLM would import everything again in another process, to inspect the model's class: this is
-skipped. It lets Inductor compile one kernel after the other; here several processes compile them,
-and they start before vLLM is imported. Triton kernels for sampling settings that are not used are
-not compiled. vLLM would record 137 CUDA graphs, half of them twice to measure their memory; here
-only a few are recorded. A child process saves the compiled model (`compiled_model.py`), and a
-thread compiles the kernels of decode attention.
+skipped. Triton kernels for sampling settings that are not used are not compiled. vLLM would record
+137 CUDA graphs, half of them twice to measure their memory; here only a few are recorded. A child
+process saves the compiled model (`compiled_model.py`), and a thread compiles the kernels of decode
+attention.
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ from unittest.mock import patch
 
 from forgedsl.lower import job as spec
 from forgedsl_runtime.services.vllm.upstream.compiled_model import save_aside
-from forgedsl_runtime.upstream.inductor import start_compilers
 
 PHASES = (
     ("model", "_init_executor"),
@@ -33,8 +31,6 @@ PHASES = (
 """names of the startup phases, and the methods of vLLM's executor that implement them"""
 LARGEST_GRAPH = 512
 """largest number of tokens of a graph for steps with prompts; vLLM's own limit on Hopper"""
-MOST_COMPILERS = 8
-"""processes that compile the kernels of an engine"""
 
 
 def preload(device: str) -> float:
@@ -44,8 +40,6 @@ def preload(device: str) -> float:
         # On CPUs the engine is eager, but without this vLLM would still compile one function (the
         # ranks of sampled tokens) to C++.
         os.environ.setdefault("TORCH_COMPILE_DISABLE", "1")
-    else:
-        start_compilers(MOST_COMPILERS)
     from vllm import EngineArgs, SamplingParams, TokensPrompt  # noqa: F401
     from vllm.v1.engine.llm_engine import LLMEngine  # noqa: F401
 
