@@ -16,11 +16,12 @@ from forgedsl.hir.table import RANK
 from forgedsl.ir.graph import Graph
 from forgedsl.ir.program import Constructor, Decl, Program, Value, model_of
 from forgedsl.losses.infer import infer
-from forgedsl.losses.tree import VALUE, Tree
+from forgedsl.losses.tree import VALUE
 from forgedsl.plan.cost import engine_judges, judge_tokens, most_siblings
 from forgedsl.plan.environments import longest_text
 from forgedsl.plan.experts import check_experts
 from forgedsl.plan.host import launcher_of
+from forgedsl.plan.pairs import is_paired
 from forgedsl.records import replace
 from forgedsl.schema import builtins
 from forgedsl.services.registry import kind_of
@@ -467,11 +468,6 @@ def _check_loss(program: Program, graph: Graph, decl: Decl) -> Iterator[Diagnost
             related=(Label(text="its loss is over conversations" if column == "chat"
                            else "its loss is over pairs", span=where),),
         )  # fmt: skip
-
-
-def is_paired(tree: Tree) -> bool:
-    """True if a loss compares the two answers of a pair."""
-    return any("P" in field.type.axes for field in tree.fields)
 
 
 def _is_hidden(setting: Value, by: Value) -> bool:

@@ -25,6 +25,7 @@ from forgedsl.plan.liveness import check_liveness
 from forgedsl.plan.memory_checks import check_memory, check_pools
 from forgedsl.plan.meshes import CHOSEN, Advice, place, plan_mesh
 from forgedsl.plan.model_dims import check_family, dims_of
+from forgedsl.plan.pairs import check_pairs
 from forgedsl.plan.queues import capacities, slots_of
 from forgedsl.plan.router_replay import check_router_replay
 from forgedsl.plan.schedule import SchedulePlan, plan_schedule
@@ -260,7 +261,7 @@ def _checks(
     found += check_support(request, graph) + checks.check_learning(program, graph)
     found += checks.check_launcher(program, request.meshes) + checks.check_threads(request)
     found += check_router_replay(program, graph, request.dims)
-    found += checks.check_evals(program, graph)
+    found += checks.check_evals(program, graph) + check_pairs(request, graph)
     found += checks.check_transports(request, graph)
     found += checks.check_context(program, graph, contexts, seq_len)
     found += checks.check_rows_in_context(request, found)

@@ -25,6 +25,7 @@ from forgedsl.plan.capacity import Store
 from forgedsl.plan.cost import Cost
 from forgedsl.plan.kept_weights import keeping_weights, with_kept_weights
 from forgedsl.plan.meshes import CHOSEN
+from forgedsl.plan.pairs import least_rows
 from forgedsl.plan.schedule import SchedulePlan
 from forgedsl.plan.sizes import data_ranks, step_tokens
 from forgedsl.records import dataclass, replace
@@ -130,10 +131,11 @@ def search(
 def smallest(base: Request, graph: Graph, schedule: SchedulePlan, space: Space) -> Program:
     """Return the program with the smallest placement: one process per service, least memory, all
     sharing that is allowed. If it does not fit, no placement fits."""
-    least = {ROWS: 1, CHECKPOINT: "full"}
+    least = {(base.trainer, ROWS): least_rows(base.program, graph)}
     services = dict(base.program.services)
     for name, key in space.free:
-        services[name] = changed(services[name], {key: least.get(key, 1)})
+        low = "full" if key == CHECKPOINT else least.get((name, key), 1)
+        services[name] = changed(services[name], {key: low})
     program = replace(base.program, services=services)
     if not space.colocate:
         return program
@@ -183,6 +185,8 @@ class _Search:
 
     def __init__(self, base: Request, graph: Graph, schedule: SchedulePlan, space: Space) -> None:
         self.base, self.graph, self.schedule, self.space = base, graph, schedule, space
+        self.least = {base.trainer: least_rows(base.program, graph)}
+        """by service: the smallest `batch.rows`, if it is more than 1"""
         self.names = [mesh.service for mesh in base.meshes]
         self.layouts = {name: list(self._layouts(name)) for name in self.names}
         self.weights = [self._weights(sync) for sync in graph.syncs]
@@ -284,7 +288,7 @@ class _Search:
         rows = self.base.rows.get(decl.name)
         if rows is None or not mesh.gpus:
             return False
-        one = 1 if (decl.name, ROWS) in self.space.free else rows[0]
+        one = self.least.get(decl.name, 1) if (decl.name, ROWS) in self.space.free else rows[0]
         mode = MODES[0] if (decl.name, CHECKPOINT) in self.space.free else ""
         request = self._alone(self._with(decl, mode), mesh, one)
         return _peak(request, mesh) <= ROOMY * self.base.host.gpu_memory
@@ -313,7 +317,10 @@ class _Search:
             tokens = step_tokens(self.base, self.graph)
             need = max(1, ceil(tokens / (updates * seq_len * data_ranks(mesh))))
             halved = {1 << i for i in range(need.bit_length())}
-            sizes = sorted({ceil(need / n) for n in (counts(need) if trained else halved)})
+            least = self.least.get(name, 1)
+            sizes = sorted(
+                {max(least, ceil(need / n)) for n in (counts(need) if trained else halved)}
+            )
         modes: tuple[str, ...] = ("",)
         if (name, CHECKPOINT) in self.space.free:
             modes = MODES if trained else MODES[:1]
