@@ -28,6 +28,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+pytest_plugins = ("loads_triton",)
 GOLDEN = Path(__file__).parent / "golden"
 
 # `make test` runs slices with fixed seeds; `make deep` looks at other inputs each time.

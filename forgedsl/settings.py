@@ -162,7 +162,8 @@ class Limit:
     role     instead of `most`: the setting needs a flow with a node of this role
     head     the limit applies only to a service with a value head
     beside   the limit applies only if the setting of this name is above 1
-    words    unsupported words (on `device`, if that is set)
+    words    unsupported words
+    device   the limit applies only on this device
     instead  what to use instead, for the message"""
 
     setting: str
@@ -184,8 +185,10 @@ class Limit:
         device: str = "",
     ) -> bool:
         """True if a value is not supported in a flow with nodes of these `roles`."""
+        if self.device not in ("", device):
+            return False
         if self.words:
-            return value in self.words and self.device in ("", device)
+            return value in self.words
         if not isinstance(value, int) or (self.head and not head):
             return False
         if self.beside and not (isinstance(beside, int) and beside > 1):

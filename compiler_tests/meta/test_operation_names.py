@@ -14,6 +14,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 from forgedsl.operations.registry import OPERATIONS
@@ -55,8 +56,13 @@ def test_the_list_of_what_is_left_is_true() -> None:
     assert sum(LEFT.values()) < MOST
 
 
-def places() -> Iterator[tuple[str, int]]:
+@cache
+def places() -> tuple[tuple[str, int], ...]:
     """(file, line) of each use of a name of an operation."""
+    return tuple(_places())
+
+
+def _places() -> Iterator[tuple[str, int]]:
     for folder in ("forgedsl", "runtime"):
         for path in sorted((ROOT / folder).rglob("*.py")):
             name = path.relative_to(ROOT).as_posix()

@@ -1,8 +1,8 @@
 """Prints how far results and gradients of dispatched experts are from float64, on gloo ranks.
 
-Run by test_expert_dispatch. Arguments: number of ranks, top_k, the last expert that is chosen, and
-whether to compile. An expert multiplies by its weight and takes the tanh; rows that belong to no
-expert become NaN, so that nothing may read them.
+Run by test_expert_dispatch. Arguments: number of ranks, whether to compile, and for each case
+"top_k,last": experts of a token, and the last expert that is chosen. An expert multiplies by its
+weight and takes the tanh; rows that belong to no expert become NaN, so that nothing may read them.
 """
 
 import json
@@ -52,7 +52,9 @@ def through(used: Any, x: Any, weights: Any, ids: Any, experts: Any) -> torch.Te
     return used.combine(rows, kept, x)
 
 
-def rank(index: int, port: int, ranks: int, top_k: int, last: int, compiled: bool) -> None:
+def rank(
+    index: int, port: int, ranks: int, compiled: bool, cases: list[tuple[int, int]]
+) -> None:  # fmt: skip
     torch.set_num_threads(1)
     torch._dynamo.config.capture_scalar_outputs = True  # as torchtitan does
     select_device("cpu")
@@ -61,30 +63,40 @@ def rank(index: int, port: int, ranks: int, top_k: int, last: int, compiled: boo
     set_spmd_backend(SPMD_BACKEND)
     store = dist.TCPStore("127.0.0.1", port, is_master=False)
     dist.init_process_group("gloo", store=store, rank=index, world_size=ranks)
+    mesh = init_device_mesh("cpu", (ranks,), mesh_dim_names=("ep",)) if ranks > 1 else None
+    run = torch.compile(through, fullgraph=True, dynamic=True) if compiled else through
+    found = [measured(index, ranks, mesh, run, *case) for case in cases]
+    if index == 0:
+        print("RESULT" + json.dumps(found), flush=True)
+    dist.destroy_process_group()
+
+
+def measured(
+    index: int, ranks: int, mesh: Any, run: Any, top_k: int, last: int
+) -> dict[str, Any]:  # fmt: skip
+    """Whether tokens are gathered, and by rank how far the results are from float64."""
     used = dispatcher().Config(num_experts=EXPERTS, top_k=top_k).build()
-    if ranks > 1:
-        used.wire_meshes(ep_mesh=init_device_mesh("cpu", (ranks,), mesh_dim_names=("ep",)))
+    if mesh is not None:
+        used.wire_meshes(ep_mesh=mesh)
     inputs = drawn(ranks, top_k, last)
     own = slice(index * TOKENS, (index + 1) * TOKENS)
     x, weights = (value[own].float().requires_grad_() for value in inputs[:2])
     count = EXPERTS // ranks
     experts = inputs[3][index * count : (index + 1) * count].float()
-    run = torch.compile(through, fullgraph=True, dynamic=True) if compiled else through
     out = run(used, x, weights, inputs[2][own].clone(), experts)
     (out**2).sum().backward()
     pairs = zip([out.detach(), x.grad, weights.grad], expected(*inputs), strict=True)
     off = max(float((a.double() - b[own]).abs().max() / b.abs().max()) for a, b in pairs)
     every: list[Any] = [None] * ranks
     dist.all_gather_object(every, off)
-    if index == 0:
-        print("RESULT" + json.dumps({"gathers": used.gathers, "off": every}), flush=True)
-    dist.destroy_process_group()
+    return {"gathers": used.gathers, "off": every}
 
 
 def main() -> None:
-    ranks, top_k, last, compiled = map(int, sys.argv[1:])
+    ranks, compiled = map(int, sys.argv[1:3])
+    cases = [(int(a), int(b)) for a, b in (word.split(",") for word in sys.argv[3:])]
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    mp.spawn(rank, (store.port, ranks, top_k, last, bool(compiled)), nprocs=ranks)
+    mp.spawn(rank, (store.port, ranks, bool(compiled), cases), nprocs=ranks)
 
 
 if __name__ == "__main__":

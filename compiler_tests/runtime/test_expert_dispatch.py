@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,24 @@ PARTS = Path(__file__).parent / "dispatch_parts.py"
 EXPERTS = 8
 
 
-def measured(ranks: int, top_k: int, last: int, compiled: bool) -> Any:
-    command = [sys.executable, str(PARTS), *map(str, (ranks, top_k, last, int(compiled)))]
+CASES = {
+    1: {"one rank": (3, 7, False)},
+    2: {
+        "gathered": (3, 7, True),
+        "gathered, none for the second rank": (3, 3, True),
+        "sent one by one": (2, 7, False),
+    },
+    4: {"gathered by four": (5, 7, True), "sent one by one to four": (3, 7, False)},
+}
+"""by number of ranks, name of the case: experts of a token, the last expert that is chosen, and
+whether all tokens are gathered"""
+
+
+@cache
+def measured(ranks: int, cases: tuple[tuple[int, int], ...], *, compiled: bool) -> Any:
+    """What processes of so many ranks find in each case."""
+    words = [f"{top_k},{last}" for top_k, last in cases]
+    command = [sys.executable, str(PARTS), str(ranks), str(int(compiled)), *words]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     (line,) = [each for each in done.stdout.splitlines() if each.startswith("RESULT")]
@@ -34,20 +51,18 @@ def measured(ranks: int, top_k: int, last: int, compiled: bool) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("ranks", "top_k", "last", "gathers"),
+    ("ranks", "name"),
     [
-        pytest.param(1, 3, 7, False, id="one rank"),
-        pytest.param(2, 3, 7, True, id="gathered"),
-        pytest.param(2, 3, 3, True, id="gathered, none for the second rank"),
-        pytest.param(2, 2, 7, False, id="sent one by one"),
-        pytest.param(4, 5, 7, True, id="gathered by four", marks=pytest.mark.full),
-        pytest.param(4, 3, 7, False, id="sent one by one to four", marks=pytest.mark.full),
+        pytest.param(ranks, name, id=name, marks=[pytest.mark.full] if ranks == 4 else [])
+        for ranks, cases in CASES.items()
+        for name in cases
     ],
 )
-def test_results_are_those_of_the_definition(
-    ranks: int, top_k: int, last: int, gathers: bool
-) -> None:
-    found = measured(ranks, top_k, last, compiled=False)
+def test_results_are_those_of_the_definition(ranks: int, name: str) -> None:
+    cases = CASES[ranks]
+    every = measured(ranks, tuple(case[:2] for case in cases.values()), compiled=False)
+    found = dict(zip(cases, every, strict=True))[name]
+    top_k, _, gathers = cases[name]
     assert found["gathers"] == gathers
     assert max(found["off"]) < tolerance.apart(torch.float32, 16 + top_k)
 
@@ -55,7 +70,7 @@ def test_results_are_those_of_the_definition(
 @pytest.mark.full
 @pytest.mark.parametrize(("ranks", "last"), [(1, 7), (2, 7), (2, 3)])
 def test_compiled_results_are_those_of_the_definition(ranks: int, last: int) -> None:
-    found = measured(ranks, 3, last, compiled=True)
+    (found,) = measured(ranks, ((3, last),), compiled=True)
     assert max(found["off"]) < tolerance.apart(torch.float32, 16 + 3)
 
 

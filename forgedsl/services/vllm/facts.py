@@ -30,7 +30,7 @@ from forgedsl.settings import (
     Type,
     word,
 )
-from forgedsl.sizes.memory import RankMemory, Request
+from forgedsl.sizes.memory import BATCHED_TOKENS, RankMemory, Request
 from forgedsl.sizes.meshes import MeshPlan
 
 if TYPE_CHECKING:
@@ -86,6 +86,10 @@ SCHEMA = Kind(
         Limit(setting="engine.weight_dtype", words=("fp8",), device="cpu",
               instead="on a CPU, remove `engine.weight_dtype`: vLLM's kernel for it needs AMX, "
               "which few CPUs have"),
+        *(Limit(setting="engine.max_running", most=most, device=device,
+                instead=f"an engine computes at most {most:,} tokens in a step, so it cannot "
+                "decode more completions at once: lower it, or use more `replicas`")
+          for device, most in BATCHED_TOKENS.items()),
         Limit(setting="parallel.pp",
               instead="use `parallel.tp` to split a model that is too large"),
         Limit(setting="parallel.dp", instead="use `replicas` for more throughput"),
