@@ -20,15 +20,15 @@ import os
 import platform
 import re
 import signal
+import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import settings
 
-pytest_plugins = ("loads_triton",)
 GOLDEN = Path(__file__).parent / "golden"
 
 # `make test` runs slices with fixed seeds; `make deep` looks at other inputs each time.
@@ -41,6 +41,9 @@ ORPHANS: list[Path] = []
 """goldens that no test of a whole run asked for"""
 RANK = {"deep": 0, "runtime": 1, "numerics": 2, "passes": 3}
 """folders with long files go first"""
+KERNELS = "numerics"
+"""folder of tests of kernels; folders are collected in the order of their names"""
+TRITON = "triton.language"
 NOT_FULL = "not full and not smoke"
 """what `make test` asks for: it reads every golden"""
 REMEDIES = (
@@ -75,6 +78,24 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="rewrite golden files")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Make a module an error that imports triton before the tests of kernels are collected. They
+    choose triton's interpreter by an environment variable before they import it; they would all
+    fail, and not say why."""
+    before = TRITON in sys.modules
+    report = yield
+    early = isinstance(collector, pytest.Module) and collector.path.parent.name < KERNELS
+    if early and not before and TRITON in sys.modules:
+        report.outcome = "failed"
+        report.longrepr = (
+            f"{collector.nodeid} imports triton when it is collected: import it in a test"
+        )
+    return report
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` takes its choice
