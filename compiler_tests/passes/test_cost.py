@@ -19,6 +19,7 @@ from forgedsl.plan.cost import (
 )
 from forgedsl.plan.liveness import Net, Transition, check_liveness, credit_loops, exits, net_of
 from forgedsl.plan.plan import advice, plan
+from forgedsl.plan.sampling import in_turns
 from forgedsl.plan.stage import Stage
 from forgedsl.plan.text import SHORTER, render_plan
 from forgedsl.plan.timeline import timeline
@@ -52,6 +53,24 @@ def test_an_engine_decodes_as_many_completions_at_once_as_it_is_given(running):
     text = changed(GRPO, ("draw(16)", "draw(128)"))
     made, _ = plan_of(text, f"generator.engine.max_running={running}")
     assert f", {running} at once" in stage(made, "rollout").detail
+
+
+@pytest.mark.parametrize(
+    ("count", "width", "seconds"),
+    [(64, 64, 74), (64, 32, 2 * 42), (64, 31, 2 * 41 + 12), (64, 128, 138 / 2)],
+)
+def test_the_last_completions_are_fewer_and_take_less_time(count, width, seconds):
+    """A step of n completions takes 10 + n; one with those of other batches is divided."""
+    assert in_turns(lambda n: 10.0 + n, count, width) == seconds
+
+
+def test_a_plan_takes_turns_of_completions_into_account():
+    """64 completions on each replica, in one turn, two and three."""
+    one, two, three = (
+        stage(plan_of(GRPO, f"generator.engine.max_running={n}")[0], "rollout").seconds
+        for n in (64, 32, 31)
+    )
+    assert three - two == pytest.approx(two - one, rel=0.05)  # the GPU waits for the host
 
 
 def test_ranks_that_share_rows_exchange_tokens_for_heads():

@@ -5,6 +5,8 @@ sampling node + engine + schedule -> Stage, for one batch at a time and for as m
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from forgedsl.families.base import Dims
 from forgedsl.ir.graph import Graph, Node
 from forgedsl.plan.decoding import launch_seconds
@@ -63,11 +65,24 @@ class _Decoding:
         moved = fetched / (self.rates.bandwidth * self.mesh.world)
         return launches + width * self.rates.token + max(moved, width * self.prefill)
 
+    def decode(self, count: int, width: int) -> float:
+        """Return the seconds that `count` completions take, `width` at a time."""
+        return self.new * in_turns(self.seconds, count, width)
+
     def _cache(self, width: int) -> float:
         # a GPU reads a prompt's keys and values once for all its completions
         prompt = self.prompt / (self.shared if self.mesh.device == "gpu" else 1)
         each = kv_bytes(self.dims, tp=1, pp=1, itemsize=self.kv_itemsize)
         return width * (prompt + self.new / 2) * each
+
+
+def in_turns(of: Callable[[int], float], count: int, width: int) -> float:
+    """Return the sum of `of(n)` over the steps in which `count` sequences get a token each, at most
+    `width` in a step. If a step has others too, its cost is divided among all."""
+    if width >= count:
+        return of(width) * count / width
+    full, rest = divmod(count, width)
+    return full * of(width) + (of(rest) if rest else 0.0)
 
 
 def sample_stage(
@@ -93,18 +108,17 @@ def sample_stage(
     width, fewest = (max(1, min(batches * each, most)) for batches in (lag + 1, 1))
     begun = lag * each * (prompt / shared + new / 2)
     again = begun * (steps.prefill + rates.again) * _kv_recomputations(graph, schedule, node)
-    at_once = width / each if width > each else 1 / -(-each // width)
-    first, decode_s = each * prompt / shared * steps.prefill, new * steps.seconds(width)
+    first, decode_s = each * prompt / shared * steps.prefill, steps.decode(each, width)
     per_token = forward_flops(dims, prompt + new)
     where = f" on each of {mesh.replicas}" if mesh.replicas > 1 else ""
     return Stage(
         node=node.name, service=node.target, device=mesh.device, tokens=count * new,
         flops=(count * prompt / shared + count * new) * per_token,
-        bytes=mesh.replicas * new * steps.read(width) / at_once,
-        seconds=first + decode_s / at_once + again,
-        latency=first + decode_s / min(1, at_once) + (lag + 1) * again,
-        alone=first + new * steps.seconds(fewest) * -(-each // fewest) + again,
-        batches=max(1.0, at_once),
+        bytes=mesh.replicas * new * in_turns(steps.read, each, width),
+        seconds=first + decode_s + again,
+        latency=first + max(decode_s, new * steps.seconds(width)) + (lag + 1) * again,
+        alone=first + steps.decode(each, fewest) + again,
+        batches=max(1.0, width / each),
         detail=f"{count} x {new}, {width} at once{where}",
     )  # fmt: skip
 
