@@ -39,21 +39,22 @@ def found(text: str) -> list[tuple[str, str, str | None]]:
     ("rows", "help"),
     [("rows = 1", "`batch.rows = 2`"), ("tokens = 64", "`batch.tokens = 128`")],
 )
-def test_one_row_is_an_error(rows: str, help: str) -> None:
-    ((message, told, _),) = found(changed(DPO, ("rows = 2", rows)))
+def test_one_row_without_packing_is_an_error(rows: str, help: str) -> None:
+    ((message, told, _),) = found(changed(DPO, ("rows = 2", f"{rows}, pack = false")))
     assert message == (
         "loss `rl.dpo` needs both answers of a pair in a microbatch, and microbatches of `trainer` "
         "have only 1 row of 64 tokens"
     )
-    assert told == f"{help}, or a smaller `batch.seq_len` too"
+    assert told == f"{help}, or `batch.pack = true`"
 
 
-def test_two_rows_are_enough() -> None:
-    assert not found(DPO)
+@pytest.mark.parametrize("rows", ["rows = 1", "rows = 2", "rows = 2, pack = false"])
+def test_two_rows_are_enough_and_packed_answers_may_share_one(rows: str) -> None:
+    assert not found(changed(DPO, ("rows = 2", rows)))
 
 
 def test_other_losses_take_one_row() -> None:
-    text = changed(DPO, ("rl.dpo", "rl.sft"), ("rows = 2", "rows = 1"))
+    text = changed(DPO, ("rl.dpo", "rl.sft"), ("rows = 2", "rows = 1, pack = false"))
     assert not found(text)
 
 

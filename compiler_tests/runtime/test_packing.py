@@ -194,7 +194,7 @@ def test_both_sides_of_a_pair_share_a_microbatch(
 
 def test_a_pair_that_fits_no_microbatch_is_refused() -> None:
     side = Sample(token_ids=[0] * 8, num_prompt=1, mask=[True] * 7)
-    with pytest.raises(ValueError, match=r"a pair needs 2 rows, but batch.rows = 1"):
+    with pytest.raises(ValueError, match=r"a pair of 16 tokens needs 2 rows, but batch.rows = 1"):
         pack([side, side], seq_len=8, rows=1, rank=0, world=1, pairs=True)
 
 

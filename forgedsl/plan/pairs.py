@@ -1,6 +1,7 @@
-"""The two answers of a pair are trained together, so a microbatch needs rows for both.
+"""The two answers of a pair are trained together, so a microbatch needs room for both.
 
-P216: `batch.rows = 1`, and a loss that compares the answers of a pair.
+With `pack` they may share a row. A pair of which each answer is as long as a row needs two, so
+`auto` chooses at least two. P216: `batch.rows = 1` without `pack`, which no pair fits.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from forgedsl.ir.program import Program
 from forgedsl.losses.infer import infer
 from forgedsl.losses.tree import Tree
 from forgedsl.sizes.memory import Request
-from forgedsl.sizes.meshes import value, written_at
+from forgedsl.sizes.meshes import setting_label, value, written_at
 
 
 def is_paired(tree: Tree) -> bool:
@@ -33,16 +34,18 @@ def paired_loss(program: Program, graph: Graph) -> str | None:
 
 
 def least_rows(program: Program, graph: Graph) -> int:
-    """Return the smallest `batch.rows` with which every batch of the trainer can be packed."""
+    """Return the smallest `batch.rows` that every batch of the trainer fits."""
     return 1 if paired_loss(program, graph) is None else 2
 
 
 def check_pairs(request: Request, graph: Graph) -> list[Diagnostic]:
-    """P216: each answer of a pair may be as long as a row, so a microbatch has two rows."""
+    """P216: without `pack` each answer has a row of its own, so a microbatch has two rows."""
     rows, seq_len = request.rows[graph.trainer]
-    if rows > 1 or (loss := paired_loss(request.program, graph)) is None:
-        return []
     decl = request.program.services[graph.trainer]
+    if rows > 1 or value(decl, "batch.pack"):
+        return []
+    if (loss := paired_loss(request.program, graph)) is None:
+        return []
     key = "batch.rows" if value(decl, "batch.tokens") is None else "batch.tokens"
     return [
         error(
@@ -51,7 +54,7 @@ def check_pairs(request: Request, graph: Graph) -> list[Diagnostic]:
             f"loss `{loss}` needs both answers of a pair in a microbatch, and microbatches of "
             f"`{graph.trainer}` have only 1 row of {seq_len} tokens",
             written_at(decl, key),
-            help=f"`{key} = {2 if key == 'batch.rows' else 2 * seq_len}`, or a smaller "
-            "`batch.seq_len` too",
+            related=setting_label(decl, "batch.pack"),
+            help=f"`{key} = {2 if key == 'batch.rows' else 2 * seq_len}`, or `batch.pack = true`",
         )
     ]

@@ -180,12 +180,13 @@ def _balanced(
     most `most` samples.
 
     Raises:
-        ValueError: `together` samples (a pair) are longer than the `budget` of tokens.
+        ValueError: `together` samples (a pair) are longer than the `budget` of tokens, or more than
+            `most`.
     """
     units = [list(range(i, i + together)) for i in range(0, len(samples), together)]
     lengths = [sum(len(samples[i].token_ids) for i in unit) for unit in units]
     if lengths and (max(lengths) > budget or together > most):
-        raise ValueError("a pair needs 2 rows, but batch.rows = 1")
+        raise ValueError(f"a pair of {max(lengths)} tokens needs 2 rows, but batch.rows = 1")
     count = max(1, -(-sum(lengths) // (budget * world)))
     order = sorted(range(len(units)), key=lambda u: -lengths[u])
     while True:
@@ -216,7 +217,8 @@ def _paired(
             members, bins = [], _first_fit(samples, both, seq_len, share)
             cuts.append([])
         if len(bins) > rows:
-            raise ValueError(f"a pair needs {len(bins)} rows, but batch.rows = {rows}")
+            tokens = sum(len(samples[i].token_ids) for i in both)
+            raise ValueError(f"a pair of {tokens} tokens needs 2 rows, but batch.rows = 1")
         members += both
         cuts[-1] = bins
     return cuts
