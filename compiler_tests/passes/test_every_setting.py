@@ -466,13 +466,8 @@ def test_what_the_plan_chooses_is_in_the_job_as_if_it_were_written(
 def test_what_is_not_carried_out_is_refused(kind: str, limit: Limit, folder: Path) -> None:
     given = SERVICES[kind].setting(limit.setting)
     assert given is not None
-    amount = (
-        limit.words[0]
-        if limit.words
-        else "true"
-        if given.type.base == "bool"
-        else str(limit.most + 1)
-    )
+    amount = "true" if given.type.base == "bool" else str(limit.most + 1)
+    amount = limit.words[0] if limit.words else amount
     settings = [f"{NAMES[kind]}.{limit.setting}={amount}", f"{NAMES[kind]}.procs=4"]
     settings += [f"{NAMES[kind]}.{limit.beside}=2"] if limit.beside else []
     settings += [f"{NAMES[kind]}.device={limit.device}"] if limit.device else []

@@ -30,9 +30,10 @@ schedule sync { steps = 4 }
 H100 = Host(gpus=1, gpu="H100", gpu_memory=gpu_bytes("H100"))
 
 
-def found(text: str) -> list[tuple[str, str, str | None]]:
+def found(text: str) -> list[tuple[str, str | None]]:
+    """Message and help of each P216."""
     done = lint_source(SourceFile("t.forge", text), Path())
-    return [(d.message, d.help or "", d.code) for d in done.diagnostics if d.code == "P216"]
+    return [(d.message, d.help) for d in done.diagnostics if d.code == "P216"]
 
 
 @pytest.mark.parametrize(
@@ -40,7 +41,7 @@ def found(text: str) -> list[tuple[str, str, str | None]]:
     [("rows = 1", "`batch.rows = 2`"), ("tokens = 64", "`batch.tokens = 128`")],
 )
 def test_one_row_without_packing_is_an_error(rows: str, help: str) -> None:
-    ((message, told, _),) = found(changed(DPO, ("rows = 2", f"{rows}, pack = false")))
+    ((message, told),) = found(changed(DPO, ("rows = 2", f"{rows}, pack = false")))
     assert message == (
         "loss `rl.dpo` needs both answers of a pair in a microbatch, and microbatches of `trainer` "
         "have only 1 row of 64 tokens"
