@@ -14,7 +14,10 @@ from forgedsl.errors import LaunchError
 from forgedsl.passes import Request, compile_program
 from forgedsl_runtime import disk_space
 
-GRPO = str(Path(__file__).parents[2] / "pipelines/grpo_math.forge")
+PIPELINES = Path(__file__).parents[2] / "pipelines"
+GRPO = str(PIPELINES / "grpo_math.forge")
+ROWS = 64
+"""rows of a dataset in these tests: a dry run reads each row"""
 
 
 @pytest.fixture
@@ -23,16 +26,37 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def dry(*words):
-    """A dry run of the flagship over few rows: each row of a dataset is read."""
-    few = [
-        'gsm8k.source=jsonl("data/arithmetic_test.jsonl")',
-        'held_out.source=jsonl("data/arithmetic.jsonl")',
-    ]
-    return CliRunner().invoke(app, ["run", GRPO, "--dry-run", "--profile", "cpu", *few, *words])
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory):
+    """Overrides for the flagship: the first rows of its data."""
+    flagship(made := tmp_path_factory.mktemp("data"))
+    files = ("gsm8k", "arithmetic.jsonl"), ("held_out", "arithmetic_test.jsonl")
+    return [f'{name}.source=jsonl("{made / "data" / file}")' for name, file in files]
 
 
-def test_a_job_that_would_start(folder):
+@pytest.fixture
+def dry(sources):
+    """A dry run of the flagship."""
+    fixed = ["run", GRPO, "--dry-run", "--profile", "cpu", *sources]
+    return lambda *words: CliRunner().invoke(app, [*fixed, *words])
+
+
+def with_few_rows(text, folder):
+    """A shipped pipeline for a file in `folder`, where the first rows of its data are."""
+    text = text.replace('jsonl("forgedsl:', 'jsonl("')
+    for path in set(re.findall(r'jsonl\("([^"]+)"', text)):
+        rows = (PIPELINES / path).read_text("utf-8").splitlines(keepends=True)[:ROWS]
+        (folder / path).parent.mkdir(exist_ok=True)
+        (folder / path).write_text("".join(rows), "utf-8")
+    return re.sub(r'local\("(?!forgedsl:)', 'local("forgedsl:', text)
+
+
+def flagship(folder):
+    """The text of the flagship, over few rows."""
+    return with_few_rows(Path(GRPO).read_text("utf-8"), folder)
+
+
+def test_a_job_that_would_start(folder, dry):
     done = dry()
     assert (done.exit_code, list(folder.iterdir())) == (0, []), done.output
     states = [line.split("  ")[1].split()[0] for line in done.stdout.splitlines()[:-1]]
@@ -48,7 +72,7 @@ def test_what_lint_refuses_does_not_run(folder, words):
     assert "error[L411]: log-probabilities come from different measures" in done.stderr
 
 
-def test_every_obstacle_is_named(folder):
+def test_every_obstacle_is_named(folder, dry):
     (folder / "rows.jsonl").write_text("no JSON\n" * 200)
     (folder / "taken").mkdir()
     (folder / "taken/job.json").touch()
@@ -72,7 +96,9 @@ def test_every_obstacle_is_named(folder):
         ),
     ],
 )
-def test_checkpoints_that_do_not_fit_on_the_disk_are_an_obstacle(folder, monkeypatch, words, need):
+def test_checkpoints_that_do_not_fit_on_the_disk_are_an_obstacle(
+    folder, dry, monkeypatch, words, need
+):
     monkeypatch.setattr(disk_space.shutil, "disk_usage", lambda _: SimpleNamespace(free=5 << 20))
     done = dry(*words)
     assert f"run folder   FAILED  not enough disk space for {need}" in done.stdout
@@ -96,10 +122,7 @@ def test_a_reward_whose_import_does_not_end_well_is_an_obstacle(
 ):
     monkeypatch.setattr(data_checks, "SECONDS", seconds)
     (folder / "grading.py").write_text(f"{body}def f(response): ...\n")
-    text = Path(GRPO).read_text().replace('local("', 'local("forgedsl:')
-    text = text.replace('jsonl("', 'jsonl("forgedsl:').replace(
-        "forge 1", 'forge 1\nimport python "grading.py" as own', 1
-    )
+    text = flagship(folder).replace("forge 1", 'forge 1\nimport python "grading.py" as own', 1)
     (folder / "t.forge").write_text(re.sub("reward correct .*", "reward correct = own.f", text))
     done = CliRunner().invoke(app, ["run", "t.forge", "--dry-run"])
     assert "rewards      FAILED  reward correct (f of grading.py, t.forge:" in done.stdout
@@ -113,7 +136,7 @@ def test_a_reward_whose_import_does_not_end_well_is_an_obstacle(
         ("notes.txt", "\n"),
     ],
 )
-def test_a_folder_that_holds_no_model_is_an_obstacle(folder, file, said):
+def test_a_folder_that_holds_no_model_is_an_obstacle(folder, dry, file, said):
     (folder / "mine").mkdir()
     (folder / "mine" / file).write_text("{}")
     done = dry("--set", f'policy.source=local("{folder}/mine")')
@@ -121,7 +144,7 @@ def test_a_folder_that_holds_no_model_is_an_obstacle(folder, file, said):
     assert f"-mine is not a model folder: it has no config.json{said}" in done.stdout
 
 
-def test_a_run_in_place_of_a_model_is_an_error(folder):
+def test_a_run_in_place_of_a_model_is_an_error(folder, dry):
     (folder / "mine").mkdir()
     (folder / "mine" / "job.json").write_text("{}")
     done = dry("--set", f'policy.source=local("{folder}/mine")')
@@ -131,8 +154,7 @@ def test_a_run_in_place_of_a_model_is_an_error(folder):
 
 
 def test_a_judge_that_is_not_reached_is_an_obstacle(folder):
-    text = Path(GRPO).read_text().replace('local("', 'local("forgedsl:')
-    text = text.replace('jsonl("', 'jsonl("forgedsl:')
+    text = flagship(folder)
     judge = 'service judge : openai("m") { url = "http://127.0.0.1:9/v1" }\nreward correct = '
     judge += 'judge.score(prompt = "Grade {response} from 1 to 5", scale = [1, 5])'
     judge += " { effects = [net], timeout = 2s, retries = 0 }"
@@ -143,7 +165,7 @@ def test_a_judge_that_is_not_reached_is_an_obstacle(folder):
 
 def test_an_environment_that_cannot_be_made_is_an_obstacle(folder):
     text = (Path(GRPO).parent / "guess_math.forge").read_text("utf-8")
-    text = text.replace('local("', 'local("forgedsl:').replace('jsonl("', 'jsonl("forgedsl:')
+    text = with_few_rows(text, folder)
     (folder / "environments").mkdir()
     source = (Path(GRPO).parent / "environments/sums.py").read_text("utf-8")
     (folder / "environments/sums.py").write_text(source.replace("= guesses, hint", "= 1 / 0, hint"))
@@ -163,7 +185,7 @@ def guessing(folder, *edits, sums=()):
     """guess_math.forge with edits, of it and of its environment."""
     shipped = Path(GRPO).parent
     text = (shipped / "guess_math.forge").read_text("utf-8")
-    text = text.replace('local("', 'local("forgedsl:').replace('jsonl("', 'jsonl("forgedsl:')
+    text = with_few_rows(text, folder)
     source = (shipped / "environments/sums.py").read_text("utf-8")
     for old, new in sums:
         assert old in source, old
@@ -180,7 +202,7 @@ def guessing(folder, *edits, sums=()):
 def test_an_environment_that_is_broken_in_step_does_not_start(folder, words):
     guessing(folder, sums=[("ANSWER.search(turn", "nowhere.search(turn")])
     said = refused("t.forge", *words)
-    assert "environment game fails in `step` for forgedsl:data/arithmetic.jsonl:" in said
+    assert "environment game fails in `step` for data/arithmetic.jsonl:" in said
     assert "NameError: name 'nowhere' is not defined" in said
     assert not (folder / "runs").exists()
 
@@ -194,7 +216,9 @@ def guessed(folder, *edits, pipeline=lambda text: text):
             assert old in text, old
             text = text.replace(old, new, 1)
         (folder / path).parent.mkdir(exist_ok=True)
-        (folder / path).write_text(pipeline(text) if path.endswith(".forge") else text)
+        (folder / path).write_text(
+            with_few_rows(pipeline(text), folder) if path.endswith(".forge") else text
+        )
 
 
 @pytest.mark.full
@@ -208,7 +232,7 @@ def test_an_agent_is_run_up_to_its_first_request(folder):
 def test_an_agent_that_is_broken_does_not_start(folder):
     guessed(folder, ("= [dict(message)", "= nowhere or [dict(message)"))
     said = refused("agent.forge", "--dry-run")
-    assert "environment game fails in `run` for forgedsl:data/arithmetic.jsonl:" in said
+    assert "environment game fails in `run` for data/arithmetic.jsonl:" in said
     assert "NameError: name 'nowhere' is not defined" in said
 
 
@@ -256,10 +280,7 @@ def test_a_judge_beside_an_environment_is_asked_too(folder, words):
 
 def test_a_reward_that_names_nothing_does_not_start(folder):
     (folder / "grading.py").write_text("def f(response):\n    return nowhere\n")
-    text = Path(GRPO).read_text().replace('local("', 'local("forgedsl:')
-    text = text.replace('jsonl("', 'jsonl("forgedsl:').replace(
-        "forge 1", 'forge 1\nimport python "grading.py" as own', 1
-    )
+    text = flagship(folder).replace("forge 1", 'forge 1\nimport python "grading.py" as own', 1)
     (folder / "t.forge").write_text(re.sub("reward correct .*", "reward correct = own.f", text))
     said = refused("t.forge", "--profile", "cpu")
     assert "reward correct (f of grading.py, t.forge:" in said
@@ -326,8 +347,7 @@ def test_a_reward_reads_its_files_from_any_folder(folder, monkeypatch):
         "from pathlib import Path\n\nFILE = Path(__file__).parent.parent / 'data/words.txt'\n\n"
         "def f(response):\n    return float(FILE.read_text() in response)\n"
     )
-    text = Path(GRPO).read_text().replace('local("', 'local("forgedsl:')
-    text = text.replace('jsonl("', 'jsonl("forgedsl:').replace(
+    text = flagship(folder / "job").replace(
         "forge 1", 'forge 1\nimport python "rewards/own.py" as own', 1
     )
     own = 'reward correct = own.f { effects = [io], files = ["data/words.txt"] }'
@@ -338,20 +358,17 @@ def test_a_reward_reads_its_files_from_any_folder(folder, monkeypatch):
 
 def test_an_answer_for_which_a_reward_fails_is_said(folder):
     (folder / "own.py").write_text("def f(response):\n    return float(int(response) > 0)\n")
-    text = Path(GRPO).read_text().replace('local("', 'local("forgedsl:')
-    text = text.replace('jsonl("', 'jsonl("forgedsl:').replace(
-        "forge 1", 'forge 1\nimport python "own.py" as own', 1
-    )
+    text = flagship(folder).replace("forge 1", 'forge 1\nimport python "own.py" as own', 1)
     (folder / "t.forge").write_text(re.sub("reward correct .*", "reward correct = own.f", text))
     done = CliRunner().invoke(app, ["run", "t.forge", "--dry-run"])
     assert "correct returned 1 for the target, and failed for the answer" in done.stdout
 
 
-def test_a_dry_run_is_of_a_start(folder):
+def test_a_dry_run_is_of_a_start(folder, dry):
     assert dry("--stub").exit_code == 2
 
 
-def test_text_that_the_tokenizer_does_not_know_is_not_ok(folder):
+def test_text_that_the_tokenizer_does_not_know_is_not_ok(folder, dry):
     rows = [{"question": f"{i}+1=Z", "answer": f"#### {i + 1}"} for i in range(200)]
     (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     done = dry("--set", f'gsm8k.source=jsonl("{folder / "rows.jsonl"}")')
@@ -359,7 +376,7 @@ def test_text_that_the_tokenizer_does_not_know_is_not_ok(folder):
     assert 'does not know ("Z"): the model reads' in done.stdout
 
 
-def test_rows_that_would_be_left_out_are_said(folder):
+def test_rows_that_would_be_left_out_are_said(folder, dry):
     rows = [{"question": "1+1=", "answer": "#### 2"}] * 9 + [{"answer": "#### 3"}]
     rows.append({"question": "1+" * 300, "answer": "#### 4"})
     (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
