@@ -15,6 +15,8 @@ from forgedsl.lower import job
 from forgedsl_runtime.data import ChatTokenizer, DatasetReader
 from forgedsl_runtime.data.reader import Wanted
 from forgedsl_runtime.data.sources import Mixture, Table
+from forgedsl_runtime.data_types import Sample
+from forgedsl_runtime.packing import pack
 
 ARITHMETIC = Path(__file__).parents[2] / "pipelines" / "tokenizers" / "arithmetic"
 SOURCE = job.FileSource(kind="jsonl", path="unused", sha256="")
@@ -268,7 +270,7 @@ def test_long_chats_may_lose_their_end(tokenizer: ChatTokenizer) -> None:
 def test_pair_of_answers_to_a_prompt(tokenizer: ChatTokenizer) -> None:
     rows = [{"question": "1+1=", "chosen": "2", "rejected": "11"}]
     data = reader(tokenizer, rows, prompt="ask", chosen="chosen", rejected="rejected")
-    chosen, rejected = data.next_pair(64)
+    chosen, rejected = data.next_pair(64, 2)
     assert chosen.prompt is rejected.prompt
     assert [tokenizer.decode(r.token_ids) for r in (chosen, rejected)] == ["2<eos>", "11<eos>"]
     assert (chosen.prompt.text, chosen.prompt.cursor, rejected.sibling) == ("1+1=", 1, 1)
@@ -282,15 +284,45 @@ def test_answers_of_a_pair_that_do_not_fit(
     data = reader(
         tokenizer, rows, prompt="ask", chosen="chosen", rejected="rejected", on_long=on_long
     )
-    found = [data.next_pair(7)[1] for _ in kept]
+    found = [data.next_pair(7, 2)[1] for _ in kept]
     assert [tokenizer.decode(r.token_ids).removesuffix("<eos>") for r in found] == kept
     assert [len(r.mask) for r in found] == [r.num_tokens for r in found]
+
+
+@pytest.mark.parametrize(
+    ("chosen", "rejected", "kept"),
+    [(5, 5, (6, 6)), (6, 5, (6, 6)), (9, 9, (6, 6)), (1, 12, (2, 10)), (30, 1, (10, 2))],
+)
+def test_both_answers_of_a_pair_fit_in_the_only_row(
+    tokenizer: ChatTokenizer, chosen: int, rejected: int, kept: tuple[int, int]
+) -> None:
+    rows = [{"question": "1+1=", "chosen": "1" * chosen, "rejected": "2" * rejected}]
+    read = partial(reader, tokenizer, rows, prompt="ask", chosen="chosen", rejected="rejected")
+    pair = read(on_long="truncate").next_pair(20, 1)
+    assert tuple(r.num_tokens for r in pair) == kept
+    samples = [
+        Sample(token_ids=[*r.prompt.token_ids, *r.token_ids], num_prompt=4, mask=r.mask)
+        for r in pair
+    ]
+    (microbatch,) = pack(samples, seq_len=20, rows=1, rank=0, world=1, pairs=True)
+    assert microbatch.members == [0, 1]
+
+
+def test_a_pair_that_is_longer_than_the_only_row_is_left_out(tokenizer: ChatTokenizer) -> None:
+    rows = [{"question": "1+1=", "chosen": "1" * n, "rejected": "2" * 5} for n in (6, 5)]
+    read = partial(reader, tokenizer, rows, prompt="ask", chosen="chosen", rejected="rejected")
+    data = read()
+    assert [r.num_tokens for r in data.next_pair(20, 1)] == [6, 6]
+    assert data.dropped == Counter({"too long": 1})
+    assert [r.num_tokens for r in read(on_long="error").next_pair(20, 2)] == [7, 6]
+    with pytest.raises(RunError, match="the pair has 21 tokens with its prompts, which share a r"):
+        read(on_long="error").next_pair(20, 1)
 
 
 def test_pair_of_chats(rewriting: ChatTokenizer) -> None:
     rows = [{"chosen": chat("1+1=", "2"), "rejected": chat("1+1=", "3")}]
     data = reader(rewriting, rows, chosen="chosen", rejected="rejected")
-    chosen, _ = data.next_pair(64)
+    chosen, _ = data.next_pair(64, 2)
     assert chosen.prompt.text == "[(]1+1=<eos>\n[)]"
     assert rewriting.decode(chosen.token_ids) == "<think></think>2<eos>"
 
@@ -298,7 +330,7 @@ def test_pair_of_chats(rewriting: ChatTokenizer) -> None:
 def test_pair_of_chats_with_different_prompts_is_an_error(tokenizer: ChatTokenizer) -> None:
     rows = [{"chosen": chat("1+1=", "2"), "rejected": chat("1+2=", "3")}]
     with pytest.raises(RunError, match="`chosen` and `rejected` have different prompts"):
-        reader(tokenizer, rows, chosen="chosen", rejected="rejected").next_pair(64)
+        reader(tokenizer, rows, chosen="chosen", rejected="rejected").next_pair(64, 2)
 
 
 # ---- mixtures

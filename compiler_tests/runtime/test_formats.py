@@ -186,7 +186,7 @@ def test_turns_with_from_and_value_are_told_how_to_be_read(tmp_path: Path) -> No
 
 
 def sides(reader: DatasetReader) -> list[str]:
-    pair = reader.next_pair(128)
+    pair = reader.next_pair(128, 2)
     assert pair is not None
     return [
         shown(reader, [*s.prompt.token_ids, *s.token_ids], len(s.prompt.token_ids), s.mask)

@@ -215,7 +215,7 @@ def _answers(job: Job, name: str, reader: DatasetReader) -> tuple[Rollout, ...]:
     """Return answers to the first prompt for trial calls of rewards: an arbitrary text, and the
     target. If the job has environments, the answers are finished trajectories of one turn with
     reward 0."""
-    if read_by(job, name)[0] is not Role.PROMPTS or reader.num_rows == 0:
+    if read_by(job, name).role is not Role.PROMPTS or reader.num_rows == 0:
         return ()
     first = reader.rollout_with_answer("The answer is 42.") if reader.measures else None
     if first is None:
@@ -233,7 +233,7 @@ def _asked(job: Job, name: str, reader: DatasetReader) -> ProbeRows | None:
     """Return rows for calls of rewards, with different targets if the dataset has some."""
     from forgedsl_runtime.probes.rewards import ROWS, ProbeRows
 
-    if read_by(job, name)[0] is not Role.PROMPTS or not reader.num_rows:
+    if read_by(job, name).role is not Role.PROMPTS or not reader.num_rows:
         return None
     prompts = reader.prompts(ROWS_READ)
     different = list({str(prompt.target): prompt for prompt in reversed(prompts)}.values())

@@ -5,21 +5,36 @@ Job, dataset --> rewards that judge its completions, columns that those require
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from forgedsl.lower.job import Job
 from forgedsl.types.flow import Role
 
 READS = frozenset({Role.PROMPTS, Role.PAIRS, Role.SUPERVISED})
 
 
-def read_by(job: Job, dataset: str) -> tuple[Role, int]:
-    """Return how rows of a dataset are read (one of `READS`), and the token length of a trainer's
-    row. An eval reads prompts unless it measures a loss."""
+class Reading(NamedTuple):
+    """How the rows of a dataset are read."""
+
+    role: Role
+    """one of `READS`"""
+    seq_len: int
+    """tokens of a row of the trainer; 0 without a trainer"""
+    rows: int
+    """rows of a microbatch; 0 without a trainer"""
+
+
+def read_by(job: Job, dataset: str) -> Reading:
+    """Return how the rows of a dataset are read. An eval reads prompts unless it measures a
+    loss."""
     measured = (job.losses[e.loss] for e in job.evals.values() if e.dataset == dataset and e.loss)
     of_evals = (Role.PAIRS if loss.paired else Role.SUPERVISED for loss in measured)
     nodes = (next(iter(node.roles & READS)) for node in job.nodes if node.target == dataset)
     read = next(nodes, next(of_evals, Role.PROMPTS))
     trainer = job.trainers.get(job.trained_service)
-    return read, 0 if trainer is None else trainer.batch.seq_len
+    if trainer is None:
+        return Reading(read, 0, 0)
+    return Reading(read, trainer.batch.seq_len, trainer.batch.rows)
 
 
 def per_step(job: Job, dataset: str) -> int:

@@ -101,11 +101,11 @@ def reader_of(
 def item_maker(job: spec.Job, name: str, reader: DatasetReader) -> Callable[[int, Row], Any]:
     """Return the function that makes a prompt, sample or pair from a row. Without a tokenizer, the
     function only checks the columns of the row."""
-    read, seq_len = dataset_columns.read_by(job, name)
+    read, seq_len, rows = dataset_columns.read_by(job, name)
     if read is Role.PROMPTS:
         return reader.prompt if reader.measures else reader.question
     if read is Role.PAIRS:
-        return partial(reader.pair, seq_len=seq_len) if reader.measures else reader.sides
+        return partial(reader.pair, seq_len=seq_len, rows=rows) if reader.measures else reader.sides
     return partial(reader.sample, seq_len=seq_len) if reader.measures else reader.chat
 
 
@@ -271,10 +271,11 @@ class DatasetReader:
         it."""
         return self._next(self.prompt, self.end)
 
-    def next_pair(self, seq_len: int) -> tuple[Rollout, Rollout] | None:
+    def next_pair(self, seq_len: int, rows: int) -> tuple[Rollout, Rollout] | None:
         """Return the next (chosen, rejected): two completions of one prompt, each at most
-        `seq_len` tokens long, prompt included. None at the end."""
-        return self._next(lambda row_id, row: self.pair(row_id, row, seq_len), self.end)
+        `seq_len` tokens long, prompt included, and both together at most `rows` such rows. None at
+        the end."""
+        return self._next(partial(self.pair, seq_len=seq_len, rows=rows), self.end)
 
     def next_batch(self, rows: int, seq_len: int, *, pack: bool = True) -> list[Sample]:
         """Return supervised samples that fill `rows` rows of `seq_len` tokens."""
@@ -323,11 +324,13 @@ class DatasetReader:
             messages=messages if self.wanted.messages else None,
         )  # fmt: skip
 
-    def held_out(self, limit: int | None, seq_len: int, *, paired: bool) -> list[Sample | Rollout]:
-        """Return the chats of the first epoch, or both sides of its pairs; for the loss of an
-        eval."""
+    def held_out(
+        self, limit: int | None, seq_len: int, rows: int, *, paired: bool
+    ) -> list[Sample | Rollout]:
+        """Return the chats of the first epoch, or both sides of its pairs; for the loss of an eval.
+        `rows`: of a microbatch, in which both sides of a pair must fit."""
         if paired:
-            pairs = self._first_epoch(partial(self.pair, seq_len=seq_len), limit)
+            pairs = self._first_epoch(partial(self.pair, seq_len=seq_len, rows=rows), limit)
             return [side for _, pair in pairs for side in pair]
         return [s for _, s in self._first_epoch(partial(self.sample, seq_len=seq_len), limit)]
 
@@ -432,15 +435,15 @@ class DatasetReader:
         start = mask.index(True)
         return Sample(token_ids=tokens, num_prompt=start, mask=mask[start:])
 
-    def pair(self, row_id: int, row: Row, seq_len: int) -> tuple[Rollout, Rollout]:
+    def pair(self, row_id: int, row: Row, seq_len: int, rows: int) -> tuple[Rollout, Rollout]:
         """Make a preference pair. `chosen` and `rejected` are answers to `prompt`, or whole chats
-        that end in them."""
+        that end in them. Both fit in a microbatch of `rows` rows of `seq_len` tokens."""
         prompt, answers = self.sides(row_id, row)
         item = self._prompt_item(row_id, row, prompt, self._target(row), self.wanted.of(row))
         chosen, rejected = (
             self._answer(item, i, prompt, answer) for i, answer in enumerate(answers)
         )
-        self._fit((chosen, rejected), seq_len)
+        self._fit((chosen, rejected), seq_len, rows)
         return chosen, rejected
 
     def chat(self, row_id: int, row: Row) -> list[Any]:
@@ -463,18 +466,28 @@ class DatasetReader:
         asked = None if self.dataset.prompt is None else self._column("prompt", row)
         return rows.sides(asked, answers, self.roles)
 
-    def _fit(self, sides: tuple[Rollout, Rollout], seq_len: int) -> None:
-        """Cut answers that are too long, if `on_long` allows that."""
-        room = seq_len - len(sides[0].prompt.token_ids)
-        longest = max(side.num_tokens for side in sides)
-        if longest <= room:
+    def _fit(self, sides: tuple[Rollout, Rollout], seq_len: int, rows: int) -> None:
+        """Cut answers that are too long, if `on_long` allows that. In a microbatch of one row they
+        share this row."""
+        asked = len(sides[0].prompt.token_ids)
+        lengths = [side.num_tokens for side in sides]
+        each, both = seq_len - asked, max(rows, 1) * seq_len - 2 * asked
+        if max(lengths) > each:
+            what = f"an answer of the pair has {asked + max(lengths)} tokens with its prompt"
+        elif sum(lengths) > both:
+            whole = 2 * asked + sum(lengths)
+            what = f"the pair has {whole} tokens with its prompts, which share a row"
+        else:
             return
-        what = f"an answer of the pair has {seq_len - room + longest} tokens with its prompt"
         self._cut(what, "batch.seq_len", seq_len)
-        if room < 1:
+        if min(each, both - 1) < 1:
             raise DroppedRow(f"{what}, and the prompt leaves no room for an answer", TOO_LONG)
-        for side in sides:
-            side.token_ids, side.mask = side.token_ids[:room], side.mask[:room]
+        kept = [min(length, each) for length in lengths]
+        shorter = kept.index(min(kept))
+        kept[shorter] = min(kept[shorter], both // 2)
+        kept[1 - shorter] = min(kept[1 - shorter], both - kept[shorter])
+        for side, length in zip(sides, kept, strict=True):
+            side.token_ids, side.mask = side.token_ids[:length], side.mask[:length]
 
     def _answer(self, item: Prompt, sibling: int, prompt: Any, answer: str) -> Rollout:
         tokens = self.tokenizer.completion_tokens(prompt, answer) if self.measures else []

@@ -96,7 +96,7 @@ class MonarchEndpoints:
 
     async def pairs(self, node: spec.Node) -> list[Rollout] | None:
         shape, _ = step_shape(self.job)
-        pair = self.datasets[node.target].next_pair(shape.seq_len)
+        pair = self.datasets[node.target].next_pair(shape.seq_len, shape.rows)
         return None if pair is None else list(pair)
 
     async def seek(self, node: spec.Node, cursor: int) -> None:
@@ -169,10 +169,10 @@ class MonarchEndpoints:
         spec_ = self.job.evals[name]
         assert spec_.loss is not None
         if name not in self._held_out:
-            _, seq_len = read_by(self.job, spec_.dataset)
-            paired = self.job.losses[spec_.loss].paired
+            _, seq_len, rows = read_by(self.job, spec_.dataset)
+            reader, paired = self.datasets[spec_.dataset], self.job.losses[spec_.loss].paired
             self._held_out[name] = await asyncio.to_thread(
-                self.datasets[spec_.dataset].held_out, spec_.limit, seq_len, paired=paired
+                partial(reader.held_out, spec_.limit, seq_len, rows, paired=paired)
             )
         items = self._held_out[name]
         found = await self.trainers[spec_.service].evaluate(items, spec_.loss) if items else {}

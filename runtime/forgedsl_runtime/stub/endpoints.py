@@ -93,7 +93,7 @@ class StubEndpoints(MonarchEndpoints):
         spec_ = self.job.evals[name]
         rows = self._model.data[spec_.dataset].rows
         count = min(rows, spec_.limit or rows)
-        _, seq_len = read_by(self.job, spec_.dataset)
+        seq_len = read_by(self.job, spec_.dataset).seq_len
         row = Sample(token_ids=[0] * (seq_len // 2), num_prompt=1, mask=[True] * (seq_len // 2 - 1))
         await self.trainers[spec_.service].logprobs([row] * count)
         return HeldOutLoss(value=0.0, samples=count)
