@@ -19,7 +19,7 @@ FORGEC := .venv/bin/forgec
 PYTEST := .venv/bin/python -m pytest
 ARGS ?=
 
-TESTS := compiler_tests -n 2 --dist loadfile --no-loadscope-reorder
+TESTS := compiler_tests -n 3 --dist loadfile --no-loadscope-reorder
 TESTS += -p no:cacheprovider --timeout 600
 CHECKED := syntax format report rules/test_rules.py rules/test_pages.py rules/test_types.py rules/test_messages.py
 CHECKED += rules/test_resolution.py passes/test_plan.py passes/test_lower.py runtime/test_one_step.py

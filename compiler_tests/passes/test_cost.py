@@ -20,10 +20,11 @@ from forgedsl.plan.cost import (
 from forgedsl.plan.liveness import Net, Transition, check_liveness, credit_loops, exits, net_of
 from forgedsl.plan.plan import advice, plan
 from forgedsl.plan.sampling import in_turns
+from forgedsl.plan.sizes import filled_tokens
 from forgedsl.plan.stage import Stage
 from forgedsl.plan.text import SHORTER, render_plan
 from forgedsl.plan.timeline import timeline
-from forgedsl.sizes.devices import LINK, REDUCE
+from forgedsl.sizes.devices import LINK, REDUCE, gpu_rates
 from forgedsl.sizes.params import forward_flops, stage_layers
 
 FILTERED = changed(
@@ -87,11 +88,34 @@ def test_stages_of_a_pipeline_wait_for_each_other():
     made, _ = plan_of(text)
     layers = stage_layers(family("qwen3").sizes["1.7B"], 4)
     assert (sum(layers), layers) == (28, (8, 9, 9, 2))
-    rows = made.rows["trainer"]
-    micros = -(-stage(made, "step").tokens // (rows.rows * rows.seq_len))
+    filled = filled_tokens(made.request, graph_of(text)[0], "trainer")
+    micros = -(-stage(made, "step").tokens // filled)
     wait = pipeline_slowdown(made.request.mesh("trainer"), family("qwen3").sizes["1.7B"], micros)
     assert wait > (micros + 3) / micros
     assert stage(made, "step").detail.startswith(f"idle {1 - 1 / wait:.0%}, ")
+
+
+@pytest.mark.parametrize(
+    ("rows", "packs", "held"), [(1, "true", 2), (3, "true", 8), (3, "false", 3)]
+)
+def test_a_microbatch_holds_whole_samples(rows, packs, held):
+    made, _ = plan_of(GRPO, f"trainer.batch.rows={rows}", f"trainer.batch.pack={packs}")
+    length, of = 1536, stage(made, "step")
+    assert filled_tokens(made.request, graph_of(GRPO)[0], "trainer") == held * length
+    ranks = made.mesh("trainer").degrees["dp_shard"]
+    micros = -(-of.tokens // (held * length * ranks))
+    assert of.detail.startswith(f"{micros} x {rows} rows of 4096")
+
+
+def test_small_microbatches_take_what_the_host_needs():
+    small, large = (
+        stage(plan_of(GRPO, "trainer.batch.seq_len=1536", f"trainer.batch.rows={rows}")[0], "step")
+        for rows in (1, 4)
+    )
+    layers = family("qwen3").sizes["1.7B"].layers
+    of_pass = gpu_rates("H200", graphs=True).pass_on_host(layers)
+    assert small.seconds > 3 * int(small.detail.split(" x ")[0]) * of_pass
+    assert large.seconds < 0.5 * small.seconds
 
 
 def test_a_step_of_several_updates_costs_its_passes():

@@ -28,6 +28,7 @@ from forgedsl.plan.schedule import SchedulePlan
 from forgedsl.plan.sizes import (
     completions,
     data_ranks,
+    filled_tokens,
     lengths,
     step_tokens,
     trained_length,
@@ -302,7 +303,9 @@ def _model(request: Request, graph: Graph, schedule: SchedulePlan, node: Node) -
     attention = epochs * work.attended * tokens * attention_flops(dims, length)
     rates = rates_of(request, mesh)
     computed = products / rates.train + attention / attention_speed(request, mesh, length)
-    micros = many * -(-tokens // (many * rows * seq_len * data_ranks(mesh)))
+    filled = filled_tokens(request, graph, mesh.service)
+    micros = many * -(-tokens // (many * filled * data_ranks(mesh)))
+    launches = micros * passes * rates.pass_on_host(dims.layers)
     bubble = pipeline_slowdown(mesh, dims, micros // many)
     return Stage(
         node=node.name,
@@ -313,12 +316,11 @@ def _model(request: Request, graph: Graph, schedule: SchedulePlan, node: Node) -
         bytes=micros * passes * itemsize(request.program, decl) * num_params(dims),
         seconds=bubble
         * (
-            _computed(mesh, computed / mesh.world, micros * passes * rates.launch)
+            _computed(mesh, computed / mesh.world, launches)
             + micros
             * (
                 epochs * work.fetched
-                + forwards
-                * split_seconds(mesh, dims, rows * seq_len, itemsize(request.program, decl))
+                + forwards * split_seconds(mesh, dims, filled, itemsize(request.program, decl))
             )
             / mesh.degrees["pp"]
         )

@@ -10,7 +10,7 @@ from forgedsl.operations.base import Role
 from forgedsl.operations.registry import operation
 from forgedsl.plan.environments import environment_of, longest_text, max_training_tokens
 from forgedsl.sizes.memory import Request
-from forgedsl.sizes.meshes import MeshPlan, number
+from forgedsl.sizes.meshes import MeshPlan, number, value
 
 
 def data_ranks(mesh: MeshPlan) -> int:
@@ -97,6 +97,17 @@ def trained_length(request: Request, graph: Graph) -> int:
     sampled = frozenset[str]().union(*(batch.samplers for batch in batches))
     sizes = PlannedSizes(request, graph)
     return max((sizes.full_length(graph.node(name)) for name in sampled), default=sizes.row_tokens)
+
+
+def filled_tokens(request: Request, graph: Graph, service: str) -> int:
+    """Return the tokens of a microbatch of a trainer, if all samples have the maximum length. On a
+    GPU a microbatch is one long row, in which whole samples lie one after the other."""
+    rows, seq_len = request.rows[service]
+    length = min(seq_len, trained_length(request, graph))
+    if request.mesh(service).device != "gpu":
+        return rows * seq_len
+    packs = value(request.program.services[service], "batch.pack", True)
+    return length * (rows * seq_len // length if packs else rows)
 
 
 def held_bytes(request: Request, graph: Graph) -> dict[str, int]:

@@ -22,7 +22,7 @@ from forgedsl.plan.decoding import launch_seconds, reduce_seconds
 from forgedsl.plan.rates import attention_speed, rates_of
 from forgedsl.plan.reward_times import call_of
 from forgedsl.plan.sampling import FP8_READ, recomputes_kv_cache
-from forgedsl.plan.sizes import data_ranks, lengths, trained_length
+from forgedsl.plan.sizes import data_ranks, filled_tokens, lengths, trained_length
 from forgedsl.services.registry import kind_of
 from forgedsl.sim.latency import Data, Engine, Filter, Latencies, Play, Reward, Titan
 from forgedsl.sim.values import Dist, constant
@@ -216,28 +216,29 @@ def _titan(plan: Plan, graph: Graph, name: str, *, trained: bool) -> Titan:
     decl = request.program.services[mesh.service]
     if dims is None:
         raise UnknownModelError(name)
-    rows, seq_len = request.rows[mesh.service]
+    filled, seq_len = filled_tokens(request, graph, mesh.service), request.rows[mesh.service][1]
     rates, on_gpu = rates_of(request, mesh), mesh.device == "gpu"
     length = min(seq_len, trained_length(request, graph))
     products = product_flops(dims) / (rates.train * mesh.world)
     speed = attention_speed(request, mesh, length) * mesh.world
     attention = attention_flops(dims, length) / speed
-    each = rows * seq_len * data_ranks(mesh)
+    each = filled * data_ranks(mesh)
+    launch = rates.pass_on_host(dims.layers)
     kind = kind_of(decl.ctor)
     work = kind.training(request, mesh, dims, trained=trained)
     passes = work.passes
     token = products + attention * work.attended / passes
     epochs, many = graph.updates
-    reduce = reduce_seconds(mesh, dims, rows * seq_len, itemsize(request.program, decl))
-    token = max(token, rates.launch / each) if on_gpu else token + rates.launch / each
+    reduce = reduce_seconds(mesh, dims, filled, itemsize(request.program, decl))
+    token = max(token, launch / each) if on_gpu else token + launch / each
     token += (reduce if not trained else reduce * (passes - 1) / passes) / each
     token += work.fetched / each / passes
     synced = [node for node in graph.syncs if node.target == name]
     step, logprobs = (factor(request.host, mesh.device, op) for op in ("step", "logprobs"))
     return Titan(
-        step=step * epochs * many * (rates.launch * passes + work.updated) if trained else 0.0,
+        step=step * epochs * many * (launch * passes + work.updated) if trained else 0.0,
         token=step * epochs * passes * token if trained else 0.0,
-        logprobs=logprobs * rates.launch,
+        logprobs=logprobs * launch,
         logprobs_token=logprobs * token,
         publish=PUBLISH * max((transfer(plan, node) for node in synced), default=0.0),
         save=kind.checkpoint_bytes(decl, dims) / DISK / mesh.world if trained else 0.0,

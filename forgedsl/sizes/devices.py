@@ -16,7 +16,8 @@ from forgedsl.records import dataclass
 class Rates:
     """Rates that work reaches: FLOP/s (`train`, `prefill`), bytes/s (`bandwidth`), and seconds.
 
-    launch   for each pass of a trainer; on a GPU, what the host needs while the GPU computes
+    launch   for each pass of a trainer; on a GPU, what the host needs while the GPU computes. In
+             addition `launched` for each layer
     decode   for each decode step; in addition `layer` for each layer of the model, and `token` for
              each sampled token, on the host
     again    for each token whose keys and values are recomputed after a sync, in addition to the
@@ -27,10 +28,15 @@ class Rates:
     prefill: float
     bandwidth: float
     launch: float
+    launched: float = 0.0
     decode: float = 0.0
     layer: float = 0.0
     token: float = 0.0
     again: float = 0.0
+
+    def pass_on_host(self, layers: int) -> float:
+        """Return the seconds that the host needs for a pass of a trainer."""
+        return self.launch + layers * self.launched
 
 
 PEAKS = {
@@ -50,6 +56,9 @@ LINKED = frozenset({"B300", "B200", "GB200", "H200", "H100", "H20", "A100"})
 CORE_FLOPS = 80e9
 CORE_BANDWIDTH = 8e9
 HOST_BANDWIDTH = 60e9
+LAUNCHED = 1e-3
+"""seconds of the host for a layer in a pass of a trainer, with FSDP and compiled layers (one H200:
+microbatches of 1,280 tokens of 36 layers, with selective recomputation, took 134 ms each)"""
 PCIE = 25e9
 """bytes/s between the memory of a host and a GPU"""
 REDUCE = 12e-6
@@ -98,6 +107,7 @@ def gpu_rates(
         prefill=0.5 * flops,
         bandwidth=0.9 * bandwidth,
         launch=0.004,
+        launched=LAUNCHED,
         layer=40e-6 if graphs else 400e-6,
         token=4.5e-6,
         again=1e-6,
