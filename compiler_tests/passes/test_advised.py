@@ -5,10 +5,12 @@ from pathlib import Path
 
 import pytest
 from forge_commands import CliRunner
-from forge_texts import GRPO, changed, plan_of
+from forge_texts import GRPO, SFT, changed, graph_of, plan_of
 
 import forgedsl.pipelines
 from forgedsl.cli.app import app
+from forgedsl.cli.host import host_of
+from forgedsl.plan.advised import with_larger_microbatches
 
 FOLDER = Path(forgedsl.pipelines.__file__).parent
 SHIPPED = sorted(p.name for p in FOLDER.glob("*.forge") if "schedule async" in p.read_text())
@@ -37,6 +39,12 @@ flow train {
 }
 schedule async { steps = 8, max_policy_age = 1 }
 """
+
+TURNS = changed(
+    OLD, ("schedule async { steps = 8, max_policy_age = 1 }", "schedule sync { steps = 8 }"),
+    ("flow train {", "colocate = [trainer, generator]\nflow train {"),
+)  # fmt: skip
+"""services that take turns on one GPU"""
 
 
 def plan(file, host, settings=()):
@@ -91,3 +99,33 @@ def test_the_least_policy_age_depends_on_the_sync(every, least):
     assert found.help == f"`max_policy_age = {least}` allows one step of overlap"
     assert plan_of(changed(GRPO, ("every = 1", f"every = {every}")),
                    f"schedule.max_policy_age={least}")[0] is not None  # fmt: skip
+
+
+def test_larger_microbatches_are_advised_where_they_save_time(tmp_path):
+    file = tmp_path / "turns.forge"
+    file.write_text(changed(TURNS, ("rows = 8", "rows = 1")))
+    page = plan(file, "1xH200").stdout
+    (settings,) = advised(page)
+    assert settings == ["trainer.batch.rows=8"]
+    told, found = (re.findall(r"step (?:takes|,) ([\d.]+ m?s)|about ([\d.]+ m?s) a step", text)
+                   for text in (page, plan(file, "1xH200", settings).stdout))  # fmt: skip
+    assert told[-1][0] == found[0][1]
+    assert float(found[0][1].split()[0]) < 0.95 * float(told[0][1].split()[0])
+    assert list(advised(plan(file, "1xH200", settings).stdout)) == []
+
+
+@pytest.mark.parametrize(
+    "edits",
+    [
+        (TURNS, ("rows = 8", "rows = 8")),
+        (TURNS, ("rows = 8", "tokens = 2048")),
+        (OLD, ("rows = 8 }", "rows = 1 }, device = cpu")),
+        (SFT, ("tokens = 64k", "rows = 1")),
+    ],
+    ids=["enough", "by tokens", "on a CPU", "rows of a supervised step"],
+)
+def test_no_larger_microbatches_are_advised(edits):
+    text = changed(*edits)
+    made, diagnostics = plan_of(text, host=host_of("8xH200", "plan"))
+    assert made is not None, diagnostics
+    assert with_larger_microbatches(made, graph_of(text)[0]) is None

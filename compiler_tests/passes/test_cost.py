@@ -10,6 +10,7 @@ from forge_texts import GRPO, SFT, changed, graph_of, loaded, plan_of
 
 from forgedsl.families.registry import family
 from forgedsl.graph.dataflow import build
+from forgedsl.plan.advised import SHORTER
 from forgedsl.plan.cost import (
     Cost,
     DeadGroups,
@@ -22,7 +23,7 @@ from forgedsl.plan.plan import advice, plan
 from forgedsl.plan.sampling import in_turns
 from forgedsl.plan.sizes import filled_tokens
 from forgedsl.plan.stage import Stage
-from forgedsl.plan.text import SHORTER, render_plan
+from forgedsl.plan.text import render_plan
 from forgedsl.plan.timeline import timeline
 from forgedsl.sizes.devices import LINK, REDUCE, gpu_rates
 from forgedsl.sizes.params import forward_flops, stage_layers

@@ -15,7 +15,7 @@ from forgedsl.diagnostics import counted
 from forgedsl.ir.graph import Graph
 from forgedsl.ir.program import Program
 from forgedsl.operations.registry import operation
-from forgedsl.plan.advised import tried
+from forgedsl.plan.advised import SHORTER, tried, with_larger_microbatches
 from forgedsl.plan.calibration import calibration_text
 from forgedsl.plan.capacity import TIGHT, Store
 from forgedsl.plan.cost import DEAD_RATES, by_service, plan_cost, time_text
@@ -38,8 +38,6 @@ WIDTH = 100
 HOST_ROWS = 6
 KEEPS_UP = 1.5
 """an engine keeps up if it takes at most this multiple of the others' time"""
-SHORTER = 0.95
-"""fraction of a step; advice that saves less is left out"""
 
 
 def render_plan(
@@ -354,6 +352,7 @@ def _cost(graph: Graph, plan: Plan) -> Iterator[str]:
         else:
             yield f"bottleneck: {slowest.node} on {slowest.service}{_balance(graph, plan)}"
         yield from _looser(graph, plan, slowest)
+        yield from _larger(graph, plan, slowest)
     for name in cost.unknown:
         yield f"{name}: unknown, because its model's dimensions are not known here"
 
@@ -375,6 +374,17 @@ def _looser(graph: Graph, plan: Plan, slowest: Stage) -> Iterator[str]:
         line = f"with {then.cost.lag + 1}{batches} ({needs})"
         last = f"{why}a step takes {time_text(then.cost.step_seconds)}"
         yield from (f"  {line} {last}",) if len(settings) == 1 else (f"  {line}", f"    {last}")
+
+
+def _larger(graph: Graph, plan: Plan, slowest: Stage) -> Iterator[str]:
+    """Yield advice on larger microbatches, if a step waits for the trainer."""
+    if plan.cost.overlapped and (plan.cost.waits or slowest.service != graph.trainer):
+        return
+    then = with_larger_microbatches(plan, graph)
+    if then is not None:
+        rows = then.rows[graph.trainer].rows
+        yield f"  with {rows} rows in a microbatch (`{graph.trainer}.batch.rows = {rows}`)"
+        yield f"    a step takes {time_text(then.cost.step_seconds)}"
 
 
 def _run_time(plan: Plan) -> str:
