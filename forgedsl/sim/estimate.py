@@ -223,22 +223,22 @@ def _titan(plan: Plan, graph: Graph, name: str, *, trained: bool) -> Titan:
     speed = attention_speed(request, mesh, length) * mesh.world
     attention = attention_flops(dims, length) / speed
     each = filled * data_ranks(mesh)
-    launch = rates.pass_on_host(dims.layers)
     kind = kind_of(decl.ctor)
     work = kind.training(request, mesh, dims, trained=trained)
     passes = work.passes
     token = products + attention * work.attended / passes
     epochs, many = graph.updates
     reduce = reduce_seconds(mesh, dims, filled, itemsize(request.program, decl))
-    token = max(token, launch / each) if on_gpu else token + launch / each
+    on_host = rates.pass_on_host(dims.layers) / each
+    token = max(token, on_host) if on_gpu else token + on_host
     token += (reduce if not trained else reduce * (passes - 1) / passes) / each
     token += work.fetched / each / passes
     synced = [node for node in graph.syncs if node.target == name]
     step, logprobs = (factor(request.host, mesh.device, op) for op in ("step", "logprobs"))
     return Titan(
-        step=step * epochs * many * (launch * passes + work.updated) if trained else 0.0,
+        step=step * epochs * many * (rates.launch * passes + work.updated) if trained else 0.0,
         token=step * epochs * passes * token if trained else 0.0,
-        logprobs=logprobs * launch,
+        logprobs=logprobs * rates.launch,
         logprobs_token=logprobs * token,
         publish=PUBLISH * max((transfer(plan, node) for node in synced), default=0.0),
         save=kind.checkpoint_bytes(decl, dims) / DISK / mesh.world if trained else 0.0,
