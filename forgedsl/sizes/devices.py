@@ -56,9 +56,10 @@ LINKED = frozenset({"B300", "B200", "GB200", "H200", "H100", "H20", "A100"})
 CORE_FLOPS = 80e9
 CORE_BANDWIDTH = 8e9
 HOST_BANDWIDTH = 60e9
-LAUNCHED = 1e-3
-"""seconds of the host for a layer in a pass of a trainer, with FSDP and compiled layers (one H200:
-microbatches of 1,280 tokens of 36 layers, with selective recomputation, took 134 ms each)"""
+LAUNCHED = 0.8e-3
+"""seconds of the host for a layer in a pass of a trainer, with FSDP and compiled layers. One H200
+with a slow host took 1 ms: 134 ms for a microbatch of 1,280 tokens and 36 layers, with selective
+recomputation. Such hosts take 1.2 to 1.3 times as long as others for all that they do"""
 PCIE = 25e9
 """bytes/s between the memory of a host and a GPU"""
 REDUCE = 12e-6
