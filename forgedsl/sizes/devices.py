@@ -57,9 +57,10 @@ CORE_FLOPS = 80e9
 CORE_BANDWIDTH = 8e9
 HOST_BANDWIDTH = 60e9
 LAUNCHED = 0.8e-3
-"""seconds of the host for a layer in a pass of a trainer, with FSDP and compiled layers. One H200
-with a slow host took 1 ms: 134 ms for a microbatch of 1,280 tokens and 36 layers, with selective
-recomputation. Such hosts take 1.2 to 1.3 times as long as others for all that they do"""
+"""seconds of the host for a layer in a pass of a trainer, with FSDP and compiled layers. On an H200
+with a slow host, a microbatch of 1,280 tokens and 36 layers took 134 ms with selective
+recomputation, which is 1 ms for each layer and pass. Slow hosts take 1.2 to 1.3 times as long as
+others"""
 PCIE = 25e9
 """bytes/s between the memory of a host and a GPU"""
 REDUCE = 12e-6
