@@ -36,15 +36,23 @@ def _next(terminal: io.FileIO) -> bytes:
         return b""
 
 
+def until_shown(text: str) -> None:
+    """Wait until the line shows `text`, if there is a line."""
+    end = time.monotonic() + 60
+    while module._open and module._open[-1]._shown != text:
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
 def test_what_takes_long_is_shown_and_removed(monkeypatch: pytest.MonkeyPatch) -> None:
     def work() -> None:
         with waiting("reading") as say:
-            time.sleep(0.2)
+            until_shown("reading")
             say("writing")
-            time.sleep(0.2)
+            until_shown("writing")
 
     text = on_terminal(monkeypatch, work)
-    assert re.search(r"reading \(\d s\).*writing \(\d s\)", text)
+    assert re.search(r"reading \(\d+ s\).*writing \(\d+ s\)", text)
     assert text.endswith("\r\x1b[K")
 
 
@@ -60,8 +68,8 @@ def test_a_wait_in_a_wait_uses_its_line(monkeypatch: pytest.MonkeyPatch) -> None
     def work() -> None:
         with waiting("outer"):
             with waiting("inner"):
-                time.sleep(0.2)
-            time.sleep(0.2)
+                until_shown("inner")
+            until_shown("outer")
 
     text = on_terminal(monkeypatch, work)
     assert 0 < text.index("inner") < text.index("outer")
@@ -70,7 +78,7 @@ def test_a_wait_in_a_wait_uses_its_line(monkeypatch: pytest.MonkeyPatch) -> None
 def test_an_error_removes_the_line(monkeypatch: pytest.MonkeyPatch) -> None:
     def work() -> None:
         with waiting("reading"):
-            time.sleep(0.2)
+            until_shown("reading")
             raise KeyboardInterrupt
 
     def caught() -> None:
@@ -91,5 +99,5 @@ def test_a_log_gets_nothing_and_a_notebook_a_line(monkeypatch: pytest.MonkeyPatc
         output = Output()
         monkeypatch.setattr(sys, "stderr", output)
         with waiting("starting trainer"):
-            time.sleep(0.2)
+            until_shown("starting trainer")
         assert output.getvalue() == told
