@@ -16,7 +16,8 @@
 # nothing. ARGS goes to the command: make run ARGS="--seed 3", make test ARGS="-k syntax".
 
 FORGEC := .venv/bin/forgec
-PYTEST := .venv/bin/python -m pytest
+# Byte code of tests is kept, also where the environment says otherwise: three processes collect them.
+PYTEST := PYTHONDONTWRITEBYTECODE= .venv/bin/python -m pytest
 ARGS ?=
 
 TESTS := compiler_tests -n 3 --dist loadfile --no-loadscope-reorder

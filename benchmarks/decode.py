@@ -91,8 +91,9 @@ def main() -> None:
     args = parser.parse_args()
     from forgedsl.lower import job as spec
     from forgedsl_runtime.services.vllm.upstream import engine as upstream
+    from forgedsl_runtime.services.vllm.upstream.variables import prepare_environment
 
-    upstream.prepare_environment("gpu")
+    prepare_environment("gpu")
     if args.attention == "theirs":
         from forgedsl_runtime.services.vllm.upstream import attention_backend
 

@@ -26,6 +26,7 @@ from typing import Any
 
 from forgedsl.lower import job as spec
 from forgedsl_runtime.services.vllm.upstream import engine as upstream
+from forgedsl_runtime.services.vllm.upstream.variables import prepare_environment
 
 MODEL = Path(__file__).parents[1] / "pipelines" / "models" / "tiny_math"
 PARTS = ("executor", "schedule", "update", "outputs")
@@ -67,7 +68,7 @@ def engine(context: int, running: int, folder: Path) -> upstream.Engine:
     import torch
 
     device = "gpu" if torch.cuda.is_available() else "cpu"
-    upstream.prepare_environment(device)
+    prepare_environment(device)
     service = spec.VllmService(
         model="m", mesh=spec.Mesh(name="m", device=device), dtype="f32", max_running=running,
         sampling=spec.Sampling(max_tokens=4),

@@ -22,7 +22,9 @@ torchtitan.models.qwen3 torchtitan.components.checkpoint torchtitan.components.o
 torchtitan.distributed.activation_checkpoint tensorboard.summary.writer.event_file_writer
 vllm.v1.engine.llm_engine vllm.v1.executor.uniproc_executor vllm.model_executor.models.qwen3
 vllm.v1.core.sched.scheduler vllm.renderers.hf
-monarch.actor math_verify jinja2 pydantic rich.console pytest hypothesis
+vllm.model_executor.layers.quantization.compressed_tensors.utils loguru
+monarch.actor math_verify jinja2 pydantic rich.console wandb pyarrow.parquet pandas aiohttp
+pytest hypothesis gymnasium cattrs pygls.lsp.server typeguard xdist execnet
 """
 WORKER = {
     "cpu": ("vllm.v1.worker.cpu_worker", "vllm.v1.attention.backends.cpu_attn"),

@@ -129,12 +129,12 @@ def test_stages_of_a_pipeline_hold_the_model_between_them():
 
 def test_sizes_are_those_of_the_runtime():
     heads = pytest.importorskip("forgedsl_runtime.losses.head")
-    engine = pytest.importorskip("forgedsl_runtime.services.vllm.upstream.engine")
+    variables = pytest.importorskip("forgedsl_runtime.services.vllm.upstream.variables")
     assert {
         "cpu": heads.CHUNK_ELEMENTS["cpu"],
         "gpu": heads.CHUNK_ELEMENTS["cuda"],
     } == HEAD_ELEMENTS
-    assert CPU_POOL == engine.CPU_KV_CACHE_GIB * GIB
+    assert CPU_POOL == variables.CPU_KV_CACHE_GIB * GIB
 
 
 @pytest.mark.parametrize(("mode", "most"), [("none", 0.31), ("selective", 0.36), ("full", 0.26)])

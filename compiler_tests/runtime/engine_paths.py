@@ -17,6 +17,7 @@ import psutil
 
 from forgedsl.lower import job as spec
 from forgedsl_runtime.services.vllm.upstream import engine as upstream
+from forgedsl_runtime.services.vllm.upstream.variables import prepare_environment
 
 CONTEXT = 96
 PROMPTS = [[3 + (7 * i + at) % 20 for at in range(3 + i % 5)] for i in range(24)]
@@ -24,7 +25,7 @@ PROMPTS = [[3 + (7 * i + at) % 20 for at in range(3 + i % 5)] for i in range(24)
 
 def engine(folder: Path, **changed: Any) -> upstream.Engine:
     """An engine with few blocks; `changed` are other settings of the service."""
-    upstream.prepare_environment("cpu")
+    prepare_environment("cpu")
     service = spec.VllmService(
         model="m", mesh=spec.Mesh(name="m", device="cpu"), dtype="f32", max_running=16,
         sampling=spec.Sampling(max_tokens=4), prefix_caching=True,
@@ -38,7 +39,7 @@ def engine(folder: Path, **changed: Any) -> upstream.Engine:
 def started(folder: Path) -> upstream.Engine:
     """An engine whose start finds nothing in vLLM's cache, and may start no process."""
     os.environ["VLLM_CACHE_ROOT"] = str(folder.parent / "vllm_cache")
-    upstream.prepare_environment("cpu")
+    prepare_environment("cpu")
     from vllm.model_executor.models import registry
 
     registry.subprocess = None  # type: ignore[assignment]

@@ -10,6 +10,7 @@ from typing import Any
 
 from forgedsl.lower import job as spec
 from forgedsl_runtime.services.vllm.upstream import engine as upstream
+from forgedsl_runtime.services.vllm.upstream.variables import prepare_environment
 
 
 class Configured(Exception):
@@ -37,5 +38,5 @@ def key(folder: Path) -> str:
 
 
 if __name__ == "__main__":
-    upstream.prepare_environment("cpu")
+    prepare_environment("cpu")
     print("RESULT" + json.dumps([key(Path(folder)) for folder in sys.argv[1:]]))

@@ -19,6 +19,7 @@ from forgedsl.adapters import A, B
 from forgedsl.lower import job as spec
 from forgedsl_runtime.services.vllm.upstream import adapter
 from forgedsl_runtime.services.vllm.upstream import engine as upstream
+from forgedsl_runtime.services.vllm.upstream.variables import prepare_environment
 
 RANK = 4
 ADAPTED = re.compile(rf"(model\.layers\.\d+\.\w+\.({'|'.join(adapter.LAYERS)}))\.weight")
@@ -86,7 +87,7 @@ def main() -> None:
     for folder in folders:  # vLLM changes classes of transformers, so these are first
         weights = load_file(folder / "model.safetensors")
         wanted[folder] = [theirs(folder, merged(weights, each)) for each in adapters(folder)]
-    upstream.prepare_environment("cpu")
+    prepare_environment("cpu")
     told = {}
     for folder in folders:
         scores, places = scored(folder)

@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 from forgedsl.lower import job as spec
 from forgedsl_runtime.proofs import frozen
 from forgedsl_runtime.services.vllm.upstream import engine as upstream
+from forgedsl_runtime.services.vllm.upstream.variables import prepare_environment
 
 TOKENS = list(range(3, 43))
 
@@ -55,7 +56,7 @@ def apart(one: list[float], other: list[float]) -> float:
 
 
 def main() -> None:
-    upstream.prepare_environment("cpu")
+    prepare_environment("cpu")
     from vllm.distributed import cleanup_dist_env_and_memory
 
     found = {}

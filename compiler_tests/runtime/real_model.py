@@ -40,8 +40,9 @@ def prompts(folder: Path) -> list[list[int]]:
 
 def vllm(folder: Path, dtype: Any) -> dict[str, Any]:
     from forgedsl_runtime.services.vllm.upstream import engine as upstream
+    from forgedsl_runtime.services.vllm.upstream.variables import prepare_environment
 
-    upstream.prepare_environment("cpu")
+    prepare_environment("cpu")
     mesh = spec.Mesh(name="m", device="cpu")
     service = spec.VllmService(
         model="m", mesh=mesh, dtype=dtype, sampling=WAYS["free"], max_running=16

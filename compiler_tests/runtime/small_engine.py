@@ -5,6 +5,7 @@ from typing import Any
 
 from forgedsl.lower import job as spec
 from forgedsl_runtime.services.vllm.upstream import engine as upstream
+from forgedsl_runtime.services.vllm.upstream.variables import prepare_environment
 
 
 def small_engine(
@@ -15,7 +16,7 @@ def small_engine(
     weights are replaced by the first publication; with `record` it keeps digests of what it loads;
     `changed` are other settings of the service. On a CPU it computes in f32, on a GPU in bf16."""
     dtype = "f32" if device == "cpu" else "bf16"
-    upstream.prepare_environment(device)
+    prepare_environment(device)
     service = spec.VllmService(
         model="m", mesh=spec.Mesh(name="m", device=device), dtype=dtype, max_running=8,
         sampling=spec.Sampling(max_tokens=4),

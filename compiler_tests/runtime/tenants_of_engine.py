@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 
 from forgedsl.lower import job as spec
 from forgedsl_runtime.services.vllm.upstream import engine as upstream
+from forgedsl_runtime.services.vllm.upstream.variables import prepare_environment
 
 PROMPTS = [[3 + (7 * i + at) % 20 for at in range(34 + i)] for i in range(6)]
 """each fills a block, so that the prefix cache has something to mix up"""
@@ -26,7 +27,7 @@ Answers = dict[str, tuple[list[int], list[float]]]
 
 def engine(folder: Path, adapter: Path | None) -> upstream.Engine:
     """An engine with few blocks; with the folder of an adapter it has both tenants."""
-    upstream.prepare_environment("cpu")
+    prepare_environment("cpu")
     service = spec.VllmService(
         model="m", mesh=spec.Mesh(name="m", device="cpu"), dtype="f32", max_running=24,
         sampling=spec.Sampling(max_tokens=4), adapter_rank=None if adapter is None else RANK,

@@ -166,6 +166,36 @@ def test_an_asynchronous_call_has_a_time_limit_of_its_own(tmp_path: Path) -> Non
     assert [one.error for one in found] == ["", "no answer within 0.5 s", ""]
 
 
+PROGRAM = """
+import torch
+
+
+def reward_short(r):
+    return 1.0 / r.num_tokens
+
+
+def reward_root(r):
+    return float(torch.sqrt(torch.tensor(4.0)))
+"""
+
+
+def test_a_reward_of_the_program_imports_torch_only_where_it_uses_it(tmp_path: Path) -> None:
+    async def value(name: str) -> tuple[float | None, bool]:
+        reward = spec.Reward(kind="program", function=f"reward_{name}", timeout=60.0)
+        made = Recipe(rewards={name: reward}, program=PROGRAM, job_dir=str(tmp_path))
+        before = set(psutil.Process().children())
+        process = RewardProcess(made)
+        try:
+            (found,) = await process.call(((name,), rollout("yes"), "yes"))
+            (new,) = set(psutil.Process().children()) - before
+            return found.value, "libtorch" in Path(f"/proc/{new.pid}/maps").read_text()
+        finally:
+            process.close()
+
+    assert asyncio.run(value("short")) == (1.0, False)
+    assert asyncio.run(value("root")) == (2.0, True)
+
+
 def test_memory_over_the_limit_fails_the_call_and_replaces_the_process(tmp_path: Path) -> None:
     found = outcomes(recipe(tmp_path, "eats", memory=512 << 20), ["no", "yes"])
     assert found[0].error.endswith("needs more memory than is available (`memory` is 512 MiB)")

@@ -17,10 +17,9 @@ from forgedsl.plan.calibration import calibration_text
 from forgedsl.plan.cost import by_service, time_text
 from forgedsl.plan.host import host_text
 from forgedsl.plan.plan import TRIED, Plan, plan, request_of
-from forgedsl.plan.reward_times import scores_text
 from forgedsl.plan.schedule import plan_schedule
 from forgedsl.plan.search import CHECKPOINT, CLAIM, COLOCATE, ROWS, SIZES, full_space, search
-from forgedsl.plan.text import table
+from forgedsl.plan.text import scoring_text, table
 from forgedsl.records import dataclass
 from forgedsl.services.registry import kind_of
 from forgedsl.settings import Auto
@@ -131,8 +130,9 @@ def render(found: Alternatives) -> str:
     first = found.found[0][0]
     devices = (stage.device for stage in first.cost.stages)
     program = first.request.program
-    known = calibration_text(program, found.host, devices), scores_text(program, found.host)
-    head = (f"the best placements on {host_text(found.host)}", ABOUT, *known)
+    known = calibration_text(program, found.host, devices)
+    scores = map(scoring_text, first.cost.scorings)
+    head = (f"the best placements on {host_text(found.host)}", ABOUT, known, *scores)
     blocks = ["\n".join(filter(None, head))]
     for number, (made, settings) in enumerate(found.found, 1):
         mark = "" if settings else "   <- as in the file"

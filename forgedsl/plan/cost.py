@@ -7,8 +7,8 @@ overlap, and the slowest stage or the policy age limits the step time: with a la
 S + 1 batches are under way, each from its first sampled token until its weights are synced. The
 fewer of them are sampled at a time, the sooner each is done: by Little's law, as many are sampled
 as fit the time of one into the time of a step. In a synchronous schedule the times of all stages
-add up, as do those of services that share GPUs. Rewards run beside the stages, and are left out
-(plan/reward_times.py says what a call of them is assumed to take).
+add up, as do those of services that share GPUs. Rewards in Python run beside the stages. If their
+calls were measured, they limit the step time too (plan/reward_times.py).
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from forgedsl.ir.program import Constructor, Program, engine_of, rewards_of
 from forgedsl.plan.calibration import factor, share
 from forgedsl.plan.decoding import reduce_seconds
 from forgedsl.plan.rates import attention_speed, rates_of
+from forgedsl.plan.reward_times import Scoring, scorings_of
 from forgedsl.plan.sampling import sample_stage
 from forgedsl.plan.schedule import SchedulePlan
 from forgedsl.plan.sizes import (
@@ -99,11 +100,43 @@ class Cost:
     unknown: tuple[str, ...]
     engines: Mapping[str, str] = field(default_factory=dict)
     """service whose engine serves it, of each service without an engine of its own"""
+    scorings: tuple[Scoring, ...] = ()
+    """calls of rewards in Python"""
 
     @property
     def step_seconds(self) -> float:
         times = list(self._lanes().values()) or [0.0]
-        return self._shortest(max(times)) if self.overlapped else sum(times)
+        slowest = self.slowest_reward
+        scored = 0.0 if slowest is None else slowest.seconds
+        if self.overlapped:
+            return self._shortest(max(*times, scored))
+        return sum(times) + max(0.0, scored - self._beside_scores)
+
+    @property
+    def _beside_scores(self) -> float:
+        """Seconds of a step in which rewards are called beside other work: all of it, or while
+        completions are sampled."""
+        if self.overlapped:
+            return max(self._lanes().values(), default=0.0)
+        return sum(stage.seconds for stage in self.stages if Role.SAMPLES in stage.roles)
+
+    @property
+    def slowest_reward(self) -> Scoring | None:
+        """The reward whose calls, as measured, make a step longer."""
+        known = (each for each in self.scorings if each.measured)
+        slowest = max(known, key=lambda each: each.seconds, default=None)
+        return slowest if slowest is not None and self.limited_by(slowest) else None
+
+    @property
+    def bottleneck_reward(self) -> Scoring | None:
+        """The reward that limits the step time more than any stage does."""
+        slowest = self.slowest_reward
+        most = max((stage.seconds for stage in self.stages), default=0.0)
+        return slowest if slowest and (self.overlapped or slowest.seconds > most) else None
+
+    def limited_by(self, scoring: Scoring) -> bool:
+        """True if the calls of a reward take longer than the work beside which they are made."""
+        return not self.unknown and scoring.seconds > self._beside_scores
 
     def _shortest(self, least: float) -> float:
         """Return the shortest step of at least so many seconds in which the policy age allows the
@@ -132,6 +165,8 @@ class Cost:
         """True if the policy age limits the step time, so that every service idles between
         batches."""
         busiest = max(self._lanes().values(), default=0.0)
+        if (slowest := self.slowest_reward) is not None:
+            busiest = max(busiest, slowest.seconds)
         return self.overlapped and self.step_seconds > 1.05 * busiest
 
     def lane(self, service: str) -> str:
@@ -199,6 +234,7 @@ def plan_cost(
         dead=tuple(_dead_groups(graph)),
         unknown=tuple(dict.fromkeys(unknown)),
         engines={name: engine_of(request.program, name) for name in request.tenant_ranks},
+        scorings=scorings_of(request.program, request.host, graph),
     )
 
 

@@ -2,16 +2,19 @@
 
 Program + measured seconds of calls (plan/calibration.py) -> seconds, measured or assumed
 
-A plan leaves scores out of the time of a step: they run beside it, in processes of their own. It
-says what it assumes of a call, and `forgec sim` waits as long.
+Rewards in Python are called beside the stages of a step, in processes of their own. If their time
+was measured, a step takes as long as its calls; an assumed time is only shown. `forgec sim` waits
+as long for a call.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from forgedsl.ir.graph import Graph
 from forgedsl.ir.program import Function, Program, PythonFunction, rewards_of
 from forgedsl.plan.calibration import measured_calls
+from forgedsl.plan.sizes import completions
 from forgedsl.records import dataclass
 from forgedsl.sizes.hosts import Host
 from forgedsl.types.flow import Role
@@ -48,19 +51,45 @@ def _waits(program: Program, name: str) -> bool:
     return decl.body.asynchronous or bool({*decl.settings["effects"].value} - {"random"})
 
 
-def scores_text(program: Program, host: Host) -> str:
-    """Describe what is assumed of the flow's rewards in Python, whose time a step leaves out; ""
-    without any."""
-    known = measured_calls(program, host)
-    calls = [f"a call of {name} takes {1000 * s:.3g} ms" for name, s in _assumed(program, known)]
-    return f"scores are left out: {', '.join(calls)} (assumed)" if calls else ""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scoring:
+    """The calls of a reward in one step. `call`: seconds of one; `at_once`: how many each of the
+    `procs` processes handles concurrently."""
+
+    reward: str
+    calls: int
+    call: float
+    procs: int
+    at_once: int
+    measured: bool
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of a step in which the processes work."""
+        return self.calls * self.call / (self.procs * self.at_once)
 
 
-def _assumed(program: Program, known: Mapping[str, float]) -> Iterator[tuple[str, float]]:
-    scores = [step.receiver for step in program.flow if Role.SCORES in step.roles]
-    used = dict.fromkeys(name for score in scores for name in rewards_of(program, score))
-    for name in used:
-        if isinstance(program.rewards[name].body, PythonFunction):
+def scorings_of(program: Program, host: Host, graph: Graph) -> tuple[Scoring, ...]:
+    """Return the calls of the flow's rewards in Python, and of monitors in Python."""
+    known, calls = measured_calls(program, host), dict.fromkeys(program.rewards, 0)
+    monitors = [
+        name for name, reward in program.rewards.items() if reward.settings["monitor"].value
+    ]
+    for node in graph.having(Role.SCORES):
+        for name in {*rewards_of(program, node.target), *monitors} & calls.keys():
+            calls[name] += sum(completions(graph, graph.node(each)) for each in node.samplers)
+    return tuple(_scorings(program, known, calls))
+
+
+def _scorings(
+    program: Program, known: Mapping[str, float], calls: Mapping[str, int]
+) -> Iterator[Scoring]:
+    for name, count in calls.items():
+        decl = program.rewards[name]
+        if count and isinstance(decl.body, PythonFunction):
             call = call_of(program, known, name)
-            if not call.measured:
-                yield name, call.seconds
+            yield Scoring(
+                reward=name, calls=count, call=call.seconds, measured=call.measured,
+                procs=decl.settings["procs"].value,
+                at_once=decl.settings["concurrency"].value if decl.body.asynchronous else 1,
+            )  # fmt: skip

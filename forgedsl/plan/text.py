@@ -18,12 +18,12 @@ from forgedsl.operations.registry import operation
 from forgedsl.plan.advised import SHORTER, tried, with_larger_microbatches
 from forgedsl.plan.calibration import calibration_text
 from forgedsl.plan.capacity import TIGHT, Store
-from forgedsl.plan.cost import DEAD_RATES, by_service, plan_cost, time_text
+from forgedsl.plan.cost import DEAD_RATES, Cost, by_service, plan_cost, time_text
 from forgedsl.plan.host import host_text
 from forgedsl.plan.liveness import credit_loops, exits
 from forgedsl.plan.plan import Plan
 from forgedsl.plan.recording import recording, size_text
-from forgedsl.plan.reward_times import scores_text
+from forgedsl.plan.reward_times import Scoring
 from forgedsl.plan.router_replay import replays, route_bytes
 from forgedsl.plan.schedule import looser
 from forgedsl.plan.sizes import PlannedSizes
@@ -338,8 +338,8 @@ def _cost(graph: Graph, plan: Plan) -> Iterator[str]:
         devices = (stage.device for stage in cost.stages)
         if known := calibration_text(plan.request.program, plan.host, devices):
             yield known
-        if scores := scores_text(plan.request.program, plan.host):
-            yield scores
+        for scoring in cost.scorings:
+            yield from _scoring(cost, scoring)
         slowest = cost.bottleneck
         assert slowest is not None
         how = "stages overlap" if cost.overlapped else "stages take turns"
@@ -349,12 +349,40 @@ def _cost(graph: Graph, plan: Plan) -> Iterator[str]:
                 f"bottleneck: the policy age; {counted(cost.lag + 1, 'batch')} in flight, each "
                 f"{time_text(cost.batch_latency)} from first token to new weights"
             )
+        elif (reward := cost.bottleneck_reward) is not None:
+            yield f"bottleneck: the calls of {reward.reward}; {_more(reward)}"
         else:
             yield f"bottleneck: {slowest.node} on {slowest.service}{_balance(graph, plan)}"
         yield from _looser(graph, plan, slowest)
         yield from _larger(graph, plan, slowest)
     for name in cost.unknown:
         yield f"{name}: unknown, because its model's dimensions are not known here"
+
+
+def _scoring(cost: Cost, scoring: Scoring) -> Iterator[str]:
+    """Yield the lines about the calls of a reward. An assumed time is left out of the step."""
+    if scoring.measured:
+        yield scoring_text(scoring)
+        return
+    yield f"{scoring_text(scoring)}, left out"
+    if cost.limited_by(scoring):
+        yield f"  if so, a step takes longer: {_more(scoring)}, or measure it (forgec calibrate)"
+
+
+def scoring_text(scoring: Scoring) -> str:
+    """Describe the calls of a reward: "128 calls of correct x 50 ms (assumed) in 1 process take
+    6.4 s"."""
+    at_once = f" with {scoring.at_once} at once" if scoring.at_once > 1 else ""
+    known = "measured" if scoring.measured else "assumed"
+    processes = "1 process" if scoring.procs == 1 else f"{scoring.procs} processes"
+    return (
+        f"{scoring.calls:,} calls of {scoring.reward} x {time_text(scoring.call)} ({known}) in "
+        f"{processes}{at_once} take {time_text(scoring.seconds)}"
+    )
+
+
+def _more(scoring: Scoring) -> str:
+    return f"give it more `{scoring.reward}.procs`"
 
 
 def _looser(graph: Graph, plan: Plan, slowest: Stage) -> Iterator[str]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,17 +21,22 @@ from forgedsl.operations.registry import operation
 from forgedsl.plan.calibration import device_kind, run_name
 from forgedsl.plan.cost import Cost, plan_cost
 from forgedsl.plan.plan import Plan
+from forgedsl.plan.reward_times import Scoring
 from forgedsl.plan.stage import Stage
 from forgedsl.records import replace
 from forgedsl.runs.data import RunData
 from forgedsl.sim.calibrate import FIRST, CalibrationError, after_start, usable_run
 from forgedsl.sim.estimate import UnknownModelError, from_plan
 from forgedsl.sim.fit import union
+from forgedsl.sim.reward_times import reward_seconds
 from forgedsl.sim.scaling import ESTIMATE, stored
 from forgedsl.sizes.meshes import transport_of
 from forgedsl.types.flow import Role
 
 BISECTIONS = 50
+JUDGE = "judge"
+"""the `op` of stages in which an engine reads for LLM judges"""
+EMPTY: Mapping[str, float] = {}
 
 
 class Measured(NamedTuple):
@@ -49,7 +54,7 @@ def estimate_of(lowered: Lowered) -> dict[str, Any]:
     file. `latencies` are what `sim --calibrate` compares the run with."""
     plan, graph = uncalibrated(lowered.plan), lowered.graph
     cost = plan_cost(plan.request, graph, plan.schedule, plan.colocate, plan.memory.ranks)
-    ops = {s.node: "judge" for s in cost.stages} | {node.name: node.op for node in graph.nodes}
+    ops = {s.node: JUDGE for s in cost.stages} | {node.name: node.op for node in graph.nodes}
     ways = {node.name: f"sync {transport_of(plan.host, plan.meshes, node)}" for node in graph.syncs}
     stages = [{"node": s.node, "op": ops[s.node], "service": s.service,
                "lane": cost.lane(s.service), "tokens": s.tokens, "seconds": s.seconds,
@@ -57,7 +62,10 @@ def estimate_of(lowered: Lowered) -> dict[str, Any]:
                "kind": device_kind(plan.host.gpu, s.device),
                "key": ways.get(s.node, ops[s.node])} for s in cost.stages]  # fmt: skip
     name = run_name(lowered.job.name, lowered.job.profile)
-    found = {"name": name, "overlapped": cost.overlapped, "lag": cost.lag, "stages": stages}
+    scores = [{"reward": each.reward, "calls": each.calls, "procs": each.procs,
+               "at_once": each.at_once} for each in cost.scorings]  # fmt: skip
+    found = {"name": name, "overlapped": cost.overlapped, "lag": cost.lag, "stages": stages,
+             "scores": scores}  # fmt: skip
     try:
         return found | {"latencies": stored(from_plan(lowered.job, graph, plan))}
     except UnknownModelError:
@@ -88,7 +96,8 @@ def measure(folder: Path) -> Measured:
             "overlap; run the file again"
         )
     took = statistics.median(row["step_s"] for row in data.rows[FIRST:])
-    return compare(estimate, figures(estimate, data), took=took, run=folder.resolve().name)
+    calls = reward_seconds(data).get(estimate["name"], {})
+    return compare(estimate, figures(estimate, data), calls, took=took, run=folder.resolve().name)
 
 
 def figures(estimate: Mapping[str, Any], data: RunData) -> dict[str, tuple[float, float]]:
@@ -112,10 +121,16 @@ def figures(estimate: Mapping[str, Any], data: RunData) -> dict[str, tuple[float
 
 
 def compare(
-    estimate: Mapping[str, Any], seen: Mapping[str, tuple[float, float]], *, took: float, run: str
+    estimate: Mapping[str, Any],
+    seen: Mapping[str, tuple[float, float]],
+    calls: Mapping[str, float] = EMPTY,
+    *,
+    took: float,
+    run: str,
 ) -> Measured:
     """Compute times and lengths from the (seconds, tokens) of nodes; then scale all times by a
-    factor, so that the estimate of the run equals its measured step time."""
+    factor, so that the estimate of the run equals its measured step time. `calls`: seconds of a
+    call by reward."""
     stages = [s for s in estimate["stages"] if s["node"] in seen]
     lengths = {s["node"]: seen[s["node"]][1] / s["tokens"] for s in stages if s["tokens"]}
     plain = cost_of(estimate, {}, lengths)
@@ -126,7 +141,7 @@ def compare(
         key: _times(plain, nodes[key], sum(seen[node][0] for node in nodes[key]), took)
         for key in nodes
     }
-    rest = took / cost_of(estimate, times, lengths).step_seconds
+    rest = took / cost_of(estimate, times, lengths, calls).step_seconds
     times = {key: float(f"{value * rest:.4g}") for key, value in sorted(times.items())}
     devices: dict[str, Any] = {}
     for (kind, key), value in times.items():
@@ -134,7 +149,7 @@ def compare(
         devices.setdefault(kind, new)["times"][key] = value
     shares = {node: float(f"{part:.4g}") for node, part in lengths.items()}
     known = {"devices": devices, "lengths": {estimate["name"]: shares}}
-    before, after = (cost_of(estimate, *each) for each in (({}, {}), (times, lengths)))
+    before, after = cost_of(estimate, {}, {}), cost_of(estimate, times, lengths, calls)
     return Measured(known, before.step_seconds, took, after.step_seconds)
 
 
@@ -142,21 +157,33 @@ def cost_of(
     estimate: Mapping[str, Any],
     times: Mapping[tuple[str, str], float],
     lengths: Mapping[str, float],
+    calls: Mapping[str, float] = EMPTY,
 ) -> Cost:
-    """Return the plan's cost with other times (by kind and key) and lengths (by node). Services of
-    a lane count as one."""
+    """Return the plan's cost with other times (by kind and key), lengths (by node) and seconds of
+    calls (by reward). Services of a lane count as one."""
     stages = (
         Stage(
             node=s["node"], service=s["lane"], device="", tokens=s["tokens"], flops=0.0, bytes=0.0,
             seconds=s["seconds"], latency=s.get("latency", 0.0), alone=s.get("alone", 0.0),
-            batches=s.get("batches", 1.0), detail="",
+            batches=s.get("batches", 1.0), detail="", roles=_roles(s["op"]),
         ).slower(times.get((s["kind"], s["key"]), 1.0) * lengths.get(s["node"], 1.0))
         for s in estimate["stages"]
     )  # fmt: skip
     return Cost(
         stages=tuple(stages), overlapped=estimate["overlapped"], lag=estimate.get("lag", 0),
-        sharing=(), dead=(), unknown=(),
+        sharing=(), dead=(), unknown=(), scorings=tuple(_scorings(estimate, calls)),
     )  # fmt: skip
+
+
+def _roles(op: str) -> frozenset[Role]:
+    return frozenset() if op == JUDGE else operation(op).roles
+
+
+def _scorings(estimate: Mapping[str, Any], calls: Mapping[str, float]) -> Iterator[Scoring]:
+    """Yield the measured calls of rewards. Estimates of earlier versions have none."""
+    for each in estimate.get("scores", ()):
+        if each["reward"] in calls:
+            yield Scoring(**each, call=calls[each["reward"]], measured=True)
 
 
 def _times(plain: Cost, nodes: Sequence[str], busy: float, step: float) -> float:

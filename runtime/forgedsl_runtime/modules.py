@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import builtins
 import hashlib
+import importlib
 import importlib.machinery
 import importlib.util
 import linecache
@@ -10,10 +12,10 @@ import os
 import sys
 import threading
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from forgedsl.errors import LaunchError
 from forgedsl.lower.job import Module
@@ -24,12 +26,26 @@ from forgedsl_runtime.tracebacks import frames
 NONE: Mapping[str, Module] = types.MappingProxyType({})
 
 
-def load_module(name: str, text: str) -> types.ModuleType:
-    """Execute generated source as module `name`; tracebacks show its lines."""
+class LateModule(types.ModuleType):
+    """A module that is imported when one of its attributes is used."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(importlib.import_module(self.__name__), name)
+
+
+def load_module(name: str, text: str, *, late: Collection[str] = ()) -> types.ModuleType:
+    """Execute generated source as module `name`; tracebacks show its lines. The modules `late` are
+    imported only when one of its functions uses them."""
     filename = f"<generated {name}>"
     linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
     module = types.ModuleType(name)
     module.__file__ = filename
+    if late:
+
+        def import_(wanted: str, *others: Any) -> Any:
+            return LateModule(wanted) if wanted in late else __import__(wanted, *others)
+
+        module.__dict__["__builtins__"] = {**vars(builtins), "__import__": import_}
     exec(compile(text, filename, "exec"), module.__dict__)
     return module
 

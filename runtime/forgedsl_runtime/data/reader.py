@@ -474,12 +474,14 @@ class DatasetReader:
         each, both = seq_len - asked, max(rows, 1) * seq_len - 2 * asked
         if max(lengths) > each:
             what = f"an answer of the pair has {asked + max(lengths)} tokens with its prompt"
+            more = ""
         elif sum(lengths) > both:
             whole = 2 * asked + sum(lengths)
             what = f"the pair has {whole} tokens with its prompts, which share a row"
+            more = "batch.rows to 2, or "
         else:
             return
-        self._cut(what, "batch.seq_len", seq_len)
+        self._cut(what, "batch.seq_len", seq_len, more=more)
         if min(each, both - 1) < 1:
             raise DroppedRow(f"{what}, and the prompt leaves no room for an answer", TOO_LONG)
         kept = [min(length, each) for length in lengths]
@@ -503,11 +505,12 @@ class DatasetReader:
             raise DroppedRow(f"`{column}` is null")
         return value
 
-    def _cut(self, what: str, setting: str, limit: int) -> None:
-        """Apply `on_long` to an item that is too long; return only if it is `truncate`."""
+    def _cut(self, what: str, setting: str, limit: int, *, more: str = "") -> None:
+        """Apply `on_long` to an item that is too long; return only if it is `truncate`. `more`:
+        what else can be raised."""
         message = f"{what}, more than {setting} = {limit}"
         if self.dataset.on_long == "error":
-            remedy = f"raise {setting}, or set on_long = drop or truncate"
+            remedy = f"raise {more}{setting}, or set on_long = drop or truncate"
             raise TooLongError(message, remedy=remedy)
         if self.dataset.on_long == "drop":
             raise DroppedRow(message, TOO_LONG)

@@ -126,9 +126,9 @@ def load(recipe: Recipe) -> dict[str, Function]:
     """
     from forgedsl_runtime.rewards.loading import load_reward
 
-    # the program imports torch, which takes seconds
     needed = any(reward.kind == "program" for reward in recipe.rewards.values())
-    program = load_module("program", recipe.program if needed else "")
+    # The program imports torch, which takes seconds. Its rewards use it seldom or never.
+    program = load_module("program", recipe.program if needed else "", late=("torch",))
     found: dict[str, Function] = {}
     for name, reward in recipe.rewards.items():
         try:

@@ -109,7 +109,7 @@ def bootstrap(environment: dict[str, str], log: Path, device: str) -> Callable[[
         assert isinstance(sys.stdout, io.TextIOWrapper)
         sys.stdout.reconfigure(line_buffering=True)
         from forgedsl import extensions
-        from forgedsl_runtime.services.vllm.upstream.engine import prepare_environment
+        from forgedsl_runtime.services.vllm.upstream.variables import prepare_environment
 
         extensions.inherit()
         prepare_environment(device)

@@ -18,7 +18,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -37,7 +36,6 @@ from forgedsl_runtime.services.vllm.upstream.loading import silence_reload_warni
 from forgedsl_runtime.services.vllm.upstream.start import fast_start, graph_sizes, preload
 from forgedsl_runtime.services.vllm.upstream.tenants import SALT, Tenants
 from forgedsl_runtime.services.vllm.upstream.texts import decoder
-from forgedsl_runtime.temporary_files import short_folder
 
 if TYPE_CHECKING:
     from forgedsl_runtime.services.vllm.upstream.held import HeldWeights
@@ -49,12 +47,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-CPU_KV_CACHE_GIB = 1
 ENDS = ("eos", "bos", "pad", "unk")
 """special tokens to leave out of a text that a parser of vLLM reads; the parser may need any other
 special token"""
-CACHED = "256"
-"""number of kernels in oneDNN's cache (default 1,024): one per shape of a product, 0.2 MiB each"""
 FP8 = "fp8_per_block"
 """vLLM's quantization of f32, bf16 or f16 weights to fp8 while it loads them: blocks of 128 x 128,
 for which CPUs have kernels too"""
@@ -90,16 +85,6 @@ class EngineRank:
     rank: int
     ranks: int
     rendezvous_file: Path
-
-
-def prepare_environment(device: str) -> None:
-    """Set environment variables that vLLM reads at import; call before anything imports vllm."""
-    wanted = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_LOGGING_LEVEL": "WARNING"}
-    wanted |= {"VLLM_NO_USAGE_STATS": "1", "VLLM_RPC_BASE_PATH": short_folder(os.environ)}
-    if device == "cpu":
-        wanted |= {"VLLM_CPU_KVCACHE_SPACE": str(CPU_KV_CACHE_GIB)}
-        wanted |= {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "ONEDNN_PRIMITIVE_CACHE_CAPACITY": CACHED}
-    os.environ.update({k: v for k, v in wanted.items() if v and k not in os.environ})
 
 
 class Engine:
