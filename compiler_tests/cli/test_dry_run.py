@@ -229,6 +229,7 @@ def test_an_agent_is_run_up_to_its_first_request(folder):
     assert "environments ok      game\n" in done.stdout
 
 
+@pytest.mark.full
 def test_an_agent_that_is_broken_does_not_start(folder):
     guessed(folder, ("= [dict(message)", "= nowhere or [dict(message)"))
     said = refused("agent.forge", "--dry-run")
@@ -239,9 +240,10 @@ def test_an_agent_that_is_broken_does_not_start(folder):
 @pytest.mark.parametrize(
     ("command", "said"),
     [
-        (
+        pytest.param(
             '["sh", "-c", "echo pip install desk >&2; exit 1"]',
             "pip install desk (its program ended",
+            marks=pytest.mark.full,
         ),
         ('["sh", "-c", "exit 2"]', "its program ended with exit code 2"),
     ],
@@ -268,6 +270,7 @@ reward early = judge.score(prompt = "Grade {response} from 1 to 5", scale = [1, 
 """
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("words", [("--dry-run",), pytest.param((), marks=pytest.mark.full)])
 def test_a_judge_beside_an_environment_is_asked_too(folder, words):
     guessing(

@@ -20,7 +20,6 @@ from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[2]
 BUILD = "from setuptools import build_meta as b; print(b.build_sdist('out'), b.build_wheel('out'))"
-pytestmark = [pytest.mark.full, pytest.mark.timeout(240)]
 
 
 def tracked() -> set[str]:
@@ -172,6 +171,7 @@ def test_doctor_says_what_is_lacking(bare: Path, tmp_path: Path) -> None:
     assert "packages    LACKS  not installed: torch, torchmonarch, torchtitan," in done.stdout
 
 
+@pytest.mark.full
 def test_the_wheel_trains_with_the_packages_of_a_run(bare: Path, tmp_path: Path) -> None:
     """The packages are those of this environment, but without its forgedsl, which is this tree."""
     (site,) = bare.parents[1].glob("lib/python*/site-packages")

@@ -1,5 +1,6 @@
 """Lock files and set-up: exact pins, what is left out, what an interrupted install needs."""
 
+import importlib
 import os
 import re
 import subprocess
@@ -7,6 +8,7 @@ import sys
 import tomllib
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -59,13 +61,18 @@ def fake_package(site: Path) -> Path:
     return info
 
 
-def whole(info: Path) -> bool:
+def check() -> Any:
+    """The module requirements/check.py."""
     sys.path.insert(0, str(ROOT / "requirements"))
     try:
-        from check import is_whole
+        return importlib.import_module("check")
     finally:
         sys.path.pop(0)
-    return is_whole(metadata.Distribution.at(info))
+
+
+def whole(info: Path) -> bool:
+    found: bool = check().is_whole(metadata.Distribution.at(info))
+    return found
 
 
 def test_a_finished_package_is_whole(tmp_path: Path) -> None:
@@ -82,6 +89,45 @@ def test_a_missing_record_is_noticed(tmp_path: Path) -> None:
     info = fake_package(tmp_path)
     (info / "RECORD").unlink()
     assert not whole(info)
+
+
+PIP_SETTINGS = """:env:.cert='/own.pem'
+:env:.default-timeout='180'
+:env:.find-links='/nowhere'
+global.cert='/of-the-host.pem'
+global.extra-index-url='file:///nowhere/simple https://more.test/simple'
+global.index-url='https://all.test/simple'
+global.trusted-host='more.test'
+site.index-url='https://site.test/simple'
+"""
+
+
+def test_uv_finds_packages_where_pip_does() -> None:
+    arguments, variables = check().uv_settings(PIP_SETTINGS)
+    assert " ".join(arguments) == (
+        "--index-strategy unsafe-best-match --default-index https://site.test/simple "
+        "--index https://more.test/simple --allow-insecure-host more.test"
+    )
+    assert variables == {"UV_HTTP_TIMEOUT": "180", "SSL_CERT_FILE": "/own.pem"}
+    plain = check().uv_settings("")
+    assert plain == (["--index-strategy", "unsafe-best-match"], {"UV_HTTP_TIMEOUT": "60"})
+
+
+def test_without_uv_the_set_up_uses_pip(tmp_path: Path) -> None:
+    """The part of setup.sh that installs, with a pip that prints what it is asked."""
+    script = (ROOT / "requirements/setup.sh").read_text(encoding="utf-8")
+    part = script[script.index("install() {") : script.index('install "requirements/$lock.txt"')]
+    bin = tmp_path / ".venv/bin"
+    bin.mkdir(parents=True)
+    (bin / "python").write_text("#!/bin/sh\nexit 1\n")
+    (bin / "python").chmod(0o755)
+    script = f'say() {{ echo "$*"; }}\npip() {{ echo "pip $*"; }}\n{part}\ninstall a.txt b.txt\n'
+    done = subprocess.run(
+        ["sh", "-euc", script], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    told, asked = done.stdout.splitlines()
+    assert told.startswith("uv could not install a.txt b.txt (see .venv/install.log); pip does it")
+    assert asked == "pip --no-deps -r a.txt -r b.txt"
 
 
 def test_set_up_without_a_usable_python_says_what_it_needs(tmp_path: Path) -> None:

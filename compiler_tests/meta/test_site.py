@@ -125,7 +125,6 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-@pytest.mark.full
 def test_a_page_for_each_document_rule_and_pipeline(site: Path) -> None:
     from forgedsl.explain.codes import pages
 
@@ -136,14 +135,12 @@ def test_a_page_for_each_document_rule_and_pipeline(site: Path) -> None:
     assert {path.stem for path in (site / "pipelines").glob("*.html")} == {"index", *shipped}
 
 
-@pytest.mark.full
 def test_forge_blocks_are_coloured(site: Path) -> None:
     page = (site / "pipelines/grpo_math.html").read_text("utf-8")
     assert '<span class="kd">model</span>' in page
     assert '<span class="s">"Qwen/Qwen3-1.7B"</span>' in page
 
 
-@pytest.mark.full
 def test_a_pipeline_shows_what_was_measured_its_graph_and_its_plan(site: Path) -> None:
     page = (site / "pipelines/grpo_math.html").read_text("utf-8")
     assert "0.455 -&gt; 0.847" in page
@@ -273,7 +270,6 @@ def test_the_editor_has_the_colours_of_the_lexer() -> None:
         assert found == by_pygments(text)
 
 
-@pytest.mark.full
 def test_the_archive_needs_the_standard_library_alone(tmp_path: Path) -> None:
     """What the page unpacks answers as this tree does, without any package. Only `lake` and
     `chain_sum` have a finding there: the tables of gymnasium and reasoning-gym are not in a
@@ -426,7 +422,6 @@ def tried(site: Path, tmp_path_factory: pytest.TempPathFactory) -> dict:
     return mine.got
 
 
-@pytest.mark.full
 def test_the_playground_loads_from_the_site_alone(tried: dict) -> None:
     assert tried["begins"] < 1
     hosts = {urlsplit(name).hostname for name in tried["loaded"]}
@@ -434,7 +429,6 @@ def test_the_playground_loads_from_the_site_alone(tried: dict) -> None:
     assert (tried["findings"], tried["graph"]) == (0, True)
 
 
-@pytest.mark.full
 def test_the_editor_colours_and_completes(tried: dict) -> None:
     assert tried["colours"] > 5
     assert tried["same"]
@@ -442,17 +436,14 @@ def test_the_editor_colours_and_completes(tried: dict) -> None:
     assert (tried["taken"].split()[2], tried["closed"]) == ("top_p", True)
 
 
-@pytest.mark.full
 def test_a_phone_is_wide_enough(tried: dict) -> None:
     assert tried["wide"] <= 390
 
 
-@pytest.mark.full
 def test_a_wrong_program_has_the_finding_of_lint(tried: dict) -> None:
     assert tried["finding"] == ask(ask="check", text=WRONG)["findings"][0]["text"]
 
 
-@pytest.mark.full
 def test_sliders_move_the_curve(tried: dict) -> None:
     assert tried["before"] != tried["after"]
     found = curves("grpo", {"eps": 0.5, "beta": 0.02}, {"ratio": 1.4})
@@ -461,6 +452,5 @@ def test_sliders_move_the_curve(tried: dict) -> None:
     assert tried["value"].endswith(f"d loss / d logprob {found['slope']:.4g}")
 
 
-@pytest.mark.full
 def test_a_compiler_that_cannot_be_loaded_is_told(tried: dict) -> None:
     assert tried["broken"] == ("the compiler could not be loaded: ./forgedsl.zip: 404 Not Found")

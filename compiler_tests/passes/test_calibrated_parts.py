@@ -119,6 +119,7 @@ def settings():
     return {each: _planned(*each) for each in ((16, 8, 1024), (8, 8, 1024), (16, 8, 512))}
 
 
+@pytest.mark.cover
 @pytest.mark.parametrize("ends", ENDS)
 @pytest.mark.parametrize("way", WAYS)
 def test_fewer_prompts_and_shorter_completions_are_predicted(way, ends, settings):
@@ -134,6 +135,7 @@ def test_fewer_prompts_and_shorter_completions_are_predicted(way, ends, settings
         assert told == pytest.approx(took, rel=0.01 if key == (16, 8, 1024) else 0.07), key
 
 
+@pytest.mark.cover
 @pytest.mark.parametrize("ends", ENDS)
 @pytest.mark.parametrize("way", WAYS)
 def test_a_run_of_a_small_model_tells_how_long_a_large_one_takes(way, ends, settings):

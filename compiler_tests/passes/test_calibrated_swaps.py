@@ -130,7 +130,14 @@ def cases():
     return {name: planned(*case) for name, case in CASES.items()}
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    "way",
+    [
+        pytest.param("as planned", marks=pytest.mark.full),
+        pytest.param("more for each step", marks=pytest.mark.full),
+        "more for each sequence and context",
+    ],
+)
 def test_other_settings_are_predicted(way, cases):
     expected, job = cases["the same"]
     assert expected.engines["generator"].again > 0

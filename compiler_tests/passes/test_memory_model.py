@@ -58,7 +58,7 @@ def counted_with_experts():
     return counts(MIXTURE)
 
 
-@pytest.mark.cover
+@pytest.mark.full
 @pytest.mark.parametrize("mode", ["none", "selective", "full"])
 @pytest.mark.parametrize(
     ("dtype", "itemsize", "cp"), [("f32", 4, 1), ("bf16", 2, 1), ("shared", 4, 2)]

@@ -1,5 +1,6 @@
 """An editor keeps facts of losses from text to text: its findings are those of a new compiler."""
 
+import os
 import re
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 
 from forgedsl.ide.workspace import Workspace
 
+DEEP = os.environ.get("FORGE_DEEP") == "1"
 PIPELINES = Path(__file__).parents[2] / "pipelines"
 FILES = ("grpo_math", "distill_math")
 WORD = re.compile(r"\w[\w.]*|[-+*}]")
@@ -51,7 +53,7 @@ def findings(workspace, path, text):
     return workspace.document(path).findings
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=100 if DEEP else 6, deadline=None, suppress_health_check=list(HealthCheck))
 @given(edits())
 def test_findings_after_edits_are_those_of_a_new_compiler(edited):
     path, texts = edited

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import pytest
@@ -14,7 +15,10 @@ from forgedsl.environment import Call
 from forgedsl.tool_calls import FORMS, calls_in, chosen, form_of, read
 
 ALL = sorted(WRITERS)
-patient = settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
+DEEP = os.environ.get("FORGE_DEEP") == "1"
+patient = settings(
+    max_examples=1000 if DEEP else 50, suppress_health_check=[HealthCheck.too_slow], deadline=None
+)
 B, E, S, AB, AE = forms.BEGIN, forms.END, forms.SEPARATOR, forms.ALL_BEGIN, forms.ALL_END
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
 NOTEBOOK = ROOT / "docs" / "examples" / "notebook.ipynb"
@@ -32,7 +30,6 @@ def test_the_notebook_has_the_file_of_the_readme_and_no_outputs() -> None:
     assert f"```forge sums.forge\n{written}\n```" in README.read_text("utf-8")
 
 
-@pytest.mark.full
 def test_the_notebook_runs(tmp_path: Path) -> None:
     import nbformat
     from nbclient import NotebookClient

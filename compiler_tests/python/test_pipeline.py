@@ -239,6 +239,7 @@ def test_a_run_that_starts_holds_its_folder_and_is_stopped_quietly(
     assert re.search(r"run +interrupted ", command(capsys, monkeypatch, "runs", str(tmp_path))[0])
 
 
+@pytest.mark.full
 def test_an_interrupt_while_a_run_starts_ends_it(tmp_path: Path) -> None:
     running = forgedsl.load(PIPELINES / "sft_math.forge", steps=100000).start(tmp_path / "run")
     timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))

@@ -354,6 +354,7 @@ def test_the_folder_is_of_a_session(s: Session) -> None:
         load_run_job(s.folder)
 
 
+@pytest.mark.full
 def test_the_end_of_with_waits_for_a_step_that_nobody_asked(
     pipeline: forgedsl.Pipeline, groups: list[Group], tmp_path: Path
 ) -> None:

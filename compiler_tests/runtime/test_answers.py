@@ -106,6 +106,7 @@ def test_a_death_fails_all_that_is_asked_and_will_be(monkeypatch: pytest.MonkeyP
     play(monkeypatch, test)
 
 
+@pytest.mark.full
 @pytest.mark.timeout(120)
 def test_ten_thousand_calls_leave_next_to_nothing_in_either_process(tmp_path: Path) -> None:
     from forgedsl_runtime.actors.base import ForgeActor

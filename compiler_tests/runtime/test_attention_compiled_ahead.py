@@ -99,6 +99,7 @@ def check(**shape: int) -> None:
     assert done.returncode == 0, done.stderr[-3000:]
 
 
+@pytest.mark.full
 def test_real_steps_compile_nothing() -> None:
     check(heads=16, kv_heads=8, size=128, length=2048)
 

@@ -272,6 +272,7 @@ def test_attention_of_a_decode_step(interpreted, program: str) -> None:
     interpreted(program)
 
 
+@pytest.mark.full
 def test_it_is_compiled_for_a_gpu() -> None:
     command = [sys.executable, "-c", COMPILED]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

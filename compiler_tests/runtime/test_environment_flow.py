@@ -10,6 +10,7 @@ import random
 from pathlib import Path
 from typing import Any
 
+import pytest
 from fake_endpoints import FakeEndpoints, drive, job, math_nodes
 
 from forgedsl.environment import Start, Step, Task, Turn
@@ -96,6 +97,7 @@ def rate(most: float) -> tuple[float, int]:
     return batching.tokens / batching.now, endpoints.most_flying
 
 
+@pytest.mark.full
 def test_256_trajectories_with_tools_of_two_seconds_keep_the_engine_busy() -> None:
     (alone, _), (with_tools, in_flight) = rate(0.0), rate(2.0)
     assert in_flight == CREDITS * GROUP == 256

@@ -73,6 +73,7 @@ async def history(job: spec.Job, procs: int, folder: Path) -> None:
             await same(mesh, step, expected[step])
 
 
+@pytest.mark.full
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("procs", "keeps"),

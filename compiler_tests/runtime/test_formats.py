@@ -1,6 +1,7 @@
 """Data as it is published, from columns to the tokens that carry loss, by a real chat template.
 
-SmolLM2's (ChatML) is in the folder that `make smollm` makes; where it cannot, they are skipped.
+SmolLM2's (ChatML) is in the folder that `make smollm` makes, which takes a minute; where it cannot
+be made, these tests are skipped.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from forgedsl_runtime.data.reader import DatasetReader, open_dataset
 from forgedsl_runtime.modules import load_module
 
 FOLDER = make_smollm.home()
+pytestmark = pytest.mark.full
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -26,6 +26,7 @@ def batch_with_an_unscored_sample() -> Batch:
     return batch
 
 
+@pytest.mark.full
 @pytest.mark.timeout(240)
 def test_both_ways_give_the_same_gap(tmp_path: Path, make_job: Any, make_titan: Any) -> None:
     service = make_titan(procs=1).model_copy(update={"optimizer": spec.Optimizer(lr=1e-30)})

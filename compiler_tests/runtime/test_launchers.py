@@ -99,6 +99,7 @@ main()
 """
 
 
+@pytest.mark.full
 @pytest.mark.timeout(300)
 def test_a_launcher_from_outside_runs_a_flow(tmp_path: Path) -> None:
     """As docs/design/launchers.md says to add one; the flow is rehearsed on its hosts."""

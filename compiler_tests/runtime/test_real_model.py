@@ -114,6 +114,7 @@ def in_completion(served: Any, logprobs: dict[str, list[float]]) -> list[float]:
 # ---- tokens, with the tokenizer alone
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("messages", CHATS, ids=["user", "odd characters", "turns"])
 def test_a_prompt_has_the_tokens_of_the_chat_template(
     folder: Path, tokenizer: Any, messages: Any
@@ -123,12 +124,14 @@ def test_a_prompt_has_the_tokens_of_the_chat_template(
     assert ours == theirs
 
 
+@pytest.mark.full
 def test_an_answer_to_learn_from_ends_in_its_end_token_once(folder: Path, tokenizer: Any) -> None:
     tokens = ChatTokenizer.load(str(folder)).completion_tokens(chat(None, "2 + 2?"), " It is 4.")
     assert tokenizer.decode(tokens) == " It is 4.<|im_end|>"
     assert tokens.count(tokenizer.eos_token_id) == 1
 
 
+@pytest.mark.full
 def test_only_assistant_turns_carry_loss(folder: Path, tokenizer: Any) -> None:
     messages = [*CHATS[2], {"role": "assistant", "content": "4"}]
     tokens, mask = ChatTokenizer.load(str(folder)).conversation(messages, "assistant_turns")
@@ -136,6 +139,7 @@ def test_only_assistant_turns_carry_loss(folder: Path, tokenizer: Any) -> None:
     assert learned == "Hello!<|im_end|>4<|im_end|>"
 
 
+@pytest.mark.full
 def test_the_pipeline_plans_with_the_folder(folder: Path) -> None:
     loaded = load(PIPELINE, profile="cpu", overrides=[f"model_dir={folder}"])
     made = lower(
@@ -167,6 +171,7 @@ def test_the_first_ratio_is_one(folder: Path, served: Any, trained: Any) -> None
     assert statistics.fmean(ratios) == pytest.approx(1, **in_f32(folder))
 
 
+@pytest.mark.full
 @pytest.mark.deep
 def test_log_probs_in_bf16_are_as_exact_as_those_of_transformers(
     folder: Path, served_in_bf16: Any, tmp_path: Path
@@ -183,6 +188,7 @@ def test_log_probs_in_bf16_are_as_exact_as_those_of_transformers(
     assert gap(behavior, exact) < 2 * usual
 
 
+@pytest.mark.full
 @pytest.mark.deep
 def test_ratios_in_bf16_are_one_on_average(
     folder: Path, served_in_bf16: Any, tmp_path: Path
@@ -255,6 +261,7 @@ def test_texts_come_back_with_their_spaces_and_characters(served: Any) -> None:
     assert [(e["free"], e["watched"]) for e in texts] == [(e["said"], e["said"]) for e in texts]
 
 
+@pytest.mark.full
 @pytest.mark.deep
 def test_an_export_answers_greedily_as_the_generator(served: Any, trained: Any) -> None:
     assert trained["greedy"] == [each["tokens"] for each in of(served, "greedy").values()]
@@ -295,6 +302,7 @@ def test_a_link_takes_the_place_of_a_link_only(tmp_path: Path) -> None:
         make_smollm.link(tmp_path, tmp_path / "b")
 
 
+@pytest.mark.full
 def test_a_folder_that_is_not_whole_is_seen(folder: Path, tmp_path: Path) -> None:
     copy = tmp_path / "model"
     shutil.copytree(folder, copy, ignore=shutil.ignore_patterns("*.safetensors"))

@@ -13,6 +13,7 @@ from forgedsl.lower import job as spec
 from forgedsl_runtime.replay import fit_degrees, trainer_only
 
 
+@pytest.mark.full
 def test_a_step_that_was_not_recorded_is_told_before_anything_starts(tmp_path: Path) -> None:
     (tmp_path / "job.json").write_text("{}")
     (tmp_path / "batches").mkdir()

@@ -152,6 +152,7 @@ def router() -> Any:
     return printed("router_choice.py")
 
 
+@pytest.mark.full
 @pytest.mark.timeout(240)
 def test_a_router_chooses_what_it_is_given_by_its_own_scores(router: Any) -> None:
     own, given, chosen = (router[name] for name in ("own", "given", "chosen"))

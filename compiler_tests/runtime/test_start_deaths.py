@@ -64,6 +64,7 @@ def started(
     return mesh, told, error
 
 
+@pytest.mark.full
 @pytest.mark.timeout(180)
 def test_a_pool_that_is_killed_while_it_starts_is_started_again(
     tmp_path: Path, make_job: Any
