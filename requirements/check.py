@@ -51,12 +51,16 @@ def install(files: list[str]) -> None:
         [sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=True
     ).stdout
     arguments, variables = uv_settings(listed)
-    # Copies: a file of the environment that is changed does not change uv's cache.
+    # A cache of its own, on the disk of the environment: files are linked, not copied. It is kept
+    # only if this is interrupted, so that the next call goes on.
+    cache = Path(sys.prefix) / "uv-cache"
     command = [str(uv), "pip", "install", "--python", sys.executable, "--no-deps",
-               "--link-mode", "copy", *arguments]  # fmt: skip
+               "--cache-dir", str(cache), *arguments]  # fmt: skip
     for file in files:
         command += ["-r", file]
-    sys.exit(subprocess.run(command, env={**os.environ, **variables}, check=False).returncode)
+    status = subprocess.run(command, env={**os.environ, **variables}, check=False).returncode
+    shutil.rmtree(cache, ignore_errors=True)
+    sys.exit(status)
 
 
 def uv_settings(listed: str) -> tuple[list[str], dict[str, str]]:

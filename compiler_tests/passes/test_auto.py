@@ -1,6 +1,8 @@
 """`auto` for placements: what is chosen, shown, locked and resumed with; what it may not choose."""
 
 import json
+from itertools import islice
+from types import SimpleNamespace
 
 import pytest
 from forge_commands import CliRunner
@@ -12,6 +14,9 @@ from forgedsl.cli.resuming import differences
 from forgedsl.cli.run import prepare
 from forgedsl.cli.running import RunOptions
 from forgedsl.lower.lock import choices, lock_text
+from forgedsl.plan import plan as plan_module
+from forgedsl.plan import search
+from forgedsl.records import replace
 from forgedsl.sizes.hosts import Host
 
 OPEN = changed(
@@ -82,6 +87,32 @@ def test_choices_written_out_give_the_same_plan(tmp_path):
     assert len(auto.job.chosen) == 8
     assert differences(auto.job, written.job) == []
     assert written.plan.cost == auto.plan.cost
+
+
+@pytest.mark.parametrize(
+    ("longer", "starving", "taken"),
+    [(1.009, {0}, 1), (1.011, {0}, 0), (1.0, {0, 1}, 0), (1.0, {}, 0)],
+)
+def test_a_starved_engine_is_avoided_if_a_step_takes_about_as_long(
+    longer, starving, taken, monkeypatch
+):
+    """Of two placements, the second takes `longer` times as long; `starving` ones have P211."""
+    really, found = search.search, []
+
+    def two(*given):
+        first, other = islice(really(*given), 2)
+        found[:] = first, replace(other, key=(longer * first.key[0], *other.key[1:]))
+        return iter(found)
+
+    def warnings(program, graph, made):
+        place = next(i for i, each in enumerate(found) if each.program is program)
+        return [SimpleNamespace(code="P211" if place in starving else "A307")]
+
+    monkeypatch.setattr(search, "search", two)
+    monkeypatch.setattr(plan_module, "advice", warnings)
+    made, _ = plan_of(OPEN, host=Host(gpus=8))
+    assert found[0].request.meshes != found[1].request.meshes
+    assert made.meshes == found[taken].request.meshes
 
 
 def test_a_small_gpu_gets_recomputation_and_fewer_rows():

@@ -43,6 +43,8 @@ from forgedsl.types.flow import Role
 MICROBATCH_TOKENS = 16_384
 """Tokens of a microbatch where neither `rows` nor `tokens` is set."""
 
+AS_SHORT = 1.01
+"""`auto` takes a step of up to this multiple of the shortest one, if that avoids P211"""
 TRIED = 60
 """maximum number of placements to plan: some violate a rule that the search does not know"""
 
@@ -112,8 +114,9 @@ def plan(
 def _chosen(
     program: Program, graph: Graph, reporter: Reporter, host: Host | None, base_dir: Path | None
 ) -> Plan | None:
-    """Return the plan with the shortest step that fits. If none fits, the smallest is planned, to
-    report what is missing."""
+    """Return the plan with the shortest step that fits; of those that take about as long, the first
+    without a starved engine (P211). If none fits, the smallest is planned, to report what is
+    missing."""
     from forgedsl.plan import search  # most files set everything
 
     base = request_of(program, graph, (), Reporter(), host, base_dir)
@@ -127,12 +130,25 @@ def _chosen(
     if not _report(reporter, refused, len(reporter.diagnostics)) or schedule is None:
         return None
     candidates = search.search(base, graph, schedule, space)
+    best: tuple[float, Plan, Reporter] | None = None
     for candidate, _ in zip(candidates, range(TRIED), strict=False):
+        seconds = candidate.key[0]
+        if best is not None and seconds > AS_SHORT * best[0]:
+            break
         tried = Reporter()
         made = _planned(candidate.program, graph, tried, host, base_dir)
-        if made is not None:
-            _report(reporter, list(tried), 0)
-            return replace(made, chosen=search.chosen(space, candidate.program))
+        if made is None:
+            continue
+        made = replace(made, chosen=search.chosen(space, candidate.program))
+        starves = any(each.code == "P211" for each in advice(candidate.program, graph, made))
+        if best is None or not starves:
+            best = seconds, made, tried
+        if not starves:
+            break
+    if best is not None:
+        _, made, tried = best
+        _report(reporter, list(tried), 0)
+        return made
     least = search.smallest(base, graph, schedule, space)
     made = _planned(least, graph, reporter, host, base_dir)
     return None if made is None else replace(made, chosen=search.chosen(space, least))
