@@ -200,7 +200,8 @@ def test_estimates_of_earlier_versions(tmp_path, monkeypatch, overlapped, readab
         for key in ("latency", "alone", "batches"):
             stage.pop(key, None)
     (tmp_path / "estimate.json").write_text(json.dumps(estimate))
-    data = SimpleNamespace(rows=[{"tokens": 40, "step_s": 2.0}] * 12, spans={})
+    job = SimpleNamespace(name="test", profile=None, rewards={})
+    data = SimpleNamespace(rows=[{"tokens": 40, "step_s": 2.0}] * 12, spans={}, job=job)
     monkeypatch.setattr("forgedsl.sim.measure.usable_run", lambda folder: data)
     seen, _ = as_planned(estimate)
     monkeypatch.setattr("forgedsl.sim.measure.figures", lambda estimate, data: seen)
