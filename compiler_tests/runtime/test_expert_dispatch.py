@@ -53,7 +53,7 @@ def measured(ranks: int, cases: tuple[tuple[int, int], ...], *, compiled: bool) 
 @pytest.mark.parametrize(
     ("ranks", "name"),
     [
-        pytest.param(ranks, name, id=name, marks=[pytest.mark.full] if ranks == 4 else [])
+        pytest.param(ranks, name, id=name, marks=[] if ranks == 2 else pytest.mark.full)
         for ranks, cases in CASES.items()
         for name in cases
     ],
