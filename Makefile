@@ -1,7 +1,7 @@
 # Two commands do everything on a machine with Python, git and make:
 #
 #   make run     set up once, then train pipelines/grpo_math.forge
-#   make test    set up once, then run the tests (about 30 minutes on 2 cores)
+#   make test    set up once, then run the tests (under half an hour on 2 cores)
 #
 # While one works: `make check` (under a minute), and before a push `make test-all`, the tests that
 # `make test` leaves out.

@@ -34,7 +34,7 @@ def test_outcomes_come_back_and_a_pool_survives_its_calls(tmp_path: Path, make_j
             await mesh.call("setup")
             items = [(("ends",), rollout(text), "yes") for text in ("yes", "no", "yes")]
             answers = await mesh.one(0, "score", items)
-            # torch takes seconds and 300 MB, and no reward pool needs it
+            # torch takes 2 s and 184 MiB, and no reward pool needs it
             (member,) = await mesh.call("describe")
             assert "libtorch" not in Path(f"/proc/{member['pid']}/maps").read_text()
             return answers
