@@ -38,8 +38,8 @@ WORKER = {
 }
 
 
-SCOPES = ("global", "site", "user", "install", ":env:")
-"""where pip finds its settings; later ones win"""
+SCOPES = ("global", "install", ":env:")
+"""sections of pip's settings that hold for an installation; later ones win"""
 
 
 def install(files: list[str]) -> None:

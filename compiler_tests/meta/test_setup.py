@@ -98,14 +98,14 @@ global.cert='/of-the-host.pem'
 global.extra-index-url='file:///nowhere/simple https://more.test/simple'
 global.index-url='https://all.test/simple'
 global.trusted-host='more.test'
-site.index-url='https://site.test/simple'
+install.index-url='https://own.test/simple'
 """
 
 
 def test_uv_finds_packages_where_pip_does() -> None:
     arguments, variables = check().uv_settings(PIP_SETTINGS)
     assert " ".join(arguments) == (
-        "--index-strategy unsafe-best-match --default-index https://site.test/simple "
+        "--index-strategy unsafe-best-match --default-index https://own.test/simple "
         "--index https://more.test/simple --allow-insecure-host more.test"
     )
     assert variables == {"UV_HTTP_TIMEOUT": "180", "SSL_CERT_FILE": "/own.pem"}

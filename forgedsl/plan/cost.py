@@ -114,8 +114,8 @@ class Cost:
 
     @property
     def _beside_scores(self) -> float:
-        """Seconds of a step in which rewards are called beside other work: all of it, or while
-        completions are sampled."""
+        """Seconds of the other work beside which rewards are called: of the busiest service, or, if
+        stages take turns, of sampling."""
         if self.overlapped:
             return max(self._lanes().values(), default=0.0)
         return sum(stage.seconds for stage in self.stages if Role.SAMPLES in stage.roles)

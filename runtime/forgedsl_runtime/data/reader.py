@@ -507,7 +507,7 @@ class DatasetReader:
 
     def _cut(self, what: str, setting: str, limit: int, *, more: str = "") -> None:
         """Apply `on_long` to an item that is too long; return only if it is `truncate`. `more`:
-        what else can be raised."""
+        another remedy, such as "batch.rows to 2, or "."""
         message = f"{what}, more than {setting} = {limit}"
         if self.dataset.on_long == "error":
             remedy = f"raise {more}{setting}, or set on_long = drop or truncate"

@@ -127,7 +127,8 @@ def load(recipe: Recipe) -> dict[str, Function]:
     from forgedsl_runtime.rewards.loading import load_reward
 
     needed = any(reward.kind == "program" for reward in recipe.rewards.values())
-    # The program imports torch, which takes seconds. Its rewards use it seldom or never.
+    # The program imports torch for its functions of tensors, and that takes seconds. Its rewards
+    # are plain Python.
     program = load_module("program", recipe.program if needed else "", late=("torch",))
     found: dict[str, Function] = {}
     for name, reward in recipe.rewards.items():
