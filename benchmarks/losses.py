@@ -54,9 +54,15 @@ def ours(name: str, batch: Batch) -> Callable[[], str]:
 
 
 def timed(
-    loss: LossFunction, batch: Batch, *, mask: Tensor | None = None, counted: bool = True
+    loss: LossFunction,
+    batch: Batch,
+    *,
+    mask: Tensor | None = None,
+    counted: bool = True,
+    by_autograd: bool = False,
 ) -> Callable[[], str]:
-    """Forward and backward of a loss, in place; `counted` says whether it is given the counts."""
+    """Forward and backward of a loss, in place. `counted` says whether it is given the counts,
+    `by_autograd` whether `out.loss.backward()` is called instead of `out.backward()`."""
     rows, length = batch.labels.numel(), batch.labels.numel() // batch.adv.numel()
     shape = rows // length, length
     values = {"behavior": batch.old.view(shape), "ref": batch.ref.view(shape), "adv": batch.adv}
@@ -74,7 +80,10 @@ def timed(
 
     def run() -> str:
         out = loss(logits=logits, inplace=True, **call, **inputs)
-        out.loss.backward()
+        if by_autograd:
+            out.loss.backward()
+        else:
+            out.backward()
         logits.grad = None
         return out.kernel
 
@@ -175,6 +184,8 @@ def bench_plain(options: argparse.Namespace) -> None:
                 for masked, mask in masks.items():
                     title = f"ours {name}{', counts' if counted else ''}{masked}"
                     runs[title] = timed(loss, batch, mask=mask, counted=counted)
+            title = f"ours {name}, counts, loss.backward()"
+            runs[title] = timed(loss, batch, by_autograd=True)
         found = interleaved(runs, lambda b=batch: _refresh(b), options.repeats)
         moved = batch.logits.numel() * 4 / found["copy 4 B"][0] / 1e9
         state = "VOID, " if moved < 3.9 else ""

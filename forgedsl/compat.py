@@ -3,7 +3,7 @@
     from forgedsl.compat import DAPOLoss
 
     out = DAPOLoss(clip_high=0.28)(logits, target_ids, advantages, generator_logprobs, loss_mask)
-    out.loss.backward()
+    out.backward()
 
 Classes that take logits return `LossOutput`. `SimpleGRPOLoss` and `ReinforceLoss` have the
 arguments of their torchforge counterparts and return the loss (a scalar). The formulas below are

@@ -10,7 +10,7 @@ import torch
 from tolerance import EXACT
 
 import forgedsl
-from forgedsl_runtime.losses import function
+from forgedsl_runtime.losses import function, ones
 
 TOKENS = "logprob: diff [B, T] f32, adv: [B] f32, mask: [B, T] bool"
 
@@ -214,6 +214,41 @@ def test_backward_hands_the_gradient_over_once(losses):
     torch.autograd.grad(out.loss, case.hidden, retain_graph=True)
     with pytest.raises(RuntimeError, match="ran a second time"):
         torch.autograd.grad(out.loss, case.hidden)
+
+
+@pytest.mark.parametrize("form", ["linear", "logits"])
+def test_backward_of_an_output_multiplies_by_nothing(losses, monkeypatch, form):
+    """`out.backward()` gives the gradients of `out.loss.backward()` without the kernel for it."""
+    loss = losses.standard("dapo").using("triton")
+    case = losses.make_case(loss)
+    weight = case.weight.detach()
+
+    def gradient(backward):
+        hidden = case.hidden.detach().requires_grad_()
+        if form == "linear":
+            out = loss.linear(hidden=hidden, weight=weight, **case.batch, **case.inputs)
+        else:
+            out = loss(logits=hidden @ weight.t(), **case.batch, **case.inputs)
+        backward(out)
+        return hidden.grad
+
+    want = gradient(lambda out: out.loss.backward())
+    doubled = gradient(lambda out: (2 * out.loss).backward())
+    monkeypatch.setattr("forgedsl_runtime.losses.rescale._rescale", None)
+    assert torch.equal(gradient(lambda out: out.backward()), want)
+    assert torch.equal(doubled, 2 * want)
+
+
+def test_a_one_that_was_written_to_is_one_no_more():
+    """A hook may multiply the gradient of a loss in place."""
+    first = ones.one(torch.float32, torch.device("cpu"))
+    assert ones.is_one(first)
+    assert not ones.is_one(torch.ones(()))
+    first.mul_(3.0)
+    assert not ones.is_one(first)
+    second = ones.one(torch.float32, torch.device("cpu"))
+    assert second == 1.0
+    assert ones.is_one(second)
 
 
 @pytest.mark.parametrize("name", ["grpo_entropy", "gspo", "sft_smoothed"])

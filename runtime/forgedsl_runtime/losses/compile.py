@@ -3,7 +3,7 @@
 Example:
     loss = forgedsl.compile_loss("my_losses.forge", "clipped", params={"eps": 0.3})
     out = loss(logits=logits, labels=labels, mask=mask, behavior=behavior, adv=adv)
-    out.loss.backward()
+    out.backward()
 """
 
 from __future__ import annotations

@@ -35,6 +35,7 @@ from forgedsl_runtime.losses.checks import (
 )
 from forgedsl_runtime.losses.chunked import Run
 from forgedsl_runtime.losses.kernels import Kernels, require
+from forgedsl_runtime.losses.ones import one
 from forgedsl_runtime.losses.parallel import Shard
 from forgedsl_runtime.losses.tiled import TiledRun
 
@@ -54,6 +55,17 @@ class LossOutput:
     logprob: Tensor | None = None
     """f32 [rows], log-prob of each label; NaN at rows that were left out. None unless the loss
     `keeps_logprobs`"""
+
+    def backward(self) -> None:
+        """Add the gradients of the loss to its inputs' `.grad`, as `loss.backward()` does.
+
+        It is a little faster on a GPU (two kernels less): the gradient that goes into the loss is
+        known to be 1, so nothing has to be multiplied by it.
+
+        Raises:
+            RuntimeError: the loss needs no gradient, or its gradient was computed before.
+        """
+        torch.autograd.backward(self.loss, one(self.loss.dtype, self.loss.device))
 
 
 class LossFunction:

@@ -1,6 +1,7 @@
 """Multiply by numbers on the device, without waiting for them.
 
-    rescale        a gradient in place by one number; if that is 1, the kernel does nothing
+    rescale        a gradient in place by one number; if that is 1, the kernel does nothing, or is
+                   not even launched (`ones`)
     scaled_rows    each row of a matrix by a number of its own, rows that do not count by zero
 
 Autograd passes the upstream gradient of the loss as a tensor on the device; usually it is one. If
@@ -17,6 +18,7 @@ from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from forgedsl_runtime.losses.kernels import can_overlap, num_processors, overlap_option
+from forgedsl_runtime.losses.ones import is_one
 
 BLOCK, WARPS = 16384, 16
 """Elements that a program handles per iteration (32 KB of bfloat16), and its warps. There is at
@@ -26,7 +28,7 @@ most one program per multiprocessor, because each must load the factor first."""
 def rescale(gradient: Tensor, weight: Tensor) -> None:
     """Compute `gradient *= weight` without waiting, and without a pass if the weight is one."""
     count = gradient.numel()
-    if count:
+    if count and not is_one(weight):
         programs = min(num_processors(gradient.device), -(-count // BLOCK))
         assert gradient.is_contiguous()
         overlap = can_overlap(gradient.device)
