@@ -118,12 +118,13 @@ def run(folder: Path, name: str, steps: int, args: argparse.Namespace) -> dict[s
     for setting in args.settings:
         command += ["--set", setting]
     command += ["--profile", args.profile or ("one" if args.gpus == 1 else "none")]
+    begin = time.time()
     with Memory() as memory:
         if args.cut:
             cut(command, folder / name / "metrics.jsonl", steps)
         else:
             subprocess.run(command, check=True, stdout=sys.stderr)
-    found = measured(folder / name, args)
+    found = measured(folder / name, args, begin)
     return found | {"peak_gib": round(memory.most / 1024, 1)}
 
 
@@ -140,8 +141,8 @@ def cut(command: list[str], metrics: Path, steps: int) -> None:
                 os.killpg(process.pid, signal.SIGKILL)
 
 
-def measured(run_dir: Path, args: argparse.Namespace) -> dict[str, Any]:
-    """The figures of a run folder."""
+def measured(run_dir: Path, args: argparse.Namespace, begin: float) -> dict[str, Any]:
+    """The figures of a run folder. `begin` is the time of the command."""
     mean = args.gpus > 1
     chosen = dict(text.split("=", 1) for text in args.settings)
     trainers = int(chosen.get("trainer.procs", 1))
@@ -151,7 +152,7 @@ def measured(run_dir: Path, args: argparse.Namespace) -> dict[str, Any]:
     )
     middle = statistics.fmean if mean else statistics.median
     late = rows[2:] or rows[1:]
-    begin = next(e["time"] for e in events if e["kind"] == "run.start")
+    started = next(e["time"] for e in events if e["kind"] == "run.start")
     ready = [e for e in events if e["kind"] == "service.ready"]
     trained = [e["seconds"] for e in events if e["kind"] == "step.end"][-len(late) :]
     syncs = [e for e in events if e["kind"] == "sync.end"][-len(late) :]
@@ -177,6 +178,7 @@ def measured(run_dir: Path, args: argparse.Namespace) -> dict[str, Any]:
         "grad_norm_first": rows[0]["grad_norm"],
         "first_step_s": rows[0]["step_s"],
         "start_s": _sampling_starts(events) - begin,
+        "start_before_services_s": started - begin,
         "checkpoint_s": [e["seconds"] for e in events if e["kind"] == "checkpoint.saved"],
         "checkpoint_paused_s": [e["paused"] for e in events if e["kind"] == "checkpoint.saved"],
         "steps_s": [round(row["step_s"], 2) for row in rows],

@@ -14,7 +14,7 @@ from synthetic import make_job
 
 from forgedsl.cli import inputs
 from forgedsl.cli import run as command
-from forgedsl.cli.host import detect_gpus, detect_host
+from forgedsl.cli.host import detect_host
 from forgedsl.cli.overrides import UsageError
 from forgedsl.cli.resuming import (
     Difference,
@@ -32,6 +32,7 @@ from forgedsl.errors import LaunchError
 from forgedsl.lower import job as spec
 from forgedsl.lower.job import Job
 from forgedsl.lower.paths import digest
+from forgedsl.plan.gpus import detect_gpus
 
 SHIPPED = spec.LocalModel(path="forgedsl:models/tiny_math", sha256="")
 

@@ -80,7 +80,7 @@ def check_host(job: Job) -> str:
     Raises:
         LaunchError: the run cannot start here.
     """
-    from forgedsl.cli.host import detect_gpus
+    from forgedsl.plan.gpus import detect_gpus
     from forgedsl_runtime.service_backend import check_supported
 
     check_supported(job)

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from forgedsl.cli.host import detect_gpus
+from forgedsl.plan.gpus import detect_gpus
 from forgedsl.records import dataclass
 
 OK, NOTE, LACKS = "ok", "note", "LACKS"

@@ -149,7 +149,7 @@ def missing(name: str) -> str:
     """Return the message for a missing package that a run needs."""
     from pathlib import Path
 
-    from forgedsl.cli.host import detect_gpus
+    from forgedsl.plan.gpus import detect_gpus
 
     lock = Path(__file__).parents[1] / "requirements" / f"{'gpu' if detect_gpus() else 'cpu'}.txt"
     return (

@@ -2,8 +2,10 @@
 
     services --place--> devices and threads --spawn--> meshes --setup--> ready actors
 
-All meshes start at once, and `setup` calls run in parallel: loading vLLM and torchtitan is slow. A
-mesh that cannot start raises `RunError` with the tail of its log.
+All meshes start at once, and `setup` calls run in parallel: loading vLLM and torchtitan is slow.
+Processes import them as they start, while this process imports the classes of their actors. So this
+module and those that it imports at its top load neither torch nor vLLM. A mesh that cannot start
+raises `RunError` with the tail of its log.
 """
 
 from __future__ import annotations
@@ -21,14 +23,11 @@ from forgedsl.errors import LaunchError, RunError, StartError
 from forgedsl.launchers import registry
 from forgedsl.lower import job as spec
 from forgedsl.lower.hosts import hosts_of
+from forgedsl.plan.gpus import detect_gpus
 from forgedsl.plan.host import gpu_mask
-from forgedsl_runtime.actors.environment import EnvironmentPool
-from forgedsl_runtime.actors.reward import RewardPool
 from forgedsl_runtime.endpoints import ServiceError
 from forgedsl_runtime.hosts.base import Hosts
 from forgedsl_runtime.models import tenant_adapter, weights_folder
-from forgedsl_runtime.proofs import frozen
-from forgedsl_runtime.rendezvous import rendezvous_store
 from forgedsl_runtime.services.registry import kind_of
 from forgedsl_runtime.upstream.monarch import Mesh, bootstrap
 
@@ -117,31 +116,47 @@ def spawn(
     fleet = Fleet(samplers={}, trainers={}, rewards={}, hosts=hosts or Hosts())
     for name, service in job.with_processes.items():
         fleet.folders[name] = weights_folder(job, service.model, job_dir, run_dir)
-        folder = str(fleet.folders[name])
-        spots = placements[name]
-        actor = kind_of(service).actor(service)
+    for name, service in job.with_processes.items():
         if name in job.samplers:
-            tenants = {each: tenant_adapter(job, each, job_dir) for each in job.tenants(name)}
-            others = {"tenants": tenants} if tenants else {}
             fleet.samplers[name] = [
-                _mesh(fleet, job, name, f"{service.mesh.name}{i}" if i else service.mesh.name, spot,
-                      actor, (job, name, folder),
-                      {"threads": spot.threads, "token": secrets.token_hex(4), **others}, logs,
-                      shared)
-                for i, spot in enumerate(spots)
+                _begin(fleet, job, name, f"{service.mesh.name}{i}" if i else service.mesh.name,
+                       spot, logs, shared)
+                for i, spot in enumerate(placements[name])
             ]  # fmt: skip
         else:
-            world = service.mesh.hosts * service.mesh.procs
-            store = rendezvous_store()
-            fleet.rendezvous_stores.append(store)
-            there = (fleet.hosts.address(), store.port)
-            options = {"world": world, "threads": spots[0].threads, "rendezvous": there}
-            fleet.trainers[name] = _mesh(
-                fleet, job, name, service.mesh.name, spots[0], actor, (job, name, folder), options,
-                logs, shared,
-            )  # fmt: skip
-    _spawn_pools(job, fleet, job_dir, logs, shared)
+            fleet.trainers[name] = _begin(
+                fleet, job, name, service.mesh.name, placements[name][0], logs, shared
+            )
+    _begin_pools(job, fleet, logs, shared)
+    # now the classes of the actors are imported, which takes seconds
+    _run_pools(job, fleet, job_dir)
+    for name in job.with_processes:
+        _run_actors(fleet, job, name, placements[name], job_dir)
     return fleet
+
+
+def _run_actors(
+    fleet: Fleet, job: spec.Job, name: str, spots: list[Placement], job_dir: Path
+) -> None:
+    """Start the actors of a service in its processes."""
+    from forgedsl_runtime.rendezvous import rendezvous_store
+
+    service = job.services[name]
+    actor = kind_of(service).actor(service)
+    args = (job, name, str(fleet.folders[name]))
+    if name in job.samplers:
+        tenants = {each: tenant_adapter(job, each, job_dir) for each in job.tenants(name)}
+        others = {"tenants": tenants} if tenants else {}
+        for mesh, spot in zip(fleet.samplers[name], spots, strict=True):
+            token = secrets.token_hex(4)
+            mesh.run(actor, args, {"threads": spot.threads, "token": token, **others})
+        return
+    world = service.mesh.hosts * service.mesh.procs
+    store = rendezvous_store()
+    fleet.rendezvous_stores.append(store)
+    there = (fleet.hosts.address(), store.port)
+    options = {"world": world, "threads": spots[0].threads, "rendezvous": there}
+    fleet.trainers[name].run(actor, args, options)
 
 
 async def setup(
@@ -167,6 +182,8 @@ async def setup(
                 tasks.create_task(set_up(mesh, args, tell, folder))
             else:
                 tasks.create_task(_set_up_replica(fleet, mesh, run_key, tell, warn))
+    from forgedsl_runtime.proofs import frozen
+
     meshes = fleet.trainers.items()
     return frozen.check_random({n: m.random_weights for n, m in meshes if m.random_weights})
 
@@ -254,6 +271,8 @@ async def set_up(
     tenants = facts.pop("digests_of", None)
     mesh.random_weights = facts.pop("random_weights", None)
     if folder is not None and (digests is not None or held is not None):
+        from forgedsl_runtime.proofs import frozen
+
         try:
             if digests is not None:
                 proof = await asyncio.to_thread(frozen.check, folder, digests)
@@ -309,63 +328,68 @@ def place(job: spec.Job) -> dict[str, list[Placement]]:
     return found
 
 
-def _mesh(
+def _begin(
     fleet: Fleet,
     job: spec.Job,
-    service: str,
     name: str,
+    mesh_name: str,
     spot: Placement,
-    actor: type,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
     logs: Path,
     shared: dict[str, str],
 ) -> Mesh:
-    mesh = job.services[service].mesh
-    return Mesh.spawn(
-        service=service, origin=job.origins.get(service, ""), name=name, size=mesh.procs,
-        actor=actor, args=args, kwargs=kwargs,
-        start=bootstrap(
-            _environment(spot) | {"FORGEDSL_ACTOR": name} | shared, logs / name, mesh.device
-        ),
-        logs=logs / name,
+    """Start the processes of a service, or of a replica of it."""
+    service = job.services[name]
+    mesh = service.mesh
+    environment = _environment(spot) | {"FORGEDSL_ACTOR": mesh_name} | shared
+    load = kind_of(service).load
+    return Mesh.begin(
+        service=name, origin=job.origins.get(name, ""), name=mesh_name, size=mesh.procs,
+        start=bootstrap(environment, logs / mesh_name, mesh.device, load), logs=logs / mesh_name,
         hosts=fleet.hosts.attach(spot.hosts), on=spot.hosts, end=fleet.hosts.kill,
         on_gpus=bool(spot.gpus),
     )  # fmt: skip
 
 
-def _spawn_pools(
-    job: spec.Job, fleet: Fleet, job_dir: Path, logs: Path, shared: dict[str, str]
-) -> None:
-    """Start one mesh for all pure rewards, and one for each Python reward, endpoint and
-    environment."""
+def _begin_pools(job: spec.Job, fleet: Fleet, logs: Path, shared: dict[str, str]) -> None:
+    """Start the processes of one mesh for all pure rewards, and of one for each Python reward,
+    endpoint and environment."""
     on = range(job.launcher.pools, job.launcher.pools + 1)
     environment = _environment(Placement(threads=1, gpus=())) | shared
-    pure = tuple(name for name, reward in job.rewards.items() if reward.is_pure)
-    pools = [(POOL, pure, max((job.rewards[n].procs for n in pure), default=1))] if pure else []
-    pools += [
-        (f"reward_{name}", (name,), reward.procs)
-        for name, reward in job.rewards.items()
-        if reward.is_alone
-    ]
-    for mesh_name, names, procs in pools:
-        mesh = Mesh.spawn(
-            service=names[0] if len(names) == 1 else mesh_name,
-            origin=job.origins.get(names[0], ""), name=mesh_name, size=procs, actor=RewardPool,
-            args=(job, names, str(job_dir)), kwargs={},
-            start=bootstrap(environment, logs / mesh_name, "cpu"), logs=logs / mesh_name,
+
+    def begin(service: str, origin: str, name: str, size: int) -> Mesh:
+        return Mesh.begin(
+            service=service, origin=origin, name=name, size=size,
+            start=bootstrap(environment, logs / name, "cpu"), logs=logs / name,
             hosts=fleet.hosts.attach(on), on=on, end=fleet.hosts.kill,
         )  # fmt: skip
-        for name in names:
-            fleet.rewards[name] = mesh
+
+    pure = tuple(name for name, reward in job.rewards.items() if reward.is_pure)
+    if pure:
+        size = max(job.rewards[name].procs for name in pure)
+        service = pure[0] if len(pure) == 1 else POOL
+        fleet.rewards |= dict.fromkeys(
+            pure, begin(service, job.origins.get(pure[0], ""), POOL, size)
+        )
+    for name, reward in job.rewards.items():
+        if reward.is_alone:
+            origin = job.origins.get(name, "")
+            fleet.rewards[name] = begin(name, origin, f"reward_{name}", reward.procs)
     for name, played in job.environments.items():
         mesh_name = "environment_" + name.replace(".", "_")
-        fleet.environments[name] = Mesh.spawn(
-            service=name, origin=job.origins.get(name, ""), name=mesh_name, size=played.procs,
-            actor=EnvironmentPool, args=(job, name, str(job_dir)), kwargs={},
-            start=bootstrap(environment, logs / mesh_name, "cpu"), logs=logs / mesh_name,
-            hosts=fleet.hosts.attach(on), on=on, end=fleet.hosts.kill,
-        )  # fmt: skip
+        fleet.environments[name] = begin(name, job.origins.get(name, ""), mesh_name, played.procs)
+
+
+def _run_pools(job: spec.Job, fleet: Fleet, job_dir: Path) -> None:
+    """Start the actors of rewards and environments in their processes."""
+    from forgedsl_runtime.actors.environment import EnvironmentPool
+    from forgedsl_runtime.actors.reward import RewardPool
+
+    meshes = {id(mesh): mesh for mesh in fleet.rewards.values()}
+    for key, mesh in meshes.items():
+        names = tuple(name for name, of in fleet.rewards.items() if id(of) == key)
+        mesh.run(RewardPool, (job, names, str(job_dir)), {})
+    for name, mesh in fleet.environments.items():
+        mesh.run(EnvironmentPool, (job, name, str(job_dir)), {})
 
 
 SAME_BITS = "AUTO,STRICT"
@@ -396,6 +420,10 @@ def _masked() -> str:
 
 
 def _num_gpus() -> int:
+    """Return the number of GPUs that this process may use. nvidia-smi is asked first, since torch
+    takes seconds to import."""
+    if found := len(detect_gpus()):
+        return found
     import torch
 
     return torch.cuda.device_count()

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from forgedsl_runtime.losses.function import LossFunction, LossOutput
+from forgedsl_runtime.losses.function import LossFunction
 from forgedsl_runtime.losses.logprobs import token_logprobs
+from forgedsl_runtime.losses.output import LossOutput
 
 if TYPE_CHECKING:
     from forgedsl_runtime.losses.compile import compile_loss

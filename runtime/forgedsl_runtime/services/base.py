@@ -22,7 +22,9 @@ Export = Callable[[spec.Model, spec.Service, Path, Path, Path], None]
 class Kind:
     """A kind of service.
 
-    actor   returns the class of its processes
+    actor   returns the class of its processes; the first call imports what they need
+    load    imports the same, given the device ("cpu", "cuda"). A process calls it as it starts,
+            while the controller still imports the class
     aborts  its actors have `abort`, which ends requests that nobody waits for any more
     spoilt  checks if files of its checkpoint are damaged: it returns what is wrong, or ""
     export  writes the weights of a checkpoint in Hugging Face layout:
@@ -32,6 +34,7 @@ class Kind:
 
     name: str
     actor: Callable[[spec.Service], type]
+    load: Callable[[str], object] = lambda device: None
     aborts: bool = False
     spoilt: Callable[[Path], str] = lambda folder: ""
     export: Export | None = None

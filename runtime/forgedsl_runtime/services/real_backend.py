@@ -1,8 +1,12 @@
-"""The services of a real run: trainers, engines and rewards on their meshes."""
+"""The services of a real run: trainers, engines and rewards on their meshes.
+
+Processes start before this process imports torch, so functions import what needs it.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from typing import TYPE_CHECKING
 
 from forgedsl.errors import LaunchError
 from forgedsl_runtime import meshes, sandbox
@@ -11,9 +15,11 @@ from forgedsl_runtime.hosts.registry import start_hosts
 from forgedsl_runtime.meshes import Fleet
 from forgedsl_runtime.models import resolve_path
 from forgedsl_runtime.service_backend import Run, check_supported
-from forgedsl_runtime.services.build import Data, build_endpoints, open_data
-from forgedsl_runtime.services.endpoints import MonarchEndpoints
 from forgedsl_runtime.upstream.monarch import Mesh
+
+if TYPE_CHECKING:
+    from forgedsl_runtime.services.build import Data
+    from forgedsl_runtime.services.endpoints import MonarchEndpoints
 
 
 async def _tell_sandbox(this: Run) -> None:
@@ -49,6 +55,7 @@ class RealBackend:
 
     async def prepare(self, this: Run, fleet: Fleet) -> Data:
         """Set up all meshes, report every process, and open the data meanwhile."""
+        from forgedsl_runtime.services.build import open_data
 
         def warn(service: str, text: str) -> None:
             this.events.emit("warning", service=service, text=text)
@@ -63,6 +70,8 @@ class RealBackend:
         return data.result()
 
     async def connect(self, this: Run, fleet: Fleet, data: Data) -> MonarchEndpoints:
+        from forgedsl_runtime.services.build import build_endpoints
+
         return await build_endpoints(
             this.job, fleet, this.run_dir, data, this.events, this.record_batches
         )

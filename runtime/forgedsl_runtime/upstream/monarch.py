@@ -15,6 +15,7 @@ import io
 import os
 import re
 import sys
+import traceback
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -92,8 +93,14 @@ def serve(address: str) -> None:
     run_worker_loop_forever(address=address, ca="trust_all_connections")
 
 
-def bootstrap(environment: dict[str, str], log: Path, device: str) -> Callable[[], None]:
-    """Make the start function of every process of a mesh: environment, log file, device."""
+def bootstrap(
+    environment: dict[str, str],
+    log: Path,
+    device: str,
+    load: Callable[[str], object] = lambda device: None,
+) -> Callable[[], None]:
+    """Make the start function of every process of a mesh: environment, log file, device. Then it
+    calls `load(device)`, a function of a module, which imports what the actor needs."""
     log_name = str(log)
 
     def start() -> None:
@@ -113,6 +120,10 @@ def bootstrap(environment: dict[str, str], log: Path, device: str) -> Callable[[
 
         extensions.inherit()
         prepare_environment(device)
+        try:
+            load(device)
+        except Exception:  # to the log; the actor cannot import it either, and ends the run
+            traceback.print_exc()
 
     return start
 
@@ -127,10 +138,11 @@ class Mesh:
     name: str
     size: int
     procs: Any
-    actor: Any
     logs: Path
+    actor: Any = None
+    """the actor in each process, after `run`"""
     recipe: dict[str, Any] = field(default_factory=dict)
-    """arguments of `spawn`, to start it again"""
+    """arguments of `begin` and `run`, to start it again"""
     on: range = range(1)
     """numbers of its hosts in the run"""
     on_gpus: bool = False
@@ -144,16 +156,13 @@ class Mesh:
     """callees by rank (None: all ranks), kept because Monarch leaks 7 KiB per slice"""
 
     @classmethod
-    def spawn(
+    def begin(
         cls,
         *,
         service: str,
         origin: str,
         name: str,
         size: int,
-        actor: type,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
         start: Callable[[], None],
         logs: Path,
         hosts: Any = None,
@@ -162,7 +171,7 @@ class Mesh:
         end: Callable[[range, Sequence[int]], None] = lambda on, pids: None,
         deaths: int = 0,
     ) -> Mesh:
-        """Start `size` processes on each of `hosts` (None: this host) and the actor in each. `on`
+        """Start `size` processes on each of `hosts` (None: this host), without an actor yet. `on`
         are the numbers of these hosts in the run; `end` kills processes there."""
         recipe = {key: value for key, value in locals().items() if key not in ("cls", "deaths")}
         unique = f"{name}_{deaths}" if deaths else name
@@ -170,9 +179,23 @@ class Mesh:
         procs = there.spawn_procs(per_host={"procs": size}, bootstrap=start, name=unique)
         return cls(
             service=service, origin=origin, name=name, size=size, procs=procs, logs=logs, on=on,
-            on_gpus=on_gpus, end=end,
-            actor=procs.spawn(unique, actor, *args, **kwargs), recipe=recipe, deaths=deaths,
+            on_gpus=on_gpus, end=end, recipe=recipe, deaths=deaths,
         )  # fmt: skip
+
+    def run(self, actor: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Start the actor in each process. It does not wait for them."""
+        self.recipe |= {"actor": actor, "args": args, "kwargs": kwargs}
+        unique = f"{self.name}_{self.deaths}" if self.deaths else self.name
+        self.actor = self.procs.spawn(unique, actor, *args, **kwargs)
+
+    @classmethod
+    def spawn(
+        cls, *, actor: type, args: tuple[Any, ...], kwargs: dict[str, Any], **processes: Any
+    ) -> Mesh:
+        """Start the processes, with the arguments of `begin`, and the actor in each."""
+        mesh = cls.begin(**processes)
+        mesh.run(actor, args, kwargs)
+        return mesh
 
     def respawn(self, **kwargs: Any) -> Mesh:
         """Start the same mesh again; `kwargs` replace arguments of the actor."""

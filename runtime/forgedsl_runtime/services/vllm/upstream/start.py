@@ -1,6 +1,6 @@
 """Faster start of a vLLM engine, with the time of each phase.
 
-    preload    --> imports    while the controller still starts the other processes
+    preload    --> imports    while the controller still imports its own modules
     fast_start --> Engine     vLLM's own start, without parts that a run does not need
                `-> seconds by phase
 
@@ -13,6 +13,7 @@ attention.
 
 from __future__ import annotations
 
+import functools
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -33,8 +34,10 @@ LARGEST_GRAPH = 512
 """largest number of tokens of a graph for steps with prompts; vLLM's own limit on Hopper"""
 
 
+@functools.cache
 def preload(device: str) -> float:
-    """Import the modules that an engine on a device needs; return the seconds that it took."""
+    """Import the modules that an engine on a device needs; return the seconds that it took. Later
+    calls return the same number."""
     begin = time.perf_counter()
     if device == "cpu":
         # On CPUs the engine is eager, but without this vLLM would still compile one function (the
