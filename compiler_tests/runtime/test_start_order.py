@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import cloudpickle
 import pytest
 
 from forgedsl.lower import job as spec
 from forgedsl_runtime import meshes
 from forgedsl_runtime.services.base import Kind
-from forgedsl_runtime.services.registry import KINDS
+from forgedsl_runtime.services.registry import KINDS, load
+from forgedsl_runtime.upstream.monarch import bootstrap
 
 
 def generator() -> spec.VllmService:
@@ -31,6 +34,19 @@ def test_what_starts_processes_imports_nothing_heavy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+def test_processes_set_their_variables_before_anything_reads_them(tmp_path: Path) -> None:
+    """A process unpickles its start function first. That imports nothing that reads them."""
+    start = bootstrap({}, tmp_path / "gen", "cpu", partial(load, "titan"))
+    code = (
+        "import pickle, sys\n"
+        "pickle.load(sys.stdin.buffer)\n"
+        "print(sorted({'numpy', 'torch', 'vllm'} & set(sys.modules)))\n"
+    )
+    command, text = [sys.executable, "-c", code], cloudpickle.dumps(start)
+    done = subprocess.run(command, input=text, capture_output=True, check=True)
+    assert done.stdout == b"[]\n"
 
 
 class RecordingMesh:

@@ -16,6 +16,7 @@ import secrets
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from forgedsl_runtime.endpoints import ServiceError
 from forgedsl_runtime.hosts.base import Hosts
 from forgedsl_runtime.models import tenant_adapter, weights_folder
 from forgedsl_runtime.services.registry import kind_of
+from forgedsl_runtime.services.registry import load as load_kind
 from forgedsl_runtime.upstream.monarch import Mesh, bootstrap
 
 SETUP_SECONDS = 600.0
@@ -341,7 +343,7 @@ def _begin(
     service = job.services[name]
     mesh = service.mesh
     environment = _environment(spot) | {"FORGEDSL_ACTOR": mesh_name} | shared
-    load = kind_of(service).load
+    load = partial(load_kind, service.kind)
     return Mesh.begin(
         service=name, origin=job.origins.get(name, ""), name=mesh_name, size=mesh.procs,
         start=bootstrap(environment, logs / mesh_name, mesh.device, load), logs=logs / mesh_name,

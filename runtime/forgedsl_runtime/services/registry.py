@@ -1,4 +1,8 @@
-"""All kinds of services at run time, in one tuple."""
+"""All kinds of services at run time, in one tuple.
+
+Processes import this module before their environment variables are set. So it imports nothing that
+reads them: no numpy, no torch.
+"""
 
 from __future__ import annotations
 
@@ -13,5 +17,14 @@ KINDS: tuple[Kind, ...] = (titan.KIND, vllm.KIND)
 
 def kind_of(service: spec.Service) -> Kind:
     """Return the kind of a service, built in or from an extension."""
+    return _named(service.kind)
+
+
+def load(kind: str, device: str) -> None:
+    """Import what the processes of a kind need."""
+    _named(kind).load(device)
+
+
+def _named(name: str) -> Kind:
     kinds: tuple[Kind, ...] = (*KINDS, *extensions.added("KINDS", Kind, "runtime"))
-    return next(kind for kind in kinds if kind.name == service.kind)
+    return next(kind for kind in kinds if kind.name == name)
