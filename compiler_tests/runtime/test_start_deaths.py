@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -85,3 +87,28 @@ def test_a_pool_that_is_killed_too_often_ends_the_run(tmp_path: Path, make_job: 
     assert told == []
     assert isinstance(error, StartError)
     assert error.service == "shop"
+
+
+@pytest.mark.timeout(180)
+def test_a_process_that_dies_while_it_imports_could_not_start(tmp_path: Path) -> None:
+    """It ends before it has an actor."""
+    from forgedsl_runtime.actors.reward import RewardPool
+    from forgedsl_runtime.meshes import set_up
+    from forgedsl_runtime.upstream.monarch import Mesh, bootstrap
+
+    def dies(device: str) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    async def main() -> None:
+        logs = tmp_path / "generator"
+        start = bootstrap({}, logs, "cpu", dies)
+        mesh = Mesh.begin(
+            service="generator", origin="", name="gen", size=1, start=start, logs=logs
+        )
+        mesh.run(RewardPool, (None, (), str(tmp_path)), {})
+        await set_up(mesh, (), lambda *_: None)
+
+    with pytest.raises(
+        StartError, match=r"generator could not start: process of mesh gen: .*sig=9"
+    ):
+        asyncio.run(main())
