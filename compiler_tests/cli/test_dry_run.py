@@ -8,10 +8,11 @@ from types import SimpleNamespace
 import pytest
 from forge_commands import CliRunner
 
-from forgedsl.cli import data_checks, host
+from forgedsl.cli import data_checks
 from forgedsl.cli.app import app
 from forgedsl.errors import LaunchError
 from forgedsl.passes import Request, compile_program
+from forgedsl.plan import gpus
 from forgedsl_runtime import disk_space
 
 PIPELINES = Path(__file__).parents[2] / "pipelines"
@@ -335,7 +336,7 @@ def test_rewards_of_streamed_rows_are_tried(folder):
 
 
 def test_gpus_that_are_not_there(folder, monkeypatch):
-    monkeypatch.setattr(host, "detect_gpus", list)
+    monkeypatch.setattr(gpus, "detect_gpus", list)
     done = CliRunner().invoke(
         app, ["run", GRPO, "--dry-run", "--profile", "gpu_tiny", "--set", "cluster.gpus=1"]
     )

@@ -96,6 +96,7 @@ def test_a_process_whose_modules_cannot_be_imported_says_why_in_its_log(tmp_path
     assert "ImportError: no such module on cpu" in log.read_text("utf-8")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 def test_processes_import_the_classes_of_their_actors(kind: Kind, make_titan: Any) -> None:
     """`load` imports at least what `actor` needs, so that the actor finds it imported."""
