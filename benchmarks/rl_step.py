@@ -8,9 +8,9 @@
 Qwen3-0.6B's shape (or `--size`), random weights, 16 prompts x 8 completions of 256 + 1,024 tokens,
 DAPO without a reference: one GPU takes turns, two are asynchronous with a policy age of at most 1.
 Figures are medians from the third step on (several GPUs: means, as steps come in pairs), of the
-first start; more `--starts` only start and take two steps, with what the one before compiled. MFU
-is that of training.py. Memory is the most that nvidia-smi saw on a GPU, once a second. Several runs
-at once take GPUs of their own by `CUDA_VISIBLE_DEVICES`.
+first start. Starts are counted from the command. More `--starts` only start and take two steps,
+with what the one before compiled. MFU is that of training.py. Memory is the most that nvidia-smi
+saw on a GPU, once a second. Several runs at once take GPUs of their own by `CUDA_VISIBLE_DEVICES`.
 """
 
 from __future__ import annotations

@@ -130,7 +130,7 @@ def spawn(
                 fleet, job, name, service.mesh.name, placements[name][0], logs, shared
             )
     _begin_pools(job, fleet, logs, shared)
-    # now the classes of the actors are imported, which takes seconds
+    # From here on, classes of actors are imported, which takes seconds.
     _run_pools(job, fleet, job_dir)
     for name in job.with_processes:
         _run_actors(fleet, job, name, placements[name], job_dir)

@@ -99,8 +99,8 @@ def bootstrap(
     device: str,
     load: Callable[[str], object] = lambda device: None,
 ) -> Callable[[], None]:
-    """Make the start function of every process of a mesh: environment, log file, device. Then it
-    calls `load(device)`, a function of a module, which imports what the actor needs."""
+    """Make the start function of every process of a mesh. It sets the environment and the log file,
+    then calls `load(device)`, which imports what the actor needs."""
     log_name = str(log)
 
     def start() -> None:
