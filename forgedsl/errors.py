@@ -83,6 +83,11 @@ class LaunchError(ForgeError):
     """The environment cannot satisfy the plan."""
 
 
+class UserCodeError(LaunchError):
+    """A reward, an agent or an environment would fail for every row, as a call before the first
+    step has shown."""
+
+
 class RunError(ForgeError):
     """A run failed after launch. `service` is the culprit where there is one, `origin` where it was
     declared (file:line:column)."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +12,7 @@ from conftest import titan
 
 from forgedsl.errors import LaunchError
 from forgedsl.lower import job as spec
-from forgedsl_runtime import disk_space
+from forgedsl_runtime import disk_space, meshes
 from forgedsl_runtime.disk_space import check_room
 from forgedsl_runtime.services import real_backend
 
@@ -53,15 +54,18 @@ def test_a_resumed_run_has_its_checkpoints_already(
     assert check_room(job, tmp_path, tmp_path, tmp_path) == "0.0 MiB free"
 
 
-def test_a_run_without_room_starts_nothing(
+def test_a_run_without_room_starts_no_actor(
     job: spec.Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     free(monkeypatch, 0)
-    monkeypatch.setattr(real_backend, "start_hosts", lambda *_: pytest.fail("hosts are started"))
-    scratch = SimpleNamespace(temp=tmp_path, key="k", environment=dict)
-    this: Any = SimpleNamespace(job=job, job_dir=tmp_path, run_dir=tmp_path, scratch=scratch)
+    monkeypatch.setattr(meshes, "run_actors", lambda *_: pytest.fail("actors are started"))
+    scratch = SimpleNamespace(temp=tmp_path)
+    this: Any = SimpleNamespace(
+        job=job, job_dir=tmp_path, run_dir=tmp_path, scratch=scratch, trial=None
+    )
+    fleet: Any = None
     with pytest.raises(LaunchError, match="not enough disk space for 1 checkpoint of "):
-        real_backend.RealBackend().spawn(this)
+        asyncio.run(real_backend.RealBackend().prepare(this, fleet))
 
 
 @pytest.mark.parametrize(

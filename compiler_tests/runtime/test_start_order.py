@@ -74,12 +74,12 @@ def test_all_processes_start_before_a_class_is_imported(
 
     monkeypatch.setattr(meshes, "Mesh", SimpleNamespace(begin=begin))
     monkeypatch.setattr(meshes, "kind_of", lambda service: Kind(name="fake", actor=actor))
-    monkeypatch.setattr(meshes, "weights_folder", lambda *_: tmp_path)
     job = make_job(services={"trainer": make_titan(), "generator": generator()})
-    meshes.spawn(job, tmp_path, tmp_path, {})
-    first = told.index("import")
-    assert sorted(told[:first]) == ["begin generator", "begin trainer"]
-    assert sorted(told[first:]) == ["import", "import", "run generator", "run trainer"]
+    fleet = meshes.begin(job, tmp_path, {})
+    assert sorted(told) == ["begin generator", "begin trainer"]
+    told.clear()
+    meshes.run_actors(fleet, job, tmp_path, {"trainer": tmp_path, "generator": tmp_path})
+    assert sorted(told) == ["import", "import", "run generator", "run trainer"]
 
 
 def test_a_process_whose_modules_cannot_be_imported_says_why_in_its_log(tmp_path: Path) -> None:

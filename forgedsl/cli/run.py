@@ -27,6 +27,7 @@ from forgedsl.cli.running import (
     RunOptions,
     check_run_dir,
     launch,
+    left_as_it_was,
     new_run_dir,
     write_run_dir,
 )
@@ -181,13 +182,13 @@ def execute(request: RunOptions) -> int:
         from forgedsl.cli.dry_run import dry_run
 
         return dry_run(prepared, request)
-    from forgedsl.cli.trying import try_once
-
-    try_once(prepared)
+    existed = request.run_dir is not None and request.run_dir.exists()
     run_dir = new_run_dir(request.run_dir, prepared.job.name, request.file)
-    if not (run_dir / "job.json").exists():  # else the submitted job wrote it already
-        write_run_dir(run_dir, prepared)
-    return launch(prepared.job, run_dir, resume=False, request=request)
+    submitted = (run_dir / "job.json").exists()
+    with left_as_it_was(run_dir, existed=existed, prepared=submitted):
+        if not submitted:
+            write_run_dir(run_dir, prepared)
+        return launch(prepared.job, run_dir, resume=False, request=request, calls_user_code=True)
 
 
 def prepare(request: RunOptions, file: Path, chosen: tuple[str, ...] = ()) -> Prepared | int:

@@ -8,7 +8,9 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,13 +18,14 @@ from forgedsl import surface
 from forgedsl.cli.inputs import copy_inputs
 from forgedsl.cli.overrides import UsageError, drop_output
 from forgedsl.cli.run_lock import check_free, claim
-from forgedsl.errors import CannotWriteError, writing
+from forgedsl.errors import CannotWriteError, LaunchError, UserCodeError, writing
 from forgedsl.records import dataclass
 
 if TYPE_CHECKING:
     from forgedsl.lower.job import Job
 
 
+RUNS = Path("runs")
 PREPARED = ("job.json", "forge.lock", "estimate.json", "inputs")
 MADE = ("events.jsonl", "metrics.jsonl", "samples.jsonl", "report.html", "tensorboard", "models",
         "logs", "checkpoints")  # fmt: skip
@@ -87,7 +90,7 @@ def new_run_dir(wanted: Path | None, name: str, file: Path | None = None) -> Pat
         return wanted
     from datetime import UTC, datetime
 
-    stem = Path("runs") / f"{name}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
+    stem = RUNS / f"{name}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
     for folder in (stem, *(Path(f"{stem}-{i}") for i in range(2, 100))):
         try:
             _make(folder, exist_ok=False)
@@ -180,14 +183,20 @@ def launch(
     request: RunOptions,
     rehearsal: Any = None,
     changed_data: bool = False,
+    calls_user_code: bool = False,
 ) -> int:
     """Run the job, then write the report and print where the results are. A job for a scheduler is
-    submitted, unless this process already runs in its allocation."""
+    submitted, unless this process already runs in its allocation. `calls_user_code`: rewards and
+    environments are called once, and if one of them cannot work, the run does not begin.
+
+    Raises:
+        UserCodeError: one of them cannot work.
+    """
+    trial = partial(_try_once, job) if calls_user_code else None
     if rehearsal is None:
-        code_of_job = _submitted(job, run_dir, resume, request, changed_data)
+        code_of_job = _submitted(job, run_dir, resume, request, changed_data, trial)
         if code_of_job is not None:
             return code_of_job
-    from forgedsl.runs import write_report
     from forgedsl.runs.summary import summary
     from forgedsl_runtime.launch import run
     from forgedsl_runtime.readers import close_readers, open_readers
@@ -200,31 +209,61 @@ def launch(
         try:
             handlers = [reader.on_event for reader in readers]
             code: int = run(
-                job,
-                run_dir,
-                resume=resume,
-                readers=handlers,
-                record_batches=request.record_batches,
-                rehearsal=rehearsal,
-                changed_data=changed_data,
-            )
+                job, run_dir, resume=resume, readers=handlers,
+                record_batches=request.record_batches, rehearsal=rehearsal,
+                changed_data=changed_data, trial=trial,
+            )  # fmt: skip
         finally:
             close_readers(readers)
         if not run_dir.is_dir():
             print(f"no report and no summary: {run_dir} has been removed", file=sys.stderr)
             return code
-        try:
-            with writing(run_dir / "report.html"):
-                write_report(run_dir)
-        except CannotWriteError as error:
-            print(f"warning: the report was not written: {error}", file=sys.stderr)
+        _write_report(run_dir)
         _conclude(summary(run_dir, code))
     return code
 
 
+def _write_report(run_dir: Path) -> None:
+    from forgedsl.runs import write_report
+
+    try:
+        with writing(run_dir / "report.html"):
+            write_report(run_dir)
+    except CannotWriteError as error:
+        print(f"warning: the report was not written: {error}", file=sys.stderr)
+
+
+def _try_once(job: Job, folder: Path) -> list[tuple[str, str]]:
+    from forgedsl.cli.trying import try_once
+
+    try:
+        return try_once(job, folder)
+    except LaunchError as error:
+        raise UserCodeError(str(error)) from error
+
+
+@contextmanager
+def left_as_it_was(run_dir: Path, *, existed: bool, prepared: bool) -> Iterator[None]:
+    """If the body finds that the run cannot begin, since user code cannot work or a package is
+    missing, remove the run folder, and `runs` if it is empty. If the folder `existed`, remove only
+    the files of this start; keep those of the job if they were `prepared` before."""
+    try:
+        yield
+    except (UserCodeError, ModuleNotFoundError):
+        if existed:
+            _clear(run_dir, MADE if prepared else (*MADE, *PREPARED))
+        else:
+            shutil.rmtree(run_dir)
+            if run_dir.parent == RUNS:
+                with suppress(OSError):  # other runs are in it
+                    RUNS.rmdir()
+        raise
+
+
 def _submitted(
-    job: Job, run_dir: Path, resume: bool, request: RunOptions, changed_data: bool
-) -> int | None:
+    job: Job, run_dir: Path, resume: bool, request: RunOptions, changed_data: bool,
+    trial: Callable[[Path], list[tuple[str, str]]] | None,
+) -> int | None:  # fmt: skip
     """Submit a job to its scheduler and return its exit code; None if it should run here."""
     from forgedsl.cli.submit import submit, submitter
 
@@ -233,6 +272,8 @@ def _submitted(
         return None
     if changed_data:
         raise UsageError("--allow data works only inside an allocation (salloc)")
+    for kind, text in [] if trial is None else trial(run_dir):
+        print(f"{kind}: {text}", file=sys.stderr, flush=True)
     options = ("--record-batches", str(request.record_batches))
     return submit(job, facts, run_dir, options, resume=resume, quiet=request.quiet)
 

@@ -1,4 +1,4 @@
-"""Calls user code once on a row before services start.
+"""Calls user code once on a row, while the processes of services start.
 
 Job, a DatasetCheck per dataset --> one turn in each environment, one call of each reward
                                     `-> errors, shown by a dry run and at the start of a run
@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import sys
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,7 +19,6 @@ from forgedsl.types.flow import Role
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from forgedsl.cli.running import Prepared
     from forgedsl.lint.deep import DatasetCheck
     from forgedsl.lower.job import Job
     from forgedsl_runtime.agents.process import AgentProcess
@@ -49,35 +46,28 @@ class Played:
     unseen: str = ""
 
 
-def try_once(prepared: Prepared) -> None:
+def try_once(job: Job, folder: Path) -> list[tuple[str, str]]:
     """Call rewards in Python, judges behind endpoints and environments once on the first row.
+    `folder` contains the files of the job. Returns what the user should know, as events: `warning`
+    for an error that may be due to the row, or `note`, and the text.
 
     Raises:
-        LaunchError: one of them would fail for every row. Errors that may be due to the row are
-        printed on stderr.
+        LaunchError: one of them would fail for every row.
     """
-    job = prepared.job
     mine = [name for name, reward in job.rewards.items() if reward.is_alone]
     if not mine and not job.environments:
-        return
-    from forgedsl.cli.inputs import copy_inputs
-
-    with tempfile.TemporaryDirectory(prefix="forgec-try-") as name:
-        folder = Path(name)
-        copy_inputs(prepared.inputs, folder, link=True)
-        drawn = {node.target for node in job.nodes if Role.PROMPTS in node.roles}
-        checks = check_datasets(job, folder, sorted(drawn), offline=False)
-        tried = check_rewards(job, folder, mine, checks)
-        played = play_environments(job, folder, checks)
+        return []
+    drawn = {node.target for node in job.nodes if Role.PROMPTS in node.roles}
+    checks = check_datasets(job, folder, sorted(drawn), offline=False)
+    tried = check_rewards(job, folder, mine, checks)
+    played = play_environments(job, folder, checks)
     wrong = [(t.unloaded or t.failed, bool(t.unloaded), t.cause) for t in tried.values()]
     wrong += [(p.problem, not p.cause, p.cause) for p in played.values()]
     fatal = [problem for problem, sure, cause in wrong if problem and (sure or _never_works(cause))]
     if fatal:
         raise LaunchError("\n".join(fatal))
-    lines = [f"warning: {problem}" for problem, *_ in wrong if problem]
-    lines += [f"note: {each.unseen}" for each in played.values() if each.unseen]
-    for line in lines:
-        print(line, file=sys.stderr, flush=True)
+    told = [("warning", problem) for problem, *_ in wrong if problem]
+    return told + [("note", each.unseen) for each in played.values() if each.unseen]
 
 
 def _never_works(cause: str) -> bool:

@@ -30,7 +30,14 @@ from typing import Any
 import psutil
 
 from forgedsl.diagnostics import counted
-from forgedsl.errors import GuardError, LaunchError, RunError, StartError, cannot_write
+from forgedsl.errors import (
+    GuardError,
+    LaunchError,
+    RunError,
+    StartError,
+    UserCodeError,
+    cannot_write,
+)
 from forgedsl.lower import job as spec
 from forgedsl.notebook import quiet_widgets
 from forgedsl.runs.card import write_card
@@ -38,7 +45,7 @@ from forgedsl.runs.checkpoints import REPLAY, drop_partial, last_step
 from forgedsl_runtime.events import EventLog, Reader
 from forgedsl_runtime.interrupt import EXIT_INTERRUPTED, Interrupt
 from forgedsl_runtime.run_folder import open_run_folder
-from forgedsl_runtime.service_backend import Run, ServiceBackend
+from forgedsl_runtime.service_backend import Run, ServiceBackend, Trial
 from forgedsl_runtime.temporary_files import Scratch, remove_dead
 from forgedsl_runtime.tracebacks import described
 from forgedsl_runtime.usage import Usage
@@ -72,16 +79,18 @@ def run(
     record_batches: int = 1,
     rehearsal: Any = None,
     changed_data: bool = False,
+    trial: Trial | None = None,
 ) -> int:
     """Execute `job`, writing everything under `run_dir`; files of the job are in `job_dir`.
     Without `readers`, the folder gets the same files as with `forgec run`: job.json, metrics,
     report. The batches of the first `record_batches` steps are kept for `forgec replay`. With a
     `rehearsal` (forgedsl_runtime.stub) no model is loaded. `changed_data`: a resumed run reads
-    other data than before. Returns the exit code. Errors are reported in the event `run.end`, not
-    raised.
+    other data than before. `trial` is called once, while processes start. Returns the exit code.
+    Other errors than these are reported in the event `run.end`, not raised.
 
     Raises:
         LaunchError: the folder holds a run with a checkpoint, and `resume` is False.
+        UserCodeError: raised by `trial`; the processes have been ended.
     """
     if not resume and last_step(run_dir):
         raise LaunchError(f"{run_dir} holds a run; name another folder, or give resume=True")
@@ -90,13 +99,9 @@ def run(
     spec.use_extensions(job.model_dump(include={"extensions"}), job_dir or run_dir)
     _silence_libraries()
     _remove_dead()
+    there = job_dir or run_dir
     log, backend = _open_log_and_backend(run_dir, rehearsal)
-    own = (
-        open_run_folder(job, run_dir, job_dir or run_dir)
-        if readers is None
-        else contextlib.nullcontext(readers)
-    )
-    with own as open_readers, log as events:
+    with _readers(job, run_dir, there, readers) as open_readers, log as events:
         for reader in open_readers:
             events.subscribe(reader)
 
@@ -104,13 +109,22 @@ def run(
             last = (last_step(run_dir) or None) if resume else None
             with _scratch() as (scratch, clean_up):
                 this = Run(
-                    job=job, run_dir=run_dir.resolve(), job_dir=(job_dir or run_dir).resolve(),
-                    resume=last, events=events, record_batches=record_batches, backend=backend,
-                    scratch=scratch, clean_up=clean_up, changed_data=changed_data,
+                    job=job, run_dir=run_dir.resolve(), job_dir=there.resolve(), resume=last,
+                    events=events, record_batches=record_batches, backend=backend, scratch=scratch,
+                    clean_up=clean_up, changed_data=changed_data, trial=None if resume else trial,
                 )  # fmt: skip
                 return _run(this, left, has_readers=bool(readers))
 
         return _sessions(session, job.schedule.restarts, run_dir, resume)
+
+
+def _readers(
+    job: spec.Job, run_dir: Path, job_dir: Path, given: Sequence[Reader] | None
+) -> contextlib.AbstractContextManager[Sequence[Reader]]:
+    """Yield the given readers, or those of `forgec run`."""
+    return (
+        open_run_folder(job, run_dir, job_dir) if given is None else contextlib.nullcontext(given)
+    )
 
 
 def _silence_libraries() -> None:
@@ -284,9 +298,12 @@ async def _run_to_outcome(this: Run, interrupt: Interrupt) -> Outcome:
 
 
 def _outcome_of(error: BaseException) -> Outcome:
-    """Turn an error into an outcome; an exception group counts as its first member."""
+    """Turn an error into an outcome; an exception group counts as its first member. A
+    `UserCodeError` is raised: the run has not begun."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
+    if isinstance(error, UserCodeError):
+        raise error
     if isinstance(error, LaunchError):
         return Outcome(code=EXIT_LAUNCH, status="not launched", message=str(error))
     if isinstance(error, RunError):
@@ -377,12 +394,12 @@ async def _export(this: Run, endpoints: Any) -> None:
 
 
 async def _stop(this: Run, fleet: Any) -> None:
-    """Stop all meshes. `kill_children` kills those that do not stop in time."""
+    """Stop all meshes. `kill_children` kills those that do not stop in time, and those without an
+    actor, which could not answer."""
     this.events.emit("phase", text="stopping services")
-    results = await asyncio.gather(
-        *(mesh.stop() for mesh in fleet.all_meshes()), return_exceptions=True
-    )
-    for mesh, result in zip(fleet.all_meshes(), results, strict=True):
+    meshes = [mesh for mesh in fleet.all_meshes() if mesh.actor is not None]
+    results = await asyncio.gather(*(mesh.stop() for mesh in meshes), return_exceptions=True)
+    for mesh, result in zip(meshes, results, strict=True):
         if isinstance(result, BaseException):
             this.events.emit(
                 "warning",

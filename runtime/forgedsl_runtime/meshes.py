@@ -1,11 +1,12 @@
 """Job services -> running Monarch meshes.
 
-    services --place--> devices and threads --spawn--> meshes --setup--> ready actors
+    services --begin--> processes --run_actors--> meshes --setup--> ready actors
+                          `- on the GPUs and with the threads of `place`
 
-All meshes start at once, and `setup` calls run in parallel: loading vLLM and torchtitan is slow.
-Processes import them as they start, while this process imports the classes of their actors. So this
-module and those that it imports at its top load neither torch nor vLLM. A mesh that cannot start
-raises `RunError` with the tail of its log.
+All processes start at once, and `setup` calls run in parallel: loading vLLM and torchtitan is slow.
+Processes import them as they start, while this process calls user code once, finds the models and
+imports the classes of actors. So this module and those that it imports at its top load neither
+torch nor vLLM. A mesh that cannot start raises `RunError` with the tail of its log.
 """
 
 from __future__ import annotations
@@ -65,6 +66,8 @@ class Fleet:
     """open rendezvous stores, through which the ranks of a trainer find each other"""
     folders: dict[str, Path] = field(default_factory=dict)
     """by service: the folder of its model"""
+    placements: dict[str, list[Placement]] = field(default_factory=dict)
+    """by service: the resources of each replica"""
 
     def all_meshes(self) -> list[Mesh]:
         """Return every mesh once."""
@@ -106,18 +109,45 @@ class Fleet:
 def spawn(
     job: spec.Job, run_dir: Path, job_dir: Path, shared: dict[str, str], hosts: Hosts | None = None
 ) -> Fleet:
-    """Start the processes of every service; return before they are ready. `shared` is added to the
-    environment of all of them. `hosts` are the hosts of the run (None: this host only).
+    """Find the models, start the processes of every service and the actors in them; return before
+    they are ready. The arguments are those of `begin`.
 
     Raises:
         LaunchError: the host lacks what the job needs, or a model cannot be found.
     """
+    folders = find_models(job, run_dir, job_dir)
+    fleet = begin(job, run_dir, shared, hosts)
+    run_actors(fleet, job, job_dir, folders)
+    return fleet
+
+
+def find_models(job: spec.Job, run_dir: Path, job_dir: Path) -> dict[str, Path]:
+    """Return the folder of each service's model, and make those of random models.
+
+    Raises:
+        LaunchError: a model cannot be found.
+    """
+    return {
+        name: weights_folder(job, service.model, job_dir, run_dir)
+        for name, service in job.with_processes.items()
+    }
+
+
+def begin(
+    job: spec.Job, run_dir: Path, shared: dict[str, str], hosts: Hosts | None = None
+) -> Fleet:
+    """Start the processes of every service, which import their modules. `shared` is added to the
+    environment of all of them. `hosts` are the hosts of the run (None: this host only).
+
+    Raises:
+        LaunchError: the host lacks what the job needs.
+    """
     placements = place(job)
     logs = run_dir / "logs"
     logs.mkdir(exist_ok=True)
-    fleet = Fleet(samplers={}, trainers={}, rewards={}, hosts=hosts or Hosts())
-    for name, service in job.with_processes.items():
-        fleet.folders[name] = weights_folder(job, service.model, job_dir, run_dir)
+    fleet = Fleet(
+        samplers={}, trainers={}, rewards={}, hosts=hosts or Hosts(), placements=placements
+    )
     for name, service in job.with_processes.items():
         if name in job.samplers:
             fleet.samplers[name] = [
@@ -130,20 +160,23 @@ def spawn(
                 fleet, job, name, service.mesh.name, placements[name][0], logs, shared
             )
     _begin_pools(job, fleet, logs, shared)
-    # From here on, classes of actors are imported, which takes seconds.
-    _run_pools(job, fleet, job_dir)
-    for name in job.with_processes:
-        _run_actors(fleet, job, name, placements[name], job_dir)
     return fleet
 
 
-def _run_actors(
-    fleet: Fleet, job: spec.Job, name: str, spots: list[Placement], job_dir: Path
-) -> None:
+def run_actors(fleet: Fleet, job: spec.Job, job_dir: Path, folders: dict[str, Path]) -> None:
+    """Start the actors in the processes of `begin`. This imports their classes, which takes
+    seconds. `folders` are those of `find_models`."""
+    fleet.folders |= folders
+    _run_pools(job, fleet, job_dir)
+    for name in job.with_processes:
+        _run_service(fleet, job, name, job_dir)
+
+
+def _run_service(fleet: Fleet, job: spec.Job, name: str, job_dir: Path) -> None:
     """Start the actors of a service in its processes."""
     from forgedsl_runtime.rendezvous import rendezvous_store
 
-    service = job.services[name]
+    service, spots = job.services[name], fleet.placements[name]
     actor = kind_of(service).actor(service)
     args = (job, name, str(fleet.folders[name]))
     if name in job.samplers:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from pathlib import Path
@@ -19,6 +19,10 @@ from forgedsl.types.flow import Role
 from forgedsl_runtime.events import EventLog
 from forgedsl_runtime.temporary_files import Scratch
 
+Trial = Callable[[Path], Sequence[tuple[str, str]]]
+"""calls user code of a job once; its files are in the folder. It returns what it has to say, as
+events: `warning` or `note`, and the text. It raises `LaunchError` if the code cannot work."""
+
 
 class ServiceBackend(Protocol):
     """Backend of the services: models and engines, or the latencies of a rehearsal."""
@@ -27,10 +31,11 @@ class ServiceBackend(Protocol):
     """False in a rehearsal, whose processes hold nothing"""
 
     def spawn(self, this: Run) -> Any:
-        """Start all meshes; return their fleet."""
+        """Start the processes of all meshes; return their fleet."""
 
     async def prepare(self, this: Run, fleet: Any) -> Any:
-        """Set up the meshes and open the data meanwhile; return the data."""
+        """Call user code once, start the actors, set up the meshes and open the data meanwhile;
+        return the data."""
 
     async def connect(self, this: Run, fleet: Any, data: Any) -> Any:
         """Return the endpoints."""
@@ -55,6 +60,8 @@ class Run:
     """kills every process of the run and removes its files outside of the run folder"""
     changed_data: bool = False
     """a resumed run reads other data than before, which the user has allowed"""
+    trial: Trial | None = None
+    """called while processes start"""
     frozen: dict[str, dict[str, Any]] = field(default_factory=dict)
     """by service: the proof that a frozen model holds the weights of its folder, or the random ones
     of its trainer"""

@@ -16,10 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from psutil import Process
+
 from forgedsl.errors import RunError
 from forgedsl.lower import job as spec
 from forgedsl.runs import write_report
 from forgedsl_runtime.events import EventLog
+from forgedsl_runtime.launch import kill_children
 from forgedsl_runtime.meshes import Fleet
 from forgedsl_runtime.readers import close_readers, open_readers
 from forgedsl_runtime.service_backend import Run
@@ -104,6 +107,7 @@ async def _start_services(job: spec.Job, run_dir: Path) -> Services:
             "run.start", name=job.name, steps=None, profile=job.profile,
             content_hash=job.content_hash, run_dir=run_dir.name, resumed_from=None, recorded=0,
         )  # fmt: skip
+        undo.callback(kill_children, frozenset(child.pid for child in Process().children()))
         fleet = backend.spawn(this)
         undo.callback(fleet.hosts.stop)
         data = await backend.prepare(this, fleet)
