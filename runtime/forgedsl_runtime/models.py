@@ -6,6 +6,7 @@ declared architecture and the tokenizer of its `tokenizer` source, and no weight
 
 from __future__ import annotations
 
+import functools
 import json
 import shutil
 from importlib import resources
@@ -195,15 +196,15 @@ def _random_folder(model: spec.Model, name: str, job_dir: Path, run_dir: Path, o
         dims = family.dims(model.arch.size, model.arch.dims, model.context)
     except Unsupported as why:
         raise LaunchError(f"{origin}: {why}") from why
-    tokenizer = _tokenizer(source)
-    if len(tokenizer) > dims.vocab:
+    size, special = _tokens_of(source, tuple(_written(source / file) for file in TOKENIZER_FILES))
+    if size > dims.vocab:
         raise LaunchError(
-            f"{origin}: model {name} has vocab = {dims.vocab}, but its tokenizer has "
-            f"{len(tokenizer)} tokens: write `vocab = {len(tokenizer)}` or more"
+            f"{origin}: model {name} has vocab = {dims.vocab}, but its tokenizer has {size} "
+            f"tokens: write `vocab = {size}` or more"
         )
     config = {
         **family.write(dims),
-        **_special_tokens(tokenizer),
+        **special,
         "dtype": HF_DTYPES[model.dtype],
         "max_position_embeddings": model.context or dims.context,
     }
@@ -211,14 +212,18 @@ def _random_folder(model: spec.Model, name: str, job_dir: Path, run_dir: Path, o
     return target
 
 
-def _tokenizer(folder: Path) -> Any:
+def _written(file: Path) -> int:
+    return file.stat().st_mtime_ns if file.is_file() else 0
+
+
+@functools.lru_cache(maxsize=8)
+def _tokens_of(folder: Path, written: tuple[int, ...]) -> tuple[int, dict[str, int | None]]:
+    """Return the number of tokens of a tokenizer and its special tokens. A start needs them twice,
+    and a large tokenizer takes half a second to load. `written`: the times of its files."""
     from transformers import AutoTokenizer
 
-    return AutoTokenizer.from_pretrained(folder)
-
-
-def _special_tokens(tokenizer: Any) -> dict[str, int | None]:
-    return {
+    tokenizer: Any = AutoTokenizer.from_pretrained(folder)
+    return len(tokenizer), {
         "bos_token_id": tokenizer.bos_token_id,
         "eos_token_id": tokenizer.eos_token_id,
         "pad_token_id": tokenizer.pad_token_id,
