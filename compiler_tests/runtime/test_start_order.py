@@ -96,6 +96,21 @@ def test_a_process_whose_modules_cannot_be_imported_says_why_in_its_log(tmp_path
     assert "ImportError: no such module on cpu" in log.read_text("utf-8")
 
 
+def test_what_a_process_imports_is_left_out_of_garbage_collections(tmp_path: Path) -> None:
+    code = (
+        "import gc\n"
+        "from pathlib import Path\n"
+        "from forgedsl_runtime.upstream.monarch import bootstrap\n"
+        "held = []\n"
+        "def load(device):\n"
+        "    held.extend([] for _ in range(100_000))\n"
+        f"bootstrap({{}}, Path({str(tmp_path / 'gen')!r}), 'cpu', load)()\n"
+        "assert gc.get_freeze_count() > 100_000\n"
+        "assert gc.isenabled()\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 def test_processes_import_the_classes_of_their_actors(kind: Kind, make_titan: Any) -> None:
