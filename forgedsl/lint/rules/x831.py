@@ -3,7 +3,7 @@
     environment desk = program(["/venvs/agent/bin/python", "desk.py"])     # fires: no such file
     environment desk = program(["python", "desk.py"])                      # silent
 
-A run whose agents cannot be started ends before its services start. The rule is a warning, because
+A run whose agents cannot be started ends before its first step. The rule is a warning, because
 the run may take place on another machine. Install the program, or correct its path.
 """
 

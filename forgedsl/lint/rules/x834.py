@@ -8,7 +8,7 @@
 Without gymnasium, or the package of an environment, the names, arguments and spaces of environments
 are not checked. Without reasoning-gym, the names and arguments of tasks are not checked. The job
 does not record the version of the missing package, and a run that cannot import it ends before its
-services start. The rule is a warning, because the run may take place on another machine. Install
+first step. The rule is a warning, because the run may take place on another machine. Install
 the package.
 """
 
