@@ -12,16 +12,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 import forgedsl
 from forgedsl import PipelineError, compile_loss
 from forgedsl.cli.overrides import UsageError
 from forgedsl.cli.resuming import load_run_job
-from forgedsl.errors import RunError
+from forgedsl.errors import LaunchError, RunError
 from forgedsl.python.groups import Buffer, Group, assembled
 from forgedsl.python.session import Session
 from forgedsl.python.work import Work
+from forgedsl_runtime import meshes
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "docs" / "examples" / "grpo_by_hand.py"
@@ -393,6 +395,25 @@ def test_a_session_that_is_not_open(pipeline: forgedsl.Pipeline, tmp_path: Path)
     with pytest.raises(forgedsl.PipelineError, match="not open"):
         closed["sums"].draw(1)
     closed.close()
+
+
+@pytest.mark.timeout(120)
+def test_a_start_that_fails_ends_its_processes(
+    pipeline: forgedsl.Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = set(psutil.Process().children(recursive=True))
+    started: set[psutil.Process] = set()
+
+    def find_models(*_: object) -> None:
+        started.update(set(psutil.Process().children(recursive=True)) - before)
+        raise LaunchError("no such model")
+
+    monkeypatch.setattr(meshes, "find_models", find_models)
+    with pytest.raises(LaunchError, match="no such model"):
+        pipeline.session(tmp_path / "run").open()
+    assert len(started) >= 3  # trainer, engine, rewards
+    _, alive = psutil.wait_procs(started, timeout=10)
+    assert not alive
 
 
 def test_a_batch_needs_a_value_for_each_completion(groups: list[Group]) -> None:
