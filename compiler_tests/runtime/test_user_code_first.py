@@ -14,7 +14,8 @@ from typing import Any
 import psutil
 import pytest
 
-from forgedsl.errors import LaunchError
+from forgedsl.cli.running import left_as_it_was, nearest_folder
+from forgedsl.errors import LaunchError, UserCodeError
 from forgedsl_runtime.services import real_backend
 from forgedsl_runtime.services.real_backend import RealBackend
 
@@ -96,3 +97,34 @@ def test_a_broken_reward_ends_the_run_and_its_processes(tmp_path: Path) -> None:
     _, alive = psutil.wait_procs(started, timeout=10)
     assert not alive
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("there", "prepared", "left"),
+    [
+        ((), False, set()),  # nothing was there
+        (("runs/other",), False, {"runs", "runs/other"}),
+        (("runs/new/own.txt",), False, {"runs", "runs/new", "runs/new/own.txt"}),
+        (("runs/new/job.json",), True, {"runs", "runs/new", "runs/new/job.json"}),
+    ],
+)
+def test_what_was_there_before_is_left(
+    tmp_path: Path, there: tuple[str, ...], prepared: bool, left: set[str]
+) -> None:
+    for name in there:
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).touch()
+    run_dir = tmp_path / "runs/new"
+    before = nearest_folder(run_dir)
+    run_dir.mkdir(parents=True, exist_ok=True)
+
+    @left_as_it_was(run_dir, before, prepared=prepared)
+    def start() -> None:
+        (run_dir / "logs").mkdir()
+        for name in ("job.json", "events.jsonl", "logs/controller.log"):
+            (run_dir / name).touch()
+        raise UserCodeError("no")
+
+    with pytest.raises(UserCodeError):
+        start()
+    assert {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")} == left

@@ -23,11 +23,13 @@ from forgedsl.cli.overrides import UsageError
 from forgedsl.cli.parser import Parser, at_least, whole
 from forgedsl.cli.run_lock import claim
 from forgedsl.cli.running import (
+    RUNS,
     Prepared,
     RunOptions,
     check_run_dir,
     launch,
     left_as_it_was,
+    nearest_folder,
     new_run_dir,
     write_run_dir,
 )
@@ -182,10 +184,10 @@ def execute(request: RunOptions) -> int:
         from forgedsl.cli.dry_run import dry_run
 
         return dry_run(prepared, request)
-    existed = request.run_dir is not None and request.run_dir.exists()
+    before = nearest_folder(request.run_dir or RUNS)
     run_dir = new_run_dir(request.run_dir, prepared.job.name, request.file)
     submitted = (run_dir / "job.json").exists()
-    with left_as_it_was(run_dir, existed=existed, prepared=submitted):
+    with left_as_it_was(run_dir, before, prepared=submitted):
         if not submitted:
             write_run_dir(run_dir, prepared)
         return launch(prepared.job, run_dir, resume=False, request=request, calls_user_code=True)

@@ -5,6 +5,7 @@ RunOptions, Prepared (a job and its files) --> RUN/{job.json, forge.lock, inputs
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
 import sys
@@ -242,21 +243,29 @@ def _try_once(job: Job, folder: Path) -> list[tuple[str, str]]:
         raise UserCodeError(str(error)) from error
 
 
+def nearest_folder(path: Path) -> Path:
+    """Return the path, if it exists, else the nearest folder above it that does."""
+    whole = path.absolute()
+    return next(each for each in (whole, *whole.parents) if each.exists())
+
+
 @contextmanager
-def left_as_it_was(run_dir: Path, *, existed: bool, prepared: bool) -> Iterator[None]:
+def left_as_it_was(run_dir: Path, before: Path, *, prepared: bool) -> Iterator[None]:
     """If the body finds that the run cannot begin, since user code cannot work or a package is
-    missing, remove the run folder, and `runs` if it is empty. If the folder `existed`, remove only
-    the files of this start; keep those of the job if they were `prepared` before."""
+    missing, remove the run folder and what was made above it. `before` is the `nearest_folder` of
+    an earlier time. If this is the run folder, remove only the files of this start; keep those of
+    the job if they were `prepared` before."""
+    whole = run_dir.absolute()
     try:
         yield
     except (UserCodeError, ModuleNotFoundError):
-        if existed:
+        if whole == before:
             _clear(run_dir, MADE if prepared else (*MADE, *PREPARED))
         else:
             shutil.rmtree(run_dir)
-            if run_dir.parent == RUNS:
-                with suppress(OSError):  # other runs are in it
-                    RUNS.rmdir()
+            with suppress(OSError):  # other files are beside it by now
+                for folder in itertools.takewhile(lambda each: each != before, whole.parents):
+                    folder.rmdir()
         raise
 
 
