@@ -128,3 +128,19 @@ def test_what_was_there_before_is_left(
     with pytest.raises(UserCodeError):
         start()
     assert {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")} == left
+
+
+@pytest.mark.parametrize("done", ["metrics.jsonl", "checkpoints/step-3/controller.json"])
+def test_a_run_that_has_done_a_step_is_left(tmp_path: Path, done: str) -> None:
+    """A package may also be missing at the end of a run, for the export."""
+    run_dir = tmp_path / "run"
+
+    @left_as_it_was(run_dir, nearest_folder(run_dir), prepared=False)
+    def start() -> None:
+        (run_dir / done).parent.mkdir(parents=True)
+        (run_dir / done).write_text("{}", "utf-8")
+        raise ModuleNotFoundError("safetensors")
+
+    with pytest.raises(ModuleNotFoundError):
+        start()
+    assert (run_dir / done).is_file()

@@ -254,11 +254,14 @@ def left_as_it_was(run_dir: Path, before: Path, *, prepared: bool) -> Iterator[N
     """If the body finds that the run cannot begin, since user code cannot work or a package is
     missing, remove the run folder and what was made above it. `before` is the `nearest_folder` of
     an earlier time. If this is the run folder, remove only the files of this start; keep those of
-    the job if they were `prepared` before."""
+    the job if they were `prepared` before. A run that has done a step is left as it is: a package
+    may also be missing at its end."""
     whole = run_dir.absolute()
     try:
         yield
     except (UserCodeError, ModuleNotFoundError):
+        if has_begun(run_dir):
+            raise
         if whole == before:
             _clear(run_dir, MADE if prepared else (*MADE, *PREPARED))
         else:

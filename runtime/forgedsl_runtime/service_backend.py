@@ -21,7 +21,7 @@ from forgedsl_runtime.temporary_files import Scratch
 
 Trial = Callable[[Path], Sequence[tuple[str, str]]]
 """calls user code of a job once; its files are in the folder. It returns what it has to say, as
-events: `warning` or `note`, and the text. It raises `LaunchError` if the code cannot work."""
+events: `warning` or `note`, and the text. It raises `UserCodeError` if the code cannot work."""
 
 
 class ServiceBackend(Protocol):

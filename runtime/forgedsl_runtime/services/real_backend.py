@@ -32,7 +32,7 @@ async def _call_user_code(this: Run) -> None:
     """Call user code once, if this run does, and emit what it says.
 
     Raises:
-        LaunchError: some of it would fail for every row.
+        UserCodeError: some of it would fail for every row.
     """
     if this.trial is not None:
         for kind, text in await _in_thread(partial(this.trial, this.job_dir)):
